@@ -1,0 +1,5 @@
+//! The sphx command.
+
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Batched packet input and output, network namespaces and TUN devices.
