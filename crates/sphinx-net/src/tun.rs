@@ -11,7 +11,10 @@ use std::{
     os::unix::fs::OpenOptionsExt,
 };
 
-use rustix::io::Errno;
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType},
+};
 
 use crate::netns::{context, write_sysctl};
 
@@ -57,10 +60,10 @@ impl Tun {
         request.ifr_ifru.ifru_mtu = libc::c_int::try_from(config.mtu).map_err(invalid)?;
         ioctl(&control, libc::SIOCSIFMTU, &mut request)
             .map_err(|e| context("setting the MTU", e))?;
-        // The queue length travels in the same integer as the metric.
-        request.ifr_ifru.ifru_metric =
-            libc::c_int::try_from(config.queue_packets).map_err(invalid)?;
-        ioctl(&control, libc::SIOCSIFTXQLEN, &mut request)
+        ioctl(&control, libc::SIOCGIFINDEX, &mut request)?;
+        // SAFETY: SIOCGIFINDEX has just filled in this field of the union.
+        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        set_queue_length(index, config.queue_packets)
             .map_err(|error| context("setting the queue length", error))?;
         for (parameter, value) in [("addr_gen_mode", "1"), ("router_solicitations", "0")] {
             // Without IPv6 there is nothing to turn off.
@@ -143,6 +146,43 @@ pub(crate) fn bring_up(name: &str) -> io::Result<()> {
             ioctl(&control, libc::SIOCSIFFLAGS, &mut request)
         })
         .map_err(|error| context(&format!("turning on {name}"), error))
+}
+
+/// Sets the length of an interface's transmit queue, by netlink: the ioctl for it is refused inside
+/// user namespaces.
+fn set_queue_length(index: i32, packets: u32) -> io::Result<()> {
+    let mut message = Vec::with_capacity(40);
+    // Header: length, type, flags, sequence number and port (unused here).
+    message.extend(40_u32.to_ne_bytes());
+    message.extend(libc::RTM_SETLINK.to_ne_bytes());
+    message.extend(((libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16).to_ne_bytes());
+    message.extend([0; 8]);
+    // Interface: any family and type, its index, no change of flags.
+    message.extend([0; 4]);
+    message.extend(index.to_ne_bytes());
+    message.extend([0; 8]);
+    // Attribute: length, type, value.
+    message.extend(8_u16.to_ne_bytes());
+    message.extend(libc::IFLA_TXQLEN.to_ne_bytes());
+    message.extend(packets.to_ne_bytes());
+
+    // Protocol `None` is 0, NETLINK_ROUTE.
+    let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    rustix::net::send(&socket, &message, SendFlags::empty())?;
+    // The answer: a header of 16 bytes, then an error number, negative, or 0.
+    let mut answer = [0; 128];
+    let (length, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::empty())?;
+    match answer[..length]
+        .get(16..)
+        .and_then(|rest| rest.first_chunk::<4>())
+    {
+        Some([0, 0, 0, 0]) => Ok(()),
+        Some(error) => Err(io::Error::from_raw_os_error(
+            i32::from_ne_bytes(*error).wrapping_neg(),
+        )),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
 }
 
 fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {

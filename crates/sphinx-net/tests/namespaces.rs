@@ -137,6 +137,34 @@ fn a_tun_device_has_its_settings_and_carries_packets_both_ways() {
 }
 
 #[test]
+fn the_queue_holds_as_many_packets_as_asked_and_none_exceeds_the_mtu() {
+    if !permitted() {
+        return;
+    }
+    let namespace = Namespace::new().unwrap();
+    let tun = namespace
+        .run(|| Tun::open(&config("left")))
+        .unwrap()
+        .unwrap();
+    let socket = namespace
+        .run(|| UdpSocket::bind("10.77.0.1:0"))
+        .unwrap()
+        .unwrap();
+    socket.connect("10.77.0.2:4000").unwrap();
+    // Three fragments of each.
+    for _ in 0..1000 {
+        socket.send(&[0; 3000]).unwrap();
+    }
+    let mut lengths = Vec::new();
+    let mut buffer = [0; 5000];
+    while let Ok(length) = tun.receive(&mut buffer) {
+        lengths.push(length);
+    }
+    assert_eq!(lengths.len(), 1234);
+    assert!(*lengths.iter().max().unwrap() <= 1400, "{lengths:?}");
+}
+
+#[test]
 fn bad_settings_are_errors() {
     if !permitted() {
         return;
