@@ -58,6 +58,9 @@
 //! # Ok::<(), sphinx_fec::Error>(())
 //! ```
 //!
+//! [`SymbolDecoder`] is the other way to receive: symbols go in one at a time
+//! and the restored ones come out as soon as they can be had.
+//!
 //! # Engines
 //! The arithmetic runs on the best [`Engine`] that the processor has; the
 //! environment variable `SPHINX_FEC_ENGINE` forces one by name. All engines
@@ -76,6 +79,7 @@ mod echelon;
 mod encode;
 pub mod engine;
 pub mod gf256;
+mod incremental;
 pub mod params;
 mod peeler;
 pub mod rlc;
@@ -88,5 +92,6 @@ pub use code::{CodeId, Decoding, Error, Row, SYMBOLS_MAX};
 pub use decode::{BlockDecoder, Repair};
 pub use encode::Encoder;
 pub use engine::{Engine, Term};
+pub use incremental::{BlockReceiver, SymbolDecoder};
 pub use rows::RowMaker;
 pub use tracker::{Added, Tracker};

@@ -145,9 +145,23 @@ fn random_coefficient(draws: SplitMix, symbol: u16) -> u8 {
 /// The repair rows of a block's first flight, in order: `repairs` rows of the
 /// spread that [`spread_for`] chooses.
 pub fn first_flight(n: usize, repairs: usize) -> impl Iterator<Item = (CodeId, Row)> {
-    let spread = spread_for(n, repairs);
-    let count = (repairs as u64).min(u64::from(INDEX_COUNT)) as u32;
-    (0..count).map(move |index| (CodeId::Rlc, row(spread, index)))
+    (0..repairs).map(move |i| (CodeId::Rlc, repair_row(n, repairs, i)))
+}
+
+/// The row of a block's `i`-th repair when `planned` repairs make up its first
+/// flight: rows of the spread that [`spread_for`] chooses while `i < planned`,
+/// then dense ones that were not used before.
+///
+/// After [`INDEX_COUNT`] rows of a spread they repeat.
+#[must_use]
+pub fn repair_row(n: usize, planned: usize, i: usize) -> Row {
+    let spread = spread_for(n, planned);
+    let (spread, index) = if i < planned || spread == 1 {
+        (spread, i)
+    } else {
+        (1, i - planned)
+    };
+    row(spread, index as u32 % INDEX_COUNT)
 }
 
 #[cfg(test)]
@@ -169,6 +183,20 @@ mod tests {
             (SPREAD_MAX, INDEX_COUNT - 1)
         );
         assert_eq!(row(SPREAD_MAX, INDEX_COUNT - 1), Row::MAX);
+    }
+
+    #[test]
+    fn repairs_after_the_first_flight_are_fresh_and_dense() {
+        for (n, planned) in [(100, 0), (100, 4), (100, 13), (1024, 86)] {
+            let rows: Vec<Row> = (0..300).map(|i| repair_row(n, planned, i)).collect();
+            assert!(rows[planned..].iter().all(|row| split(*row).0 == 1));
+            let mut distinct = rows.clone();
+            distinct.sort_unstable();
+            distinct.dedup();
+            assert_eq!(distinct.len(), rows.len());
+            let flight: Vec<_> = first_flight(n, planned).map(|(_, row)| row).collect();
+            assert_eq!(flight, rows[..planned]);
+        }
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use sphinx_fec::{
-    Added, BlockDecoder, CodeId, Encoder, Engine, Error, Repair, Row, RowMaker, Tracker, bits, rlc,
-    srlt,
+    Added, BlockDecoder, BlockReceiver, CodeId, Encoder, Engine, Error, Repair, Row, RowMaker,
+    SymbolDecoder, Tracker, bits, rlc, srlt,
 };
 
 /// A small generator of test bytes.
@@ -289,4 +289,54 @@ fn srlt_at_the_paper_operating_point() {
         })
         .count();
     assert!((160..=250).contains(&decoded), "{decoded} of 400");
+}
+
+#[test]
+fn a_receiver_restores_block_after_block() {
+    let (n, symbol_len, repairs) = (50, 40, 12);
+    let mut rng = Bytes(9);
+    let mut encoder = Encoder::new();
+    let mut receiver = BlockReceiver::new(0, n, symbol_len).unwrap();
+    for block in 0..40_u64 {
+        let first = block * n as u64;
+        receiver.reset(first, n, symbol_len).unwrap();
+        let source = rng.fill(n * symbol_len);
+        let rows: Vec<_> = rlc::first_flight(n, repairs).collect();
+        let mut symbols = vec![0; repairs * symbol_len];
+        encoder
+            .encode_rows(n, symbol_len, &source, &rows, &mut symbols)
+            .unwrap();
+        let mut memory = vec![0; n * symbol_len];
+        let mut lost = Vec::new();
+        for symbol in first..first + n as u64 {
+            if rng.chance(100) {
+                lost.push(symbol);
+                continue;
+            }
+            let slot = receiver.slot(symbol).unwrap();
+            let range = slot * symbol_len..(slot + 1) * symbol_len;
+            memory[range.clone()].copy_from_slice(&source[range]);
+            assert_eq!(receiver.add_source(&mut memory, symbol), Added::Innovative);
+        }
+        for (&(code, row), symbol) in rows.iter().zip(symbols.chunks(symbol_len)) {
+            let done = receiver.deficit() == 0;
+            let repair = Repair { code, row, symbol };
+            let added = receiver.add_repair(&mut memory, first, n, repair);
+            assert!(!done || added == Added::Redundant);
+            let added = receiver.add_repair(&mut memory, first + 1, n, repair);
+            assert_eq!(added, Added::Invalid);
+        }
+        let restored: Vec<u64> = std::iter::from_fn(|| receiver.next_restored()).collect();
+        if lost.len() <= repairs {
+            assert_eq!(restored, lost);
+            assert!(memory == source);
+        } else {
+            assert_eq!(receiver.deficit(), lost.len() - repairs);
+        }
+        assert_eq!(receiver.slot(first + n as u64), None);
+        assert_eq!(
+            receiver.add_source(&mut memory, first + n as u64),
+            Added::Invalid
+        );
+    }
 }
