@@ -50,6 +50,9 @@ const RESUME_FACTOR: f64 = 0.5;
 /// Shortest round: SACKs come about once a millisecond, however short the path.
 const MIN_ROUND: Nanos = 2 * MS;
 
+/// Fewest packets of a round on a slow link.
+const ROUND_PACKETS: f64 = 16.0;
+
 /// Where the controller is in its cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -158,7 +161,7 @@ impl Bbr {
 
     /// Bytes in flight beyond the BDP that are no queue: SACK interval and pacing quantum.
     fn slack(&self) -> f64 {
-        bytes_in(self.bw, 2 * MS) + 2.0 * self.packet_bytes
+        bytes_in(self.bw, MS) + 2.0 * self.packet_bytes
     }
 
     /// Queueing delay that is worth noticing.
@@ -205,6 +208,16 @@ impl Bbr {
         }
     }
 
+    /// Fewest packets in a sample.
+    fn sample_packets(&self) -> u64 {
+        if self.phase == Phase::Startup { 8 } else { 16 }
+    }
+
+    /// Shortest round: enough SACKs and packets to judge by.
+    fn min_round(&self) -> Nanos {
+        MIN_ROUND.max(time_for(ROUND_PACKETS * self.packet_bytes, self.bw))
+    }
+
     fn on_round(&mut self, now: Nanos) {
         self.round += 1;
         self.round_at = now;
@@ -216,7 +229,7 @@ impl Bbr {
 
     fn on_startup_round(&mut self, now: Nanos) {
         let limited_by_app = std::mem::take(&mut self.startup_app_limited);
-        if !self.startup_sampled && !limited_by_app {
+        if !self.startup_sampled && !limited_by_app && !self.has_queue() {
             // Too few packets or SACKs for a sample: grow as slow start does.
             self.startup_cwnd = self.startup_cwnd.max(2.0 * self.startup_round_cwnd);
             self.bw = self.bw.max(rate_of(self.startup_cwnd, self.rtt()));
@@ -252,7 +265,7 @@ impl Bbr {
     fn on_startup_sample(&mut self, s: Sample, rate: f64, now: Nanos) {
         self.startup_sampled = true;
         self.startup_best[0] = self.startup_best[0].max(rate);
-        if s.stretched() {
+        if s.stretched(8) {
             self.startup_stretched += 1;
             self.bw = if self.startup_stretched > 1 { (self.bw + rate) / 2.0 } else { rate };
             self.startup_best[0] = self.bw;
@@ -271,7 +284,7 @@ impl Bbr {
     }
 
     fn on_cycle_sample(&mut self, s: Sample, rate: f64, lossy: bool, now: Nanos) {
-        let limited = lossy || (s.stretched() && self.has_queue());
+        let limited = lossy || (s.stretched(32) && self.has_queue());
         if !limited {
             self.bw = self.bw.max(rate);
         } else if s.run.phase == Phase::Up || rate > self.bw {
@@ -283,8 +296,9 @@ impl Bbr {
                 self.enter(Phase::Drain, now);
                 return;
             }
-        } else {
+        } else if !s.app_limited {
             self.slow_samples = 0;
+            self.bw += (rate - self.bw) / 8.0;
         }
         if s.run.id >= self.phase_run && self.phase == Phase::Up {
             self.up_lost_too_much |= lossy && !self.has_queue();
@@ -317,11 +331,11 @@ impl Bbr {
     /// Moves through the phases.
     fn step(&mut self, now: Nanos, in_flight: f64) {
         let in_phase = now.saturating_sub(self.phase_at);
-        let round = self.rtt().max(MIN_ROUND);
+        let round = self.rtt().max(self.min_round());
         match self.phase {
             Phase::Startup | Phase::Blackout => {}
             Phase::Drain | Phase::Down => {
-                let drained = in_flight <= self.bdp() + self.slack() && !self.has_queue();
+                let drained = in_flight <= self.bdp() + self.slack();
                 // Nothing tells a policer from a channel but a round at a lower rate.
                 let compared = !self.up_lost_too_much || self.rounds_in_phase() >= 1;
                 let excess = (in_flight - self.bdp()).max(0.0);
@@ -407,7 +421,7 @@ impl RateControl for Bbr {
 
         self.sampler.on_ack(ack);
         let queue = self.has_queue();
-        while let Some(settled) = self.sampler.next_settled(self.sample_window()) {
+        while let Some(settled) = self.sampler.next_settled(self.sample_window(), self.sample_packets()) {
             let pace = match settled.run.phase {
                 Phase::Startup => Some(Pace::Startup),
                 Phase::Cruise => Some(Pace::Cruise),
@@ -424,7 +438,7 @@ impl RateControl for Bbr {
         if ack.ce_marked > 0 {
             self.on_ce(now);
         }
-        if round_done && now.saturating_sub(self.round_at) >= MIN_ROUND.min(self.rtt()) {
+        if round_done && now.saturating_sub(self.round_at) >= self.min_round() {
             self.on_round(now);
         }
         self.step(now, ack.bytes_in_flight as f64);
@@ -436,7 +450,8 @@ impl RateControl for Bbr {
     }
 
     fn on_persistent_loss(&mut self, now: Nanos) {
-        if self.phase != Phase::Blackout {
+        // Before the first round trip the timer is a guess and the first flight bounds the harm.
+        if self.phase != Phase::Blackout && self.delay.min_rtt().is_some() {
             self.enter(Phase::Blackout, now);
         }
     }

@@ -98,10 +98,11 @@ impl Sample {
         self.packets_lost as f64 / self.packets.max(1) as f64
     }
 
-    /// Packets left the link clearly slower than they were sent: the link was the limit.
-    pub(super) fn stretched(&self) -> bool {
-        self.recv_interval
-            > self.send_interval.saturating_add(self.send_interval / 12).saturating_add(CLOCK_NOISE)
+    /// Packets left the link slower than they were sent, by more than the share `1 / part` and the
+    /// noise: the link was the limit.
+    pub(super) fn stretched(&self, part: Nanos) -> bool {
+        let tolerance = (self.send_interval / part.max(1)).saturating_add(CLOCK_NOISE);
+        self.recv_interval > self.send_interval.saturating_add(tolerance)
     }
 }
 
@@ -209,8 +210,8 @@ impl RateSampler {
     }
 
     /// The next anchor that has been settled; call until there is none. The sample restarts at
-    /// this anchor if it is `window` long.
-    pub(super) fn next_settled(&mut self, window: Nanos) -> Option<Settled> {
+    /// this anchor if it is `window` long and has `packets`.
+    pub(super) fn next_settled(&mut self, window: Nanos, packets: u64) -> Option<Settled> {
         loop {
             while self.waiting.front().is_some_and(|w| {
                 self.records.front().is_none_or(|r| r.pn > w.0)
@@ -234,12 +235,18 @@ impl RateSampler {
                 && pn == record.pn
             {
                 self.waiting.pop_front();
-                return Some(self.settle(record, received_at, window));
+                return Some(self.settle(record, received_at, window, packets));
             }
         }
     }
 
-    fn settle(&mut self, record: Record, received_at: Nanos, window: Nanos) -> Settled {
+    fn settle(
+        &mut self,
+        record: Record,
+        received_at: Nanos,
+        window: Nanos,
+        packets: u64,
+    ) -> Settled {
         let anchor = Anchor {
             pn: record.pn,
             sent_at: record.sent_at,
@@ -256,11 +263,11 @@ impl RateSampler {
             send_interval: anchor.sent_at.saturating_sub(s.sent_at),
             recv_interval: anchor.received_at.saturating_sub(s.received_at),
             app_limited: self.app_limited_pn.is_some_and(|pn| s.pn <= pn),
-            window_full: anchor
-                .sent_at
-                .saturating_sub(s.sent_at)
-                .max(anchor.received_at.saturating_sub(s.received_at))
-                >= window,
+            window_full: false,
+        });
+        let sample = sample.map(|s| Sample {
+            window_full: s.packets >= packets && s.send_interval.max(s.recv_interval) >= window,
+            ..s
         });
         if sample.is_none_or(|s| s.window_full) {
             self.start = Some(anchor);
