@@ -1,0 +1,140 @@
+//! Which losses the channel causes.
+//!
+//! Channel loss does not depend on the rate; congestion loss, also that of a policer without a
+//! queue, does. So losses of packets sent at the estimated rate (*cruise*) are compared, cycle by
+//! cycle, with losses of packets sent clearly below it (*low*). What they share is channel loss;
+//! what cruise loses beyond that is our own doing.
+
+/// Packets after which the pooled counts are halved.
+const POOL_MAX: f64 = 4000.0;
+/// Packets that a ratio needs before it replaces the one from start-up.
+const POOL_MIN: f64 = 100.0;
+/// Packets per cycle and side that make a comparison.
+const COMPARE_MIN: f64 = 24.0;
+/// Weight that earlier cycles keep.
+const MEMORY: f64 = 0.85;
+
+/// Rate relative to the estimate at which packets were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// While the rate was still being found.
+    Startup,
+    /// At the estimate.
+    Cruise,
+    /// Clearly below it.
+    Low,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    packets: f64,
+    lost: f64,
+}
+
+impl Counts {
+    fn add(&mut self, packets: u64, lost: u64) {
+        self.packets += packets as f64;
+        self.lost += lost as f64;
+    }
+
+    fn scale(&mut self, by: f64) {
+        self.packets *= by;
+        self.lost *= by;
+    }
+
+    fn ratio(&self) -> f64 {
+        if self.packets > 0.0 { self.lost / self.packets } else { 0.0 }
+    }
+}
+
+/// Running comparison of cruise and low losses.
+#[derive(Clone, Copy, Debug, Default)]
+struct Difference {
+    weight: f64,
+    weight_squared: f64,
+    sum: f64,
+    sum_squared: f64,
+    /// Variance that independent losses would give.
+    binomial: f64,
+}
+
+impl Difference {
+    fn add(&mut self, difference: f64, binomial: f64) {
+        self.weight = self.weight * MEMORY + 1.0;
+        self.weight_squared = self.weight_squared * MEMORY * MEMORY + 1.0;
+        self.sum = self.sum * MEMORY + difference;
+        self.sum_squared = self.sum_squared * MEMORY + difference * difference;
+        self.binomial = self.binomial * MEMORY + binomial;
+    }
+
+    /// Mean less one standard error: random differences almost never count, real ones almost
+    /// fully, and bursts of losses widen the error by themselves.
+    fn lower_bound(&self) -> f64 {
+        if self.weight <= 0.0 {
+            return 0.0;
+        }
+        let mean = self.sum / self.weight;
+        let spread = (self.sum_squared / self.weight - mean * mean).max(self.binomial / self.weight);
+        let samples = self.weight * self.weight / self.weight_squared.max(1.0);
+        (mean - (spread / samples).sqrt()).max(0.0)
+    }
+}
+
+/// Estimates the channel's loss rate and the loss that our own rate causes.
+#[derive(Debug, Default)]
+pub(super) struct ChannelLoss {
+    startup: Counts,
+    pooled: Counts,
+    cruise: Counts,
+    low: Counts,
+    difference: Difference,
+}
+
+impl ChannelLoss {
+    /// Packets settled while there was no queue.
+    pub(super) fn on_settled(&mut self, pace: Pace, packets: u64, lost: u64) {
+        match pace {
+            Pace::Startup => self.startup.add(packets, lost),
+            Pace::Cruise => self.cruise.add(packets, lost),
+            Pace::Low => self.low.add(packets, lost),
+        }
+        if pace != Pace::Startup {
+            self.pooled.add(packets, lost);
+            if self.pooled.packets > POOL_MAX {
+                self.pooled.scale(0.5);
+            }
+        }
+    }
+
+    /// The channel's loss rate, 0 to 1.
+    pub(super) fn channel(&self) -> f64 {
+        let counts = if self.pooled.packets < POOL_MIN { self.startup } else { self.pooled };
+        counts.ratio().clamp(0.0, 0.9)
+    }
+
+    /// A cycle ends: returns the share of what was sent at the estimated rate that would not have
+    /// been lost at a lower one, 0 if there is no evidence.
+    pub(super) fn end_cycle(&mut self) -> f64 {
+        let (cruise, low) = (self.cruise, self.low);
+        self.cruise = Counts::default();
+        self.low = Counts::default();
+        if cruise.packets < COMPARE_MIN || low.packets < COMPARE_MIN {
+            return 0.0;
+        }
+        let mut both = cruise;
+        both.add(low.packets as u64, low.lost as u64);
+        let p = both.ratio();
+        let binomial = p * (1.0 - p) * (1.0 / cruise.packets + 1.0 / low.packets);
+        self.difference.add(cruise.ratio() - low.ratio(), binomial);
+        let excess = self.difference.lower_bound();
+        if excess < 0.003 {
+            return 0.0;
+        }
+        // The caller lowers its rate now, so that the comparison starts afresh.
+        self.difference = Difference::default();
+        let channel = (self.pooled.ratio() - excess).max(0.0);
+        self.pooled.scale((POOL_MIN / self.pooled.packets.max(1.0)).min(1.0));
+        self.pooled.lost = self.pooled.packets * channel;
+        excess
+    }
+}

@@ -1,0 +1,299 @@
+//! Delivery-rate samples from the receiver's clock.
+//!
+//! Packets are settled in packet-number order: once every packet up to the one whose arrival time
+//! a SACK carried is known to be acknowledged or lost, that packet becomes an *anchor*. Between two
+//! anchors the numbers of bytes sent, delivered and lost are exact, whatever the SACKs did on the
+//! way back, and the time is the longer of the send and the receive interval, as in
+//! draft-ietf-ccwg-bbr, section 4.1.2. A sample never spans an idle gap or a change of phase.
+
+use std::collections::VecDeque;
+
+use super::bbr::Phase;
+use super::{AckSummary, MS, Nanos, rate_of};
+
+/// Noise of one receive interval: two kernel timestamps, receive coalescing.
+pub(super) const CLOCK_NOISE: Nanos = MS / 10;
+/// A pause in sending longer than this (and than four packets at the pacing rate) is an idle gap.
+const IDLE_GAP: Nanos = 2 * MS;
+/// Packets remembered at most; older ones are forgotten unsettled.
+const RECORDS_MAX: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Pending,
+    Acked,
+    Lost,
+}
+
+/// Packets sent in one phase without an idle gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) id: u64,
+    pub(super) phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    pn: u64,
+    sent_at: Nanos,
+    bytes: u32,
+    run: Run,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Anchor {
+    pn: u64,
+    sent_at: Nanos,
+    received_at: Nanos,
+    run: Run,
+    totals: Totals,
+}
+
+/// Settled packets, in order of packet number.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    packets: u64,
+    packets_lost: u64,
+    delivered: u64,
+    lost: u64,
+}
+
+/// What happened between two anchors of one run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub(super) run: Run,
+    /// Packets settled, lost ones included.
+    pub(super) packets: u64,
+    pub(super) packets_lost: u64,
+    pub(super) delivered_bytes: u64,
+    pub(super) lost_bytes: u64,
+    pub(super) send_interval: Nanos,
+    pub(super) recv_interval: Nanos,
+    /// The application did not fill this run.
+    pub(super) app_limited: bool,
+    /// The sample is as long as the controller asked for; the next one starts afresh.
+    pub(super) window_full: bool,
+}
+
+impl Sample {
+    /// The longer of both intervals. The receive interval is padded by its noise, so that noise
+    /// cannot raise an estimate.
+    fn interval(&self) -> Nanos {
+        self.send_interval.max(self.recv_interval.saturating_add(CLOCK_NOISE))
+    }
+
+    /// Rate if every lost packet had crossed the bottleneck.
+    pub(super) fn full_rate(&self) -> f64 {
+        rate_of((self.delivered_bytes + self.lost_bytes) as f64, self.interval())
+    }
+
+    /// Rate of what arrived.
+    pub(super) fn delivered_rate(&self) -> f64 {
+        rate_of(self.delivered_bytes as f64, self.interval())
+    }
+
+    /// Lost share of the packets.
+    pub(super) fn loss(&self) -> f64 {
+        self.packets_lost as f64 / self.packets.max(1) as f64
+    }
+
+    /// Packets left the link slower than they were sent, by more than the share `1 / part` and the
+    /// noise: the link was the limit.
+    pub(super) fn stretched(&self, part: Nanos) -> bool {
+        let tolerance = (self.send_interval / part.max(1)).saturating_add(CLOCK_NOISE);
+        self.recv_interval > self.send_interval.saturating_add(tolerance)
+    }
+}
+
+/// One settled anchor: packets since the previous anchor, and the sample so far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settled {
+    /// Run of the anchor.
+    pub(super) run: Run,
+    /// Packets settled since the previous anchor.
+    pub(super) packets: u64,
+    pub(super) packets_lost: u64,
+    /// Everything since the sample began, if the anchor is in its run.
+    pub(super) sample: Option<Sample>,
+}
+
+/// Turns SACKs into [`Sample`]s.
+#[derive(Debug)]
+pub(super) struct RateSampler {
+    records: VecDeque<Record>,
+    /// Anchors whose predecessors are not all settled: (packet number, arrival).
+    waiting: VecDeque<(u64, Nanos)>,
+    totals: Totals,
+    /// Where the present sample began.
+    start: Option<Anchor>,
+    last: Totals,
+    run: Run,
+    last_sent: Option<Nanos>,
+    last_pn: u64,
+    app_limited_pn: Option<u64>,
+}
+
+impl RateSampler {
+    pub(super) fn new(phase: Phase) -> Self {
+        Self {
+            records: VecDeque::new(),
+            waiting: VecDeque::new(),
+            totals: Totals::default(),
+            start: None,
+            last: Totals::default(),
+            run: Run { id: 0, phase },
+            last_sent: None,
+            last_pn: 0,
+            app_limited_pn: None,
+        }
+    }
+
+    /// Begins a new run: no sample will mix packets from before and after. Returns its number.
+    pub(super) fn start_run(&mut self, phase: Phase) -> u64 {
+        self.run = Run { id: self.run.id.wrapping_add(1), phase };
+        self.run.id
+    }
+
+    /// Number of the latest packet sent.
+    pub(super) fn last_pn(&self) -> u64 {
+        self.last_pn
+    }
+
+    /// Records a packet; after an idle gap it starts a new run.
+    pub(super) fn on_sent(&mut self, now: Nanos, pn: u64, bytes: u32, pacing_rate: f64) {
+        let gap = IDLE_GAP.max(super::time_for(4.0 * f64::from(bytes), pacing_rate));
+        let idle = self.last_sent.is_some_and(|t| now.saturating_sub(t) > gap);
+        if idle {
+            self.run.id = self.run.id.wrapping_add(1);
+        }
+        self.last_sent = Some(now);
+        self.last_pn = pn;
+        if self.records.len() >= RECORDS_MAX {
+            self.records.pop_front();
+        }
+        self.records.push_back(Record {
+            pn,
+            sent_at: now,
+            bytes,
+            run: self.run,
+            fate: Fate::Pending,
+        });
+    }
+
+    /// Packets sent so far were limited by the application.
+    pub(super) fn on_app_limited(&mut self) {
+        self.app_limited_pn = Some(self.last_pn);
+    }
+
+    /// Forgets every packet in flight: nothing will be learned from them.
+    pub(super) fn forget(&mut self) {
+        self.records.clear();
+        self.waiting.clear();
+        self.start = None;
+    }
+
+    /// Applies a SACK.
+    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>) {
+        for packet in ack.acked {
+            self.mark(packet.pn, Fate::Acked);
+        }
+        for packet in ack.lost {
+            self.mark(packet.pn, Fate::Lost);
+        }
+        if let Some(arrival) = ack.arrival {
+            let newest = self.waiting.back().map(|w| w.0).or(self.start.map(|s| s.pn));
+            if newest.is_none_or(|pn| arrival.pn > pn) {
+                self.waiting.push_back((arrival.pn, arrival.received_at));
+            }
+        }
+    }
+
+    /// The next anchor that has been settled; call until there is none. The sample restarts at
+    /// this anchor if it is `window` long and has `packets`.
+    pub(super) fn next_settled(&mut self, window: Nanos, packets: u64) -> Option<Settled> {
+        loop {
+            while self.waiting.front().is_some_and(|w| {
+                self.records.front().is_none_or(|r| r.pn > w.0)
+            }) {
+                // The anchor's record was forgotten.
+                self.waiting.pop_front();
+            }
+            let record = *self.records.front()?;
+            if record.fate == Fate::Pending {
+                return None;
+            }
+            self.records.pop_front();
+            self.totals.packets += 1;
+            if record.fate == Fate::Acked {
+                self.totals.delivered += u64::from(record.bytes);
+            } else {
+                self.totals.packets_lost += 1;
+                self.totals.lost += u64::from(record.bytes);
+            }
+            if let Some(&(pn, received_at)) = self.waiting.front()
+                && pn == record.pn
+            {
+                self.waiting.pop_front();
+                return Some(self.settle(record, received_at, window, packets));
+            }
+        }
+    }
+
+    fn settle(
+        &mut self,
+        record: Record,
+        received_at: Nanos,
+        window: Nanos,
+        packets: u64,
+    ) -> Settled {
+        let anchor = Anchor {
+            pn: record.pn,
+            sent_at: record.sent_at,
+            received_at,
+            run: record.run,
+            totals: self.totals,
+        };
+        let sample = self.start.filter(|s| s.run == anchor.run).map(|s| Sample {
+            run: anchor.run,
+            packets: anchor.totals.packets - s.totals.packets,
+            packets_lost: anchor.totals.packets_lost - s.totals.packets_lost,
+            delivered_bytes: anchor.totals.delivered - s.totals.delivered,
+            lost_bytes: anchor.totals.lost - s.totals.lost,
+            send_interval: anchor.sent_at.saturating_sub(s.sent_at),
+            recv_interval: anchor.received_at.saturating_sub(s.received_at),
+            app_limited: self.app_limited_pn.is_some_and(|pn| s.pn <= pn),
+            window_full: false,
+        });
+        let sample = sample.map(|s| Sample {
+            window_full: s.packets >= packets && s.send_interval.max(s.recv_interval) >= window,
+            ..s
+        });
+        if sample.is_none_or(|s| s.window_full) {
+            self.start = Some(anchor);
+        }
+        let settled = Settled {
+            run: anchor.run,
+            packets: self.totals.packets - self.last.packets,
+            packets_lost: self.totals.packets_lost - self.last.packets_lost,
+            sample,
+        };
+        self.last = self.totals;
+        settled
+    }
+
+    fn mark(&mut self, pn: u64, fate: Fate) {
+        let Some(front) = self.records.front() else { return };
+        // Packet numbers are dense unless another path or a probe took some.
+        let guess = usize::try_from(pn.wrapping_sub(front.pn)).unwrap_or(usize::MAX);
+        let index = match self.records.get(guess) {
+            Some(r) if r.pn == pn => guess,
+            _ => self.records.partition_point(|r| r.pn < pn),
+        };
+        if let Some(record) = self.records.get_mut(index)
+            && record.pn == pn
+        {
+            record.fate = fate;
+        }
+    }
+}
