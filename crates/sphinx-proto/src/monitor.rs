@@ -73,7 +73,10 @@ impl Monitor {
         if self.buckets.len() < 2 {
             return 0.0;
         }
-        let rates = self.buckets.iter().map(|lost| f64::from(*lost) / f64::from(BUCKET));
+        let rates = self
+            .buckets
+            .iter()
+            .map(|lost| f64::from(*lost) / f64::from(BUCKET));
         let mean = rates.clone().sum::<f64>() / self.buckets.len() as f64;
         let squares = rates.map(|r| (r - mean).powi(2)).sum::<f64>();
         (squares / (self.buckets.len() - 1) as f64).sqrt()
@@ -81,7 +84,11 @@ impl Monitor {
 
     /// Mean PLR since the session began, 0–1.
     pub fn plr_mean(&self) -> f64 {
-        if self.packets_total == 0 { 0.0 } else { self.lost_total as f64 / self.packets_total as f64 }
+        if self.packets_total == 0 {
+            0.0
+        } else {
+            self.lost_total as f64 / self.packets_total as f64
+        }
     }
 
     /// Whether so little has been seen that the estimate is mostly the prior.

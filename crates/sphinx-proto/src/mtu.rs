@@ -17,10 +17,18 @@ pub(crate) struct PathMtu {
 impl PathMtu {
     /// `candidates` rise; sizes not above `base` or above `limit` are ignored.
     pub(crate) fn new(base: u16, candidates: &[u16], limit: u16) -> Self {
-        let mut candidates: Vec<u16> =
-            candidates.iter().copied().filter(|c| (base + 1..=limit).contains(c)).collect();
+        let mut candidates: Vec<u16> = candidates
+            .iter()
+            .copied()
+            .filter(|c| (base + 1..=limit).contains(c))
+            .collect();
         candidates.reverse();
-        Self { current: base, candidates, copies_sent: 0, next_copy: 0 }
+        Self {
+            current: base,
+            candidates,
+            copies_sent: 0,
+            next_copy: 0,
+        }
     }
 
     /// Validated UDP payload in bytes.
@@ -40,7 +48,11 @@ impl PathMtu {
             return None;
         }
         self.copies_sent += 1;
-        let wait = if self.copies_sent == COPIES { 3 * rtt + 50_000_000 } else { rtt / 4 };
+        let wait = if self.copies_sent == COPIES {
+            3 * rtt + 50_000_000
+        } else {
+            rtt / 4
+        };
         self.next_copy = now + wait;
         Some(size)
     }

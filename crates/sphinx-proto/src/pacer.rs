@@ -20,7 +20,10 @@ pub(crate) struct Pacer {
 
 impl Pacer {
     pub(crate) fn new(now: Nanos) -> Self {
-        Self { tokens: BURST_MIN as i64, updated: now }
+        Self {
+            tokens: BURST_MIN as i64,
+            updated: now,
+        }
     }
 
     fn burst(rate: u64) -> u64 {
@@ -32,7 +35,10 @@ impl Pacer {
         let earned = u128::from(elapsed) * u128::from(rate) / u128::from(SECOND);
         if earned > 0 {
             let burst = Self::burst(rate) as i64;
-            self.tokens = self.tokens.saturating_add(earned.min(1 << 40) as i64).min(burst);
+            self.tokens = self
+                .tokens
+                .saturating_add(earned.min(1 << 40) as i64)
+                .min(burst);
             self.updated = now;
         }
     }
@@ -55,7 +61,8 @@ impl Pacer {
             return self.updated;
         }
         let wait = u128::from(wanted as u64) * u128::from(SECOND) / u128::from(rate.max(1));
-        self.updated.saturating_add(wait.min(u128::from(SECOND)) as Nanos)
+        self.updated
+            .saturating_add(wait.min(u128::from(SECOND)) as Nanos)
     }
 }
 

@@ -180,7 +180,9 @@ impl Receiver {
         if !stream.open.contains_key(&id) {
             let cost = block_cost(n, symbol_len);
             let over = self.opened_cost + cost > self.released_cost + self.window;
-            let Ok(tracker) = Tracker::new(usize::from(n)) else { return refused };
+            let Ok(tracker) = Tracker::new(usize::from(n)) else {
+                return refused;
+            };
             if over {
                 self.packets_refused += 1;
                 return refused;
@@ -194,10 +196,21 @@ impl Receiver {
                 }
             };
             self.slots[slot.0 as usize] = Some(cost);
-            stream.open.insert(id, RxBlock { slot, n, symbol_len, tracker, has_repairs: false });
+            stream.open.insert(
+                id,
+                RxBlock {
+                    slot,
+                    n,
+                    symbol_len,
+                    tracker,
+                    has_repairs: false,
+                },
+            );
             stream.seen = stream.seen.max(id + 1);
         }
-        let Some(block) = stream.open.get_mut(&id) else { return refused };
+        let Some(block) = stream.open.get_mut(&id) else {
+            return refused;
+        };
         if block.n != n || block.symbol_len != symbol_len {
             self.packets_refused += 1;
             return refused;
@@ -206,12 +219,26 @@ impl Receiver {
         let (added, placement) = if header.code == CodeId::SOURCE {
             let index = header.row;
             let added = block.tracker.add_source(index as usize);
-            (added, Placement::Source { slot, n, symbol_len, index: index as u16 })
+            (
+                added,
+                Placement::Source {
+                    slot,
+                    n,
+                    symbol_len,
+                    index: index as u16,
+                },
+            )
         } else {
             match (CodeId::from_wire(header.code), Row::new(header.row)) {
                 (Some(code), Some(row)) => (
                     block.tracker.add_repair(&mut self.rows, code, row),
-                    Placement::Repair { slot, n, symbol_len, code, row },
+                    Placement::Repair {
+                        slot,
+                        n,
+                        symbol_len,
+                        code,
+                        row,
+                    },
                 ),
                 _ => (Added::Invalid, Placement::Discard),
             }
@@ -231,13 +258,22 @@ impl Receiver {
             return (placement, Progress::None);
         }
         let progress = if block.has_repairs {
-            Progress::Decodable { stream: stream_id, block: id, slot }
+            Progress::Decodable {
+                stream: stream_id,
+                block: id,
+                slot,
+            }
         } else {
-            Progress::Whole { stream: stream_id, block: id, slot }
+            Progress::Whole {
+                stream: stream_id,
+                block: id,
+                slot,
+            }
         };
         stream.open.remove(&id);
         stream.complete.insert_one(id);
-        if let Some((low, high)) = stream.complete.iter().next()
+        let lowest = stream.complete.iter().next();
+        if let Some((low, high)) = lowest
             && low <= stream.base
         {
             stream.base = high + 1;
@@ -255,7 +291,9 @@ impl Receiver {
             let held_before = self.opened_cost - self.released_cost;
             self.released_cost += cost;
             // A sender that had run into the window must hear of the new room at once.
-            if held_before > self.window / 2 && self.opened_cost - self.released_cost <= self.window / 2 {
+            if held_before > self.window / 2
+                && self.opened_cost - self.released_cost <= self.window / 2
+            {
                 self.want_sack(now);
             }
         }
@@ -272,7 +310,9 @@ impl Receiver {
     ///
     /// Block-SACKs come first: the sender then does not compensate losses in blocks that are complete.
     pub(crate) fn write_feedback(&mut self, now: Nanos, room: usize, out: &mut Vec<u8>) {
-        let Some((_, received_at)) = self.largest else { return };
+        let Some((_, received_at)) = self.largest else {
+            return;
+        };
         self.sack_at = None;
         self.unacked = 0;
         let limit = out.len() + room / 2;
@@ -304,11 +344,19 @@ impl Receiver {
 /// State of one stream; deficits are those of blocks whose flight has passed: all but the newest,
 /// and that one too at the end of a flight.
 fn blocks_frame(id: u16, stream: &RxStream, flight_over: bool) -> Blocks {
-    let passed = if flight_over { stream.seen } else { stream.seen.saturating_sub(1) };
+    let passed = if flight_over {
+        stream.seen
+    } else {
+        stream.seen.saturating_sub(1)
+    };
     Blocks {
         stream: id,
         base: stream.base,
-        complete: stream.complete.iter().take(MAX_BLOCK_RANGES.min(64)).collect(),
+        complete: stream
+            .complete
+            .iter()
+            .take(MAX_BLOCK_RANGES.min(64))
+            .collect(),
         deficits: stream
             .open
             .range(..passed)

@@ -40,7 +40,11 @@ impl Rtt {
             return;
         }
         self.min = self.min.min(sample);
-        let adjusted = if sample >= self.min.saturating_add(delay) { sample - delay } else { sample };
+        let adjusted = if sample >= self.min.saturating_add(delay) {
+            sample - delay
+        } else {
+            sample
+        };
         self.latest = adjusted;
         let deviation = self.smoothed.abs_diff(adjusted);
         self.variance = (3 * self.variance + deviation) / 4;
@@ -80,6 +84,9 @@ mod tests {
         assert_eq!(rtt.variance, (15_000_000 + 4_000_000) / 4);
         assert_eq!(rtt.min(), 10_000_000);
         rtt.update(12_000_000, 5_000_000);
-        assert_eq!(rtt.latest, 12_000_000, "a delay that would undercut the minimum is ignored");
+        assert_eq!(
+            rtt.latest, 12_000_000,
+            "a delay that would undercut the minimum is ignored"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The Parameter Selector: how much repair a flight gets (`DESIGN`: profiles, ICM).
 
-use sphinx_fec::{CodeId, rlc, srlt};
+use sphinx_fec::{CodeId, Row, params, rlc, srlt};
 
 /// Block failure probability that the latency profile accepts in the first flight.
 pub(crate) const EPSILON: f64 = 0.002;
@@ -15,7 +15,7 @@ const LIMIT: u32 = 1024;
 ///
 /// With `in_flight` = `needed` = n this is the proactive repair of a block of n symbols; with
 /// `in_flight` = 0 and `needed` = m it is the reactive answer r(m) to a deficit, less m.
-pub fn flight_repair(needed: u32, in_flight: u32, plr: f64, epsilon: f64) -> u32 {
+pub(crate) fn flight_repair(needed: u32, in_flight: u32, plr: f64, epsilon: f64) -> u32 {
     if needed == 0 {
         return 0;
     }
@@ -47,30 +47,26 @@ fn shortfall(sent: u32, needed: u32, plr: f64) -> f64 {
     (1.0 - within).max(0.0)
 }
 
-/// Threshold T of the semi-random LT code: the probability with which its samples cover all
-/// expected losses ("paper operating point").
-const SEMI_RANDOM_COVERAGE: f64 = 0.5;
-
 /// Spread of the proactive rows of a block of n symbols with `repair` rows.
 pub(crate) fn spread(n: u16, repair: u32) -> u32 {
     rlc::spread_for(usize::from(n), repair as usize)
 }
 
-/// The row number of a block's repair `index`. `shape` is the spread of an `rlc` row; `degree` the
-/// degree of an `srlt` row.
-pub(crate) fn row(code: CodeId, shape: u32, degree: u32, index: u32) -> u32 {
+/// The row number of a block's repair `index`: with spread `shape` for `rlc`, degree `shape` for `srlt`.
+pub(crate) fn row(code: CodeId, shape: u32, index: u32) -> Row {
     match code {
-        CodeId::Srlt => {
-            let degree = degree.clamp(1, srlt::DEGREE_MAX);
-            srlt::row(degree, index % srlt::SEED_COUNT).number()
-        }
-        _ => rlc::row(shape.clamp(1, rlc::SPREAD_MAX), index % rlc::INDEX_COUNT).number(),
+        CodeId::Srlt => srlt::row(shape.clamp(1, srlt::DEGREE_MAX), index % srlt::SEED_COUNT),
+        _ => rlc::row(shape.clamp(1, rlc::SPREAD_MAX), index % rlc::INDEX_COUNT),
     }
 }
 
-/// Degree D_h and number N_pro of the ProFEC packets behind a block of n symbols (paper §3.2.2).
+/// Degree D_h and number N_pro of the ProFEC packets behind a block of n symbols, at the paper's
+/// operating point (§3.2.2).
 pub(crate) fn semi_random(n: u16, plr: f64, deviation: f64) -> (u32, u32) {
-    todo!()
+    let n = usize::from(n);
+    let degree = params::srlt::degree(plr, deviation, params::srlt::degree_cap(n));
+    let count = params::srlt::packet_count(n, plr, degree, params::srlt::PAPER_THRESHOLD);
+    (degree, count as u32)
 }
 
 #[cfg(test)]
@@ -80,7 +76,14 @@ mod tests {
     #[test]
     fn matches_the_published_tables() {
         // Proactive, n = 100, 1 % failure (spec table: MDS column).
-        for (plr, r) in [(0.01, 4), (0.02, 6), (0.04, 10), (0.06, 13), (0.1, 20), (0.2, 39)] {
+        for (plr, r) in [
+            (0.01, 4),
+            (0.02, 6),
+            (0.04, 10),
+            (0.06, 13),
+            (0.1, 20),
+            (0.2, 39),
+        ] {
             assert_eq!(flight_repair(100, 100, plr, 0.01), r, "plr {plr}");
         }
         // Reactive r(m) at 6 % and 20 %.

@@ -73,7 +73,11 @@ impl TxBlock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Carried {
     /// A symbol of the block with this sequence.
-    Symbol { block: u64, round: u8, source: Option<u16> },
+    Symbol {
+        block: u64,
+        round: u8,
+        source: Option<u16>,
+    },
     /// A path MTU probe of this UDP payload.
     MtuProbe(u16),
     /// A PING or another frame that wants an answer.
@@ -307,15 +311,25 @@ impl Sender {
 
     /// Whether every block of the stream is complete at the receiver.
     pub(crate) fn stream_delivered(&self, stream: u16) -> bool {
-        self.streams.get(&stream).is_none_or(|s| s.sequences.is_empty())
+        self.streams
+            .get(&stream)
+            .is_none_or(|s| s.sequences.is_empty())
     }
 
     fn complete_block(&mut self, stream: u16, id: u64) {
-        let Some(tx) = self.streams.get(&stream) else { return };
-        let Some(at) = id.checked_sub(tx.first_id) else { return };
-        let Some(&sequence) = tx.sequences.get(at as usize) else { return };
+        let Some(tx) = self.streams.get(&stream) else {
+            return;
+        };
+        let Some(at) = id.checked_sub(tx.first_id) else {
+            return;
+        };
+        let Some(&sequence) = tx.sequences.get(at as usize) else {
+            return;
+        };
         let index = (sequence - self.first_sequence) as usize;
-        let Some(block) = self.blocks.get_mut(index).and_then(Option::take) else { return };
+        let Some(block) = self.blocks.get_mut(index).and_then(Option::take) else {
+            return;
+        };
         self.open_cost -= block_cost(block.n, block.symbol_len);
         if block.unsent() > 0 {
             // Only a peer that completes what it cannot have gets here.
@@ -345,7 +359,9 @@ impl Sender {
 
     /// Block-SACK.
     pub(crate) fn on_blocks(&mut self, blocks: &Blocks) {
-        let Some(tx) = self.streams.get(&blocks.stream) else { return };
+        let Some(tx) = self.streams.get(&blocks.stream) else {
+            return;
+        };
         let (first, next) = (tx.first_id, tx.next_id);
         for id in first..blocks.base.min(next) {
             self.complete_block(blocks.stream, id);
@@ -362,11 +378,19 @@ impl Sender {
     ///
     /// To be called after the SACK that came with it, which says what is still in flight.
     pub(crate) fn on_deficit(&mut self, stream: u16, id: u64, deficit: u32) {
-        let Some(tx) = self.streams.get(&stream) else { return };
-        let Some(at) = id.checked_sub(tx.first_id) else { return };
-        let Some(&sequence) = tx.sequences.get(at as usize) else { return };
+        let Some(tx) = self.streams.get(&stream) else {
+            return;
+        };
+        let Some(at) = id.checked_sub(tx.first_id) else {
+            return;
+        };
+        let Some(&sequence) = tx.sequences.get(at as usize) else {
+            return;
+        };
         let plr = self.monitor.plr();
-        let Some(block) = self.block_mut(sequence) else { return };
+        let Some(block) = self.block_mut(sequence) else {
+            return;
+        };
         if block.in_flight == 0 && block.unsent() == 0 && block.due == 0 {
             let wanted = flight_repair(deficit.min(u32::from(block.n)), 0, plr, EPSILON_REACTIVE);
             block.due = wanted.min(block.rows_left());
@@ -395,7 +419,8 @@ impl Sender {
         }
         let plr = self.monitor.plr();
         let cold = self.monitor.is_cold();
-        let ended = idle == Idle::Application && self.blocks.iter().flatten().last().is_some_and(|b| b.tail);
+        let ended = idle == Idle::Application
+            && self.blocks.iter().flatten().last().is_some_and(|b| b.tail);
         if self.profile == Profile::Bulk && !ended {
             return;
         }
@@ -435,13 +460,20 @@ impl Sender {
         block.due -= 1;
         let proactive = block.due_proactive > 0;
         block.due_proactive = block.due_proactive.saturating_sub(1);
-        let (code, row) = match block.lost_sources.pop() {
-            Some(index) if !proactive => (None, u32::from(index)),
-            _ => {
+        let lost_source = if proactive {
+            None
+        } else {
+            block.lost_sources.pop()
+        };
+        let (code, row) = match lost_source {
+            Some(index) => (None, u32::from(index)),
+            None => {
                 let index = block.next_row;
                 block.next_row += 1;
-                let shape = if proactive { block.shape } else { 1 };
-                (Some(code), selector::row(code, shape, block.shape, index))
+                // Rows that answer a loss are dense: each must help whatever is missing.
+                let dense = code.decoding() == Decoding::Elimination && !proactive;
+                let shape = if dense { 1 } else { block.shape };
+                (Some(code), selector::row(code, shape, index).number())
             }
         };
         let done = block.due == 0;
@@ -496,8 +528,17 @@ impl Sender {
     /// that numbers stay dense.
     fn record(&mut self, now: Nanos, ip_bytes: u32, carried: Carried, eliciting: bool) {
         let pn = self.next_pn();
-        let state = if eliciting { State::InFlight } else { State::Untracked };
-        self.packets.push_back(SentPacket { sent_at: now, ip_bytes, carried, state });
+        let state = if eliciting {
+            State::InFlight
+        } else {
+            State::Untracked
+        };
+        self.packets.push_back(SentPacket {
+            sent_at: now,
+            ip_bytes,
+            carried,
+            state,
+        });
         if !eliciting {
             self.forget_resolved(now);
         } else {
@@ -513,7 +554,11 @@ impl Sender {
             block.in_flight += 1;
         }
         let source = choice.code.is_none().then_some(choice.row as u16);
-        let carried = Carried::Symbol { block: choice.sequence, round: choice.round, source };
+        let carried = Carried::Symbol {
+            block: choice.sequence,
+            round: choice.round,
+            source,
+        };
         self.record(now, ip_bytes, carried, true);
     }
 
@@ -532,7 +577,9 @@ impl Sender {
 
     /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
     pub(crate) fn on_sack(&mut self, now: Nanos, sack: &Sack) -> bool {
-        let Some(&(_, largest)) = sack.ranges.first() else { return true };
+        let Some(&(_, largest)) = sack.ranges.first() else {
+            return true;
+        };
         if largest >= self.next_pn() {
             return false;
         }
@@ -579,9 +626,10 @@ impl Sender {
             lost: &lost,
             rtt_sample,
             srtt: self.rtt.smoothed(),
-            arrival: newest
-                .filter(|p| p.pn == largest)
-                .map(|p| Arrival { pn: p.pn, received_at: sack.time_us.saturating_mul(1000) }),
+            arrival: newest.filter(|p| p.pn == largest).map(|p| Arrival {
+                pn: p.pn,
+                received_at: sack.time_us.saturating_mul(1000),
+            }),
             ce_marked,
             ecn_capable: self.ect_seen + self.ce_seen > 0,
             bytes_in_flight: self.bytes_in_flight,
@@ -595,8 +643,14 @@ impl Sender {
     fn on_packet_acked(&mut self, pn: u64, acked: &mut Vec<PacketInfo>) {
         let resolved_below = self.resolved_below;
         let largest = self.largest_acked.unwrap_or(0);
-        let Some(packet) = self.packet_mut(pn) else { return };
-        let info = PacketInfo { pn, sent_at: packet.sent_at, ip_bytes: packet.ip_bytes };
+        let Some(packet) = self.packet_mut(pn) else {
+            return;
+        };
+        let info = PacketInfo {
+            pn,
+            sent_at: packet.sent_at,
+            ip_bytes: packet.ip_bytes,
+        };
         let (was, carried) = (packet.state, packet.carried);
         packet.state = State::Acked;
         match was {
@@ -614,8 +668,10 @@ impl Sender {
                 self.monitor.spurious();
                 if pn < resolved_below {
                     let distance = largest.saturating_sub(pn) + 1;
-                    self.packet_threshold =
-                        self.packet_threshold.max(distance).min(PACKET_THRESHOLD_MAX);
+                    self.packet_threshold = self
+                        .packet_threshold
+                        .max(distance)
+                        .min(PACKET_THRESHOLD_MAX);
                 }
             }
         }
@@ -636,13 +692,17 @@ impl Sender {
     /// Declare packets lost by number and by time (RFC 9002 §6.1).
     fn detect_losses(&mut self, now: Nanos, lost: &mut Vec<PacketInfo>) {
         self.loss_deadline = None;
-        let Some(largest) = self.largest_acked else { return };
+        let Some(largest) = self.largest_acked else {
+            return;
+        };
         let delay = self.rtt.loss_delay();
         let mut all_resolved = true;
         let mut pn = self.resolved_below.max(self.first_pn);
         while pn < largest {
             let threshold = self.packet_threshold;
-            let Some(packet) = self.packet_mut(pn) else { break };
+            let Some(packet) = self.packet_mut(pn) else {
+                break;
+            };
             if packet.state == State::InFlight {
                 let due = packet.sent_at.saturating_add(delay);
                 if largest - pn >= threshold || now >= due {
@@ -661,9 +721,15 @@ impl Sender {
     }
 
     fn on_packet_lost(&mut self, pn: u64, lost: &mut Vec<PacketInfo>) {
-        let Some(packet) = self.packet_mut(pn) else { return };
+        let Some(packet) = self.packet_mut(pn) else {
+            return;
+        };
         packet.state = State::Lost;
-        let info = PacketInfo { pn, sent_at: packet.sent_at, ip_bytes: packet.ip_bytes };
+        let info = PacketInfo {
+            pn,
+            sent_at: packet.sent_at,
+            ip_bytes: packet.ip_bytes,
+        };
         let carried = packet.carried;
         self.bytes_in_flight -= u64::from(info.ip_bytes);
         self.packets_in_flight -= 1;
@@ -674,7 +740,12 @@ impl Sender {
         self.counters.packets_lost += 1;
         self.monitor.packet(true);
         lost.push(info);
-        if let Carried::Symbol { block, round, source } = carried {
+        if let Carried::Symbol {
+            block,
+            round,
+            source,
+        } = carried
+        {
             self.compensate(block, round, source);
         }
     }
@@ -684,9 +755,13 @@ impl Sender {
     fn compensate(&mut self, sequence: u64, round: u8, source: Option<u16>) {
         let plr = self.monitor.plr();
         let patient = self.profile == Profile::Bulk && !self.unsent.is_empty() && round == 0;
-        let peeling = self.code.is_some_and(|code| code.decoding() == Decoding::Peeling);
+        let peeling = self
+            .code
+            .is_some_and(|code| code.decoding() == Decoding::Peeling);
         let carry = self.carry;
-        let Some(block) = self.block_mut(sequence) else { return };
+        let Some(block) = self.block_mut(sequence) else {
+            return;
+        };
         block.in_flight -= 1;
         let mut left = carry;
         let rows = if peeling {
@@ -744,10 +819,6 @@ impl Sender {
 
     // ---- timers -----------------------------------------------------------------------------
 
-    pub(crate) fn bytes_in_flight(&self) -> u64 {
-        self.bytes_in_flight
-    }
-
     fn probe_deadline(&self, max_ack_delay: Nanos) -> Option<Nanos> {
         let waiting = !self.blocks.is_empty() && !self.has_symbol();
         if self.packets_in_flight == 0 && !waiting {
@@ -763,7 +834,10 @@ impl Sender {
 
     /// When [`Sender::on_timeout`] has something to do.
     pub(crate) fn timeout(&self, max_ack_delay: Nanos) -> Option<Nanos> {
-        self.loss_deadline.into_iter().chain(self.probe_deadline(max_ack_delay)).min()
+        self.loss_deadline
+            .into_iter()
+            .chain(self.probe_deadline(max_ack_delay))
+            .min()
     }
 
     /// Loss by time, and the probe timer. Returns how many probes are to be sent beyond the window.
@@ -810,7 +884,9 @@ impl Sender {
             let Some(block) = block else { continue };
             // Whether the flight was lost or only its SACK is unknown: one packet if it was the
             // SACK, a second in case this one is lost too.
-            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE).min(block.rows_left()).min(2);
+            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE)
+                .min(block.rows_left())
+                .min(2);
             block.due += rows;
             block.rounds = block.rounds.max(1);
             if rows > 0 {

@@ -11,8 +11,7 @@ use crate::pacer::Pacer;
 use crate::receiver::{Progress, Receiver};
 use crate::sender::{Idle, Sender, SymbolChoice};
 use crate::wire::{
-    ConnectionId, Frame, FrameIter, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN, OVERHEAD,
-    PacketKind,
+    ConnectionId, Frame, FrameIter, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN, OVERHEAD, PacketKind,
 };
 
 const MS: Nanos = 1_000_000;
@@ -274,9 +273,17 @@ pub struct SessionStats {
 enum Life {
     Open,
     /// This end closes: copies of CLOSE so far, when the first was due.
-    Closing { code: u64, reason: String, copies: usize, since: Nanos },
+    Closing {
+        code: u64,
+        reason: String,
+        copies: usize,
+        since: Nanos,
+    },
     /// The peer closed: answers owed, and until when to answer.
-    Draining { answers: u32, until: Nanos },
+    Draining {
+        answers: u32,
+        until: Nanos,
+    },
     Finished,
 }
 
@@ -319,7 +326,9 @@ pub struct Session {
 impl Session {
     /// A session whose keys are ready.
     pub fn new(config: Config, now: Nanos) -> Self {
-        let limit = config.peer_datagram_max.min((MAX_SYMBOL_LEN + OVERHEAD) as u16);
+        let limit = config
+            .peer_datagram_max
+            .min((MAX_SYMBOL_LEN + OVERHEAD) as u16);
         let mtu = PathMtu::new(BASE_DATAGRAM, &config.mtu_candidates, limit);
         let params = CcParams {
             packet_bytes: u32::from(BASE_DATAGRAM + config.ip_overhead),
@@ -364,7 +373,10 @@ impl Session {
     pub fn block_shape(&self) -> (u16, u16) {
         let symbol_len = self.mtu.current() - OVERHEAD as u16;
         let per_block = bytes_in(self.sender.cc.pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
-        (per_block.clamp(BLOCK_SYMBOLS.0, BLOCK_SYMBOLS.1) as u16, symbol_len)
+        (
+            per_block.clamp(BLOCK_SYMBOLS.0, BLOCK_SYMBOLS.1) as u16,
+            symbol_len,
+        )
     }
 
     /// Whether a block may be handed over now: window, credit and the amount of unsent data allow it.
@@ -374,7 +386,8 @@ impl Session {
         matches!(self.life, Life::Open)
             && self.sender.has_credit(cost)
             && self.sender.unsent_bytes() < ahead
-            && (self.sender.open_cost() == 0 || self.sender.open_cost() + cost <= self.send_window())
+            && (self.sender.open_cost() == 0
+                || self.sender.open_cost() + cost <= self.send_window())
     }
 
     /// BDP × (2 + ln(symbols in flight) / ln(1/p)): enough for the rounds of repair that the
@@ -411,20 +424,35 @@ impl Session {
     pub fn poll_transmit(&mut self, now: Nanos) -> Option<Transmit> {
         match &mut self.life {
             Life::Open => {}
-            Life::Closing { code, reason, copies, since } => {
-                let due = CLOSE_TIMES.get(*copies).is_some_and(|after| *since + after <= now);
+            Life::Closing {
+                code,
+                reason,
+                copies,
+                since,
+            } => {
+                let due = CLOSE_TIMES
+                    .get(*copies)
+                    .is_some_and(|after| *since + after <= now);
                 if !due {
                     return None;
                 }
                 *copies += 1;
                 let mut body = Vec::new();
-                Frame::Close { code: *code, reason }.encode(&mut body);
+                Frame::Close {
+                    code: *code,
+                    reason,
+                }
+                .encode(&mut body);
                 return Some(self.control(now, body, false));
             }
             Life::Draining { answers, .. } => {
                 *answers = answers.checked_sub(1)?;
                 let mut body = Vec::new();
-                Frame::Close { code: 0, reason: "" }.encode(&mut body);
+                Frame::Close {
+                    code: 0,
+                    reason: "",
+                }
+                .encode(&mut body);
                 return Some(self.control(now, body, false));
             }
             Life::Finished => return None,
@@ -492,7 +520,11 @@ impl Session {
     }
 
     fn idle_kind(&self) -> Idle {
-        if self.backlog { Idle::Window } else { Idle::Application }
+        if self.backlog {
+            Idle::Window
+        } else {
+            Idle::Application
+        }
     }
 
     fn symbol(&mut self, now: Nanos, choice: &SymbolChoice) -> Transmit {
@@ -502,7 +534,10 @@ impl Session {
         self.pacer.spent(u64::from(ip_bytes));
         self.sender.sent_symbol(now, ip_bytes, choice);
         let content = match choice.code {
-            None => Content::Source { slot: choice.slot, index: choice.row as u16 },
+            None => Content::Source {
+                slot: choice.slot,
+                index: choice.row as u16,
+            },
             Some(code) => Content::Repair {
                 slot: choice.slot,
                 code,
@@ -521,7 +556,12 @@ impl Session {
             n: choice.n,
             row: choice.row,
         };
-        Transmit { packet_number, header, content, body_len }
+        Transmit {
+            packet_number,
+            header,
+            content,
+            body_len,
+        }
     }
 
     fn control(&mut self, now: Nanos, body: Vec<u8>, eliciting: bool) -> Transmit {
@@ -582,13 +622,32 @@ impl Session {
         let (placement, progress) = self.receiver.on_symbol(meta.now, header, symbol_len);
         match progress {
             Progress::None => {}
-            Progress::Whole { stream, block, slot } => {
-                self.events.push_back(Event::BlockComplete { stream, block, slot });
+            Progress::Whole {
+                stream,
+                block,
+                slot,
+            } => {
+                self.events.push_back(Event::BlockComplete {
+                    stream,
+                    block,
+                    slot,
+                });
             }
-            Progress::Decodable { stream, block, slot } => {
+            Progress::Decodable {
+                stream,
+                block,
+                slot,
+            } => {
                 let id = self.next_job;
                 self.next_job += 1;
-                self.pending_jobs.push((id, Event::BlockComplete { stream, block, slot }));
+                self.pending_jobs.push((
+                    id,
+                    Event::BlockComplete {
+                        stream,
+                        block,
+                        slot,
+                    },
+                ));
                 self.jobs.push_back(Job { id, decode: slot });
             }
         }
@@ -597,8 +656,9 @@ impl Session {
 
     /// A control packet has opened.
     pub fn handle_control(&mut self, meta: &PacketMeta, body: &[u8]) {
-        let eliciting =
-            FrameIter::new(body).flatten().any(|frame| frame.is_ack_eliciting());
+        let eliciting = FrameIter::new(body)
+            .flatten()
+            .any(|frame| frame.is_ack_eliciting());
         self.received(meta, eliciting);
         let mut deficits = Vec::new();
         for frame in FrameIter::new(body) {
@@ -630,7 +690,11 @@ impl Session {
             self.mtu.acked(size);
         }
         while let Some((slot, stream, block)) = self.sender.poll_freed() {
-            self.events.push_back(Event::BlockDelivered { stream, block, slot });
+            self.events.push_back(Event::BlockDelivered {
+                stream,
+                block,
+                slot,
+            });
         }
     }
 
@@ -639,11 +703,19 @@ impl Session {
             Life::Open => {
                 let reason = reason.to_owned();
                 self.events.push_back(Event::Closed { code, reason });
-                self.life = Life::Draining { answers: 2, until: now + DRAIN };
+                self.life = Life::Draining {
+                    answers: 2,
+                    until: now + DRAIN,
+                };
             }
             Life::Draining { answers, .. } => *answers = (*answers + 1).min(2),
             // Our CLOSE was answered, or both ends closed at once.
-            Life::Closing { .. } => self.life = Life::Draining { answers: 1, until: now + DRAIN },
+            Life::Closing { .. } => {
+                self.life = Life::Draining {
+                    answers: 1,
+                    until: now + DRAIN,
+                }
+            }
             Life::Finished => {}
         }
     }
@@ -701,8 +773,8 @@ impl Session {
             Life::Finished => return None,
         }
         let rate = self.sender.cc.pacing_rate();
-        let pacer = (self.sender.has_symbol() && self.sender.window_open())
-            .then(|| self.pacer.next(rate));
+        let pacer =
+            (self.sender.has_symbol() && self.sender.window_open()).then(|| self.pacer.next(rate));
         let timers = [
             self.sender.timeout(self.max_ack_delay()),
             self.receiver.sack_timeout(),
@@ -747,8 +819,12 @@ impl Session {
     /// End the session: CLOSE is sent several times.
     pub fn close(&mut self, now: Nanos, code: u64, reason: &str) {
         if matches!(self.life, Life::Open) {
-            self.life =
-                Life::Closing { code, reason: reason.to_owned(), copies: 0, since: now };
+            self.life = Life::Closing {
+                code,
+                reason: reason.to_owned(),
+                copies: 0,
+                since: now,
+            };
         }
     }
 

@@ -238,7 +238,11 @@ impl Bbr {
         let [this, last] = self.startup_best;
         let grew = this >= 1.25 * last;
         if self.startup_sampled && !limited_by_app {
-            self.startup_flat_rounds = if grew { 0 } else { self.startup_flat_rounds + 1 };
+            self.startup_flat_rounds = if grew {
+                0
+            } else {
+                self.startup_flat_rounds + 1
+            };
         }
         if self.startup_sampled {
             self.bw = this.max(last);
@@ -252,10 +256,15 @@ impl Bbr {
 
     fn on_sample(&mut self, s: Sample, now: Nanos) {
         let channel = self.loss.channel();
-        let spread = (channel.max(1.0 / s.packets as f64) * (1.0 - channel) / s.packets as f64).sqrt();
+        let spread =
+            (channel.max(1.0 / s.packets as f64) * (1.0 - channel) / s.packets as f64).sqrt();
         let lossy = s.loss() > channel + (3.0 * spread).max(0.03);
         let strict = (s.delivered_rate() / (1.0 - channel)).min(s.full_rate());
-        let rate = if s.run.phase == Phase::Startup || lossy { strict } else { s.full_rate() };
+        let rate = if s.run.phase == Phase::Startup || lossy {
+            strict
+        } else {
+            s.full_rate()
+        };
         match s.run.phase {
             Phase::Startup if self.phase == Phase::Startup => self.on_startup_sample(s, rate, now),
             _ => self.on_cycle_sample(s, rate, lossy, now),
@@ -267,7 +276,11 @@ impl Bbr {
         self.startup_best[0] = self.startup_best[0].max(rate);
         if s.stretched(8) {
             self.startup_stretched += 1;
-            self.bw = if self.startup_stretched > 1 { (self.bw + rate) / 2.0 } else { rate };
+            self.bw = if self.startup_stretched > 1 {
+                (self.bw + rate) / 2.0
+            } else {
+                rate
+            };
             self.startup_best[0] = self.bw;
         } else if s.window_full {
             self.startup_stretched = 0;
@@ -339,7 +352,9 @@ impl Bbr {
                 // Nothing tells a policer from a channel but a round at a lower rate.
                 let compared = !self.up_lost_too_much || self.rounds_in_phase() >= 1;
                 let excess = (in_flight - self.bdp()).max(0.0);
-                let patience = round.saturating_mul(3).saturating_add(time_for(excess, self.bw));
+                let patience = round
+                    .saturating_mul(3)
+                    .saturating_add(time_for(excess, self.bw));
                 if (drained && compared) || in_phase > patience {
                     self.enter(Phase::Cruise, now);
                 }
@@ -373,7 +388,11 @@ impl Bbr {
             CRUISE_ROUNDS
         };
         let confirmed = self.delay.confirmed_since(self.phase_at);
-        self.cycles_without_min = if confirmed { 0 } else { self.cycles_without_min + 1 };
+        self.cycles_without_min = if confirmed {
+            0
+        } else {
+            self.cycles_without_min + 1
+        };
         if self.cycles_without_min >= 4 || self.delay.is_stale(now) {
             self.cycles_without_min = 0;
             self.enter(Phase::ProbeRtt, now);
@@ -421,7 +440,10 @@ impl RateControl for Bbr {
 
         self.sampler.on_ack(ack);
         let queue = self.has_queue();
-        while let Some(settled) = self.sampler.next_settled(self.sample_window(), self.sample_packets()) {
+        while let Some(settled) = self
+            .sampler
+            .next_settled(self.sample_window(), self.sample_packets())
+        {
             let pace = match settled.run.phase {
                 Phase::Startup => Some(Pace::Startup),
                 Phase::Cruise => Some(Pace::Cruise),
@@ -432,7 +454,8 @@ impl RateControl for Bbr {
                 self.on_sample(sample, now);
             }
             if let (Some(pace), false) = (pace, queue) {
-                self.loss.on_settled(pace, settled.packets, settled.packets_lost);
+                self.loss
+                    .on_settled(pace, settled.packets, settled.packets_lost);
             }
         }
         if ack.ce_marked > 0 {

@@ -43,7 +43,11 @@ impl Counts {
     }
 
     fn ratio(&self) -> f64 {
-        if self.packets > 0.0 { self.lost / self.packets } else { 0.0 }
+        if self.packets > 0.0 {
+            self.lost / self.packets
+        } else {
+            0.0
+        }
     }
 }
 
@@ -74,7 +78,8 @@ impl Difference {
             return 0.0;
         }
         let mean = self.sum / self.weight;
-        let spread = (self.sum_squared / self.weight - mean * mean).max(self.binomial / self.weight);
+        let spread =
+            (self.sum_squared / self.weight - mean * mean).max(self.binomial / self.weight);
         let samples = self.weight * self.weight / self.weight_squared.max(1.0);
         (mean - (spread / samples).sqrt()).max(0.0)
     }
@@ -108,7 +113,11 @@ impl ChannelLoss {
 
     /// The channel's loss rate, 0 to 1.
     pub(super) fn channel(&self) -> f64 {
-        let counts = if self.pooled.packets < POOL_MIN { self.startup } else { self.pooled };
+        let counts = if self.pooled.packets < POOL_MIN {
+            self.startup
+        } else {
+            self.pooled
+        };
         counts.ratio().clamp(0.0, 0.9)
     }
 
@@ -133,7 +142,8 @@ impl ChannelLoss {
         // The caller lowers its rate now, so that the comparison starts afresh.
         self.difference = Difference::default();
         let channel = (self.pooled.ratio() - excess).max(0.0);
-        self.pooled.scale((POOL_MIN / self.pooled.packets.max(1.0)).min(1.0));
+        self.pooled
+            .scale((POOL_MIN / self.pooled.packets.max(1.0)).min(1.0));
         self.pooled.lost = self.pooled.packets * channel;
         excess
     }
