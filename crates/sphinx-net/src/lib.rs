@@ -11,6 +11,7 @@ mod counters;
 mod io;
 mod queue;
 mod resolve;
+pub mod udp;
 mod wake;
 
 pub use counters::{Counters, SendErrors};
