@@ -9,6 +9,7 @@
 
 mod counters;
 mod io;
+mod pool;
 mod queue;
 mod resolve;
 pub mod udp;
@@ -19,6 +20,7 @@ pub use io::{
     Capabilities, DATAGRAM_BATCH_BYTES_MAX, DropReason, Dropped, Ecn, Interest, PacketIo, Ready,
     Received, Transmit,
 };
+pub use pool::{BufferPool, PoolBuffer, PoolStats};
 pub use queue::{Destination, SendQueue};
 pub use resolve::{Family, ResolveError, resolve};
 pub use wake::{Waker, minimise_timer_slack};

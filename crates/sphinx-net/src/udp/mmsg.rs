@@ -216,7 +216,10 @@ impl RecvBatch {
     /// What the last [`recv`](Self::recv) put into message `index`, which is below its result.
     pub(super) fn message(&self, index: usize) -> RecvMessage {
         let header = &self.arrays.headers[index];
-        #[allow(clippy::unnecessary_cast, reason = "the type differs between C libraries")]
+        #[allow(
+            clippy::unnecessary_cast,
+            reason = "the type differs between C libraries"
+        )]
         let control_len = header.msg_hdr.msg_controllen as usize;
         let flags = header.msg_hdr.msg_flags;
         RecvMessage {
