@@ -120,7 +120,9 @@ fn joined(datagrams: &[Datagram]) -> Vec<u8> {
 #[test]
 fn datagrams_arrive_in_both_families() {
     for bind in ["127.0.0.1:0", "[::1]:0"] {
-        let Some(mut a) = try_open(bind) else { continue };
+        let Some(mut a) = try_open(bind) else {
+            continue;
+        };
         let mut b = open(bind);
         let arena = pattern(1200);
         assert!(send(&mut a, &arena, &[transmit(b.local_addr(), 0, 1200)]).is_empty());
@@ -176,7 +178,9 @@ fn a_dual_stack_socket_speaks_both_families_and_shows_plain_ipv4() {
 #[test]
 fn ecn_codepoints_arrive_in_both_families() {
     for bind in ["127.0.0.1:0", "[::1]:0"] {
-        let Some(mut a) = try_open(bind) else { continue };
+        let Some(mut a) = try_open(bind) else {
+            continue;
+        };
         let mut b = open(bind);
         if !(a.capabilities().ecn_send && b.capabilities().ecn_recv) {
             eprintln!("skipped: no ECN here");
@@ -199,7 +203,9 @@ fn ecn_codepoints_arrive_in_both_families() {
 #[test]
 fn segmented_sends_arrive_whole_and_joined() {
     for bind in ["127.0.0.1:0", "[::1]:0"] {
-        let Some(mut a) = try_open(bind) else { continue };
+        let Some(mut a) = try_open(bind) else {
+            continue;
+        };
         let mut b = open(bind);
         if a.capabilities().segments_max == 1 || !b.capabilities().gro {
             eprintln!("skipped: no segmentation offload here");
@@ -237,7 +243,9 @@ fn segmented_sends_arrive_whole_and_joined() {
 #[test]
 fn the_largest_batches_fit_and_longer_descriptors_are_split() {
     for bind in ["127.0.0.1:0", "[::1]:0"] {
-        let Some(mut a) = try_open(bind) else { continue };
+        let Some(mut a) = try_open(bind) else {
+            continue;
+        };
         let mut b = open(bind);
         let arena = pattern(200_000);
         // As many bytes as one message takes, in two segments.

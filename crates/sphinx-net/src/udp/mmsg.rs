@@ -147,7 +147,7 @@ impl SendBatch {
                 socket.as_raw_fd(),
                 headers,
                 count as c_uint,
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                libc::MSG_DONTWAIT,
             )
         };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
