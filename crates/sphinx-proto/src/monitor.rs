@@ -111,7 +111,7 @@ mod tests {
         assert!((monitor.plr() - 0.0625).abs() < 0.001);
         assert!((monitor.plr_mean() - 0.0625).abs() < 1e-9);
         assert!(monitor.deviation() < 0.01);
-        for _ in 0..2999 {
+        for _ in 0..2900 {
             monitor.packet(false);
         }
         assert!(monitor.plr() > 0.0);
