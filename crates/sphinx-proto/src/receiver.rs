@@ -62,6 +62,8 @@ pub(crate) struct Receiver {
     /// Costs of all blocks opened here, and of those the application has taken.
     opened_cost: u64,
     released_cost: u64,
+    /// Credit in the last SACK.
+    credit_told: u64,
     /// Costs by slot; `None` when the slot is free.
     slots: Vec<Option<u64>>,
     free_slots: Vec<Slot>,
@@ -98,6 +100,7 @@ impl Receiver {
             window,
             opened_cost: 0,
             released_cost: 0,
+            credit_told: window,
             slots: Vec::new(),
             free_slots: Vec::new(),
             symbols_redundant: 0,
@@ -284,19 +287,25 @@ impl Receiver {
         (placement, progress)
     }
 
-    /// The application has taken a complete block: its memory is free again.
-    pub(crate) fn release(&mut self, now: Nanos, slot: Slot) {
-        if let Some(cost) = self.slots.get_mut(slot.0 as usize).and_then(Option::take) {
-            self.free_slots.push(slot);
-            let held_before = self.opened_cost - self.released_cost;
-            self.released_cost += cost;
-            // A sender that had run into the window must hear of the new room at once.
-            if held_before > self.window / 2
-                && self.opened_cost - self.released_cost <= self.window / 2
-            {
-                self.want_sack(now);
-            }
+    /// The application has taken a complete block: its memory is free again. Whether the sender must
+    /// be sure to hear of it, since it may be waiting for nothing else.
+    pub(crate) fn release(&mut self, now: Nanos, slot: Slot) -> bool {
+        let Some(cost) = self.slots.get_mut(slot.0 as usize).and_then(Option::take) else {
+            return false;
+        };
+        self.free_slots.push(slot);
+        self.released_cost += cost;
+        let untold = self.credit() - self.credit_told;
+        let left = self.credit_told.saturating_sub(self.opened_cost);
+        let urgent = left < self.window / 2 && untold >= self.window / 4;
+        if urgent {
+            self.want_sack(now);
         }
+        urgent
+    }
+
+    fn credit(&self) -> u64 {
+        self.released_cost + self.window
     }
 
     // ---- feedback ---------------------------------------------------------------------------
@@ -315,6 +324,7 @@ impl Receiver {
         };
         self.sack_at = None;
         self.unacked = 0;
+        self.credit_told = self.credit();
         let limit = out.len() + room / 2;
         for (&id, stream) in &mut self.streams {
             if out.len() >= limit {
@@ -332,7 +342,7 @@ impl Receiver {
             time_us: received_at / 1000,
             ect: self.ect,
             ce: self.ce,
-            credit: self.released_cost + self.window,
+            credit: self.credit(),
             ranges: largest_first.take(room / 16).collect(),
         };
         sack.ranges.truncate(MAX_SACK_RANGES);
