@@ -838,6 +838,11 @@ impl Session {
         }
     }
 
+    /// End the session without a word.
+    pub fn abandon(&mut self) {
+        self.life = Life::Finished;
+    }
+
     /// Whether the peer has answered CLOSE, or closed itself.
     pub fn is_closed_by_peer(&self) -> bool {
         matches!(self.life, Life::Draining { .. } | Life::Finished)
