@@ -11,3 +11,10 @@
     )
 )]
 mod keys;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the engine is the user of this module")
+)]
+mod ticket;
+
+pub use ticket::{Ticket, TicketError};

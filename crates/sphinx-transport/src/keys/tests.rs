@@ -340,7 +340,7 @@ proptest! {
             let number = number as u64;
             // The link loses some, but never a whole epoch.
             let arrives = match *delay {
-                u64::MAX if number % EPOCH != 0 => None,
+                u64::MAX if !number.is_multiple_of(EPOCH) => None,
                 u64::MAX => Some(number),
                 delay => Some(number + delay),
             };
