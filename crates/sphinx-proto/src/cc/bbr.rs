@@ -96,10 +96,15 @@ pub struct Bbr {
     startup_stretched: u32,
     startup_sampled: bool,
     startup_app_limited: bool,
+    /// IP bytes acknowledged in this round.
+    round_acked: u64,
+    /// A sample has been taken.
+    measured: bool,
     /// Estimate when probe up began.
     up_from: f64,
     up_lost_too_much: bool,
-    cruise_rounds: u32,
+    /// Probes in a row that found losses instead of capacity.
+    lossy_probes: u32,
     slow_samples: u32,
     ce_round: Option<u64>,
     /// Unconfirmed rate and round trip of an earlier session.
@@ -135,9 +140,11 @@ impl Bbr {
             startup_stretched: 0,
             startup_sampled: false,
             startup_app_limited: false,
+            round_acked: 0,
+            measured: false,
             up_from: 0.0,
             up_lost_too_much: false,
-            cruise_rounds: CRUISE_ROUNDS,
+            lossy_probes: 0,
             slow_samples: 0,
             ce_round: None,
             hint: params.hint,
@@ -166,7 +173,7 @@ impl Bbr {
 
     /// Queueing delay that is worth noticing.
     fn queue_threshold(&self) -> Nanos {
-        (self.rtt() / 10).max(MS)
+        (self.rtt() / 10).max(MS).saturating_add(time_for(2.0 * self.packet_bytes, self.bw))
     }
 
     fn has_queue(&self) -> bool {
@@ -219,17 +226,19 @@ impl Bbr {
     }
 
     fn on_round(&mut self, now: Nanos) {
+        let delivered = rate_of(self.round_acked as f64, now.saturating_sub(self.round_at));
+        self.round_acked = 0;
         self.round += 1;
         self.round_at = now;
         self.round_end_pn = self.sampler.last_pn().saturating_add(1);
         if self.phase == Phase::Startup {
-            self.on_startup_round(now);
+            self.on_startup_round(now, delivered);
         }
     }
 
-    fn on_startup_round(&mut self, now: Nanos) {
+    fn on_startup_round(&mut self, now: Nanos, delivered: f64) {
         let limited_by_app = std::mem::take(&mut self.startup_app_limited);
-        if !self.startup_sampled && !limited_by_app && !self.has_queue() {
+        if !self.measured && !limited_by_app && !self.has_queue() {
             // Too few packets or SACKs for a sample: grow as slow start does.
             self.startup_cwnd = self.startup_cwnd.max(2.0 * self.startup_round_cwnd);
             self.bw = self.bw.max(rate_of(self.startup_cwnd, self.rtt()));
@@ -246,6 +255,10 @@ impl Bbr {
         }
         self.startup_sampled = false;
         if self.startup_flat_rounds >= 2 {
+            // More does not arrive however much is sent, yet there is no queue that slows packets
+            // down: a policer, whose bursts must not be taken for its rate.
+            self.bw = self.bw.min(delivered.max(self.up_from));
+            self.lossy_probes += 1;
             self.enter(Phase::Drain, now);
         }
     }
@@ -255,15 +268,20 @@ impl Bbr {
         let spread = (channel.max(1.0 / s.packets as f64) * (1.0 - channel) / s.packets as f64).sqrt();
         let lossy = s.loss() > channel + (3.0 * spread).max(0.03);
         let strict = (s.delivered_rate() / (1.0 - channel)).min(s.full_rate());
-        let rate = if s.run.phase == Phase::Startup || lossy { strict } else { s.full_rate() };
-        match s.run.phase {
-            Phase::Startup if self.phase == Phase::Startup => self.on_startup_sample(s, rate, now),
-            _ => self.on_cycle_sample(s, rate, lossy, now),
+        if s.run.phase == Phase::Startup && self.phase == Phase::Startup {
+            // A queue that grows is not full: what is missing was lost behind it. Otherwise growth
+            // must show in what arrives.
+            let rate = if s.stretched(8) { s.full_rate() } else { strict };
+            self.on_startup_sample(s, rate, now);
+        } else {
+            let rate = if lossy { strict } else { s.full_rate() };
+            self.on_cycle_sample(s, rate, lossy, now);
         }
     }
 
     fn on_startup_sample(&mut self, s: Sample, rate: f64, now: Nanos) {
         self.startup_sampled = true;
+        self.measured = true;
         self.startup_best[0] = self.startup_best[0].max(rate);
         if s.stretched(8) {
             self.startup_stretched += 1;
@@ -301,12 +319,19 @@ impl Bbr {
             self.bw += (rate - self.bw) / 8.0;
         }
         if s.run.id >= self.phase_run && self.phase == Phase::Up {
-            self.up_lost_too_much |= lossy && !self.has_queue();
+            self.up_lost_too_much |= lossy;
             if !limited && rate > GROWTH * self.up_from {
-                self.startup_cwnd = self.cwnd() as f64;
-                self.startup_round_cwnd = self.startup_cwnd;
-                self.enter(Phase::Startup, now);
+                if self.lossy_probes == 0 {
+                    self.startup_cwnd = self.cwnd() as f64;
+                    self.startup_round_cwnd = self.startup_cwnd;
+                    self.enter(Phase::Startup, now);
+                } else {
+                    // The bucket of a policer gives way for a while: look again before growing.
+                    self.lossy_probes -= 1;
+                    self.enter(Phase::Up, now);
+                }
             } else if s.window_full {
+                self.lossy_probes = if lossy { self.lossy_probes + 1 } else { 0 };
                 self.enter(Phase::Down, now);
             }
         }
@@ -320,6 +345,8 @@ impl Bbr {
         match self.phase {
             Phase::Up => self.enter(Phase::Down, now),
             Phase::Startup => self.enter(Phase::Drain, now),
+            // Marks of the first round belong to what was sent before.
+            Phase::Cruise | Phase::Down | Phase::Drain if self.rounds_in_phase() < 2 => {}
             Phase::Cruise | Phase::Down | Phase::Drain => {
                 self.bw *= CE_FACTOR;
                 self.enter(Phase::Down, now);
@@ -345,7 +372,8 @@ impl Bbr {
                 }
             }
             Phase::Cruise => {
-                if self.rounds_in_phase() >= u64::from(self.cruise_rounds) {
+                let rounds = (CRUISE_ROUNDS << self.lossy_probes.min(8)).min(CRUISE_ROUNDS_MAX);
+                if self.rounds_in_phase() >= u64::from(rounds) {
                     self.end_cycle(now);
                 }
             }
@@ -367,11 +395,6 @@ impl Bbr {
 
     fn end_cycle(&mut self, now: Nanos) {
         self.bw *= 1.0 - self.loss.end_cycle();
-        self.cruise_rounds = if self.up_lost_too_much {
-            (self.cruise_rounds * 2).min(CRUISE_ROUNDS_MAX)
-        } else {
-            CRUISE_ROUNDS
-        };
         let confirmed = self.delay.confirmed_since(self.phase_at);
         self.cycles_without_min = if confirmed { 0 } else { self.cycles_without_min + 1 };
         if self.cycles_without_min >= 4 || self.delay.is_stale(now) {
@@ -417,21 +440,22 @@ impl RateControl for Bbr {
         {
             self.probe_rtt_min = Some(self.probe_rtt_min.map_or(rtt, |m| m.min(rtt)));
         }
+        self.round_acked += ack.acked.iter().map(|p| u64::from(p.ip_bytes)).sum::<u64>();
         let round_done = ack.acked.iter().any(|p| p.pn >= self.round_end_pn);
 
-        self.sampler.on_ack(ack);
-        let queue = self.has_queue();
+        self.sampler.on_ack(ack, self.delay.latest_queue());
         while let Some(settled) = self.sampler.next_settled(self.sample_window(), self.sample_packets()) {
             let pace = match settled.run.phase {
-                Phase::Startup => Some(Pace::Startup),
                 Phase::Cruise => Some(Pace::Cruise),
                 Phase::Down | Phase::Drain => Some(Pace::Low),
-                Phase::Up | Phase::ProbeRtt | Phase::Blackout => None,
+                Phase::Startup | Phase::Up | Phase::ProbeRtt | Phase::Blackout => None,
             };
             if let Some(sample) = settled.sample.filter(|s| self.is_usable(s)) {
                 self.on_sample(sample, now);
             }
-            if let (Some(pace), false) = (pace, queue) {
+            if let Some(pace) = pace
+                && settled.queue <= self.queue_threshold()
+            {
                 self.loss.on_settled(pace, settled.packets, settled.packets_lost);
             }
         }

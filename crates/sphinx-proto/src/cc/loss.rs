@@ -7,7 +7,7 @@
 
 /// Packets after which the pooled counts are halved.
 const POOL_MAX: f64 = 4000.0;
-/// Packets that a ratio needs before it replaces the one from start-up.
+/// Packets that a ratio needs; with fewer it is rounded towards no loss.
 const POOL_MIN: f64 = 100.0;
 /// Packets per cycle and side that make a comparison.
 const COMPARE_MIN: f64 = 24.0;
@@ -17,8 +17,6 @@ const MEMORY: f64 = 0.85;
 /// Rate relative to the estimate at which packets were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// While the rate was still being found.
-    Startup,
     /// At the estimate.
     Cruise,
     /// Clearly below it.
@@ -83,7 +81,6 @@ impl Difference {
 /// Estimates the channel's loss rate and the loss that our own rate causes.
 #[derive(Debug, Default)]
 pub(super) struct ChannelLoss {
-    startup: Counts,
     pooled: Counts,
     cruise: Counts,
     low: Counts,
@@ -94,22 +91,18 @@ impl ChannelLoss {
     /// Packets settled while there was no queue.
     pub(super) fn on_settled(&mut self, pace: Pace, packets: u64, lost: u64) {
         match pace {
-            Pace::Startup => self.startup.add(packets, lost),
             Pace::Cruise => self.cruise.add(packets, lost),
             Pace::Low => self.low.add(packets, lost),
         }
-        if pace != Pace::Startup {
-            self.pooled.add(packets, lost);
-            if self.pooled.packets > POOL_MAX {
-                self.pooled.scale(0.5);
-            }
+        self.pooled.add(packets, lost);
+        if self.pooled.packets > POOL_MAX {
+            self.pooled.scale(0.5);
         }
     }
 
     /// The channel's loss rate, 0 to 1.
     pub(super) fn channel(&self) -> f64 {
-        let counts = if self.pooled.packets < POOL_MIN { self.startup } else { self.pooled };
-        counts.ratio().clamp(0.0, 0.9)
+        (self.pooled.lost / self.pooled.packets.max(POOL_MIN)).clamp(0.0, 0.9)
     }
 
     /// A cycle ends: returns the share of what was sent at the estimated rate that would not have

@@ -38,7 +38,9 @@ pub(super) struct PathDelay {
     smoothed_rtt: f64,
     deviation: f64,
     base: RotatingMin,
+    /// Latest readings of the queueing delay.
     recent: [Nanos; RECENT],
+    latest: Nanos,
     next: usize,
 }
 
@@ -56,6 +58,11 @@ impl PathDelay {
     /// Present queueing delay: the smallest of the last few readings.
     pub(super) fn queue(&self) -> Nanos {
         self.recent.iter().copied().min().unwrap_or(0)
+    }
+
+    /// Queueing delay of the latest reading.
+    pub(super) fn latest_queue(&self) -> Nanos {
+        self.latest
     }
 
     /// Whether the minimum has not been seen for so long that it must be measured again.
@@ -77,7 +84,7 @@ impl PathDelay {
         self.recent = [0; RECENT];
     }
 
-    /// Takes in one SACK; `sent_at` is the send time of the packet in `ack.arrival`.
+    /// Takes in one SACK.
     pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>) {
         let Some(rtt) = ack.rtt_sample else { return };
         let min_rtt = match self.min_rtt {
@@ -105,6 +112,7 @@ impl PathDelay {
             let base = self.base.update(ack.now, WINDOW, one_way);
             queue = queue.min(one_way.saturating_sub(base).max(0) as Nanos);
         }
+        self.latest = queue;
         self.recent[self.next] = queue;
         self.next = (self.next + 1) % RECENT;
     }

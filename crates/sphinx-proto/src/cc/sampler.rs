@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::bbr::Phase;
-use super::{AckSummary, MS, Nanos, rate_of};
+use super::{AckSummary, Arrival, MS, Nanos, rate_of};
 
 /// Noise of one receive interval: two kernel timestamps, receive coalescing.
 pub(super) const CLOCK_NOISE: Nanos = MS / 10;
@@ -42,10 +42,18 @@ struct Record {
 }
 
 #[derive(Clone, Copy, Debug)]
+struct Waiting {
+    pn: u64,
+    received_at: Nanos,
+    queue: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Anchor {
     pn: u64,
     sent_at: Nanos,
     received_at: Nanos,
+    queue: Nanos,
     run: Run,
     totals: Totals,
 }
@@ -70,6 +78,8 @@ pub(super) struct Sample {
     pub(super) lost_bytes: u64,
     pub(super) send_interval: Nanos,
     pub(super) recv_interval: Nanos,
+    /// Larger of the queueing delays at both ends.
+    pub(super) queue: Nanos,
     /// The application did not fill this run.
     pub(super) app_limited: bool,
     /// The sample is as long as the controller asked for; the next one starts afresh.
@@ -114,6 +124,8 @@ pub(super) struct Settled {
     /// Packets settled since the previous anchor.
     pub(super) packets: u64,
     pub(super) packets_lost: u64,
+    /// Larger of the queueing delays at both anchors.
+    pub(super) queue: Nanos,
     /// Everything since the sample began, if the anchor is in its run.
     pub(super) sample: Option<Sample>,
 }
@@ -122,12 +134,13 @@ pub(super) struct Settled {
 #[derive(Debug)]
 pub(super) struct RateSampler {
     records: VecDeque<Record>,
-    /// Anchors whose predecessors are not all settled: (packet number, arrival).
-    waiting: VecDeque<(u64, Nanos)>,
+    /// Anchors whose predecessors are not all settled.
+    waiting: VecDeque<Waiting>,
     totals: Totals,
     /// Where the present sample began.
     start: Option<Anchor>,
     last: Totals,
+    last_queue: Nanos,
     run: Run,
     last_sent: Option<Nanos>,
     last_pn: u64,
@@ -142,6 +155,7 @@ impl RateSampler {
             totals: Totals::default(),
             start: None,
             last: Totals::default(),
+            last_queue: 0,
             run: Run { id: 0, phase },
             last_sent: None,
             last_pn: 0,
@@ -193,8 +207,8 @@ impl RateSampler {
         self.start = None;
     }
 
-    /// Applies a SACK.
-    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>) {
+    /// Applies a SACK; `queue` is the queueing delay that its arrival shows.
+    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>, queue: Nanos) {
         for packet in ack.acked {
             self.mark(packet.pn, Fate::Acked);
         }
@@ -202,9 +216,10 @@ impl RateSampler {
             self.mark(packet.pn, Fate::Lost);
         }
         if let Some(arrival) = ack.arrival {
-            let newest = self.waiting.back().map(|w| w.0).or(self.start.map(|s| s.pn));
+            let newest = self.waiting.back().map(|w| w.pn).or(self.start.map(|s| s.pn));
             if newest.is_none_or(|pn| arrival.pn > pn) {
-                self.waiting.push_back((arrival.pn, arrival.received_at));
+                let Arrival { pn, received_at } = arrival;
+                self.waiting.push_back(Waiting { pn, received_at, queue });
             }
         }
     }
@@ -214,7 +229,7 @@ impl RateSampler {
     pub(super) fn next_settled(&mut self, window: Nanos, packets: u64) -> Option<Settled> {
         loop {
             while self.waiting.front().is_some_and(|w| {
-                self.records.front().is_none_or(|r| r.pn > w.0)
+                self.records.front().is_none_or(|r| r.pn > w.pn)
             }) {
                 // The anchor's record was forgotten.
                 self.waiting.pop_front();
@@ -231,11 +246,11 @@ impl RateSampler {
                 self.totals.packets_lost += 1;
                 self.totals.lost += u64::from(record.bytes);
             }
-            if let Some(&(pn, received_at)) = self.waiting.front()
-                && pn == record.pn
+            if let Some(&waiting) = self.waiting.front()
+                && waiting.pn == record.pn
             {
                 self.waiting.pop_front();
-                return Some(self.settle(record, received_at, window, packets));
+                return Some(self.settle(record, waiting, window, packets));
             }
         }
     }
@@ -243,14 +258,15 @@ impl RateSampler {
     fn settle(
         &mut self,
         record: Record,
-        received_at: Nanos,
+        waiting: Waiting,
         window: Nanos,
         packets: u64,
     ) -> Settled {
         let anchor = Anchor {
             pn: record.pn,
             sent_at: record.sent_at,
-            received_at,
+            received_at: waiting.received_at,
+            queue: waiting.queue,
             run: record.run,
             totals: self.totals,
         };
@@ -262,6 +278,7 @@ impl RateSampler {
             lost_bytes: anchor.totals.lost - s.totals.lost,
             send_interval: anchor.sent_at.saturating_sub(s.sent_at),
             recv_interval: anchor.received_at.saturating_sub(s.received_at),
+            queue: s.queue.max(anchor.queue),
             app_limited: self.app_limited_pn.is_some_and(|pn| s.pn <= pn),
             window_full: false,
         });
@@ -276,8 +293,10 @@ impl RateSampler {
             run: anchor.run,
             packets: self.totals.packets - self.last.packets,
             packets_lost: self.totals.packets_lost - self.last.packets_lost,
+            queue: anchor.queue.max(self.last_queue),
             sample,
         };
+        self.last_queue = anchor.queue;
         self.last = self.totals;
         settled
     }
