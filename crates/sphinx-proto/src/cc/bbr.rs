@@ -193,10 +193,7 @@ impl Bbr {
                 self.startup_best = [0.0; 2];
                 self.startup_sampled = false;
             }
-            Phase::Up => {
-                self.up_from = self.bw;
-                self.up_lost_too_much = false;
-            }
+            Phase::Up => self.up_from = self.bw,
             Phase::ProbeRtt => self.probe_rtt_min = None,
             Phase::Drain | Phase::Cruise | Phase::Down | Phase::Blackout => {}
         }
@@ -318,20 +315,19 @@ impl Bbr {
             self.slow_samples = 0;
             self.bw += (rate - self.bw) / 8.0;
         }
+        self.up_lost_too_much |= lossy && s.run.phase == Phase::Up;
         if s.run.id >= self.phase_run && self.phase == Phase::Up {
-            self.up_lost_too_much |= lossy;
             if !limited && rate > GROWTH * self.up_from {
-                if self.lossy_probes == 0 {
+                if self.caution() == 0 {
                     self.startup_cwnd = self.cwnd() as f64;
                     self.startup_round_cwnd = self.startup_cwnd;
                     self.enter(Phase::Startup, now);
                 } else {
                     // The bucket of a policer gives way for a while: look again before growing.
-                    self.lossy_probes -= 1;
+                    self.lossy_probes = self.lossy_probes.saturating_sub(1);
                     self.enter(Phase::Up, now);
                 }
             } else if s.window_full {
-                self.lossy_probes = if lossy { self.lossy_probes + 1 } else { 0 };
                 self.enter(Phase::Down, now);
             }
         }
@@ -364,7 +360,7 @@ impl Bbr {
             Phase::Drain | Phase::Down => {
                 let drained = in_flight <= self.bdp() + self.slack();
                 // Nothing tells a policer from a channel but a round at a lower rate.
-                let compared = !self.up_lost_too_much || self.rounds_in_phase() >= 1;
+                let compared = !self.up_lost_too_much || in_phase >= round;
                 let excess = (in_flight - self.bdp()).max(0.0);
                 let patience = round.saturating_mul(3).saturating_add(time_for(excess, self.bw));
                 if (drained && compared) || in_phase > patience {
@@ -372,7 +368,7 @@ impl Bbr {
                 }
             }
             Phase::Cruise => {
-                let rounds = (CRUISE_ROUNDS << self.lossy_probes.min(8)).min(CRUISE_ROUNDS_MAX);
+                let rounds = (CRUISE_ROUNDS << self.caution().min(8)).min(CRUISE_ROUNDS_MAX);
                 if self.rounds_in_phase() >= u64::from(rounds) {
                     self.end_cycle(now);
                 }
@@ -393,7 +389,14 @@ impl Bbr {
         }
     }
 
+    /// Fruitless probes in a row that cost packets.
+    fn caution(&self) -> u32 {
+        if self.up_lost_too_much { self.lossy_probes + 1 } else { self.lossy_probes }
+    }
+
     fn end_cycle(&mut self, now: Nanos) {
+        self.lossy_probes = if self.up_lost_too_much { self.lossy_probes + 1 } else { 0 };
+        self.up_lost_too_much = false;
         self.bw *= 1.0 - self.loss.end_cycle();
         let confirmed = self.delay.confirmed_since(self.phase_at);
         self.cycles_without_min = if confirmed { 0 } else { self.cycles_without_min + 1 };
