@@ -14,6 +14,9 @@ const COMPARE_MIN: f64 = 24.0;
 /// Weight that earlier cycles keep.
 const MEMORY: f64 = 0.85;
 
+/// Smallest excess worth a reaction.
+const EXCESS_MIN: f64 = 0.003;
+
 /// Rate relative to the estimate at which packets were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
@@ -41,7 +44,11 @@ impl Counts {
     }
 
     fn ratio(&self) -> f64 {
-        if self.packets > 0.0 { self.lost / self.packets } else { 0.0 }
+        if self.packets > 0.0 {
+            self.lost / self.packets
+        } else {
+            0.0
+        }
     }
 }
 
@@ -72,7 +79,8 @@ impl Difference {
             return 0.0;
         }
         let mean = self.sum / self.weight;
-        let spread = (self.sum_squared / self.weight - mean * mean).max(self.binomial / self.weight);
+        let spread =
+            (self.sum_squared / self.weight - mean * mean).max(self.binomial / self.weight);
         let samples = self.weight * self.weight / self.weight_squared.max(1.0);
         (mean - (spread / samples).sqrt()).max(0.0)
     }
@@ -82,21 +90,33 @@ impl Difference {
 #[derive(Debug, Default)]
 pub(super) struct ChannelLoss {
     pooled: Counts,
+    /// Cruise packets that are pooled only if the cycle finds nothing wrong with them.
+    held: Counts,
     cruise: Counts,
     low: Counts,
     difference: Difference,
 }
 
 impl ChannelLoss {
-    /// Packets settled while there was no queue.
-    pub(super) fn on_settled(&mut self, pace: Pace, packets: u64, lost: u64) {
+    /// Packets settled while there was no queue. Where a policer is suspected, losses at the full
+    /// rate are believed only after comparison.
+    pub(super) fn on_settled(&mut self, pace: Pace, packets: u64, lost: u64, suspect: bool) {
         match pace {
             Pace::Cruise => self.cruise.add(packets, lost),
             Pace::Low => self.low.add(packets, lost),
         }
-        self.pooled.add(packets, lost);
+        if suspect && pace == Pace::Cruise {
+            self.held.add(packets, lost);
+        } else {
+            self.pool(packets as f64, lost as f64);
+        }
+    }
+
+    fn pool(&mut self, packets: f64, lost: f64) {
+        self.pooled.packets += packets;
+        self.pooled.lost += lost;
         if self.pooled.packets > POOL_MAX {
-            self.pooled.scale(0.5);
+            self.pooled.scale(POOL_MAX / 2.0 / self.pooled.packets);
         }
     }
 
@@ -111,7 +131,9 @@ impl ChannelLoss {
         let (cruise, low) = (self.cruise, self.low);
         self.cruise = Counts::default();
         self.low = Counts::default();
+        let held = std::mem::take(&mut self.held);
         if cruise.packets < COMPARE_MIN || low.packets < COMPARE_MIN {
+            self.pool(held.packets, held.lost);
             return 0.0;
         }
         let mut both = cruise;
@@ -120,14 +142,13 @@ impl ChannelLoss {
         let binomial = p * (1.0 - p) * (1.0 / cruise.packets + 1.0 / low.packets);
         self.difference.add(cruise.ratio() - low.ratio(), binomial);
         let excess = self.difference.lower_bound();
-        if excess < 0.003 {
+        if excess < EXCESS_MIN {
+            self.pool(held.packets, held.lost);
             return 0.0;
         }
         // The caller lowers its rate now, so that the comparison starts afresh.
         self.difference = Difference::default();
-        let channel = (self.pooled.ratio() - excess).max(0.0);
-        self.pooled.scale((POOL_MIN / self.pooled.packets.max(1.0)).min(1.0));
-        self.pooled.lost = self.pooled.packets * channel;
+        self.pooled = low;
         excess
     }
 }

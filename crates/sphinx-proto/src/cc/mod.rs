@@ -20,6 +20,7 @@ mod fixed;
 mod loss;
 mod path;
 mod sampler;
+mod startup;
 #[cfg(test)]
 mod testlink;
 #[cfg(test)]
@@ -148,7 +149,11 @@ pub struct CcParams {
 
 impl Default for CcParams {
     fn default() -> Self {
-        Self { packet_bytes: 1500, block_packets: 100, hint: None }
+        Self {
+            packet_bytes: 1500,
+            block_packets: 100,
+            hint: None,
+        }
     }
 }
 
@@ -172,7 +177,11 @@ pub fn build(kind: CcKind, params: CcParams) -> Box<dyn RateControl> {
 
 /// Bytes per second, 0 if no time passed.
 pub(crate) fn rate_of(bytes: f64, span: Nanos) -> f64 {
-    if span == 0 { 0.0 } else { bytes * SEC as f64 / span as f64 }
+    if span == 0 {
+        0.0
+    } else {
+        bytes * SEC as f64 / span as f64
+    }
 }
 
 /// Bytes that `rate` carries in `span`.

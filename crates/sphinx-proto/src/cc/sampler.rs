@@ -90,12 +90,16 @@ impl Sample {
     /// The longer of both intervals. The receive interval is padded by its noise, so that noise
     /// cannot raise an estimate.
     fn interval(&self) -> Nanos {
-        self.send_interval.max(self.recv_interval.saturating_add(CLOCK_NOISE))
+        self.send_interval
+            .max(self.recv_interval.saturating_add(CLOCK_NOISE))
     }
 
     /// Rate if every lost packet had crossed the bottleneck.
     pub(super) fn full_rate(&self) -> f64 {
-        rate_of((self.delivered_bytes + self.lost_bytes) as f64, self.interval())
+        rate_of(
+            (self.delivered_bytes + self.lost_bytes) as f64,
+            self.interval(),
+        )
     }
 
     /// Rate of what arrived.
@@ -165,7 +169,10 @@ impl RateSampler {
 
     /// Begins a new run: no sample will mix packets from before and after. Returns its number.
     pub(super) fn start_run(&mut self, phase: Phase) -> u64 {
-        self.run = Run { id: self.run.id.wrapping_add(1), phase };
+        self.run = Run {
+            id: self.run.id.wrapping_add(1),
+            phase,
+        };
         self.run.id
     }
 
@@ -216,10 +223,18 @@ impl RateSampler {
             self.mark(packet.pn, Fate::Lost);
         }
         if let Some(arrival) = ack.arrival {
-            let newest = self.waiting.back().map(|w| w.pn).or(self.start.map(|s| s.pn));
+            let newest = self
+                .waiting
+                .back()
+                .map(|w| w.pn)
+                .or(self.start.map(|s| s.pn));
             if newest.is_none_or(|pn| arrival.pn > pn) {
                 let Arrival { pn, received_at } = arrival;
-                self.waiting.push_back(Waiting { pn, received_at, queue });
+                self.waiting.push_back(Waiting {
+                    pn,
+                    received_at,
+                    queue,
+                });
             }
         }
     }
@@ -228,9 +243,11 @@ impl RateSampler {
     /// this anchor if it is `window` long and has `packets`.
     pub(super) fn next_settled(&mut self, window: Nanos, packets: u64) -> Option<Settled> {
         loop {
-            while self.waiting.front().is_some_and(|w| {
-                self.records.front().is_none_or(|r| r.pn > w.pn)
-            }) {
+            while self
+                .waiting
+                .front()
+                .is_some_and(|w| self.records.front().is_none_or(|r| r.pn > w.pn))
+            {
                 // The anchor's record was forgotten.
                 self.waiting.pop_front();
             }
@@ -255,13 +272,7 @@ impl RateSampler {
         }
     }
 
-    fn settle(
-        &mut self,
-        record: Record,
-        waiting: Waiting,
-        window: Nanos,
-        packets: u64,
-    ) -> Settled {
+    fn settle(&mut self, record: Record, waiting: Waiting, window: Nanos, packets: u64) -> Settled {
         let anchor = Anchor {
             pn: record.pn,
             sent_at: record.sent_at,
@@ -302,7 +313,9 @@ impl RateSampler {
     }
 
     fn mark(&mut self, pn: u64, fate: Fate) {
-        let Some(front) = self.records.front() else { return };
+        let Some(front) = self.records.front() else {
+            return;
+        };
         // Packet numbers are dense unless another path or a probe took some.
         let guess = usize::try_from(pn.wrapping_sub(front.pn)).unwrap_or(usize::MAX);
         let index = match self.records.get(guess) {

@@ -64,7 +64,11 @@ impl Link {
     }
 
     fn rate(&self, now: Nanos) -> f64 {
-        self.rates.iter().rev().find(|r| r.0 <= now).map_or(1.0, |r| r.1)
+        self.rates
+            .iter()
+            .rev()
+            .find(|r| r.0 <= now)
+            .map_or(1.0, |r| r.1)
     }
 
     fn delay(&self, now: Nanos) -> Nanos {
@@ -125,8 +129,9 @@ impl Report {
 
     /// Mean queue in bytes between two times.
     pub(super) fn mean_queue(&self, from: Nanos, to: Nanos) -> f64 {
-        let (sum, n) =
-            slice(&self.queue, from, to).iter().fold((0.0, 0), |a, q| (a.0 + q.0, a.1 + q.1));
+        let (sum, n) = slice(&self.queue, from, to)
+            .iter()
+            .fold((0.0, 0), |a, q| (a.0 + q.0, a.1 + q.1));
         sum / f64::from(u32::try_from(n).unwrap_or(u32::MAX)).max(1.0)
     }
 }
@@ -142,10 +147,17 @@ enum Event {
     Wake(usize),
     Block(usize),
     Dequeue,
-    Arrive { flow: usize, pn: u64, ce: bool },
+    Arrive {
+        flow: usize,
+        pn: u64,
+        ce: bool,
+    },
     SackDue(usize),
     /// Everything in the receive log up to `len`.
-    Sack { flow: usize, len: usize },
+    Sack {
+        flow: usize,
+        len: usize,
+    },
     Timer(usize),
     Tick,
 }
@@ -309,7 +321,9 @@ impl World {
     }
 
     fn dead(&self) -> bool {
-        self.link.blackout.is_some_and(|(from, to)| self.now >= from && self.now < to)
+        self.link
+            .blackout
+            .is_some_and(|(from, to)| self.now >= from && self.now < to)
     }
 
     fn channel_loses(&mut self) -> bool {
@@ -319,7 +333,11 @@ impl World {
         let leave = 1.0 / self.link.burst;
         let enter = leave * self.link.loss / (1.0 - self.link.loss);
         let draw = self.random();
-        self.bad = if self.bad { draw >= leave } else { draw < enter };
+        self.bad = if self.bad {
+            draw >= leave
+        } else {
+            draw < enter
+        };
         self.bad
     }
 
@@ -364,7 +382,11 @@ impl World {
         flow.next_pn += 1;
         flow.backlog = flow.backlog.saturating_sub(1);
         flow.bytes_in_flight += u64::from(PACKET);
-        let info = PacketInfo { pn, sent_at: now, ip_bytes: PACKET };
+        let info = PacketInfo {
+            pn,
+            sent_at: now,
+            ip_bytes: PACKET,
+        };
         flow.in_flight.insert(pn, InFlight { info, acked: false });
         let span = time_for(f64::from(PACKET), flow.cc.pacing_rate() as f64);
         flow.release_at = flow.release_at.max(now.saturating_sub(QUANTUM)) + span;
@@ -474,8 +496,15 @@ impl World {
             if let Some(p) = flow.in_flight.get(&pn) {
                 let rtt = now - p.info.sent_at;
                 rtt_sample = Some(rtt);
-                flow.srtt = if flow.srtt == 0 { rtt } else { (7 * flow.srtt + rtt) / 8 };
-                arrival = Some(Arrival { pn, received_at: stamp });
+                flow.srtt = if flow.srtt == 0 {
+                    rtt
+                } else {
+                    (7 * flow.srtt + rtt) / 8
+                };
+                arrival = Some(Arrival {
+                    pn,
+                    received_at: stamp,
+                });
             }
         }
         if !acked.is_empty() {
@@ -498,7 +527,12 @@ impl World {
         let mut lost = Vec::new();
         let largest = flow.largest_acked.unwrap_or(0);
         let old = flow.srtt + flow.srtt / 8 + MS;
-        while let Some((&pn, p)) = flow.in_flight.iter().find(|p| !p.1.acked).map(|p| (p.0, *p.1)) {
+        while let Some((&pn, p)) = flow
+            .in_flight
+            .iter()
+            .find(|p| !p.1.acked)
+            .map(|p| (p.0, *p.1))
+        {
             let late = pn + REORDER_PACKETS <= largest && self.link.jitter == 0;
             let timed_out = pn < largest && now > p.info.sent_at + old;
             if !late && !timed_out {
@@ -508,7 +542,11 @@ impl World {
             flow.bytes_in_flight -= u64::from(PACKET);
             lost.push(p.info);
         }
-        let first_open = flow.in_flight.iter().find(|p| !p.1.acked).map_or(flow.next_pn, |p| *p.0);
+        let first_open = flow
+            .in_flight
+            .iter()
+            .find(|p| !p.1.acked)
+            .map_or(flow.next_pn, |p| *p.0);
         flow.in_flight = flow.in_flight.split_off(&first_open);
         flow.cc.on_ack(&AckSummary {
             now,

@@ -11,7 +11,10 @@ fn bbr() -> Box<dyn super::RateControl> {
 }
 
 fn saturate(link: Link, seconds: u64) -> Report {
-    World::new(link).add(bbr(), App::Saturating, 0).run(seconds * SEC).remove(0)
+    World::new(link)
+        .add(bbr(), App::Saturating, 0)
+        .run(seconds * SEC)
+        .remove(0)
 }
 
 /// A row per link: utilisation, drops, queue, start-up.
@@ -19,27 +22,105 @@ fn saturate(link: Link, seconds: u64) -> Report {
 #[ignore = "prints a table"]
 fn table() {
     println!("rate  rtt   loss |  util   drops  queue/BDP  lost capacity at start (RTT)");
-    for (rate, rtt) in [(200.0, 10), (200.0, 100), (20.0, 50), (2.0, 50), (200.0, 600), (1000.0, 10)]
-    {
+    for (rate, rtt) in [
+        (200.0, 10),
+        (200.0, 100),
+        (20.0, 50),
+        (2.0, 50),
+        (200.0, 600),
+        (1000.0, 10),
+    ] {
         for loss in [0.0, 0.001, 0.01, 0.06, 0.1, 0.2, 0.3] {
-            row(&format!("{rate:5} {rtt:4} {loss:5.3}"), Link::new(rate, rtt, loss));
+            row(
+                &format!("{rate:5} {rtt:4} {loss:5.3}"),
+                Link::new(rate, rtt, loss),
+            );
         }
     }
-    row("1/4 BDP queue 6 %", Link { queue_bytes: 62_500.0, ..Link::new(200.0, 10, 0.06) });
-    row("1/10 BDP queue 0 %", Link { queue_bytes: 25_000.0, ..Link::new(200.0, 10, 0.0) });
-    row("1/10 BDP queue 6 %", Link { queue_bytes: 25_000.0, ..Link::new(200.0, 10, 0.06) });
-    row("4 BDP queue 6 %", Link { queue_bytes: 1e6, ..Link::new(200.0, 10, 0.06) });
-    row("sack loss 30 %", Link { sack_loss: 0.3, ..Link::new(200.0, 80, 0.03) });
-    row("bursts 5x8", Link { burst: 8.0, ..Link::new(200.0, 50, 0.05) });
-    row("bursts 5x40", Link { burst: 40.0, ..Link::new(200.0, 50, 0.05) });
-    row("jitter 2 ms", Link { jitter: 2 * MS, ..Link::new(200.0, 20, 0.02) });
-    row("CE at 1/4 BDP", Link { ce_threshold: Some(62_500.0), ..Link::new(200.0, 10, 0.01) });
-    row("CE at 1/10 BDP", Link { ce_threshold: Some(25_000.0), ..Link::new(200.0, 10, 0.01) });
-    row("RTT 20->60", Link { rtt_step: Some((3 * SEC, 60 * MS)), ..Link::new(200.0, 20, 0.01) });
+    row(
+        "1/4 BDP queue 6 %",
+        Link {
+            queue_bytes: 62_500.0,
+            ..Link::new(200.0, 10, 0.06)
+        },
+    );
+    row(
+        "1/10 BDP queue 0 %",
+        Link {
+            queue_bytes: 25_000.0,
+            ..Link::new(200.0, 10, 0.0)
+        },
+    );
+    row(
+        "1/10 BDP queue 6 %",
+        Link {
+            queue_bytes: 25_000.0,
+            ..Link::new(200.0, 10, 0.06)
+        },
+    );
+    row(
+        "4 BDP queue 6 %",
+        Link {
+            queue_bytes: 1e6,
+            ..Link::new(200.0, 10, 0.06)
+        },
+    );
+    row(
+        "sack loss 30 %",
+        Link {
+            sack_loss: 0.3,
+            ..Link::new(200.0, 80, 0.03)
+        },
+    );
+    row(
+        "bursts 5x8",
+        Link {
+            burst: 8.0,
+            ..Link::new(200.0, 50, 0.05)
+        },
+    );
+    row(
+        "bursts 5x40",
+        Link {
+            burst: 40.0,
+            ..Link::new(200.0, 50, 0.05)
+        },
+    );
+    row(
+        "jitter 2 ms",
+        Link {
+            jitter: 2 * MS,
+            ..Link::new(200.0, 20, 0.02)
+        },
+    );
+    row(
+        "CE at 1/4 BDP",
+        Link {
+            ce_threshold: Some(62_500.0),
+            ..Link::new(200.0, 10, 0.01)
+        },
+    );
+    row(
+        "CE at 1/10 BDP",
+        Link {
+            ce_threshold: Some(25_000.0),
+            ..Link::new(200.0, 10, 0.01)
+        },
+    );
+    row(
+        "RTT 20->60",
+        Link {
+            rtt_step: Some((3 * SEC, 60 * MS)),
+            ..Link::new(200.0, 20, 0.01)
+        },
+    );
     for loss in [0.0, 0.01, 0.06, 0.2] {
         for (bucket, rtt) in [(15_000.0, 10), (60_000.0, 10), (60_000.0, 50)] {
             let policer = Some((mbit(100.0), bucket));
-            let link = Link { policer, ..Link::new(1000.0, rtt, loss) };
+            let link = Link {
+                policer,
+                ..Link::new(1000.0, rtt, loss)
+            };
             row(&format!("policer {loss} {bucket} rtt {rtt}"), link);
         }
     }
@@ -68,7 +149,11 @@ fn row(name: &str, link: Link) {
 #[test]
 #[ignore = "trace"]
 fn trace() {
-    let v: Vec<f64> = std::env::var("CC").unwrap().split(',').map(|x| x.parse().unwrap()).collect();
+    let v: Vec<f64> = std::env::var("CC")
+        .unwrap()
+        .split(',')
+        .map(|x| x.parse().unwrap())
+        .collect();
     let mut link = Link::new(v[0], v[1] as u64, v[2]);
     match std::env::var("K").as_deref() {
         Ok("policer") => link.policer = Some((mbit(v[4]), v[5])),
@@ -82,7 +167,10 @@ fn trace() {
         _ => {}
     }
     let app = if std::env::var_os("BLOCKS").is_some() {
-        App::Blocks { bytes: 100_000, every: 40 * MS }
+        App::Blocks {
+            bytes: 100_000,
+            every: 40 * MS,
+        }
     } else {
         App::Saturating
     };
