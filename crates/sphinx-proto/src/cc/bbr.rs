@@ -30,17 +30,22 @@ const UP_GAIN: f64 = 1.25;
 const DOWN_GAIN: f64 = 0.75;
 /// Probe down where the estimate is in doubt.
 const DOUBT_GAIN: f64 = 0.5;
+/// Cruise where probes lose packets: a little below the estimate the channel's own loss shows, so
+/// that the estimate cannot feed on the losses that it causes.
+const WARY_GAIN: f64 = 0.98;
 /// Window in BDPs.
 const CWND_GAIN: f64 = 2.0;
 /// Growth that proves new capacity in probe up.
 const GROWTH: f64 = 1.12;
 /// Rounds at the estimated rate, and the most after fruitless probes that cost packets.
 const CRUISE_ROUNDS: u32 = 4;
-const CRUISE_ROUNDS_MAX: u32 = 32;
+const CRUISE_ROUNDS_MAX: u32 = 64;
 /// Fruitless probes that are remembered.
 const CAUTION_MAX: u32 = 4;
+/// Samples in a row with more loss than the channel's before the estimate is in doubt.
+const LOSSY_SAMPLES: u32 = 4;
 /// Rounds at an estimate in doubt before it is compared again.
-const DOUBT_ROUNDS: u32 = 2;
+const DOUBT_ROUNDS: u32 = 4;
 /// Rate after CE in cruise, once per round.
 const CE_FACTOR: f64 = 0.85;
 /// Part of an old rate that is resumed at once (after a blackout, or from an earlier session).
@@ -95,6 +100,7 @@ pub struct Bbr {
     /// The estimate carried more loss than a lower rate did, or has not been compared yet.
     in_doubt: bool,
     slow_samples: u32,
+    lossy_samples: u32,
     ce_round: Option<u64>,
     /// Unconfirmed rate and round trip of an earlier session.
     hint: Option<super::PathHint>,
@@ -128,6 +134,7 @@ impl Bbr {
             lossy_probes: 0,
             in_doubt: false,
             slow_samples: 0,
+            lossy_samples: 0,
             ce_round: None,
             hint: params.hint,
             probe_rtt_min: None,
@@ -170,6 +177,7 @@ impl Bbr {
         self.phase_round = self.round;
         self.phase_run = self.sampler.start_run(phase);
         self.slow_samples = 0;
+        self.lossy_samples = 0;
         match phase {
             Phase::Startup => {
                 self.startup = Startup::with_cwnd(self.startup_window());
@@ -285,9 +293,18 @@ impl Bbr {
                 self.enter(Phase::Drain, now);
                 return;
             }
-        } else if !s.app_limited {
+        } else if !s.app_limited && self.has_queue() {
             self.slow_samples = 0;
             self.bw += (rate - self.bw) / 8.0;
+        }
+        if s.run.phase == Phase::Cruise && self.phase == Phase::Cruise && s.window_full {
+            self.lossy_samples = if lossy && !self.has_queue() { self.lossy_samples + 1 } else { 0 };
+            if self.lossy_samples >= LOSSY_SAMPLES && !self.in_doubt {
+                // The channel became worse or a policer stricter: a lower rate will tell.
+                self.in_doubt = true;
+                self.enter(Phase::Down, now);
+                return;
+            }
         }
         self.up_lost_too_much |= lossy && s.run.phase == Phase::Up;
         if s.run.id >= self.phase_run && self.phase == Phase::Up {
@@ -332,7 +349,7 @@ impl Bbr {
             Phase::Drain | Phase::Down => {
                 let drained = in_flight <= self.bdp() + self.slack();
                 // Nothing tells a policer from a channel but a round at a lower rate.
-                let compared = !self.up_lost_too_much || in_phase >= round;
+                let compared = !(self.up_lost_too_much || self.in_doubt) || in_phase >= round;
                 let excess = (in_flight - self.bdp()).max(0.0);
                 let patience = round
                     .saturating_mul(3)
@@ -384,7 +401,7 @@ impl Bbr {
         };
         self.lossy_probes = caution.min(CAUTION_MAX);
         self.up_lost_too_much = false;
-        let excess = self.loss.end_cycle();
+        let excess = self.loss.end_cycle(caution > 0);
         self.in_doubt = excess > 0.0;
         if self.in_doubt {
             self.bw *= 1.0 - excess;
@@ -493,6 +510,7 @@ impl RateControl for Bbr {
             Phase::Up => UP_GAIN,
             Phase::Down if self.in_doubt => DOUBT_GAIN,
             Phase::Drain | Phase::Down => DOWN_GAIN,
+            Phase::Cruise if self.lossy_probes >= 2 => WARY_GAIN,
             Phase::Cruise | Phase::ProbeRtt | Phase::Blackout => 1.0,
         };
         ((gain * self.bw) as u64).max(1)

@@ -11,6 +11,9 @@ const POOL_MAX: f64 = 4000.0;
 const POOL_MIN: f64 = 100.0;
 /// Packets per cycle and side that make a comparison.
 const COMPARE_MIN: f64 = 24.0;
+/// Packets of history, and step above it, that make losses at the full rate suspicious.
+const HISTORY_MIN: f64 = 300.0;
+const STEP_MIN: f64 = 0.015;
 /// Weight that earlier cycles keep.
 const MEMORY: f64 = 0.85;
 
@@ -52,6 +55,15 @@ impl Counts {
     }
 }
 
+impl Counts {
+    /// Three standard errors of the difference between two ratios.
+    fn chance(&self, other: &Self) -> f64 {
+        let p = self.ratio();
+        let samples = 1.0 / self.packets.max(1.0) + 1.0 / other.packets.max(1.0);
+        3.0 * (p * (1.0 - p) * samples).sqrt()
+    }
+}
+
 /// Running comparison of cruise and low losses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Difference {
@@ -72,9 +84,9 @@ impl Difference {
         self.binomial = self.binomial * MEMORY + binomial;
     }
 
-    /// Mean less one standard error: random differences almost never count, real ones almost
-    /// fully, and bursts of losses widen the error by themselves.
-    fn lower_bound(&self) -> f64 {
+    /// Mean less some standard errors: random differences seldom count, real ones almost fully, and
+    /// bursts of losses widen the error by themselves.
+    fn lower_bound(&self, errors: f64) -> f64 {
         if self.weight <= 0.0 {
             return 0.0;
         }
@@ -82,7 +94,7 @@ impl Difference {
         let spread =
             (self.sum_squared / self.weight - mean * mean).max(self.binomial / self.weight);
         let samples = self.weight * self.weight / self.weight_squared.max(1.0);
-        (mean - (spread / samples).sqrt()).max(0.0)
+        (mean - errors * (spread / samples).sqrt()).max(0.0)
     }
 }
 
@@ -127,7 +139,7 @@ impl ChannelLoss {
 
     /// A cycle ends: returns the share of what was sent at the estimated rate that would not have
     /// been lost at a lower one, 0 if there is no evidence.
-    pub(super) fn end_cycle(&mut self) -> f64 {
+    pub(super) fn end_cycle(&mut self, suspect: bool) -> f64 {
         let (cruise, low) = (self.cruise, self.low);
         self.cruise = Counts::default();
         self.low = Counts::default();
@@ -141,7 +153,17 @@ impl ChannelLoss {
         let p = both.ratio();
         let binomial = p * (1.0 - p) * (1.0 / cruise.packets + 1.0 / low.packets);
         self.difference.add(cruise.ratio() - low.ratio(), binomial);
-        let excess = self.difference.lower_bound();
+        let history = self.pooled;
+        let step = cruise.ratio() - history.ratio();
+        if suspect && history.packets >= HISTORY_MIN && step > STEP_MIN.max(history.chance(&cruise)) {
+            // More is lost than before. If the channel had become worse, so would the losses at
+            // the lower rate.
+            if low.ratio() < history.ratio() + step / 2.0 {
+                self.difference = Difference::default();
+                return step / (1.0 - history.ratio()).max(0.1);
+            }
+        }
+        let excess = self.difference.lower_bound(if suspect { 0.5 } else { 1.0 });
         if excess < EXCESS_MIN {
             self.pool(held.packets, held.lost);
             return 0.0;
@@ -149,6 +171,6 @@ impl ChannelLoss {
         // The caller lowers its rate now, so that the comparison starts afresh.
         self.difference = Difference::default();
         self.pooled = low;
-        excess
+        excess / (1.0 - low.ratio()).max(0.1)
     }
 }

@@ -78,8 +78,6 @@ pub(super) struct Sample {
     pub(super) lost_bytes: u64,
     pub(super) send_interval: Nanos,
     pub(super) recv_interval: Nanos,
-    /// Larger of the queueing delays at both ends.
-    pub(super) queue: Nanos,
     /// The application did not fill this run.
     pub(super) app_limited: bool,
     /// The sample is as long as the controller asked for; the next one starts afresh.
@@ -289,7 +287,6 @@ impl RateSampler {
             lost_bytes: anchor.totals.lost - s.totals.lost,
             send_interval: anchor.sent_at.saturating_sub(s.sent_at),
             recv_interval: anchor.received_at.saturating_sub(s.received_at),
-            queue: s.queue.max(anchor.queue),
             app_limited: self.app_limited_pn.is_some_and(|pn| s.pn <= pn),
             window_full: false,
         });

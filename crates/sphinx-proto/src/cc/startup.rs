@@ -49,13 +49,14 @@ pub(super) struct Startup {
     packets: u64,
     packets_lost: u64,
     last_loss: f64,
+    /// There has been a sample, in this start-up or before it.
     measured: bool,
 }
 
 impl Startup {
     /// Start-up of a new path.
     pub(super) fn new(packet_bytes: f64) -> Self {
-        Self::with_cwnd(INITIAL_PACKETS * packet_bytes)
+        Self { measured: false, ..Self::with_cwnd(INITIAL_PACKETS * packet_bytes) }
     }
 
     /// Start-up from a window that has been in use, bytes.
@@ -72,7 +73,7 @@ impl Startup {
             packets: 0,
             packets_lost: 0,
             last_loss: 1.0,
-            measured: false,
+            measured: true,
         }
     }
 
@@ -117,7 +118,8 @@ impl Startup {
                 (bw + rate) / 2.0
             };
             self.stretched += 1;
-        } else if finished {
+        } else if finished && self.stretched < STRETCHED {
+            // Once measured, packets leave at the link's rate and are stretched no more.
             self.stretched = 0;
         }
         self.measured = true;
