@@ -17,7 +17,7 @@
 use super::loss::{ChannelLoss, Pace};
 use super::path::PathDelay;
 use super::sampler::{RateSampler, Sample};
-use super::startup::{Startup, Verdict};
+use super::startup::{INITIAL_PACKETS, Startup, Verdict};
 use super::{AckSummary, CcParams, MS, Nanos, RateControl, bytes_in, time_for};
 
 /// Round trip assumed before the first sample.
@@ -251,7 +251,7 @@ impl Bbr {
             let rate = if stretched { s.full_rate() } else { strict };
             let bw = self
                 .startup
-                .on_sample(rate, s.window_full, stretched, self.bw);
+                .on_sample(&s, rate, stretched, self.bw);
             self.bw = if s.app_limited {
                 bw.max(self.up_from)
             } else {
@@ -427,6 +427,8 @@ impl Bbr {
     fn resume(&mut self, rate: f64, now: Nanos) {
         self.bw = rate.max(1.0);
         self.enter(Phase::Startup, now);
+        let least = INITIAL_PACKETS * self.packet_bytes;
+        self.startup = Startup::resumed((self.bdp() + self.slack()).max(least));
     }
 }
 

@@ -5,10 +5,11 @@
 //! then the link's rate is known after two or three round trips, and only the window still has to
 //! grow (eightfold per round at most, for the train says nothing about a policer behind it).
 
+use super::sampler::Sample;
 use super::{MS, Nanos, rate_of};
 
 /// First flight, packets.
-const INITIAL_PACKETS: f64 = 32.0;
+pub(super) const INITIAL_PACKETS: f64 = 32.0;
 /// Time over which the first flight is spread.
 const INITIAL_SPREAD: Nanos = 2 * MS;
 /// Growth of the window in one round at most.
@@ -20,6 +21,9 @@ const GAIN: f64 = 2.0;
 const GROWTH: f64 = 1.25;
 /// More loss than in the round before, as a share, that shows a policer when growth ends.
 const LOSS_STEP: f64 = 0.1;
+/// More loss than in the round before that stops growth at once, and packets that show it.
+const LOSS_BRAKE: f64 = 0.25;
+const BRAKE_PACKETS: u64 = 48;
 /// Stretched samples that measure the link.
 const STRETCHED: u32 = 2;
 
@@ -45,6 +49,8 @@ pub(super) struct Startup {
     last_best: f64,
     flat_rounds: u32,
     stretched: u32,
+    /// No faster than the estimate for the rest of this round.
+    braked: bool,
     app_limited: bool,
     packets: u64,
     packets_lost: u64,
@@ -69,12 +75,18 @@ impl Startup {
             last_best: 0.0,
             flat_rounds: 0,
             stretched: 0,
+            braked: false,
             app_limited: false,
             packets: 0,
             packets_lost: 0,
             last_loss: 1.0,
             measured: true,
         }
+    }
+
+    /// Start-up from a remembered rate: its first round does not go beyond it.
+    pub(super) fn resumed(cwnd: f64) -> Self {
+        Self { braked: true, ..Self::with_cwnd(cwnd) }
     }
 
     /// Estimate to start from, bytes per second.
@@ -89,7 +101,7 @@ impl Startup {
 
     /// Pacing relative to the estimate.
     pub(super) fn gain(&self) -> f64 {
-        if self.stretched > 0 { 1.0 } else { GAIN }
+        if self.stretched > 0 || self.braked { 1.0 } else { GAIN }
     }
 
     /// Length of a sample.
@@ -108,9 +120,14 @@ impl Startup {
         self.packets_lost += packets_lost;
     }
 
-    /// A sample of `rate`, finished or growing, stretched or not. Returns the new estimate.
-    pub(super) fn on_sample(&mut self, rate: f64, finished: bool, stretched: bool, bw: f64) -> f64 {
+    /// A sample and the `rate` it stands for, stretched or not. Returns the new estimate.
+    pub(super) fn on_sample(&mut self, s: &Sample, rate: f64, stretched: bool, bw: f64) -> f64 {
         let mut bw = bw;
+        let finished = s.window_full;
+        if !stretched && s.packets >= BRAKE_PACKETS && s.loss() > self.last_loss + LOSS_BRAKE {
+            self.braked = true;
+            bw = rate;
+        }
         if stretched {
             bw = if self.stretched == 0 || !self.measured {
                 rate
@@ -176,6 +193,7 @@ impl Startup {
         self.unfinished = 0.0;
         self.packets = 0;
         self.packets_lost = 0;
+        self.braked = false;
         if self.flat_rounds >= 2 || (self.flat_rounds >= 1 && jumped) {
             (
                 this,

@@ -298,6 +298,11 @@ fn table() {
             ..Link::new(200.0, 20, 0.01)
         },
     );
+    let rough = Link { quantum: 4 * MS, clock_noise: MS / 2, ..Link::new(200.0, 10, 0.06) };
+    row("4 ms timers, 0.5 ms clock", rough.clone());
+    row("and 15 ms stalls", Link { stalls: Some((100 * MS, 15 * MS)), ..rough.clone() });
+    row("rough, 100 ms", Link { rtt: 100 * MS, queue_bytes: 2.5e6, ..rough.clone() });
+    row("rough, jitter 1 ms", Link { jitter: MS, ..rough });
     for loss in [0.0, 0.01, 0.06, 0.2] {
         for (bucket, rtt) in [(15_000.0, 10), (60_000.0, 10), (60_000.0, 50)] {
             let policer = Some((mbit(100.0), bucket));
@@ -358,6 +363,50 @@ fn trace() {
     } else {
         App::Saturating
     };
+    link.quantum = std::env::var("Q").map_or(link.quantum, |q| (q.parse::<f64>().unwrap() * 1e6) as u64);
+    link.clock_noise = std::env::var("N").map_or(link.clock_noise, |q| (q.parse::<f64>().unwrap() * 1e6) as u64);
     let r = World::new(link).add(bbr(), app, 0).run((v[3] * 1e9) as u64);
     println!("{} dropped of {}", r[0].dropped, r[0].sent);
+}
+
+#[test]
+#[ignore = "trace"]
+fn share() {
+    for rtt in [10, 50] {
+        for queue in [0.5, 1.0, 4.0] {
+            let l = Link { queue_bytes: queue * 25e3 * rtt as f64, ..Link::new(200.0, rtt, 0.0) };
+            let reno = build(CcKind::AimdEcn, CcParams { block_packets: 1, ..CcParams::default() });
+            let r = World::new(l.clone()).add(reno, App::Saturating, 0).add(bbr(), App::Saturating, 30 * SEC).run(90 * SEC);
+            let b = World::new(l.clone()).add(bbr(), App::Saturating, 0).add(bbr(), App::Saturating, 5 * SEC).add(bbr(), App::Saturating, 10 * SEC).run(40 * SEC);
+            println!("rtt {rtt} queue {queue}: reno {:.1} bbr {:.1} | three bbr {:?} drops {:.3} queue {:.2}",
+                r[0].rate(50 * SEC, 90 * SEC) / 125e3, r[1].rate(50 * SEC, 90 * SEC) / 125e3,
+                b.iter().map(|r| (r.rate(20 * SEC, 40 * SEC) / 125e3) as u64).collect::<Vec<_>>(),
+                b[0].drops(20*SEC, 40*SEC), b[0].mean_queue(20*SEC,40*SEC) / (25e3 * rtt as f64));
+        }
+    }
+}
+#[test]
+#[ignore = "seeds"]
+fn seeds() {
+    for seed in 2..12 {
+        let mut worst = vec![];
+        for (rate, rtt, secs) in [(200.0, 10, 4), (200.0, 100, 8), (20.0, 50, 8)] {
+            for loss in [0.01, 0.06, 0.2] {
+                let r = saturate(Link { seed, ..Link::new(rate, rtt, loss) }, secs);
+                worst.push((1000.0 * r.rate(20 * rtt * MS, secs * SEC) / mbit(rate)) as u64);
+                worst.push(r.dropped);
+            }
+        }
+        let mut pol = vec![];
+        for bucket in [15e3, 30e3, 60e3] {
+            for loss in [0.0, 0.01, 0.06, 0.2] {
+            let link = Link { seed, policer: Some((mbit(100.0), bucket)), ..Link::new(1000.0, 10, loss) };
+            let r = saturate(link, 10);
+            pol.push((1000.0 * r.drops(0, 10 * SEC)) as u64);
+            pol.push((1000.0 * r.rate(SEC, 10 * SEC) / mbit(100.0)) as u64);
+            }
+        }
+        let b = saturate(Link { seed, burst: 8.0, ..Link::new(200.0, 50, 0.05) }, 12);
+        println!("{seed}: {worst:?} pol {pol:?} burst {:.3}", b.rate(2 * SEC, 12 * SEC) / mbit(200.0));
+    }
 }
