@@ -94,6 +94,10 @@ pub struct Bbr {
     startup: Startup,
     /// Estimate when probe up began.
     up_from: f64,
+    /// Estimate before the first of several probes in a row.
+    probe_from: f64,
+    /// Probes in a row that found capacity.
+    growths: u32,
     up_lost_too_much: bool,
     /// Probes in a row that found losses instead of capacity.
     lossy_probes: u32,
@@ -130,6 +134,8 @@ impl Bbr {
             round_end_pn: 0,
             startup,
             up_from: 0.0,
+            probe_from: f64::INFINITY,
+            growths: 0,
             up_lost_too_much: false,
             lossy_probes: 0,
             in_doubt: false,
@@ -281,6 +287,11 @@ impl Bbr {
     }
 
     fn on_cycle_sample(&mut self, s: Sample, rate: f64, lossy: bool, now: Nanos) {
+        if lossy && s.run.phase == Phase::Up && !self.up_lost_too_much {
+            // What this probe seemed to find was the bucket of a policer or the room in a queue.
+            self.up_lost_too_much = true;
+            self.bw = self.bw.min(self.probe_from);
+        }
         let limited = lossy || (s.stretched(32) && self.has_queue());
         if !limited {
             self.bw = self.bw.max(rate);
@@ -306,16 +317,12 @@ impl Bbr {
                 return;
             }
         }
-        self.up_lost_too_much |= lossy && s.run.phase == Phase::Up;
         if s.run.id >= self.phase_run && self.phase == Phase::Up {
             if !limited && rate > GROWTH * self.up_from {
-                if self.caution() == 0 {
-                    self.enter(Phase::Startup, now);
-                } else {
-                    // The bucket of a policer gives way for a while: look again before growing.
-                    self.lossy_probes = self.lossy_probes.saturating_sub(1);
-                    self.enter(Phase::Up, now);
-                }
+                self.growths += 1;
+                // The bucket of a policer gives way for a while: look again before growing.
+                let proven = self.growths > self.caution();
+                self.enter(if proven { Phase::Startup } else { Phase::Up }, now);
             } else if s.window_full {
                 self.enter(Phase::Down, now);
             }
@@ -419,6 +426,8 @@ impl Bbr {
             self.cycles_without_min = 0;
             self.enter(Phase::ProbeRtt, now);
         } else {
+            self.probe_from = self.bw;
+            self.growths = 0;
             self.enter(Phase::Up, now);
         }
     }
@@ -477,12 +486,13 @@ impl RateControl for Bbr {
             if let Some(sample) = settled.sample.filter(|s| self.is_usable(s)) {
                 self.on_sample(sample, now);
             }
-            if let Some(pace) = pace
-                && settled.queue <= self.queue_threshold()
-            {
-                let suspect = self.caution() > 0;
-                self.loss
-                    .on_settled(pace, settled.packets, settled.packets_lost, suspect);
+            if let Some(pace) = pace {
+                let (packets, lost) = (settled.packets, settled.packets_lost);
+                if settled.queue > self.queue_threshold() {
+                    self.loss.on_queued(packets, lost);
+                } else {
+                    self.loss.on_settled(pace, packets, lost, self.caution() > 0);
+                }
             }
         }
         if ack.ce_marked > 0 {
