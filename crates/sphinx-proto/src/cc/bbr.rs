@@ -255,9 +255,7 @@ impl Bbr {
             // must show in what arrives.
             let stretched = s.stretched(8);
             let rate = if stretched { s.full_rate() } else { strict };
-            let bw = self
-                .startup
-                .on_sample(&s, rate, stretched, self.bw);
+            let bw = self.startup.on_sample(&s, rate, stretched, self.bw);
             self.bw = if s.app_limited {
                 bw.max(self.up_from)
             } else {
@@ -309,7 +307,11 @@ impl Bbr {
             self.bw += (rate - self.bw) / 8.0;
         }
         if s.run.phase == Phase::Cruise && self.phase == Phase::Cruise && s.window_full {
-            self.lossy_samples = if lossy && !self.has_queue() { self.lossy_samples + 1 } else { 0 };
+            self.lossy_samples = if lossy && !self.has_queue() {
+                self.lossy_samples + 1
+            } else {
+                0
+            };
             if self.lossy_samples >= LOSSY_SAMPLES && !self.in_doubt {
                 // The channel became worse or a policer stricter: a lower rate will tell.
                 self.in_doubt = true;
@@ -491,7 +493,8 @@ impl RateControl for Bbr {
                 if settled.queue > self.queue_threshold() {
                     self.loss.on_queued(packets, lost);
                 } else {
-                    self.loss.on_settled(pace, packets, lost, self.caution() > 0);
+                    self.loss
+                        .on_settled(pace, packets, lost, self.caution() > 0);
                 }
             }
         }

@@ -117,3 +117,50 @@ impl PathDelay {
         self.next = (self.next + 1) % RECENT;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cc::{Arrival, PacketInfo};
+
+    fn feed(delay: &mut PathDelay, now: Nanos, rtt: Nanos, received_at: Nanos) {
+        let pn = now;
+        let sent_at = now - rtt;
+        delay.on_ack(&AckSummary {
+            now,
+            acked: &[PacketInfo {
+                pn,
+                sent_at,
+                ip_bytes: 1500,
+            }],
+            lost: &[],
+            rtt_sample: Some(rtt),
+            srtt: rtt,
+            arrival: Some(Arrival { pn, received_at }),
+            ce_marked: 0,
+            ecn_capable: false,
+            bytes_in_flight: 0,
+        });
+    }
+
+    #[test]
+    fn a_queue_shows_in_both_delays() {
+        let mut delay = PathDelay::default();
+        for i in 1..10 {
+            feed(&mut delay, i * SEC, 10 * MS, i * SEC - 5 * MS);
+        }
+        assert_eq!(delay.queue(), 0);
+        // The receiver's clock steps by an hour: the round trip knows better.
+        feed(&mut delay, 10 * SEC, 10 * MS, 3610 * SEC);
+        assert_eq!(delay.latest_queue(), 0);
+        // A queue on the way back: the one-way delay knows better.
+        feed(&mut delay, 11 * SEC, 30 * MS, 11 * SEC - 25 * MS);
+        assert_eq!(delay.latest_queue(), 0);
+        // A queue on the way there.
+        for i in 12..15 {
+            feed(&mut delay, i * SEC, 30 * MS, i * SEC - 5 * MS);
+        }
+        assert_eq!(delay.queue(), 20 * MS);
+        assert_eq!(delay.min_rtt(), Some(10 * MS));
+    }
+}

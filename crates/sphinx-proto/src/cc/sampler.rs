@@ -326,3 +326,94 @@ impl RateSampler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cc::PacketInfo;
+
+    fn info(pn: u64) -> PacketInfo {
+        PacketInfo {
+            pn,
+            sent_at: 0,
+            ip_bytes: 1000,
+        }
+    }
+
+    fn ack<'a>(acked: &'a [PacketInfo], lost: &'a [PacketInfo], at: Nanos) -> AckSummary<'a> {
+        let arrival = acked.iter().max_by_key(|p| p.pn).map(|p| Arrival {
+            pn: p.pn,
+            received_at: at,
+        });
+        AckSummary {
+            now: 0,
+            acked,
+            lost,
+            rtt_sample: None,
+            srtt: 0,
+            arrival,
+            ce_marked: 0,
+            ecn_capable: false,
+            bytes_in_flight: 0,
+        }
+    }
+
+    fn drain(sampler: &mut RateSampler) -> Vec<Settled> {
+        std::iter::from_fn(|| sampler.next_settled(5 * MS, 8)).collect()
+    }
+
+    #[test]
+    fn lost_packets_count_and_order_does_not_matter() {
+        let mut sampler = RateSampler::new(Phase::Cruise);
+        for pn in 0..11 {
+            // 1000 bytes per millisecond, numbers with holes.
+            sampler.on_sent(pn * MS, 3 * pn, 1000, 1e6);
+        }
+        sampler.on_ack(&ack(&[info(0)], &[], 100 * MS), 0);
+        assert!(drain(&mut sampler)[0].sample.is_none());
+        // The last packet arrives first in this story; nothing settles until the gaps are known.
+        sampler.on_ack(&ack(&[info(30)], &[], 110 * MS), 0);
+        assert!(drain(&mut sampler).is_empty());
+        let acked: Vec<_> = (1..8).rev().map(|i| info(3 * i)).collect();
+        sampler.on_ack(&ack(&acked, &[info(24), info(27)], 0), 0);
+        let settled = drain(&mut sampler);
+        let sample = settled[0].sample.unwrap();
+        assert_eq!((sample.packets, sample.packets_lost), (10, 2));
+        assert_eq!((sample.delivered_bytes, sample.lost_bytes), (8000, 2000));
+        assert!(sample.window_full && !sample.app_limited);
+        assert!((sample.full_rate() - 1e6 / 1.01).abs() < 1.0);
+        assert!(!sample.stretched(8));
+    }
+
+    #[test]
+    fn no_sample_spans_an_idle_gap() {
+        let mut sampler = RateSampler::new(Phase::Cruise);
+        for pn in 0..40 {
+            let block = pn / 20;
+            sampler.on_sent(block * 40 * MS + pn * MS / 10, pn, 1000, 1e7);
+        }
+        for pn in [0, 19, 20, 39] {
+            let acked: Vec<_> = (pn / 20 * 20..=pn).map(info).collect();
+            sampler.on_ack(&ack(&acked, &[], pn / 20 * 40 * MS + pn * MS), 0);
+        }
+        let settled = drain(&mut sampler);
+        let samples: Vec<_> = settled
+            .iter()
+            .map(|s| s.sample.map(|s| s.packets))
+            .collect();
+        assert_eq!(samples, [None, Some(19), None, Some(19)]);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_raises_nothing() {
+        let mut sampler = RateSampler::new(Phase::Cruise);
+        for pn in 0..11 {
+            sampler.on_sent(pn * MS, pn, 1000, 1e6);
+        }
+        sampler.on_ack(&ack(&[info(0)], &[], 1_000 * MS), 0);
+        let acked: Vec<_> = (1..11).map(info).collect();
+        sampler.on_ack(&ack(&acked, &[], 10 * MS), 0);
+        let sample = drain(&mut sampler)[1].sample.unwrap();
+        assert!(sample.full_rate() <= 1e6);
+    }
+}

@@ -62,7 +62,10 @@ pub(super) struct Startup {
 impl Startup {
     /// Start-up of a new path.
     pub(super) fn new(packet_bytes: f64) -> Self {
-        Self { measured: false, ..Self::with_cwnd(INITIAL_PACKETS * packet_bytes) }
+        Self {
+            measured: false,
+            ..Self::with_cwnd(INITIAL_PACKETS * packet_bytes)
+        }
     }
 
     /// Start-up from a window that has been in use, bytes.
@@ -86,7 +89,10 @@ impl Startup {
 
     /// Start-up from a remembered rate: its first round does not go beyond it.
     pub(super) fn resumed(cwnd: f64) -> Self {
-        Self { braked: true, ..Self::with_cwnd(cwnd) }
+        Self {
+            braked: true,
+            ..Self::with_cwnd(cwnd)
+        }
     }
 
     /// Estimate to start from, bytes per second.
@@ -101,7 +107,11 @@ impl Startup {
 
     /// Pacing relative to the estimate.
     pub(super) fn gain(&self) -> f64 {
-        if self.stretched > 0 || self.braked { 1.0 } else { GAIN }
+        if self.stretched > 0 || self.braked {
+            1.0
+        } else {
+            GAIN
+        }
     }
 
     /// Length of a sample.

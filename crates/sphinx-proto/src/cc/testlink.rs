@@ -287,19 +287,6 @@ impl World {
                     for f in &mut self.flows {
                         f.report.estimate.push(f.cc.bandwidth_estimate() as f64);
                         *f.report.phases.entry(f.cc.phase_name()).or_default() += 1;
-                        if std::env::var_os("CC_TRACE").is_some() {
-                            println!(
-                                "{:7.1} {:9} bw {:6.1} pace {:6.1} cwnd {:8} fl {:8} plr {:.3} q {}",
-                                now as f64 / MS as f64,
-                                f.cc.phase_name(),
-                                f.cc.bandwidth_estimate() as f64 / 125e3,
-                                f.cc.pacing_rate() as f64 / 125e3,
-                                f.cc.cwnd(),
-                                f.bytes_in_flight,
-                                f.cc.channel_plr(),
-                                self.queue.len(),
-                            );
-                        }
                     }
                     self.at(now + 10 * MS, Event::Tick);
                 }
