@@ -84,6 +84,14 @@ enum Carried {
     Frames,
 }
 
+impl Carried {
+    /// Whether rate control and the Monitor hear of the packet. A path MTU probe may be lost for
+    /// its size, which says nothing about the path.
+    fn counts(self) -> bool {
+        !matches!(self, Self::MtuProbe(_))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Wants no acknowledgement.
@@ -546,10 +554,12 @@ impl Sender {
         if !eliciting {
             self.forget_resolved(now);
         } else {
-            self.bytes_in_flight += u64::from(ip_bytes);
             self.packets_in_flight += 1;
             self.last_sent = now;
-            self.cc.on_sent(now, pn, ip_bytes, self.bytes_in_flight);
+            if carried.counts() {
+                self.bytes_in_flight += u64::from(ip_bytes);
+                self.cc.on_sent(now, pn, ip_bytes, self.bytes_in_flight);
+            }
         }
     }
 
@@ -660,11 +670,14 @@ impl Sender {
         match was {
             State::Acked | State::Untracked => return,
             State::InFlight => {
-                self.bytes_in_flight -= u64::from(info.ip_bytes);
                 self.packets_in_flight -= 1;
-                self.monitor.packet(false);
-                acked.push(info);
+                if carried.counts() {
+                    self.bytes_in_flight -= u64::from(info.ip_bytes);
+                    self.monitor.packet(false);
+                    acked.push(info);
+                }
             }
+            State::Lost if !carried.counts() => {}
             State::Lost => {
                 // Late, not lost: be more patient with this path.
                 self.counters.losses_spurious += 1;
@@ -735,12 +748,11 @@ impl Sender {
             ip_bytes: packet.ip_bytes,
         };
         let carried = packet.carried;
-        self.bytes_in_flight -= u64::from(info.ip_bytes);
         self.packets_in_flight -= 1;
-        // A probe that is too large for the path says nothing about loss.
-        if matches!(carried, Carried::MtuProbe(_)) {
+        if !carried.counts() {
             return;
         }
+        self.bytes_in_flight -= u64::from(info.ip_bytes);
         self.counters.packets_lost += 1;
         self.monitor.packet(true);
         lost.push(info);
@@ -875,7 +887,8 @@ impl Sender {
         self.queue_probes()
     }
 
-    /// Repair for the oldest incomplete blocks that have been sent.
+    /// Repair for the oldest incomplete blocks that have been sent; one packet in any case, which
+    /// will be a PING if there is nothing to repair.
     fn queue_probes(&mut self) -> u32 {
         if !self.repairs.is_empty() || !self.unsent.is_empty() {
             // There are symbols to send anyway; they serve as probes.
@@ -901,7 +914,7 @@ impl Sender {
                 break;
             }
         }
-        probes
+        probes.max(1)
     }
 }
 
