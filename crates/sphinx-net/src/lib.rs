@@ -7,7 +7,7 @@
 //!
 //! The other parts serve the same loop: [`SendQueue`] gathers datagrams into transmit
 //! descriptors, [`BufferPool`] keeps memory for blocks, [`Waker`] ends a wait from another thread
-//! and [`resolve`] turns what a user typed into addresses.
+//! and [`resolve()`] turns what a user typed into addresses.
 //!
 //! The crate is for Linux.
 

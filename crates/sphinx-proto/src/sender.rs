@@ -527,6 +527,10 @@ impl Sender {
 
     // ---- the packet log -------------------------------------------------------------------------
 
+    pub(crate) fn largest_acked(&self) -> Option<u64> {
+        self.largest_acked
+    }
+
     /// Next packet number.
     pub(crate) fn next_pn(&self) -> u64 {
         self.first_pn + self.packets.len() as u64

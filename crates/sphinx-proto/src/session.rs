@@ -763,6 +763,16 @@ impl Session {
         Receiver::sack_delay(self.sender.rtt.smoothed())
     }
 
+    /// Present probe timeout without backoff: how long a packet may still be under way.
+    pub fn probe_timeout(&self) -> Nanos {
+        self.sender.rtt.pto(self.max_ack_delay())
+    }
+
+    /// Largest packet number that the peer has acknowledged.
+    pub fn largest_acked(&self) -> Option<u64> {
+        self.sender.largest_acked()
+    }
+
     fn keep_alive(&self) -> Nanos {
         (self.config.idle_timeout / 4).clamp(MS, KEEP_ALIVE_MAX)
     }
@@ -833,6 +843,11 @@ impl Session {
                 since: now,
             };
         }
+    }
+
+    /// End the session without a word.
+    pub fn abandon(&mut self) {
+        self.life = Life::Finished;
     }
 
     /// Whether the peer has answered CLOSE, or closed itself.

@@ -17,32 +17,35 @@
 use super::loss::{ChannelLoss, Pace};
 use super::path::PathDelay;
 use super::sampler::{RateSampler, Sample};
-use super::{AckSummary, CcParams, MS, Nanos, RateControl, bytes_in, rate_of, time_for};
+use super::startup::{INITIAL_PACKETS, Startup, Verdict};
+use super::{AckSummary, CcParams, MS, Nanos, RateControl, bytes_in, time_for};
 
-/// First flight, packets.
-const INITIAL_PACKETS: f64 = 32.0;
-/// Time over which the first flight is spread.
-const INITIAL_SPREAD: Nanos = 2 * MS;
 /// Round trip assumed before the first sample.
 const INITIAL_RTT: Nanos = 100 * MS;
 /// The window never falls below this many packets.
 const MIN_PACKETS: f64 = 10.0;
 /// Window while nothing comes back, packets.
 const PROBE_PACKETS: f64 = 2.0;
-/// Growth of the window in one start-up round at most: a train measured at line rate says nothing
-/// about a policer behind it.
-const STARTUP_GROWTH: f64 = 8.0;
-/// Pacing while packets come out as fast as they go in.
-const STARTUP_GAIN: f64 = 2.0;
 const UP_GAIN: f64 = 1.25;
 const DOWN_GAIN: f64 = 0.75;
+/// Probe down where the estimate is in doubt.
+const DOUBT_GAIN: f64 = 0.5;
+/// Cruise where probes lose packets: a little below the estimate the channel's own loss shows, so
+/// that the estimate cannot feed on the losses that it causes.
+const WARY_GAIN: f64 = 0.98;
 /// Window in BDPs.
 const CWND_GAIN: f64 = 2.0;
 /// Growth that proves new capacity in probe up.
 const GROWTH: f64 = 1.12;
 /// Rounds at the estimated rate, and the most after fruitless probes that cost packets.
 const CRUISE_ROUNDS: u32 = 4;
-const CRUISE_ROUNDS_MAX: u32 = 32;
+const CRUISE_ROUNDS_MAX: u32 = 64;
+/// Fruitless probes that are remembered.
+const CAUTION_MAX: u32 = 4;
+/// Samples in a row with more loss than the channel's before the estimate is in doubt.
+const LOSSY_SAMPLES: u32 = 4;
+/// Rounds at an estimate in doubt before it is compared again.
+const DOUBT_ROUNDS: u32 = 4;
 /// Rate after CE in cruise, once per round.
 const CE_FACTOR: f64 = 0.85;
 /// Part of an old rate that is resumed at once (after a blackout, or from an earlier session).
@@ -88,19 +91,20 @@ pub struct Bbr {
     round: u64,
     round_at: Nanos,
     round_end_pn: u64,
-    /// Start-up: window, window at the start of the round, best rates of the last rounds.
-    startup_cwnd: f64,
-    startup_round_cwnd: f64,
-    startup_best: [f64; 2],
-    startup_flat_rounds: u32,
-    startup_stretched: u32,
-    startup_sampled: bool,
-    startup_app_limited: bool,
+    startup: Startup,
     /// Estimate when probe up began.
     up_from: f64,
+    /// Estimate before the first of several probes in a row.
+    probe_from: f64,
+    /// Probes in a row that found capacity.
+    growths: u32,
     up_lost_too_much: bool,
-    cruise_rounds: u32,
+    /// Probes in a row that found losses instead of capacity.
+    lossy_probes: u32,
+    /// The estimate carried more loss than a lower rate did, or has not been compared yet.
+    in_doubt: bool,
     slow_samples: u32,
+    lossy_samples: u32,
     ce_round: Option<u64>,
     /// Unconfirmed rate and round trip of an earlier session.
     hint: Option<super::PathHint>,
@@ -114,13 +118,13 @@ impl Bbr {
     /// (draft-ietf-tsvwg-careful-resume): half the remembered rate once the round trip agrees.
     pub fn new(params: CcParams) -> Self {
         let packet_bytes = f64::from(params.packet_bytes.max(64));
-        let cwnd = INITIAL_PACKETS * packet_bytes;
+        let startup = Startup::new(packet_bytes);
         Self {
             packet_bytes,
             sampler: RateSampler::new(Phase::Startup),
             delay: PathDelay::default(),
             loss: ChannelLoss::default(),
-            bw: rate_of(cwnd, INITIAL_SPREAD) / STARTUP_GAIN,
+            bw: startup.initial_rate(),
             phase: Phase::Startup,
             phase_at: 0,
             phase_round: 0,
@@ -128,17 +132,15 @@ impl Bbr {
             round: 0,
             round_at: 0,
             round_end_pn: 0,
-            startup_cwnd: cwnd,
-            startup_round_cwnd: cwnd,
-            startup_best: [0.0; 2],
-            startup_flat_rounds: 0,
-            startup_stretched: 0,
-            startup_sampled: false,
-            startup_app_limited: false,
+            startup,
             up_from: 0.0,
+            probe_from: f64::INFINITY,
+            growths: 0,
             up_lost_too_much: false,
-            cruise_rounds: CRUISE_ROUNDS,
+            lossy_probes: 0,
+            in_doubt: false,
             slow_samples: 0,
+            lossy_samples: 0,
             ce_round: None,
             hint: params.hint,
             probe_rtt_min: None,
@@ -166,7 +168,9 @@ impl Bbr {
 
     /// Queueing delay that is worth noticing.
     fn queue_threshold(&self) -> Nanos {
-        (self.rtt() / 10).max(MS)
+        (self.rtt() / 10)
+            .max(MS)
+            .saturating_add(time_for(2.0 * self.packet_bytes, self.bw))
     }
 
     fn has_queue(&self) -> bool {
@@ -179,20 +183,21 @@ impl Bbr {
         self.phase_round = self.round;
         self.phase_run = self.sampler.start_run(phase);
         self.slow_samples = 0;
+        self.lossy_samples = 0;
         match phase {
             Phase::Startup => {
-                self.startup_flat_rounds = 0;
-                self.startup_stretched = 0;
-                self.startup_best = [0.0; 2];
-                self.startup_sampled = false;
-            }
-            Phase::Up => {
+                self.startup = Startup::with_cwnd(self.startup_window());
                 self.up_from = self.bw;
-                self.up_lost_too_much = false;
             }
+            Phase::Up => self.up_from = self.bw,
             Phase::ProbeRtt => self.probe_rtt_min = None,
             Phase::Drain | Phase::Cruise | Phase::Down | Phase::Blackout => {}
         }
+    }
+
+    /// Window of a start-up that begins now.
+    fn startup_window(&self) -> f64 {
+        CWND_GAIN * self.bdp() + self.slack() + MIN_PACKETS * self.packet_bytes
     }
 
     fn rounds_in_phase(&self) -> u64 {
@@ -202,7 +207,7 @@ impl Bbr {
     /// Length of a sample: short where it is urgent, else long enough to average out noise.
     fn sample_window(&self) -> Nanos {
         match self.phase {
-            Phase::Startup => 2 * MS,
+            Phase::Startup => self.startup.sample_window(self.rtt()),
             Phase::Up => (self.rtt() / 4).max(4 * MS),
             _ => (self.rtt() / 2).max(8 * MS),
         }
@@ -223,84 +228,72 @@ impl Bbr {
         self.round_at = now;
         self.round_end_pn = self.sampler.last_pn().saturating_add(1);
         if self.phase == Phase::Startup {
-            self.on_startup_round(now);
+            let (bw, verdict) = self.startup.on_round(self.bw, self.rtt(), self.has_queue());
+            self.bw = bw;
+            self.judge_startup(verdict, now);
         }
     }
 
-    fn on_startup_round(&mut self, now: Nanos) {
-        let limited_by_app = std::mem::take(&mut self.startup_app_limited);
-        if !self.startup_sampled && !limited_by_app && !self.has_queue() {
-            // Too few packets or SACKs for a sample: grow as slow start does.
-            self.startup_cwnd = self.startup_cwnd.max(2.0 * self.startup_round_cwnd);
-            self.bw = self.bw.max(rate_of(self.startup_cwnd, self.rtt()));
-        }
-        self.startup_round_cwnd = self.startup_cwnd;
-        let [this, last] = self.startup_best;
-        let grew = this >= 1.25 * last;
-        if self.startup_sampled && !limited_by_app {
-            self.startup_flat_rounds = if grew {
-                0
-            } else {
-                self.startup_flat_rounds + 1
-            };
-        }
-        if self.startup_sampled {
-            self.bw = this.max(last);
-            self.startup_best = [0.0, this];
-        }
-        self.startup_sampled = false;
-        if self.startup_flat_rounds >= 2 {
-            self.enter(Phase::Drain, now);
+    fn judge_startup(&mut self, verdict: Verdict, now: Nanos) {
+        match verdict {
+            Verdict::Grow => {}
+            Verdict::Found => self.enter(Phase::Drain, now),
+            Verdict::Policed => {
+                self.up_lost_too_much = true;
+                self.in_doubt = true;
+                self.enter(Phase::Down, now);
+            }
         }
     }
 
     fn on_sample(&mut self, s: Sample, now: Nanos) {
         let channel = self.loss.channel();
-        let spread =
-            (channel.max(1.0 / s.packets as f64) * (1.0 - channel) / s.packets as f64).sqrt();
-        let lossy = s.loss() > channel + (3.0 * spread).max(0.03);
+        let lossy = s.loss() > channel + self.tolerance(&s, channel);
         let strict = (s.delivered_rate() / (1.0 - channel)).min(s.full_rate());
-        let rate = if s.run.phase == Phase::Startup || lossy {
-            strict
+        if s.run.phase == Phase::Startup && self.phase == Phase::Startup {
+            // A queue that grows is not full: what is missing was lost behind it. Otherwise growth
+            // must show in what arrives.
+            let stretched = s.stretched(8);
+            let rate = if stretched { s.full_rate() } else { strict };
+            let bw = self.startup.on_sample(&s, rate, stretched, self.bw);
+            self.bw = if s.app_limited {
+                bw.max(self.up_from)
+            } else {
+                bw
+            };
+            let verdict = self.startup.grow(CWND_GAIN, self.bdp(), self.slack());
+            self.judge_startup(verdict, now);
         } else {
-            s.full_rate()
-        };
-        match s.run.phase {
-            Phase::Startup if self.phase == Phase::Startup => self.on_startup_sample(s, rate, now),
-            _ => self.on_cycle_sample(s, rate, lossy, now),
+            let rate = if lossy { strict } else { s.full_rate() };
+            self.on_cycle_sample(s, rate, lossy, now);
         }
     }
 
-    fn on_startup_sample(&mut self, s: Sample, rate: f64, now: Nanos) {
-        self.startup_sampled = true;
-        self.startup_best[0] = self.startup_best[0].max(rate);
-        if s.stretched(8) {
-            self.startup_stretched += 1;
-            self.bw = if self.startup_stretched > 1 {
-                (self.bw + rate) / 2.0
-            } else {
-                rate
-            };
-            self.startup_best[0] = self.bw;
-        } else if s.window_full {
-            self.startup_stretched = 0;
-        }
-        if rate > self.bw {
-            self.bw = rate;
-        }
-        let target = CWND_GAIN * self.bdp() + self.slack();
-        let most = STARTUP_GROWTH * self.startup_round_cwnd;
-        self.startup_cwnd = self.startup_cwnd.max(target.min(most));
-        if self.startup_stretched >= 2 && self.startup_cwnd >= 1.25 * self.bdp() {
-            self.enter(Phase::Drain, now);
+    /// Loss beyond the channel's that is still taken for chance.
+    fn tolerance(&self, s: &Sample, channel: f64) -> f64 {
+        let n = s.packets.max(1) as f64;
+        let spread = (channel.max(1.0 / n) * (1.0 - channel) / n).sqrt();
+        let chance = (3.0 * spread).max(0.03);
+        // Sent at g times the estimate, a policer at the estimate would lose 1 − (1 − p) / g: half
+        // way there it is the likelier cause.
+        let gain = s.full_rate() / self.bw.max(1.0);
+        if gain > 1.1 {
+            chance.min((1.0 - channel) * (1.0 - 1.0 / gain) / 2.0)
+        } else {
+            chance
         }
     }
 
     fn on_cycle_sample(&mut self, s: Sample, rate: f64, lossy: bool, now: Nanos) {
+        if lossy && s.run.phase == Phase::Up && !self.up_lost_too_much {
+            // What this probe seemed to find was the bucket of a policer or the room in a queue.
+            self.up_lost_too_much = true;
+            self.bw = self.bw.min(self.probe_from);
+        }
         let limited = lossy || (s.stretched(32) && self.has_queue());
         if !limited {
             self.bw = self.bw.max(rate);
-        } else if s.run.phase == Phase::Up || rate > self.bw {
+        } else if rate > self.bw || (s.run.phase == Phase::Up && !s.app_limited) {
             self.bw += (rate - self.bw) / 2.0;
         } else if !s.app_limited && rate < 0.75 * self.bw && self.has_queue() {
             self.slow_samples += 1;
@@ -309,16 +302,29 @@ impl Bbr {
                 self.enter(Phase::Drain, now);
                 return;
             }
-        } else if !s.app_limited {
+        } else if !s.app_limited && self.has_queue() {
             self.slow_samples = 0;
             self.bw += (rate - self.bw) / 8.0;
         }
+        if s.run.phase == Phase::Cruise && self.phase == Phase::Cruise && s.window_full {
+            self.lossy_samples = if lossy && !self.has_queue() {
+                self.lossy_samples + 1
+            } else {
+                0
+            };
+            if self.lossy_samples >= LOSSY_SAMPLES && !self.in_doubt {
+                // The channel became worse or a policer stricter: a lower rate will tell.
+                self.in_doubt = true;
+                self.enter(Phase::Down, now);
+                return;
+            }
+        }
         if s.run.id >= self.phase_run && self.phase == Phase::Up {
-            self.up_lost_too_much |= lossy && !self.has_queue();
             if !limited && rate > GROWTH * self.up_from {
-                self.startup_cwnd = self.cwnd() as f64;
-                self.startup_round_cwnd = self.startup_cwnd;
-                self.enter(Phase::Startup, now);
+                self.growths += 1;
+                // The bucket of a policer gives way for a while: look again before growing.
+                let proven = self.growths > self.caution();
+                self.enter(if proven { Phase::Startup } else { Phase::Up }, now);
             } else if s.window_full {
                 self.enter(Phase::Down, now);
             }
@@ -333,6 +339,8 @@ impl Bbr {
         match self.phase {
             Phase::Up => self.enter(Phase::Down, now),
             Phase::Startup => self.enter(Phase::Drain, now),
+            // Marks of the first round belong to what was sent before.
+            Phase::Cruise | Phase::Down | Phase::Drain if self.rounds_in_phase() < 2 => {}
             Phase::Cruise | Phase::Down | Phase::Drain => {
                 self.bw *= CE_FACTOR;
                 self.enter(Phase::Down, now);
@@ -350,7 +358,7 @@ impl Bbr {
             Phase::Drain | Phase::Down => {
                 let drained = in_flight <= self.bdp() + self.slack();
                 // Nothing tells a policer from a channel but a round at a lower rate.
-                let compared = !self.up_lost_too_much || self.rounds_in_phase() >= 1;
+                let compared = !(self.up_lost_too_much || self.in_doubt) || in_phase >= round;
                 let excess = (in_flight - self.bdp()).max(0.0);
                 let patience = round
                     .saturating_mul(3)
@@ -360,7 +368,12 @@ impl Bbr {
                 }
             }
             Phase::Cruise => {
-                if self.rounds_in_phase() >= u64::from(self.cruise_rounds) {
+                let rounds = if self.in_doubt {
+                    DOUBT_ROUNDS
+                } else {
+                    (CRUISE_ROUNDS << self.caution().min(8)).min(CRUISE_ROUNDS_MAX)
+                };
+                if self.rounds_in_phase() >= u64::from(rounds) {
                     self.end_cycle(now);
                 }
             }
@@ -380,13 +393,31 @@ impl Bbr {
         }
     }
 
-    fn end_cycle(&mut self, now: Nanos) {
-        self.bw *= 1.0 - self.loss.end_cycle();
-        self.cruise_rounds = if self.up_lost_too_much {
-            (self.cruise_rounds * 2).min(CRUISE_ROUNDS_MAX)
+    /// Fruitless probes in a row that cost packets.
+    fn caution(&self) -> u32 {
+        if self.up_lost_too_much {
+            self.lossy_probes + 1
         } else {
-            CRUISE_ROUNDS
+            self.lossy_probes
+        }
+    }
+
+    fn end_cycle(&mut self, now: Nanos) {
+        let caution = if self.up_lost_too_much {
+            self.caution()
+        } else {
+            self.lossy_probes / 2
         };
+        self.lossy_probes = caution.min(CAUTION_MAX);
+        self.up_lost_too_much = false;
+        let excess = self.loss.end_cycle(caution > 0);
+        self.in_doubt = excess > 0.0;
+        if self.in_doubt {
+            self.bw *= 1.0 - excess;
+            self.up_lost_too_much = true;
+            self.enter(Phase::Down, now);
+            return;
+        }
         let confirmed = self.delay.confirmed_since(self.phase_at);
         self.cycles_without_min = if confirmed {
             0
@@ -397,6 +428,8 @@ impl Bbr {
             self.cycles_without_min = 0;
             self.enter(Phase::ProbeRtt, now);
         } else {
+            self.probe_from = self.bw;
+            self.growths = 0;
             self.enter(Phase::Up, now);
         }
     }
@@ -404,9 +437,9 @@ impl Bbr {
     /// First feedback after a blackout, or first round trip of a resumed path.
     fn resume(&mut self, rate: f64, now: Nanos) {
         self.bw = rate.max(1.0);
-        self.startup_cwnd = (CWND_GAIN * self.bdp()).max(INITIAL_PACKETS * self.packet_bytes);
-        self.startup_round_cwnd = self.startup_cwnd;
         self.enter(Phase::Startup, now);
+        let least = INITIAL_PACKETS * self.packet_bytes;
+        self.startup = Startup::resumed((self.bdp() + self.slack()).max(least));
     }
 }
 
@@ -438,24 +471,31 @@ impl RateControl for Bbr {
         }
         let round_done = ack.acked.iter().any(|p| p.pn >= self.round_end_pn);
 
-        self.sampler.on_ack(ack);
-        let queue = self.has_queue();
+        self.sampler.on_ack(ack, self.delay.latest_queue());
         while let Some(settled) = self
             .sampler
             .next_settled(self.sample_window(), self.sample_packets())
         {
             let pace = match settled.run.phase {
-                Phase::Startup => Some(Pace::Startup),
                 Phase::Cruise => Some(Pace::Cruise),
                 Phase::Down | Phase::Drain => Some(Pace::Low),
-                Phase::Up | Phase::ProbeRtt | Phase::Blackout => None,
+                Phase::Startup | Phase::Up | Phase::ProbeRtt | Phase::Blackout => None,
             };
+            if settled.run.phase == Phase::Startup {
+                self.startup
+                    .on_settled(settled.packets, settled.packets_lost);
+            }
             if let Some(sample) = settled.sample.filter(|s| self.is_usable(s)) {
                 self.on_sample(sample, now);
             }
-            if let (Some(pace), false) = (pace, queue) {
-                self.loss
-                    .on_settled(pace, settled.packets, settled.packets_lost);
+            if let Some(pace) = pace {
+                let (packets, lost) = (settled.packets, settled.packets_lost);
+                if settled.queue > self.queue_threshold() {
+                    self.loss.on_queued(packets, lost);
+                } else {
+                    self.loss
+                        .on_settled(pace, packets, lost, self.caution() > 0);
+                }
             }
         }
         if ack.ce_marked > 0 {
@@ -469,7 +509,7 @@ impl RateControl for Bbr {
 
     fn on_app_limited(&mut self, _now: Nanos) {
         self.sampler.on_app_limited();
-        self.startup_app_limited = true;
+        self.startup.on_app_limited();
     }
 
     fn on_persistent_loss(&mut self, now: Nanos) {
@@ -481,10 +521,11 @@ impl RateControl for Bbr {
 
     fn pacing_rate(&self) -> u64 {
         let gain = match self.phase {
-            Phase::Startup if self.startup_stretched > 0 => 1.0,
-            Phase::Startup => STARTUP_GAIN,
+            Phase::Startup => self.startup.gain(),
             Phase::Up => UP_GAIN,
+            Phase::Down if self.in_doubt => DOUBT_GAIN,
             Phase::Drain | Phase::Down => DOWN_GAIN,
+            Phase::Cruise if self.lossy_probes >= 2 => WARY_GAIN,
             Phase::Cruise | Phase::ProbeRtt | Phase::Blackout => 1.0,
         };
         ((gain * self.bw) as u64).max(1)
@@ -493,7 +534,7 @@ impl RateControl for Bbr {
     fn cwnd(&self) -> u64 {
         let jitter = self.delay.deviation().saturating_mul(4).min(self.rtt());
         let window = match self.phase {
-            Phase::Startup => self.startup_cwnd,
+            Phase::Startup => self.startup.cwnd(),
             Phase::Drain => self.bdp() + self.slack(),
             Phase::ProbeRtt => self.bdp() / 2.0,
             Phase::Blackout => return (PROBE_PACKETS * self.packet_bytes) as u64,

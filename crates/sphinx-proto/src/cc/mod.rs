@@ -20,6 +20,7 @@ mod fixed;
 mod loss;
 mod path;
 mod sampler;
+mod startup;
 #[cfg(test)]
 mod testlink;
 #[cfg(test)]

@@ -38,7 +38,9 @@ pub(super) struct PathDelay {
     smoothed_rtt: f64,
     deviation: f64,
     base: RotatingMin,
+    /// Latest readings of the queueing delay.
     recent: [Nanos; RECENT],
+    latest: Nanos,
     next: usize,
 }
 
@@ -56,6 +58,11 @@ impl PathDelay {
     /// Present queueing delay: the smallest of the last few readings.
     pub(super) fn queue(&self) -> Nanos {
         self.recent.iter().copied().min().unwrap_or(0)
+    }
+
+    /// Queueing delay of the latest reading.
+    pub(super) fn latest_queue(&self) -> Nanos {
+        self.latest
     }
 
     /// Whether the minimum has not been seen for so long that it must be measured again.
@@ -77,7 +84,7 @@ impl PathDelay {
         self.recent = [0; RECENT];
     }
 
-    /// Takes in one SACK; `sent_at` is the send time of the packet in `ack.arrival`.
+    /// Takes in one SACK.
     pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>) {
         let Some(rtt) = ack.rtt_sample else { return };
         let min_rtt = match self.min_rtt {
@@ -105,7 +112,55 @@ impl PathDelay {
             let base = self.base.update(ack.now, WINDOW, one_way);
             queue = queue.min(one_way.saturating_sub(base).max(0) as Nanos);
         }
+        self.latest = queue;
         self.recent[self.next] = queue;
         self.next = (self.next + 1) % RECENT;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cc::{Arrival, PacketInfo};
+
+    fn feed(delay: &mut PathDelay, now: Nanos, rtt: Nanos, received_at: Nanos) {
+        let pn = now;
+        let sent_at = now - rtt;
+        delay.on_ack(&AckSummary {
+            now,
+            acked: &[PacketInfo {
+                pn,
+                sent_at,
+                ip_bytes: 1500,
+            }],
+            lost: &[],
+            rtt_sample: Some(rtt),
+            srtt: rtt,
+            arrival: Some(Arrival { pn, received_at }),
+            ce_marked: 0,
+            ecn_capable: false,
+            bytes_in_flight: 0,
+        });
+    }
+
+    #[test]
+    fn a_queue_shows_in_both_delays() {
+        let mut delay = PathDelay::default();
+        for i in 1..10 {
+            feed(&mut delay, i * SEC, 10 * MS, i * SEC - 5 * MS);
+        }
+        assert_eq!(delay.queue(), 0);
+        // The receiver's clock steps by an hour: the round trip knows better.
+        feed(&mut delay, 10 * SEC, 10 * MS, 3610 * SEC);
+        assert_eq!(delay.latest_queue(), 0);
+        // A queue on the way back: the one-way delay knows better.
+        feed(&mut delay, 11 * SEC, 30 * MS, 11 * SEC - 25 * MS);
+        assert_eq!(delay.latest_queue(), 0);
+        // A queue on the way there.
+        for i in 12..15 {
+            feed(&mut delay, i * SEC, 30 * MS, i * SEC - 5 * MS);
+        }
+        assert_eq!(delay.queue(), 20 * MS);
+        assert_eq!(delay.min_rtt(), Some(10 * MS));
     }
 }

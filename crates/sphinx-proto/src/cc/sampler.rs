@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::bbr::Phase;
-use super::{AckSummary, MS, Nanos, rate_of};
+use super::{AckSummary, Arrival, MS, Nanos, rate_of};
 
 /// Noise of one receive interval: two kernel timestamps, receive coalescing.
 pub(super) const CLOCK_NOISE: Nanos = MS / 10;
@@ -42,10 +42,18 @@ struct Record {
 }
 
 #[derive(Clone, Copy, Debug)]
+struct Waiting {
+    pn: u64,
+    received_at: Nanos,
+    queue: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Anchor {
     pn: u64,
     sent_at: Nanos,
     received_at: Nanos,
+    queue: Nanos,
     run: Run,
     totals: Totals,
 }
@@ -118,6 +126,8 @@ pub(super) struct Settled {
     /// Packets settled since the previous anchor.
     pub(super) packets: u64,
     pub(super) packets_lost: u64,
+    /// Larger of the queueing delays at both anchors.
+    pub(super) queue: Nanos,
     /// Everything since the sample began, if the anchor is in its run.
     pub(super) sample: Option<Sample>,
 }
@@ -126,12 +136,13 @@ pub(super) struct Settled {
 #[derive(Debug)]
 pub(super) struct RateSampler {
     records: VecDeque<Record>,
-    /// Anchors whose predecessors are not all settled: (packet number, arrival).
-    waiting: VecDeque<(u64, Nanos)>,
+    /// Anchors whose predecessors are not all settled.
+    waiting: VecDeque<Waiting>,
     totals: Totals,
     /// Where the present sample began.
     start: Option<Anchor>,
     last: Totals,
+    last_queue: Nanos,
     run: Run,
     last_sent: Option<Nanos>,
     last_pn: u64,
@@ -146,6 +157,7 @@ impl RateSampler {
             totals: Totals::default(),
             start: None,
             last: Totals::default(),
+            last_queue: 0,
             run: Run { id: 0, phase },
             last_sent: None,
             last_pn: 0,
@@ -200,8 +212,8 @@ impl RateSampler {
         self.start = None;
     }
 
-    /// Applies a SACK.
-    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>) {
+    /// Applies a SACK; `queue` is the queueing delay that its arrival shows.
+    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>, queue: Nanos) {
         for packet in ack.acked {
             self.mark(packet.pn, Fate::Acked);
         }
@@ -212,10 +224,15 @@ impl RateSampler {
             let newest = self
                 .waiting
                 .back()
-                .map(|w| w.0)
+                .map(|w| w.pn)
                 .or(self.start.map(|s| s.pn));
             if newest.is_none_or(|pn| arrival.pn > pn) {
-                self.waiting.push_back((arrival.pn, arrival.received_at));
+                let Arrival { pn, received_at } = arrival;
+                self.waiting.push_back(Waiting {
+                    pn,
+                    received_at,
+                    queue,
+                });
             }
         }
     }
@@ -227,7 +244,7 @@ impl RateSampler {
             while self
                 .waiting
                 .front()
-                .is_some_and(|w| self.records.front().is_none_or(|r| r.pn > w.0))
+                .is_some_and(|w| self.records.front().is_none_or(|r| r.pn > w.pn))
             {
                 // The anchor's record was forgotten.
                 self.waiting.pop_front();
@@ -244,26 +261,21 @@ impl RateSampler {
                 self.totals.packets_lost += 1;
                 self.totals.lost += u64::from(record.bytes);
             }
-            if let Some(&(pn, received_at)) = self.waiting.front()
-                && pn == record.pn
+            if let Some(&waiting) = self.waiting.front()
+                && waiting.pn == record.pn
             {
                 self.waiting.pop_front();
-                return Some(self.settle(record, received_at, window, packets));
+                return Some(self.settle(record, waiting, window, packets));
             }
         }
     }
 
-    fn settle(
-        &mut self,
-        record: Record,
-        received_at: Nanos,
-        window: Nanos,
-        packets: u64,
-    ) -> Settled {
+    fn settle(&mut self, record: Record, waiting: Waiting, window: Nanos, packets: u64) -> Settled {
         let anchor = Anchor {
             pn: record.pn,
             sent_at: record.sent_at,
-            received_at,
+            received_at: waiting.received_at,
+            queue: waiting.queue,
             run: record.run,
             totals: self.totals,
         };
@@ -289,8 +301,10 @@ impl RateSampler {
             run: anchor.run,
             packets: self.totals.packets - self.last.packets,
             packets_lost: self.totals.packets_lost - self.last.packets_lost,
+            queue: anchor.queue.max(self.last_queue),
             sample,
         };
+        self.last_queue = anchor.queue;
         self.last = self.totals;
         settled
     }
@@ -310,5 +324,96 @@ impl RateSampler {
         {
             record.fate = fate;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cc::PacketInfo;
+
+    fn info(pn: u64) -> PacketInfo {
+        PacketInfo {
+            pn,
+            sent_at: 0,
+            ip_bytes: 1000,
+        }
+    }
+
+    fn ack<'a>(acked: &'a [PacketInfo], lost: &'a [PacketInfo], at: Nanos) -> AckSummary<'a> {
+        let arrival = acked.iter().max_by_key(|p| p.pn).map(|p| Arrival {
+            pn: p.pn,
+            received_at: at,
+        });
+        AckSummary {
+            now: 0,
+            acked,
+            lost,
+            rtt_sample: None,
+            srtt: 0,
+            arrival,
+            ce_marked: 0,
+            ecn_capable: false,
+            bytes_in_flight: 0,
+        }
+    }
+
+    fn drain(sampler: &mut RateSampler) -> Vec<Settled> {
+        std::iter::from_fn(|| sampler.next_settled(5 * MS, 8)).collect()
+    }
+
+    #[test]
+    fn lost_packets_count_and_order_does_not_matter() {
+        let mut sampler = RateSampler::new(Phase::Cruise);
+        for pn in 0..11 {
+            // 1000 bytes per millisecond, numbers with holes.
+            sampler.on_sent(pn * MS, 3 * pn, 1000, 1e6);
+        }
+        sampler.on_ack(&ack(&[info(0)], &[], 100 * MS), 0);
+        assert!(drain(&mut sampler)[0].sample.is_none());
+        // The last packet arrives first in this story; nothing settles until the gaps are known.
+        sampler.on_ack(&ack(&[info(30)], &[], 110 * MS), 0);
+        assert!(drain(&mut sampler).is_empty());
+        let acked: Vec<_> = (1..8).rev().map(|i| info(3 * i)).collect();
+        sampler.on_ack(&ack(&acked, &[info(24), info(27)], 0), 0);
+        let settled = drain(&mut sampler);
+        let sample = settled[0].sample.unwrap();
+        assert_eq!((sample.packets, sample.packets_lost), (10, 2));
+        assert_eq!((sample.delivered_bytes, sample.lost_bytes), (8000, 2000));
+        assert!(sample.window_full && !sample.app_limited);
+        assert!((sample.full_rate() - 1e6 / 1.01).abs() < 1.0);
+        assert!(!sample.stretched(8));
+    }
+
+    #[test]
+    fn no_sample_spans_an_idle_gap() {
+        let mut sampler = RateSampler::new(Phase::Cruise);
+        for pn in 0..40 {
+            let block = pn / 20;
+            sampler.on_sent(block * 40 * MS + pn * MS / 10, pn, 1000, 1e7);
+        }
+        for pn in [0, 19, 20, 39] {
+            let acked: Vec<_> = (pn / 20 * 20..=pn).map(info).collect();
+            sampler.on_ack(&ack(&acked, &[], pn / 20 * 40 * MS + pn * MS), 0);
+        }
+        let settled = drain(&mut sampler);
+        let samples: Vec<_> = settled
+            .iter()
+            .map(|s| s.sample.map(|s| s.packets))
+            .collect();
+        assert_eq!(samples, [None, Some(19), None, Some(19)]);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_raises_nothing() {
+        let mut sampler = RateSampler::new(Phase::Cruise);
+        for pn in 0..11 {
+            sampler.on_sent(pn * MS, pn, 1000, 1e6);
+        }
+        sampler.on_ack(&ack(&[info(0)], &[], 1_000 * MS), 0);
+        let acked: Vec<_> = (1..11).map(info).collect();
+        sampler.on_ack(&ack(&acked, &[], 10 * MS), 0);
+        let sample = drain(&mut sampler)[1].sample.unwrap();
+        assert!(sample.full_rate() <= 1e6);
     }
 }

@@ -11,8 +11,6 @@ use super::{AckSummary, Arrival, MS, Nanos, PacketInfo, RateControl, SEC, time_f
 pub(super) const PACKET: u32 = 1500;
 const SACK_PACKETS: u32 = 16;
 const SACK_DELAY: Nanos = MS;
-const QUANTUM: Nanos = MS / 4;
-const CLOCK_JITTER: Nanos = MS / 20;
 const REORDER_PACKETS: u64 = 3;
 
 /// Megabits per second in bytes per second.
@@ -38,6 +36,12 @@ pub(super) struct Link {
     pub(super) blackout: Option<(Nanos, Nanos)>,
     /// Extra forward delay, uniform.
     pub(super) jitter: Nanos,
+    /// The sender wakes up no more often than this.
+    pub(super) quantum: Nanos,
+    /// The sender sleeps for the second time after each of the first.
+    pub(super) stalls: Option<(Nanos, Nanos)>,
+    /// Noise of the receiver's clock, uniform.
+    pub(super) clock_noise: Nanos,
     /// (from, new round trip).
     pub(super) rtt_step: Option<(Nanos, Nanos)>,
     pub(super) seed: u64,
@@ -58,6 +62,9 @@ impl Link {
             ce_threshold: None,
             blackout: None,
             jitter: 0,
+            quantum: MS / 4,
+            stalls: None,
+            clock_noise: MS / 20,
             rtt_step: None,
             seed: 1,
         }
@@ -280,19 +287,6 @@ impl World {
                     for f in &mut self.flows {
                         f.report.estimate.push(f.cc.bandwidth_estimate() as f64);
                         *f.report.phases.entry(f.cc.phase_name()).or_default() += 1;
-                        if std::env::var_os("CC_TRACE").is_some() {
-                            println!(
-                                "{:7.1} {:9} bw {:6.1} pace {:6.1} cwnd {:8} fl {:8} plr {:.3} q {}",
-                                now as f64 / MS as f64,
-                                f.cc.phase_name(),
-                                f.cc.bandwidth_estimate() as f64 / 125e3,
-                                f.cc.pacing_rate() as f64 / 125e3,
-                                f.cc.cwnd(),
-                                f.bytes_in_flight,
-                                f.cc.channel_plr(),
-                                self.queue.len(),
-                            );
-                        }
                     }
                     self.at(now + 10 * MS, Event::Tick);
                 }
@@ -354,6 +348,13 @@ impl World {
         if now < self.flows[f].starts {
             return;
         }
+        if let Some((every, pause)) = self.link.stalls
+            && now % every < pause
+        {
+            let awake = now - now % every + pause;
+            self.wake(f, awake);
+            return;
+        }
         loop {
             let flow = &mut self.flows[f];
             let empty = matches!(flow.app, App::Blocks { .. }) && flow.backlog == 0;
@@ -361,7 +362,7 @@ impl World {
                 return;
             }
             if flow.release_at > now {
-                let at = flow.release_at.max(now + QUANTUM / 2);
+                let at = flow.release_at.max(now + self.link.quantum / 2);
                 if !empty {
                     self.wake(f, at);
                 }
@@ -389,7 +390,7 @@ impl World {
         };
         flow.in_flight.insert(pn, InFlight { info, acked: false });
         let span = time_for(f64::from(PACKET), flow.cc.pacing_rate() as f64);
-        flow.release_at = flow.release_at.max(now.saturating_sub(QUANTUM)) + span;
+        flow.release_at = flow.release_at.max(now.saturating_sub(self.link.quantum)) + span;
         flow.cc.on_sent(now, pn, PACKET, flow.bytes_in_flight);
         flow.report.sent += 1;
         bump(&mut flow.report.offered, now, 1);
@@ -445,7 +446,7 @@ impl World {
 
     fn arrive(&mut self, f: usize, pn: u64, ce: bool) {
         // Another clock: an arbitrary origin, coarse and noisy.
-        let noise = (self.random() * CLOCK_JITTER as f64) as Nanos;
+        let noise = (self.random() * self.link.clock_noise as f64) as Nanos;
         let stamp = self.now + 1_234_567 * MS + noise;
         let flow = &mut self.flows[f];
         flow.log.push((pn, stamp, ce));

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::UnshareFlags;
 use sphinx_net::udp::{UdpConfig, UdpIo};
-use sphinx_net::{DropReason, Dropped, Ecn, Interest, PacketIo, Transmit};
+use sphinx_net::{DropReason, Dropped, Interest, PacketIo, Transmit};
+
+use crate::support::*;
 
 /// Runs `test` on a thread of its own in a fresh network namespace, after `commands`.
 fn in_namespace(commands: &'static [&'static str], test: fn()) {
@@ -36,24 +38,18 @@ fn in_namespace(commands: &'static [&'static str], test: fn()) {
 }
 
 fn pair() -> (UdpIo, UdpIo) {
-    let open = |bind: &str| UdpIo::open(&UdpConfig::new(bind.parse().unwrap())).unwrap();
     (open("127.0.0.1:0"), open("127.0.0.1:0"))
 }
 
-fn transmit(to: &UdpIo, segment_size: usize, offset: usize, len: usize) -> Transmit {
-    let remote = to.local_addr();
+fn transmit_at(to: &UdpIo, segment_size: usize, offset: usize, len: usize) -> Transmit {
     Transmit {
-        remote,
-        local_ip: None,
-        ecn: Ecn::NotEct,
-        segment_size,
         offset,
-        len,
+        ..transmit(to.local_addr(), segment_size, len)
     }
 }
 
 /// All bytes received until there are `count`.
-fn receive(io: &mut UdpIo, count: usize) -> Vec<u8> {
+fn receive_bytes(io: &mut UdpIo, count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(5);
     while bytes.len() < count {
@@ -77,10 +73,10 @@ fn segments_above_the_mtu_are_dropped_and_offload_stays_on() {
         let segments_max = a.capabilities().segments_max;
         let arena: Vec<u8> = (0..9000).map(|index| (index % 251) as u8).collect();
         let mut transmits = [
-            transmit(&b, 1472, 0, 3 * 1472),
-            transmit(&b, 1473, 0, 2 * 1473 + 100),
-            transmit(&b, 0, 0, 1473),
-            transmit(&b, 1000, 0, 2500),
+            transmit_at(&b, 1472, 0, 3 * 1472),
+            transmit_at(&b, 1473, 0, 2 * 1473 + 100),
+            transmit_at(&b, 0, 0, 1473),
+            transmit_at(&b, 1000, 0, 2500),
         ];
         let mut dropped = Vec::new();
         assert_eq!(a.send(&arena, &mut transmits, &mut dropped).unwrap(), 4);
@@ -106,7 +102,7 @@ fn segments_above_the_mtu_are_dropped_and_offload_stays_on() {
         };
         assert_eq!(dropped.last(), Some(&single));
         let tail = if segments_max > 1 { 0 } else { 100 };
-        let got = receive(&mut b, 3 * 1472 + tail + 2500);
+        let got = receive_bytes(&mut b, 3 * 1472 + tail + 2500);
         assert_eq!(got[..3 * 1472], arena[..3 * 1472]);
         assert_eq!(got[3 * 1472 + tail..], arena[..2500]);
         assert_eq!(a.capabilities().segments_max, segments_max);
@@ -135,7 +131,7 @@ fn a_full_socket_loses_nothing_and_sends_nothing_twice() {
                 .flat_map(|number| number.to_be_bytes().repeat(300))
                 .collect();
             let mut transmits: Vec<Transmit> = (0..20)
-                .map(|index| transmit(&b, 1200, index * 12_000, 12_000))
+                .map(|index| transmit_at(&b, 1200, index * 12_000, 12_000))
                 .collect();
             let (mut finished, mut dropped) = (0, Vec::new());
             while finished < transmits.len() {
@@ -150,7 +146,7 @@ fn a_full_socket_loses_nothing_and_sends_nothing_twice() {
             assert!(dropped.is_empty());
             assert!(a.counters().send_blocked > 0, "{:?}", a.counters());
             assert_eq!(a.counters().send_datagrams, 200);
-            assert_eq!(receive(&mut b, arena.len()), arena);
+            assert_eq!(receive_bytes(&mut b, arena.len()), arena);
             assert_eq!(b.counters().recv_datagrams, 200);
         }
     });
@@ -161,7 +157,7 @@ fn an_interface_that_is_down_drops_and_recovers() {
     in_namespace(&[], || {
         let (mut a, mut b) = pair();
         let mut dropped = Vec::new();
-        let mut transmits = [transmit(&b, 100, 0, 250)];
+        let mut transmits = [transmit_at(&b, 100, 0, 250)];
         assert_eq!(a.send(&[7; 250], &mut transmits, &mut dropped).unwrap(), 1);
         assert_eq!(
             (dropped[0].datagrams, dropped[0].reason),
@@ -175,9 +171,9 @@ fn an_interface_that_is_down_drops_and_recovers() {
             eprintln!("skipped: no \"ip\" tool");
             return;
         }
-        let mut transmits = [transmit(&b, 100, 0, 250)];
+        let mut transmits = [transmit_at(&b, 100, 0, 250)];
         assert_eq!(a.send(&[7; 250], &mut transmits, &mut dropped).unwrap(), 1);
-        assert_eq!(receive(&mut b, 250), [7; 250]);
+        assert_eq!(receive_bytes(&mut b, 250), [7; 250]);
         assert_eq!(dropped.len(), 1);
     });
 }
