@@ -391,6 +391,7 @@ impl Session {
         let ahead = bytes_in(self.sender.cc.pacing_rate(), UNSENT_TIME).max(UNSENT_MIN);
         matches!(self.life, Life::Open)
             && self.sender.has_credit(cost)
+            && self.sender.has_room()
             && self.sender.unsent_bytes() < ahead
             && (self.sender.open_cost() == 0
                 || self.sender.open_cost() + cost <= self.send_window())
