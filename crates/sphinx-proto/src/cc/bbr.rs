@@ -18,7 +18,7 @@ use super::loss::{ChannelLoss, Pace};
 use super::path::PathDelay;
 use super::sampler::{RateSampler, Sample};
 use super::startup::{INITIAL_PACKETS, Startup, Verdict};
-use super::{AckSummary, CcParams, MS, Nanos, RateControl, bytes_in, time_for};
+use super::{AckSummary, CcParams, MS, Nanos, PathHint, RateControl, bytes_in, time_for};
 
 /// Round trip assumed before the first sample.
 const INITIAL_RTT: Nanos = 100 * MS;
@@ -52,7 +52,6 @@ const CE_FACTOR: f64 = 0.85;
 const RESUME_FACTOR: f64 = 0.5;
 /// Shortest round: SACKs come about once a millisecond, however short the path.
 const MIN_ROUND: Nanos = 2 * MS;
-
 /// Fewest packets of a round on a slow link.
 const ROUND_PACKETS: f64 = 16.0;
 
@@ -87,7 +86,9 @@ pub struct Bbr {
     phase: Phase,
     phase_at: Nanos,
     phase_round: u64,
+    /// First run of the phase (see [`RateSampler::start_run`]).
     phase_run: u64,
+    /// Round trips, counted by packets (draft-ietf-ccwg-bbr, section 5.5.1).
     round: u64,
     round_at: Nanos,
     round_end_pn: u64,
@@ -98,18 +99,22 @@ pub struct Bbr {
     probe_from: f64,
     /// Probes in a row that found capacity.
     growths: u32,
+    /// This cycle's probe lost more than the channel does.
     up_lost_too_much: bool,
     /// Probes in a row that found losses instead of capacity.
     lossy_probes: u32,
     /// The estimate carried more loss than a lower rate did, or has not been compared yet.
     in_doubt: bool,
+    /// Samples in a row far below the estimate, and with too much loss.
     slow_samples: u32,
     lossy_samples: u32,
+    /// Round of the last reaction to CE.
     ce_round: Option<u64>,
     /// Unconfirmed rate and round trip of an earlier session.
-    hint: Option<super::PathHint>,
+    hint: Option<PathHint>,
     /// Smallest round trip seen in this ProbeRTT.
     probe_rtt_min: Option<Nanos>,
+    /// Cycles in a row in which no round trip came near the minimum.
     cycles_without_min: u32,
 }
 
@@ -266,6 +271,15 @@ impl Bbr {
         } else {
             let rate = if lossy { strict } else { s.full_rate() };
             self.on_cycle_sample(s, rate, lossy, now);
+        }
+    }
+
+    /// A sample needs enough packets and time; unfinished ones serve only where it is urgent.
+    fn is_usable(&self, s: &Sample) -> bool {
+        let span = s.send_interval.max(s.recv_interval);
+        match s.run.phase {
+            Phase::Startup => s.packets >= 8 && span >= 4 * MS / 5,
+            _ => s.packets >= 16 && span >= 2 * MS && (s.window_full || s.app_limited),
         }
     }
 
@@ -571,16 +585,5 @@ impl RateControl for Bbr {
 
     fn is_probing(&self) -> bool {
         matches!(self.phase, Phase::Startup | Phase::Up)
-    }
-}
-
-impl Bbr {
-    /// A sample needs enough packets and time; unfinished ones serve only where it is urgent.
-    fn is_usable(&self, s: &Sample) -> bool {
-        let span = s.send_interval.max(s.recv_interval);
-        match s.run.phase {
-            Phase::Startup => s.packets >= 8 && span >= 4 * MS / 5,
-            _ => s.packets >= 16 && span >= 2 * MS && (s.window_full || s.app_limited),
-        }
     }
 }
