@@ -4,6 +4,11 @@
 
 #[cfg_attr(
     not(test),
+    expect(dead_code, reason = "the engine is the user of this module")
+)]
+mod control;
+#[cfg_attr(
+    not(test),
     expect(
         dead_code,
         unused_imports,
