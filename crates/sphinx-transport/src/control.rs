@@ -1,8 +1,8 @@
 //! The control plane: authenticates the two ends, agrees on keys and exchanges parameters, over
 //! QUIC (`docs/protocol.md` §1 and §2).
 //!
-//! QUIC is quinn-proto's; none of its types leave this module. Nothing here reads a clock or a
-//! socket. See [`Control`] for how to drive it.
+//! QUIC is quinn-proto's; none of its types leave this module. Nothing here reads a socket or a
+//! clock, but for the age of Retry tokens. See [`Control`] for how to drive it.
 
 mod params;
 mod repeat;

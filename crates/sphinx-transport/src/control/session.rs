@@ -61,7 +61,8 @@ pub(super) struct Session {
     wrong_server: Option<Arc<AtomicBool>>,
     state: State,
     secret: Option<SessionSecret>,
-    outgoing: Option<StreamId>,
+    /// The stream of this end's message.
+    pub(super) outgoing: Option<StreamId>,
     /// The peer has acknowledged our message.
     delivered: bool,
     incoming: Option<StreamId>,
@@ -246,7 +247,7 @@ impl Session {
 
     fn try_advance(&mut self) -> Result<Option<Event>, Fault> {
         let connected = !self.conn.is_handshaking();
-        if connected && self.secret.is_none() {
+        if connected && self.secret.is_none() && self.is_handshaking() {
             self.secret = Some(self.derive_secret()?);
         }
         // The server speaks as soon as QUIC lets it, the client when it can prove something.
