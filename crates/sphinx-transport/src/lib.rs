@@ -1,25 +1,63 @@
 //! Sphinx endpoints, sessions and streams: the engine, the QUIC control plane and the public API.
+//!
+//! One end [binds](Server::bind) and hands out a [`Ticket`]; the other [`connect`]s with it. Both then have a
+//! [`Session`], and streams of bytes that are reliable, in order and flow-controlled:
+//!
+//! ```
+//! use sphinx_transport::{Options, Server, Service, connect};
+//!
+//! # fn main() -> Result<(), sphinx_transport::Error> {
+//! let options = Options::default();
+//! let server = Server::bind(([127, 0, 0, 1], 0).into(), Service::Application, &options)?;
+//! let ticket = server.ticket(&["127.0.0.1".to_owned()])?;
+//!
+//! let client = std::thread::spawn(move || {
+//!     let session = connect(&ticket, Service::Application, &options)?;
+//!     let mut stream = session.open_stream()?;
+//!     stream.write_all(b"hello")?;
+//!     stream.wait_delivered()?;
+//!     session.close(0, "done");
+//!     Ok::<_, sphinx_transport::Error>(())
+//! });
+//!
+//! let session = server.accept(None)?.expect("waits without limit");
+//! let mut stream = session.accept_stream()?;
+//! let mut greeting = [0; 5];
+//! let mut filled = 0;
+//! while filled < greeting.len() {
+//!     filled += stream.read(&mut greeting[filled..])?;
+//! }
+//! assert_eq!(&greeting, b"hello");
+//! client.join().expect("the client does not panic")?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | room | holds |
+//! | --- | --- |
+//! | `endpoint` | listening and connecting |
+//! | `engine` | the thread that owns socket, control plane and sessions |
+//! | `association` | one session inside the engine: core, keys, memory |
+//! | `shared` | queues between the application's threads and the engine, public handles |
+//! | `control` | QUIC: handshake, identity, parameters |
+//! | `keys`, `ticket` | key schedule and sealing; what a client must know |
 
 #![forbid(unsafe_code)]
 
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the engine is the user of this module")
-)]
+mod association;
 mod control;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        unused_imports,
-        reason = "the engine is the user of this module"
-    )
-)]
+mod endpoint;
+mod engine;
+mod error;
 mod keys;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the engine is the user of this module")
-)]
+mod options;
+mod shared;
+mod stats;
 mod ticket;
 
+pub use endpoint::{Server, connect};
+pub use error::{Error, ErrorKind};
+pub use options::{Cc, Codec, Family, Options, Profile, Service};
+pub use shared::{RecvStream, SendStream, Session};
+pub use stats::Stats;
 pub use ticket::{Ticket, TicketError};

@@ -1,0 +1,395 @@
+//! One direction of a link: the pipeline of elements.
+
+use std::collections::VecDeque;
+
+use crate::{
+    Time,
+    config::{ConfigError, Depth, LinkConfig, Order},
+    loss::LossProcess,
+    nanos,
+    packet::Packet,
+    policer::Bucket,
+    random::{Draws, Element},
+    rate::{Limiter, work},
+    record::{Counters, Event, Log, Record},
+};
+
+/// One direction of a link, without a clock.
+///
+/// Packets pass the elements in this order:
+///
+/// ```text
+/// MTU → policer → queue (drop-tail, ECN marks) → rate → loss, blackout → corruption → duplication → delay
+/// ```
+///
+/// So a packet lost by the channel has used the link, as on a radio.
+///
+/// # Driving it
+///
+/// - **Input**: [`enqueue`](Link::enqueue) hands over a packet; [`reconfigure`](Link::reconfigure)
+///   changes the link under way.
+/// - **Output**: call [`poll`](Link::poll) until it returns `None`; then call again at
+///   [`next_event`](Link::next_event), or after further input.
+/// - **Time** is nanoseconds from any origin that suits the caller, and should never go backwards;
+///   an earlier time counts as the latest one seen. What happens inside depends on the times given
+///   to `enqueue` alone: polling late delivers late but changes nothing else.
+#[derive(Debug)]
+pub struct Link<P> {
+    config: LinkConfig,
+    now: Time,
+    limiter: Limiter,
+    policer: Option<Bucket>,
+    loss: LossProcess,
+    queue: VecDeque<Waiting<P>>,
+    queue_bytes: u64,
+    sending: Option<Sending<P>>,
+    /// Ascending by due time.
+    in_flight: VecDeque<Delivery<P>>,
+    /// Due time of the last packet that keeps its place.
+    due_latest: Time,
+    counters: Counters,
+    log: Log,
+}
+
+/// A packet that comes out of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery<P> {
+    /// When it arrives; not later than the time of the poll that returned it.
+    pub at: Time,
+    /// Its index among the packets offered to the link, from 0. A copy has that of its original.
+    pub index: u64,
+    /// The packet, perhaps marked or corrupted.
+    pub packet: P,
+}
+
+#[derive(Debug)]
+struct Waiting<P> {
+    index: u64,
+    bytes: usize,
+    packet: P,
+}
+
+/// The packet that the rate limiter is sending.
+#[derive(Debug)]
+struct Sending<P> {
+    waiting: Waiting<P>,
+    /// What remained to be done at `start`.
+    work: u128,
+    start: Time,
+    end: Time,
+    /// Work that the nanosecond before `end` has to spare for the next packet.
+    spare: u128,
+}
+
+impl<P: Packet> Link<P> {
+    /// An empty link.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ConfigError`] of [`LinkConfig::validate`].
+    pub fn new(config: LinkConfig) -> Result<Link<P>, ConfigError> {
+        config.validate()?;
+        Ok(Link {
+            now: 0,
+            limiter: Limiter::new(&config.rate),
+            policer: config
+                .policer
+                .as_ref()
+                .map(|policer| Bucket::new(policer, 0)),
+            loss: LossProcess::new(&config.loss, config.seed),
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+            sending: None,
+            in_flight: VecDeque::new(),
+            due_latest: 0,
+            counters: Counters::default(),
+            log: Log::new(config.records),
+            config,
+        })
+    }
+
+    /// Changes the link under way. Packets inside stay; the one being sent goes on at the new rate;
+    /// those already in flight keep their arrival times. Elements whose settings are the same keep
+    /// their state, and packet indexes go on.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ConfigError`] of [`LinkConfig::validate`]; the link is then unchanged.
+    pub fn reconfigure(&mut self, now: Time, config: LinkConfig) -> Result<(), ConfigError> {
+        config.validate()?;
+        self.advance(now);
+        if config.rate != self.config.rate {
+            let limiter = Limiter::new(&config.rate);
+            if let Some(sending) = &mut self.sending {
+                sending.work = sending
+                    .work
+                    .saturating_sub(self.limiter.served(sending.start, self.now));
+                sending.start = self.now;
+                (sending.end, sending.spare) = limiter.finish(self.now, sending.work);
+            }
+            self.limiter = limiter;
+        }
+        if config.policer != self.config.policer {
+            let now = self.now;
+            self.policer = config
+                .policer
+                .as_ref()
+                .map(|policer| Bucket::new(policer, now));
+        }
+        if config.loss != self.config.loss || config.seed != self.config.seed {
+            self.loss = LossProcess::new(&config.loss, config.seed);
+        }
+        self.log.set_limit(config.records);
+        self.config = config;
+        Ok(())
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> &LinkConfig {
+        &self.config
+    }
+
+    /// Hands a packet to the link at time `now`.
+    pub fn enqueue(&mut self, now: Time, mut packet: P) {
+        self.advance(now);
+        let bytes = packet.ip_len();
+        let index = self.counters.offered_packets;
+        self.counters.offered_packets += 1;
+        self.counters.offered_bytes += bytes as u64;
+
+        let now = self.now;
+        if self.config.mtu.is_some_and(|mtu| bytes > mtu) {
+            self.counters.dropped_mtu += 1;
+            return self.record(now, index, None, bytes, Event::DroppedMtu);
+        }
+        if self
+            .policer
+            .as_mut()
+            .is_some_and(|bucket| !bucket.admit(now, bytes))
+        {
+            self.counters.dropped_policer += 1;
+            return self.record(now, index, None, bytes, Event::DroppedPolicer);
+        }
+        let waits = self.sending.is_some();
+        if waits && self.exceeds(self.config.queue, 1, bytes as u64) {
+            self.counters.dropped_queue += 1;
+            return self.record(now, index, None, bytes, Event::DroppedQueue);
+        }
+        if waits
+            && self
+                .config
+                .mark
+                .is_some_and(|mark| self.exceeds(mark, 0, 0))
+            && packet.mark_ce()
+        {
+            self.counters.marked += 1;
+            self.record(now, index, None, bytes, Event::Marked);
+        }
+        let waiting = Waiting {
+            index,
+            bytes,
+            packet,
+        };
+        if waits {
+            self.queue_bytes += bytes as u64;
+            self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(self.queue_bytes);
+            self.queue.push_back(waiting);
+        } else {
+            self.start_sending(waiting, now, 0);
+            self.advance(now);
+        }
+    }
+
+    /// The next packet that has arrived by `now`, earliest first.
+    pub fn poll(&mut self, now: Time) -> Option<Delivery<P>> {
+        self.advance(now);
+        self.in_flight
+            .front()
+            .filter(|delivery| delivery.at <= self.now)?;
+        let delivery = self.in_flight.pop_front()?;
+        self.counters.delivered_packets += 1;
+        self.counters.delivered_bytes += delivery.packet.ip_len() as u64;
+        Some(delivery)
+    }
+
+    /// The earliest time at which [`poll`](Link::poll) may return a packet; `None` while that
+    /// needs further input. The packet under way may turn out to be lost or delayed: polling at this
+    /// time may return nothing, and the next event is then later.
+    pub fn next_event(&self) -> Option<Time> {
+        let arrival = self.in_flight.front().map(|delivery| delivery.at);
+        let sent = self
+            .sending
+            .as_ref()
+            .filter(|sending| sending.end != Time::MAX);
+        let sent = sent.map(|sending| sending.end.saturating_add(nanos(self.config.delay)));
+        arrival.into_iter().chain(sent).min()
+    }
+
+    /// Totals so far. What is due but has not been polled counts as inside the link.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// IP bytes waiting in the queue at the last time seen, the packet being sent not included.
+    pub fn queue_bytes(&self) -> u64 {
+        self.queue_bytes
+    }
+
+    /// Packets waiting, being sent, or in flight.
+    pub fn packets_inside(&self) -> usize {
+        self.queue.len() + usize::from(self.sending.is_some()) + self.in_flight.len()
+    }
+
+    /// Moves the records kept so far to the end of `into`, oldest first.
+    pub fn take_records(&mut self, into: &mut Vec<Record>) {
+        self.log.take(into);
+    }
+
+    /// How many records did not fit in [`LinkConfig::records`].
+    pub fn records_missed(&self) -> u64 {
+        self.log.missed
+    }
+
+    /// Whether what waits now, and this much more, exceeds `depth`.
+    fn exceeds(&self, depth: Depth, more_packets: u64, more_bytes: u64) -> bool {
+        let bytes = self.queue_bytes + more_bytes;
+        match depth {
+            Depth::Bytes(limit) => bytes > limit,
+            Depth::Packets(limit) => self.queue.len() as u64 + more_packets > limit,
+            Depth::Time(limit) => {
+                let capacity =
+                    u128::from(self.limiter.reference(self.now)) * u128::from(nanos(limit));
+                work(bytes as usize) > capacity
+            }
+        }
+    }
+
+    /// Lets everything happen that happens inside up to `now`.
+    fn advance(&mut self, now: Time) {
+        while let Some(sending) = self.sending.take_if(|sending| sending.end <= now) {
+            self.now = self.now.max(sending.end);
+            self.leave(sending.waiting, sending.end);
+            if let Some(next) = self.queue.pop_front() {
+                self.queue_bytes -= next.bytes as u64;
+                self.start_sending(next, sending.end, sending.spare);
+            }
+        }
+        self.now = self.now.max(now);
+    }
+
+    fn start_sending(&mut self, waiting: Waiting<P>, start: Time, spare: u128) {
+        let work = work(waiting.bytes).saturating_sub(spare);
+        let (end, spare) = self.limiter.finish(start, work);
+        self.sending = Some(Sending {
+            waiting,
+            work,
+            start,
+            end,
+            spare,
+        });
+    }
+
+    /// What the channel does to a packet whose last bit has left the sender at `at`.
+    fn leave(&mut self, waiting: Waiting<P>, at: Time) {
+        let Waiting {
+            index,
+            bytes,
+            mut packet,
+        } = waiting;
+        let sent = self.counters.sent_packets;
+        self.counters.sent_packets += 1;
+        self.counters.sent_bytes += bytes as u64;
+
+        if self.loss.loses(sent) {
+            self.counters.dropped_loss += 1;
+            return self.record(at, index, Some(sent), bytes, Event::DroppedLoss);
+        }
+        let blacked_out =
+            |blackout: &crate::Blackout| (nanos(blackout.start)..nanos(blackout.end)).contains(&at);
+        if self.config.blackouts.iter().any(blacked_out) {
+            self.counters.dropped_blackout += 1;
+            return self.record(at, index, Some(sent), bytes, Event::DroppedBlackout);
+        }
+        if self.corrupt(sent, &mut packet) {
+            self.counters.corrupted += 1;
+            self.record(at, index, Some(sent), bytes, Event::Corrupted);
+        }
+        let held_back = self
+            .draws(Element::Reorder)
+            .chance(sent, self.config.reorder.probability);
+        if held_back {
+            self.counters.held_back += 1;
+            self.record(at, index, Some(sent), bytes, Event::HeldBack);
+        }
+        let copy = self
+            .draws(Element::Duplication)
+            .chance(sent, self.config.duplication);
+        let copy = copy.then(|| packet.duplicate());
+        self.fly(index, sent, packet, at, Element::Jitter, held_back);
+        if let Some(copy) = copy {
+            self.counters.duplicated += 1;
+            self.record(at, index, Some(sent), bytes, Event::Duplicated);
+            self.fly(index, sent, copy, at, Element::DuplicateJitter, held_back);
+        }
+    }
+
+    fn corrupt(&self, sent: u64, packet: &mut P) -> bool {
+        let draws = self.draws(Element::Corruption);
+        let bits = packet.corruptible_bits();
+        if bits == 0 || !draws.chance(sent, self.config.corruption.probability) {
+            return false;
+        }
+        let places = draws.within(sent);
+        // Neighbouring places are spread over the packet, so that no flip undoes another unless
+        // there are more flips than bits.
+        let first = places.up_to(0, bits - 1);
+        let flips = u64::from(self.config.corruption.bits.max(1)).min(bits);
+        let stride = bits / flips;
+        for flip in 0..flips {
+            let offset = flip * stride + places.up_to(flip + 1, stride - 1);
+            packet.flip_bit((first + offset) % bits);
+        }
+        true
+    }
+
+    /// Puts a packet on its way, to arrive after all delays.
+    fn fly(&mut self, index: u64, sent: u64, packet: P, at: Time, draw: Element, hold: bool) {
+        let jitter = self.config.jitter;
+        let extra = self.draws(draw).up_to(sent, nanos(jitter.max));
+        let mut due = at
+            .saturating_add(nanos(self.config.delay))
+            .saturating_add(extra);
+        if jitter.order == Order::Kept {
+            due = due.max(self.due_latest);
+            self.due_latest = due;
+        }
+        if hold {
+            due = due.saturating_add(nanos(self.config.reorder.hold));
+        }
+        let delivery = Delivery {
+            at: due,
+            index,
+            packet,
+        };
+        if self.in_flight.back().is_none_or(|last| last.at <= due) {
+            self.in_flight.push_back(delivery);
+        } else {
+            let place = self.in_flight.partition_point(|other| other.at <= due);
+            self.in_flight.insert(place, delivery);
+        }
+    }
+
+    fn draws(&self, element: Element) -> Draws {
+        Draws::new(self.config.seed, element)
+    }
+
+    fn record(&mut self, at: Time, offered: u64, sent: Option<u64>, bytes: usize, event: Event) {
+        self.log.push(Record {
+            at,
+            offered,
+            sent,
+            bytes,
+            event,
+        });
+    }
+}

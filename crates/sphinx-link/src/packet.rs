@@ -1,0 +1,224 @@
+//! What a link carries.
+
+use std::net::SocketAddr;
+
+/// Bytes of an IPv4 and a UDP header.
+const UDP_OVERHEAD_V4: usize = 28;
+/// Bytes of an IPv6 and a UDP header.
+const UDP_OVERHEAD_V6: usize = 48;
+/// The ECN codepoint "not ECN-capable transport".
+const NOT_ECT: u8 = 0b00;
+/// The ECN codepoint "congestion experienced".
+const CE: u8 = 0b11;
+
+/// A packet as a link sees it.
+///
+/// Implement it for a simulator's own packet type; [`Datagram`] and [`IpPacket`] serve most uses.
+pub trait Packet: Sized {
+    /// Length in bytes at the IP layer, headers included. Rates, queues and MTU count these bytes.
+    fn ip_len(&self) -> usize;
+
+    /// Sets ECN "congestion experienced" and returns true; returns false, changing nothing, if the
+    /// packet is not ECN-capable.
+    fn mark_ce(&mut self) -> bool;
+
+    /// Number of bits that corruption may flip. A packet with none is never corrupted.
+    fn corruptible_bits(&self) -> u64;
+
+    /// Flips one bit, `0 <= bit < corruptible_bits()`.
+    fn flip_bit(&mut self, bit: u64);
+
+    /// A second copy of the packet.
+    fn duplicate(&self) -> Self;
+}
+
+/// A UDP datagram of a simulator: payload and addresses, with the headers only counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Who sent it; its address family decides the overhead (28 bytes for IPv4, 48 for IPv6).
+    pub source: SocketAddr,
+    /// Where it goes.
+    pub destination: SocketAddr,
+    /// The ECN field: 0 not ECN-capable, 1 ECT(1), 2 ECT(0), 3 CE.
+    pub ecn: u8,
+    /// The UDP payload. Corruption flips bits here.
+    pub payload: Vec<u8>,
+}
+
+impl Packet for Datagram {
+    fn ip_len(&self) -> usize {
+        let overhead = if self.source.is_ipv4() {
+            UDP_OVERHEAD_V4
+        } else {
+            UDP_OVERHEAD_V6
+        };
+        self.payload.len() + overhead
+    }
+
+    fn mark_ce(&mut self) -> bool {
+        let capable = self.ecn & CE != NOT_ECT;
+        if capable {
+            self.ecn = CE;
+        }
+        capable
+    }
+
+    fn corruptible_bits(&self) -> u64 {
+        self.payload.len() as u64 * 8
+    }
+
+    fn flip_bit(&mut self, bit: u64) {
+        flip(&mut self.payload, bit);
+    }
+
+    fn duplicate(&self) -> Datagram {
+        self.clone()
+    }
+}
+
+/// A whole IPv4 or IPv6 packet. Corruption flips bits behind the fixed IP header.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpPacket(
+    /// The bytes, from the first of the IP header.
+    pub Vec<u8>,
+);
+
+impl Packet for IpPacket {
+    fn ip_len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn mark_ce(&mut self) -> bool {
+        mark_ip_ce(&mut self.0)
+    }
+
+    fn corruptible_bits(&self) -> u64 {
+        ip_body(&self.0).len() as u64 * 8
+    }
+
+    fn flip_bit(&mut self, bit: u64) {
+        let start = self.0.len() - ip_body(&self.0).len();
+        flip(&mut self.0[start..], bit);
+    }
+
+    fn duplicate(&self) -> IpPacket {
+        self.clone()
+    }
+}
+
+/// Flips one bit of a slice; positions behind its end change nothing.
+pub(crate) fn flip(bytes: &mut [u8], bit: u64) {
+    if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
+        *byte ^= 1 << (bit % 8);
+    }
+}
+
+/// What follows the fixed IP header; empty for anything that is not IP.
+pub(crate) fn ip_body(packet: &[u8]) -> &[u8] {
+    let header = match packet.first().map(|byte| byte >> 4) {
+        Some(4) => 20,
+        Some(6) => 40,
+        _ => packet.len(),
+    };
+    packet.get(header..).unwrap_or(&[])
+}
+
+/// Sets CE in an IP header and repairs the IPv4 header checksum (RFC 1624); false if the packet is
+/// not ECN-capable or not IP.
+pub(crate) fn mark_ip_ce(packet: &mut [u8]) -> bool {
+    match packet.first().map(|byte| byte >> 4) {
+        Some(4) if packet.len() >= 20 && packet[1] & CE != NOT_ECT => {
+            let old = u16::from_be_bytes([packet[0], packet[1]]);
+            packet[1] |= CE;
+            let new = u16::from_be_bytes([packet[0], packet[1]]);
+            let checksum = u16::from_be_bytes([packet[10], packet[11]]);
+            let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
+            sum = (sum & 0xffff) + (sum >> 16);
+            sum = (sum & 0xffff) + (sum >> 16);
+            packet[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+            true
+        }
+        Some(6) if packet.len() >= 40 && (packet[1] >> 4) & CE != NOT_ECT => {
+            packet[1] |= CE << 4;
+            true
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checksum_is_valid(header: &[u8]) -> bool {
+        let mut sum: u32 = header
+            .chunks_exact(2)
+            .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+            .sum();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum == 0xffff
+    }
+
+    fn ipv4_header(tos: u8) -> Vec<u8> {
+        let mut header = vec![
+            0x45, tos, 0, 28, 0x12, 0x34, 0x40, 0, 64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2,
+        ];
+        let sum: u32 = header
+            .chunks_exact(2)
+            .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+            .sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        header.extend([0; 8]);
+        header
+    }
+
+    #[test]
+    fn ce_keeps_the_ipv4_checksum_valid() {
+        for ecn in [1, 2, 3] {
+            let mut packet = IpPacket(ipv4_header(0xb8 | ecn));
+            assert!(checksum_is_valid(&packet.0[..20]));
+            assert!(packet.mark_ce());
+            assert_eq!(packet.0[1], 0xbb);
+            assert!(checksum_is_valid(&packet.0[..20]));
+        }
+        let mut plain = IpPacket(ipv4_header(0));
+        assert!(!plain.mark_ce());
+        assert_eq!(plain.0, ipv4_header(0));
+    }
+
+    #[test]
+    fn ce_in_ipv6_sits_in_the_traffic_class() {
+        let mut packet = IpPacket(vec![0; 40]);
+        packet.0[0] = 0x60;
+        assert!(!packet.mark_ce());
+        packet.0[1] = 0x25;
+        assert!(packet.mark_ce());
+        assert_eq!((packet.0[0], packet.0[1]), (0x60, 0x35));
+    }
+
+    #[test]
+    fn corruption_spares_the_ip_header() {
+        let mut packet = IpPacket(ipv4_header(0));
+        assert_eq!(packet.corruptible_bits(), 64);
+        packet.flip_bit(9);
+        assert_eq!(packet.0[..20], ipv4_header(0)[..20]);
+        assert_eq!(packet.0[21], 2);
+        assert_eq!(IpPacket(vec![0x45; 3]).corruptible_bits(), 0);
+        assert_eq!(IpPacket(vec![]).corruptible_bits(), 0);
+    }
+
+    #[test]
+    fn datagrams_count_their_headers() {
+        let datagram = |address: &str| Datagram {
+            source: address.parse().unwrap(),
+            destination: address.parse().unwrap(),
+            ecn: 2,
+            payload: vec![0; 1000],
+        };
+        assert_eq!(datagram("10.0.0.1:1").ip_len(), 1028);
+        assert_eq!(datagram("[::1]:1").ip_len(), 1048);
+    }
+}

@@ -1,0 +1,201 @@
+//! Properties of any link: nothing vanishes, order and time are kept, equal seeds agree.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use sphinx_link::{
+    Blackout, Corruption, Delivery, Depth, GilbertElliott, IpPacket, Jitter, Link, LinkConfig,
+    Loss, Order, Policer, Rate, RateStep, Reorder, Time,
+};
+
+fn micros(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
+    range.prop_map(Duration::from_micros)
+}
+
+fn rate() -> impl Strategy<Value = Rate> {
+    let steps = prop::collection::vec((1u64..5000, 0u64..50_000_000), 0..6);
+    prop_oneof![
+        Just(Rate::Unlimited),
+        (1_000u64..1_000_000_000).prop_map(Rate::Constant),
+        (1u64..100_000_000, steps, any::<bool>()).prop_map(|(first, later, repeats)| {
+            let mut at = Duration::ZERO;
+            let mut steps = vec![RateStep {
+                at,
+                bits_per_second: first,
+            }];
+            for (gap, bits_per_second) in later {
+                at += Duration::from_micros(gap);
+                steps.push(RateStep {
+                    at,
+                    bits_per_second,
+                });
+            }
+            let repeat = repeats.then_some(at + Duration::from_micros(700));
+            Rate::Steps { steps, repeat }
+        }),
+    ]
+}
+
+fn depth() -> impl Strategy<Value = Depth> {
+    prop_oneof![
+        (0u64..100_000).prop_map(Depth::Bytes),
+        (0u64..100).prop_map(Depth::Packets),
+        micros(0..20_000).prop_map(Depth::Time),
+    ]
+}
+
+fn loss() -> impl Strategy<Value = Loss> {
+    prop_oneof![
+        Just(Loss::None),
+        (0.0..=1.0).prop_map(Loss::Bernoulli),
+        (0.0..0.6, 1.0..20.0).prop_filter_map("a chain that cannot be", |(mean, burst)| {
+            let model = GilbertElliott::bursts(mean, burst);
+            (model.good_to_bad <= 1.0).then_some(Loss::GilbertElliott(model))
+        }),
+        prop::collection::vec(0u64..200, 0..50).prop_map(Loss::Packets),
+    ]
+}
+
+fn config() -> impl Strategy<Value = LinkConfig> {
+    let policer =
+        (1u64..50_000_000, 1500usize..10_000).prop_map(|(bits_per_second, burst_bytes)| Policer {
+            bits_per_second,
+            burst_bytes,
+        });
+    let blackout = (0u64..20_000, 1u64..5000).prop_map(|(start, length)| Blackout {
+        start: Duration::from_micros(start),
+        end: Duration::from_micros(start + length),
+    });
+    let front = (
+        any::<u64>(),
+        rate(),
+        depth(),
+        prop::option::of(depth()),
+        prop::option::of(policer),
+    );
+    let channel = (
+        loss(),
+        prop::collection::vec(blackout, 0..3),
+        0.0..0.3,
+        0.0..0.3,
+    );
+    let delays = (
+        micros(0..50_000),
+        micros(0..5000),
+        any::<bool>(),
+        0.0..0.3,
+        micros(0..9000),
+    );
+    (front, channel, delays).prop_map(|(front, channel, delays)| LinkConfig {
+        seed: front.0,
+        mtu: Some(1400),
+        policer: front.4,
+        rate: front.1,
+        queue: front.2,
+        mark: front.3,
+        loss: channel.0,
+        blackouts: channel.1,
+        corruption: Corruption {
+            probability: channel.2,
+            bits: 2,
+        },
+        duplication: channel.3,
+        delay: delays.0,
+        jitter: Jitter {
+            max: delays.1,
+            order: if delays.2 { Order::Free } else { Order::Kept },
+        },
+        reorder: Reorder {
+            probability: delays.3,
+            hold: delays.4,
+        },
+        records: 10_000,
+    })
+}
+
+/// (gap to the packet before in ns, size in bytes)
+fn arrivals() -> impl Strategy<Value = Vec<(Time, usize)>> {
+    prop::collection::vec((0u64..500_000, 28usize..1500), 1..200)
+}
+
+/// Runs the arrivals through a link; with `eager`, polling at every event on the way.
+fn run(
+    config: &LinkConfig,
+    arrivals: &[(Time, usize)],
+    eager: bool,
+) -> (Vec<Delivery<IpPacket>>, Link<IpPacket>) {
+    let mut link = Link::new(config.clone()).unwrap();
+    let mut deliveries = Vec::new();
+    let mut poll = |link: &mut Link<IpPacket>, until: Time| {
+        while let Some(now) = link.next_event().filter(|&now| now <= until) {
+            while let Some(delivery) = link.poll(now) {
+                assert!(
+                    !eager || delivery.at == now,
+                    "announced for {now}: {}",
+                    delivery.at
+                );
+                deliveries.push(delivery);
+            }
+        }
+    };
+    let mut now = 0;
+    for &(gap, bytes) in arrivals {
+        now += gap;
+        if eager {
+            poll(&mut link, now);
+        }
+        let mut packet = vec![0; bytes];
+        (packet[0], packet[1]) = (0x45, 2);
+        link.enqueue(now, IpPacket(packet));
+    }
+    poll(&mut link, Time::MAX);
+    (deliveries, link)
+}
+
+proptest! {
+    #[test]
+    fn every_packet_is_accounted_for(config in config(), arrivals in arrivals()) {
+        let (deliveries, link) = run(&config, &arrivals, true);
+        let counters = link.counters();
+        prop_assert_eq!(counters.offered_packets, arrivals.len() as u64);
+        prop_assert_eq!(counters.delivered_packets, deliveries.len() as u64);
+        prop_assert_eq!(
+            counters.offered_packets + counters.duplicated,
+            counters.dropped() + link.packets_inside() as u64 + counters.delivered_packets
+        );
+        let bytes: usize = deliveries.iter().map(|delivery| delivery.packet.0.len()).sum();
+        prop_assert_eq!(counters.delivered_bytes, bytes as u64);
+    }
+
+    #[test]
+    fn packets_arrive_in_time_and_not_before_their_delay(
+        config in config(),
+        arrivals in arrivals(),
+    ) {
+        let (deliveries, _) = run(&config, &arrivals, true);
+        prop_assert!(deliveries.is_sorted_by_key(|delivery| delivery.at));
+        let delay = config.delay.as_nanos() as Time;
+        for delivery in &deliveries {
+            let sent: Time = arrivals[..=delivery.index as usize].iter().map(|(gap, _)| gap).sum();
+            prop_assert!(delivery.at >= sent + delay);
+        }
+        if config.jitter.order == Order::Kept && config.reorder.probability == 0.0 {
+            prop_assert!(deliveries.is_sorted_by_key(|delivery| delivery.index));
+        }
+    }
+
+    #[test]
+    fn polling_late_changes_nothing(config in config(), arrivals in arrivals()) {
+        let (eager, mut first) = run(&config, &arrivals, true);
+        let (lazy, mut second) = run(&config, &arrivals, false);
+        let strip = |deliveries: Vec<Delivery<IpPacket>>| {
+            deliveries.into_iter().map(|d| (d.at, d.index, d.packet)).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(strip(eager), strip(lazy));
+        prop_assert_eq!(first.counters(), second.counters());
+        let (mut one, mut two) = (Vec::new(), Vec::new());
+        first.take_records(&mut one);
+        second.take_records(&mut two);
+        prop_assert_eq!(one, two);
+    }
+}

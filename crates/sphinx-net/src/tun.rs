@@ -1,0 +1,324 @@
+//! TUN devices: network interfaces whose packets a program reads and writes.
+//!
+//! They are opened without a virtio header and without offloads, so every packet that arrives is a
+//! single one of at most MTU size, with complete checksums.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    net::{IpAddr, Ipv4Addr},
+    num::NonZeroU64,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::unix::fs::OpenOptionsExt,
+};
+
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType},
+};
+
+use crate::netns::{context, write_sysctl};
+
+/// The largest IP packet a device can carry.
+pub const MTU_MAX: usize = 65_535;
+
+/// Precedence ("nice" value) of a thread that serves a device without real-time priority.
+const PRIORITY: i32 = -15;
+
+/// Its time slice. Threads with short slices are preferred when they wake up; the usual slice of
+/// some milliseconds is as long as the delays of a link.
+const SLICE_NS: u64 = 100_000;
+
+/// The settings of a TUN device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunConfig {
+    /// Name of the interface, 1 to 15 bytes; it must not exist in the namespace yet.
+    pub name: String,
+    /// Largest packet in IP bytes; IPv6 needs at least 1280.
+    pub mtu: usize,
+    /// Packets the kernel keeps while the reader is slow; it drops more.
+    pub queue_packets: u32,
+    /// Addresses with the length of their prefix, to which a route is added.
+    pub addresses: Vec<(IpAddr, u8)>,
+}
+
+/// An open TUN device. The interface disappears when this is dropped.
+#[derive(Debug)]
+pub struct Tun {
+    file: File,
+    name: String,
+}
+
+impl Tun {
+    /// Creates an interface in the calling thread's network namespace, sets it up and turns it on.
+    /// It stays there wherever the device is then used. Reading and writing never block.
+    ///
+    /// The kernel's own IPv6 chatter (link-local address, router solicitations) is turned off where
+    /// possible; multicast membership reports remain.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` or `PermissionDenied` where TUN devices are not available, `AlreadyExists` or
+    /// `ResourceBusy` if the name is taken, `InvalidInput` for settings that the kernel refuses.
+    pub fn open(config: &TunConfig) -> io::Result<Tun> {
+        let name = config.name.as_str();
+        let file = open_device(name).map_err(|error| context("opening a TUN device", error))?;
+        let control = control_socket(libc::AF_INET)?;
+        let mut request = interface_request(name)?;
+        request.ifr_ifru.ifru_mtu = libc::c_int::try_from(config.mtu).map_err(invalid)?;
+        ioctl(&control, libc::SIOCSIFMTU, &mut request)
+            .map_err(|e| context("setting the MTU", e))?;
+        ioctl(&control, libc::SIOCGIFINDEX, &mut request)?;
+        // SAFETY: SIOCGIFINDEX has just filled in this field of the union.
+        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        set_queue_length(index, config.queue_packets)
+            .map_err(|error| context("setting the queue length", error))?;
+        for (parameter, value) in [("addr_gen_mode", "1"), ("router_solicitations", "0")] {
+            // Without IPv6 there is nothing to turn off.
+            let _ = write_sysctl(&format!("net.ipv6.conf.{name}.{parameter}"), value);
+        }
+        bring_up(name)?;
+        for &(address, prefix) in &config.addresses {
+            add_address(name, address, prefix)
+                .map_err(|error| context(&format!("address {address}/{prefix}"), error))?;
+        }
+        Ok(Tun {
+            file,
+            name: name.to_owned(),
+        })
+    }
+
+    /// The name of the interface.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes the next packet that the namespace sends, and returns its length; a longer packet is
+    /// cut to the buffer.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is none.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        retry(|| rustix::io::read(&self.file, &mut *buffer))
+    }
+
+    /// Delivers an IP packet to the namespace.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for what is not an IP packet; others if the interface has been turned off.
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        retry(|| rustix::io::write(&self.file, packet)).map(drop)
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Lets the calling thread, which serves a device, run as soon as it has something to do: exact
+/// timers; real-time priority where that is allowed and there is a second processor for everything
+/// else; otherwise short time slices, which need no rights, and precedence where allowed.
+///
+/// # Errors
+///
+/// Those of the system calls; what had been set before stays.
+pub fn serve_in_time() -> io::Result<()> {
+    rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
+    if std::thread::available_parallelism()?.get() > 1 {
+        // SAFETY: `sched_param` consists of integers, for which zero is valid.
+        let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
+        parameters.sched_priority = 1;
+        // SAFETY: 0 is the calling thread, and `parameters` is valid for reading.
+        if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } == 0 {
+            return Ok(());
+        }
+    }
+    for nice in [PRIORITY, 0] {
+        // SAFETY: `sched_attr` consists of integers, for which zero is valid.
+        let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+        attributes.size = size_of::<libc::sched_attr>() as u32;
+        attributes.sched_policy = libc::SCHED_OTHER as u32;
+        attributes.sched_nice = nice;
+        attributes.sched_runtime = SLICE_NS;
+        let attributes = &raw const attributes;
+        // SAFETY: 0 is the calling thread, and `attributes` is valid for reading and has its size in
+        // it.
+        if unsafe { libc::syscall(libc::SYS_sched_setattr, 0, attributes, 0) } == 0 {
+            return Ok(());
+        }
+    }
+    Err(io::Error::last_os_error())
+}
+
+fn retry(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result.map_err(io::Error::from),
+        }
+    }
+}
+
+/// Opens a TUN device and creates its interface, which is down and has no address. Allocates
+/// nothing, so that a forked child may call it.
+pub(crate) fn open_device(name: &str) -> io::Result<File> {
+    let mut request = interface_request(name)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")?;
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL) as i16;
+    ioctl(&file, libc::TUNSETIFF, &mut request)?;
+    Ok(file)
+}
+
+/// Turns on an interface of the calling thread's namespace.
+pub(crate) fn bring_up(name: &str) -> io::Result<()> {
+    let control = control_socket(libc::AF_INET)?;
+    let mut request = interface_request(name)?;
+    ioctl(&control, libc::SIOCGIFFLAGS, &mut request)
+        .and_then(|()| {
+            // SAFETY: SIOCGIFFLAGS has just filled in this field of the union.
+            let flags = unsafe { request.ifr_ifru.ifru_flags };
+            request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as i16;
+            ioctl(&control, libc::SIOCSIFFLAGS, &mut request)
+        })
+        .map_err(|error| context(&format!("turning on {name}"), error))
+}
+
+/// Sets the length of an interface's transmit queue, by netlink: the ioctl for it is refused inside
+/// user namespaces.
+fn set_queue_length(index: i32, packets: u32) -> io::Result<()> {
+    let mut message = Vec::with_capacity(40);
+    // Header: length, type, flags, sequence number and port (unused here).
+    message.extend(40_u32.to_ne_bytes());
+    message.extend(libc::RTM_SETLINK.to_ne_bytes());
+    message.extend(((libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16).to_ne_bytes());
+    message.extend([0; 8]);
+    // Interface: any family and type, its index, no change of flags.
+    message.extend([0; 4]);
+    message.extend(index.to_ne_bytes());
+    message.extend([0; 8]);
+    // Attribute: length, type, value.
+    message.extend(8_u16.to_ne_bytes());
+    message.extend(libc::IFLA_TXQLEN.to_ne_bytes());
+    message.extend(packets.to_ne_bytes());
+
+    // Protocol `None` is 0, NETLINK_ROUTE.
+    let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    rustix::net::send(&socket, &message, SendFlags::empty())?;
+    // The answer: a header of 16 bytes, then an error number, negative, or 0.
+    let mut answer = [0; 128];
+    let (length, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::empty())?;
+    match answer[..length]
+        .get(16..)
+        .and_then(|rest| rest.first_chunk::<4>())
+    {
+        Some([0, 0, 0, 0]) => Ok(()),
+        Some(error) => Err(io::Error::from_raw_os_error(
+            i32::from_ne_bytes(*error).wrapping_neg(),
+        )),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
+    let mut request = interface_request(name)?;
+    match address {
+        IpAddr::V4(address) if prefix <= 32 => {
+            let control = control_socket(libc::AF_INET)?;
+            request.ifr_ifru.ifru_addr = ipv4_sockaddr(address);
+            ioctl(&control, libc::SIOCSIFADDR, &mut request)?;
+            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+            request.ifr_ifru.ifru_netmask = ipv4_sockaddr(Ipv4Addr::from_bits(mask));
+            ioctl(&control, libc::SIOCSIFNETMASK, &mut request)
+        }
+        IpAddr::V6(address) if prefix <= 128 => {
+            let control = control_socket(libc::AF_INET6)?;
+            ioctl(&control, libc::SIOCGIFINDEX, &mut request)?;
+            let request = libc::in6_ifreq {
+                ifr6_addr: libc::in6_addr {
+                    s6_addr: address.octets(),
+                },
+                ifr6_prefixlen: u32::from(prefix),
+                // SAFETY: SIOCGIFINDEX has just filled in this field of the union.
+                ifr6_ifindex: unsafe { request.ifr_ifru.ifru_ifindex },
+            };
+            // SAFETY: on an IPv6 socket this request reads an `in6_ifreq`.
+            let result = unsafe {
+                libc::ioctl(
+                    control.as_raw_fd(),
+                    libc::SIOCSIFADDR,
+                    std::ptr::from_ref(&request),
+                )
+            };
+            if result < 0 {
+                Err(io::Error::last_os_error())
+            } else {
+                Ok(())
+            }
+        }
+        _ => Err(invalid("prefix too long")),
+    }
+}
+
+fn ipv4_sockaddr(address: Ipv4Addr) -> libc::sockaddr {
+    let mut sockaddr = libc::sockaddr {
+        sa_family: libc::AF_INET as _,
+        sa_data: [0; 14],
+    };
+    // In a sockaddr_in the address follows the family (not counted here) and a port of two bytes.
+    for (byte, octet) in sockaddr.sa_data[2..6].iter_mut().zip(address.octets()) {
+        *byte = octet as libc::c_char;
+    }
+    sockaddr
+}
+
+/// A request about an interface, with nothing but its name filled in.
+fn interface_request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: `ifreq` consists of integers and of a union of integers and pointers, for which zero
+    // bytes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    if name.is_empty() || name.len() >= request.ifr_name.len() {
+        return Err(Errno::INVAL.into());
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    Ok(request)
+}
+
+/// A socket to configure interfaces of the calling thread's namespace.
+fn control_socket(family: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: `socket` takes no pointers.
+    let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `socket` has just returned this descriptor, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// One of the requests that take an `ifreq`.
+fn ioctl(fd: &impl AsFd, number: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: `request` is valid for reading and writing, and every request of this module that is
+    // made through this function takes an `ifreq`.
+    let result = unsafe { libc::ioctl(fd, number, std::ptr::from_mut(request)) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
