@@ -1,8 +1,8 @@
 //! The control plane: authenticates the two ends, agrees on keys and exchanges parameters, over
 //! QUIC (`docs/protocol.md` §1 and §2).
 //!
-//! QUIC is quinn-proto's; none of its types leave this module. Nothing here reads a clock or a
-//! socket. See [`Control`] for how to drive it.
+//! QUIC is quinn-proto's; none of its types leave this module. Nothing here reads a socket or a
+//! clock, but for the age of Retry tokens. See [`Control`] for how to drive it.
 
 mod params;
 mod repeat;
@@ -358,14 +358,17 @@ impl Control {
             *buf = response;
             return Some(transmit);
         }
-        while let Some((id, copy)) = self.copies.pop_due(now) {
-            let Some(session) = self.session(id) else {
+        while let Some(copy) = self.copies.pop_due(now) {
+            let Some(session) = self.session(copy.id) else {
                 continue;
             };
-            if session.may_send(copy.len()) {
+            if session.stage() != copy.stage {
+                continue;
+            }
+            if session.may_send(copy.datagram.len()) {
                 let transmit = session.transmit();
                 self.stats.repeated_datagrams += 1;
-                buf.extend_from_slice(&copy);
+                buf.extend_from_slice(&copy.datagram);
                 return Some(transmit);
             }
             self.stats.withheld_datagrams += 1;
@@ -387,7 +390,7 @@ impl Control {
                 continue;
             }
             if session.repeats(buf) {
-                self.copies.make(now, session.id, buf);
+                self.copies.make(now, session.id, session.stage(), buf);
             }
             return Some(session.transmit());
         }

@@ -94,7 +94,6 @@ struct Net {
     echo: Option<Duration>,
     in_flight: BTreeMap<(Instant, u64), (SocketAddr, SocketAddr, Vec<u8>)>,
     sent: u64,
-    log: Vec<String>,
     ends: [End; 2],
 }
 
@@ -110,7 +109,6 @@ impl Net {
             echo: None,
             in_flight: BTreeMap::new(),
             sent: 0,
-            log: vec![],
             ends: [End::new(CLIENT, client), End::new(SERVER, server)],
         }
     }
@@ -151,10 +149,10 @@ impl Net {
                 assert!(buf[0] & 0xc0 != 0x80, "looks like the data plane");
                 end.datagrams_sent += 1;
                 end.bytes_sent += buf.len() as u64;
-                self.log.push(format!("{:?} {} len {} first {:02x}", self.now-self.start, end.address.ip(), buf.len(), buf[0]));
                 for delay in std::iter::once(ms(0)).chain(self.echo) {
                     if !self.rng.chance(self.loss) {
-                        self.sent += 1; self.log.last_mut().unwrap().push_str(" ok");
+                        self.sent += 1;
+
                         self.in_flight.insert(
                             (self.now + self.one_way + delay, self.sent),
                             (end.address, transmit.remote, buf.clone()),
@@ -225,7 +223,7 @@ impl Net {
 fn both_ends_get_the_same_keys_and_each_other_parameters() {
     let identity = Identity::generate();
     let mut net = Net::pair(&identity);
-    net.connect(&ticket_of(&identity), Service::PERF);
+    let connected = net.connect(&ticket_of(&identity), Service::PERF);
     net.run(ms(1000));
 
     let [client, server] = &mut net.ends;
@@ -238,23 +236,26 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
     let Some((
         at_client,
         Event::Established {
+            id,
             remote,
+            local_ip: None,
             local_cid: client_cid,
             peer: server_params,
             secret: client_secret,
             direction: Direction::ClientToServer,
             rtt,
-            ..
         },
     )) = client.events.pop()
     else {
         panic!("checked above");
     };
     // One round trip, then half of another.
+    assert_eq!(id, connected);
     assert_eq!((remote, at_client, rtt), (SERVER, ms(10), ms(10)));
     let Some((
         at_server,
         Event::Established {
+            id: accepted,
             remote,
             local_cid: server_cid,
             peer: client_params,
@@ -268,10 +269,18 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
         panic!("checked above");
     };
     assert_eq!((remote, at_server, rtt), (CLIENT, ms(15), ms(10)));
-    let Some((_, Event::Pending { local_cid, .. })) = server.events.pop() else {
+    let Some((
+        _,
+        Event::Pending {
+            id,
+            remote,
+            local_cid,
+        },
+    )) = server.events.pop()
+    else {
         panic!("checked above");
     };
-    assert_eq!(local_cid, server_cid);
+    assert_eq!((id, remote, local_cid), (accepted, CLIENT, server_cid));
     assert_eq!(server_params.cid, server_cid);
     assert_eq!(client_params.cid, client_cid);
     assert_eq!(client_params.receive_window, 1 << 20);
@@ -298,8 +307,9 @@ fn a_handshake_is_short() {
 fn a_wrong_pin_is_an_authentication_failure() {
     let (identity, other) = (Identity::generate(), Identity::generate());
     let mut net = Net::pair(&identity);
-    net.connect(&ticket_of(&other), Service::PERF);
+    let connected = net.connect(&ticket_of(&other), Service::PERF);
     net.run(ms(2000));
+    assert!(matches!(net.client().events[..], [(_, Event::Failed { id, .. })] if id == connected));
     let Some(Failure::Authentication(message)) = net.client().failure() else {
         panic!("{:?}", net.client().events);
     };
@@ -383,6 +393,9 @@ fn closing_reaches_the_other_end_under_loss() {
         net.rng = Rng(seed);
         let id = net.connect(&ticket_of(&identity), Service::PERF);
         net.run(ms(1000));
+        let Some((_, Event::Established { id: accepted, .. })) = net.server().events.pop() else {
+            panic!("{:?}", net.server().events);
+        };
         net.loss = 0.3;
         let now = net.now;
         net.client().control.close(
@@ -395,11 +408,11 @@ fn closing_reaches_the_other_end_under_loss() {
         assert!(net.client().control.sessions.is_empty());
         assert_eq!(net.client().events.len(), 1, "no event for one's own close");
         reached += usize::from(net.server().events.iter().any(|(_, event)| {
-            matches!(event, Event::Closed { code: CODE_CANCELLED, reason, .. }
-                if reason == "stopped by [31mthe user")
+            matches!(event, Event::Closed { id, code: CODE_CANCELLED, reason }
+                if *id == accepted && reason == "stopped by [31mthe user")
         }));
     }
-    // Three copies: 97.3 % expected.
+    // Three sendings within 15 ms: at least 97.3 % expected.
     assert!(reached >= 93, "{reached} of 100");
 }
 
