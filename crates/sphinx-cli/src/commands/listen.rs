@@ -51,7 +51,7 @@ pub(super) fn bind(
         true => advertised(server.local_addr()),
         false => args.advertise.clone(),
     };
-    let ticket = server.ticket(&hosts);
+    let ticket = server.ticket(&hosts)?;
     match &args.ticket_file {
         Some(path) => announce_file(path, &ticket, context, peer_command)?,
         None => announce_text(&ticket, context, peer_command),
