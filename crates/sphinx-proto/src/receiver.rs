@@ -1,6 +1,7 @@
 //! The receiving half: blocks, rank, and what feedback says.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker};
 
@@ -8,8 +9,8 @@ use crate::Nanos;
 use crate::ranges::RangeSet;
 use crate::session::{PacketMeta, Placement, Slot, block_cost};
 use crate::wire::{
-    Blocks, Frame, Header, MAX_BLOCK_RANGES, MAX_BLOCK_SYMBOLS, MAX_DEFICITS, MAX_SACK_RANGES,
-    MAX_SYMBOL_LEN, Sack,
+    BLOCKS_AHEAD_MAX, Blocks, Frame, Header, MAX_BLOCK_SYMBOLS, MAX_SACK_RANGES, MAX_SYMBOL_LEN,
+    Sack, expand_packet_number, varint_len,
 };
 
 /// Streams that a peer may ever send on.
@@ -19,6 +20,22 @@ const PACKETS_PER_SACK: u32 = 64;
 /// Bounds of the time that packets wait for a SACK.
 const SACK_DELAY_MIN: Nanos = 250_000;
 const SACK_DELAY_MAX: Nanos = 10_000_000;
+/// SACKs never follow each other more closely, whatever asks for them.
+const SACK_INTERVAL_MIN: Nanos = 250_000;
+/// What one SACK says, the following ones say again: so many in a row must be lost before packets
+/// that arrived count as lost, or before a complete block is not known to be complete.
+const SACK_REPEATS: usize = 8;
+const BLOCKS_REPEATS: u8 = 3;
+/// Packet-number ranges that a SACK has room for on top of these repetitions; they report packets
+/// that were much delayed.
+const SACK_RANGES_MIN: usize = 32;
+/// Entries of a BLOCKS frame, and the bytes that it then has at most: no block is further than
+/// [`BLOCKS_AHEAD_MAX`] from the base, so that all numbers take two bytes.
+const COMPLETE_MAX: usize = 64;
+const DEFICITS_MAX: usize = 32;
+const BLOCKS_FRAME_MAX: usize = 16 + 4 * (COMPLETE_MAX + DEFICITS_MAX);
+/// Bytes of a SACK without its further ranges, at most.
+const SACK_FRAME_MIN: usize = 1 + 9 * 8;
 
 #[derive(Debug)]
 struct RxBlock {
@@ -26,9 +43,17 @@ struct RxBlock {
     n: u16,
     symbol_len: u16,
     tracker: Tracker,
-    /// Whether a repair symbol was kept: then the block goes through the decoder, even if the
-    /// last symbol to arrive was a source symbol.
-    has_repairs: bool,
+    /// Repair symbols kept. With one the block goes through the decoder, even if the last symbol
+    /// to arrive was a source symbol.
+    repairs: u16,
+}
+
+impl RxBlock {
+    /// Memory of the tracker for one kept repair, at most: a row of coefficients, or the numbers of
+    /// its symbols.
+    fn row_bytes(&self) -> u64 {
+        2 * u64::from(self.n) + 16
+    }
 }
 
 #[derive(Debug, Default)]
@@ -39,8 +64,24 @@ struct RxStream {
     open: BTreeMap<u64, RxBlock>,
     /// Highest block of which a symbol arrived, plus one.
     seen: u64,
-    /// Something changed since the last BLOCKS frame.
-    dirty: bool,
+    /// SACKs that will have a BLOCKS frame even if nothing is open.
+    news: u8,
+}
+
+impl RxStream {
+    /// The block has all it needs.
+    fn complete(&mut self, id: u64) {
+        self.open.remove(&id);
+        self.complete.insert_one(id);
+        let lowest = self.complete.iter().next();
+        if let Some((low, high)) = lowest
+            && low <= self.base
+        {
+            self.base = high + 1;
+            self.complete.remove_below(self.base);
+        }
+        self.news = BLOCKS_REPEATS;
+    }
 }
 
 pub(crate) struct Receiver {
@@ -55,6 +96,11 @@ pub(crate) struct Receiver {
     sack_sequence: u64,
     unacked: u32,
     sack_at: Option<Nanos>,
+    last_sack: Option<Nanos>,
+    /// Largest packets of the last [`SACK_REPEATS`] SACKs, oldest first.
+    told: VecDeque<u64>,
+    /// The stream whose turn it is in the next BLOCKS frame.
+    feedback_turn: u16,
     last_eliciting: Nanos,
     /// The last packet carried the last-of-flight mark: even the newest block's deficit counts.
     flight_over: bool,
@@ -62,6 +108,10 @@ pub(crate) struct Receiver {
     /// Costs of all blocks opened here, and of those the application has taken.
     opened_cost: u64,
     released_cost: u64,
+    /// Credit in the last SACK.
+    credit_told: u64,
+    /// Memory of all trackers for kept repairs.
+    rows_bytes: u64,
     /// Costs by slot; `None` when the slot is free.
     slots: Vec<Option<u64>>,
     free_slots: Vec<Slot>,
@@ -93,11 +143,16 @@ impl Receiver {
             sack_sequence: 0,
             unacked: 0,
             sack_at: None,
+            last_sack: None,
+            told: VecDeque::new(),
+            feedback_turn: 0,
             last_eliciting: 0,
             flight_over: false,
             window,
             opened_cost: 0,
             released_cost: 0,
+            credit_told: window,
+            rows_bytes: 0,
             slots: Vec::new(),
             free_slots: Vec::new(),
             symbols_redundant: 0,
@@ -145,6 +200,9 @@ impl Receiver {
     }
 
     fn want_sack(&mut self, at: Nanos) {
+        let at = self
+            .last_sack
+            .map_or(at, |last| at.max(last + SACK_INTERVAL_MIN));
         self.sack_at = Some(self.sack_at.map_or(at, |earlier| earlier.min(at)));
     }
 
@@ -157,59 +215,50 @@ impl Receiver {
     ) -> (Placement, Progress) {
         let refused = (Placement::Discard, Progress::None);
         let (n, stream_id) = (header.n, header.stream);
-        let known_stream = self.streams.contains_key(&stream_id);
-        if stream_id & 1 != self.peer_parity
-            || symbol_len == 0
-            || symbol_len > MAX_SYMBOL_LEN
-            || n == 0
-            || n > MAX_BLOCK_SYMBOLS
-            || (!known_stream && self.streams.len() >= STREAMS_MAX)
-        {
+        let is_possible = stream_id & 1 == self.peer_parity
+            && (1..=MAX_SYMBOL_LEN).contains(&symbol_len)
+            && (1..=MAX_BLOCK_SYMBOLS).contains(&n)
+            && (self.streams.contains_key(&stream_id) || self.streams.len() < STREAMS_MAX);
+        if !is_possible {
             self.packets_refused += 1;
             return refused;
         }
         let symbol_len = symbol_len as u16;
         let stream = self.streams.entry(stream_id).or_default();
-        let id = crate::wire::expand_packet_number(header.block, stream.base);
+        let id = expand_packet_number(header.block, stream.base);
         if id < stream.base || stream.complete.contains(id) {
             self.symbols_redundant += 1;
             // The peer has not heard that the block is complete.
-            stream.dirty = true;
+            stream.news = BLOCKS_REPEATS;
             return refused;
         }
-        if !stream.open.contains_key(&id) {
-            let cost = block_cost(n, symbol_len);
-            let over = self.opened_cost + cost > self.released_cost + self.window;
-            let Ok(tracker) = Tracker::new(usize::from(n)) else {
-                return refused;
-            };
-            if over {
-                self.packets_refused += 1;
-                return refused;
-            }
-            self.opened_cost += cost;
-            let slot = match self.free_slots.pop() {
-                Some(slot) => slot,
-                None => {
+        let block = match stream.open.entry(id) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let cost = block_cost(n, symbol_len);
+                let over = self.opened_cost + cost > self.released_cost + self.window;
+                let tracker = Tracker::new(usize::from(n));
+                let (false, true, Ok(tracker)) =
+                    (over, id < stream.base + BLOCKS_AHEAD_MAX, tracker)
+                else {
+                    self.packets_refused += 1;
+                    return refused;
+                };
+                self.opened_cost += cost;
+                stream.seen = stream.seen.max(id + 1);
+                let slot = self.free_slots.pop().unwrap_or_else(|| {
                     self.slots.push(None);
                     Slot(self.slots.len() as u32 - 1)
-                }
-            };
-            self.slots[slot.0 as usize] = Some(cost);
-            stream.open.insert(
-                id,
-                RxBlock {
+                });
+                self.slots[slot.0 as usize] = Some(cost);
+                entry.insert(RxBlock {
                     slot,
                     n,
                     symbol_len,
                     tracker,
-                    has_repairs: false,
-                },
-            );
-            stream.seen = stream.seen.max(id + 1);
-        }
-        let Some(block) = stream.open.get_mut(&id) else {
-            return refused;
+                    repairs: 0,
+                })
+            }
         };
         if block.n != n || block.symbol_len != symbol_len {
             self.packets_refused += 1;
@@ -217,29 +266,32 @@ impl Receiver {
         }
         let slot = block.slot;
         let (added, placement) = if header.code == CodeId::SOURCE {
-            let index = header.row;
-            let added = block.tracker.add_source(index as usize);
-            (
-                added,
-                Placement::Source {
-                    slot,
-                    n,
-                    symbol_len,
-                    index: index as u16,
-                },
-            )
+            let placement = Placement::Source {
+                slot,
+                n,
+                symbol_len,
+                index: header.row as u16,
+            };
+            (block.tracker.add_source(header.row as usize), placement)
+        } else if block.repairs >= n || self.rows_bytes + block.row_bytes() > self.window {
+            (Added::Invalid, Placement::Discard)
         } else {
             match (CodeId::from_wire(header.code), Row::new(header.row)) {
-                (Some(code), Some(row)) => (
-                    block.tracker.add_repair(&mut self.rows, code, row),
-                    Placement::Repair {
+                (Some(code), Some(row)) => {
+                    let placement = Placement::Repair {
                         slot,
                         n,
                         symbol_len,
                         code,
                         row,
-                    },
-                ),
+                    };
+                    let added = block.tracker.add_repair(&mut self.rows, code, row);
+                    if added == Added::Innovative {
+                        block.repairs += 1;
+                        self.rows_bytes += block.row_bytes();
+                    }
+                    (added, placement)
+                }
                 _ => (Added::Invalid, Placement::Discard),
             }
         };
@@ -252,12 +304,13 @@ impl Receiver {
                 self.symbols_redundant += 1;
                 return refused;
             }
-            Added::Innovative => block.has_repairs |= header.code != CodeId::SOURCE,
+            Added::Innovative => {}
         }
         if !block.tracker.is_decodable() {
             return (placement, Progress::None);
         }
-        let progress = if block.has_repairs {
+        self.rows_bytes -= u64::from(block.repairs) * block.row_bytes();
+        let progress = if block.repairs > 0 {
             Progress::Decodable {
                 stream: stream_id,
                 block: id,
@@ -270,33 +323,30 @@ impl Receiver {
                 slot,
             }
         };
-        stream.open.remove(&id);
-        stream.complete.insert_one(id);
-        let lowest = stream.complete.iter().next();
-        if let Some((low, high)) = lowest
-            && low <= stream.base
-        {
-            stream.base = high + 1;
-            stream.complete.remove_below(stream.base);
-        }
-        stream.dirty = true;
+        stream.complete(id);
         self.want_sack(now);
         (placement, progress)
     }
 
-    /// The application has taken a complete block: its memory is free again.
-    pub(crate) fn release(&mut self, now: Nanos, slot: Slot) {
-        if let Some(cost) = self.slots.get_mut(slot.0 as usize).and_then(Option::take) {
-            self.free_slots.push(slot);
-            let held_before = self.opened_cost - self.released_cost;
-            self.released_cost += cost;
-            // A sender that had run into the window must hear of the new room at once.
-            if held_before > self.window / 2
-                && self.opened_cost - self.released_cost <= self.window / 2
-            {
-                self.want_sack(now);
-            }
+    /// The application has taken a complete block: its memory is free again. Whether the sender must
+    /// be sure to hear of it, since it may be waiting for nothing else.
+    pub(crate) fn release(&mut self, now: Nanos, slot: Slot) -> bool {
+        let Some(cost) = self.slots.get_mut(slot.0 as usize).and_then(Option::take) else {
+            return false;
+        };
+        self.free_slots.push(slot);
+        self.released_cost += cost;
+        let untold = self.credit() - self.credit_told;
+        let left = self.credit_told.saturating_sub(self.opened_cost);
+        let urgent = left < self.window / 2 && untold >= self.window / 4;
+        if urgent {
+            self.want_sack(now);
         }
+        urgent
+    }
+
+    fn credit(&self) -> u64 {
+        self.released_cost + self.window
     }
 
     // ---- feedback ---------------------------------------------------------------------------
@@ -310,34 +360,72 @@ impl Receiver {
     ///
     /// Block-SACKs come first: the sender then does not compensate losses in blocks that are complete.
     pub(crate) fn write_feedback(&mut self, now: Nanos, room: usize, out: &mut Vec<u8>) {
-        let Some((_, received_at)) = self.largest else {
+        let Some((largest, received_at)) = self.largest else {
             return;
         };
+        let end = out.len() + room;
         self.sack_at = None;
+        self.last_sack = Some(now);
         self.unacked = 0;
-        let limit = out.len() + room / 2;
-        for (&id, stream) in &mut self.streams {
-            if out.len() >= limit {
-                break;
-            }
-            if stream.dirty || !stream.open.is_empty() {
-                stream.dirty = false;
-                Frame::Blocks(blocks_frame(id, stream, self.flight_over)).encode(out);
-            }
-        }
-        let largest_first = self.received.iter().rev();
-        let mut sack = Sack {
+        self.credit_told = self.credit();
+        self.write_blocks(out.len() + room / 2, out);
+        let sack = Sack {
             sequence: self.sack_sequence,
             delay_us: now.saturating_sub(received_at) / 1000,
             time_us: received_at / 1000,
             ect: self.ect,
             ce: self.ce,
-            credit: self.released_cost + self.window,
-            ranges: largest_first.take(room / 16).collect(),
+            credit: self.credit(),
+            ranges: self.sack_ranges(end.saturating_sub(out.len() + SACK_FRAME_MIN)),
         };
-        sack.ranges.truncate(MAX_SACK_RANGES);
         self.sack_sequence += 1;
+        if self.told.len() == SACK_REPEATS {
+            self.told.pop_front();
+        }
+        self.told.push_back(largest);
         Frame::Sack(sack).encode(out);
+    }
+
+    /// Frames of streams with news, in turn, while they fit before `limit`; one in any case.
+    fn write_blocks(&mut self, limit: usize, out: &mut Vec<u8>) {
+        let (turn, start) = (self.feedback_turn, out.len());
+        for pass in [true, false] {
+            let streams = self.streams.iter_mut();
+            for (&id, stream) in streams.filter(|(id, _)| (**id >= turn) == pass) {
+                if stream.news == 0 && stream.open.is_empty() {
+                    continue;
+                }
+                if out.len() > start && out.len() + BLOCKS_FRAME_MAX > limit {
+                    return;
+                }
+                stream.news = stream.news.saturating_sub(1);
+                Frame::Blocks(blocks_frame(id, stream, self.flight_over)).encode(out);
+                self.feedback_turn = id.wrapping_add(1);
+            }
+        }
+    }
+
+    /// The largest packet numbers: what arrived since the last few SACKs, in at most `room` bytes.
+    fn sack_ranges(&self, room: usize) -> Vec<(u64, u64)> {
+        let floor = match self.told.front() {
+            Some(oldest) if self.told.len() == SACK_REPEATS => *oldest,
+            _ => 0,
+        };
+        let mut ranges = Vec::new();
+        let mut room_left = room;
+        let mut below = None;
+        for (low, high) in self.received.iter().rev() {
+            let gap = below.map_or(0, |below: u64| below - high - 2);
+            let size = varint_len(gap) + varint_len(high - low);
+            let enough = high < floor && ranges.len() >= SACK_RANGES_MIN;
+            if !ranges.is_empty() && (enough || size > room_left) {
+                break;
+            }
+            room_left = room_left.saturating_sub(size);
+            ranges.push((low, high));
+            below = Some(low);
+        }
+        ranges
     }
 }
 
@@ -352,15 +440,11 @@ fn blocks_frame(id: u16, stream: &RxStream, flight_over: bool) -> Blocks {
     Blocks {
         stream: id,
         base: stream.base,
-        complete: stream
-            .complete
-            .iter()
-            .take(MAX_BLOCK_RANGES.min(64))
-            .collect(),
+        complete: stream.complete.iter().take(COMPLETE_MAX).collect(),
         deficits: stream
             .open
             .range(..passed)
-            .take(MAX_DEFICITS.min(32))
+            .take(DEFICITS_MAX)
             .map(|(id, block)| (*id, block.tracker.deficit() as u32))
             .collect(),
     }

@@ -11,7 +11,7 @@ use crate::ranges::RangeSet;
 use crate::rtt::Rtt;
 use crate::selector::{self, EPSILON, EPSILON_REACTIVE, flight_repair};
 use crate::session::{Profile, Slot, block_cost};
-use crate::wire::{Blocks, Sack};
+use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, Sack};
 
 /// Later packets acknowledged before one counts as lost, until reordering is seen (RFC 9002).
 const PACKET_THRESHOLD: u64 = 3;
@@ -265,6 +265,11 @@ impl Sender {
     /// Whether the peer's credit allows another block.
     pub(crate) fn has_credit(&self, cost: u64) -> bool {
         self.opened_cost + cost <= self.credit
+    }
+
+    /// Whether another block keeps within [`BLOCKS_AHEAD_MAX`].
+    pub(crate) fn has_room(&self) -> bool {
+        (self.blocks.len() as u64) < BLOCKS_AHEAD_MAX
     }
 
     /// Bytes of source symbols handed over and not sent.

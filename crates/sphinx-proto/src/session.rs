@@ -30,6 +30,8 @@ const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
 const BLOCK_TIME: Nanos = 10 * MS;
 /// … within these bounds.
 const BLOCK_SYMBOLS: (u64, u64) = (32, 256);
+/// Full blocks that fit a window at least.
+const BLOCKS_PER_WINDOW: u64 = 8;
 /// Smallest send window.
 const SEND_WINDOW_MIN: u64 = 512 * 1024;
 /// Source data handed over ahead of sending: what the link carries in this time, at least 64 KiB.
@@ -373,10 +375,14 @@ impl Session {
     pub fn block_shape(&self) -> (u16, u16) {
         let symbol_len = self.mtu.current() - OVERHEAD as u16;
         let per_block = bytes_in(self.sender.cc.pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
-        (
-            per_block.clamp(BLOCK_SYMBOLS.0, BLOCK_SYMBOLS.1) as u16,
-            symbol_len,
-        )
+        // Small windows hold several blocks, so that one can be sent while another is repaired.
+        let window = self.config.peer_window.min(self.config.send_window);
+        let most = (window / BLOCKS_PER_WINDOW).saturating_sub(BLOCK_OVERHEAD);
+        let n = per_block
+            .clamp(BLOCK_SYMBOLS.0, BLOCK_SYMBOLS.1)
+            .min(most / u64::from(symbol_len))
+            .max(1);
+        (n as u16, symbol_len)
     }
 
     /// Whether a block may be handed over now: window, credit and the amount of unsent data allow it.
@@ -385,6 +391,7 @@ impl Session {
         let ahead = bytes_in(self.sender.cc.pacing_rate(), UNSENT_TIME).max(UNSENT_MIN);
         matches!(self.life, Life::Open)
             && self.sender.has_credit(cost)
+            && self.sender.has_room()
             && self.sender.unsent_bytes() < ahead
             && (self.sender.open_cost() == 0
                 || self.sender.open_cost() + cost <= self.send_window())
@@ -474,10 +481,8 @@ impl Session {
             return None;
         }
         let mut body = Vec::new();
-        if sack_due {
-            let room = usize::from(self.mtu.current()) - OVERHEAD - 16;
-            self.receiver.write_feedback(now, room, &mut body);
-        }
+        let room = usize::from(self.mtu.current()) - OVERHEAD - 16;
+        self.receiver.write_feedback(now, room, &mut body);
         if let Some(data) = self.path_response.take() {
             Frame::PathResponse(data).encode(&mut body);
         }
@@ -505,7 +510,9 @@ impl Session {
                 Frame::Ping.encode(&mut body);
                 return Some(self.control(now, body, true));
             }
-            if !self.app_limited_told && !self.backlog {
+            let (n, symbol_len) = self.block_shape();
+            let starved = !self.backlog || !self.can_submit(n, symbol_len);
+            if starved && !self.app_limited_told {
                 self.app_limited_told = true;
                 self.sender.cc.on_app_limited(now);
             }
@@ -729,7 +736,8 @@ impl Session {
 
     /// The application has taken a received block's data.
     pub fn release(&mut self, now: Nanos, slot: Slot) {
-        self.receiver.release(now, slot);
+        // The PING makes the news of more room reliable.
+        self.ping |= self.receiver.release(now, slot);
     }
 
     /// Work to do on payload.

@@ -10,6 +10,8 @@ pub const TAG_LEN: usize = 16;
 pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
 /// Most source symbols in one block.
 pub const MAX_BLOCK_SYMBOLS: u16 = 1024;
+/// Blocks of a stream from its first incomplete one on that may be open or complete.
+pub const BLOCKS_AHEAD_MAX: u64 = 1 << 14;
 /// Largest symbol in bytes.
 pub const MAX_SYMBOL_LEN: usize = 9000;
 

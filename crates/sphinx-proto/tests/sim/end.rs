@@ -76,15 +76,6 @@ pub(crate) enum Reader {
     Slow(u64),
 }
 
-/// A message that has arrived whole.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Message {
-    pub(crate) stream: u16,
-    /// Offset of its first byte in the stream.
-    pub(crate) offset: u64,
-    pub(crate) complete_at: Nanos,
-}
-
 #[derive(Debug, Default)]
 struct TxStream {
     /// Messages not wholly cut into blocks: bytes left, end of stream.
@@ -120,6 +111,8 @@ pub(crate) struct Plan {
     /// Decoding takes up to this long.
     pub(crate) job_delay_max: Nanos,
     pub(crate) ecn: bool,
+    /// Symbols and symbol size of full blocks, instead of what the session proposes.
+    pub(crate) shape: Option<(u16, u16)>,
 }
 
 impl Default for Plan {
@@ -129,6 +122,7 @@ impl Default for Plan {
             reader: Reader::AnyOrder,
             job_delay_max: 0,
             ecn: false,
+            shape: None,
         }
     }
 }
@@ -229,9 +223,20 @@ impl End {
         self.rx.get(&stream).is_some_and(|rx| rx.ended)
     }
 
-    /// Memory of blocks received and not taken, as the window counts it.
-    pub(crate) fn rx_held(&self) -> u64 {
-        self.rx_held
+    /// Bytes cut into blocks so far.
+    pub(crate) fn bytes_written(&self) -> u64 {
+        self.tx.values().map(|tx| tx.offset).sum()
+    }
+
+    /// Streams that this end sends on.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = u16> + '_ {
+        self.tx.keys().copied()
+    }
+
+    /// Memory of blocks handed over and not delivered, as the window counts it.
+    pub(crate) fn tx_held(&self) -> u64 {
+        let blocks = self.tx_slots.iter().filter(|block| !block.is_empty());
+        blocks.map(|block| block.len() as u64 + 512).sum()
     }
 
     /// Send slots in use.
@@ -281,9 +286,13 @@ impl End {
     /// Cuts what the application has written into blocks, one stream after the other.
     fn slice(&mut self) {
         while let Some(stream) = self.next_stream() {
-            let (n_full, s_full) = self.session.block_shape();
-            let Some(tx) = self.tx.get_mut(&stream) else { break };
-            let Some(&(left, ends)) = tx.messages.front() else { break };
+            let (n_full, s_full) = self.plan.shape.unwrap_or(self.session.block_shape());
+            let Some(tx) = self.tx.get_mut(&stream) else {
+                break;
+            };
+            let Some(&(left, ends)) = tx.messages.front() else {
+                break;
+            };
             let capacity = u64::from(n_full) * u64::from(s_full) - PREAMBLE_LEN as u64;
             let len = left.min(capacity);
             let total = len + PREAMBLE_LEN as u64;
@@ -332,7 +341,8 @@ impl End {
 
     fn seal(&mut self, transmit: Transmit) -> Datagram {
         assert!(
-            self.last_pn.is_none_or(|last| transmit.packet_number > last),
+            self.last_pn
+                .is_none_or(|last| transmit.packet_number > last),
             "packet numbers rise"
         );
         assert_eq!(transmit.header.packet_number, transmit.packet_number as u32);
@@ -379,7 +389,11 @@ impl End {
             return;
         }
         self.largest = self.largest.max(Some(packet_number));
-        while self.seen.first().is_some_and(|pn| pn + REPLAY_WINDOW < expected) {
+        while self
+            .seen
+            .first()
+            .is_some_and(|pn| pn + REPLAY_WINDOW < expected)
+        {
             self.seen.pop_first();
         }
         let meta = PacketMeta {
@@ -403,16 +417,30 @@ impl End {
     fn place(&mut self, placement: Placement, symbol: &[u8]) {
         match placement {
             Placement::Discard => {}
-            Placement::Source { slot, n, symbol_len, index } => {
+            Placement::Source {
+                slot,
+                n,
+                symbol_len,
+                index,
+            } => {
                 let rx = self.rx_slot(slot, n, symbol_len);
                 let at = usize::from(index) * symbol.len();
                 rx.source[at..at + symbol.len()].copy_from_slice(symbol);
                 bits::insert(&mut rx.have, usize::from(index));
             }
-            Placement::Repair { slot, n, symbol_len, code, row } => {
+            Placement::Repair {
+                slot,
+                n,
+                symbol_len,
+                code,
+                row,
+            } => {
                 let rx = self.rx_slot(slot, n, symbol_len);
                 rx.repairs.push((code, row, symbol.to_vec()));
-                assert!(rx.repairs.len() <= rx.n, "no more repairs than symbols are kept");
+                assert!(
+                    rx.repairs.len() <= rx.n,
+                    "no more repairs than symbols are kept"
+                );
             }
         }
     }
@@ -435,7 +463,10 @@ impl End {
             };
             self.rx_held += cost;
             self.rx_held_max = self.rx_held_max.max(self.rx_held);
-            assert!(self.rx_held <= self.recv_window, "more blocks than the window");
+            assert!(
+                self.rx_held <= self.recv_window,
+                "more blocks than the window"
+            );
         }
         rx
     }
@@ -472,7 +503,11 @@ impl End {
                 self.tx_slots[slot.0 as usize] = Vec::new();
                 self.tx_free.push(slot);
             }
-            Event::BlockComplete { stream, block, slot } => {
+            Event::BlockComplete {
+                stream,
+                block,
+                slot,
+            } => {
                 self.on_block(now, stream, block, slot);
             }
             other => self.events.push((now, other)),
@@ -485,7 +520,11 @@ impl End {
         let preamble = Preamble::decode(source).expect("an honest preamble");
         let (data, padding) = source[PREAMBLE_LEN..].split_at(preamble.len as usize);
         let mut expected = vec![0; data.len()];
-        fill(self.peer_seed ^ u64::from(stream), preamble.offset, &mut expected);
+        fill(
+            self.peer_seed ^ u64::from(stream),
+            preamble.offset,
+            &mut expected,
+        );
         assert!(data == expected, "bytes of stream {stream} block {block}");
         assert!(padding.iter().all(|b| *b == 0));
         self.blocks_received

@@ -9,3 +9,8 @@ mod end;
 mod pair;
 
 mod bulk;
+mod ending;
+mod faults;
+mod table;
+mod windows;
+mod workloads;

@@ -72,6 +72,24 @@ impl Scenario {
         }
     }
 
+    /// Both ends send `len` bytes on a stream of their own.
+    pub(crate) fn both_ways(mut self, len: u64) -> Self {
+        self.server.writes.push(Write {
+            at: 0,
+            stream: 1,
+            len,
+            end_of_stream: true,
+        });
+        self.bulk(len)
+    }
+
+    /// Applies a change to both directions of the link.
+    pub(crate) fn on_links(mut self, change: impl Fn(&mut LinkConfig)) -> Self {
+        change(&mut self.forward);
+        change(&mut self.backward);
+        self
+    }
+
     /// The client sends this many bytes on stream 0.
     pub(crate) fn bulk(mut self, len: u64) -> Self {
         self.client.writes.push(Write {
@@ -134,6 +152,9 @@ impl Scenario {
             queue_samples: 0,
             queue_sum: 0,
             next_queue_sample: 0,
+            trace_ms: std::env::var("SPHINX_SIM_TRACE")
+                .ok()
+                .and_then(|ms| ms.parse().ok()),
         }
     }
 }
@@ -148,6 +169,8 @@ pub(crate) struct Pair {
     queue_samples: u64,
     queue_sum: u64,
     next_queue_sample: Nanos,
+    /// Milliseconds between lines of a trace of the client, from `SPHINX_SIM_TRACE`.
+    trace_ms: Option<u64>,
 }
 
 impl Pair {
@@ -160,7 +183,11 @@ impl Pair {
     }
 
     /// Runs until `done`, or nothing more can happen, or `limit`; whether it was `done`.
-    pub(crate) fn run_until(&mut self, limit: Nanos, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+    pub(crate) fn run_until(
+        &mut self,
+        limit: Nanos,
+        mut done: impl FnMut(&mut Self) -> bool,
+    ) -> bool {
         let mut out = Vec::new();
         let (mut spins, mut spinning_at) = (0, 0);
         loop {
@@ -210,7 +237,35 @@ impl Pair {
             self.next_queue_sample += MS;
             self.queue_samples += 1;
             self.queue_sum += self.links[0].queue_bytes();
+            if self
+                .trace_ms
+                .is_some_and(|ms| self.queue_samples % ms.max(1) == 0)
+            {
+                self.trace();
+            }
         }
+    }
+
+    fn trace(&self) {
+        let (s, link) = (self.client().session.stats(), &self.links[0]);
+        println!(
+            "{:8} ms: {:6.1} Mbit/s, cwnd {:7}, rtt {:6.2} ms, plr {:.3}, sent {} + {} + {}, delivered {}, \
+             queue {:7}, drops {} + {}, redundant {}, spurious {}",
+            self.queue_samples,
+            s.pacing_rate as f64 * 8e-6,
+            s.cwnd,
+            s.rtt as f64 * 1e-6,
+            s.plr,
+            s.source_sent,
+            s.repair_proactive,
+            s.repair_reactive,
+            s.block_bytes_delivered,
+            link.queue_bytes(),
+            link.counters().dropped_queue,
+            link.counters().dropped_policer,
+            self.server().session.stats().symbols_redundant,
+            s.losses_spurious,
+        );
     }
 
     /// Mean bytes waiting in the forward queue.
@@ -218,8 +273,38 @@ impl Pair {
         self.queue_sum / self.queue_samples.max(1)
     }
 
-    /// Runs until both ends know that everything they sent has arrived.
+    /// Runs until both ends know that everything they sent has arrived; whether they do.
     pub(crate) fn run_transfer(&mut self, limit: Nanos) -> bool {
         self.run_until(limit, |pair| pair.ends.iter().all(End::all_delivered))
+    }
+
+    /// Runs a transfer that must arrive within `limit`, and checks what must hold afterwards.
+    pub(crate) fn must_transfer(&mut self, limit: Nanos) {
+        // The peer may still be decoding when this end knows that it has enough.
+        let arrived = |pair: &mut Self| {
+            (0..2).all(|side| pair.ends[side].bytes_written() == pair.ends[1 - side].bytes_received)
+        };
+        if !self.run_transfer(limit) || !self.run_until(limit, arrived) {
+            self.explain("not done");
+        }
+        for (side, end) in self.ends.iter().enumerate() {
+            let peer = &self.ends[1 - side];
+            assert!(end.streams().all(|stream| peer.stream_ended(stream)));
+            let stats = end.session.stats();
+            assert_eq!(stats.ip_bytes_sent, end.ip_bytes_sent);
+            assert_eq!(
+                stats.packets_refused, 0,
+                "an honest peer keeps to the limits"
+            );
+            assert_eq!(end.tx_slots_in_use(), 0);
+            assert!(end.events.is_empty(), "{:?}", end.events);
+        }
+    }
+
+    fn explain(&self, what: &str) {
+        for (end, link) in self.ends.iter().zip(&self.links) {
+            println!("{:?} {:?}", end.session.stats(), link.counters());
+        }
+        panic!("{what} at {} ms", self.now / MS);
     }
 }
