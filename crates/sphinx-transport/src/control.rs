@@ -1,8 +1,8 @@
 //! The control plane: authenticates the two ends, agrees on keys and exchanges parameters, over
 //! QUIC (`docs/protocol.md` §1 and §2).
 //!
-//! QUIC is quinn-proto's; none of its types leave this module. Nothing here reads a clock or a
-//! socket. See [`Control`] for how to drive it.
+//! QUIC is quinn-proto's; none of its types leave this module. Nothing here reads a socket or a
+//! clock, but for the age of Retry tokens. See [`Control`] for how to drive it.
 
 mod params;
 mod repeat;
@@ -30,14 +30,10 @@ pub(crate) use params::{Params, Service};
 use repeat::Copies;
 use session::Session;
 
-/// Close code: everything went well (§2).
-pub(crate) const CODE_CLOSED: u64 = 0;
-/// Close code: the client does not know the ticket's secret.
+/// Close code (§2): the client does not know the ticket's secret.
 pub(crate) const CODE_AUTHENTICATION: u64 = 4;
 /// Close code: the peer breaks the protocol, or the two ends do not fit together.
 pub(crate) const CODE_PROTOCOL: u64 = 5;
-/// Close code: this end was asked to stop.
-pub(crate) const CODE_CANCELLED: u64 = 6;
 
 /// Unfinished handshakes that a server keeps; beyond, the oldest is forgotten.
 const MAX_HANDSHAKES: usize = 1024;
@@ -90,12 +86,11 @@ pub(crate) enum Failure {
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Server only, the first event of a connection: a client may soon send data packets to
-    /// `local_cid`. They are to be held, within limits, until `Established` or the connection's end.
+    /// `local_cid`. They are to be held, within limits, until `Established`, or dropped at `Failed` or
+    /// `Closed`; one of the three always follows.
     Pending {
         /// The connection.
         id: ConnId,
-        /// The client's address, not yet validated.
-        remote: SocketAddr,
         /// What data packets of the session carry.
         local_cid: ConnectionId,
     },
@@ -358,14 +353,17 @@ impl Control {
             *buf = response;
             return Some(transmit);
         }
-        while let Some((id, copy)) = self.copies.pop_due(now) {
-            let Some(session) = self.session(id) else {
+        while let Some(copy) = self.copies.pop_due(now) {
+            let Some(session) = self.session(copy.id) else {
                 continue;
             };
-            if session.may_send(copy.len()) {
+            if session.stage() != copy.stage {
+                continue;
+            }
+            if session.may_send(copy.datagram.len()) {
                 let transmit = session.transmit();
                 self.stats.repeated_datagrams += 1;
-                buf.extend_from_slice(&copy);
+                buf.extend_from_slice(&copy.datagram);
                 return Some(transmit);
             }
             self.stats.withheld_datagrams += 1;
@@ -387,7 +385,7 @@ impl Control {
                 continue;
             }
             if session.repeats(buf) {
-                self.copies.make(now, session.id, buf);
+                self.copies.make(now, session.id, session.stage(), buf);
             }
             return Some(session.transmit());
         }
@@ -429,7 +427,6 @@ impl Control {
                 session.received(bytes);
                 self.events.push_back(Event::Pending {
                     id,
-                    remote,
                     local_cid: session.local_cid(),
                 });
                 self.sessions.insert(handle.0, session);

@@ -75,3 +75,10 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<crate::ticket::TicketError> for Error {
+    fn from(error: crate::ticket::TicketError) -> Self {
+        Self::new(ErrorKind::Usage, error.to_string())
+            .with_hint("copy the whole ticket, from sphx1 to its end")
+    }
+}

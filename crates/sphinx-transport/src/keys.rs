@@ -176,6 +176,7 @@ impl Sealer {
     }
 
     /// Epochs begun, counted from 0.
+    #[cfg(test)]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -278,6 +279,7 @@ pub(crate) struct Opener {
 
 impl Opener {
     /// The epoch of the newest packets opened, counted from 0.
+    #[cfg(test)]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -15,6 +15,7 @@ use sphinx_proto::wire::ConnectionId;
 use zeroize::Zeroizing;
 
 use super::params::{MAX_PARAMS_LEN, Params};
+use super::repeat::Stage;
 use super::{CODE_AUTHENTICATION, CODE_PROTOCOL, ConnId, Event, Failure, Service, Transmit};
 use crate::keys::{Direction, SECRET_LEN, SessionSecret};
 
@@ -24,8 +25,10 @@ const MAX_REASON_LEN: usize = 256;
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-sphinx/1";
 /// Datagrams of one connection that are repeated; a handshake has about four.
 const MAX_REPEATED: u32 = 32;
-/// Of them, datagrams with CONNECTION_CLOSE.
-const MAX_REPEATED_CLOSES: u32 = 3;
+/// Datagrams with CONNECTION_CLOSE that are repeated. QUIC answers every late packet with one.
+const MAX_REPEATED_CLOSES: u32 = 2;
+/// Smaller datagrams hold acknowledgements only.
+const MIN_REPEATED_LEN: usize = 64;
 /// What an end may send to an address that has not been validated, per byte received from it
 /// (RFC 9000 §8.1).
 const AMPLIFICATION_LIMIT: u64 = 3;
@@ -58,7 +61,8 @@ pub(super) struct Session {
     wrong_server: Option<Arc<AtomicBool>>,
     state: State,
     secret: Option<SessionSecret>,
-    outgoing: Option<StreamId>,
+    /// The stream of this end's message.
+    pub(super) outgoing: Option<StreamId>,
     /// The peer has acknowledged our message.
     delivered: bool,
     incoming: Option<StreamId>,
@@ -69,6 +73,8 @@ pub(super) struct Session {
     bytes_received: u64,
     bytes_sent: u64,
     repeats_left: u32,
+    /// This end has found a reason to end the connection.
+    closing: bool,
 }
 
 /// The session must end, with this close code and these words for the peer.
@@ -123,6 +129,7 @@ impl Session {
             bytes_received: 0,
             bytes_sent: 0,
             repeats_left: MAX_REPEATED,
+            closing: false,
         }
     }
 
@@ -161,16 +168,25 @@ impl Session {
         allowed
     }
 
+    /// How far the connection is.
+    pub(super) fn stage(&self) -> Stage {
+        match self.state {
+            _ if self.closing => Stage::Closing,
+            _ if self.conn.is_closed() => Stage::Closed,
+            _ if self.conn.is_handshaking() => Stage::Handshake,
+            State::Established if self.delivered => Stage::Settled,
+            _ => Stage::Messages,
+        }
+    }
+
     /// Whether `datagram`, now being sent, is worth repeating: until the handshake is over in both
     /// directions, and when it says that the connection is.
     pub(super) fn repeats(&mut self, datagram: &[u8]) -> bool {
-        let long_header = datagram.first().is_some_and(|b| b & 0x80 != 0);
-        let settled = self.state == State::Established && self.delivered;
-        let closing = self.conn.is_closed();
-        if closing {
-            self.repeats_left = self.repeats_left.min(MAX_REPEATED_CLOSES);
-        }
-        let repeats = (long_header || !settled || closing) && self.repeats_left > 0;
+        let repeats = match self.stage() {
+            Stage::Handshake | Stage::Messages => datagram.len() >= MIN_REPEATED_LEN,
+            Stage::Closing => true,
+            Stage::Settled | Stage::Closed => false,
+        } && self.repeats_left > 0;
         self.repeats_left -= u32::from(repeats);
         repeats
     }
@@ -178,7 +194,7 @@ impl Session {
     /// Ends the connection without an event.
     pub(super) fn close(&mut self, now: Instant, code: u64, reason: &str) {
         self.state = State::Over;
-        self.repeats_left = MAX_REPEATED_CLOSES;
+        self.begin_closing();
         let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
         let reason = Bytes::copy_from_slice(cut(reason).as_bytes());
         self.conn.close(now, code, reason);
@@ -199,6 +215,9 @@ impl Session {
         match event {
             QuicEvent::Connected => self.address_validated = true,
             QuicEvent::ConnectionLost { reason } => {
+                if matches!(reason, ConnectionError::TransportError(_)) {
+                    self.begin_closing();
+                }
                 if let Some(event) = self.ending(reason) {
                     self.over(events, event);
                 }
@@ -228,7 +247,7 @@ impl Session {
 
     fn try_advance(&mut self) -> Result<Option<Event>, Fault> {
         let connected = !self.conn.is_handshaking();
-        if connected && self.secret.is_none() {
+        if connected && self.secret.is_none() && self.is_handshaking() {
             self.secret = Some(self.derive_secret()?);
         }
         // The server speaks as soon as QUIC lets it, the client when it can prove something.
@@ -424,6 +443,11 @@ impl Session {
         self.wrong_server
             .as_ref()
             .is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    fn begin_closing(&mut self) {
+        self.closing = true;
+        self.repeats_left = MAX_REPEATED_CLOSES;
     }
 
     /// Tells the engine once.

@@ -12,6 +12,9 @@ use crate::ticket::Ticket;
 const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 4000);
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 4433);
 
+/// What the command line closes with when it is interrupted.
+const CODE_CANCELLED: u64 = 6;
+
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -94,7 +97,6 @@ struct Net {
     echo: Option<Duration>,
     in_flight: BTreeMap<(Instant, u64), (SocketAddr, SocketAddr, Vec<u8>)>,
     sent: u64,
-    log: Vec<String>,
     ends: [End; 2],
 }
 
@@ -110,7 +112,6 @@ impl Net {
             echo: None,
             in_flight: BTreeMap::new(),
             sent: 0,
-            log: vec![],
             ends: [End::new(CLIENT, client), End::new(SERVER, server)],
         }
     }
@@ -151,10 +152,10 @@ impl Net {
                 assert!(buf[0] & 0xc0 != 0x80, "looks like the data plane");
                 end.datagrams_sent += 1;
                 end.bytes_sent += buf.len() as u64;
-                self.log.push(format!("{:?} {} len {} first {:02x}", self.now-self.start, end.address.ip(), buf.len(), buf[0]));
                 for delay in std::iter::once(ms(0)).chain(self.echo) {
                     if !self.rng.chance(self.loss) {
-                        self.sent += 1; self.log.last_mut().unwrap().push_str(" ok");
+                        self.sent += 1;
+
                         self.in_flight.insert(
                             (self.now + self.one_way + delay, self.sent),
                             (end.address, transmit.remote, buf.clone()),
@@ -225,7 +226,7 @@ impl Net {
 fn both_ends_get_the_same_keys_and_each_other_parameters() {
     let identity = Identity::generate();
     let mut net = Net::pair(&identity);
-    net.connect(&ticket_of(&identity), Service::PERF);
+    let connected = net.connect(&ticket_of(&identity), Service::PERF);
     net.run(ms(1000));
 
     let [client, server] = &mut net.ends;
@@ -238,23 +239,26 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
     let Some((
         at_client,
         Event::Established {
+            id,
             remote,
+            local_ip: None,
             local_cid: client_cid,
             peer: server_params,
             secret: client_secret,
             direction: Direction::ClientToServer,
             rtt,
-            ..
         },
     )) = client.events.pop()
     else {
         panic!("checked above");
     };
     // One round trip, then half of another.
+    assert_eq!(id, connected);
     assert_eq!((remote, at_client, rtt), (SERVER, ms(10), ms(10)));
     let Some((
         at_server,
         Event::Established {
+            id: accepted,
             remote,
             local_cid: server_cid,
             peer: client_params,
@@ -268,10 +272,10 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
         panic!("checked above");
     };
     assert_eq!((remote, at_server, rtt), (CLIENT, ms(15), ms(10)));
-    let Some((_, Event::Pending { local_cid, .. })) = server.events.pop() else {
+    let Some((_, Event::Pending { id, local_cid })) = server.events.pop() else {
         panic!("checked above");
     };
-    assert_eq!(local_cid, server_cid);
+    assert_eq!((id, local_cid), (accepted, server_cid));
     assert_eq!(server_params.cid, server_cid);
     assert_eq!(client_params.cid, client_cid);
     assert_eq!(client_params.receive_window, 1 << 20);
@@ -298,8 +302,9 @@ fn a_handshake_is_short() {
 fn a_wrong_pin_is_an_authentication_failure() {
     let (identity, other) = (Identity::generate(), Identity::generate());
     let mut net = Net::pair(&identity);
-    net.connect(&ticket_of(&other), Service::PERF);
+    let connected = net.connect(&ticket_of(&other), Service::PERF);
     net.run(ms(2000));
+    assert!(matches!(net.client().events[..], [(_, Event::Failed { id, .. })] if id == connected));
     let Some(Failure::Authentication(message)) = net.client().failure() else {
         panic!("{:?}", net.client().events);
     };
@@ -383,6 +388,9 @@ fn closing_reaches_the_other_end_under_loss() {
         net.rng = Rng(seed);
         let id = net.connect(&ticket_of(&identity), Service::PERF);
         net.run(ms(1000));
+        let Some((_, Event::Established { id: accepted, .. })) = net.server().events.pop() else {
+            panic!("{:?}", net.server().events);
+        };
         net.loss = 0.3;
         let now = net.now;
         net.client().control.close(
@@ -395,11 +403,11 @@ fn closing_reaches_the_other_end_under_loss() {
         assert!(net.client().control.sessions.is_empty());
         assert_eq!(net.client().events.len(), 1, "no event for one's own close");
         reached += usize::from(net.server().events.iter().any(|(_, event)| {
-            matches!(event, Event::Closed { code: CODE_CANCELLED, reason, .. }
-                if reason == "stopped by [31mthe user")
+            matches!(event, Event::Closed { id, code: CODE_CANCELLED, reason }
+                if *id == accepted && reason == "stopped by [31mthe user")
         }));
     }
-    // Three copies: 97.3 % expected.
+    // Three sendings within 15 ms: at least 97.3 % expected.
     assert!(reached >= 93, "{reached} of 100");
 }
 
@@ -418,7 +426,7 @@ fn a_cancelled_attempt_leaves_nothing() {
     assert!(net.client().events.is_empty());
     assert!(net.client().control.sessions.is_empty());
     // An id that is no longer known is ignored.
-    net.client().control.close(now, id, CODE_CLOSED, "");
+    net.client().control.close(now, id, 0, "");
 }
 
 #[test]

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use aws_lc_rs::constant_time;
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn_proto::{ClientConfig, EndpointConfig, ServerConfig, TransportConfig, VarInt};
+use quinn_proto::{
+    ClientConfig, EndpointConfig, RandomConnectionIdGenerator, ServerConfig, TransportConfig,
+    VarInt,
+};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs as provider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
@@ -20,8 +23,10 @@ use crate::ticket::{Identity, pin_of};
 const ALPN: &[u8] = b"sphinx/1";
 /// QUIC wants a name; it is not sent.
 pub(super) const SERVER_NAME: &str = "sphinx";
-/// Before the first sample: probes after three times this (RFC 9002 §6.2.2).
-const INITIAL_RTT: Duration = Duration::from_millis(50);
+/// Before the first sample: QUIC probes after three times this (RFC 9002 §6.2.2). Copies are sooner.
+const INITIAL_RTT: Duration = Duration::from_millis(100);
+/// Of QUIC's connection ids, bytes.
+const CID_LEN: usize = 8;
 /// A TLS flight of ours is below 2 kB; a peer's needs no more room than this.
 const CRYPTO_BUFFER_LEN: usize = 8 * 1024;
 
@@ -41,6 +46,8 @@ pub(super) fn endpoint_config() -> EndpointConfig {
     // RFC 9443 tells the planes apart by the bit that grease would flip.
     config.grease_quic_bit(false);
     config.supported_versions(vec![1]);
+    // The default's 24 random bits collide under a flood of clients.
+    config.cid_generator(|| Box::new(RandomConnectionIdGenerator::new(CID_LEN)));
     config
 }
 

@@ -1,5 +1,7 @@
 //! Peers and links that mean no good.
 
+use quinn_proto::{Dir, Side, StreamId};
+
 use super::*;
 
 fn server() -> Control {
@@ -168,4 +170,64 @@ fn the_oldest_unfinished_handshake_makes_room() {
     assert_eq!(control.sessions.len(), MAX_HANDSHAKES);
     assert_eq!(control.handshakes.len(), MAX_HANDSHAKES);
     assert_eq!(control.stats().failed_handshakes, 20);
+}
+
+/// What the server says of a client that sends `messages(proof)`, each on a stream of its own.
+fn failure_after(messages: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> Option<Failure> {
+    let identity = Identity::generate();
+    let mut net = Net::pair(&identity);
+    let id = net.connect(&ticket_of(&identity), Service::PERF);
+    let client = net.client().control.session(id).expect("alive");
+    // As if it had said its own already.
+    client.outgoing = Some(StreamId::new(Side::Client, Dir::Uni, 9));
+    net.run(ms(500));
+    let Some((_, Event::Established { secret, .. })) = net.client().events.pop() else {
+        panic!("the server speaks first");
+    };
+    assert_eq!(net.server().failure(), None);
+    for message in messages(secret.proof().as_slice()) {
+        let session = net.client().control.session(id).expect("alive");
+        let stream = session.conn.streams().open(Dir::Uni).expect("allowed");
+        let mut stream = session.conn.send_stream(stream);
+        assert_eq!(stream.write(&message), Ok(message.len()));
+        stream.finish().expect("open");
+        let now = net.now;
+        net.client().control.drive(id.handle, now);
+        net.run(ms(500));
+    }
+    net.server().failure().cloned()
+}
+
+#[test]
+fn malformed_messages_end_the_session() {
+    let params = local_params(&settings(Service::PERF)).encode();
+    let with = |proof: &[u8], params: &[u8]| [proof, params].concat();
+
+    assert_eq!(failure_after(|proof| vec![with(proof, &params)]), None);
+    for wrong in [0, 31] {
+        let failure = failure_after(|proof| {
+            let mut message = with(proof, &params);
+            message[wrong] ^= 1;
+            vec![message]
+        });
+        assert!(matches!(failure, Some(Failure::Authentication(_))));
+    }
+    let failure = failure_after(|proof| vec![proof[..31].to_vec()]);
+    assert!(matches!(failure, Some(Failure::Authentication(_))));
+    let long = [&params[..], &[60, 0x44, 0], &[0; 1024]].concat();
+    for bad in [&[][..], &params[..params.len() - 1], &long[..1025]] {
+        let failure = failure_after(|proof| vec![with(proof, bad)]);
+        assert!(
+            matches!(failure, Some(Failure::Protocol(_))),
+            "{} bytes: {failure:?}",
+            bad.len()
+        );
+    }
+    let failure = failure_after(|proof| vec![with(proof, &params), vec![1]]);
+    assert_eq!(
+        failure,
+        Some(Failure::Protocol(
+            "the other end opened a second stream".into()
+        ))
+    );
 }

@@ -69,21 +69,3 @@ fn thirty_percent_on_a_long_path() {
 fn half_lost_both_ways() {
     check(0.5, ms(5), ms(100), ms(5000));
 }
-
-#[test]
-fn zz_trace() {
-    let identity = Identity::generate();
-    let ticket = ticket_of(&identity);
-    for seed in 0..200u64 {
-        let mut net = Net::pair(&identity);
-        net.rng = Rng(seed * 1000 + 7);
-        net.loss = if seed == 0 { 0.0 } else { 0.3 };
-        net.one_way = if seed == 0 { ms(5) } else { ms(100) };
-        net.connect(&ticket, Service::PERF);
-        net.run(ms(10_000));
-        if seed == 0 || net.ends[1].established_at().unwrap() > ms(1000) {
-            println!("seed {seed} {:?} {:?}", net.ends[0].established_at(), net.ends[1].established_at());
-            for l in &net.log { println!("  {l}"); }
-        }
-    }
-}

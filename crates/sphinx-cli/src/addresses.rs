@@ -1,0 +1,106 @@
+//! Which addresses to listen on and to put into a ticket.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::args::DEFAULT_PORT;
+
+/// More would make the ticket long and connecting slow.
+const ADVERTISED_MAX: usize = 8;
+
+/// Where to listen when the user did not say: in order, the first that can be bound.
+pub(crate) fn default_listen(ipv4: bool, ipv6: bool) -> Vec<SocketAddr> {
+    let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT));
+    let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT));
+    match (ipv4, ipv6) {
+        (true, _) => vec![v4],
+        (_, true) => vec![v6],
+        // A dual-stack socket where the machine has IPv6 at all.
+        _ => vec![v6, v4],
+    }
+}
+
+/// The hosts that a ticket names when the user gave none.
+pub(crate) fn advertised(listen: SocketAddr) -> Vec<String> {
+    if !listen.ip().is_unspecified() {
+        return vec![host(listen.ip())];
+    }
+    let found = if_addrs::get_if_addrs().unwrap_or_default();
+    choose(listen, found.iter().map(if_addrs::Interface::ip))
+}
+
+fn choose(listen: SocketAddr, interfaces: impl Iterator<Item = IpAddr>) -> Vec<String> {
+    let mut usable: Vec<IpAddr> = interfaces
+        .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+        .filter(|ip| match ip {
+            IpAddr::V4(ip) => !ip.is_link_local(),
+            // A link-local address means nothing without the peer's interface name.
+            IpAddr::V6(ip) => listen.is_ipv6() && !ip.is_unicast_link_local(),
+        })
+        .collect();
+    usable.sort_by_key(|ip| (rank(*ip), *ip));
+    usable.dedup();
+    usable.truncate(ADVERTISED_MAX);
+    if usable.is_empty() {
+        usable.push(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        if listen.is_ipv6() {
+            usable.push(IpAddr::V6(Ipv6Addr::LOCALHOST));
+        }
+    }
+    usable.into_iter().map(host).collect()
+}
+
+/// Addresses that are reachable from more places first.
+fn rank(ip: IpAddr) -> u8 {
+    match ip {
+        IpAddr::V4(ip) if !ip.is_private() => 0,
+        IpAddr::V6(ip) if !ip.is_unique_local() => 1,
+        IpAddr::V4(_) => 2,
+        IpAddr::V6(_) => 3,
+    }
+}
+
+/// As it stands in host:port.
+fn host(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(listen: &str, interfaces: &[&str]) -> Vec<String> {
+        let interfaces = interfaces.iter().map(|ip| ip.parse().expect("an address"));
+        choose(listen.parse().expect("an address"), interfaces)
+    }
+
+    #[test]
+    fn a_listen_address_is_advertised_as_it_is() {
+        assert_eq!(advertised("127.0.0.1:5".parse().unwrap()), ["127.0.0.1"]);
+        assert_eq!(advertised("[::1]:5".parse().unwrap()), ["[::1]"]);
+    }
+
+    #[test]
+    fn interfaces() {
+        let all = [
+            "127.0.0.1",
+            "10.0.0.7",
+            "fe80::1",
+            "203.0.113.9",
+            "2001:db8::1",
+            "10.0.0.7",
+        ];
+        assert_eq!(
+            chosen("[::]:1", &all),
+            ["203.0.113.9", "[2001:db8::1]", "10.0.0.7"]
+        );
+        assert_eq!(chosen("0.0.0.0:1", &all), ["203.0.113.9", "10.0.0.7"]);
+        assert_eq!(
+            chosen("[::]:1", &["::1", "127.0.0.1"]),
+            ["127.0.0.1", "[::1]"]
+        );
+        assert_eq!(chosen("0.0.0.0:1", &[]), ["127.0.0.1"]);
+    }
+}

@@ -1,0 +1,161 @@
+//! Values of the engine's flags, those that are not built yet included.
+
+use sphinx_transport::{self as transport, Family, Options};
+
+use super::CommonArgs;
+use crate::units;
+
+/// A value that the engine takes, or the name of one that comes later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Choice<T> {
+    Built(T),
+    Later(String),
+}
+
+impl<T> Choice<T> {
+    pub(crate) fn later(&self) -> Option<&str> {
+        match self {
+            Self::Built(_) => None,
+            Self::Later(name) => Some(name),
+        }
+    }
+}
+
+impl<T: Copy + Default> Choice<T> {
+    fn value(&self) -> T {
+        match self {
+            Self::Built(value) => *value,
+            Self::Later(_) => T::default(),
+        }
+    }
+}
+
+pub(crate) type Io = Choice<()>;
+pub(crate) type Workers = Choice<()>;
+pub(crate) type Codec = Choice<transport::Codec>;
+pub(crate) type Profile = Choice<transport::Profile>;
+pub(crate) type Icm = Choice<()>;
+pub(crate) type Cc = Choice<transport::Cc>;
+
+pub(crate) fn io(text: &str) -> Result<Io, String> {
+    let later = ["xdp:", "dpdk:"];
+    match text {
+        "udp" => Ok(Choice::Built(())),
+        _ if later.iter().any(|prefix| text.starts_with(prefix)) => Ok(later_value(text)),
+        "xdp" | "dpdk" => Ok(later_value(text)),
+        _ => Err("expected udp, xdp:IF or dpdk:ARGS".to_owned()),
+    }
+}
+
+pub(crate) fn workers(text: &str) -> Result<Workers, String> {
+    match (text, text.parse::<u16>()) {
+        ("auto", _) | (_, Ok(1)) => Ok(Choice::Built(())),
+        (_, Ok(2..)) => Ok(later_value(text)),
+        _ => Err("expected auto or a number from 1".to_owned()),
+    }
+}
+
+pub(crate) fn codec(text: &str) -> Result<Codec, String> {
+    Ok(Choice::Built(match text {
+        "auto" => transport::Codec::Auto,
+        "rlc" => transport::Codec::Rlc,
+        "srlt" => transport::Codec::SemiRandomLt,
+        "none" => transport::Codec::None,
+        "window" | "rs" | "fft-rs" | "lt" => return Ok(later_value(text)),
+        _ => return Err("expected auto, rlc, window, rs, fft-rs, srlt, lt or none".to_owned()),
+    }))
+}
+
+pub(crate) fn profile(text: &str) -> Result<Profile, String> {
+    Ok(Choice::Built(match text {
+        "auto" => transport::Profile::Auto,
+        "bulk" => transport::Profile::Bulk,
+        "latency" => transport::Profile::Latency,
+        "live" => return Ok(later_value(text)),
+        _ => return Err("expected auto, bulk, latency or live".to_owned()),
+    }))
+}
+
+pub(crate) fn icm(text: &str) -> Result<Icm, String> {
+    match text {
+        "default" => Ok(Choice::Built(())),
+        "paper" | "off" => Ok(later_value(text)),
+        _ => Err("expected default, paper or off".to_owned()),
+    }
+}
+
+pub(crate) fn cc(text: &str) -> Result<Cc, String> {
+    if let Some(rate) = text.strip_prefix("fixed:") {
+        // The engine counts bytes, people count bits.
+        return Ok(Choice::Built(transport::Cc::Fixed(
+            (units::rate(rate)? / 8).max(1),
+        )));
+    }
+    Ok(Choice::Built(match text {
+        "auto" => transport::Cc::Auto,
+        "bbr" => transport::Cc::Bbr,
+        "aimd-ecn" => transport::Cc::AimdEcn,
+        "cubic" | "scavenger" => return Ok(later_value(text)),
+        _ => {
+            let expected = "expected auto, bbr, aimd-ecn, cubic, scavenger or fixed:RATE";
+            return Err(expected.to_owned());
+        }
+    }))
+}
+
+fn later_value<T>(text: &str) -> Choice<T> {
+    Choice::Later(text.to_owned())
+}
+
+impl CommonArgs {
+    /// The engine's options; `profile` is what `auto` means for this command.
+    pub(crate) fn options(&self, profile: transport::Profile) -> Options {
+        Options {
+            family: match (self.ipv4, self.ipv6) {
+                (true, _) => Family::V4,
+                (_, true) => Family::V6,
+                _ => Family::Any,
+            },
+            profile: match self.profile.value() {
+                transport::Profile::Auto => profile,
+                chosen => chosen,
+            },
+            codec: self.codec.value(),
+            cc: self.cc.value(),
+            connect_timeout: self.connect_timeout,
+            idle_timeout: self.idle_timeout,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn values() {
+        assert_eq!(
+            cc("fixed:190mbit"),
+            Ok(Choice::Built(transport::Cc::Fixed(23_750_000)))
+        );
+        assert_eq!(cc("cubic").unwrap().later(), Some("cubic"));
+        assert_eq!(io("xdp:eth0").unwrap().later(), Some("xdp:eth0"));
+        assert_eq!(workers("1"), Ok(Choice::Built(())));
+        assert_eq!(workers("2").unwrap().later(), Some("2"));
+        assert!(workers("0").is_err());
+        assert!(cc("fixed:").is_err());
+        assert_eq!(
+            codec("srlt"),
+            Ok(Choice::Built(transport::Codec::SemiRandomLt))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn total(text in ".*") {
+            let _ = (io(&text), workers(&text), icm(&text));
+            let _ = (codec(&text), profile(&text), cc(&text));
+        }
+    }
+}

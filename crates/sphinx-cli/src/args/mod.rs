@@ -1,0 +1,346 @@
+//! The command line: what can be written, with help that teaches.
+//!
+//! Flags that are part of the contract but whose part is not built yet are accepted by the grammar
+//! and refused by [`not_built`], so that the answer is "not built yet" and not "unknown".
+
+pub(crate) mod engine;
+mod not_built;
+pub(crate) mod ticket;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::units;
+pub(crate) use not_built::refuse_not_built;
+
+/// The port `recv` and `perf server` listen on unless told otherwise ("SPHX" on a telephone's keys).
+pub(crate) const DEFAULT_PORT: u16 = 7749;
+
+const EXAMPLES: &str = "\
+Examples:
+  sphx demo                                   watch Sphinx and TCP on the same lossy link
+  sphx recv --output inbox --ticket-file t    receive files; writes the ticket to t
+  sphx send --ticket-file t movie.mkv pics/   send them, from the other machine
+  sphx perf server --ticket-file t            measure: the other end of
+  sphx perf client --ticket-file t --time 10s
+
+A ticket holds the receiver's addresses and a secret: hand it over as you would a password.
+
+Units: 200mbit (rates, in bits), 100kB = 1000, 64KiB = 1024 (sizes), 5ms, 2s, 1m, 6% or 0.06.
+Exit codes: 0 ok, 1 other, 2 usage, 3 unreachable, 4 authentication, 5 protocol, 6 peer lost or
+cancelled, 8 local I/O, 9 I/O at the other end, 10 integrity, 128+n signal n.";
+
+/// Moves files over fast, lossy links: forward error correction instead of waiting.
+#[derive(Debug, Parser)]
+#[command(name = "sphx", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(arg_required_else_help = true, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Receive files into a directory
+    #[command(after_help = "\
+Examples:
+  sphx recv --output inbox --ticket-file t      stays up and receives any number of transfers
+  sphx recv --once | ssh other sphx send - a.iso   the ticket travels through a pipe, not in argv
+
+Nothing is ever written outside the output directory and nothing is overwritten without
+--overwrite. A file appears under its name only after its BLAKE3 hash has been verified.")]
+    Recv(RecvArgs),
+    /// Send files and directories
+    #[command(after_help = "\
+Examples:
+  sphx send --ticket-file t movie.mkv pictures/
+  sphx send - movie.mkv < t                      ticket from standard input
+  SPHX_TICKET=$(cat t) sphx send movie.mkv       ticket from the environment
+
+Exits 0 only after the receiver has verified every file and given it its name.")]
+    Send(SendArgs),
+    /// Measure goodput, loss and block latency between two machines
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Perf {
+        #[command(subcommand)]
+        command: PerfCommand,
+    },
+    /// Watch Sphinx and TCP on the same emulated lossy link
+    #[command(after_help = "\
+Examples:
+  sphx demo                                  200 Mbit/s, 10 ms round trip, 6 % loss
+  sphx demo --rate 50mbit --rtt 100ms --loss 2%
+
+Runs on this machine alone, without root where unprivileged user namespaces are allowed.")]
+    Demo(DemoArgs),
+    /// Coding speed and plans (not built yet)
+    Codes(LaterArgs),
+    /// Emulator and experiments (not built yet)
+    Lab(LaterArgs),
+    /// Runs a part of the demonstration inside a network namespace
+    #[command(name = "__demo", hide = true)]
+    DemoPart(DemoPartArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PerfCommand {
+    /// Wait for clients that measure
+    Server(PerfServerArgs),
+    /// Measure against a perf server
+    #[command(after_help = "\
+Examples:
+  sphx perf client --ticket-file t --bytes 50MB
+  sphx perf client --ticket-file t --time 10s --reverse
+  sphx perf client --ticket-file t --rate 20mbit --block-size 100kB --time 60s
+
+With --rate and --block-size one whole block is handed over every B/R; its latency counts from
+that scheduled time to its complete reception, so a sender that falls behind is not excused.")]
+    Client(PerfClientArgs),
+}
+
+/// Where a listening end listens and how it is found.
+#[derive(Args, Debug)]
+pub(crate) struct ListenArgs {
+    /// Address and port to listen on [default: port 7749 on all addresses]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listen_address)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Host or host:port to put into the ticket, once for each [default: this machine's addresses]
+    #[arg(long, value_name = "HOST[:PORT]", num_args = 1..)]
+    pub(crate) advertise: Vec<String>,
+    /// Write the ticket to this file (readable only by you) instead of printing it
+    #[arg(long, value_name = "F")]
+    pub(crate) ticket_file: Option<PathBuf>,
+    /// Exit after the first transfer, with its exit code
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RecvArgs {
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
+    /// Directory that receives the files
+    #[arg(long, short, value_name = "DIR", default_value = ".")]
+    pub(crate) output: PathBuf,
+    /// Replace files that exist
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SendArgs {
+    /// Read the ticket from this file; every argument is then a path
+    #[arg(long, value_name = "F")]
+    pub(crate) ticket_file: Option<PathBuf>,
+    /// The ticket unless it comes from --ticket-file or $SPHX_TICKET (- reads it from standard
+    /// input), then files and directories
+    #[arg(value_name = "TICKET | PATH", required = true)]
+    pub(crate) arguments: Vec<std::ffi::OsString>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PerfServerArgs {
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PerfClientArgs {
+    /// Read the ticket from this file
+    #[arg(long, value_name = "F")]
+    pub(crate) ticket_file: Option<PathBuf>,
+    /// The ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads standard input
+    #[arg(value_name = "TICKET")]
+    pub(crate) ticket: Option<std::ffi::OsString>,
+    /// Stop after this many bytes
+    #[arg(long, value_name = "N", value_parser = units::size, conflicts_with = "time")]
+    pub(crate) bytes: Option<u64>,
+    /// Stop after this long [default: 10s]
+    #[arg(long, value_name = "S", value_parser = units::duration_positive)]
+    pub(crate) time: Option<Duration>,
+    /// Offer this much instead of as much as possible, in blocks
+    #[arg(long, value_name = "R", value_parser = units::rate, requires = "block_size")]
+    pub(crate) rate: Option<u64>,
+    /// Size of one block
+    #[arg(long, value_name = "B", value_parser = units::size, requires = "rate")]
+    pub(crate) block_size: Option<u64>,
+    /// Streams side by side
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) streams: u16,
+    /// The server sends, the client receives
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// Size of paced messages (not built yet)
+    #[arg(long, value_name = "B", value_parser = units::size, hide = true)]
+    pub(crate) message_size: Option<u64>,
+    /// Time between messages (not built yet)
+    #[arg(long, value_name = "MS", value_parser = units::duration_positive, hide = true)]
+    pub(crate) interval: Option<Duration>,
+    /// When a message is of no use any more (not built yet)
+    #[arg(long, value_name = "MS", value_parser = units::duration_positive, hide = true)]
+    pub(crate) deadline: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DemoArgs {
+    /// Rate of the emulated link, at the IP layer
+    #[arg(long, value_name = "RATE", default_value = "200mbit", value_parser = units::rate)]
+    pub(crate) rate: u64,
+    /// Its round-trip time
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::duration_positive)]
+    pub(crate) rtt: Duration,
+    /// Share of packets it loses at random, towards the receiver
+    #[arg(long, value_name = "SHARE", default_value = "6%", value_parser = units::fraction)]
+    pub(crate) loss: f64,
+    /// Seed of the emulated link's randomness
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How long each transport runs in each phase
+    #[arg(long, value_name = "S", default_value = "8s", value_parser = units::duration_positive)]
+    pub(crate) seconds: Duration,
+    /// One JSON object per line on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress, only the result
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// The demonstration runs its measured ends as processes of their own, so that each joins its
+/// namespace before it has threads.
+#[derive(Args, Debug)]
+pub(crate) struct DemoPartArgs {
+    /// What to run there.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    pub(crate) arguments: Vec<String>,
+}
+
+/// Commands that come later still understand their place in the grammar.
+#[derive(Args, Debug)]
+pub(crate) struct LaterArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    rest: Vec<String>,
+}
+
+/// Flags of every command that makes a session.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct CommonArgs {
+    /// Packet interface: udp (xdp:IF and dpdk:ARGS are not built yet)
+    #[arg(long, value_name = "IO", default_value = "udp", value_parser = engine::io)]
+    pub(crate) io: engine::Io,
+    /// Coding threads: 1 or auto (more are not built yet)
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = engine::workers)]
+    pub(crate) workers: engine::Workers,
+    /// Erasure code: auto, rlc, srlt or none (window, rs, fft-rs and lt are not built yet)
+    #[arg(long, value_name = "CODE", default_value = "auto", value_parser = engine::codec)]
+    pub(crate) codec: engine::Codec,
+    /// What redundancy is chosen for: auto, bulk or latency (live is not built yet)
+    #[arg(long, value_name = "P", default_value = "auto", value_parser = engine::profile)]
+    pub(crate) profile: engine::Profile,
+    /// How losses are found and repaired: default (paper and off are not built yet)
+    #[arg(long, value_name = "MODE", default_value = "default", value_parser = engine::icm)]
+    pub(crate) icm: engine::Icm,
+    /// Rate control: auto, bbr, aimd-ecn or fixed:RATE (cubic and scavenger are not built yet)
+    #[arg(long, value_name = "CC", default_value = "auto", value_parser = engine::cc)]
+    pub(crate) cc: engine::Cc,
+    /// Give up connecting after this long
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration_positive)]
+    pub(crate) connect_timeout: Duration,
+    /// Give up a session after hearing nothing for this long
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = units::duration_positive)]
+    pub(crate) idle_timeout: Duration,
+    /// Use IPv4 only
+    #[arg(short = '4', conflicts_with = "ipv6")]
+    pub(crate) ipv4: bool,
+    /// Use IPv6 only
+    #[arg(short = '6')]
+    pub(crate) ipv6: bool,
+    /// One JSON object per line on standard output
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// No progress and no summary, only errors
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+    /// Say more: every file
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Output")]
+    pub(crate) verbose: u8,
+}
+
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        format!("'{text}' is not an address and a port, such as 0.0.0.0:7749 or [::]:7749")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn grammar_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_of_the_contract() {
+        for line in [
+            "sphx recv --listen [::]:0 --advertise a.example b.example:9 --output d --once --overwrite --ticket-file t",
+            "sphx recv --advertise a --advertise b --json",
+            "sphx send --ticket-file t a b c",
+            "sphx send sphx1abc a",
+            "sphx send - a",
+            "sphx perf server --listen 127.0.0.1:0 --ticket-file t --once",
+            "sphx perf client --ticket-file t --bytes 50MB --streams 4 --reverse",
+            "sphx perf client --ticket-file t --time 10 --rate 20mbit --block-size 100kB",
+            "sphx perf client - --message-size 200 --interval 20ms --deadline 100ms",
+            "sphx demo --rate 200mbit --rtt 10ms --loss 6% --seed 3 --seconds 2",
+            "sphx codes bench --json",
+            "sphx lab run x",
+            "sphx send --io xdp:eth0 --workers 4 --codec window --profile live --icm paper --cc cubic t a",
+            "sphx send --connect-timeout 1s --idle-timeout 2s -4 --json --quiet -v t a",
+            "sphx recv --cc fixed:190mbit -6",
+        ] {
+            if let Err(error) = parse(line) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn refused_with_reasons() {
+        for (line, reason) in [
+            ("sphx send", "required"),
+            ("sphx recv --listen nowhere", "not an address"),
+            (
+                "sphx perf client t --bytes 1 --time 1",
+                "cannot be used with",
+            ),
+            ("sphx perf client t --rate 1mbit", "--block-size"),
+            ("sphx perf client t --streams 0", "1..=64"),
+            ("sphx send t a -4 -6", "cannot be used with"),
+            ("sphx send t a --cc fast", "bbr"),
+            ("sphx demo --loss 6", "6%"),
+            ("sphx recv --idle-timeout 0s", "zero"),
+        ] {
+            let error = parse(line).expect_err(line).to_string();
+            assert!(error.contains(reason), "{line}: {error}");
+        }
+    }
+}

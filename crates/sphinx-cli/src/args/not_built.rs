@@ -1,0 +1,109 @@
+//! Parts of the contract that come later: a usage error that says so.
+
+use super::{Cli, Command, CommonArgs, PerfClientArgs, PerfCommand};
+use crate::failure::{Failure, Outcome, fail_hint};
+use sphinx_transport::ErrorKind;
+
+/// Refuses what the grammar knows and this version does not do.
+pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
+    match &cli.command {
+        Command::Recv(args) => common(&args.common),
+        Command::Send(args) => common(&args.common),
+        Command::Perf {
+            command: PerfCommand::Server(args),
+        } => common(&args.common),
+        Command::Perf {
+            command: PerfCommand::Client(args),
+        } => perf_client(args),
+        Command::Codes(_) => Err(not_built("sphx codes")),
+        Command::Lab(_) => Err(not_built("sphx lab")),
+        Command::Demo(_) | Command::DemoPart(_) => Ok(()),
+    }
+}
+
+fn perf_client(args: &PerfClientArgs) -> Outcome<()> {
+    let message_flags = [
+        ("--message-size", args.message_size.is_some()),
+        ("--interval", args.interval.is_some()),
+        ("--deadline", args.deadline.is_some()),
+    ];
+    if let Some((flag, _)) = message_flags.iter().find(|(_, given)| *given) {
+        return Err(not_built(flag));
+    }
+    common(&args.common)
+}
+
+fn common(args: &CommonArgs) -> Outcome<()> {
+    let choices = [
+        ("--io", args.io.later()),
+        ("--workers", args.workers.later()),
+        ("--codec", args.codec.later()),
+        ("--profile", args.profile.later()),
+        ("--icm", args.icm.later()),
+        ("--cc", args.cc.later()),
+    ];
+    match choices
+        .iter()
+        .find_map(|(flag, later)| Some((flag, (*later)?)))
+    {
+        Some((flag, value)) => Err(not_built(&format!("{flag} {value}"))),
+        None => Ok(()),
+    }
+}
+
+fn not_built(what: &str) -> Failure {
+    fail_hint(
+        ErrorKind::Usage,
+        format!("{what} is not built yet"),
+        "it is planned; sphx --help shows what this version does",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn later_parts_say_so() {
+        for line in [
+            "sphx codes bench",
+            "sphx lab",
+            "sphx recv --io xdp:eth0",
+            "sphx recv --io dpdk:-l,0",
+            "sphx send t a --workers 2",
+            "sphx send t a --codec window",
+            "sphx send t a --codec rs",
+            "sphx send t a --codec fft-rs",
+            "sphx send t a --codec lt",
+            "sphx perf server --profile live",
+            "sphx perf server --icm paper",
+            "sphx perf server --icm off",
+            "sphx perf client t --cc cubic",
+            "sphx perf client t --cc scavenger",
+            "sphx perf client t --message-size 100",
+            "sphx perf client t --interval 5ms",
+        ] {
+            let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);
+            let failure = refuse_not_built(&cli).expect_err(line);
+            assert_eq!(failure.kind, ErrorKind::Usage);
+            assert!(
+                failure.message.ends_with("is not built yet"),
+                "{}",
+                failure.message
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_built_passes() {
+        for line in [
+            "sphx recv",
+            "sphx send t a --codec srlt --cc fixed:1mbit",
+            "sphx demo",
+        ] {
+            let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);
+            assert!(refuse_not_built(&cli).is_ok(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Where the ticket comes from: a file, standard input, the environment, or an argument.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use sphinx_transport::{ErrorKind, Ticket};
+
+use crate::failure::{Outcome, fail_hint, local_io, usage};
+use crate::text::printable;
+
+/// Every ticket starts with this.
+const PREFIX: &str = "sphx1";
+/// Longest text that is read in search of a ticket.
+const TICKET_BYTES_MAX: u64 = 16 * 1024;
+const HINT: &str =
+    "the receiving end prints it, or writes it with --ticket-file; it starts with sphx1";
+
+/// Where a ticket was found, before it is read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Text(String),
+    File(PathBuf),
+    Stdin,
+}
+
+/// Separates the ticket from the paths of `send`.
+///
+/// `environment` is $SPHX_TICKET. A ticket named on the command line wins over it.
+pub(crate) fn split_arguments(
+    ticket_file: Option<&Path>,
+    arguments: Vec<OsString>,
+    environment: Option<OsString>,
+) -> Outcome<(Source, Vec<PathBuf>)> {
+    let mut paths: Vec<PathBuf> = arguments.into_iter().map(PathBuf::from).collect();
+    let source = match find(
+        ticket_file,
+        paths.first().map(|path| path.as_os_str()),
+        environment,
+    )? {
+        (source, true) => {
+            paths.remove(0);
+            source
+        }
+        (source, false) => source,
+    };
+    if paths.is_empty() {
+        return Err(usage("there is a ticket but no path to send"));
+    }
+    Ok((source, paths))
+}
+
+/// The source of the ticket, and whether the argument was it.
+pub(crate) fn find(
+    ticket_file: Option<&Path>,
+    argument: Option<&OsStr>,
+    environment: Option<OsString>,
+) -> Outcome<(Source, bool)> {
+    if let Some(path) = ticket_file {
+        return Ok((Source::File(path.to_owned()), false));
+    }
+    match argument.and_then(OsStr::to_str) {
+        Some("-") => return Ok((Source::Stdin, true)),
+        Some(text) if text.starts_with(PREFIX) => {
+            return Ok((Source::Text(text.to_owned()), true));
+        }
+        _ => {}
+    }
+    if let Some(text) = environment.filter(|text| !text.is_empty()) {
+        let text = text
+            .into_string()
+            .map_err(|_| malformed("$SPHX_TICKET is not text"))?;
+        return Ok((Source::Text(text), false));
+    }
+    let message = match argument {
+        Some(argument) => {
+            let shown = printable(argument.as_encoded_bytes());
+            format!("there is no ticket: '{shown}' is not one, and $SPHX_TICKET is not set")
+        }
+        None => "there is no ticket".to_owned(),
+    };
+    Err(fail_hint(
+        ErrorKind::Usage,
+        message,
+        "give it with --ticket-file F, as - (standard input), or in $SPHX_TICKET",
+    ))
+}
+
+/// Reads and parses the ticket.
+pub(crate) fn read(source: Source) -> Outcome<Ticket> {
+    let text = match source {
+        Source::Text(text) => text,
+        Source::File(path) => {
+            let shown = printable(path.as_os_str().as_encoded_bytes());
+            let read = || bounded(File::open(&path)?);
+            read().map_err(|error| local_io("read the ticket file", &shown, error))?
+        }
+        Source::Stdin => {
+            let stdin = io::stdin();
+            if stdin.is_terminal() {
+                eprint!("Ticket: ");
+                let mut line = String::new();
+                stdin.read_line(&mut line).map(|_| line)
+            } else {
+                bounded(stdin.lock())
+            }
+            .map_err(|error| local_io("read the ticket from", "standard input", error))?
+        }
+    };
+    // Words around it are tolerated: a whole printed line can be piped.
+    let token = text
+        .split_whitespace()
+        .find(|word| word.starts_with(PREFIX));
+    let token = token.ok_or_else(|| malformed("there is no ticket in what was given"))?;
+    Ok(token.parse::<Ticket>()?)
+}
+
+fn bounded(input: impl Read) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    input.take(TICKET_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn malformed(message: &str) -> crate::failure::Failure {
+    fail_hint(ErrorKind::Usage, message, HINT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn os(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    fn paths(words: &[&str]) -> Vec<PathBuf> {
+        words.iter().map(PathBuf::from).collect()
+    }
+
+    #[test]
+    fn with_a_ticket_file_everything_is_a_path() {
+        let (source, rest) =
+            split_arguments(Some(Path::new("t")), os(&["sphx1abc", "-"]), None).unwrap();
+        assert_eq!(source, Source::File("t".into()));
+        assert_eq!(rest, paths(&["sphx1abc", "-"]));
+    }
+
+    #[test]
+    fn ticket_as_first_argument() {
+        let (source, rest) = split_arguments(None, os(&["sphx1abc", "a"]), None).unwrap();
+        assert_eq!(source, Source::Text("sphx1abc".into()));
+        assert_eq!(rest, paths(&["a"]));
+        let (source, rest) = split_arguments(None, os(&["-", "a"]), Some("sphx1e".into())).unwrap();
+        assert_eq!(source, Source::Stdin);
+        assert_eq!(rest, paths(&["a"]));
+    }
+
+    #[test]
+    fn ticket_from_the_environment() {
+        let (source, rest) = split_arguments(None, os(&["a", "b"]), Some("sphx1e".into())).unwrap();
+        assert_eq!(source, Source::Text("sphx1e".into()));
+        assert_eq!(rest, paths(&["a", "b"]));
+    }
+
+    #[test]
+    fn missing_parts_are_usage_errors() {
+        for (arguments, environment) in [
+            (os(&["a"]), None),
+            (os(&["a"]), Some(OsString::new())),
+            (os(&["sphx1abc"]), None),
+        ] {
+            let failure = split_arguments(None, arguments, environment).unwrap_err();
+            assert_eq!(failure.kind, ErrorKind::Usage);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What the application protocols need of a session.
+//!
+//! The real thing is [`sphinx_transport::Session`]; tests join two ends with pipes in memory.
+
+use sphinx_transport::{RecvStream, SendStream, Session, Stats};
+
+use crate::failure::Outcome;
+
+/// One direction of bytes, towards the peer.
+pub(crate) trait Outgoing: Send {
+    fn write_all(&mut self, data: &[u8]) -> Outcome<()>;
+    /// What has been written is a unit of its own: send it now.
+    fn flush(&mut self) -> Outcome<()>;
+    fn finish(&mut self) -> Outcome<()>;
+    fn wait_delivered(&mut self) -> Outcome<()>;
+}
+
+/// One direction of bytes, from the peer.
+pub(crate) trait Incoming: Send {
+    /// Returns 0 only at the end of the stream.
+    fn read(&mut self, buf: &mut [u8]) -> Outcome<usize>;
+}
+
+/// A session with a peer; clones are the same session.
+pub(crate) trait Channel: Clone + Send + Sync + 'static {
+    type Out: Outgoing + 'static;
+    type In: Incoming + 'static;
+    fn open_stream(&self) -> Outcome<Self::Out>;
+    fn accept_stream(&self) -> Outcome<Self::In>;
+    fn stats(&self) -> Stats;
+    fn close(&self, code: u64, reason: &str);
+}
+
+impl Outgoing for SendStream {
+    fn write_all(&mut self, data: &[u8]) -> Outcome<()> {
+        Self::write_all(self, data)
+    }
+    fn flush(&mut self) -> Outcome<()> {
+        Self::flush(self)
+    }
+    fn finish(&mut self) -> Outcome<()> {
+        Self::finish(self)
+    }
+    fn wait_delivered(&mut self) -> Outcome<()> {
+        Self::wait_delivered(self)
+    }
+}
+
+impl Incoming for RecvStream {
+    fn read(&mut self, buf: &mut [u8]) -> Outcome<usize> {
+        Self::read(self, buf)
+    }
+}
+
+impl Channel for Session {
+    type Out = SendStream;
+    type In = RecvStream;
+    fn open_stream(&self) -> Outcome<SendStream> {
+        Self::open_stream(self)
+    }
+    fn accept_stream(&self) -> Outcome<RecvStream> {
+        Self::accept_stream(self)
+    }
+    fn stats(&self) -> Stats {
+        Self::stats(self)
+    }
+    fn close(&self, code: u64, reason: &str) {
+        Self::close(self, code, reason);
+    }
+}

@@ -1,0 +1,214 @@
+//! What `recv` and `perf server` share: listening, the ticket, one session after the other or many
+//! side by side.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sphinx_transport::{Options, Server, Service, Session, Ticket};
+
+use super::Context;
+use crate::addresses::{advertised, default_listen};
+use crate::args::{CommonArgs, ListenArgs};
+use crate::failure::{Outcome, local_io, usage};
+use crate::report::Event;
+use crate::text::printable;
+
+/// How often a waiting server looks whether it has been asked to stop.
+const ACCEPT_INTERVAL: Duration = Duration::from_millis(200);
+/// How long sessions get to end after a signal.
+const STOP_TIME_MAX: Duration = Duration::from_secs(2);
+/// Sessions served at a time; more wait in the endpoint.
+const SESSIONS_MAX: usize = 1024;
+
+/// Binds the server and tells the world where it is.
+pub(super) fn bind(
+    args: &ListenArgs,
+    common: &CommonArgs,
+    service: Service,
+    options: &Options,
+    context: &Context,
+    peer_command: &str,
+) -> Outcome<Server> {
+    if let Some(listen) = args.listen
+        && (common.ipv4 && listen.is_ipv6() || common.ipv6 && listen.is_ipv4())
+    {
+        return Err(usage(format!(
+            "--listen {listen} is not of the family asked for"
+        )));
+    }
+    let candidates = match args.listen {
+        Some(address) => vec![address],
+        None => default_listen(common.ipv4, common.ipv6),
+    };
+    let server = first_bound(&candidates, service, options)?;
+    let hosts = match args.advertise.is_empty() {
+        true => advertised(server.local_addr()),
+        false => args.advertise.clone(),
+    };
+    let ticket = server.ticket(&hosts)?;
+    match &args.ticket_file {
+        Some(path) => announce_file(path, &ticket, context, peer_command)?,
+        None => announce_text(&ticket, context, peer_command),
+    }
+    Ok(server)
+}
+
+/// The first address that can be bound; the reason why the first could not, if none.
+fn first_bound(
+    candidates: &[std::net::SocketAddr],
+    service: Service,
+    options: &Options,
+) -> Outcome<Server> {
+    let mut failed = None;
+    for address in candidates {
+        match Server::bind(*address, service, options) {
+            Ok(server) => return Ok(server),
+            Err(failure) => failed = failed.or(Some(failure)),
+        }
+    }
+    Err(failed.unwrap_or_else(|| usage("there is no address to listen on")))
+}
+
+fn announce_file(path: &Path, ticket: &Ticket, context: &Context, command: &str) -> Outcome<()> {
+    let shown = printable(path.as_os_str().as_encoded_bytes());
+    write_private(path, &format!("{ticket}\n"))
+        .map_err(|error| local_io("write the ticket to", &shown, error))?;
+    context.reporter.event(
+        Event::new("listening")
+            .with("ticket_file", shown.as_str())
+            .with("addresses", ticket.addresses()),
+    );
+    context.reporter.note(&format!(
+        "Listening on {}. At the other end, with a copy of {shown}, run:\n  \
+         sphx {}",
+        ticket.addresses().join(", "),
+        command.replace("TICKET", &format!("--ticket-file {shown}"))
+    ));
+    Ok(())
+}
+
+fn announce_text(ticket: &Ticket, context: &Context, command: &str) {
+    let reporter = &context.reporter;
+    reporter.note(&format!(
+        "Listening on {}. At the other end run this and paste the ticket (it is a secret: send it \
+         as you would a password; $SPHX_TICKET works too):\n  sphx {}",
+        ticket.addresses().join(", "),
+        command.replace("TICKET", "-")
+    ));
+    if reporter.json() {
+        reporter.event(
+            Event::new("listening")
+                .with("ticket_file", serde_json::Value::Null)
+                .with("ticket", ticket.to_string())
+                .with("addresses", ticket.addresses()),
+        );
+    } else {
+        reporter.data(&ticket.to_string());
+    }
+}
+
+/// Replaces `path` by a file that only its owner can read. Readers see the whole ticket or none.
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    // A device or a pipe is written to as it is.
+    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return OpenOptions::new()
+            .write(true)
+            .open(path)?
+            .write_all(text.as_bytes());
+    }
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.part", std::process::id()));
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .and_then(|mut file| {
+            file.set_permissions(fs::Permissions::from_mode(0o600))?;
+            file.write_all(text.as_bytes())
+        })
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // The reason to report is the first one.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// Serves sessions until told to stop, or one with `once`.
+///
+/// `serve` is one session; with `once` its outcome is the command's, otherwise it is reported and
+/// the server stays up.
+pub(super) fn serve(
+    server: &Server,
+    once: bool,
+    context: &Context,
+    session: impl Fn(&Session) -> Outcome<()> + Send + Sync + 'static,
+) -> Outcome<()> {
+    // A server that has only to stop listening can do so at once.
+    let _waiting = context.stop.on_stop(|| {});
+    let session = Arc::new(session);
+    let running = Arc::new(AtomicUsize::new(0));
+    while !context.stop.requested() {
+        if running.load(Ordering::Relaxed) >= SESSIONS_MAX {
+            thread::sleep(ACCEPT_INTERVAL);
+            continue;
+        }
+        let Some(accepted) = server.accept(Some(ACCEPT_INTERVAL))? else {
+            continue;
+        };
+        if once {
+            let _registration = context.close_on_stop(&accepted);
+            return session(&accepted);
+        }
+        running.fetch_add(1, Ordering::Relaxed);
+        let (session, counter, scope) = (session.clone(), running.clone(), context.clone());
+        let body = move || {
+            let peer = accepted.remote_addr().to_string();
+            let _registration = scope.close_on_stop(&accepted);
+            if let Err(failure) = session(&accepted)
+                && !scope.stop.requested()
+            {
+                scope.reporter.error(&failure, None, Some(&peer));
+            }
+            counter.fetch_sub(1, Ordering::Relaxed);
+        };
+        let started = thread::Builder::new()
+            .name("session".to_owned())
+            .spawn(body);
+        started.map_err(|error| local_io("start", "a thread", error))?;
+    }
+    let deadline = Instant::now() + STOP_TIME_MAX;
+    while running.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(5));
+    }
+    Err(context.stop.failure())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tickets_are_private_and_replaced_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        write_private(&path, "new\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert!(write_private(&directory.path().join("no/t"), "new").is_err());
+    }
+}

@@ -1,0 +1,40 @@
+//! The commands: arguments in, a session to a peer, an outcome out.
+
+mod listen;
+pub(crate) mod perf;
+pub(crate) mod recv;
+pub(crate) mod send;
+
+use sphinx_transport::{Options, Service, Session, Ticket, connect};
+
+use crate::failure::{Outcome, code};
+use crate::report::Reporter;
+use crate::signals::{Registration, Stop};
+
+/// What every command has.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) reporter: Reporter,
+    pub(crate) stop: Stop,
+}
+
+impl Context {
+    /// Tells the peer when a signal comes, for as long as the result lives.
+    pub(crate) fn close_on_stop(&self, session: &Session) -> Registration {
+        let session = session.clone();
+        self.stop
+            .on_stop(move || session.close(code::CANCELLED, "interrupted"))
+    }
+
+    /// Connects; the signal handler leaves at once while this blocks, there is no peer to tell.
+    pub(crate) fn connect(
+        &self,
+        ticket: &Ticket,
+        service: Service,
+        options: &Options,
+    ) -> Outcome<(Session, Registration)> {
+        let session = connect(ticket, service, options)?;
+        let registration = self.close_on_stop(&session);
+        Ok((session, registration))
+    }
+}

@@ -1,0 +1,129 @@
+//! The `sphx` command: files, measurement and a demonstration over lossy links.
+//!
+//! `args` is what can be written, `commands` wires sessions to the application protocols in `files`
+//! and `perf`, `report` is what comes out.
+
+#![forbid(unsafe_code)]
+
+mod addresses;
+mod args;
+mod channel;
+mod commands;
+mod failure;
+mod files;
+mod perf;
+mod report;
+mod signals;
+#[cfg(test)]
+mod testing;
+mod text;
+mod units;
+mod usage;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind as ClapError;
+
+use args::{Cli, Command, PerfCommand};
+use commands::Context;
+use failure::{Failure, usage};
+use report::Reporter;
+use signals::Stop;
+use sphinx_transport::ErrorKind;
+
+/// Runs the command line of this process.
+pub fn run() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    ExitCode::from(match Cli::try_parse_from(&arguments) {
+        Ok(cli) => dispatch(cli),
+        Err(error) => refuse(&error, &arguments),
+    })
+}
+
+/// Help, the version, or a command line that is not understood.
+fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
+    let shown = match error.kind() {
+        ClapError::DisplayHelp | ClapError::DisplayVersion => 0,
+        // clap shows the help; a script that forgot its arguments still has to notice.
+        _ => 2,
+    };
+    // Standard output or error may be closed: then nobody wants to read it.
+    let _ = error.print();
+    if shown != 0 && arguments.iter().any(|argument| argument == "--json") {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or("usage error");
+        let failure = usage(line.strip_prefix("error: ").unwrap_or(line));
+        Reporter::new(true, true, 0).error_event(&failure);
+    }
+    shown
+}
+
+fn dispatch(cli: Cli) -> u8 {
+    let (json, quiet, verbose) = output_flags(&cli.command);
+    let reporter = Reporter::new(json, quiet, verbose);
+    let stop = Stop::default();
+    let outcome = args::refuse_not_built(&cli)
+        .and_then(|()| {
+            let reporter = reporter.clone();
+            let leaving = stop.clone();
+            stop.listen(move |signal| {
+                let code = reporter.end_with_error(&leaving.failure(), Some(signal));
+                std::process::exit(i32::from(code));
+            })
+        })
+        .and_then(|()| {
+            let context = Context {
+                reporter: reporter.clone(),
+                stop: stop.clone(),
+            };
+            execute(cli.command, &context)
+        });
+    match outcome {
+        Ok(()) => {
+            reporter.ended();
+            0
+        }
+        Err(failure) => reporter.end_with_error(&asked_to(&stop, failure), stop.signal()),
+    }
+}
+
+/// After a signal every failure is a consequence of it.
+fn asked_to(stop: &Stop, failure: Failure) -> Failure {
+    match stop.requested() || failure.kind == ErrorKind::Interrupted {
+        true => stop.failure(),
+        false => failure,
+    }
+}
+
+fn execute(command: Command, context: &Context) -> failure::Outcome<()> {
+    match command {
+        Command::Recv(args) => commands::recv::run(args, context),
+        Command::Send(args) => commands::send::run(args, context),
+        Command::Perf {
+            command: PerfCommand::Server(args),
+        } => commands::perf::serve(args, context),
+        Command::Perf {
+            command: PerfCommand::Client(args),
+        } => commands::perf::measure(args, context),
+        Command::Demo(_) | Command::DemoPart(_) => Err(usage("not yet")),
+        Command::Codes(_) | Command::Lab(_) => Err(usage("not built yet")),
+    }
+}
+
+fn output_flags(command: &Command) -> (bool, bool, u8) {
+    let common = match command {
+        Command::Recv(args) => &args.common,
+        Command::Send(args) => &args.common,
+        Command::Perf {
+            command: PerfCommand::Server(args),
+        } => &args.common,
+        Command::Perf {
+            command: PerfCommand::Client(args),
+        } => &args.common,
+        Command::Demo(args) => return (args.json, args.quiet, 0),
+        Command::Codes(_) | Command::Lab(_) | Command::DemoPart(_) => return (false, false, 0),
+    };
+    (common.json, common.quiet, common.verbose)
+}

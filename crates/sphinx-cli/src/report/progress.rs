@@ -1,0 +1,232 @@
+//! Progress while something runs: a bar on a terminal, an event a second for scripts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+use sphinx_transport::Stats;
+
+use super::{Event, Reporter};
+use crate::units::{show_duration, show_percent, show_rate, show_size};
+
+const EVENT_INTERVAL: Duration = Duration::from_secs(1);
+const BAR_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What a transfer has done so far; written by the thread that transfers.
+#[derive(Default)]
+pub(crate) struct Progress {
+    bytes: AtomicU64,
+    /// What the sender announced; 0 when unknown.
+    bytes_total: AtomicU64,
+    files: AtomicU64,
+    name: Mutex<String>,
+}
+
+impl Progress {
+    pub(crate) fn expect_bytes(&self, total: u64) {
+        self.bytes_total.store(total, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_bytes(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_file(&self) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What is being transferred now, in printable form.
+    pub(crate) fn set_name(&self, name: String) {
+        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn total(&self) -> Option<u64> {
+        match self.bytes_total.load(Ordering::Relaxed) {
+            0 => None,
+            total => Some(total),
+        }
+    }
+
+    fn name(&self) -> String {
+        self.name
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// Shows a [`Progress`] until dropped.
+pub(crate) struct Ticker {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    pub(crate) fn start(
+        reporter: &Reporter,
+        progress: Arc<Progress>,
+        peer: Option<String>,
+        stats: impl Fn() -> Stats + Send + 'static,
+    ) -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let reporter = reporter.clone();
+        let body = move || {
+            let mut view = View::new(&reporter, progress, peer);
+            let interval = if reporter.json() {
+                EVENT_INTERVAL
+            } else {
+                BAR_INTERVAL
+            };
+            while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                view.tick(&reporter, &stats());
+            }
+            view.bar.finish_and_clear();
+        };
+        let thread = thread::Builder::new()
+            .name("progress".to_owned())
+            .spawn(body)
+            .ok();
+        Self {
+            stop: Some(stop),
+            thread,
+        }
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It cannot have panicked with anything worth more than this transfer.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct View {
+    progress: Arc<Progress>,
+    peer: Option<String>,
+    bar: ProgressBar,
+    started: Instant,
+    /// When and at how many bytes the last tick was.
+    last: (Instant, u64),
+    /// Bits per second, smoothed over a few ticks.
+    rate: Option<f64>,
+}
+
+impl View {
+    fn new(reporter: &Reporter, progress: Arc<Progress>, peer: Option<String>) -> Self {
+        let bar = reporter.bars().add(ProgressBar::new(0));
+        let style = ProgressStyle::with_template("{bar:24} {wide_msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let now = Instant::now();
+        let bytes = progress.bytes();
+        Self {
+            progress,
+            peer,
+            bar,
+            started: now,
+            last: (now, bytes),
+            rate: None,
+        }
+    }
+
+    fn tick(&mut self, reporter: &Reporter, stats: &Stats) {
+        let (now, bytes) = (Instant::now(), self.progress.bytes());
+        let seconds = (now - self.last.0).as_secs_f64();
+        let rate = bytes.saturating_sub(self.last.1) as f64 * 8.0 / seconds.max(1e-3);
+        self.last = (now, bytes);
+        let smooth = self.rate.map_or(rate, |before| before * 0.8 + rate * 0.2);
+        self.rate = Some(smooth);
+        let total = self.progress.total();
+        if reporter.json() {
+            reporter.event(self.event(bytes, total, rate, stats));
+        } else {
+            self.draw(bytes, total, smooth, stats);
+        }
+    }
+
+    fn event(&self, bytes: u64, total: Option<u64>, rate: f64, stats: &Stats) -> Event {
+        let event = Event::new("progress")
+            .with("bytes", bytes)
+            .with("bytes_total", total)
+            .with("files", self.progress.files.load(Ordering::Relaxed))
+            .with("seconds", self.started.elapsed().as_secs_f64())
+            .with("goodput_mbit_s", rate / 1e6)
+            .with("plr", stats.plr)
+            .with("redundancy", stats.redundancy)
+            .with("rtt_ms", stats.rtt.as_secs_f64() * 1e3)
+            .with("pacing_mbit_s", stats.pacing_rate as f64 * 8.0 / 1e6);
+        match &self.peer {
+            Some(peer) => event.with("peer", Value::from(peer.as_str())),
+            None => event,
+        }
+    }
+
+    fn draw(&self, bytes: u64, total: Option<u64>, rate: f64, stats: &Stats) {
+        let mut message = match total {
+            Some(total) => {
+                self.bar.set_length(total);
+                self.bar.set_position(bytes.min(total));
+                format!("{} of {}", show_size(bytes), show_size(total))
+            }
+            None => show_size(bytes),
+        };
+        message += &format!("  {}", show_rate(rate));
+        if let Some(left) = total
+            .and_then(|total| total.checked_sub(bytes))
+            .filter(|n| *n > 0)
+            && rate > 1.0
+        {
+            // A stalled transfer has no end in sight; a day is far enough to show.
+            let seconds = (left as f64 * 8.0 / rate).min(86_400.0);
+            message += &format!("  {} left", show_duration(Duration::from_secs_f64(seconds)));
+        }
+        message += &format!(
+            "  loss {}  redundancy {}",
+            show_percent(stats.plr),
+            show_percent(stats.redundancy)
+        );
+        let name = self.progress.name();
+        if !name.is_empty() {
+            message += &format!("  {name}");
+        }
+        self.bar.set_message(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticker_stops_when_dropped() {
+        let progress = Arc::new(Progress::default());
+        progress.expect_bytes(10);
+        let reporter = Reporter::new(false, true, 0);
+        let ticker = Ticker::start(&reporter, progress.clone(), None, Stats::default);
+        progress.add_bytes(5);
+        drop(ticker);
+        assert_eq!(Arc::strong_count(&progress), 1);
+        assert_eq!(progress.bytes(), 5);
+    }
+
+    #[test]
+    fn events_carry_what_people_see() {
+        let progress = Arc::new(Progress::default());
+        let reporter = Reporter::new(true, false, 0);
+        let view = View::new(&reporter, progress, Some("[::1]:7".to_owned()));
+        let event = view.event(5, Some(10), 8e6, &Stats::default());
+        assert_eq!(event.get("goodput_mbit_s"), &Value::from(8.0));
+        assert_eq!(event.get("bytes_total"), &Value::from(10));
+        assert_eq!(event.get("peer"), &Value::from("[::1]:7"));
+    }
+}

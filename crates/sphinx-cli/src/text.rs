@@ -1,0 +1,83 @@
+//! Names and messages from elsewhere, made safe to print.
+
+/// Longest text from a peer that is shown, in characters.
+const SHOWN_MAX: usize = 400;
+
+/// Bytes of a name for a terminal: control characters and what is not UTF-8 appear as escapes, so
+/// that nothing a peer chose can move the cursor, change colours or reorder the line. What has been
+/// made printable stays as it is when it passes here again.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    let mut shown = String::new();
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            push_char(&mut shown, c);
+        }
+        for byte in chunk.invalid() {
+            shown.push_str(&format!("\\x{byte:02x}"));
+        }
+        if shown.len() > 4 * SHOWN_MAX {
+            break;
+        }
+    }
+    match shown.char_indices().nth(SHOWN_MAX) {
+        Some((at, _)) => {
+            shown.truncate(at);
+            shown.push('…');
+            shown
+        }
+        None => shown,
+    }
+}
+
+fn push_char(shown: &mut String, c: char) {
+    match c {
+        c if c.is_control() || reorders(c) => {
+            for escaped in c.escape_default() {
+                shown.push(escaped);
+            }
+        }
+        c => shown.push(c),
+    }
+}
+
+/// Marks that change the direction or the visibility of neighbouring text, and line separators.
+fn reorders(c: char) -> bool {
+    matches!(c,
+        '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+}
+
+/// Lower-case hexadecimal digits of `bytes`.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn escapes() {
+        assert_eq!(printable(b"plain.txt"), "plain.txt");
+        assert_eq!(printable("grün 🦀".as_bytes()), "grün 🦀");
+        assert_eq!(printable(b"\x1b[2Jboo\r\n"), "\\u{1b}[2Jboo\\r\\n");
+        assert_eq!(printable(b"caf\xe9"), "caf\\xe9");
+        assert_eq!(
+            printable("a\u{202e}gpj.exe".as_bytes()),
+            "a\\u{202e}gpj.exe"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_moves_the_cursor(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
+            let shown = printable(&bytes);
+            prop_assert!(shown.chars().all(|c| !c.is_control() && !reorders(c)));
+            prop_assert!(shown.chars().count() <= SHOWN_MAX + 1);
+            if shown.chars().count() <= SHOWN_MAX {
+                prop_assert_eq!(printable(shown.as_bytes()), shown);
+            }
+        }
+    }
+}
