@@ -187,6 +187,7 @@ pub(crate) struct Sender {
     bytes_in_flight: u64,
     packets_in_flight: u64,
     last_sent: Nanos,
+    /// Probe timeouts since an acknowledgement that brought something forward.
     probes_unanswered: u32,
     loss_deadline: Option<Nanos>,
     ce_seen: u64,
@@ -630,7 +631,6 @@ impl Sender {
             rtt_sample = Some(sample.saturating_sub(delay).max(1));
         }
         if !acked.is_empty() {
-            self.probes_unanswered = 0;
             self.largest_acked = self.largest_acked.max(newest.map(|p| p.pn));
         }
         self.detect_losses(now, &mut lost);
@@ -696,6 +696,7 @@ impl Sender {
                 }
             }
         }
+        let mut progress = true;
         match carried {
             Carried::Symbol { block, .. } => {
                 if let Some(block) = self.block_mut(block) {
@@ -703,10 +704,14 @@ impl Sender {
                     if was == State::InFlight {
                         block.in_flight -= 1;
                     }
+                    progress = block.acked <= u32::from(block.n);
                 }
             }
             Carried::MtuProbe(size) => self.mtu_acked = self.mtu_acked.max(Some(size)),
             Carried::Frames => {}
+        }
+        if progress {
+            self.probes_unanswered = 0;
         }
     }
 
@@ -844,10 +849,9 @@ impl Sender {
             return None;
         }
         let wait = self.rtt.pto(max_ack_delay);
-        let wait = match self.probes_unanswered {
-            0 => wait,
-            n => (wait << n.min(6)).min(PROBE_INTERVAL_MAX.max(wait)),
-        };
+        // Losing one probe or its answer is nothing special on a lossy path.
+        let doublings = self.probes_unanswered.saturating_sub(1).min(6);
+        let wait = (wait << doublings).min(PROBE_INTERVAL_MAX.max(wait));
         Some(self.last_sent.saturating_add(wait))
     }
 
