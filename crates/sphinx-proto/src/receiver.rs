@@ -273,7 +273,10 @@ impl Receiver {
                 index: header.row as u16,
             };
             (block.tracker.add_source(header.row as usize), placement)
-        } else if block.repairs >= n || self.rows_bytes + block.row_bytes() > self.window {
+        } else if block.repairs >= n {
+            // Peeling may want more; the missing symbols themselves will come.
+            (Added::Redundant, Placement::Discard)
+        } else if self.rows_bytes + block.row_bytes() > self.window {
             (Added::Invalid, Placement::Discard)
         } else {
             match (CodeId::from_wire(header.code), Row::new(header.row)) {

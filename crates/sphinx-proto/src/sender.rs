@@ -17,8 +17,9 @@ use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, Sack};
 const PACKET_THRESHOLD: u64 = 3;
 /// The threshold never adapts beyond this.
 const PACKET_THRESHOLD_MAX: u64 = 128;
-/// Reactive and proactive repair rows of one block, whatever the peer claims, per source symbol.
-const ROWS_PER_SYMBOL_MAX: u32 = 64;
+/// Repair rows of one block that the peer may claim without any packet of it being lost, per
+/// source symbol.
+const CLAIMS_PER_SYMBOL_MAX: u32 = 8;
 /// Longest wait between probes of a silent path.
 const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
 
@@ -42,6 +43,8 @@ struct TxBlock {
     due: u32,
     /// Of `due`, those decided before any loss was seen.
     due_proactive: u32,
+    /// Repair rows that only the peer's word asked for.
+    claimed: u32,
     /// Rounds of repair so far: 1 once a first transmission had to be replaced.
     rounds: u8,
     /// Has had its proactive repair.
@@ -61,12 +64,6 @@ impl TxBlock {
     /// Symbols that must still be decided on so that n can arrive at all.
     fn deficit(&self) -> u32 {
         u32::from(self.n).saturating_sub(self.acked + self.in_flight + self.unsent() + self.due)
-    }
-
-    fn rows_left(&self) -> u32 {
-        (ROWS_PER_SYMBOL_MAX * u32::from(self.n))
-            .max(1024)
-            .saturating_sub(self.next_row + self.due)
     }
 }
 
@@ -308,6 +305,7 @@ impl Sender {
             acked: 0,
             due: 0,
             due_proactive: 0,
+            claimed: 0,
             rounds: 0,
             protected: false,
             shape: 1,
@@ -406,7 +404,9 @@ impl Sender {
         };
         if block.in_flight == 0 && block.unsent() == 0 && block.due == 0 {
             let wanted = flight_repair(deficit.min(u32::from(block.n)), 0, plr, EPSILON_REACTIVE);
-            block.due = wanted.min(block.rows_left());
+            let claims_max = CLAIMS_PER_SYMBOL_MAX * u32::from(block.n);
+            block.due = wanted.min(claims_max - block.claimed);
+            block.claimed += block.due;
             block.rounds = block.rounds.saturating_add(1);
             if block.due > 0 {
                 self.repairs.insert(sequence);
@@ -449,7 +449,6 @@ impl Sender {
             if cold {
                 repair = repair.max(2);
             }
-            let repair = repair.min(block.rows_left());
             if repair > 0 {
                 block.shape = selector::spread(block.n, repair);
                 block.due += repair;
@@ -809,7 +808,6 @@ impl Sender {
                 flight_repair(needed, have, plr, EPSILON_REACTIVE).max(missing)
             }
         };
-        let rows = rows.min(block.rows_left());
         block.due += rows;
         block.rounds = block.rounds.max(round.saturating_add(1));
         if rows > 0 {
@@ -906,14 +904,10 @@ impl Sender {
             let Some(block) = block else { continue };
             // Whether the flight was lost or only its SACK is unknown: one packet if it was the
             // SACK, a second in case this one is lost too.
-            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE)
-                .min(block.rows_left())
-                .min(2);
+            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE).min(2);
             block.due += rows;
             block.rounds = block.rounds.max(1);
-            if rows > 0 {
-                self.repairs.insert(first + index as u64);
-            }
+            self.repairs.insert(first + index as u64);
             probes += rows;
             if probes >= 2 {
                 break;
