@@ -1,0 +1,375 @@
+//! Frames of control packets (`docs/protocol.md` §6).
+
+use super::{ConnectionId, Reader, WireError, put_varint};
+
+/// Most packet-number ranges in one SACK.
+pub const MAX_SACK_RANGES: usize = 256;
+/// Most complete-block ranges in one BLOCKS frame.
+pub const MAX_BLOCK_RANGES: usize = 255;
+/// Most deficits in one BLOCKS frame.
+pub const MAX_DEFICITS: usize = 64;
+
+const MAX_REASON_LEN: u64 = 256;
+
+/// Symbol-SACK: which packets arrived, when, and what may still be sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sack {
+    /// Rises by one with every SACK.
+    pub sequence: u64,
+    /// Microseconds between the arrival of the largest packet and this frame.
+    pub delay_us: u64,
+    /// The receiver's clock in microseconds when the largest packet arrived; any origin.
+    pub time_us: u64,
+    /// Packets seen with ECT(0) or ECT(1).
+    pub ect: u64,
+    /// Packets seen with CE.
+    pub ce: u64,
+    /// Sum of block costs that the sender may reach (§7).
+    pub credit: u64,
+    /// Received packet numbers, inclusive, largest first, disjoint and not adjacent; never empty.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+/// Block-SACK: which blocks of a stream are complete, and how much others lack.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Blocks {
+    /// The stream.
+    pub stream: u16,
+    /// Every block below is complete.
+    pub base: u64,
+    /// Complete blocks above `base`, inclusive, rising, disjoint and not adjacent; the first begins
+    /// above `base`.
+    pub complete: Vec<(u64, u64)>,
+    /// (block, symbols still missing), oldest first.
+    pub deficits: Vec<(u64, u32)>,
+}
+
+/// One frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// Fills a packet to a size.
+    Padding,
+    /// Asks for an acknowledgement.
+    Ping,
+    /// Symbol-SACK.
+    Sack(Sack),
+    /// Block-SACK.
+    Blocks(Blocks),
+    /// The session is over.
+    Close {
+        /// An exit code of the command line, or the application's.
+        code: u64,
+        /// For people.
+        reason: &'a str,
+    },
+    /// The peer must answer with the same bytes on the same path.
+    PathChallenge([u8; 8]),
+    /// The answer.
+    PathResponse([u8; 8]),
+    /// A spare connection id for this end.
+    NewConnectionId {
+        /// Rises by one with every id.
+        sequence: u64,
+        /// The id.
+        cid: ConnectionId,
+    },
+}
+
+impl Frame<'_> {
+    /// Whether the frame asks for an acknowledgement.
+    pub fn is_ack_eliciting(&self) -> bool {
+        matches!(
+            self,
+            Frame::Ping | Frame::PathChallenge(_) | Frame::NewConnectionId { .. }
+        )
+    }
+
+    /// Append the frame. Lists longer than their limits are cut (oldest information last).
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Frame::Padding => out.push(0),
+            Frame::Ping => out.push(1),
+            Frame::Sack(sack) => encode_sack(sack, out),
+            Frame::Blocks(blocks) => encode_blocks(blocks, out),
+            Frame::Close { code, reason } => {
+                let mut end = reason.len().min(MAX_REASON_LEN as usize);
+                while !reason.is_char_boundary(end) {
+                    end -= 1;
+                }
+                out.push(4);
+                put_varint(out, *code);
+                put_varint(out, end as u64);
+                out.extend_from_slice(&reason.as_bytes()[..end]);
+            }
+            Frame::PathChallenge(data) => {
+                out.push(5);
+                out.extend_from_slice(data);
+            }
+            Frame::PathResponse(data) => {
+                out.push(6);
+                out.extend_from_slice(data);
+            }
+            Frame::NewConnectionId { sequence, cid } => {
+                out.push(7);
+                put_varint(out, *sequence);
+                out.extend_from_slice(&cid.bytes());
+            }
+        }
+    }
+}
+
+fn encode_sack(sack: &Sack, out: &mut Vec<u8>) {
+    let Some(&(low, high)) = sack.ranges.first() else {
+        return;
+    };
+    out.push(2);
+    for value in [
+        sack.sequence,
+        high,
+        sack.delay_us,
+        sack.time_us,
+        sack.ect,
+        sack.ce,
+        sack.credit,
+    ] {
+        put_varint(out, value);
+    }
+    let further = &sack.ranges[1..sack.ranges.len().min(MAX_SACK_RANGES)];
+    put_varint(out, further.len() as u64);
+    put_varint(out, high - low);
+    let mut below = low;
+    for &(low, high) in further {
+        put_varint(out, below - high - 2);
+        put_varint(out, high - low);
+        below = low;
+    }
+}
+
+fn encode_blocks(blocks: &Blocks, out: &mut Vec<u8>) {
+    out.push(3);
+    put_varint(out, u64::from(blocks.stream));
+    put_varint(out, blocks.base);
+    let complete = &blocks.complete[..blocks.complete.len().min(MAX_BLOCK_RANGES)];
+    put_varint(out, complete.len() as u64);
+    let mut next = blocks.base;
+    for &(low, high) in complete {
+        put_varint(out, low - next);
+        put_varint(out, high - low);
+        next = high + 1;
+    }
+    let deficits = &blocks.deficits[..blocks.deficits.len().min(MAX_DEFICITS)];
+    put_varint(out, deficits.len() as u64);
+    for &(block, deficit) in deficits {
+        put_varint(out, block - blocks.base);
+        put_varint(out, u64::from(deficit));
+    }
+}
+
+/// The frames of a control packet's body; ends after the first error.
+#[derive(Debug, Clone)]
+pub struct FrameIter<'a> {
+    reader: Reader<'a>,
+    failed: bool,
+}
+
+impl<'a> FrameIter<'a> {
+    /// Over a whole body.
+    pub fn new(body: &'a [u8]) -> Self {
+        Self {
+            reader: Reader::new(body),
+            failed: false,
+        }
+    }
+
+    fn frame(&mut self) -> Result<Frame<'a>, WireError> {
+        let r = &mut self.reader;
+        Ok(match r.u8()? {
+            0 => Frame::Padding,
+            1 => Frame::Ping,
+            2 => Frame::Sack(decode_sack(r)?),
+            3 => Frame::Blocks(decode_blocks(r)?),
+            4 => {
+                let code = r.varint()?;
+                let len = r.varint()?;
+                if len > MAX_REASON_LEN {
+                    return Err(WireError::Invalid("close reason"));
+                }
+                let reason = std::str::from_utf8(r.take(len as usize)?)
+                    .map_err(|_| WireError::Invalid("close reason"))?;
+                Frame::Close { code, reason }
+            }
+            5 => Frame::PathChallenge(r.array()?),
+            6 => Frame::PathResponse(r.array()?),
+            7 => Frame::NewConnectionId {
+                sequence: r.varint()?,
+                cid: ConnectionId::new(r.array()?).ok_or(WireError::Invalid("connection id"))?,
+            },
+            _ => return Err(WireError::Invalid("frame type")),
+        })
+    }
+}
+
+impl<'a> Iterator for FrameIter<'a> {
+    type Item = Result<Frame<'a>, WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed || self.reader.is_empty() {
+            return None;
+        }
+        let frame = self.frame();
+        self.failed = frame.is_err();
+        Some(frame)
+    }
+}
+
+fn decode_sack(r: &mut Reader<'_>) -> Result<Sack, WireError> {
+    const BAD: WireError = WireError::Invalid("sack range");
+    let sequence = r.varint()?;
+    let largest = r.varint()?;
+    let (delay_us, time_us) = (r.varint()?, r.varint()?);
+    let (ect, ce, credit) = (r.varint()?, r.varint()?, r.varint()?);
+    let further = r.varint()?;
+    if further >= MAX_SACK_RANGES as u64 {
+        return Err(BAD);
+    }
+    let mut low = largest.checked_sub(r.varint()?).ok_or(BAD)?;
+    let mut ranges = Vec::with_capacity(further as usize + 1);
+    ranges.push((low, largest));
+    for _ in 0..further {
+        let high = low
+            .checked_sub(r.varint()?)
+            .and_then(|v| v.checked_sub(2))
+            .ok_or(BAD)?;
+        low = high.checked_sub(r.varint()?).ok_or(BAD)?;
+        ranges.push((low, high));
+    }
+    Ok(Sack {
+        sequence,
+        delay_us,
+        time_us,
+        ect,
+        ce,
+        credit,
+        ranges,
+    })
+}
+
+fn decode_blocks(r: &mut Reader<'_>) -> Result<Blocks, WireError> {
+    const BAD: WireError = WireError::Invalid("block range");
+    let stream = u16::try_from(r.varint()?).map_err(|_| WireError::Invalid("stream"))?;
+    let base = r.varint()?;
+    let count = r.varint()?;
+    if count > MAX_BLOCK_RANGES as u64 {
+        return Err(BAD);
+    }
+    let mut complete = Vec::with_capacity(count as usize);
+    let mut next = base;
+    for _ in 0..count {
+        let gap = r.varint()?;
+        if gap == 0 {
+            return Err(BAD);
+        }
+        let low = next.checked_add(gap).ok_or(BAD)?;
+        let high = low.checked_add(r.varint()?).ok_or(BAD)?;
+        complete.push((low, high));
+        next = high.checked_add(1).ok_or(BAD)?;
+    }
+    let count = r.varint()?;
+    if count > MAX_DEFICITS as u64 {
+        return Err(BAD);
+    }
+    let mut deficits = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let block = base.checked_add(r.varint()?).ok_or(BAD)?;
+        deficits.push((block, r.varint()?.min(u64::from(u32::MAX)) as u32));
+    }
+    Ok(Blocks {
+        stream,
+        base,
+        complete,
+        deficits,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        frame.encode(&mut out);
+        out
+    }
+
+    #[test]
+    fn sack_vector() {
+        let sack = Sack {
+            sequence: 7,
+            delay_us: 100,
+            time_us: 5,
+            ect: 3,
+            ce: 1,
+            credit: 70_000,
+            ranges: vec![(90, 100), (80, 85), (10, 10)],
+        };
+        let bytes = bytes_of(&Frame::Sack(sack.clone()));
+        assert_eq!(
+            bytes,
+            [
+                2, 7, 0x40, 100, 0x40, 100, 5, 3, 1, 0x80, 1, 0x11, 0x70, 2, 10, 3, 5, 0x40, 68, 0
+            ]
+        );
+        assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(Frame::Sack(sack))));
+    }
+
+    #[test]
+    fn blocks_vector() {
+        let blocks = Blocks {
+            stream: 2,
+            base: 10,
+            complete: vec![(11, 12), (15, 15)],
+            deficits: vec![(10, 3), (13, 1)],
+        };
+        let bytes = bytes_of(&Frame::Blocks(blocks.clone()));
+        assert_eq!(bytes, [3, 2, 10, 2, 1, 1, 2, 0, 2, 0, 3, 3, 1]);
+        assert_eq!(
+            FrameIter::new(&bytes).next(),
+            Some(Ok(Frame::Blocks(blocks)))
+        );
+    }
+
+    #[test]
+    fn long_reasons_are_cut_at_a_character() {
+        let reason = "ä".repeat(200);
+        let bytes = bytes_of(&Frame::Close {
+            code: 6,
+            reason: &reason,
+        });
+        assert_eq!(
+            FrameIter::new(&bytes).next(),
+            Some(Ok(Frame::Close {
+                code: 6,
+                reason: &reason[..256]
+            }))
+        );
+    }
+
+    #[test]
+    fn a_lone_error_ends_the_packet() {
+        let mut frames = FrameIter::new(&[1, 99, 1]);
+        assert_eq!(frames.next(), Some(Ok(Frame::Ping)));
+        assert_eq!(frames.next(), Some(Err(WireError::Invalid("frame type"))));
+        assert_eq!(frames.next(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_is_total(body in prop::collection::vec(any::<u8>(), 0..300)) {
+            for frame in FrameIter::new(&body).flatten() {
+                let again = bytes_of(&frame);
+                prop_assert_eq!(FrameIter::new(&again).next(), Some(Ok(frame)));
+            }
+        }
+    }
+}

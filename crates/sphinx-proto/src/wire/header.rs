@@ -1,0 +1,226 @@
+//! The 24-byte packet header (`docs/protocol.md` §4).
+
+use std::fmt;
+
+/// Length of the header in bytes.
+pub const HEADER_LEN: usize = 24;
+/// Length of the AEAD tag in bytes.
+pub const TAG_LEN: usize = 16;
+/// Bytes of a datagram that are not symbol.
+pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
+/// Most source symbols in one block.
+pub const MAX_BLOCK_SYMBOLS: u16 = 1024;
+/// Largest symbol in bytes.
+pub const MAX_SYMBOL_LEN: usize = 9000;
+
+/// Whether a datagram belongs to the data plane (else QUIC), by its first bytes.
+///
+/// RFC 9443 gives 0x80–0xBF to us; a QUIC Version Negotiation packet may begin with any byte
+/// ≥ 0x80 but has version 0, which no connection id of ours imitates.
+pub fn is_data_plane(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|b| b & 0xc0 == 0x80)
+        && datagram.get(1..5).is_some_and(|v| v != [0; 4])
+}
+
+/// Names a session at its receiver; never starts with four zero bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId([u8; 8]);
+
+impl ConnectionId {
+    /// From eight bytes; `None` when the first four are zero (reserved for QUIC version 0).
+    pub fn new(bytes: [u8; 8]) -> Option<Self> {
+        (bytes[..4] != [0; 4]).then_some(Self(bytes))
+    }
+
+    /// The bytes on the wire.
+    pub fn bytes(&self) -> [u8; 8] {
+        self.0
+    }
+
+    /// The connection id of a data-plane datagram (bytes 1..9, never protected).
+    pub fn of_datagram(datagram: &[u8]) -> Option<Self> {
+        Self::new(datagram.get(1..9)?.try_into().ok()?)
+    }
+}
+
+impl fmt::Debug for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+/// What a packet carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PacketKind {
+    /// One source or repair symbol.
+    Symbol,
+    /// Frames.
+    Control,
+}
+
+/// A header in the clear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the body is.
+    pub kind: PacketKind,
+    /// Key phase: the epoch's lowest bit.
+    pub phase: bool,
+    /// The sender has, as far as it knows, nothing more to send after this packet.
+    pub last_of_flight: bool,
+    /// The receiver's connection id.
+    pub cid: ConnectionId,
+    /// Low 32 bits of the packet number.
+    pub packet_number: u32,
+    /// Low 32 bits of the block id within its stream.
+    pub block: u32,
+    /// Stream id.
+    pub stream: u16,
+    /// 0 for a source symbol, else the erasure code (6 bits).
+    pub code: u8,
+    /// Source symbols in the block, 1–1024 (1 in control packets).
+    pub n: u16,
+    /// Source index or repair row (24 bits).
+    pub row: u32,
+}
+
+impl Header {
+    /// A control packet's header.
+    pub fn control(cid: ConnectionId, packet_number: u32, phase: bool) -> Self {
+        Self {
+            kind: PacketKind::Control,
+            phase,
+            last_of_flight: false,
+            cid,
+            packet_number,
+            block: 0,
+            stream: 0,
+            code: 0,
+            n: 1,
+            row: 0,
+        }
+    }
+
+    /// Bytes on the wire, before protection. `n` outside 1–1024 and bits of `code` and `row` above
+    /// their fields are cut off.
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut out = [0; HEADER_LEN];
+        let kind = match self.kind {
+            PacketKind::Symbol => 0,
+            PacketKind::Control => 2,
+        };
+        out[0] = 0x80 | kind << 4 | u8::from(self.phase) << 3 | u8::from(self.last_of_flight) << 2;
+        out[1..9].copy_from_slice(&self.cid.0);
+        out[9..13].copy_from_slice(&self.packet_number.to_be_bytes());
+        out[13..17].copy_from_slice(&self.block.to_be_bytes());
+        out[17..19].copy_from_slice(&self.stream.to_be_bytes());
+        let code_n = u16::from(self.code & 0x3f) << 10 | (self.n.wrapping_sub(1) & 0x3ff);
+        out[19..21].copy_from_slice(&code_n.to_be_bytes());
+        out[21..24].copy_from_slice(&self.row.to_be_bytes()[1..]);
+        out
+    }
+
+    /// From bytes whose protection has been removed. `None` for types and bits that this version
+    /// does not know; the caller drops such a packet (after opening it, if it wants to blame the peer).
+    pub fn decode(bytes: &[u8; HEADER_LEN]) -> Option<Self> {
+        let kind = match bytes[0] >> 4 & 3 {
+            0 => PacketKind::Symbol,
+            2 => PacketKind::Control,
+            _ => return None,
+        };
+        if bytes[0] & 0xc3 != 0x80 {
+            return None;
+        }
+        let code_n = u16::from_be_bytes([bytes[19], bytes[20]]);
+        Some(Self {
+            kind,
+            phase: bytes[0] & 8 != 0,
+            last_of_flight: bytes[0] & 4 != 0,
+            cid: ConnectionId::of_datagram(bytes)?,
+            packet_number: be32(bytes, 9),
+            block: be32(bytes, 13),
+            stream: u16::from_be_bytes([bytes[17], bytes[18]]),
+            code: (code_n >> 10) as u8,
+            n: (code_n & 0x3ff) + 1,
+            row: be32(bytes, 20) & 0x00ff_ffff,
+        })
+    }
+}
+
+fn be32(bytes: &[u8; HEADER_LEN], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The 64-bit number nearest to `expected` whose low 32 bits are `truncated`
+/// (`expected` is one above the largest seen; compare RFC 9000 appendix A.3).
+pub fn expand_packet_number(truncated: u32, expected: u64) -> u64 {
+    const WINDOW: u64 = 1 << 32;
+    let candidate = (expected & !(WINDOW - 1)) | u64::from(truncated);
+    if candidate + WINDOW / 2 <= expected && candidate < u64::MAX - WINDOW {
+        candidate + WINDOW
+    } else if candidate > expected.saturating_add(WINDOW / 2) && candidate >= WINDOW {
+        candidate - WINDOW
+    } else {
+        candidate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn cid() -> ConnectionId {
+        ConnectionId::new([1, 2, 3, 4, 5, 6, 7, 8]).expect("non-zero")
+    }
+
+    #[test]
+    fn vector() {
+        let header = Header {
+            kind: PacketKind::Symbol,
+            phase: true,
+            last_of_flight: true,
+            cid: cid(),
+            packet_number: 0x1122_3344,
+            block: 0x5566_7788,
+            stream: 0x0102,
+            code: 1,
+            n: 100,
+            row: 0x00ab_cdef,
+        };
+        let bytes = header.encode();
+        assert_eq!(
+            bytes,
+            [
+                0x8c, 1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 1, 2,
+                0x04, 99, 0xab, 0xcd, 0xef
+            ]
+        );
+        assert_eq!(Header::decode(&bytes), Some(header));
+    }
+
+    #[test]
+    fn version_negotiation_is_quic() {
+        assert!(!is_data_plane(&[0x80, 0, 0, 0, 0, 9]));
+        assert!(is_data_plane(&[0x80, 0, 0, 0, 1]));
+        assert!(!is_data_plane(&[0xc0, 0, 0, 0, 1]));
+        assert!(!is_data_plane(&[0x40, 1, 1, 1, 1]));
+        assert!(!is_data_plane(&[]));
+        assert_eq!(ConnectionId::new([0, 0, 0, 0, 1, 1, 1, 1]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_survives(bytes in prop::array::uniform24(any::<u8>())) {
+            if let Some(header) = Header::decode(&bytes) {
+                prop_assert_eq!(header.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn expansion_is_nearest(expected in 0u64..1 << 40, distance in -(1i64 << 31) + 1..1i64 << 31) {
+            if let Some(number) = expected.checked_add_signed(distance) {
+                prop_assert_eq!(expand_packet_number(number as u32, expected), number);
+            }
+        }
+    }
+}

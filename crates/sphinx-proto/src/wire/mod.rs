@@ -1,0 +1,27 @@
+//! The bytes of `docs/protocol.md`: header, frames, preamble, variable-length integers.
+//!
+//! Every parser here is total: any input gives a value or an error, in time linear in its length.
+
+mod frame;
+mod header;
+mod preamble;
+mod varint;
+
+pub use frame::{Blocks, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, Sack};
+pub use header::{
+    ConnectionId, HEADER_LEN, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN, OVERHEAD, PacketKind,
+    TAG_LEN, expand_packet_number, is_data_plane,
+};
+pub use preamble::{PREAMBLE_LEN, Preamble};
+pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};
+
+/// A malformed packet body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The bytes end in the middle of a field.
+    #[error("truncated")]
+    Truncated,
+    /// A field has a value that the specification does not allow.
+    #[error("invalid {0}")]
+    Invalid(&'static str),
+}
