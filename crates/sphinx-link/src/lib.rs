@@ -39,6 +39,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod front;
+
 mod config;
 mod link;
 mod loss;

@@ -1,0 +1,275 @@
+//! The thread that drives the two directions.
+
+use std::{
+    io,
+    num::NonZeroU64,
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    io::Errno,
+    time::{ClockId, clock_gettime},
+};
+use sphinx_net::tun::Tun;
+
+use super::{
+    FrontCounters, Lateness,
+    pool::{Pool, PooledPacket},
+};
+use crate::{Link, LinkConfig, Record, Time, nanos};
+
+/// Most packets read from one interface before others have their turn.
+const BATCH: usize = 32;
+/// Rest after a round with packets. It bounds the rounds per second, and so the CPU time, at the
+/// price of so much delay; what comes meanwhile is handled together.
+const REST: Duration = Duration::from_micros(40);
+/// Most time between two publications of the counters while packets flow.
+const PUBLISH_NS: Time = 1_000_000;
+/// Priority of the thread where that is allowed ("nice" value).
+const PRIORITY: i32 = -15;
+
+/// What the thread and its owner share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// Set after a change of the orders in `state`.
+    ordered: AtomicBool,
+    /// Interrupts the thread's sleep.
+    wake: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    counters: FrontCounters,
+    records: [Vec<Record>; 2],
+    stop: bool,
+    reconfigure: [Option<LinkConfig>; 2],
+}
+
+impl Shared {
+    pub(super) fn new() -> io::Result<Shared> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Shared {
+            state: Mutex::default(),
+            ordered: AtomicBool::new(false),
+            wake,
+        })
+    }
+
+    pub(super) fn counters(&self) -> FrontCounters {
+        self.lock().counters.clone()
+    }
+
+    pub(super) fn take_records(&self, direction: usize, into: &mut Vec<Record>) {
+        into.append(&mut self.lock().records[direction]);
+    }
+
+    pub(super) fn reconfigure(&self, direction: usize, config: LinkConfig) {
+        self.order(|state| state.reconfigure[direction] = Some(config));
+    }
+
+    pub(super) fn stop(&self) {
+        self.order(|state| state.stop = true);
+    }
+
+    fn order(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        // The flag comes last, so that the thread cannot see it, find nothing to empty in `wake`, and
+        // then be woken for ever. It fails only when 2^64 - 2 wake-ups are pending already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        self.ordered.store(true, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is valid after every single change, even one that was followed by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread's own state. Direction 0 goes from interface 0 to interface 1, direction 1 back.
+#[derive(Debug)]
+pub(super) struct Engine {
+    interfaces: [Tun; 2],
+    links: [Link<PooledPacket>; 2],
+    pool: Pool,
+    shared: Arc<Shared>,
+    start: Instant,
+    lateness: Lateness,
+    ignored: u64,
+    refused: u64,
+    /// Since when the counters differ from the published ones.
+    unpublished_since: Option<Time>,
+}
+
+impl Engine {
+    /// To be called by the thread itself.
+    pub(super) fn new(
+        interfaces: [Tun; 2],
+        [left_to_right, right_to_left]: [LinkConfig; 2],
+        mtu: usize,
+        shared: Arc<Shared>,
+    ) -> io::Result<Engine> {
+        let link = |config| Link::new(config).map_err(io::Error::other);
+        Ok(Engine {
+            interfaces,
+            links: [link(left_to_right)?, link(right_to_left)?],
+            pool: Pool::new(mtu),
+            shared,
+            start: Instant::now(),
+            lateness: Lateness::default(),
+            ignored: 0,
+            refused: 0,
+            unpublished_since: None,
+        })
+    }
+
+    /// Runs until told to stop.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        // Both only make the timing better; the measured lateness says how good it is.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        let _ = rustix::process::setpriority_process(None, PRIORITY);
+        loop {
+            if self.shared.ordered.swap(false, Ordering::Acquire) && self.obey()? {
+                self.publish();
+                return Ok(());
+            }
+            let mut most = 0;
+            for direction in [0, 1] {
+                most = most
+                    .max(self.receive(direction))
+                    .max(self.deliver(direction));
+            }
+            let now = self.now();
+            if most > 0 {
+                self.unpublished_since.get_or_insert(now);
+            }
+            if self
+                .unpublished_since
+                .is_some_and(|since| now - since >= PUBLISH_NS)
+            {
+                self.publish();
+            }
+            match most {
+                0 => self.sleep(now)?,
+                BATCH.. => {}
+                _ => std::thread::sleep(REST),
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        nanos(self.start.elapsed())
+    }
+
+    /// Takes what an interface has, up to a batch, and returns how much that was.
+    fn receive(&mut self, direction: usize) -> usize {
+        for count in 0..BATCH {
+            let mut packet = self.pool.take();
+            match self.interfaces[direction].receive(packet.buffer()) {
+                Ok(length) => packet.set_length(length),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return count,
+                Err(_) => {
+                    self.refused += 1;
+                    return count + 1;
+                }
+            }
+            if goes_to_many(packet.bytes()) {
+                self.ignored += 1;
+            } else {
+                let now = self.now();
+                self.links[direction].enqueue(now, packet);
+            }
+        }
+        BATCH
+    }
+
+    /// Delivers what is due, up to a batch, and returns how much that was.
+    fn deliver(&mut self, direction: usize) -> usize {
+        for count in 0..BATCH {
+            let now = self.now();
+            let Some(delivery) = self.links[direction].poll(now) else {
+                return count;
+            };
+            self.lateness.add(now - delivery.at);
+            if self.interfaces[1 - direction]
+                .send(delivery.packet.bytes())
+                .is_err()
+            {
+                self.refused += 1;
+            }
+        }
+        BATCH
+    }
+
+    /// Waits for a packet, an order, or the next event of a link.
+    fn sleep(&mut self, now: Time) -> io::Result<()> {
+        let event = self.links.iter().filter_map(Link::next_event).min();
+        let mut timeout = event.map(|event| Duration::from_nanos(event.saturating_sub(now)));
+        if self.unpublished_since.is_some() {
+            let soon = Duration::from_nanos(PUBLISH_NS);
+            timeout = Some(timeout.map_or(soon, |timeout| timeout.min(soon)));
+        }
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut files = [
+            PollFd::new(&self.interfaces[0], PollFlags::IN),
+            PollFd::new(&self.interfaces[1], PollFlags::IN),
+            PollFd::new(&self.shared.wake, PollFlags::IN),
+        ];
+        match poll(&mut files, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Carries out orders; returns true if one was to stop.
+    fn obey(&mut self) -> io::Result<bool> {
+        // Empties the wake-up counter; it may be empty already.
+        let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+        let (stop, reconfigure) = {
+            let mut state = self.shared.lock();
+            (state.stop, std::mem::take(&mut state.reconfigure))
+        };
+        let now = self.now();
+        for (link, config) in self.links.iter_mut().zip(reconfigure) {
+            if let Some(config) = config {
+                link.reconfigure(now, config).map_err(io::Error::other)?;
+            }
+        }
+        Ok(stop)
+    }
+
+    fn publish(&mut self) {
+        self.unpublished_since = None;
+        let cpu = clock_gettime(ClockId::ThreadCPUTime);
+        let mut state = self.shared.lock();
+        for (link, records) in self.links.iter_mut().zip(&mut state.records) {
+            if records.len() < link.config().records {
+                link.take_records(records);
+            }
+        }
+        state.counters = FrontCounters {
+            left_to_right: *self.links[0].counters(),
+            right_to_left: *self.links[1].counters(),
+            lateness: self.lateness.clone(),
+            cpu: Duration::try_from(cpu).unwrap_or_default(),
+            ignored: self.ignored,
+            refused: self.refused,
+            records_missed: self.links.iter().map(Link::records_missed).sum(),
+        };
+    }
+}
+
+/// Whether an IP packet is addressed to a multicast group or to all.
+fn goes_to_many(packet: &[u8]) -> bool {
+    match packet.first().map(|byte| byte >> 4) {
+        Some(4) => packet.get(16).is_some_and(|&byte| byte >= 224),
+        Some(6) => packet.get(24).is_some_and(|&byte| byte == 0xff),
+        _ => true,
+    }
+}

@@ -1,0 +1,355 @@
+//! The link for real traffic: two network namespaces, joined by TUN devices through a [`Link`] per
+//! direction.
+//!
+//! [`Link`]: crate::Link
+
+mod engine;
+mod lateness;
+mod pool;
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    process::{Child, Command},
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use sphinx_net::{
+    netns::Namespace,
+    tun::{MTU_MAX, Tun, TunConfig},
+};
+use thiserror::Error;
+
+use self::engine::{Engine, Shared};
+pub use self::lateness::Lateness;
+use crate::{ConfigError, Counters, LinkConfig, Record};
+
+/// Kernel TCP with buffers that never limit a transfer, and no memory of earlier connections: set in
+/// both namespaces by default, so that runs can be compared.
+pub const TCP_PARAMETERS: [(&str, &str); 4] = [
+    ("net.ipv4.tcp_rmem", "4096 131072 67108864"),
+    ("net.ipv4.tcp_wmem", "4096 131072 67108864"),
+    ("net.ipv4.tcp_slow_start_after_idle", "0"),
+    ("net.ipv4.tcp_no_metrics_save", "1"),
+];
+
+/// The settings of a [`Front`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct FrontConfig {
+    /// What happens to packets from the left to the right end.
+    pub left_to_right: LinkConfig,
+    /// What happens to packets from the right to the left end.
+    pub right_to_left: LinkConfig,
+    /// The left end's IPv4 address and the length of its prefix: 10.77.0.1/24 by default.
+    pub left_ipv4: (Ipv4Addr, u8),
+    /// The right end's: 10.77.0.2/24 by default.
+    pub right_ipv4: (Ipv4Addr, u8),
+    /// The left end's IPv6 address and the length of its prefix: fd77::1/64 by default.
+    pub left_ipv6: (Ipv6Addr, u8),
+    /// The right end's: fd77::2/64 by default.
+    pub right_ipv6: (Ipv6Addr, u8),
+    /// MTU of both interfaces: 1500 by default. A smaller [`LinkConfig::mtu`] is a hop inside the
+    /// path that the ends do not know of (and that sends no ICMP message).
+    pub mtu: usize,
+    /// Packets the kernel may keep per interface while the link's thread is busy. The default,
+    /// 10000, is a whole window; the bottleneck's queue is [`LinkConfig::queue`].
+    pub kernel_queue_packets: u32,
+    /// Kernel parameters to set in both namespaces; those that cannot be set become
+    /// [warnings](Front::warnings). [`TCP_PARAMETERS`] by default.
+    pub parameters: Vec<(String, String)>,
+}
+
+impl Default for FrontConfig {
+    fn default() -> FrontConfig {
+        let parameters = TCP_PARAMETERS.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        FrontConfig {
+            left_to_right: LinkConfig::default(),
+            right_to_left: LinkConfig {
+                seed: 1,
+                ..LinkConfig::default()
+            },
+            left_ipv4: (Ipv4Addr::new(10, 77, 0, 1), 24),
+            right_ipv4: (Ipv4Addr::new(10, 77, 0, 2), 24),
+            left_ipv6: (Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1), 64),
+            right_ipv6: (Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2), 64),
+            mtu: 1500,
+            kernel_queue_packets: 10_000,
+            parameters: parameters.into(),
+        }
+    }
+}
+
+/// Why a [`Front`] could not be started.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FrontError {
+    /// A link's settings are impossible.
+    #[error("impossible link: {0}")]
+    Config(#[from] ConfigError),
+    /// The MTU is larger than an IP packet can be.
+    #[error("an MTU of {0} is more than {MTU_MAX}")]
+    Mtu(usize),
+    /// Namespaces, TUN devices or threads were refused; [`probe`](sphinx_net::netns::probe) tells
+    /// which access there is.
+    #[error("no link between namespaces: {0}")]
+    System(#[from] io::Error),
+}
+
+/// One of the two directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the left to the right end.
+    LeftToRight,
+    /// From the right to the left end.
+    RightToLeft,
+}
+
+/// Totals of both directions and of the thread that drives them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FrontCounters {
+    /// From left to right.
+    pub left_to_right: Counters,
+    /// From right to left.
+    pub right_to_left: Counters,
+    /// How late packets were delivered.
+    pub lateness: Lateness,
+    /// CPU time of the link's thread, in which the kernel does most of the receivers' work too.
+    pub cpu: Duration,
+    /// Multicast and broadcast packets of the kernels, which the link leaves out so that they shift
+    /// no packet index.
+    pub ignored: u64,
+    /// Packets that an interface refused, for example because it was turned off.
+    pub refused: u64,
+    /// Records that did not fit in [`LinkConfig::records`].
+    pub records_missed: u64,
+}
+
+/// One end of the link.
+#[derive(Debug)]
+pub struct End {
+    namespace: Namespace,
+    ipv4: Ipv4Addr,
+    ipv6: Option<Ipv6Addr>,
+}
+
+impl End {
+    /// The end's network namespace.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The end's IPv4 address.
+    pub fn ipv4(&self) -> Ipv4Addr {
+        self.ipv4
+    }
+
+    /// The end's IPv6 address, unless the kernel has no IPv6.
+    pub fn ipv6(&self) -> Option<Ipv6Addr> {
+        self.ipv6
+    }
+
+    /// Runs a closure inside the namespace; see [`Namespace::run`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Namespace::run`].
+    pub fn run<T: Send>(&self, action: impl FnOnce() -> T + Send) -> io::Result<T> {
+        self.namespace.run(action)
+    }
+
+    /// Starts a command inside the namespace; see [`Namespace::spawn`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Namespace::spawn`].
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        self.namespace.spawn(command)
+    }
+}
+
+/// A running link between two network namespaces, each with one interface (`left`, `right`).
+///
+/// A thread of its own takes packets from one interface, puts them through the [`Link`] of their
+/// direction, and writes them to the other interface when they are due. Time 0 of both links is the
+/// start. When this is dropped, the thread ends and both interfaces disappear; the namespaces
+/// disappear with the last process in them.
+///
+/// Needs root, or [`enter_user_namespace`](sphinx_net::netns::enter_user_namespace) before.
+///
+/// # Example
+///
+/// ```no_run
+/// use std::{process::Command, time::Duration};
+/// use sphinx_link::{Depth, LinkConfig, Loss, Rate, front::{Front, FrontConfig}};
+///
+/// let link = LinkConfig {
+///     rate: Rate::Constant(200_000_000),
+///     queue: Depth::Bytes(250_000),
+///     delay: Duration::from_millis(5),
+///     ..LinkConfig::default()
+/// };
+/// let front = Front::start(FrontConfig {
+///     left_to_right: LinkConfig { seed: 1, loss: Loss::Bernoulli(0.06), ..link.clone() },
+///     right_to_left: LinkConfig { seed: 2, ..link },
+///     ..FrontConfig::default()
+/// })?;
+/// front.left().spawn(Command::new("ping").args(["-c", "10", "10.77.0.2"]))?.wait()?;
+/// println!("{} lost", front.counters().left_to_right.dropped_loss);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// [`Link`]: crate::Link
+#[derive(Debug)]
+pub struct Front {
+    left: End,
+    right: End,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+    warnings: Vec<String>,
+}
+
+impl Front {
+    /// Creates the namespaces and interfaces, and starts the link.
+    ///
+    /// # Errors
+    ///
+    /// See [`FrontError`]. Nothing remains of what had been created.
+    pub fn start(config: FrontConfig) -> Result<Front, FrontError> {
+        config.left_to_right.validate()?;
+        config.right_to_left.validate()?;
+        if config.mtu > MTU_MAX {
+            return Err(FrontError::Mtu(config.mtu));
+        }
+        let mut warnings = Vec::new();
+        let (left, left_tun) = open_end(
+            "left",
+            &config,
+            config.left_ipv4,
+            config.left_ipv6,
+            &mut warnings,
+        )?;
+        let (right, right_tun) = open_end(
+            "right",
+            &config,
+            config.right_ipv4,
+            config.right_ipv6,
+            &mut warnings,
+        )?;
+        let shared = Arc::new(Shared::new()?);
+        let configs = [config.left_to_right, config.right_to_left];
+        let thread = thread::Builder::new().name("sphinx-link".into()).spawn({
+            let shared = Arc::clone(&shared);
+            move || Engine::new([left_tun, right_tun], configs, config.mtu, shared)?.run()
+        })?;
+        Ok(Front {
+            left,
+            right,
+            shared,
+            thread: Some(thread),
+            warnings,
+        })
+    }
+
+    /// The left end.
+    pub fn left(&self) -> &End {
+        &self.left
+    }
+
+    /// The right end.
+    pub fn right(&self) -> &End {
+        &self.right
+    }
+
+    /// What could not be set up but is not essential, in words.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The totals, at most 2 ms old.
+    pub fn counters(&self) -> FrontCounters {
+        self.shared.counters()
+    }
+
+    /// Moves the records of a direction to the end of `into`, oldest first, except those of the last
+    /// 2 ms. [`LinkConfig::records`] limits how many are kept between two calls.
+    pub fn take_records(&self, direction: Direction, into: &mut Vec<Record>) {
+        self.shared.take_records(direction as usize, into);
+    }
+
+    /// Changes one direction under way, as [`Link::reconfigure`](crate::Link::reconfigure) does,
+    /// within a millisecond. Times of schedules still count from the start.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ConfigError`] of [`LinkConfig::validate`]; the link is then unchanged.
+    pub fn reconfigure(&self, direction: Direction, config: LinkConfig) -> Result<(), ConfigError> {
+        config.validate()?;
+        self.shared.reconfigure(direction as usize, config);
+        Ok(())
+    }
+
+    /// Ends the link and returns its final totals. Packets still inside are gone.
+    ///
+    /// # Errors
+    ///
+    /// What ended the link's thread before its time, if anything.
+    pub fn stop(mut self) -> io::Result<FrontCounters> {
+        self.join()?;
+        Ok(self.shared.counters())
+    }
+
+    fn join(&mut self) -> io::Result<()> {
+        self.shared.stop();
+        match self.thread.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(io::Error::other("the link's thread panicked")),
+        }
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        // Whoever wants to know how the thread ended calls `stop`.
+        let _ = self.join();
+    }
+}
+
+/// Creates a namespace with its interface.
+fn open_end(
+    name: &str,
+    config: &FrontConfig,
+    (ipv4, ipv4_prefix): (Ipv4Addr, u8),
+    (ipv6, ipv6_prefix): (Ipv6Addr, u8),
+    warnings: &mut Vec<String>,
+) -> io::Result<(End, Tun)> {
+    let namespace = Namespace::new()?;
+    for (parameter, value) in &config.parameters {
+        if let Err(error) = namespace.sysctl(parameter, value) {
+            warnings.push(format!("{name}: {error}"));
+        }
+    }
+    let mut tun = TunConfig {
+        name: name.to_owned(),
+        mtu: config.mtu,
+        queue_packets: config.kernel_queue_packets,
+        addresses: vec![(IpAddr::V4(ipv4), ipv4_prefix)],
+    };
+    let has_ipv6 = std::path::Path::new("/proc/sys/net/ipv6").exists();
+    if has_ipv6 {
+        tun.addresses.push((IpAddr::V6(ipv6), ipv6_prefix));
+    } else {
+        warnings.push(format!("{name}: the kernel has no IPv6"));
+    }
+    let tun = namespace.run(|| Tun::open(&tun))??;
+    Ok((
+        End {
+            namespace,
+            ipv4,
+            ipv6: has_ipv6.then_some(ipv6),
+        },
+        tun,
+    ))
+}

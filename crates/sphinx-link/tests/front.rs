@@ -1,0 +1,349 @@
+//! Real packets through the link. Skipped, saying why, where namespaces or TUN devices are not
+//! allowed. No test depends on being scheduled in time.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{IpAddr, TcpListener, TcpStream, UdpSocket},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use sphinx_link::{
+    Corruption, Depth, Event, IpPacket, Jitter, Link, LinkConfig, Loss, Order, Rate,
+    front::{Direction, End, Front, FrontConfig, FrontCounters, FrontError},
+};
+use sphinx_net::netns::{Access, Namespace, probe};
+
+/// Long enough for any machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts a front, or says why not.
+fn start(left_to_right: LinkConfig, right_to_left: LinkConfig) -> Option<Front> {
+    match probe() {
+        Ok(Access::Direct) => {}
+        Ok(Access::UserNamespace) => {
+            eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
+            return None;
+        }
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+    }
+    let config = FrontConfig {
+        left_to_right,
+        right_to_left,
+        ..FrontConfig::default()
+    };
+    Some(Front::start(config).unwrap())
+}
+
+fn addresses(end: &End) -> [IpAddr; 2] {
+    [end.ipv4().into(), end.ipv6().unwrap().into()]
+}
+
+/// A UDP socket at an end, patient.
+fn udp(end: &End, address: IpAddr) -> UdpSocket {
+    let socket = end.run(|| UdpSocket::bind((address, 0))).unwrap().unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// Waits until the counters are as wanted.
+fn wait_for(front: &Front, wanted: impl Fn(&FrontCounters) -> bool) -> FrontCounters {
+    let start = Instant::now();
+    loop {
+        let counters = front.counters();
+        if wanted(&counters) {
+            return counters;
+        }
+        assert!(start.elapsed() < PATIENCE, "{counters:?}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn packets_take_at_least_the_delay() {
+    let delay = Duration::from_millis(5);
+    let link = LinkConfig {
+        delay,
+        ..LinkConfig::default()
+    };
+    let Some(front) = start(link.clone(), link) else {
+        return;
+    };
+    assert_eq!(front.warnings(), [] as [&str; 0]);
+    for (left, right) in addresses(front.left())
+        .into_iter()
+        .zip(addresses(front.right()))
+    {
+        let (left, right) = (udp(front.left(), left), udp(front.right(), right));
+        left.connect(right.local_addr().unwrap()).unwrap();
+        right.connect(left.local_addr().unwrap()).unwrap();
+        let mut least = PATIENCE;
+        for _ in 0..20 {
+            let sent = Instant::now();
+            left.send(b"ping").unwrap();
+            right.recv(&mut [0; 16]).unwrap();
+            let there = sent.elapsed();
+            assert!(there >= delay, "{there:?}");
+            right.send(b"pong").unwrap();
+            left.recv(&mut [0; 16]).unwrap();
+            let back = sent.elapsed();
+            assert!(back >= 2 * delay, "{back:?}");
+            least = least.min(back);
+        }
+        assert!(least < Duration::from_secs(1), "{least:?}");
+    }
+    let counters = front.stop().unwrap();
+    assert_eq!(counters.left_to_right.delivered_packets, 40);
+    assert_eq!(counters.right_to_left.delivered_packets, 40);
+    assert_eq!((counters.lateness.packets(), counters.refused), (80, 0));
+    assert!(counters.cpu > Duration::ZERO);
+}
+
+#[test]
+fn the_same_packets_are_lost_as_in_a_simulation() {
+    let config = LinkConfig {
+        seed: 7,
+        rate: Rate::Constant(50_000_000),
+        loss: Loss::Bernoulli(0.06),
+        records: 10_000,
+        ..LinkConfig::default()
+    };
+    let mut simulated = Link::new(LinkConfig {
+        rate: Rate::Unlimited,
+        ..config.clone()
+    })
+    .unwrap();
+    for _ in 0..2000 {
+        simulated.enqueue(0, IpPacket(vec![0; 1000]));
+    }
+    let expected: Vec<u64> = std::iter::from_fn(|| simulated.poll(0))
+        .map(|delivery| delivery.index)
+        .collect();
+
+    let Some(front) = start(config, LinkConfig::default()) else {
+        return;
+    };
+    let left = udp(front.left(), front.left().ipv4().into());
+    let right = udp(front.right(), front.right().ipv4().into());
+    left.connect(right.local_addr().unwrap()).unwrap();
+    let receiver = thread::spawn({
+        let count = expected.len();
+        move || {
+            let number = |socket: &UdpSocket| {
+                let mut buffer = [0; 2000];
+                assert_eq!(socket.recv(&mut buffer).unwrap(), 972);
+                u64::from_be_bytes(buffer[..8].try_into().unwrap())
+            };
+            (0..count).map(|_| number(&right)).collect::<Vec<u64>>()
+        }
+    });
+    for number in 0..2000_u64 {
+        let mut payload = [0; 972];
+        payload[..8].copy_from_slice(&number.to_be_bytes());
+        left.send(&payload).unwrap();
+        // Not more at once than the queue holds, however slow the receiver is.
+        if number % 100 == 99 {
+            wait_for(&front, |counters| {
+                counters.left_to_right.sent_packets > number
+            });
+        }
+    }
+    assert_eq!(receiver.join().unwrap(), expected);
+
+    let counters = wait_for(&front, |counters| {
+        counters.lateness.packets() == expected.len() as u64
+    });
+    let totals = counters.left_to_right;
+    assert_eq!(
+        (totals.offered_packets, totals.offered_bytes),
+        (2000, 2_000_000)
+    );
+    assert_eq!(totals.dropped(), totals.dropped_loss);
+    assert_eq!(totals.delivered_packets + totals.dropped_loss, 2000);
+    let mut records = Vec::new();
+    front.take_records(Direction::LeftToRight, &mut records);
+    assert!(
+        records
+            .iter()
+            .all(|record| record.event == Event::DroppedLoss)
+    );
+    let lost: Vec<u64> = records.iter().map(|record| record.offered).collect();
+    let mut all = [lost, expected].concat();
+    all.sort_unstable();
+    assert_eq!(all, (0..2000).collect::<Vec<u64>>());
+}
+
+#[test]
+fn a_small_mtu_inside_the_path_drops_silently() {
+    let Some(front) = start(
+        LinkConfig {
+            mtu: Some(1280),
+            ..LinkConfig::default()
+        },
+        LinkConfig::default(),
+    ) else {
+        return;
+    };
+    let left = udp(front.left(), front.left().ipv4().into());
+    let right = udp(front.right(), front.right().ipv4().into());
+    left.connect(right.local_addr().unwrap()).unwrap();
+    for payload in [1253, 1252, 1472] {
+        left.send(&vec![0; payload]).unwrap();
+    }
+    assert_eq!(right.recv(&mut [0; 2000]).unwrap(), 1252);
+    let counters = wait_for(&front, |counters| {
+        counters.left_to_right.offered_packets == 3
+    });
+    assert_eq!(counters.left_to_right.dropped_mtu, 2);
+}
+
+#[test]
+fn a_link_changes_under_way() {
+    let Some(front) = start(LinkConfig::default(), LinkConfig::default()) else {
+        return;
+    };
+    let left = udp(front.left(), front.left().ipv4().into());
+    let right = udp(front.right(), front.right().ipv4().into());
+    left.connect(right.local_addr().unwrap()).unwrap();
+    left.send(b"before").unwrap();
+    assert_eq!(right.recv(&mut [0; 16]).unwrap(), 6);
+
+    let dead = LinkConfig {
+        loss: Loss::Bernoulli(1.0),
+        ..LinkConfig::default()
+    };
+    front.reconfigure(Direction::LeftToRight, dead).unwrap();
+    // The change takes effect at some moment; from then on nothing passes.
+    let start = Instant::now();
+    while front.counters().left_to_right.dropped_loss == 0 {
+        left.send(b"between").unwrap();
+        thread::sleep(Duration::from_millis(5));
+        assert!(start.elapsed() < PATIENCE);
+    }
+    let passed = front.counters().left_to_right.delivered_packets;
+    left.send(b"lost").unwrap();
+    let counters = wait_for(&front, |counters| counters.left_to_right.dropped_loss >= 2);
+    assert_eq!(counters.left_to_right.delivered_packets, passed);
+
+    let bad = LinkConfig {
+        loss: Loss::Bernoulli(2.0),
+        ..LinkConfig::default()
+    };
+    assert!(front.reconfigure(Direction::LeftToRight, bad).is_err());
+}
+
+#[test]
+fn tcp_is_exact_over_a_bad_link() {
+    let bad = LinkConfig {
+        seed: 3,
+        rate: Rate::Constant(100_000_000),
+        queue: Depth::Bytes(50_000),
+        loss: Loss::Bernoulli(0.005),
+        corruption: Corruption {
+            probability: 0.005,
+            bits: 1,
+        },
+        duplication: 0.01,
+        delay: Duration::from_millis(1),
+        jitter: Jitter {
+            max: Duration::from_micros(500),
+            order: Order::Free,
+        },
+        ..LinkConfig::default()
+    };
+    let Some(front) = start(bad.clone(), LinkConfig { seed: 4, ..bad }) else {
+        return;
+    };
+    let sent: Vec<u8> = (0..400_000_u32)
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    for (left, right) in addresses(front.left())
+        .into_iter()
+        .zip(addresses(front.right()))
+    {
+        let listener = front
+            .right()
+            .run(|| TcpListener::bind((right, 0)))
+            .unwrap()
+            .unwrap();
+        let target = listener.local_addr().unwrap();
+        let receiver = thread::spawn(move || {
+            let mut received = Vec::new();
+            listener
+                .accept()
+                .unwrap()
+                .0
+                .read_to_end(&mut received)
+                .unwrap();
+            received
+        });
+        let mut stream = front
+            .left()
+            .run(|| TcpStream::connect(target))
+            .unwrap()
+            .unwrap();
+        assert_eq!(stream.local_addr().unwrap().ip(), left);
+        stream.write_all(&sent).unwrap();
+        drop(stream);
+        assert!(receiver.join().unwrap() == sent);
+    }
+    let counters = front.stop().unwrap();
+    let totals = counters.left_to_right;
+    assert!(totals.dropped_loss > 0 && totals.duplicated > 0 && totals.corrupted > 0);
+    assert_eq!(counters.refused, 0);
+}
+
+#[test]
+fn commands_run_at_their_end_and_interfaces_disappear() {
+    let Some(front) = start(LinkConfig::default(), LinkConfig::default()) else {
+        return;
+    };
+    for (end, name) in [(front.left(), "left"), (front.right(), "right")] {
+        let command = &mut Command::new("cat");
+        let output = end
+            .spawn(command.arg("/proc/self/net/dev").stdout(Stdio::piped()))
+            .unwrap()
+            .wait_with_output()
+            .unwrap();
+        assert!(
+            String::from_utf8(output.stdout)
+                .unwrap()
+                .contains(&format!("{name}:"))
+        );
+    }
+    let left = front.left().run(Namespace::current).unwrap().unwrap();
+    drop(front);
+    let devices = left
+        .run(|| fs::read_to_string("/proc/thread-self/net/dev"))
+        .unwrap()
+        .unwrap();
+    assert!(!devices.contains("left"), "{devices}");
+    let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    assert!(
+        !devices.contains("left") && !devices.contains("right"),
+        "{devices}"
+    );
+}
+
+#[test]
+fn impossible_settings_are_refused_before_anything_is_created() {
+    let broken = LinkConfig {
+        duplication: -1.0,
+        ..LinkConfig::default()
+    };
+    let config = FrontConfig {
+        right_to_left: broken,
+        ..FrontConfig::default()
+    };
+    assert!(matches!(Front::start(config), Err(FrontError::Config(_))));
+    let config = FrontConfig {
+        mtu: 65_536,
+        ..FrontConfig::default()
+    };
+    assert!(matches!(Front::start(config), Err(FrontError::Mtu(65_536))));
+}
