@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    num::NonZeroU64,
     os::fd::OwnedFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -16,7 +15,7 @@ use rustix::{
     io::Errno,
     time::{ClockId, clock_gettime},
 };
-use sphinx_net::tun::Tun;
+use sphinx_net::tun::{Tun, serve_in_time};
 
 use super::{
     FrontCounters, Lateness,
@@ -31,8 +30,6 @@ const BATCH: usize = 32;
 const REST: Duration = Duration::from_micros(40);
 /// Most time between two publications of the counters while packets flow.
 const PUBLISH_NS: Time = 1_000_000;
-/// Priority of the thread where that is allowed ("nice" value).
-const PRIORITY: i32 = -15;
 
 /// What the thread and its owner share.
 #[derive(Debug)]
@@ -131,9 +128,8 @@ impl Engine {
 
     /// Runs until told to stop.
     pub(super) fn run(mut self) -> io::Result<()> {
-        // Both only make the timing better; the measured lateness says how good it is.
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        let _ = rustix::process::setpriority_process(None, PRIORITY);
+        // Where that is not allowed, the measured lateness says what it costs.
+        let _ = serve_in_time();
         loop {
             if self.shared.ordered.swap(false, Ordering::Acquire) && self.obey()? {
                 self.publish();
