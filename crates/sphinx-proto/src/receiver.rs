@@ -9,8 +9,8 @@ use crate::Nanos;
 use crate::ranges::RangeSet;
 use crate::session::{PacketMeta, Placement, Slot, block_cost};
 use crate::wire::{
-    BLOCKS_AHEAD_MAX, Blocks, Frame, Header, MAX_BLOCK_SYMBOLS, MAX_SACK_RANGES, MAX_SYMBOL_LEN,
-    Sack, expand_packet_number, varint_len,
+    BLOCKS_AHEAD_MAX, Blocks, Frame, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, Sack,
+    block_symbols_max, expand_packet_number, varint_len,
 };
 
 /// Streams that a peer may ever send on.
@@ -48,14 +48,6 @@ struct RxBlock {
     /// Repair symbols kept. With one the block goes through the decoder, even if the last symbol
     /// to arrive was a source symbol.
     repairs: u16,
-}
-
-impl RxBlock {
-    /// Memory of the tracker for one kept repair, at most: a row of coefficients, or the numbers of
-    /// its symbols.
-    fn row_bytes(&self) -> u64 {
-        2 * u64::from(self.n) + 16
-    }
 }
 
 #[derive(Debug, Default)]
@@ -115,8 +107,6 @@ pub(crate) struct Receiver {
     released_cost: u64,
     /// Credit in the last SACK.
     credit_told: u64,
-    /// Memory of all trackers for kept repairs.
-    rows_bytes: u64,
     /// Costs by slot; `None` when the slot is free.
     slots: Vec<Option<u64>>,
     free_slots: Vec<Slot>,
@@ -159,7 +149,6 @@ impl Receiver {
             opened_cost: 0,
             released_cost: 0,
             credit_told: window,
-            rows_bytes: 0,
             slots: Vec::new(),
             free_slots: Vec::new(),
             symbols_redundant: 0,
@@ -226,7 +215,7 @@ impl Receiver {
         let (n, stream_id) = (header.n, header.stream);
         let is_possible = stream_id & 1 == self.peer_parity
             && (1..=MAX_SYMBOL_LEN).contains(&symbol_len)
-            && (1..=MAX_BLOCK_SYMBOLS).contains(&n)
+            && (1..=block_symbols_max(symbol_len)).contains(&usize::from(n))
             && (self.streams.contains_key(&stream_id) || self.streams.len() < STREAMS_MAX);
         if !is_possible {
             self.packets_refused += 1;
@@ -285,8 +274,6 @@ impl Receiver {
         } else if block.repairs >= n {
             // Peeling may want more; the missing symbols themselves will come.
             (Added::Redundant, Placement::Discard)
-        } else if self.rows_bytes + block.row_bytes() > self.window {
-            (Added::Invalid, Placement::Discard)
         } else {
             match (CodeId::from_wire(header.code), Row::new(header.row)) {
                 (Some(code), Some(row)) => {
@@ -298,10 +285,7 @@ impl Receiver {
                         row,
                     };
                     let added = block.tracker.add_repair(&mut self.rows, code, row);
-                    if added == Added::Innovative {
-                        block.repairs += 1;
-                        self.rows_bytes += block.row_bytes();
-                    }
+                    block.repairs += u16::from(added == Added::Innovative);
                     (added, placement)
                 }
                 _ => (Added::Invalid, Placement::Discard),
@@ -321,7 +305,6 @@ impl Receiver {
         if !block.tracker.is_decodable() {
             return (placement, Progress::None);
         }
-        self.rows_bytes -= u64::from(block.repairs) * block.row_bytes();
         let progress = if block.repairs > 0 {
             Progress::Decodable {
                 stream: stream_id,
