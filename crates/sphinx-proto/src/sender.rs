@@ -16,6 +16,9 @@ use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, Sack};
 /// Repair rows of one block that the peer may claim without any packet of it being lost, per
 /// source symbol.
 const CLAIMS_PER_SYMBOL_MAX: u32 = 8;
+/// Rounds of repair in which bulk data is patient: repair is pooled and has no margin, since later
+/// data fills the link while what is still missing is found out.
+const PATIENT_ROUNDS: u8 = 3;
 /// Longest wait between probes of a silent path.
 const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
 
@@ -641,7 +644,8 @@ impl Sender {
     /// (ReFEC).
     fn compensate(&mut self, sequence: u64, round: u8, source: Option<u16>) {
         let plr = self.monitor.plr();
-        let patient = self.profile == Profile::Bulk && !self.unsent.is_empty() && round == 0;
+        let patient =
+            self.profile == Profile::Bulk && !self.unsent.is_empty() && round < PATIENT_ROUNDS;
         let peeling = self
             .code
             .is_some_and(|code| code.decoding() == Decoding::Peeling);
