@@ -1,5 +1,35 @@
 //! The Sphinx protocol as a deterministic state machine: no clock, no socket, no thread.
+//!
+//! [`Session`] is one end of an association: it takes packets that have opened, blocks to send and
+//! the time, and gives packet descriptors, jobs and events. `docs/protocol.md` specifies the wire.
+//!
+//! | paper's name | here |
+//! | --- | --- |
+//! | Data Slicer, Data Assembler | whoever drives the session: blocks are handed over whole |
+//! | Parameter Selector | `selector` |
+//! | Monitor | [`Monitor`] |
+//! | ICM: Symbol-SACK, Block-SACK, ReFEC | `receiver` (feedback), `sender` (compensation) |
+//! | Congestion Controller | [`cc`] |
+//! | Encoder, Decoder | `sphinx-fec`, run by the driver as the descriptors and jobs say |
 
 #![forbid(unsafe_code)]
 
+pub mod cc;
+mod monitor;
+mod mtu;
+mod pacer;
+mod ranges;
+mod receiver;
+mod rtt;
+mod selector;
+mod sender;
+mod sent;
+mod session;
 pub mod wire;
+
+pub use cc::Nanos;
+pub use monitor::Monitor;
+pub use session::{
+    BASE_DATAGRAM, Config, Content, Event, Job, PacketMeta, Placement, Profile, Role, Session,
+    SessionStats, Slot, Transmit, block_cost,
+};

@@ -113,7 +113,7 @@ pub(crate) fn read(source: Source) -> Outcome<Ticket> {
         .split_whitespace()
         .find(|word| word.starts_with(PREFIX));
     let token = token.ok_or_else(|| malformed("there is no ticket in what was given"))?;
-    token.parse()
+    Ok(token.parse::<Ticket>()?)
 }
 
 fn bounded(input: impl Read) -> io::Result<String> {

@@ -52,7 +52,7 @@ pub(super) fn bind(
         true => advertised(server.local_addr()),
         false => args.advertise.clone(),
     };
-    let ticket = server.ticket(&hosts);
+    let ticket = server.ticket(&hosts)?;
     let listen = server.local_addr();
     match &args.ticket_file {
         Some(path) => announce_file(path, &ticket, listen, context, peer_command)?,

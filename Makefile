@@ -1,0 +1,47 @@
+# Two targets do all the set-up: `make demo` and `make test`.
+
+CARGO ?= cargo
+SPHX := target/release/sphx
+# Random links and faults for `make sim`.
+SEEDS ?= 2000
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: tools
+tools:
+	@scripts/prerequisites
+
+.PHONY: build
+build: tools ## Build the sphx command
+	$(CARGO) build --release --locked --package sphinx-cli
+
+.PHONY: demo
+demo: build ## Watch TCP and Sphinx cross the same lossy link
+	@$(SPHX) demo $(ARGS)
+
+.PHONY: test
+test: tools ## Run every test
+	$(CARGO) test --workspace --locked
+
+.PHONY: sim
+sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
+	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test random -- --nocapture
+
+.PHONY: lint
+lint: tools ## Formatting, clippy, documentation, licences
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- --deny warnings
+	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
+	@scripts/deny
+
+.PHONY: install
+install: build ## Install sphx into ~/.cargo/bin
+	$(CARGO) install --path crates/sphinx-cli --locked
+
+.PHONY: clean
+clean: ## Remove what was built
+	$(CARGO) clean

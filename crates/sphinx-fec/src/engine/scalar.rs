@@ -1,0 +1,48 @@
+//! The engine without special instructions: the definition of the others.
+
+use super::{Columns, Start, Term};
+use crate::gf256::NIBBLES;
+
+pub(super) fn combine(out: &mut [u8], start: Start, columns: Columns<'_>, terms: &[Term]) {
+    if start == Start::Zero {
+        out.fill(0);
+    }
+    for term in terms {
+        let at = usize::from(term.index) * columns.symbol_len + columns.first;
+        let source = &columns.symbols[at..at + out.len()];
+        add_multiple(out, source, term.coefficient);
+    }
+}
+
+/// The same with symbols and coefficients apart.
+pub(super) fn combine_row(
+    out: &mut [u8],
+    start: Start,
+    columns: Columns<'_>,
+    symbols: &[u16],
+    row: &[u8],
+) {
+    if start == Start::Zero {
+        out.fill(0);
+    }
+    for (index, coefficient) in symbols.iter().zip(row) {
+        let at = usize::from(*index) * columns.symbol_len + columns.first;
+        let source = &columns.symbols[at..at + out.len()];
+        add_multiple(out, source, *coefficient);
+    }
+}
+
+/// `out += coefficient · source`.
+fn add_multiple(out: &mut [u8], source: &[u8], coefficient: u8) {
+    match coefficient {
+        0 => {}
+        // The compiler turns this loop into vector code of its own.
+        1 => out.iter_mut().zip(source).for_each(|(o, s)| *o ^= s),
+        _ => {
+            let (low, high) = NIBBLES[usize::from(coefficient)].split_at(16);
+            for (o, s) in out.iter_mut().zip(source) {
+                *o ^= low[usize::from(s & 15)] ^ high[usize::from(s >> 4)];
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Encode, lose, track and decode, for all codes and engines.
+
+use proptest::prelude::*;
+use sphinx_fec::{
+    Added, BlockDecoder, BlockReceiver, CodeId, Encoder, Engine, Error, Repair, Row, RowMaker,
+    SymbolDecoder, Tracker, bits, rlc, srlt,
+};
+
+/// A small generator of test bytes.
+struct Bytes(u64);
+
+impl Bytes {
+    fn next(&mut self) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as u32
+    }
+
+    fn fill(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+
+    fn chance(&mut self, per_mille: u32) -> bool {
+        self.next() % 1000 < per_mille
+    }
+}
+
+struct Case {
+    n: usize,
+    symbol_len: usize,
+    seed: u64,
+    loss_per_mille: u32,
+    rows: Vec<(CodeId, Row)>,
+}
+
+/// Sends a block through loss and checks what tracker and decoder say. Returns
+/// whether it was decoded.
+fn transfer(engine: Engine, case: &Case) -> bool {
+    let Case { n, symbol_len, .. } = *case;
+    let mut rng = Bytes(case.seed);
+    let source = rng.fill(n * symbol_len);
+    let mut repairs = vec![0; case.rows.len() * symbol_len];
+    Encoder::with_engine(engine)
+        .encode_rows(n, symbol_len, &source, &case.rows, &mut repairs)
+        .unwrap();
+
+    // Sources and repairs arrive in a random order.
+    let mut arrivals: Vec<usize> = (0..n + case.rows.len()).collect();
+    if case.seed % 2 == 1 {
+        for i in (1..arrivals.len()).rev() {
+            arrivals.swap(i, rng.next() as usize % (i + 1));
+        }
+    }
+    let mut maker = RowMaker::new();
+    let mut tracker = Tracker::new(n).unwrap();
+    let mut memory = vec![0xee; n * symbol_len];
+    let mut have = vec![0; bits::words(n)];
+    let mut kept = Vec::new();
+    let mut all = Vec::new();
+    for i in arrivals {
+        if rng.chance(case.loss_per_mille) {
+            continue;
+        }
+        let before = tracker.deficit();
+        let added;
+        if i < n {
+            let range = i * symbol_len..(i + 1) * symbol_len;
+            memory[range.clone()].copy_from_slice(&source[range]);
+            bits::insert(&mut have, i);
+            added = tracker.add_source(i);
+        } else {
+            let (code, row) = case.rows[i - n];
+            let symbol = &repairs[(i - n) * symbol_len..][..symbol_len];
+            let repair = Repair { code, row, symbol };
+            added = tracker.add_repair(&mut maker, code, row);
+            all.push(repair);
+            if added == Added::Innovative {
+                kept.push(repair);
+            }
+        }
+        assert_ne!(added, Added::Invalid);
+        assert!(tracker.deficit() <= before);
+        if added == Added::Redundant && i >= n {
+            assert_eq!(tracker.deficit(), before);
+        }
+    }
+    assert_eq!(tracker.received(), have);
+    let lost = tracker.missing();
+    let decoder = &mut BlockDecoder::with_engine(engine);
+    let mut from_all = memory.clone();
+    let result = decoder.decode(n, symbol_len, &mut from_all, &have, &all);
+    let deficit = tracker.deficit();
+    if deficit == 0 {
+        assert_eq!(result, Ok(lost));
+        assert!(from_all == source);
+        // What the tracker called redundant is not needed.
+        assert_eq!(
+            decoder.decode(n, symbol_len, &mut memory, &have, &kept),
+            Ok(lost)
+        );
+        assert!(memory == source);
+    } else {
+        assert_eq!(result, Err(Error::NotDecodable { deficit }));
+        assert!(from_all == memory);
+    }
+    deficit == 0
+}
+
+fn any_row() -> impl Strategy<Value = (CodeId, Row)> {
+    let spread = prop_oneof![Just(1), 1..=rlc::SPREAD_MAX];
+    let index = prop_oneof![0..20_u32, 0..rlc::INDEX_COUNT];
+    prop_oneof![
+        (spread, index).prop_map(|(spread, index)| (CodeId::Rlc, rlc::row(spread, index))),
+        (1..12_u32, 0..srlt::SEED_COUNT).prop_map(|(d, seed)| (CodeId::Srlt, srlt::row(d, seed))),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn tracker_and_decoder_agree_for_any_rows(
+        n in 12_usize..80,
+        symbol_len in 1_usize..200,
+        seed: u64,
+        loss_per_mille in 0_u32..700,
+        rows in prop::collection::vec(any_row(), 0..60),
+    ) {
+        let case = Case { n, symbol_len, seed, loss_per_mille, rows };
+        transfer(Engine::detect(), &case);
+    }
+
+    #[test]
+    fn hostile_rows_do_no_harm(
+        n in 1_usize..300,
+        numbers in prop::collection::vec((any::<bool>(), 0_u32..1 << 24), 1..80),
+        sources in prop::collection::vec(0_usize..400, 0..40),
+    ) {
+        let mut maker = RowMaker::new();
+        let mut tracker = Tracker::new(n).unwrap();
+        for (i, (peeling, number)) in numbers.into_iter().enumerate() {
+            let code = if peeling { CodeId::Srlt } else { CodeId::Rlc };
+            tracker.add_repair(&mut maker, code, Row::new(number).unwrap());
+            if let Some(source) = sources.get(i) {
+                let added = tracker.add_source(*source);
+                prop_assert_eq!(added == Added::Invalid, *source >= n);
+            }
+            prop_assert!(tracker.deficit() <= tracker.missing());
+        }
+    }
+}
+
+#[test]
+fn every_engine_restores_whole_blocks() {
+    for engine in Engine::available() {
+        for (n, symbol_len, repairs) in [
+            (1, 1200, 2),
+            (2, 1, 3),
+            (16, 31, 8),
+            (100, 1200, 16),
+            (100, 1233, 16),
+            (255, 9000, 30),
+            (256, 64, 30),
+            (300, 33, 40),
+            (1024, 100, 110),
+        ] {
+            let rows = rlc::first_flight(n, repairs).collect();
+            let case = Case {
+                n,
+                symbol_len,
+                seed: 6,
+                loss_per_mille: 50,
+                rows,
+            };
+            assert!(transfer(engine, &case), "{engine:?} {n} {symbol_len}");
+        }
+    }
+}
+
+#[test]
+fn first_cauchy_rows_are_mds() {
+    // Lose more and more of the front of the block, keep as many repairs.
+    let (n, symbol_len) = (64, 3);
+    let source = Bytes(1).fill(n * symbol_len);
+    let rows: Vec<_> = (0..64).map(|i| (CodeId::Rlc, rlc::row(1, 3 * i))).collect();
+    let mut repairs = vec![0; rows.len() * symbol_len];
+    let mut encoder = Encoder::new();
+    encoder
+        .encode_rows(n, symbol_len, &source, &rows, &mut repairs)
+        .unwrap();
+    let repairs: Vec<Repair<'_>> = rows
+        .iter()
+        .zip(repairs.chunks(symbol_len))
+        .map(|(&(code, row), symbol)| Repair { code, row, symbol })
+        .collect();
+    for lost in 0..=64_usize {
+        let mut memory = source.clone();
+        memory[..lost * symbol_len].fill(0);
+        let have = if lost == 64 { 0 } else { u64::MAX << lost };
+        let mut decoder = BlockDecoder::new();
+        let result = decoder.decode(n, symbol_len, &mut memory, &[have], &repairs[64 - lost..]);
+        assert_eq!(result, Ok(lost));
+        assert!(memory == source);
+    }
+}
+
+#[test]
+fn impossible_arguments_are_errors() {
+    let mut encoder = Encoder::new();
+    let mut decoder = BlockDecoder::new();
+    let row = rlc::row(1, 0);
+    for n in [0, 4097] {
+        let result = encoder.encode(CodeId::Rlc, n, 1, &vec![0; n], row, &mut [0]);
+        assert_eq!(result, Err(Error::BlockSize { n }));
+        let result = decoder.decode(n, 1, &mut vec![0; n], &[], &[]);
+        assert_eq!(result, Err(Error::BlockSize { n }));
+        assert!(Tracker::new(n).is_err());
+    }
+    let result = encoder.encode(CodeId::Rlc, 4, 3, &[0; 11], row, &mut [0; 3]);
+    assert_eq!(
+        result,
+        Err(Error::Length {
+            expected: 12,
+            found: 11
+        })
+    );
+    let result = encoder.encode(CodeId::Rlc, 4, 3, &[0; 12], row, &mut [0; 2]);
+    assert_eq!(
+        result,
+        Err(Error::Length {
+            expected: 3,
+            found: 2
+        })
+    );
+    let row = srlt::row(5, 0);
+    let result = encoder.encode(CodeId::Srlt, 4, 3, &[0; 12], row, &mut [0; 3]);
+    assert_eq!(
+        result,
+        Err(Error::Row {
+            code: CodeId::Srlt,
+            n: 4,
+            row
+        })
+    );
+    let repair = Repair {
+        code: CodeId::Srlt,
+        row,
+        symbol: &[0; 3],
+    };
+    let result = decoder.decode(4, 3, &mut [0; 12], &[0b1110], &[repair]);
+    assert_eq!(result, Err(Error::NotDecodable { deficit: 1 }));
+    let mut tracker = Tracker::new(4).unwrap();
+    assert_eq!(
+        tracker.add_repair(&mut RowMaker::new(), CodeId::Srlt, row),
+        Added::Invalid
+    );
+    // Symbols of no bytes are nothing to compute, but not an error.
+    let rows = [(CodeId::Rlc, rlc::row(1, 0))];
+    assert_eq!(encoder.encode_rows(4, 0, &[], &rows, &mut []), Ok(()));
+    let repair = Repair {
+        code: CodeId::Rlc,
+        row: rlc::row(1, 0),
+        symbol: &[],
+    };
+    assert_eq!(decoder.decode(4, 0, &mut [], &[0b1110], &[repair]), Ok(1));
+}
+
+/// The paper operating point: about half of the blocks decode in the first
+/// flight.
+#[test]
+fn srlt_at_the_paper_operating_point() {
+    use sphinx_fec::params::srlt as paper;
+    let (n, p) = (100, 0.06);
+    let degree = paper::degree(p, 0.0, paper::degree_cap(n));
+    let count = paper::packet_count(n, p, degree, paper::PAPER_THRESHOLD);
+    assert_eq!((degree, count), (16, 15));
+    let decoded = (0..400_u64)
+        .filter(|block| {
+            let seed = *block as u32 * 16;
+            let rows = (0..count as u32).map(|i| (CodeId::Srlt, srlt::row(degree, seed + i)));
+            let case = Case {
+                n,
+                symbol_len: 8,
+                seed: 2 * block,
+                loss_per_mille: 60,
+                rows: rows.collect(),
+            };
+            transfer(Engine::detect(), &case)
+        })
+        .count();
+    assert!((160..=250).contains(&decoded), "{decoded} of 400");
+}
+
+#[test]
+fn a_receiver_restores_block_after_block() {
+    let (n, symbol_len, repairs) = (50, 40, 12);
+    let mut rng = Bytes(9);
+    let mut encoder = Encoder::new();
+    let mut receiver = BlockReceiver::new(0, n, symbol_len).unwrap();
+    for block in 0..40_u64 {
+        let first = block * n as u64;
+        receiver.reset(first, n, symbol_len).unwrap();
+        let source = rng.fill(n * symbol_len);
+        let rows: Vec<_> = rlc::first_flight(n, repairs).collect();
+        let mut symbols = vec![0; repairs * symbol_len];
+        encoder
+            .encode_rows(n, symbol_len, &source, &rows, &mut symbols)
+            .unwrap();
+        let mut memory = vec![0; n * symbol_len];
+        let mut lost = Vec::new();
+        for symbol in first..first + n as u64 {
+            if rng.chance(100) {
+                lost.push(symbol);
+                continue;
+            }
+            let slot = receiver.slot(symbol).unwrap();
+            let range = slot * symbol_len..(slot + 1) * symbol_len;
+            memory[range.clone()].copy_from_slice(&source[range]);
+            assert_eq!(receiver.add_source(&mut memory, symbol), Added::Innovative);
+        }
+        for (&(code, row), symbol) in rows.iter().zip(symbols.chunks(symbol_len)) {
+            let done = receiver.deficit() == 0;
+            let repair = Repair { code, row, symbol };
+            let added = receiver.add_repair(&mut memory, first, n, repair);
+            assert!(!done || added == Added::Redundant);
+            let added = receiver.add_repair(&mut memory, first + 1, n, repair);
+            assert_eq!(added, Added::Invalid);
+        }
+        let mut restored: Vec<u64> = std::iter::from_fn(|| receiver.next_restored()).collect();
+        restored.sort_unstable();
+        if lost.len() <= repairs {
+            assert_eq!(restored, lost);
+            assert!(memory == source);
+        } else {
+            assert_eq!(receiver.deficit(), lost.len() - repairs);
+        }
+        assert_eq!(receiver.slot(first + n as u64), None);
+        assert_eq!(
+            receiver.add_source(&mut memory, first + n as u64),
+            Added::Invalid
+        );
+    }
+}

@@ -1,0 +1,301 @@
+//! The batch interface between the engine and a packet back end.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::slice::ChunksMut;
+
+use crate::{Counters, Waker};
+
+/// Largest number of bytes one [`Transmit`] can carry in a single segmented send: the largest UDP
+/// payload of an IPv4 packet. Longer descriptors are legal and are split by the back end.
+pub const DATAGRAM_BATCH_BYTES_MAX: usize = 65_507;
+
+/// A packet back end, driven by one thread in batches.
+///
+/// Nothing here blocks except [`wait`](Self::wait). One turn of the engine loop is:
+///
+/// 1. [`wait`](Self::wait) until packets can be read, the [`Waker`] rings or a timer is due;
+/// 2. [`recv`](Self::recv) and visit every buffer with [`received`](Self::received), repeated
+///    while the batch was full;
+/// 3. [`send`](Self::send) what is due; if not everything went out, wait with
+///    [`Interest::ReadWrite`] and send the rest later.
+pub trait PacketIo: Send {
+    /// What this back end can do now. It may shrink at run time, for instance when the kernel
+    /// refuses segmentation offload for the route in use; it never grows.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The address packets are received on. The port is never 0; the IP address is unspecified
+    /// when the back end listens on all of them.
+    fn local_addr(&self) -> SocketAddr;
+
+    /// Receives a batch of buffers and returns how many are held: 0 when nothing is waiting, at
+    /// most [`Capabilities::recv_batch_max`]. Buffers of the previous batch are given back.
+    ///
+    /// # Errors
+    ///
+    /// Only when the back end is unusable. Errors that the network caused are counted in
+    /// [`Counters::recv_errors`] instead.
+    fn recv(&mut self) -> io::Result<usize>;
+
+    /// The buffer `index` of the batch of the last [`recv`](Self::recv), or `None` when the batch
+    /// is shorter.
+    fn received(&mut self, index: usize) -> Option<Received<'_>>;
+
+    /// Sends the datagrams of `transmits`, whose bytes lie in `arena`, in order.
+    ///
+    /// Returns how many leading descriptors are finished, which means handed to the network or
+    /// dropped. Every drop is appended to `dropped`, and does not stop the descriptors behind it.
+    /// A result below `transmits.len()` means that the back end is full: wait until it is
+    /// writable, then send the remaining descriptors again. The first of them may have been
+    /// shortened (`offset` and `len`) by datagrams that went out already, so nothing is lost or
+    /// sent twice.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::InvalidInput`], with nothing sent, when a descriptor points outside
+    /// `arena`; any other error means that the back end is unusable.
+    fn send(
+        &mut self,
+        arena: &[u8],
+        transmits: &mut [Transmit],
+        dropped: &mut Vec<Dropped>,
+    ) -> io::Result<usize>;
+
+    /// Waits until what `interest` names is possible, the [`Waker`] rings, or `timeout_ns`
+    /// nanoseconds have passed; `None` waits without limit and `Some(0)` only looks. It may
+    /// return early with nothing ready, for instance after a signal.
+    ///
+    /// # Errors
+    ///
+    /// Only when the back end is unusable.
+    fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready>;
+
+    /// A handle that ends [`wait`](Self::wait) from any thread. All handles of a back end are
+    /// equal.
+    fn waker(&self) -> Waker;
+
+    /// Everything counted since the back end was opened.
+    fn counters(&self) -> Counters;
+
+    /// The error behind the most recent [`Dropped`], if there was one.
+    fn last_send_error(&self) -> Option<io::Error>;
+}
+
+/// What a back end can do, found out when it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Most datagrams that leave in one piece of work: at least 1, which means no segmentation
+    /// offload.
+    pub segments_max: usize,
+    /// Segmentation offload (GSO) worked when the back end was opened and was refused later.
+    /// `segments_max` is 1 from then on.
+    pub gso_downgraded: bool,
+    /// One received buffer can hold several datagrams (GRO).
+    pub gro: bool,
+    /// [`Transmit::ecn`] is written into packets.
+    pub ecn_send: bool,
+    /// [`Received::ecn`] is read from packets; otherwise it is always [`Ecn::NotEct`].
+    pub ecn_recv: bool,
+    /// [`Received::local_ip`] is known, and [`Transmit::local_ip`] is respected.
+    pub local_ip: bool,
+    /// [`Received::timestamp_ns`] is known.
+    pub timestamps: bool,
+    /// Packets are sent with "don't fragment", and the path MTU the kernel remembers is ignored.
+    pub dont_fragment: bool,
+    /// Most buffers that one [`PacketIo::recv`] returns.
+    pub recv_batch_max: usize,
+    /// Kernel memory for packets waiting to be received, in bytes, as the kernel accounts for it
+    /// (bookkeeping included). 0 when the back end has no such limit.
+    pub recv_buffer_bytes: usize,
+    /// The same for packets waiting to be sent.
+    pub send_buffer_bytes: usize,
+}
+
+/// The explicit congestion notification field of an IP packet (RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Ecn {
+    /// The sender does not take part.
+    #[default]
+    NotEct = 0b00,
+    /// ECN-capable transport, codepoint 1 (L4S, RFC 9331).
+    Ect1 = 0b01,
+    /// ECN-capable transport, codepoint 0.
+    Ect0 = 0b10,
+    /// Congestion experienced: a router marked the packet.
+    Ce = 0b11,
+}
+
+impl Ecn {
+    /// The codepoint in the two low bits of a traffic class or type-of-service byte.
+    #[must_use]
+    pub fn from_bits(bits: u8) -> Self {
+        match bits & 0b11 {
+            0b00 => Self::NotEct,
+            0b01 => Self::Ect1,
+            0b10 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+
+    /// The two bits as they appear in the packet.
+    #[must_use]
+    pub fn bits(self) -> u8 {
+        self as u8
+    }
+}
+
+/// One received buffer: one datagram, or several that the kernel joined.
+///
+/// Datagrams are joined by size and addresses only, never by what they hold, so every segment
+/// must be looked at on its own.
+#[derive(Debug)]
+pub struct Received<'a> {
+    /// Where the datagrams came from. IPv4 is always [`SocketAddr::V4`], on a dual-stack socket
+    /// too.
+    pub remote: SocketAddr,
+    /// The address they were sent to.
+    pub local_ip: Option<IpAddr>,
+    /// ECN codepoint, the same for all segments.
+    pub ecn: Ecn,
+    /// When the kernel received the first segment, in nanoseconds since the Unix epoch by the
+    /// system's wall clock.
+    pub timestamp_ns: Option<u64>,
+    /// Length of every segment but the last, which may be shorter, in bytes; at least 1.
+    pub stride: usize,
+    /// The datagrams one after another. The receiver may change them in place.
+    pub payload: &'a mut [u8],
+}
+
+impl Received<'_> {
+    /// The datagrams, in order of arrival. A buffer that holds one empty datagram yields none.
+    pub fn segments(&mut self) -> ChunksMut<'_, u8> {
+        self.payload.chunks_mut(self.stride.max(1))
+    }
+}
+
+/// Datagrams for one destination, adjacent in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where to send. A [`SocketAddr::V4`] works on a dual-stack socket too.
+    pub remote: SocketAddr,
+    /// Source address, or `None` to let routing choose.
+    pub local_ip: Option<IpAddr>,
+    /// ECN codepoint of all datagrams.
+    pub ecn: Ecn,
+    /// Length of every datagram but the last, which may be shorter, in bytes. 0 means that there
+    /// is one datagram.
+    pub segment_size: usize,
+    /// Where the first datagram starts in the arena, in bytes.
+    pub offset: usize,
+    /// Bytes of all datagrams together. A descriptor of length 0 sends nothing.
+    pub len: usize,
+}
+
+impl Transmit {
+    /// How many datagrams the descriptor holds.
+    #[must_use]
+    pub fn datagrams(&self) -> usize {
+        match self.segment_size {
+            0 => usize::from(self.len > 0),
+            size => self.len.div_ceil(size),
+        }
+    }
+}
+
+/// Datagrams that were given up, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// Index of the descriptor in the `transmits` of that call.
+    pub index: usize,
+    /// How many of its datagrams were dropped.
+    pub datagrams: usize,
+    /// Length of the longest of them in bytes. With [`DropReason::TooLarge`] this length does
+    /// not fit the path.
+    pub segment_size: usize,
+    /// Why.
+    pub reason: DropReason,
+}
+
+/// Why a datagram could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// Not permitted, usually by a firewall rule.
+    Denied,
+    /// The system has no memory for packets.
+    NoBuffers,
+    /// Any other error; see [`PacketIo::last_send_error`].
+    Other,
+    /// An earlier datagram was answered with "port unreachable".
+    Refused,
+    /// Larger than the interface's MTU: a signal for path MTU discovery.
+    TooLarge,
+    /// There is no route, the network is down, or the socket cannot speak the address family.
+    Unreachable,
+}
+
+/// What [`PacketIo::wait`] waits for besides the [`Waker`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Interest {
+    /// Packets to receive.
+    Read,
+    /// Packets to receive, or room to send.
+    ReadWrite,
+}
+
+/// What [`PacketIo::wait`] found. Nothing is set after a timeout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ready {
+    /// [`PacketIo::recv`] has something to return.
+    pub readable: bool,
+    /// [`PacketIo::send`] can make progress; only reported with [`Interest::ReadWrite`].
+    pub writable: bool,
+    /// A [`Waker`] rang. Reporting it clears it.
+    pub woken: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ecn_bits_round_trip_and_ignore_the_rest_of_the_byte() {
+        for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
+            assert_eq!(Ecn::from_bits(ecn.bits()), ecn);
+            assert_eq!(Ecn::from_bits(ecn.bits() | 0b1011_1000), ecn);
+        }
+    }
+
+    #[test]
+    fn transmit_counts_a_short_last_datagram() {
+        let mut transmit = Transmit {
+            remote: SocketAddr::from(([127, 0, 0, 1], 1)),
+            local_ip: None,
+            ecn: Ecn::NotEct,
+            segment_size: 100,
+            offset: 0,
+            len: 250,
+        };
+        assert_eq!(transmit.datagrams(), 3);
+        transmit.segment_size = 0;
+        assert_eq!(transmit.datagrams(), 1);
+        transmit.len = 0;
+        assert_eq!(transmit.datagrams(), 0);
+    }
+
+    #[test]
+    fn segments_split_at_the_stride() {
+        let mut bytes = [0; 250];
+        let mut received = Received {
+            remote: SocketAddr::from(([127, 0, 0, 1], 1)),
+            local_ip: None,
+            ecn: Ecn::NotEct,
+            timestamp_ns: None,
+            stride: 100,
+            payload: &mut bytes,
+        };
+        let lengths: Vec<usize> = received.segments().map(|segment| segment.len()).collect();
+        assert_eq!(lengths, [100, 100, 50]);
+    }
+}

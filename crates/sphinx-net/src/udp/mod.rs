@@ -1,0 +1,245 @@
+//! Kernel UDP sockets: batches of system calls, segmentation offload both ways, ECN.
+
+mod cmsg;
+mod mmsg;
+mod name;
+mod options;
+mod recv;
+mod send;
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use self::mmsg::SendFormat;
+use self::options::{Applied, Buffer, Wanted};
+use self::recv::Receiver;
+use self::send::Sender;
+use crate::{
+    Capabilities, Counters, Dropped, Interest, PacketIo, Ready, Received, Transmit, Waker,
+};
+
+/// Room for anything that the kernel can join into one buffer.
+const GRO_BUFFER_BYTES: usize = 65_536;
+
+/// How to open a [`UdpIo`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UdpConfig {
+    /// Address to receive on; port 0 takes a free one. `[::]` receives IPv4 as well, unless
+    /// `dual_stack` is off.
+    pub bind: SocketAddr,
+    /// Let a socket bound to `[::]` speak IPv4 too.
+    pub dual_stack: bool,
+    /// Most buffers per receive call, at least 1.
+    pub recv_batch: usize,
+    /// Longest datagram that can be received without GRO, in bytes, at least 1. Longer ones are
+    /// discarded and counted. With GRO there is always room for 64 KiB.
+    pub recv_datagram_bytes: usize,
+    /// Kernel memory to ask for, in bytes; the kernel may grant less and counts its bookkeeping.
+    pub recv_buffer_bytes: usize,
+    /// The same for sending.
+    pub send_buffer_bytes: usize,
+    /// Let the kernel split what is sent, if it can.
+    pub gso: bool,
+    /// Let the kernel join what is received, if it can.
+    pub gro: bool,
+    /// Ask for the time of reception.
+    pub timestamps: bool,
+}
+
+impl UdpConfig {
+    /// Everything on, for `bind`: batches of 16, and 8 and 4 MiB of kernel memory for receiving
+    /// and sending.
+    #[must_use]
+    pub fn new(bind: SocketAddr) -> Self {
+        Self {
+            bind,
+            dual_stack: true,
+            recv_batch: 16,
+            recv_datagram_bytes: 9_216,
+            recv_buffer_bytes: 8 << 20,
+            send_buffer_bytes: 4 << 20,
+            gso: true,
+            gro: true,
+            timestamps: true,
+        }
+    }
+}
+
+/// A UDP socket that sends and receives in batches.
+///
+/// It is not connected: one socket serves all peers. Datagrams are never fragmented; one that is
+/// larger than the MTU of the outgoing interface is dropped with
+/// [`DropReason::TooLarge`](crate::DropReason).
+pub struct UdpIo {
+    socket: UdpSocket,
+    local_addr: SocketAddr,
+    capabilities: Capabilities,
+    sender: Sender,
+    receiver: Receiver,
+    waker: Waker,
+    counters: Counters,
+}
+
+impl UdpIo {
+    /// Opens and binds a socket, and finds out what the kernel can do.
+    ///
+    /// # Errors
+    ///
+    /// Those of creating and binding a socket, with the address in the message. Among the
+    /// [kinds](io::Error::kind), `AddrInUse` means that another socket has the port,
+    /// `AddrNotAvailable` that the address is not one of this host, and `PermissionDenied` that
+    /// the port needs privileges. Without IPv6 support `[::]` fails; fall back to `0.0.0.0`.
+    pub fn open(config: &UdpConfig) -> io::Result<Self> {
+        let socket = bind(config).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("cannot open UDP {}: {error}", config.bind),
+            )
+        })?;
+        let local_addr = canonical(socket.local_addr()?);
+        let v6_socket = config.bind.is_ipv6();
+        let wanted = Wanted {
+            v6_socket,
+            timestamps: config.timestamps,
+            gro: config.gro,
+        };
+        let applied = options::apply(socket.as_fd(), &wanted);
+        let probe = options::probe_sending(v6_socket);
+        let segments_max = if config.gso { probe.segments_max } else { 1 };
+        let buffer_size = if applied.gro {
+            GRO_BUFFER_BYTES
+        } else {
+            config.recv_datagram_bytes
+        };
+        let recv_batch_max = config.recv_batch.max(1);
+        let format = SendFormat {
+            v6_socket,
+            ecn: probe.ecn_send,
+        };
+        let Applied {
+            ecn_recv,
+            local_ip,
+            timestamps,
+            dont_fragment,
+            gro,
+        } = applied;
+        let capabilities = Capabilities {
+            segments_max,
+            gso_downgraded: false,
+            gro,
+            ecn_send: probe.ecn_send,
+            ecn_recv,
+            local_ip,
+            timestamps,
+            dont_fragment,
+            recv_batch_max,
+            recv_buffer_bytes: options::resize(&socket, Buffer::Recv, config.recv_buffer_bytes),
+            send_buffer_bytes: options::resize(&socket, Buffer::Send, config.send_buffer_bytes),
+        };
+        Ok(Self {
+            socket,
+            local_addr,
+            capabilities,
+            sender: Sender::new(format, segments_max),
+            receiver: Receiver::new(recv_batch_max, buffer_size.max(1)),
+            waker: Waker::new()?,
+            counters: Counters::default(),
+        })
+    }
+}
+
+impl PacketIo for UdpIo {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            segments_max: self.sender.segments_max(),
+            gso_downgraded: self.sender.gso_downgraded(),
+            ..self.capabilities
+        }
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    fn recv(&mut self) -> io::Result<usize> {
+        self.receiver.recv(self.socket.as_fd(), &mut self.counters)
+    }
+
+    fn received(&mut self, index: usize) -> Option<Received<'_>> {
+        self.receiver.received(index)
+    }
+
+    fn send(
+        &mut self,
+        arena: &[u8],
+        transmits: &mut [Transmit],
+        dropped: &mut Vec<Dropped>,
+    ) -> io::Result<usize> {
+        self.sender.send(
+            self.socket.as_fd(),
+            arena,
+            transmits,
+            dropped,
+            &mut self.counters,
+        )
+    }
+
+    fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready> {
+        self.waker
+            .wait(Some(self.socket.as_fd()), interest, timeout_ns)
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn last_send_error(&self) -> Option<io::Error> {
+        self.sender.last_error()
+    }
+}
+
+/// The socket itself, to set further options. Do not read, write or rebind it.
+impl AsFd for UdpIo {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl std::fmt::Debug for UdpIo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UdpIo")
+            .field("local_addr", &self.local_addr)
+            .finish_non_exhaustive()
+    }
+}
+
+fn bind(config: &UdpConfig) -> io::Result<UdpSocket> {
+    let socket = Socket::new(
+        Domain::for_address(config.bind),
+        Type::DGRAM,
+        Some(Protocol::UDP),
+    )?;
+    socket.set_nonblocking(true)?;
+    if config.bind.is_ipv6() {
+        socket.set_only_v6(!config.dual_stack)?;
+    }
+    socket.bind(&config.bind.into())?;
+    Ok(socket.into())
+}
+
+/// IPv4 in its IPv6 form as IPv4.
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    match addr {
+        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
+            SocketAddr::new(v6.ip().to_canonical(), v6.port())
+        }
+        _ => addr,
+    }
+}

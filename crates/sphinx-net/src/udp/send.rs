@@ -1,0 +1,312 @@
+//! Sending: cutting descriptors into messages, and what to do when the kernel objects.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::mmsg::{SEND_MESSAGES_MAX, SendBatch, SendFormat};
+use crate::{Counters, DATAGRAM_BATCH_BYTES_MAX, DropReason, Dropped, Transmit};
+
+/// The sending half of a socket.
+pub(super) struct Sender {
+    batch: SendBatch,
+    format: SendFormat,
+    segments_max: usize,
+    gso_downgraded: bool,
+    last_errno: Option<i32>,
+    /// The messages of one system call; kept for its memory.
+    messages: Vec<Transmit>,
+}
+
+impl Sender {
+    pub(super) fn new(format: SendFormat, segments_max: usize) -> Self {
+        Self {
+            batch: SendBatch::new(),
+            format,
+            segments_max: segments_max.max(1),
+            gso_downgraded: false,
+            last_errno: None,
+            messages: Vec::with_capacity(SEND_MESSAGES_MAX),
+        }
+    }
+
+    /// Most datagrams in one message; 1 once the kernel has refused segmentation.
+    pub(super) fn segments_max(&self) -> usize {
+        self.segments_max
+    }
+
+    pub(super) fn gso_downgraded(&self) -> bool {
+        self.gso_downgraded
+    }
+
+    pub(super) fn last_error(&self) -> Option<io::Error> {
+        self.last_errno.map(io::Error::from_raw_os_error)
+    }
+
+    /// See [`PacketIo::send`](crate::PacketIo::send).
+    pub(super) fn send(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        arena: &[u8],
+        transmits: &mut [Transmit],
+        dropped: &mut Vec<Dropped>,
+        counters: &mut Counters,
+    ) -> io::Result<usize> {
+        if !transmits.iter().all(|transmit| lies_in(transmit, arena)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut rest = Rest::of(transmits);
+        // Length of a message of several datagrams that was refused. Its first datagram is then
+        // tried alone: if that gets through, it is segmentation that the kernel refuses.
+        let mut suspect: Option<usize> = None;
+        loop {
+            match suspect {
+                None => rest.plan(SEND_MESSAGES_MAX, self.segments_max, &mut self.messages),
+                Some(_) => rest.plan(1, 1, &mut self.messages),
+            }
+            let Some(first) = self.messages.first().copied() else {
+                return Ok(rest.finished);
+            };
+            counters.send_calls += 1;
+            let error = match self.batch.send(socket, self.format, arena, &self.messages) {
+                Ok(sent) => {
+                    if suspect.take().is_some() {
+                        self.segments_max = 1;
+                        self.gso_downgraded = true;
+                        counters.gso_downgrades += 1;
+                    }
+                    for message in self.messages.iter().take(sent) {
+                        counters.send_datagrams += message.datagrams() as u64;
+                        counters.send_bytes += message.len as u64;
+                        counters.send_gso_batches += u64::from(message.datagrams() > 1);
+                        rest.advance(message.len);
+                    }
+                    continue;
+                }
+                Err(error) => error,
+            };
+            // It concerns the first message. Those behind it were not tried.
+            match Objection::from(&error) {
+                Objection::Interrupted => {}
+                Objection::Full => {
+                    counters.send_blocked += 1;
+                    return Ok(rest.finished);
+                }
+                Objection::Drop(_) if first.datagrams() > 1 && can_mean_no_gso(&error) => {
+                    suspect = Some(first.len);
+                }
+                Objection::Drop(reason) => {
+                    let len = suspect.take().unwrap_or(first.len);
+                    let whole = Transmit {
+                        len,
+                        segment_size: rest.segment_size(),
+                        ..first
+                    };
+                    let datagrams = whole.datagrams();
+                    counters.send_errors.count(reason, datagrams as u64);
+                    self.last_errno = error.raw_os_error();
+                    dropped.push(Dropped {
+                        index: rest.finished,
+                        datagrams,
+                        segment_size: whole.segment_size.min(len),
+                        reason,
+                    });
+                    rest.advance(len);
+                }
+                Objection::Fatal => return Err(error),
+            }
+        }
+    }
+}
+
+/// What is left of the caller's descriptors.
+struct Rest<'a> {
+    transmits: &'a mut [Transmit],
+    /// Descriptors before this one are finished. Unless all are, this one is not empty.
+    finished: usize,
+}
+
+impl<'a> Rest<'a> {
+    fn of(transmits: &'a mut [Transmit]) -> Self {
+        let mut rest = Self {
+            transmits,
+            finished: 0,
+        };
+        rest.skip_empty();
+        rest
+    }
+
+    fn skip_empty(&mut self) {
+        while self
+            .transmits
+            .get(self.finished)
+            .is_some_and(|transmit| transmit.len == 0)
+        {
+            self.finished += 1;
+        }
+    }
+
+    /// Length of full datagrams of the first descriptor.
+    fn segment_size(&self) -> usize {
+        self.transmits.get(self.finished).map_or(0, segment_size)
+    }
+
+    /// Takes the next `bytes` off the first descriptor, which is at least as long.
+    fn advance(&mut self, bytes: usize) {
+        if let Some(transmit) = self.transmits.get_mut(self.finished) {
+            transmit.offset += bytes.min(transmit.len);
+            transmit.len -= bytes.min(transmit.len);
+        }
+        self.skip_empty();
+    }
+
+    /// Cuts what is next into at most `messages_max` messages of at most `segments_max` datagrams.
+    fn plan(&self, messages_max: usize, segments_max: usize, messages: &mut Vec<Transmit>) {
+        messages.clear();
+        for transmit in &self.transmits[self.finished..] {
+            let segment_size = segment_size(transmit);
+            let fitting = DATAGRAM_BATCH_BYTES_MAX / segment_size.max(1);
+            let step = segment_size * segments_max.min(fitting).max(1);
+            let mut done = 0;
+            while done < transmit.len {
+                if messages.len() == messages_max {
+                    return;
+                }
+                let len = step.min(transmit.len - done);
+                let offset = transmit.offset + done;
+                messages.push(Transmit {
+                    segment_size,
+                    offset,
+                    len,
+                    ..*transmit
+                });
+                done += len;
+            }
+        }
+    }
+}
+
+/// Length of all datagrams of a descriptor but the last, as a number that is 0 only for an empty
+/// descriptor.
+fn segment_size(transmit: &Transmit) -> usize {
+    match transmit.segment_size {
+        0 => transmit.len,
+        size => size.min(transmit.len),
+    }
+}
+
+fn lies_in(transmit: &Transmit, arena: &[u8]) -> bool {
+    transmit
+        .offset
+        .checked_add(transmit.len)
+        .is_some_and(|end| end <= arena.len())
+}
+
+/// What an error of a send call means.
+enum Objection {
+    /// A signal came first.
+    Interrupted,
+    /// There is no room now.
+    Full,
+    /// This message cannot be sent.
+    Drop(DropReason),
+    /// The socket is unusable.
+    Fatal,
+}
+
+impl From<&io::Error> for Objection {
+    fn from(error: &io::Error) -> Self {
+        // EWOULDBLOCK is EAGAIN on Linux.
+        match error.raw_os_error() {
+            Some(libc::EINTR) => Self::Interrupted,
+            Some(libc::EAGAIN) => Self::Full,
+            Some(libc::EMSGSIZE) => Self::Drop(DropReason::TooLarge),
+            Some(libc::EPERM | libc::EACCES) => Self::Drop(DropReason::Denied),
+            Some(libc::ECONNREFUSED) => Self::Drop(DropReason::Refused),
+            Some(libc::ENOBUFS | libc::ENOMEM) => Self::Drop(DropReason::NoBuffers),
+            Some(
+                libc::ENETUNREACH
+                | libc::EHOSTUNREACH
+                | libc::ENETDOWN
+                | libc::EHOSTDOWN
+                | libc::EADDRNOTAVAIL
+                | libc::EAFNOSUPPORT,
+            ) => Self::Drop(DropReason::Unreachable),
+            Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::ENOSYS) | None => Self::Fatal,
+            Some(_) => Self::Drop(DropReason::Other),
+        }
+    }
+}
+
+/// Whether the kernel says this, among other things, when it will not segment: a device or tunnel
+/// without checksum offload, too many segments, or (older kernels) segments above the MTU.
+fn can_mean_no_gso(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::Ecn;
+
+    fn transmit(segment_size: usize, offset: usize, len: usize) -> Transmit {
+        let remote = SocketAddr::from(([127, 0, 0, 1], 1));
+        Transmit {
+            remote,
+            local_ip: None,
+            ecn: Ecn::NotEct,
+            segment_size,
+            offset,
+            len,
+        }
+    }
+
+    fn cuts(
+        transmits: &mut [Transmit],
+        messages_max: usize,
+        segments_max: usize,
+    ) -> Vec<(usize, usize)> {
+        let mut messages = Vec::new();
+        Rest::of(transmits).plan(messages_max, segments_max, &mut messages);
+        messages
+            .iter()
+            .map(|message| (message.offset, message.len))
+            .collect()
+    }
+
+    #[test]
+    fn descriptors_are_cut_at_the_limits() {
+        let mut transmits = [transmit(10, 0, 25), transmit(0, 25, 0), transmit(0, 25, 7)];
+        assert_eq!(cuts(&mut transmits, 32, 64), [(0, 25), (25, 7)]);
+        assert_eq!(cuts(&mut transmits, 32, 2), [(0, 20), (20, 5), (25, 7)]);
+        assert_eq!(
+            cuts(&mut transmits, 32, 1),
+            [(0, 10), (10, 10), (20, 5), (25, 7)]
+        );
+        assert_eq!(cuts(&mut transmits, 1, 1), [(0, 10)]);
+        let mut long = [transmit(30_000, 0, 100_000)];
+        assert_eq!(cuts(&mut long, 32, 64), [(0, 60_000), (60_000, 40_000)]);
+        let mut too_long = [transmit(0, 0, 100_000)];
+        assert_eq!(cuts(&mut too_long, 32, 64), [(0, 100_000)]);
+    }
+
+    #[test]
+    fn advancing_shortens_and_finishes_descriptors() {
+        let mut transmits = [transmit(10, 0, 25), transmit(0, 25, 0), transmit(0, 25, 7)];
+        let mut rest = Rest::of(&mut transmits);
+        rest.advance(20);
+        assert_eq!(
+            (
+                rest.finished,
+                rest.transmits[0].offset,
+                rest.transmits[0].len
+            ),
+            (0, 20, 5)
+        );
+        rest.advance(5);
+        assert_eq!(rest.finished, 2);
+        rest.advance(7);
+        assert_eq!(rest.finished, 3);
+    }
+}

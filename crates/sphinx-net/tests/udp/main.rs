@@ -1,0 +1,6 @@
+//! The UDP back end on the loopback interface.
+
+mod arrival;
+mod limits;
+mod refusal;
+mod support;

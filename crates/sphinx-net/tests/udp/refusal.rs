@@ -1,0 +1,232 @@
+//! What cannot be sent or received is counted and reported, and harms nothing else.
+
+use std::io;
+use std::time::Duration;
+
+use sphinx_net::udp::{UdpConfig, UdpIo};
+use sphinx_net::{DropReason, Dropped, Ecn, PacketIo, Transmit};
+
+use crate::support::*;
+
+#[test]
+fn a_source_address_that_is_not_ours_drops_the_datagrams_and_keeps_offload() {
+    let (mut a, mut b) = (open("0.0.0.0:0"), open("127.0.0.1:0"));
+    let segments_max = a.capabilities().segments_max;
+    let foreign = Some("192.0.2.200".parse().unwrap());
+    let bad = Transmit {
+        local_ip: foreign,
+        ..transmit(b.local_addr(), 100, 250)
+    };
+    let dropped = send(
+        &mut a,
+        &pattern(250),
+        &[bad, transmit(b.local_addr(), 100, 250)],
+    );
+    assert_eq!(dropped.iter().map(|drop| drop.datagrams).sum::<usize>(), 3);
+    assert!(
+        dropped
+            .iter()
+            .all(|drop| drop.index == 0 && drop.segment_size <= 100)
+    );
+    assert_eq!(a.counters().send_errors.total(), 3);
+    assert!(a.last_send_error().is_some());
+    assert_eq!(receive(&mut b, 3).len(), 3);
+    assert_eq!(a.capabilities().segments_max, segments_max);
+    assert_eq!(a.counters().gso_downgrades, 0);
+}
+
+#[test]
+fn a_refused_segmentation_sends_the_same_datagrams_one_by_one() {
+    let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
+    if a.capabilities().segments_max == 1 {
+        eprintln!("skipped: no segmentation offload here");
+        return;
+    }
+    // The kernel does not segment what has no checksum.
+    let socket = socket2::SockRef::from(&a);
+    disable_checksums(&socket);
+    let arena = pattern(50 * 100 + 30);
+    let before = transmit(b.local_addr(), 0, 100);
+    let batch = transmit(b.local_addr(), 100, arena.len());
+    assert!(send(&mut a, &arena, &[before, batch, batch]).is_empty());
+    let got = receive(&mut b, 1 + 2 * 51);
+    assert_eq!(joined(&got), [&arena[..100], &arena, &arena].concat());
+    let capabilities = a.capabilities();
+    assert_eq!(
+        (capabilities.segments_max, capabilities.gso_downgraded),
+        (1, true)
+    );
+    let counters = a.counters();
+    assert_eq!((counters.gso_downgrades, counters.send_gso_batches), (1, 0));
+    assert_eq!(
+        (counters.send_datagrams, counters.send_errors.total()),
+        (103, 0)
+    );
+    // ECN is not given up with it.
+    let marked = Transmit {
+        ecn: Ecn::Ect0,
+        ..transmit(b.local_addr(), 100, 200)
+    };
+    assert!(send(&mut a, &arena, &[marked]).is_empty());
+    assert!(
+        receive(&mut b, 2)
+            .iter()
+            .all(|datagram| datagram.ecn == Ecn::Ect0)
+    );
+}
+
+fn disable_checksums(socket: &socket2::SockRef<'_>) {
+    use std::os::fd::AsRawFd;
+    let on: libc::c_int = 1;
+    // SAFETY: pointer and length describe `on`, which outlives the call and is only read.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NO_CHECK,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0);
+}
+
+#[test]
+fn a_datagram_that_is_too_large_is_reported_and_the_others_go_on() {
+    let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
+    let arena = pattern(70_000);
+    let small = transmit(b.local_addr(), 0, 100);
+    let dropped = send(
+        &mut a,
+        &arena,
+        &[small, transmit(b.local_addr(), 0, 70_000), small],
+    );
+    let expected = Dropped {
+        index: 1,
+        datagrams: 1,
+        segment_size: 70_000,
+        reason: DropReason::TooLarge,
+    };
+    assert_eq!(dropped, [expected]);
+    assert_eq!(a.counters().send_errors.too_large, 1);
+    assert_eq!(
+        a.last_send_error().unwrap().raw_os_error(),
+        Some(libc::EMSGSIZE)
+    );
+    assert_eq!(receive(&mut b, 2).len(), 2);
+}
+
+#[test]
+fn an_unreachable_family_is_counted_and_not_fatal() {
+    let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
+    let wrong = transmit("[::1]:9".parse().unwrap(), 0, 10);
+    let dropped = send(
+        &mut a,
+        &pattern(10),
+        &[wrong, transmit(b.local_addr(), 0, 10)],
+    );
+    assert_eq!(
+        (dropped.len(), dropped[0].reason),
+        (1, DropReason::Unreachable)
+    );
+    assert_eq!(a.counters().send_errors.unreachable, 1);
+    assert_eq!(receive(&mut b, 1).len(), 1);
+}
+
+#[test]
+fn a_closed_port_does_not_break_the_socket() {
+    let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
+    let closed = open("127.0.0.1:0").local_addr();
+    for _ in 0..5 {
+        send(&mut a, &[1], &[transmit(closed, 0, 1)]);
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(a.recv().unwrap(), 0);
+    }
+    assert!(send(&mut a, &[2], &[transmit(b.local_addr(), 0, 1)]).is_empty());
+    assert_eq!(receive(&mut b, 1)[0].bytes, [2]);
+}
+
+#[test]
+fn a_descriptor_outside_of_the_arena_sends_nothing() {
+    let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
+    let good = transmit(b.local_addr(), 0, 10);
+    for bad in [
+        Transmit { len: 11, ..good },
+        Transmit {
+            offset: usize::MAX,
+            ..good
+        },
+    ] {
+        let error = a
+            .send(&[0; 10], &mut [good, bad], &mut Vec::new())
+            .unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+    assert_eq!(b.recv().unwrap(), 0);
+    assert_eq!(a.send(&[], &mut [], &mut Vec::new()).unwrap(), 0);
+    assert_eq!(a.counters().send_calls, 0);
+}
+
+#[test]
+fn datagrams_longer_than_the_buffer_are_counted_and_left_out() {
+    let bind = "127.0.0.1:0".parse().unwrap();
+    let config = UdpConfig {
+        gro: false,
+        recv_datagram_bytes: 100,
+        ..UdpConfig::new(bind)
+    };
+    let (mut a, mut b) = (open("127.0.0.1:0"), UdpIo::open(&config).unwrap());
+    let lens = [101, 100, 5000, 99];
+    let all = lens.map(|len| transmit(b.local_addr(), 0, len));
+    assert!(send(&mut a, &pattern(5000), &all).is_empty());
+    assert_eq!(lengths(&receive(&mut b, 2)), [100, 99]);
+    assert_eq!(
+        (b.counters().recv_truncated, b.counters().recv_datagrams),
+        (2, 2)
+    );
+}
+
+#[test]
+fn datagrams_lost_in_the_receive_buffer_are_counted() {
+    let bind = "127.0.0.1:0".parse().unwrap();
+    let config = UdpConfig {
+        recv_buffer_bytes: 8192,
+        gro: false,
+        ..UdpConfig::new(bind)
+    };
+    let (mut a, mut b) = (open("127.0.0.1:0"), UdpIo::open(&config).unwrap());
+    assert!(b.capabilities().recv_buffer_bytes < 100_000);
+    let arena = pattern(100 * 1200);
+    assert!(
+        send(
+            &mut a,
+            &arena,
+            &[transmit(b.local_addr(), 1200, arena.len())]
+        )
+        .is_empty()
+    );
+    let mut got = 0;
+    while b.recv().unwrap() > 0 {
+        got = b.counters().recv_datagrams;
+    }
+    assert!(got < 100);
+    assert!(send(&mut a, &arena, &[transmit(b.local_addr(), 0, 1)]).is_empty());
+    assert_eq!(receive(&mut b, 1).len(), 1);
+    assert_eq!(b.counters().recv_overflows, 100 - got);
+}
+
+#[test]
+fn opening_reports_what_is_wrong() {
+    let first = open("127.0.0.1:0");
+    let taken = UdpIo::open(&UdpConfig::new(first.local_addr())).unwrap_err();
+    assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+    assert!(
+        taken.to_string().contains(&first.local_addr().to_string()),
+        "{taken}"
+    );
+    let foreign = UdpConfig::new("192.0.2.200:0".parse().unwrap());
+    assert_eq!(
+        UdpIo::open(&foreign).unwrap_err().kind(),
+        io::ErrorKind::AddrNotAvailable
+    );
+}

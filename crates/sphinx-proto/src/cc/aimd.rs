@@ -1,0 +1,118 @@
+//! The paper's rate control (section 3.3): a window of blocks that grows by one block per round
+//! trip and is halved on congestion. CE means congestion and loss means channel; a path without
+//! ECN leaves loss as the only sign of congestion.
+
+use super::{AckSummary, CcParams, MS, Nanos, RateControl, rate_of};
+
+/// Round trip assumed before the first sample.
+const INITIAL_RTT: Nanos = 100 * MS;
+/// Packets leave a little faster than the window turns over, so that the window is the limit.
+const PACING_GAIN: f64 = 1.25;
+
+/// Additive increase by one block, multiplicative decrease by half.
+#[derive(Debug)]
+pub struct AimdEcn {
+    block_bytes: f64,
+    min_cwnd: f64,
+    cwnd: f64,
+    srtt: Option<Nanos>,
+    min_rtt: Option<Nanos>,
+    /// Packets sent before this one were sent before the last halving; signs of congestion among
+    /// them belong to it (RFC 9002, section 7.3.2).
+    recovery_until_pn: u64,
+    next_pn: u64,
+    app_limited_until_pn: u64,
+    acked: u64,
+    lost: u64,
+}
+
+impl AimdEcn {
+    /// Starts with a window of one block.
+    pub fn new(params: CcParams) -> Self {
+        let packet = f64::from(params.packet_bytes.max(1));
+        let block_bytes = packet * f64::from(params.block_packets.max(1));
+        Self {
+            block_bytes,
+            min_cwnd: 2.0 * packet,
+            cwnd: block_bytes.max(2.0 * packet),
+            srtt: None,
+            min_rtt: None,
+            recovery_until_pn: 0,
+            next_pn: 0,
+            app_limited_until_pn: 0,
+            acked: 0,
+            lost: 0,
+        }
+    }
+}
+
+impl RateControl for AimdEcn {
+    fn on_sent(&mut self, _now: Nanos, pn: u64, _ip_bytes: u32, _bytes_in_flight: u64) {
+        self.next_pn = pn.saturating_add(1);
+    }
+
+    fn on_ack(&mut self, ack: &AckSummary<'_>) {
+        if ack.srtt > 0 {
+            self.srtt = Some(ack.srtt);
+        }
+        if let Some(rtt) = ack.rtt_sample {
+            self.min_rtt = Some(self.min_rtt.map_or(rtt, |m| m.min(rtt)));
+        }
+        self.acked = self.acked.saturating_add(ack.acked.len() as u64);
+        self.lost = self.lost.saturating_add(ack.lost.len() as u64);
+
+        let since_halving = |p: &super::PacketInfo| p.pn >= self.recovery_until_pn;
+        let marked = ack.ce_marked > 0 && ack.acked.iter().any(since_halving);
+        let dropped = !ack.ecn_capable && ack.lost.iter().any(since_halving);
+        if marked || dropped {
+            self.cwnd = (self.cwnd / 2.0).max(self.min_cwnd);
+            self.recovery_until_pn = self.next_pn;
+            return;
+        }
+        let useful: u64 = ack
+            .acked
+            .iter()
+            .filter(|p| since_halving(p) && p.pn >= self.app_limited_until_pn)
+            .map(|p| u64::from(p.ip_bytes))
+            .sum();
+        self.cwnd += self.block_bytes * useful as f64 / self.cwnd;
+    }
+
+    fn on_app_limited(&mut self, _now: Nanos) {
+        self.app_limited_until_pn = self.next_pn;
+    }
+
+    fn on_persistent_loss(&mut self, _now: Nanos) {
+        self.cwnd = self.min_cwnd;
+        self.recovery_until_pn = self.next_pn;
+    }
+
+    fn pacing_rate(&self) -> u64 {
+        let rtt = self.srtt.unwrap_or(INITIAL_RTT);
+        ((PACING_GAIN * rate_of(self.cwnd, rtt)) as u64).max(1)
+    }
+
+    fn cwnd(&self) -> u64 {
+        self.cwnd as u64
+    }
+
+    fn bandwidth_estimate(&self) -> u64 {
+        rate_of(self.cwnd, self.srtt.unwrap_or(INITIAL_RTT)) as u64
+    }
+
+    fn min_rtt(&self) -> Option<Nanos> {
+        self.min_rtt
+    }
+
+    fn channel_plr(&self) -> f64 {
+        self.lost as f64 / self.acked.saturating_add(self.lost).max(1) as f64
+    }
+
+    fn phase_name(&self) -> &'static str {
+        "aimd"
+    }
+
+    fn is_probing(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,589 @@
+//! The default controller: a model of the link in the manner of BBR, made for lossy links.
+//!
+//! BBR paces at the highest *delivered* rate; behind a link of rate C that loses a share p it then
+//! sends C(1−p) and gets C(1−p)². Here the estimate is the rate of the **link**: delivered bytes
+//! plus those that the channel lost after the link had carried them.
+//!
+//! - *Samples* ([`super::sampler`]) use the receiver's clock over one phase of sending. If packets
+//!   came out slower than they went in, the link was the limit and the sample *is* its rate: it is
+//!   averaged in. Otherwise it is a lower bound: it can only raise the estimate. So neither an
+//!   application that sends little nor noise moves the estimate.
+//! - *Losses* ([`super::loss`]) count as channel loss unless they come with a queue, exceed what is
+//!   known of the channel, or vanish when the rate is lowered.
+//! - *Phases*: start-up by paced trains; then cycles of cruise (gain 1), probe up (1.25) and probe
+//!   down (0.75, which drains the queue and shows what the channel loses by itself). Found capacity
+//!   leads back to start-up's growth; a drained queue in each cycle makes ProbeRTT rare.
+
+use super::loss::{ChannelLoss, Pace};
+use super::path::PathDelay;
+use super::sampler::{RateSampler, Sample};
+use super::startup::{INITIAL_PACKETS, Startup, Verdict};
+use super::{AckSummary, CcParams, MS, Nanos, PathHint, RateControl, bytes_in, time_for};
+
+/// Round trip assumed before the first sample.
+const INITIAL_RTT: Nanos = 100 * MS;
+/// The window never falls below this many packets.
+const MIN_PACKETS: f64 = 10.0;
+/// Window while nothing comes back, packets.
+const PROBE_PACKETS: f64 = 2.0;
+const UP_GAIN: f64 = 1.25;
+const DOWN_GAIN: f64 = 0.75;
+/// Probe down where the estimate is in doubt.
+const DOUBT_GAIN: f64 = 0.5;
+/// Cruise where probes lose packets: a little below the estimate the channel's own loss shows, so
+/// that the estimate cannot feed on the losses that it causes.
+const WARY_GAIN: f64 = 0.98;
+/// Window in BDPs.
+const CWND_GAIN: f64 = 2.0;
+/// Growth that proves new capacity in probe up.
+const GROWTH: f64 = 1.12;
+/// Rounds at the estimated rate, and the most after fruitless probes that cost packets.
+const CRUISE_ROUNDS: u32 = 4;
+const CRUISE_ROUNDS_MAX: u32 = 64;
+/// Fruitless probes that are remembered.
+const CAUTION_MAX: u32 = 4;
+/// Samples in a row with more loss than the channel's before the estimate is in doubt.
+const LOSSY_SAMPLES: u32 = 4;
+/// Rounds at an estimate in doubt before it is compared again.
+const DOUBT_ROUNDS: u32 = 4;
+/// Rate after CE in cruise, once per round.
+const CE_FACTOR: f64 = 0.85;
+/// Part of an old rate that is resumed at once (after a blackout, or from an earlier session).
+const RESUME_FACTOR: f64 = 0.5;
+/// Shortest round: SACKs come about once a millisecond, however short the path.
+const MIN_ROUND: Nanos = 2 * MS;
+/// Fewest packets of a round on a slow link.
+const ROUND_PACKETS: f64 = 16.0;
+
+/// Where the controller is in its cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Looking for the link's rate.
+    Startup,
+    /// Emptying a queue.
+    Drain,
+    /// At the estimated rate.
+    Cruise,
+    /// Above it, to see whether there is more.
+    Up,
+    /// Below it, to empty the queue and to see what the channel loses by itself.
+    Down,
+    /// Half a BDP in flight, to see the round trip without a queue of ours.
+    ProbeRtt,
+    /// Nothing comes back: probes only.
+    Blackout,
+}
+
+/// Rate control by a model of the link.
+#[derive(Debug)]
+pub struct Bbr {
+    packet_bytes: f64,
+    sampler: RateSampler,
+    delay: PathDelay,
+    loss: ChannelLoss,
+    /// Estimate of the link, bytes per second.
+    bw: f64,
+    phase: Phase,
+    phase_at: Nanos,
+    phase_round: u64,
+    /// First run of the phase (see [`RateSampler::start_run`]).
+    phase_run: u64,
+    /// Round trips, counted by packets (draft-ietf-ccwg-bbr, section 5.5.1).
+    round: u64,
+    round_at: Nanos,
+    round_end_pn: u64,
+    startup: Startup,
+    /// Estimate when probe up began.
+    up_from: f64,
+    /// Estimate before the first of several probes in a row.
+    probe_from: f64,
+    /// Probes in a row that found capacity.
+    growths: u32,
+    /// This cycle's probe lost more than the channel does.
+    up_lost_too_much: bool,
+    /// Probes in a row that found losses instead of capacity.
+    lossy_probes: u32,
+    /// The estimate carried more loss than a lower rate did, or has not been compared yet.
+    in_doubt: bool,
+    /// Samples in a row far below the estimate, and with too much loss.
+    slow_samples: u32,
+    lossy_samples: u32,
+    /// Round of the last reaction to CE.
+    ce_round: Option<u64>,
+    /// Unconfirmed rate and round trip of an earlier session.
+    hint: Option<PathHint>,
+    /// Smallest round trip seen in this ProbeRTT.
+    probe_rtt_min: Option<Nanos>,
+    /// Cycles in a row in which no round trip came near the minimum.
+    cycles_without_min: u32,
+}
+
+impl Bbr {
+    /// A controller for a path; with `params.hint` a careful resume
+    /// (draft-ietf-tsvwg-careful-resume): half the remembered rate once the round trip agrees.
+    pub fn new(params: CcParams) -> Self {
+        let packet_bytes = f64::from(params.packet_bytes.max(64));
+        let startup = Startup::new(packet_bytes);
+        Self {
+            packet_bytes,
+            sampler: RateSampler::new(Phase::Startup),
+            delay: PathDelay::default(),
+            loss: ChannelLoss::default(),
+            bw: startup.initial_rate(),
+            phase: Phase::Startup,
+            phase_at: 0,
+            phase_round: 0,
+            phase_run: 0,
+            round: 0,
+            round_at: 0,
+            round_end_pn: 0,
+            startup,
+            up_from: 0.0,
+            probe_from: f64::INFINITY,
+            growths: 0,
+            up_lost_too_much: false,
+            lossy_probes: 0,
+            in_doubt: false,
+            slow_samples: 0,
+            lossy_samples: 0,
+            ce_round: None,
+            hint: params.hint,
+            probe_rtt_min: None,
+            cycles_without_min: 0,
+        }
+    }
+
+    /// The present phase.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    fn rtt(&self) -> Nanos {
+        self.delay.min_rtt().unwrap_or(INITIAL_RTT)
+    }
+
+    fn bdp(&self) -> f64 {
+        bytes_in(self.bw, self.rtt())
+    }
+
+    /// Bytes in flight beyond the BDP that are no queue: SACK interval and pacing quantum.
+    fn slack(&self) -> f64 {
+        bytes_in(self.bw, MS) + 2.0 * self.packet_bytes
+    }
+
+    /// Queueing delay that is worth noticing.
+    fn queue_threshold(&self) -> Nanos {
+        (self.rtt() / 10)
+            .max(MS)
+            .saturating_add(time_for(2.0 * self.packet_bytes, self.bw))
+    }
+
+    fn has_queue(&self) -> bool {
+        self.delay.queue() > self.queue_threshold()
+    }
+
+    fn enter(&mut self, phase: Phase, now: Nanos) {
+        self.phase = phase;
+        self.phase_at = now;
+        self.phase_round = self.round;
+        self.phase_run = self.sampler.start_run(phase);
+        self.slow_samples = 0;
+        self.lossy_samples = 0;
+        match phase {
+            Phase::Startup => {
+                self.startup = Startup::with_cwnd(self.startup_window());
+                self.up_from = self.bw;
+            }
+            Phase::Up => self.up_from = self.bw,
+            Phase::ProbeRtt => self.probe_rtt_min = None,
+            Phase::Drain | Phase::Cruise | Phase::Down | Phase::Blackout => {}
+        }
+    }
+
+    /// Window of a start-up that begins now.
+    fn startup_window(&self) -> f64 {
+        CWND_GAIN * self.bdp() + self.slack() + MIN_PACKETS * self.packet_bytes
+    }
+
+    fn rounds_in_phase(&self) -> u64 {
+        self.round - self.phase_round
+    }
+
+    /// Length of a sample: short where it is urgent, else long enough to average out noise.
+    fn sample_window(&self) -> Nanos {
+        match self.phase {
+            Phase::Startup => self.startup.sample_window(self.rtt()),
+            Phase::Up => (self.rtt() / 4).max(4 * MS),
+            _ => (self.rtt() / 2).max(8 * MS),
+        }
+    }
+
+    /// Fewest packets in a sample.
+    fn sample_packets(&self) -> u64 {
+        if self.phase == Phase::Startup { 8 } else { 16 }
+    }
+
+    /// Shortest round: enough SACKs and packets to judge by.
+    fn min_round(&self) -> Nanos {
+        MIN_ROUND.max(time_for(ROUND_PACKETS * self.packet_bytes, self.bw))
+    }
+
+    fn on_round(&mut self, now: Nanos) {
+        self.round += 1;
+        self.round_at = now;
+        self.round_end_pn = self.sampler.last_pn().saturating_add(1);
+        if self.phase == Phase::Startup {
+            let (bw, verdict) = self.startup.on_round(self.bw, self.rtt(), self.has_queue());
+            self.bw = bw;
+            self.judge_startup(verdict, now);
+        }
+    }
+
+    fn judge_startup(&mut self, verdict: Verdict, now: Nanos) {
+        match verdict {
+            Verdict::Grow => {}
+            Verdict::Found => self.enter(Phase::Drain, now),
+            Verdict::Policed => {
+                self.up_lost_too_much = true;
+                self.in_doubt = true;
+                self.enter(Phase::Down, now);
+            }
+        }
+    }
+
+    fn on_sample(&mut self, s: Sample, now: Nanos) {
+        let channel = self.loss.channel();
+        let lossy = s.loss() > channel + self.tolerance(&s, channel);
+        let strict = (s.delivered_rate() / (1.0 - channel)).min(s.full_rate());
+        if s.run.phase == Phase::Startup && self.phase == Phase::Startup {
+            // A queue that grows is not full: what is missing was lost behind it. Otherwise growth
+            // must show in what arrives.
+            let stretched = s.stretched(8);
+            let rate = if stretched { s.full_rate() } else { strict };
+            let bw = self.startup.on_sample(&s, rate, stretched, self.bw);
+            self.bw = if s.app_limited {
+                bw.max(self.up_from)
+            } else {
+                bw
+            };
+            let verdict = self.startup.grow(CWND_GAIN, self.bdp(), self.slack());
+            self.judge_startup(verdict, now);
+        } else {
+            let rate = if lossy { strict } else { s.full_rate() };
+            self.on_cycle_sample(s, rate, lossy, now);
+        }
+    }
+
+    /// A sample needs enough packets and time; unfinished ones serve only where it is urgent.
+    fn is_usable(&self, s: &Sample) -> bool {
+        let span = s.send_interval.max(s.recv_interval);
+        match s.run.phase {
+            Phase::Startup => s.packets >= 8 && span >= 4 * MS / 5,
+            _ => s.packets >= 16 && span >= 2 * MS && (s.window_full || s.app_limited),
+        }
+    }
+
+    /// Loss beyond the channel's that is still taken for chance.
+    fn tolerance(&self, s: &Sample, channel: f64) -> f64 {
+        let n = s.packets.max(1) as f64;
+        let spread = (channel.max(1.0 / n) * (1.0 - channel) / n).sqrt();
+        let chance = (3.0 * spread).max(0.03);
+        // Sent at g times the estimate, a policer at the estimate would lose 1 − (1 − p) / g: half
+        // way there it is the likelier cause.
+        let gain = s.full_rate() / self.bw.max(1.0);
+        if gain > 1.1 {
+            chance.min((1.0 - channel) * (1.0 - 1.0 / gain) / 2.0)
+        } else {
+            chance
+        }
+    }
+
+    fn on_cycle_sample(&mut self, s: Sample, rate: f64, lossy: bool, now: Nanos) {
+        if lossy && s.run.phase == Phase::Up && !self.up_lost_too_much {
+            // What this probe seemed to find was the bucket of a policer or the room in a queue.
+            self.up_lost_too_much = true;
+            self.bw = self.bw.min(self.probe_from);
+        }
+        let limited = lossy || (s.stretched(32) && self.has_queue());
+        if !limited {
+            self.bw = self.bw.max(rate);
+        } else if rate > self.bw || (s.run.phase == Phase::Up && !s.app_limited) {
+            self.bw += (rate - self.bw) / 2.0;
+        } else if !s.app_limited && rate < 0.75 * self.bw && self.has_queue() {
+            self.slow_samples += 1;
+            if self.slow_samples >= 2 {
+                self.bw = rate;
+                self.enter(Phase::Drain, now);
+                return;
+            }
+        } else if !s.app_limited && self.has_queue() {
+            self.slow_samples = 0;
+            self.bw += (rate - self.bw) / 8.0;
+        }
+        if s.run.phase == Phase::Cruise && self.phase == Phase::Cruise && s.window_full {
+            self.lossy_samples = if lossy && !self.has_queue() {
+                self.lossy_samples + 1
+            } else {
+                0
+            };
+            if self.lossy_samples >= LOSSY_SAMPLES && !self.in_doubt {
+                // The channel became worse or a policer stricter: a lower rate will tell.
+                self.in_doubt = true;
+                self.enter(Phase::Down, now);
+                return;
+            }
+        }
+        if s.run.id >= self.phase_run && self.phase == Phase::Up {
+            if !limited && rate > GROWTH * self.up_from {
+                self.growths += 1;
+                // The bucket of a policer gives way for a while: look again before growing.
+                let proven = self.growths > self.caution();
+                self.enter(if proven { Phase::Startup } else { Phase::Up }, now);
+            } else if s.window_full {
+                self.enter(Phase::Down, now);
+            }
+        }
+    }
+
+    fn on_ce(&mut self, now: Nanos) {
+        if self.ce_round == Some(self.round) {
+            return;
+        }
+        self.ce_round = Some(self.round);
+        match self.phase {
+            Phase::Up => self.enter(Phase::Down, now),
+            Phase::Startup => self.enter(Phase::Drain, now),
+            // Marks of the first round belong to what was sent before.
+            Phase::Cruise | Phase::Down | Phase::Drain if self.rounds_in_phase() < 2 => {}
+            Phase::Cruise | Phase::Down | Phase::Drain => {
+                self.bw *= CE_FACTOR;
+                self.enter(Phase::Down, now);
+            }
+            Phase::ProbeRtt | Phase::Blackout => {}
+        }
+    }
+
+    /// Moves through the phases.
+    fn step(&mut self, now: Nanos, in_flight: f64) {
+        let in_phase = now.saturating_sub(self.phase_at);
+        let round = self.rtt().max(self.min_round());
+        match self.phase {
+            Phase::Startup | Phase::Blackout => {}
+            Phase::Drain | Phase::Down => {
+                let drained = in_flight <= self.bdp() + self.slack();
+                // Nothing tells a policer from a channel but a round at a lower rate.
+                let compared = !(self.up_lost_too_much || self.in_doubt) || in_phase >= round;
+                let excess = (in_flight - self.bdp()).max(0.0);
+                let patience = round
+                    .saturating_mul(3)
+                    .saturating_add(time_for(excess, self.bw));
+                if (drained && compared) || in_phase > patience {
+                    self.enter(Phase::Cruise, now);
+                }
+            }
+            Phase::Cruise => {
+                let rounds = if self.in_doubt {
+                    DOUBT_ROUNDS
+                } else {
+                    (CRUISE_ROUNDS << self.caution().min(8)).min(CRUISE_ROUNDS_MAX)
+                };
+                if self.rounds_in_phase() >= u64::from(rounds) {
+                    self.end_cycle(now);
+                }
+            }
+            Phase::Up => {
+                if self.rounds_in_phase() >= 3 {
+                    self.enter(Phase::Down, now);
+                }
+            }
+            Phase::ProbeRtt => {
+                if self.rounds_in_phase() >= 2 {
+                    if let Some(rtt) = self.probe_rtt_min {
+                        self.delay.replace_min_rtt(now, rtt);
+                    }
+                    self.enter(Phase::Cruise, now);
+                }
+            }
+        }
+    }
+
+    /// Fruitless probes in a row that cost packets.
+    fn caution(&self) -> u32 {
+        if self.up_lost_too_much {
+            self.lossy_probes + 1
+        } else {
+            self.lossy_probes
+        }
+    }
+
+    fn end_cycle(&mut self, now: Nanos) {
+        let caution = if self.up_lost_too_much {
+            self.caution()
+        } else {
+            self.lossy_probes / 2
+        };
+        self.lossy_probes = caution.min(CAUTION_MAX);
+        self.up_lost_too_much = false;
+        let excess = self.loss.end_cycle(caution > 0);
+        self.in_doubt = excess > 0.0;
+        if self.in_doubt {
+            self.bw *= 1.0 - excess;
+            self.up_lost_too_much = true;
+            self.enter(Phase::Down, now);
+            return;
+        }
+        let confirmed = self.delay.confirmed_since(self.phase_at);
+        self.cycles_without_min = if confirmed {
+            0
+        } else {
+            self.cycles_without_min + 1
+        };
+        if self.cycles_without_min >= 4 || self.delay.is_stale(now) {
+            self.cycles_without_min = 0;
+            self.enter(Phase::ProbeRtt, now);
+        } else {
+            self.probe_from = self.bw;
+            self.growths = 0;
+            self.enter(Phase::Up, now);
+        }
+    }
+
+    /// First feedback after a blackout, or first round trip of a resumed path.
+    fn resume(&mut self, rate: f64, now: Nanos) {
+        self.bw = rate.max(1.0);
+        self.enter(Phase::Startup, now);
+        let least = INITIAL_PACKETS * self.packet_bytes;
+        self.startup = Startup::resumed((self.bdp() + self.slack()).max(least));
+    }
+}
+
+impl RateControl for Bbr {
+    fn on_sent(&mut self, now: Nanos, pn: u64, ip_bytes: u32, _bytes_in_flight: u64) {
+        self.sampler.on_sent(now, pn, ip_bytes, self.bw);
+    }
+
+    fn on_ack(&mut self, ack: &AckSummary<'_>) {
+        let now = ack.now;
+        self.delay.on_ack(ack);
+        if !ack.acked.is_empty() && self.phase == Phase::Blackout {
+            self.sampler.forget();
+            self.resume(RESUME_FACTOR * self.bw, now);
+        }
+        if let (Some(hint), Some(rtt)) = (self.hint, ack.rtt_sample) {
+            self.hint = None;
+            // A path that is much shorter or longer is another path.
+            let plausible = rtt >= hint.min_rtt / 2 && rtt <= hint.min_rtt.saturating_mul(4);
+            if plausible && self.phase == Phase::Startup {
+                self.resume(self.bw.max(RESUME_FACTOR * hint.rate as f64), now);
+            }
+        }
+        if self.phase == Phase::ProbeRtt
+            && self.rounds_in_phase() >= 1
+            && let Some(rtt) = ack.rtt_sample
+        {
+            self.probe_rtt_min = Some(self.probe_rtt_min.map_or(rtt, |m| m.min(rtt)));
+        }
+        let round_done = ack.acked.iter().any(|p| p.pn >= self.round_end_pn);
+
+        self.sampler.on_ack(ack, self.delay.latest_queue());
+        while let Some(settled) = self
+            .sampler
+            .next_settled(self.sample_window(), self.sample_packets())
+        {
+            let pace = match settled.run.phase {
+                Phase::Cruise => Some(Pace::Cruise),
+                Phase::Down | Phase::Drain => Some(Pace::Low),
+                Phase::Startup | Phase::Up | Phase::ProbeRtt | Phase::Blackout => None,
+            };
+            if settled.run.phase == Phase::Startup {
+                self.startup
+                    .on_settled(settled.packets, settled.packets_lost);
+            }
+            if let Some(sample) = settled.sample.filter(|s| self.is_usable(s)) {
+                self.on_sample(sample, now);
+            }
+            if let Some(pace) = pace {
+                let (packets, lost) = (settled.packets, settled.packets_lost);
+                if settled.queue > self.queue_threshold() {
+                    self.loss.on_queued(packets, lost);
+                } else {
+                    self.loss
+                        .on_settled(pace, packets, lost, self.caution() > 0);
+                }
+            }
+        }
+        if ack.ce_marked > 0 {
+            self.on_ce(now);
+        }
+        if round_done && now.saturating_sub(self.round_at) >= self.min_round() {
+            self.on_round(now);
+        }
+        self.step(now, ack.bytes_in_flight as f64);
+    }
+
+    fn on_app_limited(&mut self, _now: Nanos) {
+        self.sampler.on_app_limited();
+        self.startup.on_app_limited();
+    }
+
+    fn on_persistent_loss(&mut self, now: Nanos) {
+        // Before the first round trip the timer is a guess and the first flight bounds the harm.
+        if self.phase != Phase::Blackout && self.delay.min_rtt().is_some() {
+            self.enter(Phase::Blackout, now);
+        }
+    }
+
+    fn pacing_rate(&self) -> u64 {
+        let gain = match self.phase {
+            Phase::Startup => self.startup.gain(),
+            Phase::Up => UP_GAIN,
+            Phase::Down if self.in_doubt => DOUBT_GAIN,
+            Phase::Drain | Phase::Down => DOWN_GAIN,
+            Phase::Cruise if self.lossy_probes >= 2 => WARY_GAIN,
+            Phase::Cruise | Phase::ProbeRtt | Phase::Blackout => 1.0,
+        };
+        ((gain * self.bw) as u64).max(1)
+    }
+
+    fn cwnd(&self) -> u64 {
+        let jitter = self.delay.deviation().saturating_mul(4).min(self.rtt());
+        let window = match self.phase {
+            Phase::Startup => self.startup.cwnd(),
+            Phase::Drain => self.bdp() + self.slack(),
+            Phase::ProbeRtt => self.bdp() / 2.0,
+            Phase::Blackout => return (PROBE_PACKETS * self.packet_bytes) as u64,
+            Phase::Cruise | Phase::Up | Phase::Down => {
+                CWND_GAIN * self.bdp() + self.slack() + bytes_in(self.bw, jitter)
+            }
+        };
+        window.max(MIN_PACKETS * self.packet_bytes) as u64
+    }
+
+    fn bandwidth_estimate(&self) -> u64 {
+        self.bw as u64
+    }
+
+    fn min_rtt(&self) -> Option<Nanos> {
+        self.delay.min_rtt()
+    }
+
+    fn channel_plr(&self) -> f64 {
+        self.loss.channel()
+    }
+
+    fn phase_name(&self) -> &'static str {
+        match self.phase {
+            Phase::Startup => "startup",
+            Phase::Drain => "drain",
+            Phase::Cruise => "cruise",
+            Phase::Up => "up",
+            Phase::Down => "down",
+            Phase::ProbeRtt => "probe-rtt",
+            Phase::Blackout => "blackout",
+        }
+    }
+
+    fn is_probing(&self) -> bool {
+        matches!(self.phase, Phase::Startup | Phase::Up)
+    }
+}

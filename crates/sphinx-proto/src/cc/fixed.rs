@@ -1,0 +1,87 @@
+//! The rate that the user asked for, whatever the link does.
+
+use super::{AckSummary, CcParams, MS, Nanos, RateControl, bytes_in};
+
+/// Room in the window for feedback that comes late (SACK interval, reverse jitter).
+const MARGIN: Nanos = 50 * MS;
+/// Round trip assumed before the first sample.
+const INITIAL_RTT: Nanos = 100 * MS;
+
+/// Paces at a constant rate; the window only bounds what a dead path can swallow.
+#[derive(Debug)]
+pub struct Fixed {
+    rate: u64,
+    srtt: Option<Nanos>,
+    min_rtt: Option<Nanos>,
+    acked: u64,
+    lost: u64,
+    packet_bytes: u32,
+}
+
+impl Fixed {
+    /// `rate` in IP bytes per second.
+    pub fn new(rate: u64, params: CcParams) -> Self {
+        Self {
+            rate: rate.max(1),
+            srtt: None,
+            min_rtt: None,
+            acked: 0,
+            lost: 0,
+            packet_bytes: params.packet_bytes,
+        }
+    }
+}
+
+impl RateControl for Fixed {
+    fn on_sent(&mut self, _now: Nanos, _pn: u64, _ip_bytes: u32, _bytes_in_flight: u64) {}
+
+    fn on_ack(&mut self, ack: &AckSummary<'_>) {
+        if ack.srtt > 0 {
+            self.srtt = Some(ack.srtt);
+        }
+        if let Some(rtt) = ack.rtt_sample {
+            self.min_rtt = Some(self.min_rtt.map_or(rtt, |m| m.min(rtt)));
+        }
+        self.acked = self.acked.saturating_add(ack.acked.len() as u64);
+        self.lost = self.lost.saturating_add(ack.lost.len() as u64);
+        // Halving both keeps the ratio and forgets the distant past.
+        if self.acked.saturating_add(self.lost) > 20_000 {
+            self.acked /= 2;
+            self.lost /= 2;
+        }
+    }
+
+    fn on_app_limited(&mut self, _now: Nanos) {}
+
+    fn on_persistent_loss(&mut self, _now: Nanos) {}
+
+    fn pacing_rate(&self) -> u64 {
+        self.rate
+    }
+
+    fn cwnd(&self) -> u64 {
+        let rtt = self.srtt.unwrap_or(INITIAL_RTT).saturating_add(MARGIN);
+        let window = 2.0 * bytes_in(self.rate as f64, rtt);
+        (window as u64).max(32 * u64::from(self.packet_bytes))
+    }
+
+    fn bandwidth_estimate(&self) -> u64 {
+        self.rate
+    }
+
+    fn min_rtt(&self) -> Option<Nanos> {
+        self.min_rtt
+    }
+
+    fn channel_plr(&self) -> f64 {
+        self.lost as f64 / self.acked.saturating_add(self.lost).max(1) as f64
+    }
+
+    fn phase_name(&self) -> &'static str {
+        "fixed"
+    }
+
+    fn is_probing(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,195 @@
+//! Rate control: how fast one path may be filled.
+//!
+//! One [`RateControl`] object serves one path. It is told every packet that counts against the
+//! path's capacity and every SACK, and answers with a pacing rate and a window. It reads no clock
+//! and draws no random number, so the same calls give the same answers.
+//!
+//! All byte counts are **IP bytes on the wire**: headers, repair and control packets included, so
+//! that coding never takes more than its share of a link (RFC 9265, section 2). All rates are IP
+//! bytes per second.
+//!
+//! | controller | rule | source |
+//! | --- | --- | --- |
+//! | [`Bbr`] | model of the link: rate, round trip, channel loss | draft-ietf-ccwg-bbr, own loss model |
+//! | [`AimdEcn`] | window of blocks, +1 per round trip, halved on CE | the Sphinx paper, section 3.3 |
+//! | [`Fixed`] | the rate that the user asked for | – |
+
+mod aimd;
+mod bbr;
+mod fixed;
+mod loss;
+mod path;
+mod sampler;
+mod startup;
+#[cfg(test)]
+mod testlink;
+#[cfg(test)]
+mod tests;
+
+pub use aimd::AimdEcn;
+pub use bbr::{Bbr, Phase};
+pub use fixed::Fixed;
+
+/// A point in time, or a span of it, in nanoseconds.
+pub type Nanos = u64;
+
+/// One millisecond.
+pub(crate) const MS: Nanos = 1_000_000;
+/// One second.
+pub(crate) const SEC: Nanos = 1_000_000_000;
+
+/// What one SACK told the sender about one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketInfo {
+    /// Packet number.
+    pub pn: u64,
+    /// Sender's clock when the packet was released.
+    pub sent_at: Nanos,
+    /// Size on the wire, IP header included.
+    pub ip_bytes: u32,
+}
+
+/// Arrival of one packet on the receiver's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The packet: the largest packet number that this SACK newly acknowledges.
+    pub pn: u64,
+    /// Receiver's clock, any origin, when the kernel or the driver took the packet in. Differences
+    /// between arrivals matter and steps of the clock are tolerated. Expected noise: 0.1 ms.
+    pub received_at: Nanos,
+}
+
+/// Everything a controller learns from one SACK.
+///
+/// A packet is reported at most once: acknowledged or lost. A loss that turns out to be spurious
+/// is reported as lost only.
+#[derive(Clone, Copy, Debug)]
+pub struct AckSummary<'a> {
+    /// Sender's clock.
+    pub now: Nanos,
+    /// Packets acknowledged for the first time, in any order.
+    pub acked: &'a [PacketInfo],
+    /// Packets declared lost by this SACK, in any order.
+    pub lost: &'a [PacketInfo],
+    /// Round trip of the largest newly acknowledged packet, without the receiver's SACK delay.
+    pub rtt_sample: Option<Nanos>,
+    /// Smoothed round trip (RFC 9002, section 5.3); 0 before the first sample.
+    pub srtt: Nanos,
+    /// Arrival of the largest newly acknowledged packet, if the SACK carried its time.
+    pub arrival: Option<Arrival>,
+    /// Packets newly reported as carrying ECN-CE.
+    pub ce_marked: u64,
+    /// Whether marks can be trusted: the path passed ECN validation (RFC 9000, section 13.4.2).
+    pub ecn_capable: bool,
+    /// IP bytes in flight once this SACK has been applied.
+    pub bytes_in_flight: u64,
+}
+
+/// Decides how fast and how far ahead one path is filled.
+///
+/// Calls carry times that never go back. Packets that do not count against the window (pure SACKs)
+/// are not reported. Limits may change in any call; read them again afterwards.
+pub trait RateControl: Send {
+    /// A packet was released. `bytes_in_flight` includes it. Packet numbers grow.
+    fn on_sent(&mut self, now: Nanos, pn: u64, ip_bytes: u32, bytes_in_flight: u64);
+
+    /// A SACK was processed. Also called with nothing acknowledged when a timer declares losses.
+    fn on_ack(&mut self, ack: &AckSummary<'_>);
+
+    /// The window and the pacer would have allowed another packet, but there was none to send.
+    fn on_app_limited(&mut self, now: Nanos);
+
+    /// Nothing has been acknowledged for several probe timeouts although packets were sent (a
+    /// blackout). Until something is acknowledged the controller allows probes only.
+    fn on_persistent_loss(&mut self, now: Nanos);
+
+    /// Rate at which packets may be released, IP bytes per second, at least 1.
+    fn pacing_rate(&self) -> u64;
+
+    /// IP bytes that may be in flight.
+    fn cwnd(&self) -> u64;
+
+    /// Estimated capacity of the link in IP bytes per second, channel losses included.
+    fn bandwidth_estimate(&self) -> u64;
+
+    /// Smallest round trip believed in, if one was measured.
+    fn min_rtt(&self) -> Option<Nanos>;
+
+    /// Share of packets, 0 to 1, believed lost by the channel rather than by congestion.
+    fn channel_plr(&self) -> f64;
+
+    /// Name of the present phase, for traces.
+    fn phase_name(&self) -> &'static str;
+
+    /// Whether the controller is sending above its estimate on purpose.
+    fn is_probing(&self) -> bool;
+}
+
+/// Which controller to build.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CcKind {
+    /// [`AimdEcn`].
+    AimdEcn,
+    /// [`Bbr`], the default.
+    Bbr,
+    /// [`Fixed`] at this many IP bytes per second.
+    Fixed(u64),
+}
+
+/// What the session knows about a path before its first packet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CcParams {
+    /// Size of a full packet, IP bytes.
+    pub packet_bytes: u32,
+    /// Packets per block, the step of [`AimdEcn`].
+    pub block_packets: u32,
+    /// What an earlier session to this peer measured (careful resume).
+    pub hint: Option<PathHint>,
+}
+
+impl Default for CcParams {
+    fn default() -> Self {
+        Self {
+            packet_bytes: 1500,
+            block_packets: 100,
+            hint: None,
+        }
+    }
+}
+
+/// Remembered properties of a path.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PathHint {
+    /// [`RateControl::bandwidth_estimate`] at the end of the earlier session.
+    pub rate: u64,
+    /// [`RateControl::min_rtt`] at that time.
+    pub min_rtt: Nanos,
+}
+
+/// Builds the controller for one path.
+pub fn build(kind: CcKind, params: CcParams) -> Box<dyn RateControl> {
+    match kind {
+        CcKind::AimdEcn => Box::new(AimdEcn::new(params)),
+        CcKind::Bbr => Box::new(Bbr::new(params)),
+        CcKind::Fixed(rate) => Box::new(Fixed::new(rate, params)),
+    }
+}
+
+/// Bytes per second, 0 if no time passed.
+pub(crate) fn rate_of(bytes: f64, span: Nanos) -> f64 {
+    if span == 0 {
+        0.0
+    } else {
+        bytes * SEC as f64 / span as f64
+    }
+}
+
+/// Bytes that `rate` carries in `span`.
+pub(crate) fn bytes_in(rate: f64, span: Nanos) -> f64 {
+    rate * span as f64 / SEC as f64
+}
+
+/// Time that `bytes` take at `rate`.
+pub(crate) fn time_for(bytes: f64, rate: f64) -> Nanos {
+    (bytes * SEC as f64 / rate.max(1.0)) as Nanos
+}

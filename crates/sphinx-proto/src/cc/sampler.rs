@@ -1,0 +1,419 @@
+//! Delivery-rate samples from the receiver's clock.
+//!
+//! Packets are settled in packet-number order: once every packet up to the one whose arrival time
+//! a SACK carried is known to be acknowledged or lost, that packet becomes an *anchor*. Between two
+//! anchors the numbers of bytes sent, delivered and lost are exact, whatever the SACKs did on the
+//! way back, and the time is the longer of the send and the receive interval, as in
+//! draft-ietf-ccwg-bbr, section 4.1.2. A sample never spans an idle gap or a change of phase.
+
+use std::collections::VecDeque;
+
+use super::bbr::Phase;
+use super::{AckSummary, Arrival, MS, Nanos, rate_of};
+
+/// Noise of one receive interval: two kernel timestamps, receive coalescing.
+pub(super) const CLOCK_NOISE: Nanos = MS / 10;
+/// A pause in sending longer than this (and than four packets at the pacing rate) is an idle gap.
+const IDLE_GAP: Nanos = 2 * MS;
+/// Packets remembered at most; older ones are forgotten unsettled.
+const RECORDS_MAX: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Pending,
+    Acked,
+    Lost,
+}
+
+/// Packets sent in one phase without an idle gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) id: u64,
+    pub(super) phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    pn: u64,
+    sent_at: Nanos,
+    bytes: u32,
+    run: Run,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    pn: u64,
+    received_at: Nanos,
+    queue: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Anchor {
+    pn: u64,
+    sent_at: Nanos,
+    received_at: Nanos,
+    queue: Nanos,
+    run: Run,
+    totals: Totals,
+}
+
+/// Settled packets, in order of packet number.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    packets: u64,
+    packets_lost: u64,
+    delivered: u64,
+    lost: u64,
+}
+
+/// What happened between two anchors of one run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub(super) run: Run,
+    /// Packets settled, lost ones included.
+    pub(super) packets: u64,
+    pub(super) packets_lost: u64,
+    pub(super) delivered_bytes: u64,
+    pub(super) lost_bytes: u64,
+    pub(super) send_interval: Nanos,
+    pub(super) recv_interval: Nanos,
+    /// The application did not fill this run.
+    pub(super) app_limited: bool,
+    /// The sample is as long as the controller asked for; the next one starts afresh.
+    pub(super) window_full: bool,
+}
+
+impl Sample {
+    /// The longer of both intervals. The receive interval is padded by its noise, so that noise
+    /// cannot raise an estimate.
+    fn interval(&self) -> Nanos {
+        self.send_interval
+            .max(self.recv_interval.saturating_add(CLOCK_NOISE))
+    }
+
+    /// Rate if every lost packet had crossed the bottleneck.
+    pub(super) fn full_rate(&self) -> f64 {
+        rate_of(
+            (self.delivered_bytes + self.lost_bytes) as f64,
+            self.interval(),
+        )
+    }
+
+    /// Rate of what arrived.
+    pub(super) fn delivered_rate(&self) -> f64 {
+        rate_of(self.delivered_bytes as f64, self.interval())
+    }
+
+    /// Lost share of the packets.
+    pub(super) fn loss(&self) -> f64 {
+        self.packets_lost as f64 / self.packets.max(1) as f64
+    }
+
+    /// Packets left the link slower than they were sent, by more than the share `1 / part` and the
+    /// noise: the link was the limit.
+    pub(super) fn stretched(&self, part: Nanos) -> bool {
+        let tolerance = (self.send_interval / part.max(1)).saturating_add(CLOCK_NOISE);
+        self.recv_interval > self.send_interval.saturating_add(tolerance)
+    }
+}
+
+/// One settled anchor: packets since the previous anchor, and the sample so far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settled {
+    /// Run of the anchor.
+    pub(super) run: Run,
+    /// Packets settled since the previous anchor.
+    pub(super) packets: u64,
+    pub(super) packets_lost: u64,
+    /// Larger of the queueing delays at both anchors.
+    pub(super) queue: Nanos,
+    /// Everything since the sample began, if the anchor is in its run.
+    pub(super) sample: Option<Sample>,
+}
+
+/// Turns SACKs into [`Sample`]s.
+#[derive(Debug)]
+pub(super) struct RateSampler {
+    records: VecDeque<Record>,
+    /// Anchors whose predecessors are not all settled.
+    waiting: VecDeque<Waiting>,
+    totals: Totals,
+    /// Where the present sample began.
+    start: Option<Anchor>,
+    last: Totals,
+    last_queue: Nanos,
+    run: Run,
+    last_sent: Option<Nanos>,
+    last_pn: u64,
+    app_limited_pn: Option<u64>,
+}
+
+impl RateSampler {
+    pub(super) fn new(phase: Phase) -> Self {
+        Self {
+            records: VecDeque::new(),
+            waiting: VecDeque::new(),
+            totals: Totals::default(),
+            start: None,
+            last: Totals::default(),
+            last_queue: 0,
+            run: Run { id: 0, phase },
+            last_sent: None,
+            last_pn: 0,
+            app_limited_pn: None,
+        }
+    }
+
+    /// Begins a new run: no sample will mix packets from before and after. Returns its number.
+    pub(super) fn start_run(&mut self, phase: Phase) -> u64 {
+        self.run = Run {
+            id: self.run.id.wrapping_add(1),
+            phase,
+        };
+        self.run.id
+    }
+
+    /// Number of the latest packet sent.
+    pub(super) fn last_pn(&self) -> u64 {
+        self.last_pn
+    }
+
+    /// Records a packet; after an idle gap it starts a new run.
+    pub(super) fn on_sent(&mut self, now: Nanos, pn: u64, bytes: u32, pacing_rate: f64) {
+        let gap = IDLE_GAP.max(super::time_for(4.0 * f64::from(bytes), pacing_rate));
+        let idle = self.last_sent.is_some_and(|t| now.saturating_sub(t) > gap);
+        if idle {
+            self.run.id = self.run.id.wrapping_add(1);
+        }
+        self.last_sent = Some(now);
+        self.last_pn = pn;
+        if self.records.len() >= RECORDS_MAX {
+            self.records.pop_front();
+        }
+        self.records.push_back(Record {
+            pn,
+            sent_at: now,
+            bytes,
+            run: self.run,
+            fate: Fate::Pending,
+        });
+    }
+
+    /// Packets sent so far were limited by the application.
+    pub(super) fn on_app_limited(&mut self) {
+        self.app_limited_pn = Some(self.last_pn);
+    }
+
+    /// Forgets every packet in flight: nothing will be learned from them.
+    pub(super) fn forget(&mut self) {
+        self.records.clear();
+        self.waiting.clear();
+        self.start = None;
+    }
+
+    /// Applies a SACK; `queue` is the queueing delay that its arrival shows.
+    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>, queue: Nanos) {
+        for packet in ack.acked {
+            self.mark(packet.pn, Fate::Acked);
+        }
+        for packet in ack.lost {
+            self.mark(packet.pn, Fate::Lost);
+        }
+        if let Some(arrival) = ack.arrival {
+            let newest = self
+                .waiting
+                .back()
+                .map(|w| w.pn)
+                .or(self.start.map(|s| s.pn));
+            if newest.is_none_or(|pn| arrival.pn > pn) {
+                let Arrival { pn, received_at } = arrival;
+                self.waiting.push_back(Waiting {
+                    pn,
+                    received_at,
+                    queue,
+                });
+            }
+        }
+    }
+
+    /// The next anchor that has been settled; call until there is none. The sample restarts at
+    /// this anchor if it is `window` long and has `packets`.
+    pub(super) fn next_settled(&mut self, window: Nanos, packets: u64) -> Option<Settled> {
+        loop {
+            while self
+                .waiting
+                .front()
+                .is_some_and(|w| self.records.front().is_none_or(|r| r.pn > w.pn))
+            {
+                // The anchor's record was forgotten.
+                self.waiting.pop_front();
+            }
+            let record = *self.records.front()?;
+            if record.fate == Fate::Pending {
+                return None;
+            }
+            self.records.pop_front();
+            self.totals.packets += 1;
+            if record.fate == Fate::Acked {
+                self.totals.delivered += u64::from(record.bytes);
+            } else {
+                self.totals.packets_lost += 1;
+                self.totals.lost += u64::from(record.bytes);
+            }
+            if let Some(&waiting) = self.waiting.front()
+                && waiting.pn == record.pn
+            {
+                self.waiting.pop_front();
+                return Some(self.settle(record, waiting, window, packets));
+            }
+        }
+    }
+
+    fn settle(&mut self, record: Record, waiting: Waiting, window: Nanos, packets: u64) -> Settled {
+        let anchor = Anchor {
+            pn: record.pn,
+            sent_at: record.sent_at,
+            received_at: waiting.received_at,
+            queue: waiting.queue,
+            run: record.run,
+            totals: self.totals,
+        };
+        let sample = self.start.filter(|s| s.run == anchor.run).map(|s| Sample {
+            run: anchor.run,
+            packets: anchor.totals.packets - s.totals.packets,
+            packets_lost: anchor.totals.packets_lost - s.totals.packets_lost,
+            delivered_bytes: anchor.totals.delivered - s.totals.delivered,
+            lost_bytes: anchor.totals.lost - s.totals.lost,
+            send_interval: anchor.sent_at.saturating_sub(s.sent_at),
+            recv_interval: anchor.received_at.saturating_sub(s.received_at),
+            app_limited: self.app_limited_pn.is_some_and(|pn| s.pn <= pn),
+            window_full: false,
+        });
+        let sample = sample.map(|s| Sample {
+            window_full: s.packets >= packets && s.send_interval.max(s.recv_interval) >= window,
+            ..s
+        });
+        if sample.is_none_or(|s| s.window_full) {
+            self.start = Some(anchor);
+        }
+        let settled = Settled {
+            run: anchor.run,
+            packets: self.totals.packets - self.last.packets,
+            packets_lost: self.totals.packets_lost - self.last.packets_lost,
+            queue: anchor.queue.max(self.last_queue),
+            sample,
+        };
+        self.last_queue = anchor.queue;
+        self.last = self.totals;
+        settled
+    }
+
+    fn mark(&mut self, pn: u64, fate: Fate) {
+        let Some(front) = self.records.front() else {
+            return;
+        };
+        // Packet numbers are dense unless another path or a probe took some.
+        let guess = usize::try_from(pn.wrapping_sub(front.pn)).unwrap_or(usize::MAX);
+        let index = match self.records.get(guess) {
+            Some(r) if r.pn == pn => guess,
+            _ => self.records.partition_point(|r| r.pn < pn),
+        };
+        if let Some(record) = self.records.get_mut(index)
+            && record.pn == pn
+        {
+            record.fate = fate;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cc::PacketInfo;
+
+    fn info(pn: u64) -> PacketInfo {
+        PacketInfo {
+            pn,
+            sent_at: 0,
+            ip_bytes: 1000,
+        }
+    }
+
+    fn ack<'a>(acked: &'a [PacketInfo], lost: &'a [PacketInfo], at: Nanos) -> AckSummary<'a> {
+        let arrival = acked.iter().max_by_key(|p| p.pn).map(|p| Arrival {
+            pn: p.pn,
+            received_at: at,
+        });
+        AckSummary {
+            now: 0,
+            acked,
+            lost,
+            rtt_sample: None,
+            srtt: 0,
+            arrival,
+            ce_marked: 0,
+            ecn_capable: false,
+            bytes_in_flight: 0,
+        }
+    }
+
+    fn drain(sampler: &mut RateSampler) -> Vec<Settled> {
+        std::iter::from_fn(|| sampler.next_settled(5 * MS, 8)).collect()
+    }
+
+    #[test]
+    fn lost_packets_count_and_order_does_not_matter() {
+        let mut sampler = RateSampler::new(Phase::Cruise);
+        for pn in 0..11 {
+            // 1000 bytes per millisecond, numbers with holes.
+            sampler.on_sent(pn * MS, 3 * pn, 1000, 1e6);
+        }
+        sampler.on_ack(&ack(&[info(0)], &[], 100 * MS), 0);
+        assert!(drain(&mut sampler)[0].sample.is_none());
+        // The last packet arrives first in this story; nothing settles until the gaps are known.
+        sampler.on_ack(&ack(&[info(30)], &[], 110 * MS), 0);
+        assert!(drain(&mut sampler).is_empty());
+        let acked: Vec<_> = (1..8).rev().map(|i| info(3 * i)).collect();
+        sampler.on_ack(&ack(&acked, &[info(24), info(27)], 0), 0);
+        let settled = drain(&mut sampler);
+        let sample = settled[0].sample.unwrap();
+        assert_eq!((sample.packets, sample.packets_lost), (10, 2));
+        assert_eq!((sample.delivered_bytes, sample.lost_bytes), (8000, 2000));
+        assert!(sample.window_full && !sample.app_limited);
+        assert!((sample.full_rate() - 1e6 / 1.01).abs() < 1.0);
+        assert!(!sample.stretched(8));
+    }
+
+    #[test]
+    fn no_sample_spans_an_idle_gap() {
+        let mut sampler = RateSampler::new(Phase::Cruise);
+        for pn in 0..40 {
+            let block = pn / 20;
+            sampler.on_sent(block * 40 * MS + pn * MS / 10, pn, 1000, 1e7);
+        }
+        for pn in [0, 19, 20, 39] {
+            let acked: Vec<_> = (pn / 20 * 20..=pn).map(info).collect();
+            sampler.on_ack(&ack(&acked, &[], pn / 20 * 40 * MS + pn * MS), 0);
+        }
+        let settled = drain(&mut sampler);
+        let samples: Vec<_> = settled
+            .iter()
+            .map(|s| s.sample.map(|s| s.packets))
+            .collect();
+        assert_eq!(samples, [None, Some(19), None, Some(19)]);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_raises_nothing() {
+        let mut sampler = RateSampler::new(Phase::Cruise);
+        for pn in 0..11 {
+            sampler.on_sent(pn * MS, pn, 1000, 1e6);
+        }
+        sampler.on_ack(&ack(&[info(0)], &[], 1_000 * MS), 0);
+        let acked: Vec<_> = (1..11).map(info).collect();
+        sampler.on_ack(&ack(&acked, &[], 10 * MS), 0);
+        let sample = drain(&mut sampler)[1].sample.unwrap();
+        assert!(sample.full_rate() <= 1e6);
+    }
+}

@@ -1,0 +1,220 @@
+//! Start-up by paced trains.
+//!
+//! The first flight goes out as a train whose dispersion at the receiver measures the link. Later
+//! flights are paced at twice what was measured until packets come out slower than they went in:
+//! then the link's rate is known after two or three round trips, and only the window still has to
+//! grow (eightfold per round at most, for the train says nothing about a policer behind it).
+
+use super::sampler::Sample;
+use super::{MS, Nanos, rate_of};
+
+/// First flight, packets.
+pub(super) const INITIAL_PACKETS: f64 = 32.0;
+/// Time over which the first flight is spread.
+const INITIAL_SPREAD: Nanos = 2 * MS;
+/// Growth of the window in one round at most.
+const CWND_GROWTH: f64 = 8.0;
+/// Pacing relative to the estimate while packets come out as fast as they go in.
+const GAIN: f64 = 2.0;
+/// A round that delivers less than this times the last one found nothing new
+/// (draft-ietf-ccwg-bbr, section 5.3.1.2).
+const GROWTH: f64 = 1.25;
+/// More loss than in the round before, as a share, that shows a policer when growth ends.
+const LOSS_STEP: f64 = 0.1;
+/// More loss than in the round before that stops growth at once, and packets that show it.
+const LOSS_BRAKE: f64 = 0.25;
+const BRAKE_PACKETS: u64 = 48;
+/// Stretched samples that measure the link.
+const STRETCHED: u32 = 2;
+
+/// What a round or a sample of start-up means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Keep growing.
+    Grow,
+    /// The link's rate is known and the window can hold it.
+    Found,
+    /// More does not arrive however much is sent, yet no queue slows packets down.
+    Policed,
+}
+
+/// State of one start-up.
+#[derive(Debug)]
+pub(super) struct Startup {
+    cwnd: f64,
+    round_cwnd: f64,
+    /// Best finished sample of this round, the unfinished one, and the best of the last round.
+    best: f64,
+    unfinished: f64,
+    last_best: f64,
+    flat_rounds: u32,
+    stretched: u32,
+    /// No faster than the estimate for the rest of this round.
+    braked: bool,
+    app_limited: bool,
+    packets: u64,
+    packets_lost: u64,
+    last_loss: f64,
+    /// There has been a sample, in this start-up or before it.
+    measured: bool,
+}
+
+impl Startup {
+    /// Start-up of a new path.
+    pub(super) fn new(packet_bytes: f64) -> Self {
+        Self {
+            measured: false,
+            ..Self::with_cwnd(INITIAL_PACKETS * packet_bytes)
+        }
+    }
+
+    /// Start-up from a window that has been in use, bytes.
+    pub(super) fn with_cwnd(cwnd: f64) -> Self {
+        Self {
+            cwnd,
+            round_cwnd: cwnd,
+            best: 0.0,
+            unfinished: 0.0,
+            last_best: 0.0,
+            flat_rounds: 0,
+            stretched: 0,
+            braked: false,
+            app_limited: false,
+            packets: 0,
+            packets_lost: 0,
+            last_loss: 1.0,
+            measured: true,
+        }
+    }
+
+    /// Start-up from a remembered rate: its first round does not go beyond it.
+    pub(super) fn resumed(cwnd: f64) -> Self {
+        Self {
+            braked: true,
+            ..Self::with_cwnd(cwnd)
+        }
+    }
+
+    /// Estimate to start from, bytes per second.
+    pub(super) fn initial_rate(&self) -> f64 {
+        rate_of(self.cwnd, INITIAL_SPREAD) / GAIN
+    }
+
+    /// Window, bytes.
+    pub(super) fn cwnd(&self) -> f64 {
+        self.cwnd
+    }
+
+    /// Pacing relative to the estimate.
+    pub(super) fn gain(&self) -> f64 {
+        if self.stretched > 0 || self.braked {
+            1.0
+        } else {
+            GAIN
+        }
+    }
+
+    /// Length of a sample.
+    pub(super) fn sample_window(&self, rtt: Nanos) -> Nanos {
+        (rtt / 4).max(2 * MS)
+    }
+
+    /// The application did not fill the window in this round.
+    pub(super) fn on_app_limited(&mut self) {
+        self.app_limited = true;
+    }
+
+    /// Packets of this start-up were settled.
+    pub(super) fn on_settled(&mut self, packets: u64, packets_lost: u64) {
+        self.packets += packets;
+        self.packets_lost += packets_lost;
+    }
+
+    /// A sample and the `rate` it stands for, stretched or not. Returns the new estimate.
+    pub(super) fn on_sample(&mut self, s: &Sample, rate: f64, stretched: bool, bw: f64) -> f64 {
+        let mut bw = bw;
+        let finished = s.window_full;
+        if !stretched && s.packets >= BRAKE_PACKETS && s.loss() > self.last_loss + LOSS_BRAKE {
+            self.braked = true;
+            bw = rate;
+        }
+        if stretched {
+            bw = if self.stretched == 0 || !self.measured {
+                rate
+            } else {
+                (bw + rate) / 2.0
+            };
+            self.stretched += 1;
+        } else if finished && self.stretched < STRETCHED {
+            // Once measured, packets leave at the link's rate and are stretched no more.
+            self.stretched = 0;
+        }
+        self.measured = true;
+        if finished {
+            self.best = self.best.max(rate);
+            self.unfinished = 0.0;
+        } else {
+            self.unfinished = rate;
+        }
+        bw.max(rate)
+    }
+
+    /// Lets the window follow the estimate; `bdp` and `slack` in bytes.
+    pub(super) fn grow(&mut self, cwnd_gain: f64, bdp: f64, slack: f64) -> Verdict {
+        let target = cwnd_gain * bdp + slack;
+        self.cwnd = self.cwnd.max(target.min(CWND_GROWTH * self.round_cwnd));
+        if self.stretched >= STRETCHED && self.cwnd >= 1.25 * bdp {
+            Verdict::Found
+        } else {
+            Verdict::Grow
+        }
+    }
+
+    /// A round ended; returns the estimate that it supports.
+    pub(super) fn on_round(&mut self, bw: f64, rtt: Nanos, has_queue: bool) -> (f64, Verdict) {
+        let app_limited = std::mem::take(&mut self.app_limited);
+        let mut bw = bw;
+        if !self.measured {
+            if !app_limited && !has_queue {
+                // Too few packets or SACKs for a sample: grow as slow start does.
+                self.cwnd = self.cwnd.max(2.0 * self.round_cwnd);
+                bw = bw.max(rate_of(self.cwnd, rtt));
+            }
+            self.round_cwnd = self.cwnd;
+            return (bw, Verdict::Grow);
+        }
+        self.round_cwnd = self.cwnd;
+        let this = self.best.max(self.unfinished);
+        if this <= 0.0 {
+            return (bw, Verdict::Grow);
+        }
+        let flat = this < GROWTH * self.last_best;
+        let loss = self.packets_lost as f64 / self.packets.max(1) as f64;
+        let jumped = self.packets >= 16 && loss > self.last_loss + LOSS_STEP;
+        if !app_limited {
+            self.flat_rounds = if flat { self.flat_rounds + 1 } else { 0 };
+        }
+        if self.stretched == 0 {
+            bw = this.max(self.last_best);
+        }
+        self.last_best = this;
+        self.last_loss = loss;
+        self.best = 0.0;
+        self.unfinished = 0.0;
+        self.packets = 0;
+        self.packets_lost = 0;
+        self.braked = false;
+        if self.flat_rounds >= 2 || (self.flat_rounds >= 1 && jumped) {
+            (
+                this,
+                if loss > LOSS_STEP {
+                    Verdict::Policed
+                } else {
+                    Verdict::Found
+                },
+            )
+        } else {
+            (bw, Verdict::Grow)
+        }
+    }
+}

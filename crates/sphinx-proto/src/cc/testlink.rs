@@ -1,0 +1,583 @@
+//! A small virtual-time link with senders and receivers, for tests of rate control.
+//!
+//! Policer, drop-tail queue, rate limiter, delay, then channel loss (a lost packet has used the
+//! link). The receiver sends a SACK every 16 packets or 1 ms; loss detection follows RFC 9002.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use super::{AckSummary, Arrival, MS, Nanos, PacketInfo, RateControl, SEC, time_for};
+
+pub(super) const PACKET: u32 = 1500;
+const SACK_PACKETS: u32 = 16;
+const SACK_DELAY: Nanos = MS;
+const REORDER_PACKETS: u64 = 3;
+
+/// Megabits per second in bytes per second.
+pub(super) fn mbit(rate: f64) -> f64 {
+    rate * 125_000.0
+}
+
+/// Link under test.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    /// (from, bytes per second), ascending.
+    pub(super) rates: Vec<(Nanos, f64)>,
+    pub(super) queue_bytes: f64,
+    pub(super) rtt: Nanos,
+    pub(super) loss: f64,
+    /// Mean length of loss bursts; 1 for independent losses.
+    pub(super) burst: f64,
+    pub(super) sack_loss: f64,
+    /// (bytes per second, bucket bytes).
+    pub(super) policer: Option<(f64, f64)>,
+    pub(super) ce_threshold: Option<f64>,
+    /// Both directions are dead in between.
+    pub(super) blackout: Option<(Nanos, Nanos)>,
+    /// Extra forward delay, uniform.
+    pub(super) jitter: Nanos,
+    /// The sender wakes up no more often than this.
+    pub(super) quantum: Nanos,
+    /// The sender sleeps for the second time after each of the first.
+    pub(super) stalls: Option<(Nanos, Nanos)>,
+    /// Noise of the receiver's clock, uniform.
+    pub(super) clock_noise: Nanos,
+    /// (from, new round trip).
+    pub(super) rtt_step: Option<(Nanos, Nanos)>,
+    pub(super) seed: u64,
+}
+
+impl Link {
+    /// A link with a queue of one BDP and independent losses.
+    pub(super) fn new(rate_mbit: f64, rtt_ms: u64, loss: f64) -> Self {
+        let rate = mbit(rate_mbit);
+        Self {
+            rates: vec![(0, rate)],
+            queue_bytes: (rate * rtt_ms as f64 / 1000.0).max(10.0 * f64::from(PACKET)),
+            rtt: rtt_ms * MS,
+            loss,
+            burst: 1.0,
+            sack_loss: 0.0,
+            policer: None,
+            ce_threshold: None,
+            blackout: None,
+            jitter: 0,
+            quantum: MS / 4,
+            stalls: None,
+            clock_noise: MS / 20,
+            rtt_step: None,
+            seed: 1,
+        }
+    }
+
+    fn rate(&self, now: Nanos) -> f64 {
+        self.rates
+            .iter()
+            .rev()
+            .find(|r| r.0 <= now)
+            .map_or(1.0, |r| r.1)
+    }
+
+    fn delay(&self, now: Nanos) -> Nanos {
+        match self.rtt_step {
+            Some((from, rtt)) if now >= from => rtt / 2,
+            _ => self.rtt / 2,
+        }
+    }
+}
+
+/// What the application offers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum App {
+    /// Always more.
+    Saturating,
+    /// `bytes` (as whole packets) every `every`.
+    Blocks { bytes: u64, every: Nanos },
+}
+
+/// What became of one flow, totals and per 10 ms.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Report {
+    pub(super) sent: u64,
+    pub(super) dropped: u64,
+    /// Bytes that left the limiter, per 10 ms.
+    pub(super) carried: Vec<u64>,
+    /// Bytes sent per 10 ms.
+    pub(super) offered: Vec<u64>,
+    pub(super) dropped_at: Vec<u64>,
+    /// Queue bytes found by each packet, summed, and count, per 10 ms.
+    pub(super) queue: Vec<(f64, u64)>,
+    /// Estimate of the controller every 10 ms.
+    pub(super) estimate: Vec<f64>,
+    pub(super) phases: BTreeMap<&'static str, u64>,
+}
+
+fn bump(v: &mut Vec<u64>, now: Nanos, by: u64) {
+    let i = (now / (10 * MS)) as usize;
+    if v.len() <= i {
+        v.resize(i + 1, 0);
+    }
+    v[i] += by;
+}
+
+impl Report {
+    /// Bytes per second that left the limiter between two times.
+    pub(super) fn rate(&self, from: Nanos, to: Nanos) -> f64 {
+        let sum: u64 = slice(&self.carried, from, to).iter().sum();
+        sum as f64 * SEC as f64 / (to - from) as f64
+    }
+
+    /// Share of the packets sent between two times that the queue or the policer dropped.
+    pub(super) fn drops(&self, from: Nanos, to: Nanos) -> f64 {
+        let sent: u64 = slice(&self.offered, from, to).iter().sum();
+        let dropped: u64 = slice(&self.dropped_at, from, to).iter().sum();
+        dropped as f64 / (sent as f64).max(1.0)
+    }
+
+    /// Mean queue in bytes between two times.
+    pub(super) fn mean_queue(&self, from: Nanos, to: Nanos) -> f64 {
+        let (sum, n) = slice(&self.queue, from, to)
+            .iter()
+            .fold((0.0, 0), |a, q| (a.0 + q.0, a.1 + q.1));
+        sum / f64::from(u32::try_from(n).unwrap_or(u32::MAX)).max(1.0)
+    }
+}
+
+fn slice<T>(v: &[T], from: Nanos, to: Nanos) -> &[T] {
+    let i = ((from / (10 * MS)) as usize).min(v.len());
+    let j = ((to / (10 * MS)) as usize).min(v.len());
+    &v[i..j.max(i)]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Wake(usize),
+    Block(usize),
+    Dequeue,
+    Arrive {
+        flow: usize,
+        pn: u64,
+        ce: bool,
+    },
+    SackDue(usize),
+    /// Everything in the receive log up to `len`.
+    Sack {
+        flow: usize,
+        len: usize,
+    },
+    Timer(usize),
+    Tick,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    info: PacketInfo,
+    acked: bool,
+}
+
+struct Flow {
+    cc: Box<dyn RateControl>,
+    app: App,
+    starts: Nanos,
+    backlog: u64,
+    next_pn: u64,
+    release_at: Nanos,
+    wake_at: Option<Nanos>,
+    in_flight: BTreeMap<u64, InFlight>,
+    bytes_in_flight: u64,
+    largest_acked: Option<u64>,
+    srtt: Nanos,
+    last_progress: Nanos,
+    probes: u32,
+    // receiver
+    log: Vec<(u64, Nanos, bool)>,
+    log_seen: usize,
+    unsacked: u32,
+    sack_due: bool,
+    report: Report,
+}
+
+/// Virtual-time run of some flows over one link.
+pub(super) struct World {
+    link: Link,
+    now: Nanos,
+    seq: u64,
+    events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
+    flows: Vec<Flow>,
+    queue: VecDeque<(usize, u64, bool)>,
+    bucket: f64,
+    bucket_at: Nanos,
+    bad: bool,
+    rng: u64,
+}
+
+impl World {
+    pub(super) fn new(link: Link) -> Self {
+        let bucket = link.policer.map_or(0.0, |p| p.1);
+        let rng = link.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut world = Self {
+            link,
+            now: 0,
+            seq: 0,
+            events: BinaryHeap::new(),
+            flows: Vec::new(),
+            queue: VecDeque::new(),
+            bucket,
+            bucket_at: 0,
+            bad: false,
+            rng,
+        };
+        world.at(0, Event::Tick);
+        world
+    }
+
+    pub(super) fn add(mut self, cc: Box<dyn RateControl>, app: App, starts: Nanos) -> Self {
+        let flow = self.flows.len();
+        self.flows.push(Flow {
+            cc,
+            app,
+            starts,
+            backlog: 0,
+            next_pn: 0,
+            release_at: starts,
+            wake_at: None,
+            in_flight: BTreeMap::new(),
+            bytes_in_flight: 0,
+            largest_acked: None,
+            srtt: 0,
+            last_progress: starts,
+            probes: 0,
+            log: Vec::new(),
+            log_seen: 0,
+            unsacked: 0,
+            sack_due: false,
+            report: Report::default(),
+        });
+        match app {
+            App::Saturating => self.wake(flow, starts),
+            App::Blocks { .. } => self.at(starts, Event::Block(flow)),
+        }
+        self.at(starts + 10 * MS, Event::Timer(flow));
+        self
+    }
+
+    /// Runs until `end` and returns one report per flow.
+    pub(super) fn run(mut self, end: Nanos) -> Vec<Report> {
+        while let Some(Reverse((now, _, event))) = self.events.pop() {
+            if now > end {
+                break;
+            }
+            self.now = now;
+            match event {
+                Event::Wake(f) => {
+                    self.flows[f].wake_at = None;
+                    self.transmit(f);
+                }
+                Event::Block(f) => self.block(f),
+                Event::Dequeue => self.dequeue(),
+                Event::Arrive { flow, pn, ce } => self.arrive(flow, pn, ce),
+                Event::SackDue(f) => {
+                    if self.flows[f].sack_due {
+                        self.sack(f);
+                    }
+                }
+                Event::Sack { flow, len } => self.on_sack(flow, len),
+                Event::Timer(f) => self.timer(f),
+                Event::Tick => {
+                    for f in &mut self.flows {
+                        f.report.estimate.push(f.cc.bandwidth_estimate() as f64);
+                        *f.report.phases.entry(f.cc.phase_name()).or_default() += 1;
+                    }
+                    self.at(now + 10 * MS, Event::Tick);
+                }
+            }
+        }
+        self.flows.into_iter().map(|f| f.report).collect()
+    }
+
+    fn at(&mut self, time: Nanos, event: Event) {
+        self.seq += 1;
+        self.events.push(Reverse((time, self.seq, event)));
+    }
+
+    fn wake(&mut self, f: usize, time: Nanos) {
+        if self.flows[f].wake_at.is_none_or(|t| t > time) {
+            self.flows[f].wake_at = Some(time);
+            self.at(time, Event::Wake(f));
+        }
+    }
+
+    fn random(&mut self) -> f64 {
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
+        (self.rng >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn dead(&self) -> bool {
+        self.link
+            .blackout
+            .is_some_and(|(from, to)| self.now >= from && self.now < to)
+    }
+
+    fn channel_loses(&mut self) -> bool {
+        if self.link.burst <= 1.0 {
+            return self.random() < self.link.loss;
+        }
+        let leave = 1.0 / self.link.burst;
+        let enter = leave * self.link.loss / (1.0 - self.link.loss);
+        let draw = self.random();
+        self.bad = if self.bad {
+            draw >= leave
+        } else {
+            draw < enter
+        };
+        self.bad
+    }
+
+    fn block(&mut self, f: usize) {
+        if let App::Blocks { bytes, every } = self.flows[f].app {
+            self.flows[f].backlog += bytes.div_ceil(1250);
+            self.at(self.now + every, Event::Block(f));
+            self.transmit(f);
+        }
+    }
+
+    fn transmit(&mut self, f: usize) {
+        let now = self.now;
+        if now < self.flows[f].starts {
+            return;
+        }
+        if let Some((every, pause)) = self.link.stalls
+            && now % every < pause
+        {
+            let awake = now - now % every + pause;
+            self.wake(f, awake);
+            return;
+        }
+        loop {
+            let flow = &mut self.flows[f];
+            let empty = matches!(flow.app, App::Blocks { .. }) && flow.backlog == 0;
+            if flow.bytes_in_flight + u64::from(PACKET) > flow.cc.cwnd() {
+                return;
+            }
+            if flow.release_at > now {
+                let at = flow.release_at.max(now + self.link.quantum / 2);
+                if !empty {
+                    self.wake(f, at);
+                }
+                return;
+            }
+            if empty {
+                flow.cc.on_app_limited(now);
+                return;
+            }
+            self.send(f);
+        }
+    }
+
+    fn send(&mut self, f: usize) {
+        let now = self.now;
+        let flow = &mut self.flows[f];
+        let pn = flow.next_pn;
+        flow.next_pn += 1;
+        flow.backlog = flow.backlog.saturating_sub(1);
+        flow.bytes_in_flight += u64::from(PACKET);
+        let info = PacketInfo {
+            pn,
+            sent_at: now,
+            ip_bytes: PACKET,
+        };
+        flow.in_flight.insert(pn, InFlight { info, acked: false });
+        let span = time_for(f64::from(PACKET), flow.cc.pacing_rate() as f64);
+        flow.release_at = flow.release_at.max(now.saturating_sub(self.link.quantum)) + span;
+        flow.cc.on_sent(now, pn, PACKET, flow.bytes_in_flight);
+        flow.report.sent += 1;
+        bump(&mut flow.report.offered, now, 1);
+
+        let queued = self.queue.len() as f64 * f64::from(PACKET);
+        let mut dropped = queued + f64::from(PACKET) > self.link.queue_bytes;
+        if let Some((rate, depth)) = self.link.policer {
+            let earned = super::bytes_in(rate, now - self.bucket_at);
+            self.bucket = (self.bucket + earned).min(depth);
+            self.bucket_at = now;
+            if self.bucket < f64::from(PACKET) {
+                dropped = true;
+            } else {
+                self.bucket -= f64::from(PACKET);
+            }
+        }
+        let report = &mut self.flows[f].report;
+        let i = (now / (10 * MS)) as usize;
+        if report.queue.len() <= i {
+            report.queue.resize(i + 1, (0.0, 0));
+        }
+        report.queue[i].0 += queued;
+        report.queue[i].1 += 1;
+        if dropped {
+            report.dropped += 1;
+            bump(&mut report.dropped_at, now, 1);
+            return;
+        }
+        let ce = self.link.ce_threshold.is_some_and(|t| queued > t);
+        self.queue.push_back((f, pn, ce));
+        if self.queue.len() == 1 {
+            let done = now + time_for(f64::from(PACKET), self.link.rate(now));
+            self.at(done, Event::Dequeue);
+        }
+    }
+
+    fn dequeue(&mut self) {
+        let now = self.now;
+        if let Some((flow, pn, ce)) = self.queue.pop_front() {
+            bump(&mut self.flows[flow].report.carried, now, u64::from(PACKET));
+            let lost = self.channel_loses() || self.dead();
+            let jitter = (self.random() * self.link.jitter as f64) as Nanos;
+            if !lost {
+                let at = now + self.link.delay(now) + jitter;
+                self.at(at, Event::Arrive { flow, pn, ce });
+            }
+        }
+        if !self.queue.is_empty() {
+            let done = now + time_for(f64::from(PACKET), self.link.rate(now));
+            self.at(done, Event::Dequeue);
+        }
+    }
+
+    fn arrive(&mut self, f: usize, pn: u64, ce: bool) {
+        // Another clock: an arbitrary origin, coarse and noisy.
+        let noise = (self.random() * self.link.clock_noise as f64) as Nanos;
+        let stamp = self.now + 1_234_567 * MS + noise;
+        let flow = &mut self.flows[f];
+        flow.log.push((pn, stamp, ce));
+        flow.unsacked += 1;
+        if flow.unsacked >= SACK_PACKETS {
+            self.sack(f);
+        } else if !flow.sack_due {
+            flow.sack_due = true;
+            let due = self.now + SACK_DELAY;
+            self.at(due, Event::SackDue(f));
+        }
+    }
+
+    fn sack(&mut self, f: usize) {
+        let len = self.flows[f].log.len();
+        self.flows[f].unsacked = 0;
+        self.flows[f].sack_due = false;
+        if self.random() >= self.link.sack_loss && !self.dead() {
+            let at = self.now + self.link.delay(self.now);
+            self.at(at, Event::Sack { flow: f, len });
+        }
+    }
+
+    fn on_sack(&mut self, f: usize, len: usize) {
+        let now = self.now;
+        let flow = &mut self.flows[f];
+        let news = flow.log[flow.log_seen.min(len)..len].to_vec();
+        flow.log_seen = flow.log_seen.max(len);
+        let mut acked = Vec::new();
+        let mut ce_marked = 0;
+        for &(pn, _, ce) in &news {
+            ce_marked += u64::from(ce);
+            if let Some(p) = flow.in_flight.get_mut(&pn)
+                && !p.acked
+            {
+                p.acked = true;
+                acked.push(p.info);
+                flow.bytes_in_flight -= u64::from(PACKET);
+            }
+        }
+        let largest = news.iter().max_by_key(|n| n.0).copied();
+        let mut rtt_sample = None;
+        let mut arrival = None;
+        if let Some((pn, stamp, _)) = largest
+            && flow.largest_acked.is_none_or(|l| pn > l)
+        {
+            flow.largest_acked = Some(pn);
+            if let Some(p) = flow.in_flight.get(&pn) {
+                let rtt = now - p.info.sent_at;
+                rtt_sample = Some(rtt);
+                flow.srtt = if flow.srtt == 0 {
+                    rtt
+                } else {
+                    (7 * flow.srtt + rtt) / 8
+                };
+                arrival = Some(Arrival {
+                    pn,
+                    received_at: stamp,
+                });
+            }
+        }
+        if !acked.is_empty() {
+            flow.last_progress = now;
+            flow.probes = 0;
+        }
+        self.finish_ack(f, &acked, rtt_sample, arrival, ce_marked);
+    }
+
+    fn finish_ack(
+        &mut self,
+        f: usize,
+        acked: &[PacketInfo],
+        rtt_sample: Option<Nanos>,
+        arrival: Option<Arrival>,
+        ce_marked: u64,
+    ) {
+        let now = self.now;
+        let flow = &mut self.flows[f];
+        let mut lost = Vec::new();
+        let largest = flow.largest_acked.unwrap_or(0);
+        let old = flow.srtt + flow.srtt / 8 + MS;
+        while let Some((&pn, p)) = flow
+            .in_flight
+            .iter()
+            .find(|p| !p.1.acked)
+            .map(|p| (p.0, *p.1))
+        {
+            let late = pn + REORDER_PACKETS <= largest && self.link.jitter == 0;
+            let timed_out = pn < largest && now > p.info.sent_at + old;
+            if !late && !timed_out {
+                break;
+            }
+            flow.in_flight.remove(&pn);
+            flow.bytes_in_flight -= u64::from(PACKET);
+            lost.push(p.info);
+        }
+        let first_open = flow
+            .in_flight
+            .iter()
+            .find(|p| !p.1.acked)
+            .map_or(flow.next_pn, |p| *p.0);
+        flow.in_flight = flow.in_flight.split_off(&first_open);
+        flow.cc.on_ack(&AckSummary {
+            now,
+            acked,
+            lost: &lost,
+            rtt_sample,
+            srtt: flow.srtt,
+            arrival,
+            ce_marked,
+            ecn_capable: self.link.ce_threshold.is_some(),
+            bytes_in_flight: flow.bytes_in_flight,
+        });
+        self.transmit(f);
+    }
+
+    /// Time-threshold losses, probes and blackouts, checked every 5 ms.
+    fn timer(&mut self, f: usize) {
+        let now = self.now;
+        let flow = &mut self.flows[f];
+        let pto = 2 * flow.srtt.max(50 * MS);
+        let waited = now.saturating_sub(flow.last_progress);
+        if flow.bytes_in_flight > 0 && waited > pto * (1 << flow.probes.min(5)) {
+            flow.probes += 1;
+            if flow.probes >= 2 {
+                flow.cc.on_persistent_loss(now);
+            }
+            self.send(f);
+        } else {
+            self.finish_ack(f, &[], None, None, 0);
+        }
+        self.at(now + 5 * MS, Event::Timer(f));
+    }
+}

@@ -1,0 +1,477 @@
+//! Properties of the controllers over the test link.
+
+use super::testlink::{App, Link, Report, World, mbit};
+use super::{CcKind, CcParams, MS, Nanos, PathHint, SEC, build};
+
+/// Length of the runs of the table.
+const SECONDS: u64 = 20;
+
+fn bbr() -> Box<dyn super::RateControl> {
+    build(CcKind::Bbr, CcParams::default())
+}
+
+fn saturate(link: Link, seconds: u64) -> Report {
+    World::new(link)
+        .add(bbr(), App::Saturating, 0)
+        .run(seconds * SEC)
+        .remove(0)
+}
+
+fn blocks(link: Link, seconds: u64) -> Report {
+    let app = App::Blocks {
+        bytes: 100_000,
+        every: 40 * MS,
+    };
+    World::new(link)
+        .add(bbr(), app, 0)
+        .run(seconds * SEC)
+        .remove(0)
+}
+
+#[test]
+fn random_loss_does_not_reduce_the_rate() {
+    for (rate, rtt, seconds) in [
+        (200.0, 10, 4),
+        (200.0, 100, 8),
+        (20.0, 50, 8),
+        (50.0, 600, 30),
+    ] {
+        for loss in [0.0, 0.001, 0.01, 0.06, 0.1, 0.2, 0.3] {
+            let from = 20 * rtt * MS;
+            let r = saturate(Link::new(rate, rtt, loss), seconds);
+            let bdp = mbit(rate) * rtt as f64 / 1000.0;
+            let util = r.rate(from, seconds * SEC) / mbit(rate);
+            assert!(util > 0.97, "{rate} Mbit/s, {rtt} ms, {loss}: {util}");
+            assert!(r.drops(from, seconds * SEC) < 0.001, "{rate} {rtt} {loss}");
+            let queue = r.mean_queue(from, seconds * SEC) / bdp;
+            assert!(
+                queue < 0.25,
+                "{rate} {rtt} {loss}: standing queue of {queue} BDP"
+            );
+        }
+    }
+}
+
+#[test]
+fn start_up_is_fast_and_clean() {
+    for loss in [0.0, 0.01, 0.06] {
+        let r = saturate(Link::new(200.0, 10, loss), 1);
+        // Full rate within 5 round trips: packets that leave the link from then on.
+        let util = r.rate(50 * MS, 200 * MS) / mbit(200.0);
+        assert!(util > 0.9, "10 ms, {loss}: {util}");
+        assert_eq!(r.dropped, 0);
+    }
+    for loss in [0.0, 0.01, 0.06, 0.2] {
+        let r = saturate(Link::new(200.0, 100, loss), 3);
+        let lost_rtts = (mbit(200.0) - r.rate(0, 2 * SEC)) * 20.0 / mbit(200.0);
+        assert!(
+            lost_rtts < 4.0,
+            "100 ms, {loss}: {lost_rtts} RTT of capacity lost"
+        );
+        assert!(r.drops(0, 2 * SEC) < 0.001);
+    }
+}
+
+#[test]
+fn a_block_each_40_ms_finds_the_rate() {
+    for loss in [0.0, 0.06] {
+        let r = blocks(Link::new(200.0, 10, loss), 10);
+        // Ten blocks, and then for good.
+        for estimate in &r.estimate[40..] {
+            let ratio = estimate / mbit(200.0);
+            assert!((0.9..1.1).contains(&ratio), "{loss}: {ratio}");
+        }
+        assert_eq!(r.dropped, 0);
+    }
+}
+
+#[test]
+fn capacity_steps_are_followed_within_ten_round_trips() {
+    for rtt in [10, 50, 100] {
+        for loss in [0.0, 0.06] {
+            let (down, up) = (4 * SEC, 8 * SEC);
+            let rates = vec![(0, mbit(200.0)), (down, mbit(50.0)), (up, mbit(200.0))];
+            let r = saturate(
+                Link {
+                    rates,
+                    ..Link::new(200.0, rtt, loss)
+                },
+                12,
+            );
+            let settled = 10 * rtt * MS;
+            let estimate = |at: Nanos| r.estimate[(at / (10 * MS)) as usize] / mbit(50.0);
+            assert!(
+                (0.9..1.1).contains(&estimate(down + settled)),
+                "{rtt} {loss}"
+            );
+            assert!(
+                estimate(up + settled) > 3.6,
+                "{rtt} {loss}: {}",
+                estimate(up + settled)
+            );
+            let queue = r.mean_queue(down + settled, up) / (mbit(50.0) * rtt as f64 / 1000.0);
+            assert!(queue < 0.5, "{rtt} {loss}: standing queue of {queue} BDP");
+            assert!(
+                r.rate(down + settled, up) / mbit(50.0) > 0.97,
+                "{rtt} {loss}"
+            );
+        }
+    }
+}
+
+#[test]
+fn policers_are_not_flooded() {
+    for loss in [0.0, 0.01, 0.06] {
+        for bucket in [15_000.0, 30_000.0] {
+            let link = Link {
+                policer: Some((mbit(100.0), bucket)),
+                ..Link::new(1000.0, 10, loss)
+            };
+            let r = saturate(link, 20);
+            let drops = r.drops(0, 20 * SEC);
+            assert!(drops < 0.03, "{loss} {bucket}: {drops} dropped");
+            let util = r.rate(SEC, 20 * SEC) / mbit(100.0);
+            assert!(util > 0.95, "{loss} {bucket}: {util}");
+        }
+    }
+}
+
+#[test]
+fn shallow_queues_are_not_flooded() {
+    for loss in [0.0, 0.06] {
+        let link = Link {
+            queue_bytes: 25_000.0,
+            ..Link::new(200.0, 10, loss)
+        };
+        let r = saturate(link, 20);
+        assert!(
+            r.drops(0, 20 * SEC) < 0.015,
+            "{loss}: {}",
+            r.drops(0, 20 * SEC)
+        );
+        assert!(r.rate(SEC, 20 * SEC) / mbit(200.0) > 0.95);
+    }
+}
+
+#[test]
+fn marks_are_obeyed() {
+    for threshold in [25_000.0, 62_500.0] {
+        let link = Link {
+            ce_threshold: Some(threshold),
+            ..Link::new(200.0, 10, 0.01)
+        };
+        let r = saturate(link, 5);
+        assert_eq!(r.dropped, 0);
+        assert!(r.rate(SEC, 5 * SEC) / mbit(200.0) > 0.95);
+        assert!(r.mean_queue(SEC, 5 * SEC) < 62_500.0);
+    }
+}
+
+#[test]
+fn lost_sacks_bursts_and_jitter_are_harmless() {
+    let sacks = Link {
+        sack_loss: 0.3,
+        ..Link::new(200.0, 80, 0.03)
+    };
+    let bursts = Link {
+        burst: 8.0,
+        ..Link::new(200.0, 50, 0.05)
+    };
+    let jitter = Link {
+        jitter: 2 * MS,
+        ..Link::new(200.0, 20, 0.02)
+    };
+    for (name, link) in [("sacks", sacks), ("bursts", bursts), ("jitter", jitter)] {
+        let r = saturate(link, 12);
+        let util = r.rate(2 * SEC, 12 * SEC) / mbit(200.0);
+        assert!(util > 0.93, "{name}: {util}");
+    }
+}
+
+#[test]
+fn a_longer_path_is_noticed() {
+    let link = Link {
+        rtt_step: Some((3 * SEC, 60 * MS)),
+        ..Link::new(200.0, 20, 0.01)
+    };
+    let r = saturate(link, 10);
+    assert!(r.rate(6 * SEC, 10 * SEC) / mbit(200.0) > 0.95);
+}
+
+#[test]
+fn a_blackout_is_survived() {
+    let link = Link {
+        blackout: Some((SEC, 6 * SEC)),
+        ..Link::new(200.0, 50, 0.06)
+    };
+    let r = saturate(link, 10);
+    // Probes only while nothing comes back.
+    assert!(r.rate(2 * SEC, 5 * SEC) < mbit(1.0));
+    let back = r
+        .carried
+        .iter()
+        .skip(600)
+        .position(|&b| b as f64 > 0.9 * mbit(2.0));
+    assert!(back.is_some_and(|ticks| ticks < 60), "{back:?}");
+    assert!(r.rate(7 * SEC, 10 * SEC) / mbit(200.0) > 0.97);
+}
+
+#[test]
+fn a_hint_saves_start_up_and_a_wrong_one_is_survived() {
+    for (hinted, rate) in [(200.0, 200.0), (200.0, 20.0)] {
+        let hint = PathHint {
+            rate: mbit(hinted) as u64,
+            min_rtt: 100 * MS,
+        };
+        let cc = build(
+            CcKind::Bbr,
+            CcParams {
+                hint: Some(hint),
+                ..CcParams::default()
+            },
+        );
+        let r = World::new(Link::new(rate, 100, 0.01))
+            .add(cc, App::Saturating, 0)
+            .run(6 * SEC);
+        let plain = saturate(Link::new(rate, 100, 0.01), 6);
+        assert!(r[0].rate(0, SEC) > 0.99 * plain.rate(0, SEC), "{rate}");
+        assert!(r[0].rate(3 * SEC, 6 * SEC) / mbit(rate) > 0.97, "{rate}");
+    }
+}
+
+#[test]
+fn two_flows_share() {
+    for rtt in [10, 50] {
+        let reports = World::new(Link::new(200.0, rtt, 0.01))
+            .add(bbr(), App::Saturating, 0)
+            .add(bbr(), App::Saturating, 2 * SEC)
+            .run(20 * SEC);
+        let rates: Vec<f64> = reports.iter().map(|r| r.rate(10 * SEC, 20 * SEC)).collect();
+        assert!(rates.iter().sum::<f64>() / mbit(200.0) > 0.95, "{rates:?}");
+        assert!(rates.iter().all(|r| *r > 0.2 * mbit(200.0)), "{rates:?}");
+    }
+}
+
+#[test]
+fn aimd_halves_on_marks_only() {
+    let params = CcParams {
+        block_packets: 20,
+        ..CcParams::default()
+    };
+    let run = |link| {
+        let cc = build(CcKind::AimdEcn, params);
+        World::new(link)
+            .add(cc, App::Saturating, 0)
+            .run(10 * SEC)
+            .remove(0)
+    };
+    // Marks: the queue stays bounded, and random loss does not matter.
+    let marked = Link {
+        ce_threshold: Some(125_000.0),
+        ..Link::new(100.0, 20, 0.02)
+    };
+    let r = run(marked);
+    assert_eq!(r.dropped, 0);
+    assert!(r.rate(3 * SEC, 10 * SEC) / mbit(100.0) > 0.8);
+    // Without ECN the same loss is taken for congestion.
+    let r = run(Link::new(100.0, 20, 0.02));
+    assert!(r.rate(3 * SEC, 10 * SEC) / mbit(100.0) < 0.6);
+}
+
+#[test]
+fn fixed_keeps_its_rate() {
+    let cc = build(CcKind::Fixed(mbit(150.0) as u64), CcParams::default());
+    let r = World::new(Link::new(200.0, 100, 0.2))
+        .add(cc, App::Saturating, 0)
+        .run(5 * SEC);
+    let ratio = r[0].rate(SEC, 5 * SEC) / mbit(150.0);
+    assert!((0.99..1.01).contains(&ratio), "{ratio}");
+}
+
+/// A row per link: utilisation, drops, queue, start-up.
+#[test]
+#[ignore = "prints a table"]
+fn table() {
+    println!("link | use of it, drops, mean queue in BDP; start-up: RTT of capacity lost, drops");
+    for (rate, rtt) in [
+        (200.0, 10),
+        (200.0, 100),
+        (20.0, 50),
+        (2.0, 50),
+        (200.0, 600),
+        (1000.0, 10),
+    ] {
+        for loss in [0.0, 0.001, 0.01, 0.06, 0.1, 0.2, 0.3] {
+            row(
+                &format!("{rate:5} {rtt:4} {loss:5.3}"),
+                Link::new(rate, rtt, loss),
+            );
+        }
+    }
+    row(
+        "1/4 BDP queue 6 %",
+        Link {
+            queue_bytes: 62_500.0,
+            ..Link::new(200.0, 10, 0.06)
+        },
+    );
+    row(
+        "1/10 BDP queue 0 %",
+        Link {
+            queue_bytes: 25_000.0,
+            ..Link::new(200.0, 10, 0.0)
+        },
+    );
+    row(
+        "1/10 BDP queue 6 %",
+        Link {
+            queue_bytes: 25_000.0,
+            ..Link::new(200.0, 10, 0.06)
+        },
+    );
+    row(
+        "4 BDP queue 6 %",
+        Link {
+            queue_bytes: 1e6,
+            ..Link::new(200.0, 10, 0.06)
+        },
+    );
+    row(
+        "sack loss 30 %",
+        Link {
+            sack_loss: 0.3,
+            ..Link::new(200.0, 80, 0.03)
+        },
+    );
+    row(
+        "bursts 5x8",
+        Link {
+            burst: 8.0,
+            ..Link::new(200.0, 50, 0.05)
+        },
+    );
+    row(
+        "bursts 5x40",
+        Link {
+            burst: 40.0,
+            ..Link::new(200.0, 50, 0.05)
+        },
+    );
+    row(
+        "jitter 2 ms",
+        Link {
+            jitter: 2 * MS,
+            ..Link::new(200.0, 20, 0.02)
+        },
+    );
+    row(
+        "CE at 1/4 BDP",
+        Link {
+            ce_threshold: Some(62_500.0),
+            ..Link::new(200.0, 10, 0.01)
+        },
+    );
+    row(
+        "CE at 1/10 BDP",
+        Link {
+            ce_threshold: Some(25_000.0),
+            ..Link::new(200.0, 10, 0.01)
+        },
+    );
+    row(
+        "RTT 20->60",
+        Link {
+            rtt_step: Some((3 * SEC, 60 * MS)),
+            ..Link::new(200.0, 20, 0.01)
+        },
+    );
+    let rough = Link {
+        quantum: 4 * MS,
+        clock_noise: MS / 2,
+        ..Link::new(200.0, 10, 0.06)
+    };
+    row("4 ms timers, 0.5 ms clock", rough.clone());
+    row(
+        "and 15 ms stalls",
+        Link {
+            stalls: Some((100 * MS, 15 * MS)),
+            ..rough.clone()
+        },
+    );
+    row(
+        "rough, 100 ms",
+        Link {
+            rtt: 100 * MS,
+            queue_bytes: 2.5e6,
+            ..rough.clone()
+        },
+    );
+    row(
+        "rough, jitter 1 ms",
+        Link {
+            jitter: MS,
+            ..rough
+        },
+    );
+    for loss in [0.0, 0.01, 0.06, 0.2] {
+        for (bucket, rtt) in [(15_000.0, 10), (60_000.0, 10), (60_000.0, 50)] {
+            let policer = Some((mbit(100.0), bucket));
+            let link = Link {
+                policer,
+                ..Link::new(1000.0, rtt, loss)
+            };
+            row(&format!("policer {loss} {bucket} rtt {rtt}"), link);
+        }
+    }
+}
+
+/// Shares of one link: against Reno (AIMD by one packet, loss as congestion), and three of a kind.
+#[test]
+#[ignore = "prints a table"]
+fn shares() {
+    println!("rtt queue/BDP | Reno, Bbr (Mbit/s) | three Bbr");
+    let rate_of = |r: &Report, from, to| (r.rate(from * SEC, to * SEC) / mbit(1.0)) as u64;
+    for rtt in [10, 50] {
+        for queue in [0.5, 1.0, 4.0] {
+            let link = Link::new(200.0, rtt, 0.0);
+            let link = Link {
+                queue_bytes: queue * link.queue_bytes,
+                ..link
+            };
+            let params = CcParams {
+                block_packets: 1,
+                ..CcParams::default()
+            };
+            let mixed = World::new(link.clone())
+                .add(build(CcKind::AimdEcn, params), App::Saturating, 0)
+                .add(bbr(), App::Saturating, 30 * SEC)
+                .run(90 * SEC);
+            let alike = World::new(link)
+                .add(bbr(), App::Saturating, 0)
+                .add(bbr(), App::Saturating, 5 * SEC)
+                .add(bbr(), App::Saturating, 10 * SEC)
+                .run(40 * SEC);
+            let mixed: Vec<_> = mixed.iter().map(|r| rate_of(r, 50, 90)).collect();
+            let alike: Vec<_> = alike.iter().map(|r| rate_of(r, 20, 40)).collect();
+            println!("{rtt:3} {queue:9} | {mixed:?} | {alike:?}");
+        }
+    }
+}
+
+fn row(name: &str, link: Link) {
+    let rate = link.policer.map_or(link.rates[0].1, |p| p.0);
+    let rtt = link.rtt;
+    let r = saturate(link, SECONDS);
+    let from = (20 * rtt).max(SEC);
+    let bdp = rate * rtt as f64 / SEC as f64;
+    let start = 20 * rtt;
+    let missing = (rate - r.rate(0, start)) * start as f64 / SEC as f64 / bdp;
+    println!(
+        "{name:26} | {:5.3} {:5.2} % {:5.2} | {:5.2} {:5.2} %",
+        r.rate(from, SECONDS * SEC) / rate,
+        100.0 * r.drops(from, SECONDS * SEC),
+        r.mean_queue(from, SECONDS * SEC) / bdp,
+        missing,
+        100.0 * r.drops(0, start),
+    );
+}

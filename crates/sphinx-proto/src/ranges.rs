@@ -1,0 +1,137 @@
+//! Sets of 64-bit numbers kept as inclusive ranges.
+
+use std::collections::VecDeque;
+
+/// A set of numbers as rising, disjoint, non-adjacent ranges. Insertion near the top is cheap.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RangeSet {
+    ranges: VecDeque<(u64, u64)>,
+}
+
+impl RangeSet {
+    /// Ranges, rising.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().copied()
+    }
+
+    /// Whether `value` is a member.
+    pub(crate) fn contains(&self, value: u64) -> bool {
+        let i = self.first_ending_at_or_after(value);
+        self.ranges.get(i).is_some_and(|r| r.0 <= value)
+    }
+
+    /// Add `low..=high` and hand every part that was not a member to `new`, rising.
+    pub(crate) fn insert(&mut self, low: u64, high: u64, mut new: impl FnMut(u64, u64)) {
+        debug_assert!(low <= high);
+        // Ranges that touch or overlap [low, high] are merged into one.
+        let from = self.first_ending_at_or_after(low.saturating_sub(1));
+        let (mut merged_low, mut merged_high) = (low, high);
+        let mut next = Some(low);
+        let mut to = from;
+        while let Some(&(l, h)) = self.ranges.get(to) {
+            if l > high.saturating_add(1) {
+                break;
+            }
+            if let Some(n) = next {
+                if l > n && n <= high {
+                    new(n, high.min(l - 1));
+                }
+                next = h.checked_add(1).map(|after| after.max(n));
+            }
+            merged_low = merged_low.min(l);
+            merged_high = merged_high.max(h);
+            to += 1;
+        }
+        if let Some(n) = next
+            && n <= high
+        {
+            new(n, high);
+        }
+        if to == from {
+            self.ranges.insert(from, (merged_low, merged_high));
+        } else {
+            self.ranges[from] = (merged_low, merged_high);
+            self.ranges.drain(from + 1..to);
+        }
+    }
+
+    /// Add one value; whether it is new.
+    pub(crate) fn insert_one(&mut self, value: u64) -> bool {
+        // The common case: the successor of the largest member.
+        if let Some(last) = self.ranges.back_mut()
+            && last.1.checked_add(1) == Some(value)
+        {
+            last.1 = value;
+            return true;
+        }
+        let mut added = false;
+        self.insert(value, value, |_, _| added = true);
+        added
+    }
+
+    /// Forget the lowest ranges until at most `limit` are left.
+    pub(crate) fn truncate_low(&mut self, limit: usize) {
+        let excess = self.ranges.len().saturating_sub(limit);
+        self.ranges.drain(..excess);
+    }
+
+    /// Forget every member below `floor`.
+    pub(crate) fn remove_below(&mut self, floor: u64) {
+        while let Some(first) = self.ranges.front_mut() {
+            if first.1 < floor {
+                self.ranges.pop_front();
+            } else {
+                first.0 = first.0.max(floor);
+                return;
+            }
+        }
+    }
+
+    fn first_ending_at_or_after(&self, value: u64) -> usize {
+        match self.ranges.back() {
+            Some(last) if last.1 >= value => self.ranges.partition_point(|r| r.1 < value),
+            _ => self.ranges.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_set(inserts in prop::collection::vec((0u64..60, 0u64..12), 0..40), floor in 0u64..70) {
+            let mut set = RangeSet::default();
+            let mut model = BTreeSet::new();
+            for (low, len) in inserts {
+                let mut new = Vec::new();
+                set.insert(low, low + len, |l, h| new.extend(l..=h));
+                let expected: Vec<u64> =
+                    (low..=low + len).filter(|v| !model.contains(v)).collect();
+                prop_assert_eq!(new, expected);
+                model.extend(low..=low + len);
+            }
+            let members: Vec<u64> = set.iter().flat_map(|(l, h)| l..=h).collect();
+            prop_assert_eq!(&members, &model.iter().copied().collect::<Vec<_>>());
+            let ranges: Vec<_> = set.iter().collect();
+            prop_assert!(ranges.windows(2).all(|w| w[0].1 + 1 < w[1].0));
+            prop_assert!((0..80).all(|v| set.contains(v) == model.contains(&v)));
+            set.remove_below(floor);
+            let members: Vec<u64> = set.iter().flat_map(|(l, h)| l..=h).collect();
+            prop_assert_eq!(members, model.range(floor..).copied().collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn one_at_a_time(values in prop::collection::vec(0u64..50, 0..60)) {
+            let mut set = RangeSet::default();
+            let mut model = BTreeSet::new();
+            for v in values {
+                prop_assert_eq!(set.insert_one(v), model.insert(v));
+            }
+            prop_assert_eq!(set.iter().last().map(|r| r.1), model.last().copied());
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! The receiving half: blocks, rank, and what feedback says.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+
+use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker};
+
+use crate::Nanos;
+use crate::ranges::RangeSet;
+use crate::session::{PacketMeta, Placement, Slot, block_cost};
+use crate::wire::{
+    BLOCKS_AHEAD_MAX, Blocks, Frame, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, Sack,
+    block_symbols_max, expand_packet_number, varint_len,
+};
+
+/// Streams that a peer may ever send on.
+const STREAMS_MAX: usize = 256;
+/// Packets that may wait for one SACK.
+const PACKETS_PER_SACK: u32 = 64;
+/// Bounds of the time that packets wait for a SACK.
+const SACK_DELAY_MIN: Nanos = 250_000;
+const SACK_DELAY_MAX: Nanos = 10_000_000;
+/// SACKs never follow each other more closely, whatever asks for them.
+const SACK_INTERVAL_MIN: Nanos = 250_000;
+/// What one SACK says, the following ones say again: so many in a row must be lost before packets
+/// that arrived count as lost, or before a complete block is not known to be complete.
+const SACK_REPEATS: usize = 8;
+const BLOCKS_REPEATS: u8 = 3;
+/// How often the last SACK is repeated when nothing more arrives: the sender may be waiting for it.
+const TAIL_REPEATS: u8 = 2;
+/// Packet-number ranges that a SACK has room for on top of these repetitions; they report packets
+/// that were much delayed.
+const SACK_RANGES_MIN: usize = 32;
+/// Entries of a BLOCKS frame, and the bytes that it then has at most: no block is further than
+/// [`BLOCKS_AHEAD_MAX`] from the base, so that all numbers take two bytes.
+const COMPLETE_MAX: usize = 64;
+const DEFICITS_MAX: usize = 32;
+const BLOCKS_FRAME_MAX: usize = 16 + 4 * (COMPLETE_MAX + DEFICITS_MAX);
+/// Bytes of a SACK without its further ranges, at most.
+const SACK_FRAME_MIN: usize = 1 + 9 * 8;
+
+#[derive(Debug)]
+struct RxBlock {
+    slot: Slot,
+    n: u16,
+    symbol_len: u16,
+    tracker: Tracker,
+    /// Repair symbols kept. With one the block goes through the decoder, even if the last symbol
+    /// to arrive was a source symbol.
+    repairs: u16,
+}
+
+#[derive(Debug, Default)]
+struct RxStream {
+    /// Every block below is complete.
+    base: u64,
+    complete: RangeSet,
+    open: BTreeMap<u64, RxBlock>,
+    /// Highest block of which a symbol arrived, plus one.
+    seen: u64,
+    /// SACKs that will have a BLOCKS frame even if nothing is open.
+    news: u8,
+}
+
+impl RxStream {
+    /// The block has all it needs.
+    fn complete(&mut self, id: u64) {
+        self.open.remove(&id);
+        self.complete.insert_one(id);
+        let lowest = self.complete.iter().next();
+        if let Some((low, high)) = lowest
+            && low <= self.base
+        {
+            self.base = high + 1;
+            self.complete.remove_below(self.base);
+        }
+        self.news = BLOCKS_REPEATS;
+    }
+}
+
+pub(crate) struct Receiver {
+    /// Lowest bit of the ids of the peer's streams.
+    peer_parity: u16,
+    streams: BTreeMap<u16, RxStream>,
+    rows: RowMaker,
+    received: RangeSet,
+    largest: Option<(u64, Nanos)>,
+    ect: u64,
+    ce: u64,
+    sack_sequence: u64,
+    unacked: u32,
+    sack_at: Option<Nanos>,
+    last_sack: Option<Nanos>,
+    /// Repetitions left of the present SACK, and their distance.
+    tail_repeats: u8,
+    tail_delay: Nanos,
+    /// Largest packets of the last [`SACK_REPEATS`] SACKs, oldest first.
+    told: VecDeque<u64>,
+    /// The stream whose turn it is in the next BLOCKS frame.
+    feedback_turn: u16,
+    last_eliciting: Nanos,
+    /// The last packet carried the last-of-flight mark: even the newest block's deficit counts.
+    flight_over: bool,
+    window: u64,
+    /// Costs of all blocks opened here, and of those the application has taken.
+    opened_cost: u64,
+    released_cost: u64,
+    /// Credit in the last SACK.
+    credit_told: u64,
+    /// Costs by slot; `None` when the slot is free.
+    slots: Vec<Option<u64>>,
+    free_slots: Vec<Slot>,
+    pub(crate) symbols_redundant: u64,
+    pub(crate) packets_refused: u64,
+}
+
+/// What the symbol did to its block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// More symbols are needed, or it brought nothing.
+    None,
+    /// All source symbols are there.
+    Whole { stream: u16, block: u64, slot: Slot },
+    /// Missing symbols can be computed.
+    Decodable { stream: u16, block: u64, slot: Slot },
+}
+
+impl Receiver {
+    pub(crate) fn new(peer_parity: u16, window: u64) -> Self {
+        Self {
+            peer_parity,
+            streams: BTreeMap::new(),
+            rows: RowMaker::new(),
+            received: RangeSet::default(),
+            largest: None,
+            ect: 0,
+            ce: 0,
+            sack_sequence: 0,
+            unacked: 0,
+            sack_at: None,
+            last_sack: None,
+            tail_repeats: 0,
+            tail_delay: SACK_DELAY_MAX,
+            told: VecDeque::new(),
+            feedback_turn: 0,
+            last_eliciting: 0,
+            flight_over: false,
+            window,
+            opened_cost: 0,
+            released_cost: 0,
+            credit_told: window,
+            slots: Vec::new(),
+            free_slots: Vec::new(),
+            symbols_redundant: 0,
+            packets_refused: 0,
+        }
+    }
+
+    /// How long packets may wait for a SACK.
+    pub(crate) fn sack_delay(rtt: Nanos) -> Nanos {
+        (rtt / 8).clamp(SACK_DELAY_MIN, SACK_DELAY_MAX)
+    }
+
+    // ---- packets --------------------------------------------------------------------------------
+
+    /// Note an opened packet for the next SACK.
+    pub(crate) fn on_packet(&mut self, meta: &PacketMeta, eliciting: bool, rtt: Nanos) {
+        self.received.insert_one(meta.packet_number);
+        self.received.truncate_low(MAX_SACK_RANGES);
+        if self.largest.is_none_or(|(pn, _)| meta.packet_number > pn) {
+            self.largest = Some((meta.packet_number, meta.received_at));
+        }
+        match meta.ecn {
+            0b01 | 0b10 => self.ect += 1,
+            0b11 => self.ce += 1,
+            _ => {}
+        }
+        if !eliciting {
+            return;
+        }
+        let delay = Self::sack_delay(rtt);
+        self.tail_repeats = TAIL_REPEATS;
+        self.tail_delay = 2 * delay;
+        self.unacked += 1;
+        self.flight_over = meta.last_of_flight;
+        let first_after_idle = meta.now.saturating_sub(self.last_eliciting) > 2 * rtt.max(delay);
+        self.last_eliciting = meta.now;
+        let at = if meta.last_of_flight
+            || meta.ecn == 0b11
+            || self.unacked >= PACKETS_PER_SACK
+            || first_after_idle
+        {
+            meta.now
+        } else {
+            meta.now + delay
+        };
+        self.want_sack(at);
+    }
+
+    fn want_sack(&mut self, at: Nanos) {
+        let at = self
+            .last_sack
+            .map_or(at, |last| at.max(last + SACK_INTERVAL_MIN));
+        self.sack_at = Some(self.sack_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// An authenticated symbol of `symbol_len` bytes: where it belongs.
+    pub(crate) fn on_symbol(
+        &mut self,
+        now: Nanos,
+        header: &Header,
+        symbol_len: usize,
+    ) -> (Placement, Progress) {
+        let refused = (Placement::Discard, Progress::None);
+        let (n, stream_id) = (header.n, header.stream);
+        let is_possible = stream_id & 1 == self.peer_parity
+            && (1..=MAX_SYMBOL_LEN).contains(&symbol_len)
+            && (1..=block_symbols_max(symbol_len)).contains(&usize::from(n))
+            && (self.streams.contains_key(&stream_id) || self.streams.len() < STREAMS_MAX);
+        if !is_possible {
+            self.packets_refused += 1;
+            return refused;
+        }
+        let symbol_len = symbol_len as u16;
+        let stream = self.streams.entry(stream_id).or_default();
+        let id = expand_packet_number(header.block, stream.base);
+        if id < stream.base || stream.complete.contains(id) {
+            self.symbols_redundant += 1;
+            // The peer has not heard that the block is complete.
+            stream.news = BLOCKS_REPEATS;
+            return refused;
+        }
+        let block = match stream.open.entry(id) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let cost = block_cost(n, symbol_len);
+                let over = self.opened_cost + cost > self.released_cost + self.window;
+                let tracker = Tracker::new(usize::from(n));
+                let (false, true, Ok(tracker)) =
+                    (over, id < stream.base + BLOCKS_AHEAD_MAX, tracker)
+                else {
+                    self.packets_refused += 1;
+                    return refused;
+                };
+                self.opened_cost += cost;
+                stream.seen = stream.seen.max(id + 1);
+                let slot = self.free_slots.pop().unwrap_or_else(|| {
+                    self.slots.push(None);
+                    Slot(self.slots.len() as u32 - 1)
+                });
+                self.slots[slot.0 as usize] = Some(cost);
+                entry.insert(RxBlock {
+                    slot,
+                    n,
+                    symbol_len,
+                    tracker,
+                    repairs: 0,
+                })
+            }
+        };
+        if block.n != n || block.symbol_len != symbol_len {
+            self.packets_refused += 1;
+            return refused;
+        }
+        let slot = block.slot;
+        let (added, placement) = if header.code == CodeId::SOURCE {
+            let placement = Placement::Source {
+                slot,
+                n,
+                symbol_len,
+                index: header.row as u16,
+            };
+            (block.tracker.add_source(header.row as usize), placement)
+        } else if block.repairs >= n {
+            // Peeling may want more; the missing symbols themselves will come.
+            (Added::Redundant, Placement::Discard)
+        } else {
+            match (CodeId::from_wire(header.code), Row::new(header.row)) {
+                (Some(code), Some(row)) => {
+                    let placement = Placement::Repair {
+                        slot,
+                        n,
+                        symbol_len,
+                        code,
+                        row,
+                    };
+                    let added = block.tracker.add_repair(&mut self.rows, code, row);
+                    block.repairs += u16::from(added == Added::Innovative);
+                    (added, placement)
+                }
+                _ => (Added::Invalid, Placement::Discard),
+            }
+        };
+        match added {
+            Added::Invalid => {
+                self.packets_refused += 1;
+                return refused;
+            }
+            Added::Redundant => {
+                self.symbols_redundant += 1;
+                return refused;
+            }
+            Added::Innovative => {}
+        }
+        if !block.tracker.is_decodable() {
+            return (placement, Progress::None);
+        }
+        let progress = if block.repairs > 0 {
+            Progress::Decodable {
+                stream: stream_id,
+                block: id,
+                slot,
+            }
+        } else {
+            Progress::Whole {
+                stream: stream_id,
+                block: id,
+                slot,
+            }
+        };
+        stream.complete(id);
+        self.want_sack(now);
+        (placement, progress)
+    }
+
+    /// The application has taken a complete block: its memory is free again. Whether the sender must
+    /// be sure to hear of it, since it may be waiting for nothing else.
+    pub(crate) fn release(&mut self, now: Nanos, slot: Slot) -> bool {
+        let Some(cost) = self.slots.get_mut(slot.0 as usize).and_then(Option::take) else {
+            return false;
+        };
+        self.free_slots.push(slot);
+        self.released_cost += cost;
+        let untold = self.credit() - self.credit_told;
+        let left = self.credit_told.saturating_sub(self.opened_cost);
+        let urgent = left < self.window / 2 && untold >= self.window / 4;
+        if urgent {
+            self.want_sack(now);
+        }
+        urgent
+    }
+
+    fn credit(&self) -> u64 {
+        self.released_cost + self.window
+    }
+
+    // ---- feedback ---------------------------------------------------------------------------
+
+    /// When a SACK is due.
+    pub(crate) fn sack_timeout(&self) -> Option<Nanos> {
+        self.largest.and(self.sack_at)
+    }
+
+    /// Write SACK and BLOCKS frames into `out`, at most `room` bytes.
+    ///
+    /// Block-SACKs come first: the sender then does not compensate losses in blocks that are complete.
+    pub(crate) fn write_feedback(&mut self, now: Nanos, room: usize, out: &mut Vec<u8>) {
+        let Some((largest, received_at)) = self.largest else {
+            return;
+        };
+        let end = out.len() + room;
+        self.last_sack = Some(now);
+        self.sack_at = (self.tail_repeats > 0).then_some(now + self.tail_delay);
+        self.tail_repeats = self.tail_repeats.saturating_sub(1);
+        self.unacked = 0;
+        self.credit_told = self.credit();
+        self.write_blocks(out.len() + room / 2, out);
+        let sack = Sack {
+            sequence: self.sack_sequence,
+            delay_us: now.saturating_sub(received_at) / 1000,
+            time_us: received_at / 1000,
+            ect: self.ect,
+            ce: self.ce,
+            credit: self.credit(),
+            ranges: self.sack_ranges(end.saturating_sub(out.len() + SACK_FRAME_MIN)),
+        };
+        self.sack_sequence += 1;
+        if self.told.len() == SACK_REPEATS {
+            self.told.pop_front();
+        }
+        self.told.push_back(largest);
+        Frame::Sack(sack).encode(out);
+    }
+
+    /// Frames of streams with news, in turn, while they fit before `limit`; one in any case.
+    fn write_blocks(&mut self, limit: usize, out: &mut Vec<u8>) {
+        let (turn, start) = (self.feedback_turn, out.len());
+        for pass in [true, false] {
+            let streams = self.streams.iter_mut();
+            for (&id, stream) in streams.filter(|(id, _)| (**id >= turn) == pass) {
+                if stream.news == 0 && stream.open.is_empty() {
+                    continue;
+                }
+                if out.len() > start && out.len() + BLOCKS_FRAME_MAX > limit {
+                    return;
+                }
+                stream.news = stream.news.saturating_sub(1);
+                Frame::Blocks(blocks_frame(id, stream, self.flight_over)).encode(out);
+                self.feedback_turn = id.wrapping_add(1);
+            }
+        }
+    }
+
+    /// The largest packet numbers: what arrived since the last few SACKs, in at most `room` bytes.
+    fn sack_ranges(&self, room: usize) -> Vec<(u64, u64)> {
+        let floor = match self.told.front() {
+            Some(oldest) if self.told.len() == SACK_REPEATS => *oldest,
+            _ => 0,
+        };
+        let mut ranges = Vec::new();
+        let mut room_left = room;
+        let mut below = None;
+        for (low, high) in self.received.iter().rev() {
+            let gap = below.map_or(0, |below: u64| below - high - 2);
+            let size = varint_len(gap) + varint_len(high - low);
+            let enough = high < floor && ranges.len() >= SACK_RANGES_MIN;
+            if !ranges.is_empty() && (enough || size > room_left) {
+                break;
+            }
+            room_left = room_left.saturating_sub(size);
+            ranges.push((low, high));
+            below = Some(low);
+        }
+        ranges
+    }
+}
+
+/// State of one stream; deficits are those of blocks whose flight has passed: all but the newest,
+/// and that one too at the end of a flight.
+fn blocks_frame(id: u16, stream: &RxStream, flight_over: bool) -> Blocks {
+    let passed = if flight_over {
+        stream.seen
+    } else {
+        stream.seen.saturating_sub(1)
+    };
+    Blocks {
+        stream: id,
+        base: stream.base,
+        complete: stream.complete.iter().take(COMPLETE_MAX).collect(),
+        deficits: stream
+            .open
+            .range(..passed)
+            .take(DEFICITS_MAX)
+            .map(|(id, block)| (*id, block.tracker.deficit() as u32))
+            .collect(),
+    }
+}

@@ -1,0 +1,784 @@
+//! The sending half: blocks, what to send next, and ICM.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use sphinx_fec::{CodeId, Decoding};
+
+use crate::Nanos;
+use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl};
+use crate::monitor::Monitor;
+use crate::rtt::Rtt;
+use crate::selector::{self, EPSILON, EPSILON_REACTIVE, flight_repair};
+use crate::sent::{Carried, SentLog, Settled};
+use crate::session::{Profile, Slot, block_cost};
+use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, Sack};
+
+/// Repair rows of one block that the peer may claim without any packet of it being lost, per
+/// source symbol.
+const CLAIMS_PER_SYMBOL_MAX: u32 = 8;
+/// Rounds of repair in which bulk data is patient: repair is pooled and has no margin, since later
+/// data fills the link while what is still missing is found out.
+const PATIENT_ROUNDS: u8 = 3;
+/// Longest wait between probes of a silent path.
+const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
+
+/// A block on its way.
+#[derive(Debug)]
+struct TxBlock {
+    stream: u16,
+    id: u64,
+    slot: Slot,
+    n: u16,
+    symbol_len: u16,
+    /// The application ended a message or the stream here.
+    tail: bool,
+    /// Next source symbol to send for the first time.
+    next_source: u16,
+    /// Next repair row.
+    next_row: u32,
+    in_flight: u32,
+    acked: u32,
+    /// Repair rows decided but not sent.
+    due: u32,
+    /// Of `due`, those decided before any loss was seen.
+    due_proactive: u32,
+    /// Repair rows that only the peer's word asked for.
+    claimed: u32,
+    /// Rounds of repair so far: 1 once a first transmission had to be replaced.
+    rounds: u8,
+    /// Has had its proactive repair.
+    protected: bool,
+    /// Spread of its proactive rows (`rlc`) or their degree (`srlt`).
+    shape: u32,
+    /// Source symbols whose packets were lost; kept for codes that decode by peeling, whose
+    /// compensation is the originals themselves.
+    lost_sources: Vec<u16>,
+}
+
+impl TxBlock {
+    fn unsent(&self) -> u32 {
+        u32::from(self.n - self.next_source)
+    }
+
+    /// Symbols that must still be decided on so that n can arrive at all.
+    fn deficit(&self) -> u32 {
+        u32::from(self.n).saturating_sub(self.acked + self.in_flight + self.unsent() + self.due)
+    }
+}
+
+/// What [`Sender::next_symbol`] decided to send.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SymbolChoice {
+    pub(crate) sequence: u64,
+    /// Round of repair that the symbol belongs to.
+    pub(crate) round: u8,
+    pub(crate) stream: u16,
+    pub(crate) block: u64,
+    pub(crate) slot: Slot,
+    pub(crate) n: u16,
+    pub(crate) symbol_len: u16,
+    /// `None`: the source symbol `row`.
+    pub(crate) code: Option<CodeId>,
+    pub(crate) row: u32,
+    pub(crate) last_of_flight: bool,
+}
+
+/// Counters of the sending half.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counters {
+    pub(crate) source: u64,
+    pub(crate) repair_proactive: u64,
+    pub(crate) repair_reactive: u64,
+    pub(crate) blocks: u64,
+    pub(crate) blocks_second_round: u64,
+    pub(crate) packets_lost: u64,
+    pub(crate) losses_spurious: u64,
+    pub(crate) bytes_complete: u64,
+}
+
+/// Why the sender has nothing to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// The application has handed over nothing more.
+    Application,
+    /// More data waits outside for window or credit.
+    Window,
+}
+
+/// Blocks of one stream by id.
+#[derive(Debug, Default)]
+struct TxStream {
+    next_id: u64,
+    /// Sequences of blocks from `first_id` up, complete ones included until they leave the front.
+    sequences: VecDeque<u64>,
+    first_id: u64,
+}
+
+pub(crate) struct Sender {
+    profile: Profile,
+    code: Option<CodeId>,
+    pub(crate) rtt: Rtt,
+    pub(crate) monitor: Monitor,
+    pub(crate) cc: Box<dyn RateControl>,
+    streams: BTreeMap<u16, TxStream>,
+    /// Blocks by sequence from `first_sequence`; `None` once complete.
+    blocks: VecDeque<Option<TxBlock>>,
+    first_sequence: u64,
+    /// Sequences with unsent source symbols, in order.
+    unsent: VecDeque<u64>,
+    unsent_bytes: u64,
+    /// Sequences with repair due.
+    repairs: BTreeSet<u64>,
+    /// Fraction of a repair packet owed to later deficits (pooled ReFEC).
+    carry: f64,
+    /// Sum of the costs of all blocks ever opened, and of those still incomplete.
+    opened_cost: u64,
+    open_cost: u64,
+    credit: u64,
+
+    log: SentLog,
+    last_sent: Nanos,
+    /// Probe timeouts since an acknowledgement that brought something forward.
+    probes_unanswered: u32,
+    ce_seen: u64,
+    ect_seen: u64,
+    pub(crate) counters: Counters,
+    /// Slots whose blocks are complete.
+    freed: VecDeque<(Slot, u16, u64)>,
+    /// Path MTU probes acknowledged.
+    pub(crate) mtu_acked: Option<u16>,
+    // Scratch for one SACK.
+    acked: Vec<Settled>,
+    lost: Vec<Settled>,
+    acked_infos: Vec<PacketInfo>,
+    lost_infos: Vec<PacketInfo>,
+}
+
+impl Sender {
+    pub(crate) fn new(
+        profile: Profile,
+        code: Option<CodeId>,
+        cc: Box<dyn RateControl>,
+        initial_rtt: Nanos,
+        credit: u64,
+        now: Nanos,
+    ) -> Self {
+        Self {
+            profile,
+            code,
+            rtt: Rtt::new(initial_rtt),
+            monitor: Monitor::default(),
+            cc,
+            streams: BTreeMap::new(),
+            blocks: VecDeque::new(),
+            first_sequence: 0,
+            unsent: VecDeque::new(),
+            unsent_bytes: 0,
+            repairs: BTreeSet::new(),
+            carry: 0.0,
+            opened_cost: 0,
+            open_cost: 0,
+            credit,
+            log: SentLog::default(),
+            last_sent: now,
+            probes_unanswered: 0,
+            ce_seen: 0,
+            ect_seen: 0,
+            counters: Counters::default(),
+            freed: VecDeque::new(),
+            mtu_acked: None,
+            acked: Vec::new(),
+            lost: Vec::new(),
+            acked_infos: Vec::new(),
+            lost_infos: Vec::new(),
+        }
+    }
+
+    fn block_mut(&mut self, sequence: u64) -> Option<&mut TxBlock> {
+        let at = sequence.checked_sub(self.first_sequence)?;
+        self.blocks.get_mut(usize::try_from(at).ok()?)?.as_mut()
+    }
+
+    // ---- blocks -----------------------------------------------------------------------------
+
+    /// Cost of all incomplete blocks.
+    pub(crate) fn open_cost(&self) -> u64 {
+        self.open_cost
+    }
+
+    /// Whether the peer's credit allows another block.
+    pub(crate) fn has_credit(&self, cost: u64) -> bool {
+        self.opened_cost + cost <= self.credit
+    }
+
+    /// Whether another block keeps within [`BLOCKS_AHEAD_MAX`].
+    pub(crate) fn has_room(&self) -> bool {
+        (self.blocks.len() as u64) < BLOCKS_AHEAD_MAX
+    }
+
+    /// Bytes of source symbols handed over and not sent.
+    pub(crate) fn unsent_bytes(&self) -> u64 {
+        self.unsent_bytes
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        stream: u16,
+        slot: Slot,
+        n: u16,
+        symbol_len: u16,
+        tail: bool,
+    ) -> u64 {
+        let sequence = self.first_sequence + self.blocks.len() as u64;
+        let tx = self.streams.entry(stream).or_default();
+        let id = tx.next_id;
+        tx.next_id += 1;
+        tx.sequences.push_back(sequence);
+        let cost = block_cost(n, symbol_len);
+        self.opened_cost += cost;
+        self.open_cost += cost;
+        self.unsent_bytes += u64::from(n) * u64::from(symbol_len);
+        self.counters.blocks += 1;
+        self.blocks.push_back(Some(TxBlock {
+            stream,
+            id,
+            slot,
+            n,
+            symbol_len,
+            tail,
+            next_source: 0,
+            next_row: 0,
+            in_flight: 0,
+            acked: 0,
+            due: 0,
+            due_proactive: 0,
+            claimed: 0,
+            rounds: 0,
+            protected: false,
+            shape: 1,
+            lost_sources: Vec::new(),
+        }));
+        self.unsent.push_back(sequence);
+        id
+    }
+
+    /// A complete block's slot, stream and id: its memory may go.
+    pub(crate) fn poll_freed(&mut self) -> Option<(Slot, u16, u64)> {
+        self.freed.pop_front()
+    }
+
+    /// Whether every block of the stream is complete at the receiver.
+    pub(crate) fn stream_delivered(&self, stream: u16) -> bool {
+        self.streams
+            .get(&stream)
+            .is_none_or(|s| s.sequences.is_empty())
+    }
+
+    fn complete_block(&mut self, stream: u16, id: u64) {
+        let Some(tx) = self.streams.get(&stream) else {
+            return;
+        };
+        let Some(at) = id.checked_sub(tx.first_id) else {
+            return;
+        };
+        let Some(&sequence) = tx.sequences.get(at as usize) else {
+            return;
+        };
+        let index = (sequence - self.first_sequence) as usize;
+        let Some(block) = self.blocks.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        self.open_cost -= block_cost(block.n, block.symbol_len);
+        if block.unsent() > 0 {
+            // Only a peer that completes what it cannot have gets here.
+            self.unsent_bytes -= u64::from(block.unsent()) * u64::from(block.symbol_len);
+            self.unsent.retain(|s| *s != sequence);
+        }
+        self.repairs.remove(&sequence);
+        self.counters.bytes_complete += u64::from(block.n) * u64::from(block.symbol_len);
+        if block.rounds > 0 {
+            self.counters.blocks_second_round += 1;
+        }
+        self.freed.push_back((block.slot, stream, id));
+        while let Some(None) = self.blocks.front() {
+            self.blocks.pop_front();
+            self.first_sequence += 1;
+        }
+        if let Some(tx) = self.streams.get_mut(&stream) {
+            while tx.sequences.front().is_some_and(|s| {
+                s.checked_sub(self.first_sequence)
+                    .is_none_or(|at| matches!(self.blocks.get(at as usize), Some(None)))
+            }) {
+                tx.sequences.pop_front();
+                tx.first_id += 1;
+            }
+        }
+    }
+
+    /// Block-SACK.
+    pub(crate) fn on_blocks(&mut self, blocks: &Blocks) {
+        let Some(tx) = self.streams.get(&blocks.stream) else {
+            return;
+        };
+        let (first, next) = (tx.first_id, tx.next_id);
+        for id in first..blocks.base.min(next) {
+            self.complete_block(blocks.stream, id);
+        }
+        for &(low, high) in &blocks.complete {
+            for id in low.max(first)..=high.min(next.saturating_sub(1)) {
+                self.complete_block(blocks.stream, id);
+            }
+        }
+    }
+
+    /// The receiver says that a block whose flight has passed lacks `deficit` symbols. Normally the
+    /// packet log already knows; this covers rows that turned out to be dependent.
+    ///
+    /// To be called after the SACK that came with it, which says what is still in flight.
+    pub(crate) fn on_deficit(&mut self, stream: u16, id: u64, deficit: u32) {
+        let Some(tx) = self.streams.get(&stream) else {
+            return;
+        };
+        let Some(at) = id.checked_sub(tx.first_id) else {
+            return;
+        };
+        let Some(&sequence) = tx.sequences.get(at as usize) else {
+            return;
+        };
+        let plr = self.monitor.plr();
+        let Some(block) = self.block_mut(sequence) else {
+            return;
+        };
+        if block.in_flight == 0 && block.unsent() == 0 && block.due == 0 {
+            let wanted = flight_repair(deficit.min(u32::from(block.n)), 0, plr, EPSILON_REACTIVE);
+            let claims_max = CLAIMS_PER_SYMBOL_MAX * u32::from(block.n);
+            block.due = wanted.min(claims_max - block.claimed);
+            block.claimed += block.due;
+            block.rounds = block.rounds.saturating_add(1);
+            if block.due > 0 {
+                self.repairs.insert(sequence);
+            }
+        }
+    }
+
+    // ---- what to send -----------------------------------------------------------------------
+
+    /// Whether a symbol could be sent if window and pacer allow.
+    pub(crate) fn has_symbol(&self) -> bool {
+        !self.repairs.is_empty() || !self.unsent.is_empty()
+    }
+
+    pub(crate) fn window_open(&self) -> bool {
+        self.log.bytes_in_flight() < self.cc.cwnd()
+    }
+
+    /// Nothing is left to send: protect what is on its way, once per block.
+    pub(crate) fn protect_tail(&mut self, idle: Idle) {
+        if self.code.is_none() {
+            return;
+        }
+        let plr = self.monitor.plr();
+        let cold = self.monitor.is_cold();
+        let ended = idle == Idle::Application
+            && self.blocks.iter().flatten().last().is_some_and(|b| b.tail);
+        if self.profile == Profile::Bulk && !ended {
+            return;
+        }
+        for (index, block) in self.blocks.iter_mut().enumerate() {
+            let Some(block) = block else { continue };
+            if block.protected || block.acked >= u32::from(block.n) {
+                continue;
+            }
+            block.protected = true;
+            let needed = u32::from(block.n) - block.acked;
+            let have = block.in_flight + block.due + block.unsent();
+            let mut repair = flight_repair(needed, have, plr, EPSILON);
+            if cold {
+                repair = repair.max(2);
+            }
+            if repair > 0 {
+                block.shape = selector::spread(block.n, repair);
+                block.due += repair;
+                block.due_proactive += repair;
+                self.repairs.insert(self.first_sequence + index as u64);
+            }
+        }
+    }
+
+    /// The next symbol: repair of the oldest deficient block first, then new source symbols.
+    pub(crate) fn next_symbol(&mut self) -> Option<SymbolChoice> {
+        match self.repairs.first() {
+            Some(&sequence) => self.next_repair(sequence),
+            None => self.next_source(),
+        }
+    }
+
+    fn next_repair(&mut self, sequence: u64) -> Option<SymbolChoice> {
+        let code = self.code.unwrap_or(CodeId::Rlc);
+        let block = self.block_mut(sequence)?;
+        block.due -= 1;
+        let proactive = block.due_proactive > 0;
+        block.due_proactive = block.due_proactive.saturating_sub(1);
+        let lost_source = if proactive {
+            None
+        } else {
+            block.lost_sources.pop()
+        };
+        let (code, row) = match lost_source {
+            Some(index) => (None, u32::from(index)),
+            None => {
+                let index = block.next_row;
+                block.next_row += 1;
+                // Rows that answer a loss are dense: each must help whatever is missing.
+                let dense = code.decoding() == Decoding::Elimination && !proactive;
+                let shape = if dense { 1 } else { block.shape };
+                (Some(code), selector::row(code, shape, index).number())
+            }
+        };
+        let done = block.due == 0;
+        let choice = choice_of(block, sequence, code, row);
+        if done {
+            self.repairs.remove(&sequence);
+        }
+        if proactive {
+            self.counters.repair_proactive += 1;
+        } else {
+            self.counters.repair_reactive += 1;
+        }
+        Some(choice)
+    }
+
+    fn next_source(&mut self) -> Option<SymbolChoice> {
+        let &sequence = self.unsent.front()?;
+        let code = self.code;
+        let (plr, deviation) = (self.monitor.plr(), self.monitor.deviation());
+        let block = self.block_mut(sequence)?;
+        let row = u32::from(block.next_source);
+        block.next_source += 1;
+        let mut choice = choice_of(block, sequence, None, row);
+        choice.round = 0;
+        if block.unsent() == 0 {
+            // The paper's code sends its ProFEC packets behind every block.
+            if code.is_some_and(|code| code.decoding() == Decoding::Peeling) {
+                let (degree, count) = selector::semi_random(block.n, plr, deviation);
+                block.shape = degree;
+                block.protected = true;
+                block.due += count;
+                block.due_proactive += count;
+                if count > 0 {
+                    self.repairs.insert(sequence);
+                }
+            }
+            self.unsent.pop_front();
+        }
+        self.unsent_bytes -= u64::from(choice.symbol_len);
+        self.counters.source += 1;
+        Some(choice)
+    }
+
+    // ---- packets --------------------------------------------------------------------------------
+
+    pub(crate) fn largest_acked(&self) -> Option<u64> {
+        self.log.largest_acked()
+    }
+
+    /// Next packet number.
+    pub(crate) fn next_pn(&self) -> u64 {
+        self.log.next_pn()
+    }
+
+    fn record(&mut self, now: Nanos, ip_bytes: u32, carried: Carried, eliciting: bool) {
+        let pn = self.log.next_pn();
+        self.log.record(now, ip_bytes, carried, eliciting);
+        if !eliciting {
+            // An end that only receives would keep all its SACKs.
+            self.forget_settled(now);
+            return;
+        }
+        self.last_sent = now;
+        if carried.counts() {
+            let in_flight = self.log.bytes_in_flight();
+            self.cc.on_sent(now, pn, ip_bytes, in_flight);
+        }
+    }
+
+    pub(crate) fn sent_symbol(&mut self, now: Nanos, ip_bytes: u32, choice: &SymbolChoice) {
+        if let Some(block) = self.block_mut(choice.sequence) {
+            block.in_flight += 1;
+        }
+        let source = choice.code.is_none().then_some(choice.row as u16);
+        let carried = Carried::Symbol {
+            block: choice.sequence,
+            round: choice.round,
+            source,
+        };
+        self.record(now, ip_bytes, carried, true);
+    }
+
+    pub(crate) fn sent_control(&mut self, now: Nanos, ip_bytes: u32, eliciting: bool) {
+        self.record(now, ip_bytes, Carried::Frames, eliciting);
+    }
+
+    pub(crate) fn sent_mtu_probe(&mut self, now: Nanos, ip_bytes: u32, size: u16) {
+        self.record(now, ip_bytes, Carried::MtuProbe(size), true);
+    }
+
+    /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
+    pub(crate) fn on_sack(&mut self, now: Nanos, sack: &Sack) -> bool {
+        let Some(&(_, largest)) = sack.ranges.first() else {
+            return true;
+        };
+        if largest >= self.log.next_pn() {
+            return false;
+        }
+        self.credit = self.credit.max(sack.credit);
+        let mut acked = std::mem::take(&mut self.acked);
+        acked.clear();
+        self.log.acknowledge(now, &sack.ranges, &mut acked);
+        for packet in &acked {
+            self.on_packet_acked(packet);
+        }
+        let on_time = acked.iter().filter(|p| !p.late && p.carried.counts());
+        self.acked_infos.clear();
+        self.acked_infos.extend(on_time.map(|p| p.info));
+        self.acked = acked;
+
+        // Only the largest packet's arrival time is known.
+        let newest = self.acked_infos.iter().find(|p| p.pn == largest).copied();
+        let rtt_sample = newest.map(|newest| {
+            let delay = sack.delay_us.saturating_mul(1000);
+            let sample = now.saturating_sub(newest.sent_at);
+            self.rtt.update(sample, delay);
+            sample.saturating_sub(delay).max(1)
+        });
+        self.detect_losses(now);
+        let ce_marked = sack.ce.saturating_sub(self.ce_seen);
+        self.ce_seen = self.ce_seen.max(sack.ce);
+        self.ect_seen = self.ect_seen.max(sack.ect);
+        let arrival = newest.map(|newest| Arrival {
+            pn: newest.pn,
+            received_at: sack.time_us.saturating_mul(1000),
+        });
+        self.tell_rate_control(now, rtt_sample, arrival, ce_marked);
+        self.forget_settled(now);
+        true
+    }
+
+    fn on_packet_acked(&mut self, packet: &Settled) {
+        if packet.carried.counts() {
+            if packet.late {
+                self.counters.losses_spurious += 1;
+                self.counters.packets_lost -= 1;
+                self.monitor.spurious();
+            } else {
+                self.monitor.packet(false);
+            }
+        }
+        let mut progress = true;
+        match packet.carried {
+            Carried::Symbol { block, .. } => {
+                if let Some(block) = self.block_mut(block) {
+                    block.acked += 1;
+                    if !packet.late {
+                        block.in_flight -= 1;
+                    }
+                    progress = block.acked <= u32::from(block.n);
+                }
+            }
+            Carried::MtuProbe(size) => self.mtu_acked = self.mtu_acked.max(Some(size)),
+            Carried::Frames => {}
+        }
+        if progress {
+            self.probes_unanswered = 0;
+        }
+    }
+
+    /// Finds lost packets and compensates them; they are in `lost_infos` afterwards.
+    fn detect_losses(&mut self, now: Nanos) {
+        let mut lost = std::mem::take(&mut self.lost);
+        lost.clear();
+        self.log
+            .detect_losses(now, self.rtt.loss_delay(), &mut lost);
+        self.on_packets_lost(&lost);
+        self.lost = lost;
+    }
+
+    fn on_packets_lost(&mut self, lost: &[Settled]) {
+        self.lost_infos.clear();
+        for packet in lost.iter().filter(|p| p.carried.counts()) {
+            self.lost_infos.push(packet.info);
+            self.counters.packets_lost += 1;
+            self.monitor.packet(true);
+            if let Carried::Symbol {
+                block,
+                round,
+                source,
+            } = packet.carried
+            {
+                self.compensate(block, round, source);
+            }
+        }
+    }
+
+    fn tell_rate_control(
+        &mut self,
+        now: Nanos,
+        rtt_sample: Option<Nanos>,
+        arrival: Option<Arrival>,
+        ce_marked: u64,
+    ) {
+        self.cc.on_ack(&AckSummary {
+            now,
+            acked: &self.acked_infos,
+            lost: &self.lost_infos,
+            rtt_sample,
+            srtt: self.rtt.smoothed(),
+            arrival,
+            ce_marked,
+            ecn_capable: self.ect_seen + self.ce_seen > 0,
+            bytes_in_flight: self.log.bytes_in_flight(),
+        });
+    }
+
+    /// ICM: a packet of the block was lost; replace what the block now lacks by fresh repair rows
+    /// (ReFEC).
+    fn compensate(&mut self, sequence: u64, round: u8, source: Option<u16>) {
+        let plr = self.monitor.plr();
+        let patient =
+            self.profile == Profile::Bulk && !self.unsent.is_empty() && round < PATIENT_ROUNDS;
+        let peeling = self
+            .code
+            .is_some_and(|code| code.decoding() == Decoding::Peeling);
+        let carry = self.carry;
+        let Some(block) = self.block_mut(sequence) else {
+            return;
+        };
+        block.in_flight -= 1;
+        let mut left = carry;
+        let rows = if peeling {
+            // Only when the whole flight has passed is it known what peeling could not restore.
+            block.lost_sources.extend(source);
+            if block.in_flight > 0 || block.unsent() > 0 || block.due > 0 {
+                return;
+            }
+            (block.lost_sources.len() as u32).max(1)
+        } else {
+            let missing = block.deficit();
+            if missing == 0 {
+                return;
+            }
+            if patient {
+                // Later blocks keep the link full: send the expectation, pooled over all blocks.
+                left += f64::from(missing) * plr / (1.0 - plr).max(0.05);
+                let extra = left.floor();
+                left -= extra;
+                missing + extra as u32
+            } else {
+                let needed = u32::from(block.n).saturating_sub(block.acked);
+                let have = block.in_flight + block.due + block.unsent();
+                flight_repair(needed, have, plr, EPSILON_REACTIVE).max(missing)
+            }
+        };
+        block.due += rows;
+        block.rounds = block.rounds.max(round.saturating_add(1));
+        if rows > 0 {
+            self.repairs.insert(sequence);
+        }
+        self.carry = left;
+    }
+
+    fn forget_settled(&mut self, now: Nanos) {
+        let mut lost = std::mem::take(&mut self.lost);
+        lost.clear();
+        self.log.forget(now, 3 * self.rtt.loss_delay(), &mut lost);
+        if !lost.is_empty() {
+            self.on_packets_lost(&lost);
+            self.acked_infos.clear();
+            self.tell_rate_control(now, None, None, 0);
+        }
+        self.lost = lost;
+    }
+
+    // ---- timers -----------------------------------------------------------------------------
+
+    fn probe_deadline(&self, max_ack_delay: Nanos) -> Option<Nanos> {
+        let waiting = !self.blocks.is_empty() && !self.has_symbol();
+        if self.log.packets_in_flight() == 0 && !waiting {
+            return None;
+        }
+        let wait = self.rtt.pto(max_ack_delay);
+        // Losing one probe or its answer is nothing special on a lossy path.
+        let doublings = self.probes_unanswered.saturating_sub(1).min(6);
+        let wait = (wait << doublings).min(PROBE_INTERVAL_MAX.max(wait));
+        Some(self.last_sent.saturating_add(wait))
+    }
+
+    /// When [`Sender::on_timeout`] has something to do.
+    pub(crate) fn timeout(&self, max_ack_delay: Nanos) -> Option<Nanos> {
+        self.log
+            .loss_deadline()
+            .into_iter()
+            .chain(self.probe_deadline(max_ack_delay))
+            .min()
+    }
+
+    /// Loss by time, and the probe timer. Returns how many probes are to be sent beyond the window.
+    pub(crate) fn on_timeout(&mut self, now: Nanos, max_ack_delay: Nanos) -> u32 {
+        if self.log.loss_deadline().is_some_and(|at| at <= now) {
+            self.detect_losses(now);
+            if !self.lost_infos.is_empty() {
+                self.acked_infos.clear();
+                self.tell_rate_control(now, None, None, 0);
+            }
+        }
+        if self.probe_deadline(max_ack_delay).is_none_or(|at| at > now) {
+            return 0;
+        }
+        self.probes_unanswered += 1;
+        if self.probes_unanswered == 3 {
+            self.cc.on_persistent_loss(now);
+        }
+        self.queue_probes()
+    }
+
+    /// Repair for the oldest incomplete blocks that have been sent; one packet in any case, which
+    /// will be a PING if there is nothing to repair.
+    fn queue_probes(&mut self) -> u32 {
+        if !self.repairs.is_empty() || !self.unsent.is_empty() {
+            // There are symbols to send anyway; they serve as probes.
+            return 2;
+        }
+        let plr = self.monitor.plr();
+        let first = self.first_sequence;
+        let mut probes = 0;
+        for (index, block) in self.blocks.iter_mut().enumerate() {
+            let Some(block) = block else { continue };
+            // Whether the flight was lost or only its SACK is unknown: one packet if it was the
+            // SACK, a second in case this one is lost too.
+            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE).min(2);
+            block.due += rows;
+            block.rounds = block.rounds.max(1);
+            self.repairs.insert(first + index as u64);
+            probes += rows;
+            if probes >= 2 {
+                break;
+            }
+        }
+        probes.max(1)
+    }
+}
+
+fn choice_of(block: &TxBlock, sequence: u64, code: Option<CodeId>, row: u32) -> SymbolChoice {
+    SymbolChoice {
+        sequence,
+        round: block.rounds,
+        stream: block.stream,
+        block: block.id,
+        slot: block.slot,
+        n: block.n,
+        symbol_len: block.symbol_len,
+        code,
+        row,
+        last_of_flight: false,
+    }
+}

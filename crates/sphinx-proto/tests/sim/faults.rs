@@ -1,0 +1,167 @@
+//! What links do besides losing packets.
+
+use std::time::Duration;
+
+use sphinx_link::{Blackout, Corruption, Depth, Jitter, Order, Policer, Rate, RateStep, Reorder};
+use sphinx_proto::Event;
+
+use crate::pair::{MS, SEC, Scenario, link};
+use crate::table::bernoulli;
+
+fn lossy(seed: u64) -> Scenario {
+    Scenario::new(link(100, 20, bernoulli(0.03), seed))
+}
+
+#[test]
+fn reordering() {
+    for (probability, hold_ms) in [(0.05, 1), (0.2, 3), (0.01, 50), (0.5, 20)] {
+        let scenario = lossy(1).both_ways(3_000_000).on_links(|link| {
+            link.reorder = Reorder {
+                probability,
+                hold: Duration::from_millis(hold_ms),
+            };
+        });
+        scenario.build().must_transfer(10 * SEC);
+    }
+}
+
+#[test]
+fn jitter_that_shuffles_everything() {
+    let scenario = lossy(2).both_ways(3_000_000).on_links(|link| {
+        link.jitter = Jitter {
+            max: Duration::from_millis(15),
+            order: Order::Free,
+        };
+    });
+    scenario.build().must_transfer(10 * SEC);
+}
+
+#[test]
+fn duplication() {
+    let scenario = lossy(3).both_ways(3_000_000);
+    let mut pair = scenario.on_links(|link| link.duplication = 0.5).build();
+    pair.must_transfer(10 * SEC);
+}
+
+#[test]
+fn corruption() {
+    let scenario = lossy(4).both_ways(3_000_000).on_links(|link| {
+        link.corruption = Corruption {
+            probability: 0.1,
+            bits: 3,
+        };
+    });
+    scenario.build().must_transfer(10 * SEC);
+}
+
+#[test]
+fn a_return_path_that_loses_much() {
+    let mut scenario = lossy(5).bulk(5_000_000);
+    scenario.backward.loss = bernoulli(0.3);
+    scenario.build().must_transfer(10 * SEC);
+}
+
+#[test]
+fn five_dark_seconds() {
+    let scenario = lossy(6).both_ways(20_000_000).on_links(|link| {
+        link.blackouts.push(Blackout {
+            start: Duration::from_millis(500),
+            end: Duration::from_millis(5500),
+        });
+    });
+    let mut pair = scenario.build();
+    pair.must_transfer(12 * SEC);
+    // Probing resumes at least twice a second.
+    assert!(pair.now < 8500 * MS, "{} ms", pair.now / MS);
+}
+
+#[test]
+fn darkness_for_good() {
+    let scenario = lossy(7).both_ways(20_000_000).on_links(|link| {
+        link.blackouts.push(Blackout {
+            start: Duration::from_millis(500),
+            end: Duration::from_secs(1000),
+        });
+    });
+    let mut pair = scenario.build();
+    assert!(!pair.run_transfer(60 * SEC));
+    for end in &pair.ends {
+        assert!(
+            matches!(end.events[..], [(at, Event::PeerLost)] if at > 15 * SEC && at < 16 * SEC)
+        );
+        assert!(end.session.is_finished());
+    }
+}
+
+#[test]
+fn small_mtu() {
+    let scenario = lossy(8).both_ways(3_000_000);
+    let mut pair = scenario.on_links(|link| link.mtu = Some(1280)).build();
+    pair.must_transfer(10 * SEC);
+    assert_eq!(pair.client().session.stats().symbol_len, 1160);
+}
+
+#[test]
+fn large_mtu() {
+    let scenario = lossy(9).both_ways(3_000_000);
+    let mut pair = scenario.on_links(|link| link.mtu = Some(9000)).build();
+    pair.must_transfer(10 * SEC);
+    assert_eq!(pair.client().session.stats().symbol_len, 8932);
+}
+
+#[test]
+fn the_rate_changes() {
+    let step = |ms: u64, mbit: u64| RateStep {
+        at: Duration::from_millis(ms),
+        bits_per_second: mbit * 1_000_000,
+    };
+    let mut scenario = lossy(10).bulk(40_000_000);
+    scenario.forward.rate = Rate::Steps {
+        steps: vec![step(0, 200), step(700, 20), step(1700, 0), step(2000, 200)],
+        repeat: None,
+    };
+    let mut pair = scenario.build();
+    pair.must_transfer(12 * SEC);
+    assert!(pair.now < 5 * SEC, "{} ms", pair.now / MS);
+}
+
+#[test]
+fn a_policer_with_a_small_bucket() {
+    let mut scenario = Scenario::new(link(1000, 20, bernoulli(0.06), 11)).bulk(20_000_000);
+    scenario.forward.policer = Some(Policer {
+        bits_per_second: 100_000_000,
+        burst_bytes: 30_000,
+    });
+    let mut pair = scenario.build();
+    pair.must_transfer(20 * SEC);
+    let counters = pair.links[0].counters();
+    let dropped = counters.dropped_policer as f64 / counters.offered_packets as f64;
+    println!("policer: {dropped:.3} dropped, {} ms", pair.now / MS);
+}
+
+#[test]
+fn marks_slow_the_sender_down() {
+    let mut scenario = Scenario::new(link(100, 20, bernoulli(0.0), 12)).bulk(10_000_000);
+    scenario.forward.mark = Some(Depth::Time(Duration::from_millis(2)));
+    scenario.client.ecn = true;
+    let mut pair = scenario.build();
+    pair.must_transfer(10 * SEC);
+    assert!(pair.links[0].counters().marked > 0);
+    assert_eq!(pair.links[0].counters().dropped_queue, 0);
+}
+
+#[test]
+fn far_away() {
+    let scenario = Scenario::new(link(50, 600, bernoulli(0.05), 13)).both_ways(3_000_000);
+    let mut pair = scenario.build();
+    pair.must_transfer(60 * SEC);
+    assert!(pair.now < 12 * SEC, "{} ms", pair.now / MS);
+}
+
+#[test]
+fn decoding_that_takes_its_time() {
+    let mut scenario = lossy(14).both_ways(3_000_000);
+    scenario.client.job_delay_max = 30 * MS;
+    scenario.server.job_delay_max = 30 * MS;
+    scenario.build().must_transfer(10 * SEC);
+}

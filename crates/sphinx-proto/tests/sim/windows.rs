@@ -1,0 +1,61 @@
+//! Flow control: slow readers and small windows stop the sender and nothing else.
+
+use crate::end::Reader;
+use crate::pair::{SEC, Scenario, link};
+use crate::table::bernoulli;
+
+/// A reader of 2 MB/s behind a link of 25 MB/s: the sender stops at the window, and what it sends
+/// meanwhile is little more than what is read.
+#[test]
+fn a_slow_reader_stops_the_sender() {
+    for p in [0.0, 0.1] {
+        let mut scenario = Scenario::new(link(200, 20, bernoulli(p), 1)).bulk(8_000_000);
+        scenario.server.reader = Reader::Slow(2_000_000);
+        scenario.recv_window = 1 << 20;
+        let mut pair = scenario.build();
+        pair.must_transfer(10 * SEC);
+        let time = pair.now as f64 / 1e9;
+        assert!((3.0..4.5).contains(&time), "{time} s at {p}");
+        assert!(pair.server().rx_held_max > 700_000, "the window was used");
+        let wire = pair.links[0].counters().offered_bytes as f64 * (1.0 - p) / 8e6;
+        assert!(wire < 1.15, "{wire} at {p}");
+    }
+}
+
+#[test]
+fn a_window_of_two_blocks() {
+    for seed in 0..5 {
+        let scenario = Scenario::new(link(100, 20, bernoulli(0.1), seed)).both_ways(2_000_000);
+        let mut scenario = scenario.on_links(|link| link.loss = bernoulli(0.1));
+        scenario.recv_window = 800_000;
+        scenario.build().must_transfer(10 * SEC);
+    }
+}
+
+/// New credit is lost on its way back again and again.
+#[test]
+fn lost_credit_is_asked_for() {
+    for seed in 0..5 {
+        let mut scenario = Scenario::new(link(100, 20, bernoulli(0.05), seed)).bulk(2_000_000);
+        scenario.backward.loss = bernoulli(0.5);
+        scenario.recv_window = 400_000;
+        scenario.server.reader = Reader::Slow(4_000_000);
+        let mut pair = scenario.build();
+        pair.must_transfer(10 * SEC);
+        assert!(pair.now < 3 * SEC, "{} ns", pair.now);
+    }
+}
+
+/// Sending memory is bounded although nothing comes back.
+#[test]
+fn the_send_window_bounds_memory() {
+    let mut scenario = Scenario::new(link(1000, 200, bernoulli(0.0), 1)).bulk(100_000_000);
+    scenario.send_window = 2 << 20;
+    let mut pair = scenario.build();
+    let mut held_max = 0;
+    assert!(pair.run_until(60 * SEC, |pair| {
+        held_max = held_max.max(pair.client().tx_held());
+        pair.client().all_delivered()
+    }));
+    assert!(held_max <= 2 << 20, "{held_max}");
+}

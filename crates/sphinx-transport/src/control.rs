@@ -1,0 +1,561 @@
+//! The control plane: authenticates the two ends, agrees on keys and exchanges parameters, over
+//! QUIC (`docs/protocol.md` §1 and §2).
+//!
+//! QUIC is quinn-proto's; none of its types leave this module. Nothing here reads a socket or a
+//! clock, but for the age of Retry tokens. See [`Control`] for how to drive it.
+
+mod params;
+mod repeat;
+mod session;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::rand;
+use bytes::BytesMut;
+use quinn_proto::{
+    ConnectError, ConnectionHandle, DatagramEvent, Endpoint, EndpointEvent, Incoming, ServerConfig,
+};
+use sphinx_proto::wire::ConnectionId;
+use zeroize::Zeroizing;
+
+use crate::keys::{Direction, SECRET_LEN, SessionSecret};
+use crate::ticket::Identity;
+pub(crate) use params::{Params, Service};
+use repeat::Copies;
+use session::Session;
+
+/// Close code (§2): the client does not know the ticket's secret.
+pub(crate) const CODE_AUTHENTICATION: u64 = 4;
+/// Close code: the peer breaks the protocol, or the two ends do not fit together.
+pub(crate) const CODE_PROTOCOL: u64 = 5;
+
+/// Unfinished handshakes that a server keeps; beyond, the oldest is forgotten.
+const MAX_HANDSHAKES: usize = 1024;
+/// From this many unfinished handshakes on, new clients have to show first that they receive what
+/// is sent to their address (RFC 9000 §8.1.2).
+const RETRY_FROM_HANDSHAKES: usize = 256;
+/// After this, a server gives an unfinished handshake up.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Answers waiting that belong to no connection.
+const MAX_RESPONSES: usize = 64;
+
+/// A control connection; never used for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ConnId {
+    serial: u64,
+    handle: usize,
+}
+
+/// What this end says about itself in every session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// What sessions are for; the peer must say the same.
+    pub(crate) service: Service,
+    /// Initial receive window in bytes (§7).
+    pub(crate) receive_window: u64,
+    /// Silence after which this end gives a session up, milliseconds.
+    pub(crate) idle_timeout_ms: u64,
+    /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
+    pub(crate) max_udp_payload: u16,
+}
+
+/// Why a session did not come about, or was lost.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failure {
+    /// A wrong certificate or a wrong secret.
+    #[error("{0}")]
+    Authentication(String),
+    /// The peer is not Sphinx, or of another version or service, or broken.
+    #[error("{0}")]
+    Protocol(String),
+    /// The handshake took too long.
+    #[error("the handshake took too long")]
+    Timeout,
+    /// The address is unusable, or the peer refuses or has forgotten the connection.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+/// What the engine is told.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Server only, the first event of a connection: a client may soon send data packets to
+    /// `local_cid`. They are to be held, within limits, until `Established`, or dropped at `Failed` or
+    /// `Closed`; one of the three always follows.
+    Pending {
+        /// The connection.
+        id: ConnId,
+        /// What data packets of the session carry.
+        local_cid: ConnectionId,
+    },
+    /// Data may flow. On the client the server has yet to check the proof: the first data packet
+    /// that opens shows that it has; `Failed` with `Authentication` may still come instead.
+    Established {
+        /// The connection.
+        id: ConnId,
+        /// The peer's address.
+        remote: SocketAddr,
+        /// The address of this end that the peer sent to, where known.
+        local_ip: Option<IpAddr>,
+        /// What data packets to this end carry.
+        local_cid: ConnectionId,
+        /// What the peer said about itself.
+        peer: Params,
+        /// Gives the keys of both directions.
+        secret: SessionSecret,
+        /// The direction in which this end sends.
+        direction: Direction,
+        /// Shortest round trip seen in the handshake; a repeated datagram can make it up to 15 ms
+        /// too long.
+        rtt: Duration,
+    },
+    /// The last event of a connection that did not come about or was lost.
+    Failed {
+        /// The connection.
+        id: ConnId,
+        /// Why.
+        why: Failure,
+    },
+    /// The last event of a connection that the peer closed in peace.
+    Closed {
+        /// The connection.
+        id: ConnId,
+        /// The peer's close code, never 4 or 5.
+        code: u64,
+        /// The peer's words, at most 256 bytes, without control characters.
+        reason: String,
+    },
+}
+
+impl Event {
+    fn failed(id: ConnId, why: Failure) -> Self {
+        Self::Failed { id, why }
+    }
+}
+
+/// Where a datagram goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transmit {
+    /// Destination.
+    pub(crate) remote: SocketAddr,
+    /// Source address; `None`: the system chooses.
+    pub(crate) local_ip: Option<IpAddr>,
+}
+
+/// Counters since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Stats {
+    /// Datagrams that belong to no connection and begin none.
+    pub(crate) ignored_datagrams: u64,
+    /// Clients' attempts that came to nothing.
+    pub(crate) failed_handshakes: u64,
+    /// Copies sent.
+    pub(crate) repeated_datagrams: u64,
+    /// Datagrams not sent because of the limit for addresses not yet validated.
+    pub(crate) withheld_datagrams: u64,
+}
+
+struct Server {
+    secret: Zeroizing<[u8; SECRET_LEN]>,
+    settings: Settings,
+}
+
+/// All control connections of one UDP port, of a client, a server, or both.
+///
+/// Inputs are [`connect`], [`close`], [`handle_datagram`] and [`handle_timeout`]; outputs are
+/// [`poll_transmit`], [`poll_event`] and [`poll_timeout`]. After every input, and when the time of
+/// `poll_timeout` has come, call `handle_timeout` if it has come, then `poll_transmit` and
+/// `poll_event` until they return `None`, then `poll_timeout`. Time never steps back.
+///
+/// [`connect`]: Self::connect
+/// [`close`]: Self::close
+/// [`handle_datagram`]: Self::handle_datagram
+/// [`handle_timeout`]: Self::handle_timeout
+/// [`poll_transmit`]: Self::poll_transmit
+/// [`poll_event`]: Self::poll_event
+/// [`poll_timeout`]: Self::poll_timeout
+pub(crate) struct Control {
+    endpoint: Endpoint,
+    server: Option<Server>,
+    sessions: BTreeMap<usize, Session>,
+    serial: u64,
+    /// The server's unfinished handshakes, oldest first.
+    handshakes: BTreeSet<ConnId>,
+    timers: BTreeSet<(Instant, usize)>,
+    dirty: VecDeque<usize>,
+    copies: Copies,
+    responses: VecDeque<(Transmit, Vec<u8>)>,
+    events: VecDeque<Event>,
+    stats: Stats,
+}
+
+impl Control {
+    /// Connects only.
+    pub(crate) fn client() -> Self {
+        Self::new(None, None)
+    }
+
+    /// Accepts clients that know the identity's ticket.
+    pub(crate) fn server(identity: &Identity, settings: Settings) -> Self {
+        let server = Server {
+            secret: Zeroizing::new(*identity.secret()),
+            settings,
+        };
+        Self::new(Some(server), Some(tls::server_config(identity)))
+    }
+
+    fn new(server: Option<Server>, config: Option<ServerConfig>) -> Self {
+        Self {
+            endpoint: Endpoint::new(
+                Arc::new(tls::endpoint_config()),
+                config.map(Arc::new),
+                false,
+                None,
+            ),
+            server,
+            sessions: BTreeMap::new(),
+            serial: 0,
+            handshakes: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            dirty: VecDeque::new(),
+            copies: Copies::default(),
+            responses: VecDeque::new(),
+            events: VecDeque::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Begins a handshake with the server at `remote` whose certificate has the SHA-256 `pin`,
+    /// using the ticket's `secret`. It goes on until an event or [`close`](Self::close): the caller
+    /// bounds the time.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Unreachable`] when `remote` is not an address to send to.
+    pub(crate) fn connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        pin: &[u8; 32],
+        secret: &[u8; SECRET_LEN],
+        settings: &Settings,
+    ) -> Result<ConnId, Failure> {
+        let (config, wrong_server) = tls::client_config(pin);
+        let (handle, conn) = self
+            .endpoint
+            .connect(now, config, remote, tls::SERVER_NAME)
+            .map_err(|error| match error {
+                ConnectError::InvalidRemoteAddress(_) => {
+                    Failure::Unreachable(format!("{remote} is not an address to connect to"))
+                }
+                other => Failure::Unreachable(other.to_string()),
+            })?;
+        let id = self.next_id(handle);
+        let params = local_params(settings);
+        let session = Session::new(id, conn, remote, None, params, secret, Some(wrong_server));
+        self.sessions.insert(handle.0, session);
+        self.drive(handle.0, now);
+        Ok(id)
+    }
+
+    /// Ends a connection, in whatever state; no event follows. Unknown and ended ones are ignored.
+    ///
+    /// `code` is one of the close codes of §2, `reason` for people, cut at 256 bytes.
+    pub(crate) fn close(&mut self, now: Instant, id: ConnId, code: u64, reason: &str) {
+        if let Some(session) = self.session(id) {
+            session.close(now, code, reason);
+            self.drive(id.handle, now);
+        }
+    }
+
+    /// A datagram that is not of the data plane has arrived from `remote` at `local_ip` (`None`
+    /// where the system does not tell). Anything may come: what is not QUIC is counted and dropped.
+    pub(crate) fn handle_datagram(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local_ip: Option<IpAddr>,
+        datagram: &[u8],
+    ) {
+        let mut response = Vec::new();
+        let event = self.endpoint.handle(
+            now,
+            remote,
+            local_ip,
+            None,
+            BytesMut::from(datagram),
+            &mut response,
+        );
+        match event {
+            None => self.stats.ignored_datagrams += 1,
+            Some(DatagramEvent::Response(transmit)) => {
+                self.stats.ignored_datagrams += 1;
+                self.respond(transmit, response);
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                self.accept(now, incoming, datagram.len());
+            }
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                if let Some(session) = self.sessions.get_mut(&handle.0) {
+                    session.received(datagram.len());
+                    session.conn.handle_event(event);
+                    self.drive(handle.0, now);
+                }
+            }
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        while let Some((due, handle)) = self.timers.first().copied() {
+            if due > now {
+                break;
+            }
+            self.timers.pop_first();
+            let Some(session) = self.sessions.get_mut(&handle) else {
+                continue;
+            };
+            session.timer = None;
+            if session.deadline.is_some_and(|deadline| deadline <= now) && session.is_handshaking()
+            {
+                session.time_out(&mut self.events);
+                self.forget(handle);
+                continue;
+            }
+            session.conn.handle_timeout(now);
+            self.drive(handle, now);
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) are
+    /// to be called next, if nothing arrives before.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let timer = self.timers.first().map(|(due, _)| *due);
+        [timer, self.copies.next_due()].into_iter().flatten().min()
+    }
+
+    /// The next event.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Puts the next datagram (at most 1200 bytes) to be sent at `now` into `buf` in place of what
+    /// was there. Control datagrams carry no ECN mark.
+    pub(crate) fn poll_transmit(&mut self, now: Instant, buf: &mut Vec<u8>) -> Option<Transmit> {
+        buf.clear();
+        if let Some((transmit, response)) = self.responses.pop_front() {
+            *buf = response;
+            return Some(transmit);
+        }
+        while let Some(copy) = self.copies.pop_due(now) {
+            let Some(session) = self.session(copy.id) else {
+                continue;
+            };
+            if session.stage() != copy.stage {
+                continue;
+            }
+            if session.may_send(copy.datagram.len()) {
+                let transmit = session.transmit();
+                self.stats.repeated_datagrams += 1;
+                buf.extend_from_slice(&copy.datagram);
+                return Some(transmit);
+            }
+            self.stats.withheld_datagrams += 1;
+        }
+        while let Some(handle) = self.dirty.front().copied() {
+            let Some(session) = self.sessions.get_mut(&handle) else {
+                self.dirty.pop_front();
+                continue;
+            };
+            buf.clear();
+            if session.conn.poll_transmit(now, 1, buf).is_none() {
+                session.dirty = false;
+                self.dirty.pop_front();
+                self.schedule(handle);
+                continue;
+            }
+            if !session.may_send(buf.len()) {
+                self.stats.withheld_datagrams += 1;
+                continue;
+            }
+            if session.repeats(buf) {
+                self.copies.make(now, session.id, session.stage(), buf);
+            }
+            return Some(session.transmit());
+        }
+        None
+    }
+
+    /// Counters since the start.
+    pub(crate) fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    fn accept(&mut self, now: Instant, incoming: Incoming, bytes: usize) {
+        let Some(server) = &self.server else {
+            self.endpoint.ignore(incoming);
+            return;
+        };
+        let params = local_params(&server.settings);
+        let secret = server.secret.clone();
+        let mut response = Vec::new();
+        if self.handshakes.len() >= RETRY_FROM_HANDSHAKES && incoming.may_retry() {
+            if let Ok(transmit) = self.endpoint.retry(incoming, &mut response) {
+                self.respond(transmit, response);
+            }
+            return;
+        }
+        if self.handshakes.len() >= MAX_HANDSHAKES
+            && let Some(oldest) = self.handshakes.first().copied()
+            && let Some(session) = self.sessions.get_mut(&oldest.handle)
+        {
+            session.time_out(&mut self.events);
+            self.forget(oldest.handle);
+        }
+        let (remote, local_ip) = (incoming.remote_address(), incoming.local_ip());
+        match self.endpoint.accept(incoming, now, &mut response, None) {
+            Ok((handle, conn)) => {
+                let id = self.next_id(handle);
+                let mut session = Session::new(id, conn, remote, local_ip, params, &secret, None);
+                session.deadline = Some(now + HANDSHAKE_TIMEOUT);
+                session.received(bytes);
+                self.events.push_back(Event::Pending {
+                    id,
+                    local_cid: session.local_cid(),
+                });
+                self.sessions.insert(handle.0, session);
+                self.handshakes.insert(id);
+                self.drive(handle.0, now);
+            }
+            Err(error) => {
+                self.stats.failed_handshakes += 1;
+                if let Some(transmit) = error.response {
+                    self.respond(transmit, response);
+                }
+            }
+        }
+    }
+
+    fn respond(&mut self, transmit: quinn_proto::Transmit, datagram: Vec<u8>) {
+        if self.responses.len() < MAX_RESPONSES {
+            let transmit = Transmit {
+                remote: transmit.destination,
+                local_ip: transmit.src_ip,
+            };
+            self.responses.push_back((transmit, datagram));
+        }
+    }
+
+    /// Lets a connection, its endpoint and its session talk until they have no more to say, and
+    /// marks it for `poll_transmit`.
+    fn drive(&mut self, handle: usize, now: Instant) {
+        let Some(session) = self.sessions.get_mut(&handle) else {
+            return;
+        };
+        session.advance(now, &mut self.events);
+        loop {
+            while let Some(event) = session.conn.poll_endpoint_events() {
+                let answer = self.endpoint.handle_event(ConnectionHandle(handle), event);
+                if let Some(answer) = answer {
+                    session.conn.handle_event(answer);
+                }
+            }
+            let Some(event) = session.conn.poll() else {
+                break;
+            };
+            session.handle(now, event, &mut self.events);
+        }
+        if !session.is_handshaking() && self.handshakes.remove(&session.id) && session.is_over() {
+            self.stats.failed_handshakes += 1;
+        }
+        if session.conn.is_drained() {
+            self.remove(handle);
+            return;
+        }
+        if !session.dirty {
+            session.dirty = true;
+            self.dirty.push_back(handle);
+        }
+        self.schedule(handle);
+    }
+
+    /// Brings the list of timers up to date.
+    fn schedule(&mut self, handle: usize) {
+        let Some(session) = self.sessions.get_mut(&handle) else {
+            return;
+        };
+        let deadline = session.deadline.filter(|_| session.is_handshaking());
+        let timer = [session.conn.poll_timeout(), deadline]
+            .into_iter()
+            .flatten()
+            .min();
+        if timer != session.timer {
+            if let Some(old) = session.timer {
+                self.timers.remove(&(old, handle));
+            }
+            self.timers.extend(timer.map(|due| (due, handle)));
+            session.timer = timer;
+        }
+    }
+
+    /// Drops a connection without a word to the peer.
+    fn forget(&mut self, handle: usize) {
+        self.endpoint
+            .handle_event(ConnectionHandle(handle), EndpointEvent::drained());
+        self.stats.failed_handshakes += 1;
+        self.remove(handle);
+    }
+
+    /// Drops what this end knows of a connection that the endpoint has dropped.
+    fn remove(&mut self, handle: usize) {
+        if let Some(session) = self.sessions.remove(&handle) {
+            self.handshakes.remove(&session.id);
+            if let Some(timer) = session.timer {
+                self.timers.remove(&(timer, handle));
+            }
+        }
+    }
+
+    fn session(&mut self, id: ConnId) -> Option<&mut Session> {
+        self.sessions
+            .get_mut(&id.handle)
+            .filter(|session| session.id == id)
+    }
+
+    fn next_id(&mut self, handle: ConnectionHandle) -> ConnId {
+        self.serial += 1;
+        ConnId {
+            serial: self.serial,
+            handle: handle.0,
+        }
+    }
+}
+
+fn local_params(settings: &Settings) -> Params {
+    Params {
+        cid: random_cid(),
+        service: settings.service,
+        receive_window: settings.receive_window,
+        idle_timeout_ms: Some(settings.idle_timeout_ms),
+        max_udp_payload: settings.max_udp_payload,
+    }
+}
+
+/// # Panics
+///
+/// When the operating system gives no randomness.
+fn random_cid() -> ConnectionId {
+    loop {
+        let mut bytes = [0; 8];
+        rand::fill(&mut bytes).expect("the operating system gives randomness");
+        if let Some(cid) = ConnectionId::new(bytes) {
+            return cid;
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The parameters that the two ends tell each other (`docs/protocol.md` §2.1).
+
+use sphinx_proto::wire::{ConnectionId, Reader, VARINT_MAX, WireError, put_varint, varint_len};
+
+/// Longest parameters message in bytes.
+pub(crate) const MAX_PARAMS_LEN: usize = 1024;
+
+const ID_CONNECTION_ID: u64 = 1;
+const ID_SERVICE: u64 = 2;
+const ID_RECEIVE_WINDOW: u64 = 3;
+const ID_IDLE_TIMEOUT: u64 = 4;
+const ID_MAX_UDP_PAYLOAD: u64 = 5;
+
+const MIN_UDP_PAYLOAD: u16 = 1200;
+const MAX_UDP_PAYLOAD: u16 = 65_527;
+
+/// What a session is for; both ends must name the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Service(pub(crate) u8);
+
+impl Service {
+    /// An application of its own.
+    pub(crate) const APPLICATION: Self = Self(0);
+    /// `sphx send` to `sphx recv`.
+    pub(crate) const FILES: Self = Self(1);
+    /// `sphx perf client` to `sphx perf server`.
+    pub(crate) const PERF: Self = Self(2);
+
+    /// What the end of this service is called that connects, or else the one that listens.
+    pub(crate) fn role(self, connects: bool) -> &'static str {
+        match (self, connects) {
+            (Self::APPLICATION, _) => "another application",
+            (Self::FILES, true) => "`sphx send`",
+            (Self::FILES, false) => "`sphx recv`",
+            (Self::PERF, true) => "`sphx perf client`",
+            (Self::PERF, false) => "`sphx perf server`",
+            _ => "a program that this version does not know",
+        }
+    }
+}
+
+/// One end's parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Params {
+    /// What the other end puts into data packets to this end.
+    pub(crate) cid: ConnectionId,
+    /// What the session is for.
+    pub(crate) service: Service,
+    /// Initial receive window in bytes (§7).
+    pub(crate) receive_window: u64,
+    /// After how many milliseconds of silence this end gives the session up; `None`: not said.
+    pub(crate) idle_timeout_ms: Option<u64>,
+    /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
+    pub(crate) max_udp_payload: u16,
+}
+
+impl Params {
+    /// The message.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        fn put(out: &mut Vec<u8>, id: u64, value: u64) {
+            put_varint(out, id);
+            put_varint(out, varint_len(value.min(VARINT_MAX)) as u64);
+            put_varint(out, value);
+        }
+        let mut out = Vec::with_capacity(48);
+        put_varint(&mut out, ID_CONNECTION_ID);
+        put_varint(&mut out, 8);
+        out.extend_from_slice(&self.cid.bytes());
+        out.extend_from_slice(&[ID_SERVICE as u8, 1, self.service.0]);
+        put(&mut out, ID_RECEIVE_WINDOW, self.receive_window);
+        if let Some(ms) = self.idle_timeout_ms {
+            put(&mut out, ID_IDLE_TIMEOUT, ms);
+        }
+        put(
+            &mut out,
+            ID_MAX_UDP_PAYLOAD,
+            u64::from(self.max_udp_payload),
+        );
+        out
+    }
+
+    /// From a whole message. Parameters that this version does not know are passed over.
+    pub(crate) fn decode(message: &[u8]) -> Result<Self, WireError> {
+        if message.len() > MAX_PARAMS_LEN {
+            return Err(WireError::Invalid("length of the parameters"));
+        }
+        let mut reader = Reader::new(message);
+        let mut seen = Vec::new();
+        let mut cid = None;
+        let mut receive_window = None;
+        let mut service = Service::APPLICATION;
+        let mut idle_timeout_ms = None;
+        let mut max_udp_payload = MAX_UDP_PAYLOAD;
+        while !reader.is_empty() {
+            let id = reader.varint()?;
+            let len = usize::try_from(reader.varint()?).map_err(|_| WireError::Truncated)?;
+            let mut value = Reader::new(reader.take(len)?);
+            // At most 512 parameters fit, so the search is short.
+            if seen.contains(&id) {
+                return Err(WireError::Invalid("repeated parameter"));
+            }
+            seen.push(id);
+            match id {
+                ID_CONNECTION_ID => {
+                    let id = ConnectionId::new(value.array()?);
+                    cid = Some(id.ok_or(WireError::Invalid("connection id"))?);
+                }
+                ID_SERVICE => service = Service(value.u8()?),
+                ID_RECEIVE_WINDOW => receive_window = Some(value.varint()?),
+                ID_IDLE_TIMEOUT => idle_timeout_ms = Some(value.varint()?),
+                ID_MAX_UDP_PAYLOAD => {
+                    max_udp_payload = u16::try_from(value.varint()?)
+                        .ok()
+                        .filter(|size| (MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD).contains(size))
+                        .ok_or(WireError::Invalid("largest UDP payload"))?;
+                }
+                _ => continue,
+            }
+            if !value.is_empty() {
+                return Err(WireError::Invalid("length of a parameter"));
+            }
+        }
+        Ok(Self {
+            cid: cid.ok_or(WireError::Invalid("parameters: no connection id"))?,
+            service,
+            receive_window: receive_window
+                .ok_or(WireError::Invalid("parameters: no receive window"))?,
+            idle_timeout_ms,
+            max_udp_payload,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn params() -> Params {
+        Params {
+            cid: ConnectionId::new([1, 2, 3, 4, 5, 6, 7, 8]).expect("not zero"),
+            service: Service::PERF,
+            receive_window: 1 << 24,
+            idle_timeout_ms: Some(15_000),
+            max_udp_payload: 8952,
+        }
+    }
+
+    #[test]
+    fn vector() {
+        let bytes = [
+            1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 2, 1, 2, 3, 4, 0x81, 0, 0, 0, 4, 2, 0x7a, 0x98, 5, 2,
+            0x62, 0xf8,
+        ];
+        assert_eq!(params().encode(), bytes);
+        assert_eq!(Params::decode(&bytes), Ok(params()));
+    }
+
+    #[test]
+    fn defaults_and_unknown_parameters() {
+        let bytes = [60, 2, 0, 0, 3, 1, 7, 1, 8, 1, 2, 3, 4, 5, 6, 7, 8];
+        let expected = Params {
+            service: Service::APPLICATION,
+            receive_window: 7,
+            idle_timeout_ms: None,
+            max_udp_payload: 65_527,
+            ..params()
+        };
+        assert_eq!(Params::decode(&bytes), Ok(expected));
+    }
+
+    #[test]
+    fn malformed_messages() {
+        let cid = [1, 8, 1, 2, 3, 4, 5, 6, 7, 8];
+        let with = |rest: &[u8]| Params::decode(&[&cid[..], rest].concat());
+        assert!(with(&[3, 1, 7]).is_ok());
+        for rest in [
+            &[][..],                         // no window
+            &[3, 1, 7, 3, 1, 7],             // twice
+            &[3, 1, 7, 9, 0, 9, 0],          // twice, unknown
+            &[3, 2, 7, 7],                   // too long
+            &[3, 1, 0x40],                   // too short
+            &[3, 4, 7],                      // cut
+            &[3],                            // cut
+            &[3, 1, 7, 2, 0],                // no service
+            &[3, 1, 7, 5, 1, 7],             // payload too small
+            &[3, 1, 7, 5, 4, 0x80, 1, 0, 0], // payload too large
+        ] {
+            assert!(with(rest).is_err(), "{rest:?}");
+        }
+        assert!(Params::decode(&[3, 1, 7]).is_err());
+        assert!(Params::decode(&[1, 8, 0, 0, 0, 0, 5, 6, 7, 8, 3, 1, 7]).is_err());
+        let long = [&[3, 1, 7, 9, 0x44, 0][..], &[0; 1024]].concat();
+        assert!(with(&long).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_is_total(message in prop::collection::vec(any::<u8>(), 0..1100)) {
+            if let Ok(params) = Params::decode(&message) {
+                prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
+            }
+        }
+
+        #[test]
+        fn round_trip(
+            cid in any::<[u8; 8]>(),
+            service in any::<u8>(),
+            receive_window in 0..=VARINT_MAX,
+            idle_timeout_ms in prop::option::of(0..=VARINT_MAX),
+            max_udp_payload in MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD,
+        ) {
+            if let Some(cid) = ConnectionId::new(cid) {
+                let service = Service(service);
+                let params =
+                    Params { cid, service, receive_window, idle_timeout_ms, max_udp_payload };
+                prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
+            }
+        }
+    }
+}

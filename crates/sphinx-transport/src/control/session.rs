@@ -1,0 +1,474 @@
+//! One QUIC connection of the control plane: exchanges proof and parameters, then only waits for
+//! its end.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use bytes::Bytes;
+use quinn_proto::{
+    Connection, ConnectionError, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId,
+    TransportErrorCode, VarInt,
+};
+use sphinx_proto::wire::ConnectionId;
+use zeroize::Zeroizing;
+
+use super::params::{MAX_PARAMS_LEN, Params};
+use super::repeat::Stage;
+use super::{CODE_AUTHENTICATION, CODE_PROTOCOL, ConnId, Event, Failure, Service, Transmit};
+use crate::keys::{Direction, SECRET_LEN, SessionSecret};
+
+/// Longest message on a stream: proof and parameters.
+pub(super) const MAX_MESSAGE_LEN: usize = SECRET_LEN + MAX_PARAMS_LEN;
+const MAX_REASON_LEN: usize = 256;
+const EXPORTER_LABEL: &[u8] = b"EXPORTER-sphinx/1";
+/// Datagrams of one connection that are repeated; a handshake has about four.
+const MAX_REPEATED: u32 = 32;
+/// Datagrams with CONNECTION_CLOSE that are repeated. QUIC answers every late packet with one.
+const MAX_REPEATED_CLOSES: u32 = 2;
+/// Smaller datagrams hold acknowledgements only.
+const MIN_REPEATED_LEN: usize = 64;
+/// What an end may send to an address that has not been validated, per byte received from it
+/// (RFC 9000 §8.1).
+const AMPLIFICATION_LIMIT: u64 = 3;
+/// TLS alert no_application_protocol (RFC 7301 §3.2).
+const NO_APPLICATION_PROTOCOL: u8 = 120;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Handshaking,
+    Established,
+    /// The engine has been told, or has told us, that it is over.
+    Over,
+}
+
+pub(super) struct Session {
+    pub(super) id: ConnId,
+    pub(super) conn: Connection,
+    remote: SocketAddr,
+    local_ip: Option<IpAddr>,
+    /// When an unfinished handshake is given up; the server's only.
+    pub(super) deadline: Option<Instant>,
+    /// The entry in the endpoint's list of timers.
+    pub(super) timer: Option<Instant>,
+    /// In the endpoint's list of connections to poll.
+    pub(super) dirty: bool,
+    connects: bool,
+    local: Params,
+    ticket_secret: Zeroizing<[u8; SECRET_LEN]>,
+    /// Raised by the verifier of a client's connection.
+    wrong_server: Option<Arc<AtomicBool>>,
+    state: State,
+    secret: Option<SessionSecret>,
+    /// The stream of this end's message.
+    pub(super) outgoing: Option<StreamId>,
+    /// The peer has acknowledged our message.
+    delivered: bool,
+    incoming: Option<StreamId>,
+    message: Vec<u8>,
+    message_complete: bool,
+    /// The peer has shown that it receives what is sent to its address.
+    address_validated: bool,
+    bytes_received: u64,
+    bytes_sent: u64,
+    repeats_left: u32,
+    /// This end has found a reason to end the connection.
+    closing: bool,
+}
+
+/// The session must end, with this close code and these words for the peer.
+struct Fault {
+    why: Failure,
+    code: u64,
+    reason: String,
+}
+
+impl Fault {
+    fn protocol(message: impl Into<String>) -> Self {
+        let reason = message.into();
+        Self {
+            why: Failure::Protocol(reason.clone()),
+            code: CODE_PROTOCOL,
+            reason,
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn new(
+        id: ConnId,
+        conn: Connection,
+        remote: SocketAddr,
+        local_ip: Option<IpAddr>,
+        local: Params,
+        ticket_secret: &[u8; SECRET_LEN],
+        wrong_server: Option<Arc<AtomicBool>>,
+    ) -> Self {
+        let connects = conn.side().is_client();
+        Self {
+            id,
+            conn,
+            remote,
+            local_ip,
+            deadline: None,
+            timer: None,
+            dirty: false,
+            connects,
+            local,
+            ticket_secret: Zeroizing::new(*ticket_secret),
+            wrong_server,
+            state: State::Handshaking,
+            secret: None,
+            outgoing: None,
+            delivered: false,
+            incoming: None,
+            message: Vec::new(),
+            message_complete: false,
+            address_validated: connects,
+            bytes_received: 0,
+            bytes_sent: 0,
+            repeats_left: MAX_REPEATED,
+            closing: false,
+        }
+    }
+
+    pub(super) fn local_cid(&self) -> ConnectionId {
+        self.local.cid
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.state == State::Handshaking
+    }
+
+    /// Whether the engine need not hear of it any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    pub(super) fn transmit(&self) -> Transmit {
+        Transmit {
+            remote: self.remote,
+            local_ip: self.local_ip,
+        }
+    }
+
+    /// A datagram of this connection has arrived.
+    pub(super) fn received(&mut self, bytes: usize) {
+        self.bytes_received += bytes as u64;
+    }
+
+    /// Whether `bytes` more may be sent to the peer's address now; if so, counts them.
+    pub(super) fn may_send(&mut self, bytes: usize) -> bool {
+        let sent = self.bytes_sent + bytes as u64;
+        let allowed = self.address_validated || sent <= AMPLIFICATION_LIMIT * self.bytes_received;
+        if allowed {
+            self.bytes_sent = sent;
+        }
+        allowed
+    }
+
+    /// How far the connection is.
+    pub(super) fn stage(&self) -> Stage {
+        match self.state {
+            _ if self.closing => Stage::Closing,
+            _ if self.conn.is_closed() => Stage::Closed,
+            _ if self.conn.is_handshaking() => Stage::Handshake,
+            State::Established if self.delivered => Stage::Settled,
+            _ => Stage::Messages,
+        }
+    }
+
+    /// Whether `datagram`, now being sent, is worth repeating: until the handshake is over in both
+    /// directions, and when it says that the connection is.
+    pub(super) fn repeats(&mut self, datagram: &[u8]) -> bool {
+        let repeats = match self.stage() {
+            Stage::Handshake | Stage::Messages => datagram.len() >= MIN_REPEATED_LEN,
+            Stage::Closing => true,
+            Stage::Settled | Stage::Closed => false,
+        } && self.repeats_left > 0;
+        self.repeats_left -= u32::from(repeats);
+        repeats
+    }
+
+    /// Ends the connection without an event.
+    pub(super) fn close(&mut self, now: Instant, code: u64, reason: &str) {
+        self.state = State::Over;
+        self.begin_closing();
+        let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
+        let reason = Bytes::copy_from_slice(cut(reason).as_bytes());
+        self.conn.close(now, code, reason);
+    }
+
+    /// Ends the handshake that has taken too long.
+    pub(super) fn time_out(&mut self, events: &mut impl Extend<Event>) {
+        self.over(events, Event::failed(self.id, Failure::Timeout));
+    }
+
+    /// Reacts to what the connection has to tell.
+    pub(super) fn handle(
+        &mut self,
+        now: Instant,
+        event: QuicEvent,
+        events: &mut impl Extend<Event>,
+    ) {
+        match event {
+            QuicEvent::Connected => self.address_validated = true,
+            QuicEvent::ConnectionLost { reason } => {
+                if matches!(reason, ConnectionError::TransportError(_)) {
+                    self.begin_closing();
+                }
+                if let Some(event) = self.ending(reason) {
+                    self.over(events, event);
+                }
+            }
+            QuicEvent::Stream(StreamEvent::Finished { id }) if Some(id) == self.outgoing => {
+                self.delivered = true;
+            }
+            _ => {}
+        }
+        self.advance(now, events);
+    }
+
+    /// Goes on with the handshake as far as possible.
+    pub(super) fn advance(&mut self, now: Instant, events: &mut impl Extend<Event>) {
+        if self.conn.is_closed() {
+            return;
+        }
+        match self.try_advance() {
+            Ok(None) => {}
+            Ok(Some(established)) => events.extend([established]),
+            Err(fault) => {
+                self.over(events, Event::failed(self.id, fault.why));
+                self.close(now, fault.code, &fault.reason);
+            }
+        }
+    }
+
+    fn try_advance(&mut self) -> Result<Option<Event>, Fault> {
+        let connected = !self.conn.is_handshaking();
+        if connected && self.secret.is_none() && self.is_handshaking() {
+            self.secret = Some(self.derive_secret()?);
+        }
+        // The server speaks as soon as QUIC lets it, the client when it can prove something.
+        if self.outgoing.is_none() && (connected || !self.connects) {
+            self.send_message(connected)?;
+        }
+        if connected {
+            self.read_message()?;
+        }
+        if self.message_complete && self.is_handshaking() {
+            return self.establish().map(Some);
+        }
+        Ok(None)
+    }
+
+    fn derive_secret(&self) -> Result<SessionSecret, Fault> {
+        let mut exporter = Zeroizing::new([0; SECRET_LEN]);
+        self.conn
+            .crypto_session()
+            .export_keying_material(exporter.as_mut_slice(), EXPORTER_LABEL, b"")
+            .map_err(|_| Fault::protocol("TLS gives no key material"))?;
+        Ok(SessionSecret::new(&self.ticket_secret, &exporter))
+    }
+
+    /// Proof (the client's only) and parameters. `required`: QUIC has no reason to say "later".
+    fn send_message(&mut self, required: bool) -> Result<(), Fault> {
+        let Some(id) = self.conn.streams().open(Dir::Uni) else {
+            return if required {
+                Err(Fault::protocol("the other end accepts no stream"))
+            } else {
+                Ok(())
+            };
+        };
+        self.outgoing = Some(id);
+        let mut message = Vec::with_capacity(MAX_MESSAGE_LEN);
+        if let (true, Some(secret)) = (self.connects, &self.secret) {
+            message.extend_from_slice(secret.proof().as_slice());
+        }
+        message.extend_from_slice(&self.local.encode());
+        let mut stream = self.conn.send_stream(id);
+        let written = stream.write(&message).ok();
+        if written != Some(message.len()) || stream.finish().is_err() {
+            return Err(Fault::protocol(
+                "the other end's stream window is too small",
+            ));
+        }
+        Ok(())
+    }
+
+    fn read_message(&mut self) -> Result<(), Fault> {
+        const EXTRA: &str = "the other end opened a second stream";
+        if self.incoming.is_none() {
+            self.incoming = self.conn.streams().accept(Dir::Uni);
+        } else if self.conn.streams().accept(Dir::Uni).is_some() {
+            return Err(Fault::protocol(EXTRA));
+        }
+        let Some(id) = self.incoming.filter(|_| !self.message_complete) else {
+            return Ok(());
+        };
+        let limit = MAX_PARAMS_LEN + if self.connects { 0 } else { SECRET_LEN };
+        let mut stream = self.conn.recv_stream(id);
+        let Ok(mut chunks) = stream.read(true) else {
+            return Err(Fault::protocol("the other end's stream cannot be read"));
+        };
+        let result = loop {
+            match chunks.next(limit + 1) {
+                Ok(Some(chunk)) if self.message.len() + chunk.bytes.len() > limit => {
+                    break Err(Fault::protocol("the other end's parameters are too long"));
+                }
+                Ok(Some(chunk)) => self.message.extend_from_slice(&chunk.bytes),
+                Ok(None) => {
+                    self.message_complete = true;
+                    break Ok(());
+                }
+                Err(ReadError::Blocked) => break Ok(()),
+                Err(ReadError::Reset(_)) => {
+                    break Err(Fault::protocol("the other end reset its stream"));
+                }
+            }
+        };
+        // The connection is polled for datagrams after every call in any case.
+        let _ = chunks.finalize();
+        result
+    }
+
+    /// The peer's message is complete: checks it.
+    fn establish(&mut self) -> Result<Event, Fault> {
+        let mut message = self.message.as_slice();
+        let Some(secret) = self.secret.take() else {
+            return Err(Fault::protocol("parameters before the handshake's end"));
+        };
+        if !self.connects {
+            let proven = message.split_first_chunk().is_some_and(|(proof, rest)| {
+                message = rest;
+                secret.verify_proof(proof)
+            });
+            if !proven {
+                return Err(Fault {
+                    why: Failure::Authentication("the client's ticket has another secret".into()),
+                    code: CODE_AUTHENTICATION,
+                    reason: "the ticket's secret is not this server's".into(),
+                });
+            }
+        }
+        let peer = Params::decode(message)
+            .map_err(|error| Fault::protocol(format!("the other end's parameters: {error}")))?;
+        let (ours, theirs) = (self.local.service, peer.service);
+        if ours != theirs {
+            // Each end is told in its own terms.
+            let message = |ours: Service, theirs: Service, connects: bool| {
+                format!(
+                    "the other end is {}, not {}",
+                    theirs.role(!connects),
+                    ours.role(!connects)
+                )
+            };
+            return Err(Fault {
+                why: Failure::Protocol(message(ours, theirs, self.connects)),
+                code: CODE_PROTOCOL,
+                reason: message(theirs, ours, !self.connects),
+            });
+        }
+        self.state = State::Established;
+        self.message = Vec::new();
+        Ok(Event::Established {
+            id: self.id,
+            remote: self.remote,
+            local_ip: self.local_ip,
+            local_cid: self.local.cid,
+            peer,
+            secret,
+            direction: if self.connects {
+                Direction::ClientToServer
+            } else {
+                Direction::ServerToClient
+            },
+            rtt: self.conn.min_rtt(),
+        })
+    }
+
+    /// What the loss of the connection means for the engine.
+    fn ending(&self, error: ConnectionError) -> Option<Event> {
+        let no_alpn = TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL);
+        let why = match error {
+            ConnectionError::LocallyClosed => return None,
+            ConnectionError::ApplicationClosed(close) => {
+                let reason = printable(&close.reason);
+                match close.error_code.into_inner() {
+                    CODE_AUTHENTICATION => Failure::Authentication(reason),
+                    CODE_PROTOCOL => Failure::Protocol(reason),
+                    code => {
+                        return Some(Event::Closed {
+                            id: self.id,
+                            code,
+                            reason,
+                        });
+                    }
+                }
+            }
+            _ if self.is_wrong_server() => Failure::Authentication(format!(
+                "the server at {} is not the one that made the ticket",
+                self.remote
+            )),
+            ConnectionError::TimedOut => Failure::Timeout,
+            ConnectionError::Reset => {
+                Failure::Unreachable("the other end no longer knows this connection".into())
+            }
+            ConnectionError::CidsExhausted => {
+                Failure::Unreachable("no more connections are possible here".into())
+            }
+            ConnectionError::ConnectionClosed(close)
+                if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
+            {
+                Failure::Unreachable("the other end takes no more connections".into())
+            }
+            ConnectionError::VersionMismatch => {
+                Failure::Protocol("the other end speaks another version of QUIC".into())
+            }
+            ConnectionError::ConnectionClosed(close) if close.error_code == no_alpn => {
+                Failure::Protocol("the other end speaks QUIC but not Sphinx".into())
+            }
+            ConnectionError::TransportError(error) if error.code == no_alpn => {
+                Failure::Protocol("the other end speaks QUIC but not Sphinx".into())
+            }
+            ConnectionError::ConnectionClosed(_) | ConnectionError::TransportError(_) => {
+                Failure::Protocol(printable(error.to_string().as_bytes()))
+            }
+        };
+        Some(Event::failed(self.id, why))
+    }
+
+    fn is_wrong_server(&self) -> bool {
+        self.wrong_server
+            .as_ref()
+            .is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    fn begin_closing(&mut self) {
+        self.closing = true;
+        self.repeats_left = MAX_REPEATED_CLOSES;
+    }
+
+    /// Tells the engine once.
+    fn over(&mut self, events: &mut impl Extend<Event>, event: Event) {
+        if self.state != State::Over {
+            self.state = State::Over;
+            events.extend([event]);
+        }
+    }
+}
+
+/// Words of the peer, fit for a terminal.
+fn printable(words: &[u8]) -> String {
+    let words = &words[..words.len().min(MAX_REASON_LEN)];
+    String::from_utf8_lossy(words)
+        .chars()
+        .filter(|c| !c.is_control())
+        .collect()
+}
+
+/// At most 256 bytes, ending with a whole character.
+fn cut(reason: &str) -> &str {
+    &reason[..reason.floor_char_boundary(MAX_REASON_LEN)]
+}

@@ -1,0 +1,444 @@
+//! Two [`Control`]s joined by a link in virtual time.
+
+mod hostile;
+mod loss;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::ticket::Ticket;
+
+const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 4000);
+const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 4433);
+
+/// What the command line closes with when it is interrupted.
+const CODE_CANCELLED: u64 = 6;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn settings(service: Service) -> Settings {
+    Settings {
+        service,
+        receive_window: 1 << 20,
+        idle_timeout_ms: 15_000,
+        max_udp_payload: 65_527,
+    }
+}
+
+fn ticket_of(identity: &Identity) -> Ticket {
+    identity
+        .ticket(&["10.0.0.2:4433".to_owned()])
+        .expect("valid")
+}
+
+/// splitmix64: the tests' only randomness besides the keys.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn chance(&mut self, p: f64) -> bool {
+        ((self.next() >> 11) as f64) < p * (1u64 << 53) as f64
+    }
+}
+
+/// One end, what it was told, and what it sent.
+struct End {
+    address: SocketAddr,
+    control: Control,
+    events: Vec<(Duration, Event)>,
+    datagrams_sent: usize,
+    bytes_sent: u64,
+    bytes_received: u64,
+}
+
+impl End {
+    fn new(address: SocketAddr, control: Control) -> Self {
+        Self {
+            address,
+            control,
+            events: Vec::new(),
+            datagrams_sent: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+        }
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        self.events.iter().find_map(|(_, event)| match event {
+            Event::Failed { why, .. } => Some(why),
+            _ => None,
+        })
+    }
+
+    fn established_at(&self) -> Option<Duration> {
+        self.events
+            .iter()
+            .find(|(_, event)| matches!(event, Event::Established { .. }))
+            .map(|(at, _)| *at)
+    }
+}
+
+struct Net {
+    start: Instant,
+    now: Instant,
+    rng: Rng,
+    loss: f64,
+    one_way: Duration,
+    /// Each datagram is delivered again this much later.
+    echo: Option<Duration>,
+    in_flight: BTreeMap<(Instant, u64), (SocketAddr, SocketAddr, Vec<u8>)>,
+    sent: u64,
+    ends: [End; 2],
+}
+
+impl Net {
+    fn new(client: Control, server: Control) -> Self {
+        let now = Instant::now();
+        Self {
+            start: now,
+            now,
+            rng: Rng(1),
+            loss: 0.0,
+            one_way: ms(5),
+            echo: None,
+            in_flight: BTreeMap::new(),
+            sent: 0,
+            ends: [End::new(CLIENT, client), End::new(SERVER, server)],
+        }
+    }
+
+    /// A client of `ticket` and the server of `identity`, the same service.
+    fn pair(identity: &Identity) -> Self {
+        let server = Control::server(identity, settings(Service::PERF));
+        Self::new(Control::client(), server)
+    }
+
+    fn client(&mut self) -> &mut End {
+        &mut self.ends[0]
+    }
+
+    fn server(&mut self) -> &mut End {
+        &mut self.ends[1]
+    }
+
+    fn connect(&mut self, ticket: &Ticket, service: Service) -> ConnId {
+        self.ends[0]
+            .control
+            .connect(
+                self.now,
+                SERVER,
+                ticket.pin(),
+                ticket.secret(),
+                &settings(service),
+            )
+            .expect("a valid address")
+    }
+
+    fn drain(&mut self) {
+        let mut buf = Vec::new();
+        for end in &mut self.ends {
+            end.control.handle_timeout(self.now);
+            while let Some(transmit) = end.control.poll_transmit(self.now, &mut buf) {
+                assert!(buf.len() <= 1200, "larger than the smallest path");
+                assert!(buf[0] & 0xc0 != 0x80, "looks like the data plane");
+                end.datagrams_sent += 1;
+                end.bytes_sent += buf.len() as u64;
+                for delay in std::iter::once(ms(0)).chain(self.echo) {
+                    if !self.rng.chance(self.loss) {
+                        self.sent += 1;
+
+                        self.in_flight.insert(
+                            (self.now + self.one_way + delay, self.sent),
+                            (end.address, transmit.remote, buf.clone()),
+                        );
+                    }
+                }
+            }
+            let at = self.now - self.start;
+            while let Some(event) = end.control.poll_event() {
+                end.events.push((at, event));
+            }
+            let established = end.events.iter().any(|(_, event)| {
+                matches!(event, Event::Established { .. } | Event::Failed { .. })
+            });
+            if end.address == SERVER && !established {
+                assert!(end.bytes_sent <= 3 * end.bytes_received, "amplification");
+            }
+        }
+    }
+
+    /// One step of virtual time; false when nothing is to happen any more, or not before `until`.
+    fn step(&mut self, until: Instant) -> bool {
+        self.drain();
+        let timers = self
+            .ends
+            .iter()
+            .filter_map(|end| end.control.poll_timeout());
+        let arrivals = self.in_flight.keys().map(|(at, _)| *at);
+        let Some(next) = timers.chain(arrivals).min().filter(|at| *at <= until) else {
+            return false;
+        };
+        self.now = self.now.max(next);
+        while let Some(entry) = self.in_flight.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let (from, to, bytes) = entry.remove();
+            if let Some(end) = self.ends.iter_mut().find(|end| end.address == to) {
+                end.bytes_received += bytes.len() as u64;
+                end.control.handle_datagram(self.now, from, None, &bytes);
+            }
+        }
+        true
+    }
+
+    fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.step(until) {}
+        self.now = until;
+        self.drain();
+    }
+
+    /// Until both ends are established, or `limit` has passed since the start.
+    fn run_until_established(&mut self, limit: Duration) -> bool {
+        let until = self.start + limit;
+        loop {
+            if self.ends.iter().all(|end| end.established_at().is_some()) {
+                return true;
+            }
+            if !self.step(until) {
+                return false;
+            }
+        }
+    }
+}
+
+#[test]
+fn both_ends_get_the_same_keys_and_each_other_parameters() {
+    let identity = Identity::generate();
+    let mut net = Net::pair(&identity);
+    let connected = net.connect(&ticket_of(&identity), Service::PERF);
+    net.run(ms(1000));
+
+    let [client, server] = &mut net.ends;
+    let [(_, Event::Established { .. })] = &client.events[..] else {
+        panic!("{:?}", client.events);
+    };
+    let [(_, Event::Pending { .. }), (_, Event::Established { .. })] = &server.events[..] else {
+        panic!("{:?}", server.events);
+    };
+    let Some((
+        at_client,
+        Event::Established {
+            id,
+            remote,
+            local_ip: None,
+            local_cid: client_cid,
+            peer: server_params,
+            secret: client_secret,
+            direction: Direction::ClientToServer,
+            rtt,
+        },
+    )) = client.events.pop()
+    else {
+        panic!("checked above");
+    };
+    // One round trip, then half of another.
+    assert_eq!(id, connected);
+    assert_eq!((remote, at_client, rtt), (SERVER, ms(10), ms(10)));
+    let Some((
+        at_server,
+        Event::Established {
+            id: accepted,
+            remote,
+            local_cid: server_cid,
+            peer: client_params,
+            secret: server_secret,
+            direction: Direction::ServerToClient,
+            rtt,
+            ..
+        },
+    )) = server.events.pop()
+    else {
+        panic!("checked above");
+    };
+    assert_eq!((remote, at_server, rtt), (CLIENT, ms(15), ms(10)));
+    let Some((_, Event::Pending { id, local_cid })) = server.events.pop() else {
+        panic!("checked above");
+    };
+    assert_eq!((id, local_cid), (accepted, server_cid));
+    assert_eq!(server_params.cid, server_cid);
+    assert_eq!(client_params.cid, client_cid);
+    assert_eq!(client_params.receive_window, 1 << 20);
+    assert_eq!(client_params.idle_timeout_ms, Some(15_000));
+    assert_eq!(client_secret.proof(), server_secret.proof());
+}
+
+#[test]
+fn a_handshake_is_short() {
+    let identity = Identity::generate();
+    let mut net = Net::pair(&identity);
+    net.connect(&ticket_of(&identity), Service::PERF);
+    net.run(ms(3000));
+    // Each flight is one datagram and two copies.
+    let sent = (net.client().datagrams_sent, net.server().datagrams_sent);
+    assert!(sent.0 <= 9 && sent.1 <= 9, "{sent:?}");
+    // Nothing is left to do: no timers, no keep-alives.
+    assert_eq!(net.client().control.poll_timeout(), None);
+    assert_eq!(net.server().control.poll_timeout(), None);
+    assert_eq!(net.server().control.stats().withheld_datagrams, 0);
+}
+
+#[test]
+fn a_wrong_pin_is_an_authentication_failure() {
+    let (identity, other) = (Identity::generate(), Identity::generate());
+    let mut net = Net::pair(&identity);
+    let connected = net.connect(&ticket_of(&other), Service::PERF);
+    net.run(ms(2000));
+    assert!(matches!(net.client().events[..], [(_, Event::Failed { id, .. })] if id == connected));
+    let Some(Failure::Authentication(message)) = net.client().failure() else {
+        panic!("{:?}", net.client().events);
+    };
+    assert!(message.contains("10.0.0.2:4433"), "{message}");
+    assert_eq!(net.client().established_at(), None);
+    assert_eq!(net.server().established_at(), None);
+    assert!(matches!(net.server().failure(), Some(Failure::Protocol(_))));
+    assert_eq!(net.server().control.stats().failed_handshakes, 1);
+    assert!(net.client().control.sessions.is_empty());
+    assert!(net.server().control.sessions.is_empty());
+}
+
+#[test]
+fn a_wrong_secret_is_an_authentication_failure_at_both_ends() {
+    let identity = Identity::generate();
+    for seed in 0..20 {
+        let mut net = Net::pair(&identity);
+        net.rng = Rng(seed);
+        net.loss = if seed == 0 { 0.0 } else { 0.3 };
+        let pin = identity.pin();
+        let settings = settings(Service::PERF);
+        net.ends[0]
+            .control
+            .connect(net.now, SERVER, &pin, &[1; 32], &settings)
+            .expect("a valid address");
+        net.run(ms(3000));
+        for end in &net.ends {
+            assert!(
+                matches!(end.failure(), Some(Failure::Authentication(_))),
+                "seed {seed}: {:?}",
+                end.events
+            );
+            assert!(end.control.sessions.is_empty());
+        }
+        assert_eq!(net.server().established_at(), None);
+    }
+}
+
+#[test]
+fn services_must_agree() {
+    let identity = Identity::generate();
+    let mut net = Net::pair(&identity);
+    net.connect(&ticket_of(&identity), Service::FILES);
+    net.run(ms(2000));
+    assert_eq!(
+        net.client().failure(),
+        Some(&Failure::Protocol(
+            "the other end is `sphx perf server`, not `sphx recv`".into()
+        ))
+    );
+    assert_eq!(net.server().established_at(), None);
+    assert!(net.server().failure().is_some());
+}
+
+#[test]
+fn other_protocols_over_quic_are_named() {
+    let identity = Identity::generate();
+    let mut net = Net::pair(&identity);
+    let config = tls::server_config_with_alpn(&identity, b"h3");
+    net.server()
+        .control
+        .endpoint
+        .set_server_config(Some(Arc::new(config)));
+    net.connect(&ticket_of(&identity), Service::PERF);
+    net.run(ms(2000));
+    assert_eq!(
+        net.client().failure(),
+        Some(&Failure::Protocol(
+            "the other end speaks QUIC but not Sphinx".into()
+        ))
+    );
+    assert!(net.server().control.sessions.is_empty());
+}
+
+#[test]
+fn closing_reaches_the_other_end_under_loss() {
+    let identity = Identity::generate();
+    let mut reached = 0;
+    for seed in 0..100 {
+        let mut net = Net::pair(&identity);
+        net.rng = Rng(seed);
+        let id = net.connect(&ticket_of(&identity), Service::PERF);
+        net.run(ms(1000));
+        let Some((_, Event::Established { id: accepted, .. })) = net.server().events.pop() else {
+            panic!("{:?}", net.server().events);
+        };
+        net.loss = 0.3;
+        let now = net.now;
+        net.client().control.close(
+            now,
+            id,
+            CODE_CANCELLED,
+            "stopped\u{7} by \u{1b}[31mthe user",
+        );
+        net.run(ms(2000));
+        assert!(net.client().control.sessions.is_empty());
+        assert_eq!(net.client().events.len(), 1, "no event for one's own close");
+        reached += usize::from(net.server().events.iter().any(|(_, event)| {
+            matches!(event, Event::Closed { id, code: CODE_CANCELLED, reason }
+                if *id == accepted && reason == "stopped by [31mthe user")
+        }));
+    }
+    // Three sendings within 15 ms: at least 97.3 % expected.
+    assert!(reached >= 93, "{reached} of 100");
+}
+
+#[test]
+fn a_cancelled_attempt_leaves_nothing() {
+    let identity = Identity::generate();
+    let mut net = Net::pair(&identity);
+    net.loss = 1.0;
+    let id = net.connect(&ticket_of(&identity), Service::PERF);
+    net.run(ms(3000));
+    let now = net.now;
+    net.client()
+        .control
+        .close(now, id, CODE_CANCELLED, "too slow");
+    net.run(ms(60_000));
+    assert!(net.client().events.is_empty());
+    assert!(net.client().control.sessions.is_empty());
+    // An id that is no longer known is ignored.
+    net.client().control.close(now, id, 0, "");
+}
+
+#[test]
+fn impossible_addresses_are_refused() {
+    for address in ["0.0.0.0:1", "10.0.0.1:0"] {
+        let result = Control::client().connect(
+            Instant::now(),
+            address.parse().expect("valid"),
+            &[0; 32],
+            &[0; 32],
+            &settings(Service::PERF),
+        );
+        assert!(matches!(result, Err(Failure::Unreachable(_))), "{address}");
+    }
+}

@@ -1,0 +1,233 @@
+//! Peers and links that mean no good.
+
+use quinn_proto::{Dir, Side, StreamId};
+
+use super::*;
+
+fn server() -> Control {
+    Control::server(&Identity::generate(), settings(Service::PERF))
+}
+
+fn flush(control: &mut Control, now: Instant) -> Vec<Vec<u8>> {
+    let mut buf = Vec::new();
+    let mut out = Vec::new();
+    while control.poll_transmit(now, &mut buf).is_some() {
+        out.push(buf.clone());
+    }
+    out
+}
+
+fn begin(client: &mut Control, now: Instant) {
+    client
+        .connect(now, SERVER, &[0; 32], &[0; 32], &settings(Service::PERF))
+        .expect("a valid address");
+}
+
+/// First flights of clients that never go on.
+fn first_flights(now: Instant, count: usize) -> Vec<Vec<u8>> {
+    let mut client = Control::client();
+    (0..count).for_each(|_| begin(&mut client, now));
+    let flights = flush(&mut client, now);
+    assert_eq!(flights.len(), count, "one datagram each");
+    flights
+}
+
+#[test]
+fn noise_is_counted_and_dropped() {
+    let mut rng = Rng(3);
+    let now = Instant::now();
+    let mut control = server();
+    for round in 0..2000 {
+        let len = (rng.next() % 1300) as usize;
+        let mut noise: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
+        // Some look like long headers of version 1.
+        if round % 2 == 0 && len > 6 {
+            noise[..6].copy_from_slice(&[0xc0 | (round / 2 % 64) as u8, 0, 0, 0, 1, 8]);
+        }
+        control.handle_datagram(now, CLIENT, None, &noise);
+        for answer in flush(&mut control, now) {
+            assert!(answer.len() <= 3 * len, "{} for {len}", answer.len());
+        }
+    }
+    assert!(control.sessions.is_empty());
+    assert!(control.poll_event().is_none());
+    assert!(control.stats().ignored_datagrams >= 1000);
+}
+
+#[test]
+fn damaged_copies_do_no_harm() {
+    let identity = Identity::generate();
+    let ticket = ticket_of(&identity);
+    for seed in 0..40 {
+        let mut net = Net::pair(&identity);
+        net.rng = Rng(seed);
+        net.connect(&ticket, Service::PERF);
+        // Ahead of each datagram comes a damaged copy of it.
+        let until = net.start + ms(3000);
+        let mut damaged = 0;
+        while net.step(until) {
+            net.drain();
+            let fresh: Vec<_> = net
+                .in_flight
+                .iter()
+                .filter(|((_, number), _)| *number > damaged)
+                .map(|(_, datagram)| datagram.clone())
+                .collect();
+            damaged = net.sent;
+            for (from, to, mut bytes) in fresh {
+                let at = (net.rng.next() % bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << (net.rng.next() % 8);
+                if let Some(end) = net.ends.iter_mut().find(|end| end.address == to) {
+                    end.bytes_received += bytes.len() as u64;
+                    end.control.handle_datagram(net.now, from, None, &bytes);
+                }
+            }
+        }
+        assert!(
+            net.ends.iter().all(|end| end.established_at().is_some()),
+            "seed {seed}: {:?} {:?}",
+            net.ends[0].events,
+            net.ends[1].events
+        );
+    }
+}
+
+#[test]
+fn repeated_datagrams_make_no_second_session() {
+    let identity = Identity::generate();
+    let mut net = Net::pair(&identity);
+    net.echo = Some(ms(40));
+    net.connect(&ticket_of(&identity), Service::PERF);
+    net.run(ms(3000));
+    assert_eq!(net.client().events.len(), 1);
+    assert_eq!(net.server().events.len(), 2);
+    assert_eq!(net.server().control.sessions.len(), 1);
+}
+
+#[test]
+fn silent_clients_are_forgotten() {
+    let now = Instant::now();
+    let mut control = server();
+    for flight in first_flights(now, 10) {
+        control.handle_datagram(now, CLIENT, None, &flight);
+    }
+    assert_eq!(control.sessions.len(), 10);
+    let end = now + HANDSHAKE_TIMEOUT;
+    while let Some(due) = control.poll_timeout().filter(|due| *due <= end) {
+        control.handle_timeout(due);
+        flush(&mut control, due);
+    }
+    assert!(control.sessions.is_empty());
+    assert!(control.timers.is_empty() && control.handshakes.is_empty());
+    assert_eq!(control.poll_timeout(), None);
+    let timed_out =
+        |event: &Event| matches!(event, Event::Failed { why, .. } if *why == Failure::Timeout);
+    let events = std::iter::from_fn(|| control.poll_event());
+    assert_eq!(events.filter(timed_out).count(), 10);
+    assert_eq!(control.stats().failed_handshakes, 10);
+}
+
+#[test]
+fn a_flood_of_clients_must_show_its_addresses() {
+    let now = Instant::now();
+    let identity = Identity::generate();
+    let mut control = Control::server(&identity, settings(Service::PERF));
+    for flight in first_flights(now, RETRY_FROM_HANDSHAKES + 50) {
+        control.handle_datagram(now, CLIENT, None, &flight);
+    }
+    flush(&mut control, now);
+    assert_eq!(control.sessions.len(), RETRY_FROM_HANDSHAKES);
+
+    // An honest client gets through with one more round trip.
+    while control.poll_event().is_some() {}
+    let mut net = Net::new(Control::client(), control);
+    net.server().bytes_received = 1 << 30;
+    net.connect(&ticket_of(&identity), Service::PERF);
+    assert!(net.run_until_established(ms(1000)));
+    assert_eq!(net.client().established_at(), Some(ms(20)));
+}
+
+#[test]
+fn the_oldest_unfinished_handshake_makes_room() {
+    let now = Instant::now();
+    let mut control = server();
+    let mut clients = Control::client();
+    let total = MAX_HANDSHAKES + 20;
+    (0..total).for_each(|_| begin(&mut clients, now));
+    // Twice, because most are asked to show their address first.
+    for _ in 0..2 {
+        for flight in flush(&mut clients, now) {
+            control.handle_datagram(now, CLIENT, None, &flight);
+            let mut buf = Vec::new();
+            while control.poll_transmit(now, &mut buf).is_some() {
+                // Only Retry packets (RFC 9000 §17.2.5) reach the clients.
+                if buf[0] >> 4 == 0xf {
+                    clients.handle_datagram(now, SERVER, None, &buf);
+                }
+            }
+        }
+    }
+    assert_eq!(control.sessions.len(), MAX_HANDSHAKES);
+    assert_eq!(control.handshakes.len(), MAX_HANDSHAKES);
+    assert_eq!(control.stats().failed_handshakes, 20);
+}
+
+/// What the server says of a client that sends `messages(proof)`, each on a stream of its own.
+fn failure_after(messages: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> Option<Failure> {
+    let identity = Identity::generate();
+    let mut net = Net::pair(&identity);
+    let id = net.connect(&ticket_of(&identity), Service::PERF);
+    let client = net.client().control.session(id).expect("alive");
+    // As if it had said its own already.
+    client.outgoing = Some(StreamId::new(Side::Client, Dir::Uni, 9));
+    net.run(ms(500));
+    let Some((_, Event::Established { secret, .. })) = net.client().events.pop() else {
+        panic!("the server speaks first");
+    };
+    assert_eq!(net.server().failure(), None);
+    for message in messages(secret.proof().as_slice()) {
+        let session = net.client().control.session(id).expect("alive");
+        let stream = session.conn.streams().open(Dir::Uni).expect("allowed");
+        let mut stream = session.conn.send_stream(stream);
+        assert_eq!(stream.write(&message), Ok(message.len()));
+        stream.finish().expect("open");
+        let now = net.now;
+        net.client().control.drive(id.handle, now);
+        net.run(ms(500));
+    }
+    net.server().failure().cloned()
+}
+
+#[test]
+fn malformed_messages_end_the_session() {
+    let params = local_params(&settings(Service::PERF)).encode();
+    let with = |proof: &[u8], params: &[u8]| [proof, params].concat();
+
+    assert_eq!(failure_after(|proof| vec![with(proof, &params)]), None);
+    for wrong in [0, 31] {
+        let failure = failure_after(|proof| {
+            let mut message = with(proof, &params);
+            message[wrong] ^= 1;
+            vec![message]
+        });
+        assert!(matches!(failure, Some(Failure::Authentication(_))));
+    }
+    let failure = failure_after(|proof| vec![proof[..31].to_vec()]);
+    assert!(matches!(failure, Some(Failure::Authentication(_))));
+    let long = [&params[..], &[60, 0x44, 0], &[0; 1024]].concat();
+    for bad in [&[][..], &params[..params.len() - 1], &long[..1025]] {
+        let failure = failure_after(|proof| vec![with(proof, bad)]);
+        assert!(
+            matches!(failure, Some(Failure::Protocol(_))),
+            "{} bytes: {failure:?}",
+            bad.len()
+        );
+    }
+    let failure = failure_after(|proof| vec![with(proof, &params), vec![1]]);
+    assert_eq!(
+        failure,
+        Some(Failure::Protocol(
+            "the other end opened a second stream".into()
+        ))
+    );
+}

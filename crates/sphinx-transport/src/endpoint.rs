@@ -1,0 +1,258 @@
+//! Listening and connecting.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sphinx_net::udp::{UdpConfig, UdpIo};
+use sphinx_net::{Family, PacketIo, Waker, resolve};
+
+use crate::control::Control;
+use crate::engine::{Engine, Purpose, settings};
+use crate::error::{Error, ErrorKind};
+use crate::options::{Options, Service};
+use crate::shared::Session;
+use crate::ticket::{Identity, Ticket};
+
+/// Addresses of one ticket that are tried.
+const ATTEMPTS_MAX: usize = 8;
+/// How long after one address the next is tried too (RFC 8305).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// What engine and application share about an endpoint.
+pub(crate) struct Lobby {
+    state: Mutex<LobbyState>,
+    changed: Condvar,
+    /// The application is gone: end all sessions.
+    pub(crate) stop: AtomicBool,
+}
+
+#[derive(Default)]
+struct LobbyState {
+    /// Sessions that nobody has accepted yet.
+    arrived: VecDeque<Session>,
+    /// The engine cannot go on.
+    failed: Option<Error>,
+}
+
+impl Lobby {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LobbyState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn arrive(&self, session: Session) {
+        self.lock().arrived.push_back(session);
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn fail(&self, error: Error) {
+        self.lock().failed.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    /// The next session; `None` when `timeout` passes.
+    fn next(&self, timeout: Option<Duration>) -> Result<Option<Session>, Error> {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let mut state = self.lock();
+        loop {
+            if let Some(session) = state.arrived.pop_front() {
+                return Ok(Some(session));
+            }
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            state = match deadline {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                    let waited = self.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+/// A listening endpoint with a fresh identity. Dropping it closes its sessions.
+pub struct Server {
+    lobby: Arc<Lobby>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    local_addr: SocketAddr,
+    identity: Identity,
+}
+
+impl Server {
+    /// Listens on `listen`; `[::]` takes IPv4 too. Sessions for another service are refused.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LocalIo`] when the address cannot be used.
+    pub fn bind(listen: SocketAddr, service: Service, options: &Options) -> Result<Self, Error> {
+        let io = open(listen)?;
+        let identity = Identity::generate();
+        let control = Control::server(&identity, settings(service, options));
+        let (local_addr, waker) = (io.local_addr(), io.waker());
+        let lobby = Lobby::new();
+        let engine = Engine::new(io, control, Purpose::Listen, options.clone(), Arc::clone(&lobby));
+        let thread = spawn(engine)?;
+        Ok(Self { lobby, waker, thread: Some(thread), local_addr, identity })
+    }
+
+    /// Where the server listens; the port is never 0.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// What a client needs to connect. `advertise` are hosts or `host:port`; the local port is added
+    /// where it is missing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for names that are none, or too many.
+    pub fn ticket(&self, advertise: &[String]) -> Result<Ticket, Error> {
+        let port = self.local_addr.port();
+        let addresses: Vec<String> = advertise.iter().map(|host| with_port(host, port)).collect();
+        self.identity
+            .ticket(&addresses)
+            .map_err(|error| Error::new(ErrorKind::Usage, format!("cannot advertise this: {error}")))
+    }
+
+    /// Waits for the next authenticated session; `None` when `timeout` passes.
+    ///
+    /// # Errors
+    /// When the socket has failed.
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<Option<Session>, Error> {
+        self.lobby.next(timeout)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.lobby.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the engine has been printed by its thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Connects to the first address of the ticket that answers and waits until the session is
+/// authenticated.
+///
+/// # Errors
+/// [`ErrorKind::Unreachable`] when nobody answers within the connect timeout,
+/// [`ErrorKind::Authentication`] for a ticket that is not the server's, [`ErrorKind::Protocol`] when the
+/// peer serves another purpose, [`ErrorKind::Usage`] for names that do not resolve.
+pub fn connect(ticket: &Ticket, service: Service, options: &Options) -> Result<Session, Error> {
+    let remotes = resolve_all(ticket, options.family)?;
+    let wants_v6 = remotes.iter().any(SocketAddr::is_ipv6);
+    let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let (io, remotes) = match wants_v6.then(|| open((Ipv6Addr::UNSPECIFIED, 0).into())) {
+        Some(Ok(io)) => (io, remotes),
+        // No IPv6 on this host.
+        Some(Err(_)) => (open(v4)?, remotes.into_iter().filter(SocketAddr::is_ipv4).collect()),
+        None => (open(v4)?, remotes),
+    };
+    let lobby = Lobby::new();
+    let purpose = Purpose::Connect { service, ticket: ticket.clone(), remotes };
+    let engine = Engine::new(io, Control::client(), purpose, options.clone(), Arc::clone(&lobby));
+    // The thread ends by itself when its session is over.
+    spawn(engine)?;
+    match lobby.next(None)? {
+        Some(session) => Ok(session),
+        None => Err(Error::new(ErrorKind::Other, "the engine has stopped")),
+    }
+}
+
+/// When the n-th address is tried, counted from the first.
+pub(crate) fn attempt_delay(n: usize) -> Duration {
+    ATTEMPT_DELAY * n as u32
+}
+
+fn resolve_all(ticket: &Ticket, family: Family) -> Result<Vec<SocketAddr>, Error> {
+    let mut remotes = Vec::new();
+    let mut failure = None;
+    for address in ticket.addresses() {
+        match resolve(address, None, family) {
+            Ok(found) => {
+                for remote in found {
+                    if !remotes.contains(&remote) {
+                        remotes.push(remote);
+                    }
+                }
+            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    remotes.truncate(ATTEMPTS_MAX);
+    match (remotes.is_empty(), failure) {
+        (false, _) => Ok(remotes),
+        (true, Some(error)) => Err(Error::new(ErrorKind::Unreachable, error.to_string())
+            .with_hint("check the name in the ticket and this machine's name service")),
+        (true, None) => Err(Error::new(ErrorKind::Usage, "the ticket has no address")),
+    }
+}
+
+fn open(bind: SocketAddr) -> Result<UdpIo, Error> {
+    UdpIo::open(&UdpConfig::new(bind)).map_err(|error| {
+        let hint = match error.kind() {
+            io::ErrorKind::AddrInUse => "another program uses the port; choose another with --listen",
+            io::ErrorKind::AddrNotAvailable => "the address is not one of this machine's",
+            io::ErrorKind::PermissionDenied => "ports below 1024 need privileges",
+            _ => "",
+        };
+        Error::new(ErrorKind::LocalIo, error.to_string()).with_hint(hint)
+    })
+}
+
+fn spawn(mut engine: Engine<UdpIo>) -> Result<JoinHandle<()>, Error> {
+    std::thread::Builder::new()
+        .name("sphinx-engine".to_owned())
+        .spawn(move || engine.run())
+        .map_err(|error| Error::new(ErrorKind::Other, format!("cannot start a thread: {error}")))
+}
+
+fn with_port(host: &str, port: u16) -> String {
+    if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return SocketAddr::new(ip, port).to_string();
+    }
+    match host.rsplit_once(':') {
+        Some((_, given)) if given.parse::<u16>().is_ok() => host.to_owned(),
+        _ => format!("{host}:{port}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_port;
+
+    #[test]
+    fn ports_are_added_where_missing() {
+        for (given, expected) in [
+            ("example.org", "example.org:7"),
+            ("example.org:9", "example.org:9"),
+            ("10.0.0.1", "10.0.0.1:7"),
+            ("10.0.0.1:9", "10.0.0.1:9"),
+            ("::1", "[::1]:7"),
+            ("[::1]", "[::1]:7"),
+            ("[::1]:9", "[::1]:9"),
+        ] {
+            assert_eq!(with_port(given, 7), expected);
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The key schedule, sealing and opening of data packets, header protection and key epochs
+//! (`docs/protocol.md` §3 and §4).
+//!
+//! [`SessionSecret`] comes out of the handshake; a [`Sealer`] and an [`Opener`] per direction and
+//! path come out of it. Neither allocates per packet. A receiver drives its side in this order:
+//! [`Opener::unprotect`], [`ReplayWindow::expected`] to expand the packet number,
+//! [`ReplayWindow::check`], [`Opener::open`], [`ReplayWindow::commit`].
+
+mod replay;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::ops::Range;
+
+use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::cipher::{self, EncryptingKey, EncryptionContext, UnboundCipherKey};
+use aws_lc_rs::{constant_time, hkdf, hmac};
+use sphinx_proto::wire::{HEADER_LEN, Header, OVERHEAD, TAG_LEN};
+use zeroize::Zeroizing;
+
+pub(crate) use replay::{Arrival, ReplayWindow};
+
+/// Most packets sealed with one key (§3; the confidentiality limit of RFC 9001 §6.6).
+pub(crate) const EPOCH_PACKETS: u64 = 1 << 23;
+/// The previous epoch's key is kept for this many probe timeouts (§3).
+const PREVIOUS_KEY_PTOS: u64 = 3;
+/// Length in bytes of the exporter output, of the ticket's secret and of the proof.
+pub(crate) const SECRET_LEN: usize = 32;
+/// Bytes of sealed body and tag that make the header-protection mask.
+const SAMPLE_LEN: usize = 16;
+
+type Secret = Zeroizing<[u8; SECRET_LEN]>;
+
+/// Who sends the packets that a key seals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// The end that connected sends.
+    ClientToServer,
+    /// The end that listened sends.
+    ServerToClient,
+}
+
+impl Direction {
+    fn label(self) -> &'static [u8] {
+        match self {
+            Direction::ClientToServer => b"c2s",
+            Direction::ServerToClient => b"s2c",
+        }
+    }
+
+    /// The other direction.
+    pub(crate) fn reverse(self) -> Self {
+        match self {
+            Direction::ClientToServer => Direction::ServerToClient,
+            Direction::ServerToClient => Direction::ClientToServer,
+        }
+    }
+}
+
+/// `prk` of §3: what the TLS handshake and the ticket's secret together give.
+pub(crate) struct SessionSecret(Secret);
+
+impl SessionSecret {
+    /// From the ticket's secret and the output of the TLS exporter.
+    pub(crate) fn new(ticket_secret: &[u8; SECRET_LEN], exporter: &[u8; SECRET_LEN]) -> Self {
+        // HKDF-Extract is HMAC (RFC 5869 §2.2).
+        let tag = hmac::sign(
+            &hmac::Key::new(hmac::HMAC_SHA256, ticket_secret),
+            exporter.as_slice(),
+        );
+        let mut prk = Secret::default();
+        prk.copy_from_slice(tag.as_ref());
+        Self(prk)
+    }
+
+    /// What the client sends to show that it holds the ticket's secret.
+    pub(crate) fn proof(&self) -> Secret {
+        expand(&self.0, &[b"sphinx/1 proof"])
+    }
+
+    /// Whether `proof` is the one of this session; takes the same time wherever it differs.
+    pub(crate) fn verify_proof(&self, proof: &[u8; SECRET_LEN]) -> bool {
+        constant_time::verify_slices_are_equal(self.proof().as_slice(), proof).is_ok()
+    }
+
+    /// Seals what this end sends in `direction` on `path`.
+    pub(crate) fn sealer(&self, direction: Direction, path: u8) -> Sealer {
+        let secret = self.epoch_zero(direction, path);
+        Sealer {
+            path,
+            hp: HeaderKey::new(&secret),
+            key: EpochKey::new(&secret),
+            secret,
+            epoch: 0,
+            epoch_packets: EPOCH_PACKETS,
+            first: 0,
+            next: 0,
+            confirmed: false,
+        }
+    }
+
+    /// Opens what this end receives from `direction` on `path`.
+    pub(crate) fn opener(&self, direction: Direction, path: u8) -> Opener {
+        let secret = self.epoch_zero(direction, path);
+        let next_secret = update(&secret);
+        Opener {
+            path,
+            hp: HeaderKey::new(&secret),
+            previous: None,
+            current: EpochKey::new(&secret),
+            next: EpochKey::new(&next_secret),
+            next_secret,
+            epoch: 0,
+            opened: None,
+        }
+    }
+
+    fn epoch_zero(&self, direction: Direction, path: u8) -> Secret {
+        expand(&self.0, &[b"sphinx/1 ", direction.label(), &[path]])
+    }
+}
+
+impl fmt::Debug for SessionSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionSecret(..)")
+    }
+}
+
+/// Why a packet was not sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SealError {
+    /// The packet number is not above every number sealed before, so a nonce would repeat.
+    #[error("packet number used before")]
+    NumberUsed,
+    /// The epoch is used up and the peer has not acknowledged any packet of it.
+    #[error("key used up before the peer acknowledged any packet sealed with it")]
+    EpochExhausted,
+    /// The buffer does not have the size that the plaintext needs.
+    #[error("datagram buffer has the wrong size")]
+    BufferSize,
+}
+
+/// The packet is not from the peer, or damaged, or of a forgotten epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("packet does not open")]
+pub(crate) struct OpenError;
+
+/// Seals the packets of one direction and path, and moves through the epochs.
+pub(crate) struct Sealer {
+    path: u8,
+    hp: HeaderKey,
+    key: EpochKey,
+    secret: Secret,
+    epoch: u64,
+    epoch_packets: u64,
+    /// First packet number of the epoch.
+    first: u64,
+    /// One above the largest packet number sealed.
+    next: u64,
+    /// A packet of the epoch has been acknowledged.
+    confirmed: bool,
+}
+
+impl Sealer {
+    /// Same, but an epoch lasts `packets` packets: lets tests see many epochs.
+    #[cfg(test)]
+    pub(crate) fn with_epoch_packets(mut self, packets: u64) -> Self {
+        self.epoch_packets = packets;
+        self
+    }
+
+    /// Key phase of the packets being sealed: the epoch's lowest bit.
+    pub(crate) fn phase(&self) -> bool {
+        self.epoch & 1 == 1
+    }
+
+    /// Epochs begun, counted from 0.
+    #[cfg(test)]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The peer has acknowledged `packet_number`; lets the next epoch begin in its time.
+    pub(crate) fn acked(&mut self, packet_number: u64) {
+        if (self.first..self.next).contains(&packet_number) {
+            self.confirmed = true;
+        }
+    }
+
+    /// Seals `datagram` in place: 24 bytes for the header, the plaintext body, 16 bytes for the tag.
+    ///
+    /// `phase` and `packet_number` of `header` are not looked at. Packet numbers must rise from call
+    /// to call; gaps are allowed. On an error neither the datagram nor the sealer has changed.
+    pub(crate) fn seal(
+        &mut self,
+        header: &Header,
+        packet_number: u64,
+        datagram: &mut [u8],
+    ) -> Result<(), SealError> {
+        let Some(body_len) = datagram.len().checked_sub(OVERHEAD) else {
+            return Err(SealError::BufferSize);
+        };
+        self.admit(packet_number)?;
+        let header = Header {
+            phase: self.phase(),
+            packet_number: packet_number as u32,
+            ..*header
+        };
+        let head = header.encode();
+        datagram[..HEADER_LEN].copy_from_slice(&head);
+        let (body, tag) = datagram[HEADER_LEN..].split_at_mut(body_len);
+        let sealed = self
+            .key
+            .aead
+            .seal_in_place_separate_tag(
+                self.key.nonce(self.path, packet_number),
+                Aad::from(head),
+                body,
+            )
+            .expect("a datagram is far below the size limit of AES-GCM");
+        tag.copy_from_slice(sealed.as_ref());
+        self.hp.apply(datagram);
+        Ok(())
+    }
+
+    /// Seals a copy of `body` into `datagram`, which has exactly 40 bytes more. Else as [`seal`].
+    ///
+    /// [`seal`]: Self::seal
+    pub(crate) fn seal_from(
+        &mut self,
+        header: &Header,
+        packet_number: u64,
+        body: &[u8],
+        datagram: &mut [u8],
+    ) -> Result<(), SealError> {
+        if datagram.len() != body.len() + OVERHEAD {
+            return Err(SealError::BufferSize);
+        }
+        datagram[HEADER_LEN..][..body.len()].copy_from_slice(body);
+        self.seal(header, packet_number, datagram)
+    }
+
+    /// Takes the packet number, after beginning the next epoch when it is time.
+    fn admit(&mut self, packet_number: u64) -> Result<(), SealError> {
+        if packet_number < self.next || packet_number == u64::MAX {
+            return Err(SealError::NumberUsed);
+        }
+        if packet_number - self.first >= self.epoch_packets {
+            if !self.confirmed {
+                return Err(SealError::EpochExhausted);
+            }
+            self.secret = update(&self.secret);
+            self.key = EpochKey::new(&self.secret);
+            self.epoch += 1;
+            self.first = packet_number;
+            self.confirmed = false;
+        }
+        self.next = packet_number + 1;
+        Ok(())
+    }
+}
+
+/// Opens the packets of one direction and path, and follows the epochs.
+pub(crate) struct Opener {
+    path: u8,
+    hp: HeaderKey,
+    /// The epoch before, and when to forget it (ns).
+    previous: Option<(EpochKey, u64)>,
+    current: EpochKey,
+    /// Derived ahead, so that a forged phase costs no more than any other forgery
+    /// (RFC 9001 §6.3).
+    next: EpochKey,
+    next_secret: Secret,
+    epoch: u64,
+    /// Smallest and largest packet number opened with the current key.
+    opened: Option<(u64, u64)>,
+}
+
+impl Opener {
+    /// The epoch of the newest packets opened, counted from 0.
+    #[cfg(test)]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Removes the header protection in place. `None` when the datagram is too short or the header
+    /// is not one of version 1; the packet is then to be dropped, and its bytes are garbage.
+    pub(crate) fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {
+        if datagram.len() < OVERHEAD {
+            return None;
+        }
+        self.hp.apply(datagram);
+        Header::decode(datagram.first_chunk()?)
+    }
+
+    /// Opens, in place, a datagram whose header protection has been removed, and returns where the
+    /// plaintext body lies in it.
+    ///
+    /// `header` is what [`unprotect`] returned, `packet_number` its expansion to 64 bits, `now_ns`
+    /// a clock that never steps back and `pto_ns` the present probe timeout; they decide how long
+    /// the previous epoch's key is kept. After an error the opener is as before and the datagram's
+    /// bytes are garbage.
+    ///
+    /// [`unprotect`]: Self::unprotect
+    pub(crate) fn open(
+        &mut self,
+        header: &Header,
+        packet_number: u64,
+        datagram: &mut [u8],
+        now_ns: u64,
+        pto_ns: u64,
+    ) -> Result<Range<usize>, OpenError> {
+        if self
+            .previous
+            .as_ref()
+            .is_some_and(|(_, until)| *until < now_ns)
+        {
+            self.previous = None;
+        }
+        let current_phase = self.epoch & 1 == 1;
+        let (key, is_next) = match self.opened {
+            _ if header.phase == current_phase => (&self.current, false),
+            Some((_, largest)) if packet_number > largest => (&self.next, true),
+            Some((smallest, _)) if packet_number < smallest => {
+                (&self.previous.as_ref().ok_or(OpenError)?.0, false)
+            }
+            _ => return Err(OpenError),
+        };
+        let len = key.open(self.path, packet_number, datagram)?;
+
+        if is_next {
+            let until = now_ns.saturating_add(pto_ns.saturating_mul(PREVIOUS_KEY_PTOS));
+            self.next_secret = update(&self.next_secret);
+            let next = EpochKey::new(&self.next_secret);
+            let current = std::mem::replace(&mut self.next, next);
+            let previous = std::mem::replace(&mut self.current, current);
+            self.previous = Some((previous, until));
+            self.epoch += 1;
+            self.opened = Some((packet_number, packet_number));
+        } else if header.phase == current_phase {
+            let (smallest, largest) = self.opened.unwrap_or((packet_number, packet_number));
+            self.opened = Some((smallest.min(packet_number), largest.max(packet_number)));
+        }
+        Ok(HEADER_LEN..HEADER_LEN + len)
+    }
+}
+
+/// Key and IV of one epoch.
+struct EpochKey {
+    aead: LessSafeKey,
+    iv: [u8; aead::NONCE_LEN],
+}
+
+impl EpochKey {
+    fn new(secret: &Secret) -> Self {
+        let key = expand::<16>(secret, &[b"sphinx/1 key"]);
+        let key = UnboundKey::new(&aead::AES_128_GCM, key.as_slice()).expect("16 bytes, as needed");
+        Self {
+            aead: LessSafeKey::new(key),
+            iv: *expand(secret, &[b"sphinx/1 iv"]),
+        }
+    }
+
+    fn nonce(&self, path: u8, packet_number: u64) -> Nonce {
+        let mut nonce = self.iv;
+        nonce[3] ^= path;
+        for (n, p) in nonce[4..].iter_mut().zip(packet_number.to_be_bytes()) {
+            *n ^= p;
+        }
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    /// Opens in place; the length of the plaintext.
+    fn open(&self, path: u8, packet_number: u64, datagram: &mut [u8]) -> Result<usize, OpenError> {
+        let (head, sealed) = datagram
+            .split_first_chunk_mut::<HEADER_LEN>()
+            .ok_or(OpenError)?;
+        if sealed.len() < TAG_LEN {
+            return Err(OpenError);
+        }
+        self.aead
+            .open_in_place(self.nonce(path, packet_number), Aad::from(*head), sealed)
+            .map(|body| body.len())
+            .map_err(|_| OpenError)
+    }
+}
+
+/// Key of the header protection; one for all epochs.
+struct HeaderKey(EncryptingKey);
+
+impl HeaderKey {
+    fn new(secret: &Secret) -> Self {
+        let key = expand::<16>(secret, &[b"sphinx/1 hp"]);
+        let key = UnboundCipherKey::new(&cipher::AES_128, key.as_slice())
+            .and_then(EncryptingKey::ecb)
+            .expect("16 bytes, as needed");
+        Self(key)
+    }
+
+    fn mask(&self, sample: [u8; SAMPLE_LEN]) -> [u8; SAMPLE_LEN] {
+        let mut mask = sample;
+        self.0
+            .less_safe_encrypt(&mut mask, EncryptionContext::None)
+            .expect("one whole block");
+        mask
+    }
+
+    /// Protects or unprotects; the datagram has at least 40 bytes.
+    fn apply(&self, datagram: &mut [u8]) {
+        let Some((head, sealed)) = datagram.split_first_chunk_mut::<HEADER_LEN>() else {
+            return;
+        };
+        let Some(sample) = sealed.first_chunk() else {
+            return;
+        };
+        let mask = self.mask(*sample);
+        head[0] ^= mask[0] & 0x3f;
+        for (h, m) in head[9..].iter_mut().zip(&mask[1..]) {
+            *h ^= m;
+        }
+    }
+}
+
+fn update(secret: &Secret) -> Secret {
+    expand(secret, &[b"sphinx/1 update"])
+}
+
+/// HKDF-Expand with SHA-256 (RFC 5869 §2.3).
+fn expand<const N: usize>(secret: &Secret, info: &[&[u8]]) -> Zeroizing<[u8; N]> {
+    struct Len(usize);
+    impl hkdf::KeyType for Len {
+        fn len(&self) -> usize {
+            self.0
+        }
+    }
+    let mut out = Zeroizing::new([0; N]);
+    hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, secret.as_slice())
+        .expand(info, Len(N))
+        .and_then(|okm| okm.fill(out.as_mut_slice()))
+        .expect("far below the limit of 255 hashes");
+    out
+}

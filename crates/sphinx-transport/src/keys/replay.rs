@@ -1,0 +1,158 @@
+//! The replay window of one path (`docs/protocol.md` §4).
+
+/// Packet numbers that the window spans.
+pub(crate) const REPLAY_WINDOW: u64 = 1 << 16;
+const WORDS: usize = (REPLAY_WINDOW / 64) as usize;
+
+/// What the window knows about a packet number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Not seen.
+    New,
+    /// Seen before.
+    Replay,
+    /// So far below the largest that the window no longer knows.
+    Late,
+}
+
+/// Remembers which of the last 2^16 packet numbers have been opened: a bitmap used as a ring.
+pub(crate) struct ReplayWindow {
+    /// One above the largest number committed.
+    next: u64,
+    bits: Box<[u64; WORDS]>,
+}
+
+impl ReplayWindow {
+    /// Nothing seen.
+    pub(crate) fn new() -> Self {
+        Self {
+            next: 0,
+            bits: Box::new([0; WORDS]),
+        }
+    }
+
+    /// One above the largest number committed: what packet numbers are expanded against.
+    pub(crate) fn expected(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether `packet_number` may be opened; changes nothing.
+    pub(crate) fn check(&self, packet_number: u64) -> Arrival {
+        if packet_number >= self.next {
+            Arrival::New
+        } else if self.next - packet_number > REPLAY_WINDOW {
+            Arrival::Late
+        } else if self.bits[word(packet_number)] & bit(packet_number) != 0 {
+            Arrival::Replay
+        } else {
+            Arrival::New
+        }
+    }
+
+    /// Remembers `packet_number`; to be called only after the packet has opened. Numbers below the
+    /// window and `u64::MAX` are ignored.
+    pub(crate) fn commit(&mut self, packet_number: u64) {
+        if packet_number >= self.next {
+            let Some(next) = packet_number.checked_add(1) else {
+                return;
+            };
+            self.clear(self.next.max(next.saturating_sub(REPLAY_WINDOW)), next);
+            self.next = next;
+        } else if self.next - packet_number > REPLAY_WINDOW {
+            return;
+        }
+        self.bits[word(packet_number)] |= bit(packet_number);
+    }
+
+    /// Forgets `from..to`, whole words at a time.
+    fn clear(&mut self, from: u64, to: u64) {
+        let mut number = from;
+        while number < to {
+            if number.is_multiple_of(64) && to - number >= 64 {
+                self.bits[word(number)] = 0;
+                number += 64;
+            } else {
+                self.bits[word(number)] &= !bit(number);
+                number += 1;
+            }
+        }
+    }
+}
+
+fn word(packet_number: u64) -> usize {
+    (packet_number / 64) as usize % WORDS
+}
+
+fn bit(packet_number: u64) -> u64 {
+    1 << (packet_number % 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The definition, with unlimited memory.
+    #[derive(Default)]
+    struct Naive(BTreeSet<u64>);
+
+    impl Naive {
+        fn check(&self, n: u64) -> Arrival {
+            let late = self.0.last().is_some_and(|last| n + REPLAY_WINDOW <= *last);
+            match (late, self.0.contains(&n)) {
+                (true, _) => Arrival::Late,
+                (false, true) => Arrival::Replay,
+                (false, false) => Arrival::New,
+            }
+        }
+    }
+
+    #[test]
+    fn edges() {
+        let mut window = ReplayWindow::new();
+        assert_eq!(window.check(0), Arrival::New);
+        window.commit(0);
+        assert_eq!(window.check(0), Arrival::Replay);
+        window.commit(REPLAY_WINDOW - 1);
+        assert_eq!(window.check(0), Arrival::Replay);
+        window.commit(REPLAY_WINDOW);
+        assert_eq!(window.check(0), Arrival::Late);
+        assert_eq!(window.check(1), Arrival::New);
+        window.commit(1 << 40);
+        assert_eq!(window.check((1 << 40) - 1), Arrival::New);
+        assert_eq!(window.check(REPLAY_WINDOW), Arrival::Late);
+        window.commit(u64::MAX);
+        assert_eq!(window.expected(), (1 << 40) + 1);
+    }
+
+    proptest! {
+        /// Steps jump around the window's edges, both ways and by multiples of a word.
+        #[test]
+        fn agrees_with_a_set(
+            steps in prop::collection::vec(
+                prop_oneof![
+                    4 => -200i64..200,
+                    1 => (-1100i64..1100).prop_map(|n| n * 64),
+                    1 => -70_000i64..70_000,
+                ],
+                1..400,
+            ),
+        ) {
+            let (mut window, mut naive) = (ReplayWindow::new(), Naive::default());
+            let mut number = 100_000u64;
+            for step in steps {
+                number = number.saturating_add_signed(step);
+                let arrival = window.check(number);
+                prop_assert_eq!(arrival, naive.check(number));
+                if arrival == Arrival::New {
+                    window.commit(number);
+                    naive.0.insert(number);
+                    prop_assert_eq!(window.check(number), Arrival::Replay);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,369 @@
+use proptest::prelude::*;
+use sphinx_proto::wire::{ConnectionId, PacketKind, expand_packet_number};
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+const PTO: u64 = 30 * MS;
+
+fn session() -> SessionSecret {
+    let bytes: [u8; 64] = std::array::from_fn(|i| i as u8);
+    let (exporter, ticket) = bytes.split_at(32);
+    SessionSecret::new(
+        ticket.try_into().expect("half"),
+        exporter.try_into().expect("half"),
+    )
+}
+
+fn cid() -> ConnectionId {
+    ConnectionId::new([1, 2, 3, 4, 5, 6, 7, 8]).expect("not zero")
+}
+
+fn pair(epoch_packets: u64) -> (Sealer, Opener) {
+    let session = session();
+    (
+        session
+            .sealer(Direction::ClientToServer, 0)
+            .with_epoch_packets(epoch_packets),
+        session.opener(Direction::ClientToServer, 0),
+    )
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    let digit = |c: u8| (c as char).to_digit(16).expect("hexadecimal") as u8;
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| digit(pair[0]) << 4 | digit(pair[1]))
+        .collect()
+}
+
+fn seal(sealer: &mut Sealer, number: u64, body: &[u8]) -> Vec<u8> {
+    let mut datagram = vec![0; body.len() + OVERHEAD];
+    let header = Header::control(cid(), 0, false);
+    sealer
+        .seal_from(&header, number, body, &mut datagram)
+        .expect("sealed");
+    datagram
+}
+
+fn open(opener: &mut Opener, number: u64, datagram: &[u8], now: u64) -> Result<Vec<u8>, OpenError> {
+    let mut datagram = datagram.to_vec();
+    let header = opener.unprotect(&mut datagram).ok_or(OpenError)?;
+    let number = expand_packet_number(header.packet_number, number);
+    let body = opener.open(&header, number, &mut datagram, now, PTO)?;
+    Ok(datagram[body].to_vec())
+}
+
+/// The vectors of `docs/protocol.md` §12.
+mod vectors {
+    use super::*;
+
+    #[test]
+    fn key_schedule() {
+        let session = session();
+        assert_eq!(
+            session.0.as_slice(),
+            hex("a27b86e7a70a029cba778d6f738d952696d6d8361b95103dd84ae9df6af063af")
+        );
+        assert_eq!(
+            session.proof().as_slice(),
+            hex("65c1e0b83e3a533dddbcb8f01ce30abb5202be287186edc14327f6991de7a7d4")
+        );
+        for (direction, secret, hp, epochs) in [
+            (
+                Direction::ClientToServer,
+                "784902e6cd910d228accaf442831c9542f161924570faf2d56443b1ceb394bc2",
+                "f00c23010b1a76476147485945709fdb",
+                [
+                    (
+                        "559a316cc0d026b81c97ff6ed5f9974a",
+                        "6a23891193b4db704ad604ad",
+                    ),
+                    (
+                        "3d695d3754cbd5fd4a607c696af1fa01",
+                        "27644950215f2c337f618e51",
+                    ),
+                ],
+            ),
+            (
+                Direction::ServerToClient,
+                "d5ac278203ee29bcff3c1ea5ad58095953fa4d8b4f679f625a7baad1ab143ac2",
+                "10ce4fe413e1b12e1c23f2f1c1b3edbe",
+                [
+                    (
+                        "43c37a02d3676ec815a1287d013c35a5",
+                        "a442ea4c16e400ff25361897",
+                    ),
+                    (
+                        "0cefd7cd1a72fafa7a60c91a59038b62",
+                        "c5ef2640e57f6f523e71277a",
+                    ),
+                ],
+            ),
+        ] {
+            let mut of_epoch = session.epoch_zero(direction, 0);
+            assert_eq!(of_epoch.as_slice(), hex(secret));
+            assert_eq!(
+                expand::<16>(&of_epoch, &[b"sphinx/1 hp"]).as_slice(),
+                hex(hp)
+            );
+            for (key, iv) in epochs {
+                assert_eq!(
+                    expand::<16>(&of_epoch, &[b"sphinx/1 key"]).as_slice(),
+                    hex(key)
+                );
+                assert_eq!(EpochKey::new(&of_epoch).iv.as_slice(), hex(iv));
+                of_epoch = update(&of_epoch);
+            }
+        }
+    }
+
+    #[test]
+    fn header_protection() {
+        let hp = HeaderKey::new(&session().epoch_zero(Direction::ClientToServer, 0));
+        let sample = hex("cb57cc9c3a16ea3d47f863af230bed44");
+        assert_eq!(
+            hp.mask(sample.try_into().expect("16 bytes")).as_slice(),
+            hex("1be75ff98dbfa749932418a379d20178")
+        );
+    }
+
+    #[test]
+    fn symbol_packet() {
+        let (mut sealer, mut opener) = pair(EPOCH_PACKETS);
+        sealer.acked(0);
+        let header = Header {
+            kind: PacketKind::Symbol,
+            phase: true,
+            last_of_flight: true,
+            cid: cid(),
+            packet_number: 99,
+            block: 5,
+            stream: 0,
+            code: 1,
+            n: 100,
+            row: 7,
+        };
+        let number = 0x1_0000_0002;
+        // The vector is of epoch 0; a jump this far would begin the next one.
+        sealer.first = number;
+        let body: Vec<u8> = (0..20).collect();
+        let mut datagram = vec![0; 60];
+        sealer
+            .seal_from(&header, number, &body, &mut datagram)
+            .expect("sealed");
+        assert_eq!(
+            datagram,
+            hex(
+                "9f0102030405060708e75ff98fbfa749962418a71ad2017fcb57cc9c3a16ea3d47f863af230b\
+                 ed44c863569e8703f626fc71d93bca322dc812e32cbe"
+            )
+        );
+        let opened_header = opener.unprotect(&mut datagram).expect("version 1");
+        assert_eq!(
+            opened_header,
+            Header {
+                phase: false,
+                packet_number: 2,
+                ..header
+            }
+        );
+        let range = opener
+            .open(&opened_header, number, &mut datagram, 0, PTO)
+            .expect("opens");
+        assert_eq!(datagram[range], body);
+    }
+
+    #[test]
+    fn control_packet_of_epoch_one() {
+        let (mut sealer, _) = pair(3);
+        for number in 0..3 {
+            seal(&mut sealer, number, b"x");
+            sealer.acked(number);
+        }
+        assert_eq!(
+            seal(&mut sealer, 3, &[1]),
+            hex(
+                "b501020304050607084f5531f41177ec5f0378eda243b794e36040556b543def262d4a20263b\
+                 ee465a"
+            )
+        );
+    }
+}
+
+#[test]
+fn directions_paths_and_secrets_have_their_own_keys() {
+    let session = session();
+    let mut sealer = session.sealer(Direction::ClientToServer, 0);
+    let datagram = seal(&mut sealer, 0, b"body");
+    let other = SessionSecret::new(&[9; 32], &[1; 32]);
+    for mut wrong in [
+        session.opener(Direction::ServerToClient, 0),
+        session.opener(Direction::ClientToServer, 1),
+        other.opener(Direction::ClientToServer, 0),
+    ] {
+        assert_eq!(open(&mut wrong, 0, &datagram, 0), Err(OpenError));
+    }
+    let mut right = session.opener(Direction::ClientToServer.reverse().reverse(), 0);
+    assert_eq!(open(&mut right, 0, &datagram, 0), Ok(b"body".to_vec()));
+}
+
+#[test]
+fn only_the_right_proof_passes() {
+    let session = session();
+    let mut proof = *session.proof();
+    assert!(session.verify_proof(&proof));
+    proof[31] ^= 1;
+    assert!(!session.verify_proof(&proof));
+}
+
+#[test]
+fn any_flipped_bit_is_noticed() {
+    let (mut sealer, mut opener) = pair(EPOCH_PACKETS);
+    let datagram = seal(&mut sealer, 0, b"0123456789");
+    // The connection id is authenticated too, not only the sealed part.
+    for bit in 0..datagram.len() * 8 {
+        let mut forged = datagram.clone();
+        forged[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(
+            open(&mut opener, 0, &forged, 0),
+            Err(OpenError),
+            "bit {bit}"
+        );
+    }
+    for len in 0..datagram.len() {
+        assert_eq!(
+            open(&mut opener, 0, &datagram[..len], 0),
+            Err(OpenError),
+            "length {len}"
+        );
+    }
+    assert_eq!(
+        open(&mut opener, 0, &datagram, 0),
+        Ok(b"0123456789".to_vec())
+    );
+}
+
+#[test]
+fn numbers_are_sealed_once() {
+    let (mut sealer, _) = pair(EPOCH_PACKETS);
+    let header = Header::control(cid(), 0, false);
+    let mut datagram = [0; OVERHEAD];
+    assert_eq!(sealer.seal(&header, 5, &mut datagram), Ok(()));
+    for number in [0, 4, 5, u64::MAX] {
+        assert_eq!(
+            sealer.seal(&header, number, &mut datagram),
+            Err(SealError::NumberUsed)
+        );
+    }
+    assert_eq!(
+        sealer.seal(&header, 6, &mut datagram[1..]),
+        Err(SealError::BufferSize)
+    );
+    assert_eq!(
+        sealer.seal_from(&header, 6, b"1", &mut datagram),
+        Err(SealError::BufferSize)
+    );
+    assert_eq!(sealer.seal(&header, 6, &mut datagram), Ok(()));
+}
+
+#[test]
+fn an_epoch_ends_only_after_an_acknowledgement() {
+    let (mut sealer, _) = pair(4);
+    for number in 0..4 {
+        seal(&mut sealer, number, b"");
+    }
+    let header = Header::control(cid(), 0, false);
+    let mut datagram = [0; OVERHEAD];
+    // Numbers never sent acknowledge nothing.
+    sealer.acked(4);
+    assert_eq!(
+        sealer.seal(&header, 4, &mut datagram),
+        Err(SealError::EpochExhausted)
+    );
+    sealer.acked(3);
+    assert_eq!(sealer.seal(&header, 4, &mut datagram), Ok(()));
+    assert_eq!((sealer.epoch(), sealer.phase()), (1, true));
+    // An acknowledgement of an earlier epoch does not count.
+    sealer.acked(3);
+    for number in 5..8 {
+        seal(&mut sealer, number, b"");
+    }
+    assert_eq!(
+        sealer.seal(&header, 8, &mut datagram),
+        Err(SealError::EpochExhausted)
+    );
+}
+
+#[test]
+fn the_previous_key_is_kept_for_three_ptos() {
+    let (mut sealer, mut opener) = pair(4);
+    let early: Vec<_> = (0..4).map(|n| seal(&mut sealer, n, b"old")).collect();
+    sealer.acked(0);
+    let next = seal(&mut sealer, 4, b"new");
+
+    assert!(open(&mut opener, 0, &early[0], 0).is_ok());
+    assert!(open(&mut opener, 4, &next, 10 * MS).is_ok());
+    assert_eq!(opener.epoch(), 1);
+    assert!(open(&mut opener, 4, &early[1], 10 * MS + 3 * PTO).is_ok());
+    assert_eq!(
+        open(&mut opener, 4, &early[2], 10 * MS + 3 * PTO + 1),
+        Err(OpenError)
+    );
+}
+
+#[test]
+fn a_forged_phase_does_not_move_the_epoch() {
+    let (mut sealer, mut opener) = pair(EPOCH_PACKETS);
+    let first = seal(&mut sealer, 0, b"a");
+    assert!(open(&mut opener, 0, &first, 0).is_ok());
+    let mut second = seal(&mut sealer, 1, b"b");
+    second[0] ^= 8;
+    assert_eq!(open(&mut opener, 1, &second, 0), Err(OpenError));
+    assert_eq!(opener.epoch(), 0);
+    second[0] ^= 8;
+    assert!(open(&mut opener, 1, &second, 0).is_ok());
+}
+
+proptest! {
+    /// Every packet opens, whatever the order within a distance shorter than an epoch, across at
+    /// least three updates; an opener that has seen anything of an epoch acknowledges it.
+    #[test]
+    fn epochs_under_reordering_and_loss(
+        delays in prop::collection::vec(prop_oneof![3 => 0u64..12, 1 => Just(u64::MAX)], 100),
+    ) {
+        const EPOCH: u64 = 16;
+        let (mut sealer, mut opener) = pair(EPOCH);
+        let mut window = ReplayWindow::new();
+        let mut on_the_way: Vec<(u64, u64, Vec<u8>)> = Vec::new();
+        for (number, delay) in delays.iter().enumerate() {
+            let number = number as u64;
+            // The link loses some, but never a whole epoch.
+            let arrives = match *delay {
+                u64::MAX if !number.is_multiple_of(EPOCH) => None,
+                u64::MAX => Some(number),
+                delay => Some(number + delay),
+            };
+            let datagram = seal(&mut sealer, number, &number.to_be_bytes());
+            on_the_way.extend(arrives.map(|at| (at, number, datagram)));
+            on_the_way.sort_by_key(|(at, number, _)| (*at, *number));
+            while on_the_way.first().is_some_and(|(at, ..)| *at <= number) {
+                let (at, number, datagram) = on_the_way.remove(0);
+                prop_assert_eq!(window.check(number), Arrival::New);
+                let body = open(&mut opener, window.expected(), &datagram, at);
+                prop_assert_eq!(body, Ok(number.to_be_bytes().to_vec()));
+                window.commit(number);
+                prop_assert_eq!(window.check(number), Arrival::Replay);
+                sealer.acked(number);
+            }
+        }
+        prop_assert!(opener.epoch() >= 3);
+        prop_assert!(sealer.epoch() - opener.epoch() <= 1);
+    }
+
+    #[test]
+    fn unprotecting_noise_is_total(noise in prop::collection::vec(any::<u8>(), 0..100)) {
+        let (_, mut opener) = pair(EPOCH_PACKETS);
+        prop_assert_eq!(open(&mut opener, 0, &noise, 0), Err(OpenError));
+    }
+}

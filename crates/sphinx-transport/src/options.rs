@@ -1,0 +1,153 @@
+//! What a session is asked for.
+
+use std::time::Duration;
+
+pub use sphinx_net::Family;
+
+/// What the parameter selector optimises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profile {
+    /// Bulk, unless the application asks for latency.
+    #[default]
+    Auto,
+    /// Goodput.
+    Bulk,
+    /// Completion time of blocks and messages.
+    Latency,
+}
+
+impl Profile {
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Bulk => "bulk",
+            Self::Latency => "latency",
+        }
+    }
+
+    pub(crate) fn core(self) -> sphinx_proto::Profile {
+        match self {
+            Self::Auto | Self::Bulk => sphinx_proto::Profile::Bulk,
+            Self::Latency => sphinx_proto::Profile::Latency,
+        }
+    }
+}
+
+/// Erasure code of the repair symbols.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Codec {
+    /// The default code, `Rlc`.
+    #[default]
+    Auto,
+    /// Systematic random linear code over GF(2^8).
+    Rlc,
+    /// The paper's semi-random LT code.
+    SemiRandomLt,
+    /// No proactive repair; losses are still answered.
+    None,
+}
+
+impl Codec {
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto | Self::Rlc => "rlc",
+            Self::SemiRandomLt => "srlt",
+            Self::None => "none",
+        }
+    }
+
+    pub(crate) fn core(self) -> Option<sphinx_fec::CodeId> {
+        match self {
+            Self::Auto | Self::Rlc => Some(sphinx_fec::CodeId::Rlc),
+            Self::SemiRandomLt => Some(sphinx_fec::CodeId::Srlt),
+            Self::None => None,
+        }
+    }
+}
+
+/// Rate control.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Cc {
+    /// The default, `Bbr`.
+    #[default]
+    Auto,
+    /// A model of the link's rate and delay that random loss does not slow.
+    Bbr,
+    /// The paper's window: +1 block per round trip, halved on ECN-CE.
+    AimdEcn,
+    /// This many IP bytes per second.
+    Fixed(u64),
+}
+
+impl Cc {
+    /// Name on the command line, without the rate.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto | Self::Bbr => "bbr",
+            Self::AimdEcn => "aimd-ecn",
+            Self::Fixed(_) => "fixed",
+        }
+    }
+
+    pub(crate) fn core(self) -> sphinx_proto::cc::CcKind {
+        use sphinx_proto::cc::CcKind;
+        match self {
+            Self::Auto | Self::Bbr => CcKind::Bbr,
+            Self::AimdEcn => CcKind::AimdEcn,
+            Self::Fixed(rate) => CcKind::Fixed(rate),
+        }
+    }
+}
+
+/// What the session is for; both ends must agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// Anything else, agreed outside.
+    Application,
+    /// `sphx send` and `sphx recv`.
+    Files,
+    /// `sphx perf`.
+    Perf,
+}
+
+impl Service {
+    pub(crate) fn wire(self) -> crate::control::Service {
+        match self {
+            Self::Application => crate::control::Service::APPLICATION,
+            Self::Files => crate::control::Service::FILES,
+            Self::Perf => crate::control::Service::PERF,
+        }
+    }
+}
+
+/// Settings of an endpoint and its sessions.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Address family to use where both are possible.
+    pub family: Family,
+    /// Redundancy.
+    pub profile: Profile,
+    /// Code.
+    pub codec: Codec,
+    /// Rate control.
+    pub cc: Cc,
+    /// How long to try to reach the peer.
+    pub connect_timeout: Duration,
+    /// Silence after which the peer counts as lost.
+    pub idle_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            family: Family::default(),
+            profile: Profile::Auto,
+            codec: Codec::Auto,
+            cc: Cc::Auto,
+            connect_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(15),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a session has done.
+
+use std::time::Duration;
+
+/// A snapshot of one session's counters and estimates. Rates are IP bytes per second.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stats {
+    /// Since the first handshake datagram was sent, or received.
+    pub elapsed: Duration,
+    /// IP bytes sent, both planes.
+    pub wire_bytes_sent: u64,
+    /// IP packets sent, both planes.
+    pub wire_packets_sent: u64,
+    /// IP bytes received, both planes.
+    pub wire_bytes_received: u64,
+    /// Repair packets sent before loss was seen.
+    pub repair_proactive: u64,
+    /// Repair packets sent after loss was seen.
+    pub repair_reactive: u64,
+    /// Source symbols sent.
+    pub source_sent: u64,
+    /// Mean loss rate since the start, 0–1.
+    pub plr_mean: f64,
+    /// Present estimate of the loss rate, 0–1.
+    pub plr: f64,
+    /// Proactive repair packets per source packet so far, 0–1.
+    pub redundancy: f64,
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Smallest round-trip time.
+    pub min_rtt: Duration,
+    /// Pacing rate.
+    pub pacing_rate: u64,
+    /// Congestion window, IP bytes.
+    pub cwnd: u64,
+    /// Blocks sent.
+    pub blocks: u64,
+    /// Blocks that needed repair after a loss.
+    pub blocks_second_round: u64,
+    /// Datagrams that did not open, or broke a limit.
+    pub invalid_datagrams: u64,
+    /// Datagrams that had been received before.
+    pub replayed_datagrams: u64,
+    /// Data bytes that the peer has confirmed.
+    pub bytes_delivered: u64,
+    /// Data bytes given to this end's application.
+    pub bytes_received: u64,
+    /// Largest symbol on the present path MTU, bytes.
+    pub symbol_bytes: u32,
+    /// Rate control.
+    pub cc: &'static str,
+    /// Erasure code.
+    pub codec: &'static str,
+    /// Profile.
+    pub profile: &'static str,
+    /// Packet back end.
+    pub io: &'static str,
+}
