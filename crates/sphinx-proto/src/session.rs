@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use sphinx_fec::{CodeId, Row};
 
 use crate::Nanos;
+use crate::block::SymbolChoice;
 use crate::cc::{self, CcKind, CcParams};
 use crate::mtu::PathMtu;
 use crate::pacer::Pacer;
 use crate::receiver::{Progress, Receiver};
-use crate::sender::{Idle, Sender, SymbolChoice};
+use crate::sender::{Idle, Sender};
 use crate::wire::{
     ConnectionId, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, PacketKind, block_symbols_max,
 };
