@@ -23,6 +23,7 @@ mod receiver;
 mod rtt;
 mod selector;
 mod sender;
+mod sent;
 mod session;
 pub mod wire;
 

@@ -239,7 +239,7 @@ impl Pair {
             self.queue_sum += self.links[0].queue_bytes();
             if self
                 .trace_ms
-                .is_some_and(|ms| self.queue_samples % ms.max(1) == 0)
+                .is_some_and(|ms| self.queue_samples.is_multiple_of(ms.max(1)))
             {
                 self.trace();
             }
