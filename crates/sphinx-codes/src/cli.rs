@@ -345,7 +345,7 @@ fn run_simulate(
     let SimulateArgs { n, plr, .. } = *args;
     let most = match args.code {
         CodeId::FftRs => sphinx_fec::fft_rs::SYMBOLS_MAX,
-        CodeId::Window => sphinx_fec::SYMBOLS_MAX / 4,
+        CodeId::Window => sphinx_fec::SYMBOLS_MAX / 8,
         _ => sphinx_fec::SYMBOLS_MAX,
     };
     if n == 0 || n > most {

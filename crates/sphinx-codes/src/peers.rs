@@ -107,12 +107,21 @@ fn erasure(
         .map(|symbol| (symbol, true))
         .collect();
     let mut turn = 0;
-    let decode = best_of(setting.time, || {
+    let mut decode_once = || {
         turn = (turn + 1) % patterns.len();
         for lost in &patterns[turn] {
             shards[*lost].1 = false;
         }
-        black_box(codec.reconstruct_data(&mut shards).is_ok());
+        let result = codec.reconstruct_data(&mut shards);
+        // The crate fills the shards but leaves the flags to the caller.
+        for lost in &patterns[turn] {
+            shards[*lost].1 = true;
+        }
+        result.ok()
+    };
+    decode_once()?;
+    let decode = best_of(setting.time, || {
+        black_box(decode_once());
     });
     let restored = shards.iter().zip(&data);
     let is_right = restored

@@ -237,6 +237,10 @@ pub fn rateless(
     Needed(needed)
 }
 
+/// Windows that the decoder looks back over: what left the sender's window can
+/// still be restored, as later repairs remove what it is mixed with.
+const CAPACITY: usize = 8;
+
 /// What a stream over the sliding window experienced. Delays are from sending
 /// to delivery in order, in packets sent meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -261,17 +265,17 @@ pub struct Stream {
 /// but symbols of no bytes.
 ///
 /// # Panics
-/// If `window` is 0 or above [`sphinx_fec::SYMBOLS_MAX`] / 4.
+/// If `window` is 0 or above [`sphinx_fec::SYMBOLS_MAX`] / 8.
 #[must_use]
 pub fn window(window: usize, redundancy: f64, loss: Loss, symbols: usize, seed: u64) -> Stream {
     let mut channel = Channel::new(loss, seed);
     let mut encoder = WindowEncoder::new(window, redundancy, 0).expect("a possible window");
-    let mut decoder = WindowDecoder::new(4 * window, 0).expect("a possible capacity");
+    let mut decoder = WindowDecoder::new(CAPACITY * window, 0).expect("a possible capacity");
     let mut sent_at = Vec::with_capacity(symbols);
     let mut delays = Vec::with_capacity(symbols);
     let (mut slot, mut lost, mut repairs) = (0_usize, 0, 0);
     // The symbols of the last window may still be outstanding at the end.
-    for _ in 0..symbols + 4 * window {
+    for _ in 0..symbols + CAPACITY * window {
         sent_at.push(slot);
         let number = encoder.push(&[]);
         if !channel.loses_next() {

@@ -68,7 +68,10 @@ mod tests {
     #[test]
     fn bursts_are_spread_as_far_as_allowed() {
         let depths = [1.5, 3.0, 10.0].map(|b| interleave_depth(100, 0.06, b, 0.01, 64));
-        assert!(depths.is_sorted() && depths[1] >= 2 && depths[2] >= 8, "{depths:?}");
+        assert!(
+            depths.is_sorted() && depths[1] >= 2 && depths[2] >= 8,
+            "{depths:?}"
+        );
         assert_eq!(interleave_depth(100, 0.06, 10.0, 0.01, 4), 4);
         assert_eq!(interleave_depth(100, 0.06, 10.0, 0.01, 0), 1);
     }
