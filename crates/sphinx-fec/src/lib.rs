@@ -92,6 +92,7 @@ mod ml;
 #[cfg(feature = "std")]
 pub mod params;
 mod peeler;
+mod plan;
 pub mod rlc;
 mod rng;
 mod rows;

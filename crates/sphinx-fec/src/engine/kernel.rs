@@ -15,8 +15,8 @@
 /// Defines `combine` and `combine_rows` for the engine of the surrounding
 /// module, to be compiled with the given target features.
 ///
-/// Expected in scope: `Lane`, `LANE`, `Factor`, `WIDE` and `NARROW` (registers
-/// in a strip of one row and of several rows, at most 8 and 5), `zero`,
+/// Expected in scope: `Lane`, `LANE`, `Factor`, `WIDE` and `NARROW[k]` (registers
+/// in a strip of one row and of `k` rows, from 2 to 8), `zero`,
 /// `load`, `store`, `xor`, `factor`, `prepare` for source bytes, `mul_add` for what
 /// that gives, and `short` for stretches below one register.
 macro_rules! kernels {
@@ -128,7 +128,7 @@ macro_rules! kernels {
             matrix: [&[u8]; K],
         ) {
             let mut at = 0;
-            for width in crate::engine::kernel::strips(len, LANE, NARROW) {
+            for width in crate::engine::kernel::strips(len, LANE, NARROW[K]) {
                 let offsets = offsets.map(|offset| offset + at);
                 let stretch = Columns {
                     first: columns.first + at,
@@ -142,7 +142,10 @@ macro_rules! kernels {
                         2 => rows::<K, 2>(out, offsets, width, start, stretch, symbols, matrix),
                         3 => rows::<K, 3>(out, offsets, width, start, stretch, symbols, matrix),
                         4 => rows::<K, 4>(out, offsets, width, start, stretch, symbols, matrix),
-                        _ => rows::<K, 5>(out, offsets, width, start, stretch, symbols, matrix),
+                        5 => rows::<K, 5>(out, offsets, width, start, stretch, symbols, matrix),
+                        6 => rows::<K, 6>(out, offsets, width, start, stretch, symbols, matrix),
+                        7 => rows::<K, 7>(out, offsets, width, start, stretch, symbols, matrix),
+                        _ => rows::<K, 8>(out, offsets, width, start, stretch, symbols, matrix),
                     }
                 }
                 at += width;
@@ -180,8 +183,7 @@ macro_rules! kernels {
                 let bytes = bytes.map(|bytes| prepare(bytes));
                 for (sum, row) in sums.iter_mut().zip(matrix) {
                     // SAFETY: a row of the matrix has an element per symbol.
-                    let coefficient = unsafe { *row.get_unchecked(j) };
-                    let factor = factor(coefficient);
+                    let factor = factor(unsafe { *row.get_unchecked(j) });
                     for (sum, bytes) in sum.iter_mut().zip(bytes) {
                         *sum = mul_add(*sum, bytes, factor);
                     }
@@ -232,7 +234,7 @@ pub(super) fn strips(len: usize, lane: usize, most: usize) -> impl Iterator<Item
     let mut lanes = len.div_ceil(lane);
     let mut strips = lanes.div_ceil(most);
     let mut rest = len;
-    std::iter::from_fn(move || {
+    core::iter::from_fn(move || {
         if strips == 0 {
             return None;
         }
