@@ -18,7 +18,7 @@ fn main() -> Result<(), sphinx_fec::Error> {
         _ => rlc::first_flight(N, REPAIRS).collect(),
     };
     let blocks: usize = arg(2).parse().unwrap_or(1);
-    let source: Vec<u8> = (0..N * SYMBOL_LEN).map(|i| (i * i >> 5) as u8).collect();
+    let source: Vec<u8> = (0..N * SYMBOL_LEN).map(|i| ((i * i) >> 5) as u8).collect();
     let mut symbols = vec![0; rows.len() * SYMBOL_LEN];
     let mut encoder = Encoder::new();
     encoder.encode_rows(N, SYMBOL_LEN, &source, &rows, &mut symbols)?;
