@@ -3,7 +3,7 @@
 //! * [`plan`]: what each code would send for a loss rate, and how often that
 //!   would not suffice;
 //! * [`simulate`]: seeded Monte-Carlo runs over independent and bursty losses;
-//! * [`bench`]: coding speed on one core, beside other crates with the cargo
+//! * [`mod@bench`]: coding speed on one core, beside other crates with the cargo
 //!   feature `peers`;
 //! * [`figures`]: the paper's figures 7 and 8 as CSV and SVG;
 //! * [`cli`]: all of these as the subcommand `codes`.

@@ -47,7 +47,8 @@ pub struct Plan {
     pub erasure_bound: f64,
     /// Blocks to interleave.
     pub depth: usize,
-    /// Mean correlation of the losses within an (interleaved) block.
+    /// Correlation of the losses of neighbouring packets of an (interleaved)
+    /// block.
     pub correlation: f64,
     /// Symbols to send for a receiver that lacks 1, 2, 4 and 8.
     pub reactive: [usize; 4],
@@ -68,10 +69,9 @@ pub fn plan(request: &Request) -> Plan {
     } = *request;
     let burst = request.mean_burst;
     let depth = params::interleave_depth(n, loss_rate, burst, epsilon, request.depth_max);
-    let independent = params::repair_for(n, loss_rate, epsilon);
-    let correlation = params::burst_correlation(n + independent, loss_rate, burst, depth);
-    let repairs = params::overdispersed_repair_for(n, loss_rate, correlation, epsilon);
-    let failure = params::overdispersed_failure_probability(n, repairs, loss_rate, correlation);
+    let correlation = params::burst_correlation(loss_rate, burst, depth);
+    let repairs = params::burst_repair_for(n, loss_rate, burst, depth, epsilon);
+    let failure = params::burst_failure_probability(n, repairs, loss_rate, burst, depth);
     let as_good_as_mds = |code, repairs: Option<usize>, degree: f64, note: &str| CodePlan {
         code,
         repairs,

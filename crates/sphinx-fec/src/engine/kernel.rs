@@ -179,7 +179,24 @@ macro_rules! kernels {
             for (j, index) in symbols.iter().enumerate() {
                 let offset = usize::from(*index) * columns.symbol_len + columns.first;
                 // SAFETY: the caller vouches for `width` bytes from here.
-                let bytes = unsafe { load_lanes::<N>(columns.symbols.as_ptr().add(offset), last) };
+                let source = unsafe { columns.symbols.as_ptr().add(offset) };
+                if K == 2 {
+                    // Two factors stay in registers while the bytes pass by ...
+                    // SAFETY: a row of the matrix has an element per symbol.
+                    let factors = matrix.map(|row| factor(unsafe { *row.get_unchecked(j) }));
+                    for i in 0..N {
+                        let at = if i + 1 == N { last } else { i * LANE };
+                        // SAFETY: within those `width` bytes.
+                        let bytes = prepare(unsafe { load(source.add(at)) });
+                        for (sum, factor) in sums.iter_mut().zip(factors) {
+                            sum[i] = mul_add(sum[i], bytes, factor);
+                        }
+                    }
+                    continue;
+                }
+                // ... with more rows, the bytes stay and the factors pass by.
+                // SAFETY: within those `width` bytes.
+                let bytes = unsafe { load_lanes::<N>(source, last) };
                 let bytes = bytes.map(|bytes| prepare(bytes));
                 for (sum, row) in sums.iter_mut().zip(matrix) {
                     // SAFETY: a row of the matrix has an element per symbol.

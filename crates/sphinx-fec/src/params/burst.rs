@@ -2,33 +2,74 @@
 //!
 //! The model is Gilbert's: the link is good or bad, packets are lost while it
 //! is bad, and the losses of two packets `j` apart have correlation `λ^j` with
-//! `λ = 1 − 1 / (B (1 − p))` for a mean burst of `B` packets.
+//! `λ = 1 − 1 / (B (1 − p))` for a mean burst of `B` packets. Packets of `d`
+//! blocks sent in turn are `d` apart, and so each block sees such a link again,
+//! with `λ^d`.
 
-use super::{clamp_loss, overdispersed_repair_for, repair_for};
+use alloc::vec;
 
-/// The mean correlation between the losses of two packets of a block of
-/// `packets`, when packets of `depth` blocks are sent in turn: the `rho` of
-/// [`overdispersed_repair_for`].
+use super::{clamp_loss, repair_for, smallest};
+
+/// The correlation between the losses of neighbouring packets of a block, when
+/// packets of `depth` blocks are sent in turn.
 ///
 /// `burst` is the mean number of packets lost in a row; 1/(1 − p) is what
 /// independent losses give, and less counts as that.
 #[must_use]
-pub fn burst_correlation(packets: usize, p: f64, burst: f64, depth: usize) -> f64 {
+pub fn burst_correlation(p: f64, burst: f64, depth: usize) -> f64 {
     let lambda = 1.0 - 1.0 / (burst * (1.0 - clamp_loss(p)));
-    if packets < 2 || lambda.is_nan() || lambda <= 0.0 {
+    if lambda.is_nan() || lambda <= 0.0 {
         return 0.0;
     }
-    let step = lambda.powi(i32::try_from(depth.max(1)).unwrap_or(i32::MAX));
-    let (mut sum, mut power) = (0.0, 1.0);
-    for distance in 1..packets {
-        power *= step;
-        sum += (packets - distance) as f64 * power;
-        if power < 1e-12 {
-            break;
-        }
+    lambda.powi(i32::try_from(depth.max(1)).unwrap_or(i32::MAX))
+}
+
+/// The probability that a block of `n` symbols sent with `repairs` repairs
+/// cannot be decoded by an MDS code over a link with such bursts, exactly.
+#[must_use]
+pub fn burst_failure_probability(
+    n: usize,
+    repairs: usize,
+    p: f64,
+    burst: f64,
+    depth: usize,
+) -> f64 {
+    let p = clamp_loss(p);
+    let correlation = burst_correlation(p, burst, depth);
+    if n == 0 || p == 0.0 {
+        return 0.0;
     }
-    let pairs = packets as f64 * (packets - 1) as f64 / 2.0;
-    (sum / pairs).clamp(0.0, 0.999)
+    // good[k]: the next packet will get through, and k were lost so far.
+    let mut good = vec![0.0; repairs + 1];
+    let mut bad = good.clone();
+    (good[0], bad[0]) = (1.0 - p, p);
+    let (enter, leave) = (p * (1.0 - correlation), (1.0 - p) * (1.0 - correlation));
+    let mut too_many = 0.0;
+    for _ in 0..n + repairs {
+        let mut lost = 0.0;
+        for (good, bad) in good.iter_mut().zip(&mut bad) {
+            // Those who lose this packet move up by one.
+            let losing = core::mem::replace(&mut lost, *bad);
+            let through = *good;
+            *good = through * (1.0 - enter) + losing * leave;
+            *bad = through * enter + losing * (1.0 - leave);
+        }
+        too_many += lost;
+    }
+    too_many.min(1.0)
+}
+
+/// The smallest number of repairs for which a block of `n` symbols fails with
+/// at most probability `epsilon` over a link with such bursts.
+#[must_use]
+pub fn burst_repair_for(n: usize, p: f64, burst: f64, depth: usize, epsilon: f64) -> usize {
+    if burst_correlation(p, burst, depth) == 0.0 {
+        return repair_for(n, p, epsilon);
+    }
+    let suffices = |r| burst_failure_probability(n, r, p, burst, depth) <= epsilon;
+    // More repairs than a hundred blocks' worth would take long to look at and
+    // longer to send.
+    smallest(|r| r > 100 * n || suffices(r))
 }
 
 /// The number of blocks to interleave: the smallest power of two, up to
@@ -43,11 +84,9 @@ pub fn interleave_depth(n: usize, p: f64, burst: f64, epsilon: f64, depth_max: u
     let independent = repair_for(n, p, epsilon);
     let acceptable = independent + independent / 4 + 1;
     let mut depth = 1;
-    while 2 * depth <= depth_max {
-        let rho = burst_correlation(n + independent, p, burst, depth);
-        if overdispersed_repair_for(n, p, rho, epsilon) <= acceptable {
-            break;
-        }
+    while 2 * depth <= depth_max
+        && burst_failure_probability(n, acceptable, p, burst, depth) > epsilon
+    {
         depth *= 2;
     }
     depth
@@ -56,13 +95,24 @@ pub fn interleave_depth(n: usize, p: f64, burst: f64, epsilon: f64, depth_max: u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::failure_probability;
 
     #[test]
     fn independent_losses_are_not_interleaved() {
-        assert_eq!(burst_correlation(100, 0.06, 1.0, 1), 0.0);
-        assert_eq!(burst_correlation(100, 0.06, f64::NAN, 1), 0.0);
+        assert_eq!(burst_correlation(0.06, 1.0, 1), 0.0);
+        assert_eq!(burst_correlation(0.06, f64::NAN, 1), 0.0);
         assert_eq!(interleave_depth(100, 0.06, 1.0 / 0.94, 0.01, 64), 1);
         assert_eq!(interleave_depth(100, 0.0, 10.0, 0.01, 64), 1);
+    }
+
+    #[test]
+    fn without_bursts_it_is_the_binomial() {
+        for (n, r, p) in [(1, 0, 0.25), (100, 13, 0.06), (32, 9, 0.2)] {
+            let exact = failure_probability(n, r, p);
+            let bursts = burst_failure_probability(n, r, p, 1.0, 1);
+            assert!((exact - bursts).abs() < 1e-12, "{exact} {bursts}");
+        }
+        assert_eq!(burst_repair_for(100, 0.06, 1.0, 1, 0.01), 13);
     }
 
     #[test]
@@ -76,15 +126,17 @@ mod tests {
         assert_eq!(interleave_depth(100, 0.06, 10.0, 0.01, 0), 1);
     }
 
-    /// Redundancy for bursts of ten on average, from simulated Gilbert losses:
-    /// about 51 repairs, and about 18 with eight blocks interleaved.
+    /// Against simulated Gilbert losses: 25 and 51 repairs for bursts of three
+    /// and ten, 13 and 18 with eight blocks interleaved.
     #[test]
     fn redundancy_for_bursts() {
-        let repairs = |depth| {
-            let rho = burst_correlation(118, 0.06, 10.0, depth);
-            overdispersed_repair_for(100, 0.06, rho, 0.01)
+        let repairs = |burst, depth| burst_repair_for(100, 0.06, burst, depth, 0.01);
+        let near = |found: usize, expected: usize, by| {
+            assert!(found.abs_diff(expected) <= by, "{found} {expected}");
         };
-        assert!((40..=65).contains(&repairs(1)), "{}", repairs(1));
-        assert!((16..=20).contains(&repairs(8)), "{}", repairs(8));
+        near(repairs(3.0, 1), 25, 2);
+        near(repairs(10.0, 1), 51, 4);
+        near(repairs(3.0, 8), 13, 1);
+        near(repairs(10.0, 8), 18, 2);
     }
 }

@@ -8,7 +8,7 @@ mod burst;
 mod histogram;
 pub mod srlt;
 
-pub use burst::{burst_correlation, interleave_depth};
+pub use burst::{burst_correlation, burst_failure_probability, burst_repair_for, interleave_depth};
 pub use histogram::LossHistogram;
 
 /// The largest loss rate the functions here tell apart.
