@@ -1,28 +1,20 @@
 //! Encoding: repair symbols from a block of source symbols.
 
-use crate::code::{CodeId, Error, Row, check_block_size, check_length};
-use crate::engine::{Columns, Engine, Start, Term};
+use crate::code::{CodeId, Error, Row, check_block, check_length};
+use crate::engine::{Columns, Engine, Start, Targets};
+use crate::fft_rs;
+use crate::plan::{Plan, tile_columns};
 use crate::rows::RowMaker;
 
-/// Bytes of source symbols that should stay in the first-level cache while
-/// several repairs are computed from them.
-const CACHE_BYTES: usize = 32 << 10;
-
-/// Columns in a tile of a block of `n` symbols: so many that the tile of the
-/// whole block stays in cache, in whole registers of any engine.
-pub(crate) fn tile_columns(n: usize) -> usize {
-    (CACHE_BYTES / n).next_multiple_of(128).clamp(256, 2048)
-}
-
-/// Computes repair symbols. Keeps its memory between calls.
+/// Computes repair symbols. Keeps its memory between calls, and what it found
+/// out about the rows of the last call: the same rows of the next block cost
+/// nothing but arithmetic.
 #[derive(Debug)]
 pub struct Encoder {
     engine: Engine,
-    rows: RowMaker,
-    /// The terms of all rows of a batch, one after another.
-    terms: Vec<Term>,
-    /// Where the terms of each row end.
-    ends: Vec<usize>,
+    maker: RowMaker,
+    plan: Plan,
+    fft: fft_rs::Coder,
 }
 
 impl Default for Encoder {
@@ -43,9 +35,9 @@ impl Encoder {
     pub fn with_engine(engine: Engine) -> Self {
         Self {
             engine,
-            rows: RowMaker::new(),
-            terms: Vec::new(),
-            ends: Vec::new(),
+            maker: RowMaker::new(),
+            plan: Plan::default(),
+            fft: fft_rs::Coder::default(),
         }
     }
 
@@ -76,7 +68,7 @@ impl Encoder {
     ///
     /// # Errors
     /// As for [`Self::encode`]; no repair is computed if any row is
-    /// impossible.
+    /// impossible. Rows of [`fft_rs`] cannot be mixed with others.
     pub fn encode_rows(
         &mut self,
         n: usize,
@@ -85,42 +77,31 @@ impl Encoder {
         rows: &[(CodeId, Row)],
         out: &mut [u8],
     ) -> Result<(), Error> {
-        check_block_size(n)?;
+        let code = rows.first().map_or(CodeId::Rlc, |(code, _)| *code);
+        check_block(code, n)?;
         check_length(n * symbol_len, source.len())?;
         check_length(rows.len() * symbol_len, out.len())?;
-        self.terms.clear();
-        self.ends.clear();
-        for &(code, row) in rows {
-            self.terms.extend_from_slice(self.rows.terms(code, n, row)?);
-            self.ends.push(self.terms.len());
+        if code == CodeId::FftRs {
+            return self.fft.encode(n, symbol_len, source, rows, out);
         }
-        let mut columns = Columns {
-            symbols: source,
-            symbol_len,
-            first: 0,
-        };
-        let tile = tile_columns(n);
-        while columns.first < symbol_len {
-            let end = tile_end(columns.first, tile, symbol_len);
-            let mut begin = 0;
-            for (repair, &row_end) in out.chunks_exact_mut(symbol_len).zip(&self.ends) {
-                let terms = &self.terms[begin..row_end];
-                let stretch = &mut repair[columns.first..end];
-                self.engine.combine(stretch, Start::Zero, columns, terms);
-                begin = row_end;
-            }
-            columns.first = end;
+        self.plan
+            .prepare(&mut self.maker, n, rows.iter().copied())?;
+        let tile = tile_columns(n, symbol_len);
+        for first in (0..symbol_len).step_by(tile) {
+            let columns = Columns {
+                symbols: source,
+                symbol_len,
+                first,
+            };
+            let mut targets = Targets {
+                bytes: out,
+                stride: symbol_len,
+                first,
+                len: tile.min(symbol_len - first),
+            };
+            self.plan
+                .run(self.engine, &mut targets, Start::Zero, columns);
         }
         Ok(())
-    }
-}
-
-/// The end of the tile that starts at column `first`; a remainder too small
-/// for a register joins the last tile.
-pub(crate) fn tile_end(first: usize, tile: usize, symbol_len: usize) -> usize {
-    if symbol_len - first < tile + 64 {
-        symbol_len
-    } else {
-        first + tile
     }
 }

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod block;
 pub mod cc;
 mod monitor;
 mod mtu;
@@ -23,6 +24,7 @@ mod receiver;
 mod rtt;
 mod selector;
 mod sender;
+mod sent;
 mod session;
 pub mod wire;
 

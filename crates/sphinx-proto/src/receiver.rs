@@ -9,14 +9,17 @@ use crate::Nanos;
 use crate::ranges::RangeSet;
 use crate::session::{PacketMeta, Placement, Slot, block_cost};
 use crate::wire::{
-    BLOCKS_AHEAD_MAX, Blocks, Frame, Header, MAX_BLOCK_SYMBOLS, MAX_SACK_RANGES, MAX_SYMBOL_LEN,
-    Sack, expand_packet_number, varint_len,
+    BLOCKS_AHEAD_MAX, Blocks, Frame, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, Sack,
+    block_symbols_max, expand_packet_number, varint_len,
 };
 
 /// Streams that a peer may ever send on.
 const STREAMS_MAX: usize = 256;
-/// Packets that may wait for one SACK.
+/// Packets that may wait for one SACK …
 const PACKETS_PER_SACK: u32 = 64;
+/// … and among the first so many of a session, whose trains rate control measures.
+const EARLY_PACKETS_PER_SACK: u32 = 8;
+const EARLY_PACKETS: u64 = 512;
 /// Bounds of the time that packets wait for a SACK.
 const SACK_DELAY_MIN: Nanos = 250_000;
 const SACK_DELAY_MAX: Nanos = 10_000_000;
@@ -26,6 +29,8 @@ const SACK_INTERVAL_MIN: Nanos = 250_000;
 /// that arrived count as lost, or before a complete block is not known to be complete.
 const SACK_REPEATS: usize = 8;
 const BLOCKS_REPEATS: u8 = 3;
+/// How often the last SACK is repeated when nothing more arrives: the sender may be waiting for it.
+const TAIL_REPEATS: u8 = 2;
 /// Packet-number ranges that a SACK has room for on top of these repetitions; they report packets
 /// that were much delayed.
 const SACK_RANGES_MIN: usize = 32;
@@ -46,14 +51,6 @@ struct RxBlock {
     /// Repair symbols kept. With one the block goes through the decoder, even if the last symbol
     /// to arrive was a source symbol.
     repairs: u16,
-}
-
-impl RxBlock {
-    /// Memory of the tracker for one kept repair, at most: a row of coefficients, or the numbers of
-    /// its symbols.
-    fn row_bytes(&self) -> u64 {
-        2 * u64::from(self.n) + 16
-    }
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +94,9 @@ pub(crate) struct Receiver {
     unacked: u32,
     sack_at: Option<Nanos>,
     last_sack: Option<Nanos>,
+    /// Repetitions left of the present SACK, and their distance.
+    tail_repeats: u8,
+    tail_delay: Nanos,
     /// Largest packets of the last [`SACK_REPEATS`] SACKs, oldest first.
     told: VecDeque<u64>,
     /// The stream whose turn it is in the next BLOCKS frame.
@@ -110,8 +110,6 @@ pub(crate) struct Receiver {
     released_cost: u64,
     /// Credit in the last SACK.
     credit_told: u64,
-    /// Memory of all trackers for kept repairs.
-    rows_bytes: u64,
     /// Costs by slot; `None` when the slot is free.
     slots: Vec<Option<u64>>,
     free_slots: Vec<Slot>,
@@ -144,6 +142,8 @@ impl Receiver {
             unacked: 0,
             sack_at: None,
             last_sack: None,
+            tail_repeats: 0,
+            tail_delay: SACK_DELAY_MAX,
             told: VecDeque::new(),
             feedback_turn: 0,
             last_eliciting: 0,
@@ -152,7 +152,6 @@ impl Receiver {
             opened_cost: 0,
             released_cost: 0,
             credit_told: window,
-            rows_bytes: 0,
             slots: Vec::new(),
             free_slots: Vec::new(),
             symbols_redundant: 0,
@@ -183,13 +182,20 @@ impl Receiver {
             return;
         }
         let delay = Self::sack_delay(rtt);
+        self.tail_repeats = TAIL_REPEATS;
+        self.tail_delay = 2 * delay;
         self.unacked += 1;
+        let packets_per_sack = if meta.packet_number < EARLY_PACKETS {
+            EARLY_PACKETS_PER_SACK
+        } else {
+            PACKETS_PER_SACK
+        };
         self.flight_over = meta.last_of_flight;
         let first_after_idle = meta.now.saturating_sub(self.last_eliciting) > 2 * rtt.max(delay);
         self.last_eliciting = meta.now;
         let at = if meta.last_of_flight
             || meta.ecn == 0b11
-            || self.unacked >= PACKETS_PER_SACK
+            || self.unacked >= packets_per_sack
             || first_after_idle
         {
             meta.now
@@ -217,7 +223,7 @@ impl Receiver {
         let (n, stream_id) = (header.n, header.stream);
         let is_possible = stream_id & 1 == self.peer_parity
             && (1..=MAX_SYMBOL_LEN).contains(&symbol_len)
-            && (1..=MAX_BLOCK_SYMBOLS).contains(&n)
+            && (1..=block_symbols_max(symbol_len)).contains(&usize::from(n))
             && (self.streams.contains_key(&stream_id) || self.streams.len() < STREAMS_MAX);
         if !is_possible {
             self.packets_refused += 1;
@@ -273,8 +279,9 @@ impl Receiver {
                 index: header.row as u16,
             };
             (block.tracker.add_source(header.row as usize), placement)
-        } else if block.repairs >= n || self.rows_bytes + block.row_bytes() > self.window {
-            (Added::Invalid, Placement::Discard)
+        } else if block.repairs >= n {
+            // Peeling may want more; the missing symbols themselves will come.
+            (Added::Redundant, Placement::Discard)
         } else {
             match (CodeId::from_wire(header.code), Row::new(header.row)) {
                 (Some(code), Some(row)) => {
@@ -286,10 +293,7 @@ impl Receiver {
                         row,
                     };
                     let added = block.tracker.add_repair(&mut self.rows, code, row);
-                    if added == Added::Innovative {
-                        block.repairs += 1;
-                        self.rows_bytes += block.row_bytes();
-                    }
+                    block.repairs += u16::from(added == Added::Innovative);
                     (added, placement)
                 }
                 _ => (Added::Invalid, Placement::Discard),
@@ -309,7 +313,6 @@ impl Receiver {
         if !block.tracker.is_decodable() {
             return (placement, Progress::None);
         }
-        self.rows_bytes -= u64::from(block.repairs) * block.row_bytes();
         let progress = if block.repairs > 0 {
             Progress::Decodable {
                 stream: stream_id,
@@ -371,8 +374,9 @@ impl Receiver {
             return;
         };
         let end = out.len() + room;
-        self.sack_at = None;
         self.last_sack = Some(now);
+        self.sack_at = (self.tail_repeats > 0).then_some(now + self.tail_delay);
+        self.tail_repeats = self.tail_repeats.saturating_sub(1);
         self.unacked = 0;
         self.credit_told = self.credit();
         self.write_blocks(out.len() + room / 2, out);

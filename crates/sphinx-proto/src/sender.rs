@@ -1,130 +1,27 @@
-//! The sending half: blocks, the log of sent packets, loss detection and ICM.
+//! The sending half: blocks, what to send next, and ICM.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sphinx_fec::{CodeId, Decoding};
 
 use crate::Nanos;
+use crate::block::{SymbolChoice, TxBlock};
 use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl};
 use crate::monitor::Monitor;
-use crate::ranges::RangeSet;
 use crate::rtt::Rtt;
 use crate::selector::{self, EPSILON, EPSILON_REACTIVE, flight_repair};
+use crate::sent::{Carried, SentLog, Settled};
 use crate::session::{Profile, Slot, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, Sack};
 
-/// Later packets acknowledged before one counts as lost, until reordering is seen (RFC 9002).
-const PACKET_THRESHOLD: u64 = 3;
-/// The threshold never adapts beyond this.
-const PACKET_THRESHOLD_MAX: u64 = 128;
-/// Reactive and proactive repair rows of one block, whatever the peer claims, per source symbol.
-const ROWS_PER_SYMBOL_MAX: u32 = 64;
+/// Repair rows of one block that the peer may claim without any packet of it being lost, per
+/// source symbol.
+const CLAIMS_PER_SYMBOL_MAX: u32 = 8;
+/// Rounds of repair in which bulk data is patient: repair is pooled and has no margin, since later
+/// data fills the link while what is still missing is found out.
+const PATIENT_ROUNDS: u8 = 3;
 /// Longest wait between probes of a silent path.
 const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
-
-/// A block on its way.
-#[derive(Debug)]
-struct TxBlock {
-    stream: u16,
-    id: u64,
-    slot: Slot,
-    n: u16,
-    symbol_len: u16,
-    /// The application ended a message or the stream here.
-    tail: bool,
-    /// Next source symbol to send for the first time.
-    next_source: u16,
-    /// Next repair row.
-    next_row: u32,
-    in_flight: u32,
-    acked: u32,
-    /// Repair rows decided but not sent.
-    due: u32,
-    /// Of `due`, those decided before any loss was seen.
-    due_proactive: u32,
-    /// Rounds of repair so far: 1 once a first transmission had to be replaced.
-    rounds: u8,
-    /// Has had its proactive repair.
-    protected: bool,
-    /// Spread of its proactive rows (`rlc`) or their degree (`srlt`).
-    shape: u32,
-    /// Source symbols whose packets were lost; kept for codes that decode by peeling, whose
-    /// compensation is the originals themselves.
-    lost_sources: Vec<u16>,
-}
-
-impl TxBlock {
-    fn unsent(&self) -> u32 {
-        u32::from(self.n - self.next_source)
-    }
-
-    /// Symbols that must still be decided on so that n can arrive at all.
-    fn deficit(&self) -> u32 {
-        u32::from(self.n).saturating_sub(self.acked + self.in_flight + self.unsent() + self.due)
-    }
-
-    fn rows_left(&self) -> u32 {
-        (ROWS_PER_SYMBOL_MAX * u32::from(self.n))
-            .max(1024)
-            .saturating_sub(self.next_row + self.due)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Carried {
-    /// A symbol of the block with this sequence.
-    Symbol {
-        block: u64,
-        round: u8,
-        source: Option<u16>,
-    },
-    /// A path MTU probe of this UDP payload.
-    MtuProbe(u16),
-    /// A PING or another frame that wants an answer.
-    Frames,
-}
-
-impl Carried {
-    /// Whether rate control and the Monitor hear of the packet. A path MTU probe may be lost for
-    /// its size, which says nothing about the path.
-    fn counts(self) -> bool {
-        !matches!(self, Self::MtuProbe(_))
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Wants no acknowledgement.
-    Untracked,
-    InFlight,
-    Acked,
-    Lost,
-}
-
-#[derive(Debug)]
-struct SentPacket {
-    sent_at: Nanos,
-    ip_bytes: u32,
-    carried: Carried,
-    state: State,
-}
-
-/// What [`Sender::poll_symbol`] decided to send.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SymbolChoice {
-    pub(crate) sequence: u64,
-    /// Round of repair that the symbol belongs to.
-    pub(crate) round: u8,
-    pub(crate) stream: u16,
-    pub(crate) block: u64,
-    pub(crate) slot: Slot,
-    pub(crate) n: u16,
-    pub(crate) symbol_len: u16,
-    /// `None`: the source symbol `row`.
-    pub(crate) code: Option<CodeId>,
-    pub(crate) row: u32,
-    pub(crate) last_of_flight: bool,
-}
 
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default)]
@@ -179,19 +76,10 @@ pub(crate) struct Sender {
     open_cost: u64,
     credit: u64,
 
-    /// Sent packets from `first_pn`.
-    packets: VecDeque<SentPacket>,
-    first_pn: u64,
-    /// Every packet below is acknowledged or lost.
-    resolved_below: u64,
-    largest_acked: Option<u64>,
-    acked_ranges: RangeSet,
-    packet_threshold: u64,
-    bytes_in_flight: u64,
-    packets_in_flight: u64,
+    log: SentLog,
     last_sent: Nanos,
+    /// Probe timeouts since an acknowledgement that brought something forward.
     probes_unanswered: u32,
-    loss_deadline: Option<Nanos>,
     ce_seen: u64,
     ect_seen: u64,
     pub(crate) counters: Counters,
@@ -200,8 +88,10 @@ pub(crate) struct Sender {
     /// Path MTU probes acknowledged.
     pub(crate) mtu_acked: Option<u16>,
     // Scratch for one SACK.
-    newly_acked: Vec<PacketInfo>,
-    newly_lost: Vec<PacketInfo>,
+    acked: Vec<Settled>,
+    lost: Vec<Settled>,
+    acked_infos: Vec<PacketInfo>,
+    lost_infos: Vec<PacketInfo>,
 }
 
 impl Sender {
@@ -229,24 +119,18 @@ impl Sender {
             opened_cost: 0,
             open_cost: 0,
             credit,
-            packets: VecDeque::new(),
-            first_pn: 0,
-            resolved_below: 0,
-            largest_acked: None,
-            acked_ranges: RangeSet::default(),
-            packet_threshold: PACKET_THRESHOLD,
-            bytes_in_flight: 0,
-            packets_in_flight: 0,
+            log: SentLog::default(),
             last_sent: now,
             probes_unanswered: 0,
-            loss_deadline: None,
             ce_seen: 0,
             ect_seen: 0,
             counters: Counters::default(),
             freed: VecDeque::new(),
             mtu_acked: None,
-            newly_acked: Vec::new(),
-            newly_lost: Vec::new(),
+            acked: Vec::new(),
+            lost: Vec::new(),
+            acked_infos: Vec::new(),
+            lost_infos: Vec::new(),
         }
     }
 
@@ -295,24 +179,8 @@ impl Sender {
         self.open_cost += cost;
         self.unsent_bytes += u64::from(n) * u64::from(symbol_len);
         self.counters.blocks += 1;
-        self.blocks.push_back(Some(TxBlock {
-            stream,
-            id,
-            slot,
-            n,
-            symbol_len,
-            tail,
-            next_source: 0,
-            next_row: 0,
-            in_flight: 0,
-            acked: 0,
-            due: 0,
-            due_proactive: 0,
-            rounds: 0,
-            protected: false,
-            shape: 1,
-            lost_sources: Vec::new(),
-        }));
+        let block = TxBlock::new(stream, id, slot, n, symbol_len, tail);
+        self.blocks.push_back(Some(block));
         self.unsent.push_back(sequence);
         id
     }
@@ -406,7 +274,9 @@ impl Sender {
         };
         if block.in_flight == 0 && block.unsent() == 0 && block.due == 0 {
             let wanted = flight_repair(deficit.min(u32::from(block.n)), 0, plr, EPSILON_REACTIVE);
-            block.due = wanted.min(block.rows_left());
+            let claims_max = CLAIMS_PER_SYMBOL_MAX * u32::from(block.n);
+            block.due = wanted.min(claims_max - block.claimed);
+            block.claimed += block.due;
             block.rounds = block.rounds.saturating_add(1);
             if block.due > 0 {
                 self.repairs.insert(sequence);
@@ -422,7 +292,7 @@ impl Sender {
     }
 
     pub(crate) fn window_open(&self) -> bool {
-        self.bytes_in_flight < self.cc.cwnd()
+        self.log.bytes_in_flight() < self.cc.cwnd()
     }
 
     /// Nothing is left to send: protect what is on its way, once per block.
@@ -449,7 +319,6 @@ impl Sender {
             if cold {
                 repair = repair.max(2);
             }
-            let repair = repair.min(block.rows_left());
             if repair > 0 {
                 block.shape = selector::spread(block.n, repair);
                 block.due += repair;
@@ -490,7 +359,7 @@ impl Sender {
             }
         };
         let done = block.due == 0;
-        let choice = choice_of(block, sequence, code, row);
+        let choice = block.choice(sequence, code, row);
         if done {
             self.repairs.remove(&sequence);
         }
@@ -509,7 +378,7 @@ impl Sender {
         let block = self.block_mut(sequence)?;
         let row = u32::from(block.next_source);
         block.next_source += 1;
-        let mut choice = choice_of(block, sequence, None, row);
+        let mut choice = block.choice(sequence, None, row);
         choice.round = 0;
         if block.unsent() == 0 {
             // The paper's code sends its ProFEC packets behind every block.
@@ -530,41 +399,29 @@ impl Sender {
         Some(choice)
     }
 
-    // ---- the packet log -------------------------------------------------------------------------
+    // ---- packets --------------------------------------------------------------------------------
 
     pub(crate) fn largest_acked(&self) -> Option<u64> {
-        self.largest_acked
+        self.log.largest_acked()
     }
 
     /// Next packet number.
     pub(crate) fn next_pn(&self) -> u64 {
-        self.first_pn + self.packets.len() as u64
+        self.log.next_pn()
     }
 
-    /// Record packet [`Sender::next_pn`]. Packets that want no acknowledgement are recorded too, so
-    /// that numbers stay dense.
     fn record(&mut self, now: Nanos, ip_bytes: u32, carried: Carried, eliciting: bool) {
-        let pn = self.next_pn();
-        let state = if eliciting {
-            State::InFlight
-        } else {
-            State::Untracked
-        };
-        self.packets.push_back(SentPacket {
-            sent_at: now,
-            ip_bytes,
-            carried,
-            state,
-        });
+        let pn = self.log.next_pn();
+        self.log.record(now, ip_bytes, carried, eliciting);
         if !eliciting {
-            self.forget_resolved(now);
-        } else {
-            self.packets_in_flight += 1;
-            self.last_sent = now;
-            if carried.counts() {
-                self.bytes_in_flight += u64::from(ip_bytes);
-                self.cc.on_sent(now, pn, ip_bytes, self.bytes_in_flight);
-            }
+            // An end that only receives would keep all its SACKs.
+            self.forget_settled(now);
+            return;
+        }
+        self.last_sent = now;
+        if carried.counts() {
+            let in_flight = self.log.bytes_in_flight();
+            self.cc.on_sent(now, pn, ip_bytes, in_flight);
         }
     }
 
@@ -589,193 +446,129 @@ impl Sender {
         self.record(now, ip_bytes, Carried::MtuProbe(size), true);
     }
 
-    fn packet_mut(&mut self, pn: u64) -> Option<&mut SentPacket> {
-        let at = pn.checked_sub(self.first_pn)?;
-        self.packets.get_mut(usize::try_from(at).ok()?)
-    }
-
     /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
     pub(crate) fn on_sack(&mut self, now: Nanos, sack: &Sack) -> bool {
         let Some(&(_, largest)) = sack.ranges.first() else {
             return true;
         };
-        if largest >= self.next_pn() {
+        if largest >= self.log.next_pn() {
             return false;
         }
         self.credit = self.credit.max(sack.credit);
-        let mut acked = std::mem::take(&mut self.newly_acked);
-        let mut lost = std::mem::take(&mut self.newly_lost);
+        let mut acked = std::mem::take(&mut self.acked);
         acked.clear();
-        lost.clear();
-        let mut ranges = std::mem::take(&mut self.acked_ranges);
-        let first_pn = self.first_pn;
-        for &(low, high) in &sack.ranges {
-            if high < first_pn {
-                break;
-            }
-            ranges.insert(low.max(first_pn), high, |low, high| {
-                for pn in low..=high {
-                    self.on_packet_acked(pn, &mut acked);
-                }
-            });
+        self.log.acknowledge(now, &sack.ranges, &mut acked);
+        for packet in &acked {
+            self.on_packet_acked(packet);
         }
-        self.acked_ranges = ranges;
+        let on_time = acked.iter().filter(|p| !p.late && p.carried.counts());
+        self.acked_infos.clear();
+        self.acked_infos.extend(on_time.map(|p| p.info));
+        self.acked = acked;
 
-        let mut rtt_sample = None;
-        let newest = acked.iter().max_by_key(|p| p.pn).copied();
-        if newest.is_some_and(|p| p.pn == largest) {
-            let sent_at = newest.map_or(now, |p| p.sent_at);
+        // Only the largest packet's arrival time is known.
+        let newest = self.acked_infos.iter().find(|p| p.pn == largest).copied();
+        let rtt_sample = newest.map(|newest| {
             let delay = sack.delay_us.saturating_mul(1000);
-            let sample = now.saturating_sub(sent_at);
+            let sample = now.saturating_sub(newest.sent_at);
             self.rtt.update(sample, delay);
-            rtt_sample = Some(sample.saturating_sub(delay).max(1));
-        }
-        if !acked.is_empty() {
-            self.probes_unanswered = 0;
-            self.largest_acked = self.largest_acked.max(newest.map(|p| p.pn));
-        }
-        self.detect_losses(now, &mut lost);
-
+            sample.saturating_sub(delay).max(1)
+        });
+        self.detect_losses(now);
         let ce_marked = sack.ce.saturating_sub(self.ce_seen);
         self.ce_seen = self.ce_seen.max(sack.ce);
         self.ect_seen = self.ect_seen.max(sack.ect);
-        self.cc.on_ack(&AckSummary {
-            now,
-            acked: &acked,
-            lost: &lost,
-            rtt_sample,
-            srtt: self.rtt.smoothed(),
-            arrival: newest.filter(|p| p.pn == largest).map(|p| Arrival {
-                pn: p.pn,
-                received_at: sack.time_us.saturating_mul(1000),
-            }),
-            ce_marked,
-            ecn_capable: self.ect_seen + self.ce_seen > 0,
-            bytes_in_flight: self.bytes_in_flight,
+        let arrival = newest.map(|newest| Arrival {
+            pn: newest.pn,
+            received_at: sack.time_us.saturating_mul(1000),
         });
-        self.newly_acked = acked;
-        self.newly_lost = lost;
-        self.forget_resolved(now);
+        self.tell_rate_control(now, rtt_sample, arrival, ce_marked);
+        self.forget_settled(now);
         true
     }
 
-    fn on_packet_acked(&mut self, pn: u64, acked: &mut Vec<PacketInfo>) {
-        let resolved_below = self.resolved_below;
-        let largest = self.largest_acked.unwrap_or(0);
-        let Some(packet) = self.packet_mut(pn) else {
-            return;
-        };
-        let info = PacketInfo {
-            pn,
-            sent_at: packet.sent_at,
-            ip_bytes: packet.ip_bytes,
-        };
-        let (was, carried) = (packet.state, packet.carried);
-        packet.state = State::Acked;
-        match was {
-            State::Acked | State::Untracked => return,
-            State::InFlight => {
-                self.packets_in_flight -= 1;
-                if carried.counts() {
-                    self.bytes_in_flight -= u64::from(info.ip_bytes);
-                    self.monitor.packet(false);
-                    acked.push(info);
-                }
-            }
-            State::Lost if !carried.counts() => {}
-            State::Lost => {
-                // Late, not lost: be more patient with this path.
+    fn on_packet_acked(&mut self, packet: &Settled) {
+        if packet.carried.counts() {
+            if packet.late {
                 self.counters.losses_spurious += 1;
                 self.counters.packets_lost -= 1;
                 self.monitor.spurious();
-                if pn < resolved_below {
-                    let distance = largest.saturating_sub(pn) + 1;
-                    self.packet_threshold = self
-                        .packet_threshold
-                        .max(distance)
-                        .min(PACKET_THRESHOLD_MAX);
-                }
+            } else {
+                self.monitor.packet(false);
             }
         }
-        match carried {
+        let mut progress = true;
+        match packet.carried {
             Carried::Symbol { block, .. } => {
                 if let Some(block) = self.block_mut(block) {
                     block.acked += 1;
-                    if was == State::InFlight {
+                    if !packet.late {
                         block.in_flight -= 1;
                     }
+                    progress = block.acked <= u32::from(block.n);
                 }
             }
             Carried::MtuProbe(size) => self.mtu_acked = self.mtu_acked.max(Some(size)),
             Carried::Frames => {}
         }
-    }
-
-    /// Declare packets lost by number and by time (RFC 9002 §6.1).
-    fn detect_losses(&mut self, now: Nanos, lost: &mut Vec<PacketInfo>) {
-        self.loss_deadline = None;
-        let Some(largest) = self.largest_acked else {
-            return;
-        };
-        let delay = self.rtt.loss_delay();
-        let mut all_resolved = true;
-        let mut pn = self.resolved_below.max(self.first_pn);
-        while pn < largest {
-            let threshold = self.packet_threshold;
-            let Some(packet) = self.packet_mut(pn) else {
-                break;
-            };
-            if packet.state == State::InFlight {
-                let due = packet.sent_at.saturating_add(delay);
-                if largest - pn >= threshold || now >= due {
-                    self.on_packet_lost(pn, lost);
-                } else {
-                    all_resolved = false;
-                    let deadline = self.loss_deadline.get_or_insert(due);
-                    *deadline = due.min(*deadline);
-                }
-            }
-            pn += 1;
-            if all_resolved {
-                self.resolved_below = pn;
-            }
+        if progress {
+            self.probes_unanswered = 0;
         }
     }
 
-    fn on_packet_lost(&mut self, pn: u64, lost: &mut Vec<PacketInfo>) {
-        let Some(packet) = self.packet_mut(pn) else {
-            return;
-        };
-        packet.state = State::Lost;
-        let info = PacketInfo {
-            pn,
-            sent_at: packet.sent_at,
-            ip_bytes: packet.ip_bytes,
-        };
-        let carried = packet.carried;
-        self.packets_in_flight -= 1;
-        if !carried.counts() {
-            return;
+    /// Finds lost packets and compensates them; they are in `lost_infos` afterwards.
+    fn detect_losses(&mut self, now: Nanos) {
+        let mut lost = std::mem::take(&mut self.lost);
+        lost.clear();
+        self.log
+            .detect_losses(now, self.rtt.loss_delay(), &mut lost);
+        self.on_packets_lost(&lost);
+        self.lost = lost;
+    }
+
+    fn on_packets_lost(&mut self, lost: &[Settled]) {
+        self.lost_infos.clear();
+        for packet in lost.iter().filter(|p| p.carried.counts()) {
+            self.lost_infos.push(packet.info);
+            self.counters.packets_lost += 1;
+            self.monitor.packet(true);
+            if let Carried::Symbol {
+                block,
+                round,
+                source,
+            } = packet.carried
+            {
+                self.compensate(block, round, source);
+            }
         }
-        self.bytes_in_flight -= u64::from(info.ip_bytes);
-        self.counters.packets_lost += 1;
-        self.monitor.packet(true);
-        lost.push(info);
-        if let Carried::Symbol {
-            block,
-            round,
-            source,
-        } = carried
-        {
-            self.compensate(block, round, source);
-        }
+    }
+
+    fn tell_rate_control(
+        &mut self,
+        now: Nanos,
+        rtt_sample: Option<Nanos>,
+        arrival: Option<Arrival>,
+        ce_marked: u64,
+    ) {
+        self.cc.on_ack(&AckSummary {
+            now,
+            acked: &self.acked_infos,
+            lost: &self.lost_infos,
+            rtt_sample,
+            srtt: self.rtt.smoothed(),
+            arrival,
+            ce_marked,
+            ecn_capable: self.ect_seen + self.ce_seen > 0,
+            bytes_in_flight: self.log.bytes_in_flight(),
+        });
     }
 
     /// ICM: a packet of the block was lost; replace what the block now lacks by fresh repair rows
     /// (ReFEC).
     fn compensate(&mut self, sequence: u64, round: u8, source: Option<u16>) {
         let plr = self.monitor.plr();
-        let patient = self.profile == Profile::Bulk && !self.unsent.is_empty() && round == 0;
+        let patient =
+            self.profile == Profile::Bulk && !self.unsent.is_empty() && round < PATIENT_ROUNDS;
         let peeling = self
             .code
             .is_some_and(|code| code.decoding() == Decoding::Peeling);
@@ -809,7 +602,6 @@ impl Sender {
                 flight_repair(needed, have, plr, EPSILON_REACTIVE).max(missing)
             }
         };
-        let rows = rows.min(block.rows_left());
         block.due += rows;
         block.rounds = block.rounds.max(round.saturating_add(1));
         if rows > 0 {
@@ -818,44 +610,36 @@ impl Sender {
         self.carry = left;
     }
 
-    /// Drop resolved packets from the front of the log; lost ones stay for a while, so that late
-    /// acknowledgements are recognised.
-    fn forget_resolved(&mut self, now: Nanos) {
-        let patience = 3 * self.rtt.loss_delay();
-        while let Some(front) = self.packets.front() {
-            let gone = match front.state {
-                State::InFlight => false,
-                State::Acked | State::Untracked => true,
-                State::Lost => now.saturating_sub(front.sent_at) > patience,
-            };
-            if !gone {
-                break;
-            }
-            self.packets.pop_front();
-            self.first_pn += 1;
+    fn forget_settled(&mut self, now: Nanos) {
+        let mut lost = std::mem::take(&mut self.lost);
+        lost.clear();
+        self.log.forget(now, 3 * self.rtt.loss_delay(), &mut lost);
+        if !lost.is_empty() {
+            self.on_packets_lost(&lost);
+            self.acked_infos.clear();
+            self.tell_rate_control(now, None, None, 0);
         }
-        self.resolved_below = self.resolved_below.max(self.first_pn);
-        self.acked_ranges.remove_below(self.first_pn);
+        self.lost = lost;
     }
 
     // ---- timers -----------------------------------------------------------------------------
 
     fn probe_deadline(&self, max_ack_delay: Nanos) -> Option<Nanos> {
         let waiting = !self.blocks.is_empty() && !self.has_symbol();
-        if self.packets_in_flight == 0 && !waiting {
+        if self.log.packets_in_flight() == 0 && !waiting {
             return None;
         }
         let wait = self.rtt.pto(max_ack_delay);
-        let wait = match self.probes_unanswered {
-            0 => wait,
-            n => (wait << n.min(6)).min(PROBE_INTERVAL_MAX.max(wait)),
-        };
+        // Losing one probe or its answer is nothing special on a lossy path.
+        let doublings = self.probes_unanswered.saturating_sub(1).min(6);
+        let wait = (wait << doublings).min(PROBE_INTERVAL_MAX.max(wait));
         Some(self.last_sent.saturating_add(wait))
     }
 
     /// When [`Sender::on_timeout`] has something to do.
     pub(crate) fn timeout(&self, max_ack_delay: Nanos) -> Option<Nanos> {
-        self.loss_deadline
+        self.log
+            .loss_deadline()
             .into_iter()
             .chain(self.probe_deadline(max_ack_delay))
             .min()
@@ -863,24 +647,12 @@ impl Sender {
 
     /// Loss by time, and the probe timer. Returns how many probes are to be sent beyond the window.
     pub(crate) fn on_timeout(&mut self, now: Nanos, max_ack_delay: Nanos) -> u32 {
-        if self.loss_deadline.is_some_and(|at| at <= now) {
-            let mut lost = std::mem::take(&mut self.newly_lost);
-            lost.clear();
-            self.detect_losses(now, &mut lost);
-            if !lost.is_empty() {
-                self.cc.on_ack(&AckSummary {
-                    now,
-                    acked: &[],
-                    lost: &lost,
-                    rtt_sample: None,
-                    srtt: self.rtt.smoothed(),
-                    arrival: None,
-                    ce_marked: 0,
-                    ecn_capable: self.ect_seen + self.ce_seen > 0,
-                    bytes_in_flight: self.bytes_in_flight,
-                });
+        if self.log.loss_deadline().is_some_and(|at| at <= now) {
+            self.detect_losses(now);
+            if !self.lost_infos.is_empty() {
+                self.acked_infos.clear();
+                self.tell_rate_control(now, None, None, 0);
             }
-            self.newly_lost = lost;
         }
         if self.probe_deadline(max_ack_delay).is_none_or(|at| at > now) {
             return 0;
@@ -906,34 +678,15 @@ impl Sender {
             let Some(block) = block else { continue };
             // Whether the flight was lost or only its SACK is unknown: one packet if it was the
             // SACK, a second in case this one is lost too.
-            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE)
-                .min(block.rows_left())
-                .min(2);
+            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE).min(2);
             block.due += rows;
             block.rounds = block.rounds.max(1);
-            if rows > 0 {
-                self.repairs.insert(first + index as u64);
-            }
+            self.repairs.insert(first + index as u64);
             probes += rows;
             if probes >= 2 {
                 break;
             }
         }
         probes.max(1)
-    }
-}
-
-fn choice_of(block: &TxBlock, sequence: u64, code: Option<CodeId>, row: u32) -> SymbolChoice {
-    SymbolChoice {
-        sequence,
-        round: block.rounds,
-        stream: block.stream,
-        block: block.id,
-        slot: block.slot,
-        n: block.n,
-        symbol_len: block.symbol_len,
-        code,
-        row,
-        last_of_flight: false,
     }
 }

@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use sphinx_fec::{CodeId, Row};
 
 use crate::Nanos;
+use crate::block::SymbolChoice;
 use crate::cc::{self, CcKind, CcParams};
 use crate::mtu::PathMtu;
 use crate::pacer::Pacer;
 use crate::receiver::{Progress, Receiver};
-use crate::sender::{Idle, Sender, SymbolChoice};
+use crate::sender::{Idle, Sender};
 use crate::wire::{
-    ConnectionId, Frame, FrameIter, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN, OVERHEAD, PacketKind,
+    ConnectionId, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, PacketKind, block_symbols_max,
 };
 
 const MS: Nanos = 1_000_000;
@@ -412,9 +413,11 @@ impl Session {
     /// Hand over a block of n × symbol_len bytes that lies in `slot`; its id within the stream.
     /// `tail`: the application ends a message or the stream here.
     ///
-    /// The caller keeps n in 1–1024, symbol_len in 1–9000 and asks [`Session::can_submit`] first.
+    /// The caller keeps symbol_len in 1–9000, n from 1 to [`block_symbols_max`] and asks
+    /// [`Session::can_submit`] first.
     pub fn submit(&mut self, stream: u16, slot: Slot, n: u16, symbol_len: u16, tail: bool) -> u64 {
-        debug_assert!((1..=MAX_BLOCK_SYMBOLS).contains(&n) && symbol_len > 0);
+        debug_assert!((1..=block_symbols_max(usize::from(symbol_len))).contains(&usize::from(n)));
+        debug_assert!((1..=MAX_SYMBOL_LEN).contains(&usize::from(symbol_len)));
         self.app_limited_told = false;
         self.sender.submit(stream, slot, n, symbol_len, tail)
     }
