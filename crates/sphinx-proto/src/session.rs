@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use sphinx_fec::{CodeId, Row};
 
 use crate::Nanos;
+use crate::block::SymbolChoice;
 use crate::cc::{self, CcKind, CcParams};
 use crate::mtu::PathMtu;
 use crate::pacer::Pacer;
 use crate::receiver::{Progress, Receiver};
-use crate::sender::{Idle, Sender, SymbolChoice};
+use crate::sender::{Idle, Sender};
 use crate::wire::{
     ConnectionId, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, PacketKind, block_symbols_max,
 };
@@ -22,6 +23,8 @@ pub const BASE_DATAGRAM: u16 = 1200;
 const BLOCK_OVERHEAD: u64 = 512;
 /// When copies of CLOSE are sent, counted from the first.
 const CLOSE_TIMES: [Nanos; 6] = [0, 5 * MS, 20 * MS, 60 * MS, 150 * MS, 300 * MS];
+/// Longest encoding of a CLOSE frame.
+const CLOSE_LEN_MAX: usize = 300;
 /// How long a closed session still answers.
 const DRAIN: Nanos = 400 * MS;
 /// Longest silence of an idle end.
@@ -446,7 +449,11 @@ impl Session {
                     return None;
                 }
                 *copies += 1;
+                // What has arrived counts for the peer, even if it hears of it only now.
                 let mut body = Vec::new();
+                self.receiver.report_all();
+                let room = usize::from(BASE_DATAGRAM) - OVERHEAD - CLOSE_LEN_MAX;
+                self.receiver.write_feedback(now, room, &mut body);
                 Frame::Close {
                     code: *code,
                     reason,
@@ -670,6 +677,7 @@ impl Session {
             .any(|frame| frame.is_ack_eliciting());
         self.received(meta, eliciting);
         let mut deficits = Vec::new();
+        let mut closed = None;
         for frame in FrameIter::new(body) {
             let Ok(frame) = frame else {
                 return self.violation(meta.now, "malformed frame");
@@ -678,7 +686,7 @@ impl Session {
                 Frame::Padding | Frame::Ping | Frame::NewConnectionId { .. } => {}
                 Frame::PathResponse(_) => {}
                 Frame::PathChallenge(data) => self.path_response = Some(data),
-                Frame::Close { code, reason } => return self.peer_closed(meta.now, code, reason),
+                Frame::Close { code, reason } => closed = Some((code, reason)),
                 Frame::Blocks(blocks) => {
                     self.sender.on_blocks(&blocks);
                     deficits.push((blocks.stream, blocks.deficits));
@@ -704,6 +712,9 @@ impl Session {
                 block,
                 slot,
             });
+        }
+        if let Some((code, reason)) = closed {
+            self.peer_closed(meta.now, code, reason);
         }
     }
 
