@@ -15,20 +15,25 @@
 #![forbid(unsafe_code)]
 
 pub mod cc;
+mod fragment;
+mod ids;
 mod monitor;
 mod mtu;
 mod pacer;
+mod path;
 mod ranges;
 mod receiver;
 mod rtt;
 mod selector;
 mod sender;
 mod session;
+mod types;
 pub mod wire;
 
 pub use cc::Nanos;
 pub use monitor::Monitor;
-pub use session::{
-    BASE_DATAGRAM, Config, Content, Event, Job, PacketMeta, Placement, Profile, Role, Session,
-    SessionStats, Slot, Transmit, block_cost,
+pub use session::{BASE_DATAGRAM, Session};
+pub use types::{
+    Config, Content, Event, Job, PacketMeta, PartPlacement, Placement, Profile, Role, SessionStats,
+    Slot, Transmit, Tuple, block_cost,
 };

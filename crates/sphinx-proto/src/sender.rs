@@ -6,11 +6,13 @@ use sphinx_fec::{CodeId, Decoding};
 
 use crate::Nanos;
 use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl};
+use crate::fragment::{Groups, Meaning};
 use crate::monitor::Monitor;
+use crate::mtu::BlackHole;
 use crate::ranges::RangeSet;
 use crate::rtt::Rtt;
 use crate::selector::{self, EPSILON, EPSILON_REACTIVE, flight_repair};
-use crate::session::{Profile, Slot, block_cost};
+use crate::types::{Profile, Slot, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, Sack};
 
 /// Later packets acknowledged before one counts as lost, until reordering is seen (RFC 9002).
@@ -78,8 +80,17 @@ enum Carried {
         round: u8,
         source: Option<u16>,
     },
+    /// Part `index` of such a symbol. Parts have consecutive packet numbers.
+    Fragment {
+        block: u64,
+        round: u8,
+        source: Option<u16>,
+        index: u8,
+    },
     /// A path MTU probe of this UDP payload.
     MtuProbe(u16),
+    /// New connection ids up to this sequence number.
+    ConnectionIds(u64),
     /// A PING or another frame that wants an answer.
     Frames,
 }
@@ -197,8 +208,15 @@ pub(crate) struct Sender {
     pub(crate) counters: Counters,
     /// Slots whose blocks are complete.
     freed: VecDeque<(Slot, u16, u64)>,
+    /// Symbols in flight in parts.
+    groups: Groups,
+    /// Packets below left on another path and say nothing about this one.
+    path_first_pn: u64,
+    pub(crate) hole: BlackHole,
     /// Path MTU probes acknowledged.
     pub(crate) mtu_acked: Option<u16>,
+    /// Packets with connection ids acknowledged (`true`) or lost.
+    pub(crate) ids_settled: Vec<(u64, bool)>,
     // Scratch for one SACK.
     newly_acked: Vec<PacketInfo>,
     newly_lost: Vec<PacketInfo>,
@@ -211,6 +229,7 @@ impl Sender {
         cc: Box<dyn RateControl>,
         initial_rtt: Nanos,
         credit: u64,
+        small_packet: u32,
         now: Nanos,
     ) -> Self {
         Self {
@@ -244,7 +263,11 @@ impl Sender {
             ect_seen: 0,
             counters: Counters::default(),
             freed: VecDeque::new(),
+            groups: Groups::default(),
+            path_first_pn: 0,
+            hole: BlackHole::new(small_packet),
             mtu_acked: None,
+            ids_settled: Vec::new(),
             newly_acked: Vec::new(),
             newly_lost: Vec::new(),
         }
@@ -581,6 +604,38 @@ impl Sender {
         self.record(now, ip_bytes, carried, true);
     }
 
+    /// Record one part of a symbol; the parts of one symbol follow each other.
+    pub(crate) fn sent_fragment(
+        &mut self,
+        now: Nanos,
+        ip_bytes: u32,
+        choice: &SymbolChoice,
+        (index, count): (u8, u8),
+    ) {
+        if index == 0 {
+            self.groups.sent(self.next_pn(), count);
+            if let Some(block) = self.block_mut(choice.sequence) {
+                block.in_flight += 1;
+            }
+        }
+        let carried = Carried::Fragment {
+            block: choice.sequence,
+            round: choice.round,
+            source: choice.code.is_none().then_some(choice.row as u16),
+            index,
+        };
+        self.record(now, ip_bytes, carried, true);
+    }
+
+    /// Whether the block has not been completed meanwhile.
+    pub(crate) fn is_open(&mut self, sequence: u64) -> bool {
+        self.block_mut(sequence).is_some()
+    }
+
+    pub(crate) fn sent_ids(&mut self, now: Nanos, ip_bytes: u32, highest: u64) {
+        self.record(now, ip_bytes, Carried::ConnectionIds(highest), true);
+    }
+
     pub(crate) fn sent_control(&mut self, now: Nanos, ip_bytes: u32, eliciting: bool) {
         self.record(now, ip_bytes, Carried::Frames, eliciting);
     }
@@ -661,6 +716,7 @@ impl Sender {
 
     fn on_packet_acked(&mut self, pn: u64, acked: &mut Vec<PacketInfo>) {
         let resolved_below = self.resolved_below;
+        let on_path = pn >= self.path_first_pn;
         let largest = self.largest_acked.unwrap_or(0);
         let Some(packet) = self.packet_mut(pn) else {
             return;
@@ -676,9 +732,10 @@ impl Sender {
             State::Acked | State::Untracked => return,
             State::InFlight => {
                 self.packets_in_flight -= 1;
-                if carried.counts() {
+                if carried.counts() && on_path {
                     self.bytes_in_flight -= u64::from(info.ip_bytes);
                     self.monitor.packet(false);
+                    self.hole.acked(info.sent_at, info.ip_bytes);
                     acked.push(info);
                 }
             }
@@ -687,8 +744,10 @@ impl Sender {
                 // Late, not lost: be more patient with this path.
                 self.counters.losses_spurious += 1;
                 self.counters.packets_lost -= 1;
-                self.monitor.spurious();
-                if pn < resolved_below {
+                if on_path {
+                    self.monitor.spurious();
+                }
+                if on_path && pn < resolved_below {
                     let distance = largest.saturating_sub(pn) + 1;
                     self.packet_threshold = self
                         .packet_threshold
@@ -706,7 +765,18 @@ impl Sender {
                     }
                 }
             }
+            Carried::Fragment { block, index, .. } => {
+                let meaning = self.groups.acked(pn.saturating_sub(u64::from(index)));
+                let arrived = matches!(meaning, Meaning::Arrived | Meaning::ArrivedLate);
+                if let Some(block) = self.block_mut(block).filter(|_| arrived) {
+                    block.acked += 1;
+                    if meaning == Meaning::Arrived {
+                        block.in_flight -= 1;
+                    }
+                }
+            }
             Carried::MtuProbe(size) => self.mtu_acked = self.mtu_acked.max(Some(size)),
+            Carried::ConnectionIds(highest) => self.ids_settled.push((highest, true)),
             Carried::Frames => {}
         }
     }
@@ -757,17 +827,31 @@ impl Sender {
         if !carried.counts() {
             return;
         }
-        self.bytes_in_flight -= u64::from(info.ip_bytes);
         self.counters.packets_lost += 1;
-        self.monitor.packet(true);
-        lost.push(info);
-        if let Carried::Symbol {
-            block,
-            round,
-            source,
-        } = carried
-        {
-            self.compensate(block, round, source);
+        if pn >= self.path_first_pn {
+            self.bytes_in_flight -= u64::from(info.ip_bytes);
+            self.monitor.packet(true);
+            self.hole.lost(info.sent_at, info.ip_bytes);
+            lost.push(info);
+        }
+        match carried {
+            Carried::Symbol {
+                block,
+                round,
+                source,
+            } => self.compensate(block, round, source),
+            Carried::Fragment {
+                block,
+                round,
+                source,
+                index,
+            } => {
+                if self.groups.lost(pn.saturating_sub(u64::from(index))) == Meaning::Lost {
+                    self.compensate(block, round, source);
+                }
+            }
+            Carried::ConnectionIds(highest) => self.ids_settled.push((highest, false)),
+            Carried::MtuProbe(_) | Carried::Frames => {}
         }
     }
 
@@ -836,6 +920,26 @@ impl Sender {
         }
         self.resolved_below = self.resolved_below.max(self.first_pn);
         self.acked_ranges.remove_below(self.first_pn);
+        self.groups.forget_below(self.first_pn);
+    }
+
+    // ---- the path ---------------------------------------------------------------------------
+
+    /// From now on packets travel another way through the network.
+    pub(crate) fn begin_path(&mut self, cc: Box<dyn RateControl>, round_trip: Nanos) {
+        self.cc = cc;
+        self.rtt = Rtt::new(round_trip);
+        self.monitor.begin_path();
+        self.hole.forget();
+        self.packet_threshold = PACKET_THRESHOLD;
+        self.path_first_pn = self.next_pn();
+        self.bytes_in_flight = 0;
+        self.probes_unanswered = 0;
+    }
+
+    /// Probes sent since the last acknowledgement.
+    pub(crate) fn probes_unanswered(&self) -> u32 {
+        self.probes_unanswered
     }
 
     // ---- timers -----------------------------------------------------------------------------
