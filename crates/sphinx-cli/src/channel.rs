@@ -4,7 +4,7 @@
 
 use sphinx_transport::{RecvStream, SendStream, Session, Stats};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 
 /// One direction of bytes, towards the peer.
 pub(crate) trait Outgoing: Send {
@@ -29,7 +29,6 @@ pub(crate) trait Channel: Clone + Send + Sync + 'static {
     fn accept_stream(&self) -> Outcome<Self::In>;
     fn stats(&self) -> Stats;
     fn close(&self, code: u64, reason: &str);
-    fn closed(&self) -> Option<Failure>;
 }
 
 impl Outgoing for SendStream {
@@ -67,8 +66,5 @@ impl Channel for Session {
     }
     fn close(&self, code: u64, reason: &str) {
         Self::close(self, code, reason);
-    }
-    fn closed(&self) -> Option<Failure> {
-        Self::closed(self)
     }
 }

@@ -11,6 +11,7 @@ mod channel;
 mod commands;
 mod failure;
 mod files;
+mod perf;
 mod report;
 mod signals;
 #[cfg(test)]
@@ -60,9 +61,8 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
 }
 
 fn dispatch(cli: Cli) -> u8 {
-    let reporter = match output_flags(&cli.command) {
-        (json, quiet, verbose) => Reporter::new(json, quiet, verbose),
-    };
+    let (json, quiet, verbose) = output_flags(&cli.command);
+    let reporter = Reporter::new(json, quiet, verbose);
     let stop = Stop::default();
     let outcome = args::refuse_not_built(&cli)
         .and_then(|()| {
@@ -102,13 +102,12 @@ fn execute(command: Command, context: &Context) -> failure::Outcome<()> {
         Command::Recv(args) => commands::recv::run(args, context),
         Command::Send(args) => commands::send::run(args, context),
         Command::Perf {
-            command: PerfCommand::Server(_),
-        }
-        | Command::Perf {
-            command: PerfCommand::Client(_),
-        }
-        | Command::Demo(_)
-        | Command::DemoPart(_) => Err(usage("not yet")),
+            command: PerfCommand::Server(args),
+        } => commands::perf::serve(args, context),
+        Command::Perf {
+            command: PerfCommand::Client(args),
+        } => commands::perf::measure(args, context),
+        Command::Demo(_) | Command::DemoPart(_) => Err(usage("not yet")),
         Command::Codes(_) | Command::Lab(_) => Err(usage("not built yet")),
     }
 }

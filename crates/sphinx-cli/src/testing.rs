@@ -159,10 +159,6 @@ impl Channel for End {
             .get_or_insert((self.side, code, reason.to_owned()));
         self.wire.changed.notify_all();
     }
-
-    fn closed(&self) -> Option<Failure> {
-        self.wire.lock().ended(self.side)
-    }
 }
 
 impl Outgoing for Out {
@@ -197,7 +193,7 @@ impl Outgoing for Out {
     }
 
     fn wait_delivered(&mut self) -> Outcome<()> {
-        match self.end.closed() {
+        match self.end.wire.lock().ended(self.end.side) {
             Some(failure) => Err(failure),
             None => Ok(()),
         }

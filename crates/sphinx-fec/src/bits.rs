@@ -21,6 +21,14 @@ pub fn insert(map: &mut [u64], i: usize) {
     map[i / 64] |= 1 << (i % 64);
 }
 
+/// Takes symbol `i` out of the map.
+///
+/// # Panics
+/// If the map has no room for symbol `i`.
+pub fn remove(map: &mut [u64], i: usize) {
+    map[i / 64] &= !(1 << (i % 64));
+}
+
 /// Those of the symbols `0..n` that are not in the map, in order.
 pub fn absent(map: &[u64], n: usize) -> impl Iterator<Item = usize> + '_ {
     (0..words(n)).flat_map(move |word| {
@@ -28,7 +36,7 @@ pub fn absent(map: &[u64], n: usize) -> impl Iterator<Item = usize> + '_ {
         if (word + 1) * 64 > n {
             open &= (1 << (n % 64)) - 1;
         }
-        std::iter::from_fn(move || {
+        core::iter::from_fn(move || {
             let bit = open.trailing_zeros() as usize;
             (bit < 64).then(|| {
                 open &= open - 1;
@@ -40,6 +48,9 @@ pub fn absent(map: &[u64], n: usize) -> impl Iterator<Item = usize> + '_ {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]

@@ -1,9 +1,11 @@
 //! What names a repair symbol: the code, the row number, and the errors of
 //! impossible combinations.
 
-use std::fmt;
+use core::fmt;
 
-/// Largest number of source symbols in a block.
+use crate::fft_rs;
+
+/// Largest number of source symbols in a block of any code but `fft-rs`.
 pub const SYMBOLS_MAX: usize = 4096;
 
 /// An erasure code, as numbered on the wire (6 bits).
@@ -16,9 +18,30 @@ pub enum CodeId {
     Rlc,
     /// Semi-random LT code of the Sphinx paper; see [`srlt`](crate::srlt).
     Srlt,
+    /// Traditional LT code, rateless; see [`lt`](crate::lt).
+    Lt,
+    /// Reed–Solomon over GF(2^8) for at most 256 symbols in all; see
+    /// [`rs`](crate::rs).
+    Rs,
+    /// Reed–Solomon over GF(2^16) for large blocks; see
+    /// [`fft_rs`](crate::fft_rs).
+    FftRs,
+    /// Sliding-window random linear code over GF(2^8); see
+    /// [`window`](crate::window).
+    Window,
 }
 
 impl CodeId {
+    /// All codes.
+    pub const ALL: [Self; 6] = [
+        Self::Rlc,
+        Self::Srlt,
+        Self::Lt,
+        Self::Rs,
+        Self::FftRs,
+        Self::Window,
+    ];
+
     /// The wire number that stands for "a source symbol, not a repair".
     pub const SOURCE: u8 = 0;
 
@@ -28,6 +51,10 @@ impl CodeId {
         match self {
             Self::Rlc => 1,
             Self::Srlt => 2,
+            Self::Lt => 3,
+            Self::Rs => 4,
+            Self::FftRs => 5,
+            Self::Window => 6,
         }
     }
 
@@ -38,6 +65,10 @@ impl CodeId {
         match wire {
             1 => Some(Self::Rlc),
             2 => Some(Self::Srlt),
+            3 => Some(Self::Lt),
+            4 => Some(Self::Rs),
+            5 => Some(Self::FftRs),
+            6 => Some(Self::Window),
             _ => None,
         }
     }
@@ -48,15 +79,26 @@ impl CodeId {
         match self {
             Self::Rlc => "rlc",
             Self::Srlt => "srlt",
+            Self::Lt => "lt",
+            Self::Rs => "rs",
+            Self::FftRs => "fft-rs",
+            Self::Window => "window",
         }
+    }
+
+    /// The code with this name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| code.name() == name)
     }
 
     /// How a receiver of this code decodes.
     #[must_use]
     pub fn decoding(self) -> Decoding {
         match self {
-            Self::Rlc => Decoding::Elimination,
-            Self::Srlt => Decoding::Peeling,
+            Self::Rlc | Self::Rs | Self::Window => Decoding::Elimination,
+            Self::Srlt | Self::Lt => Decoding::Peeling,
+            Self::FftRs => Decoding::Transform,
         }
     }
 }
@@ -70,6 +112,8 @@ pub enum Decoding {
     /// LT peeling: a repair is used when exactly one of its symbols is
     /// unknown. Cheaper, and needs more repairs.
     Peeling,
+    /// Fast transforms over the whole block: any `n` symbols restore it.
+    Transform,
 }
 
 /// Number of a repair symbol within its block, 24 bits.
@@ -105,7 +149,8 @@ impl Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The number of source symbols is 0 or above [`SYMBOLS_MAX`].
+    /// The number of source symbols is 0 or above [`SYMBOLS_MAX`] (or
+    /// [`fft_rs::SYMBOLS_MAX`] for that code).
     BlockSize {
         /// The refused number of symbols.
         n: usize,
@@ -126,6 +171,18 @@ pub enum Error {
         /// Bytes it has.
         found: usize,
     },
+    /// The code does not work on symbols of this length.
+    SymbolLength {
+        /// The code that was asked.
+        code: CodeId,
+        /// The refused length in bytes.
+        symbol_len: usize,
+    },
+    /// This build of the crate does not contain the code.
+    NotBuilt {
+        /// The code that was asked.
+        code: CodeId,
+    },
     /// The repairs do not determine all missing symbols.
     NotDecodable {
         /// Further independent symbols needed.
@@ -136,8 +193,13 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BlockSize { n } => {
-                write!(f, "a block has 1 to {SYMBOLS_MAX} symbols, not {n}")
+            Self::BlockSize { n } => write!(f, "no block of this code has {n} symbols"),
+            Self::SymbolLength { code, symbol_len } => {
+                let name = code.name();
+                write!(f, "code {name} has no symbols of {symbol_len} bytes")
+            }
+            Self::NotBuilt { code } => {
+                write!(f, "code {} is not part of this build", code.name())
             }
             Self::Row { code, n, row } => {
                 let (name, row) = (code.name(), row.number());
@@ -153,7 +215,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl core::error::Error for Error {}
 
 /// Accepts the numbers of symbols a block can have.
 pub(crate) fn check_block_size(n: usize) -> Result<(), Error> {
@@ -162,6 +224,14 @@ pub(crate) fn check_block_size(n: usize) -> Result<(), Error> {
     } else {
         Err(Error::BlockSize { n })
     }
+}
+
+/// Accepts the numbers of symbols a block of a certain code can have.
+pub(crate) fn check_block(code: CodeId, n: usize) -> Result<(), Error> {
+    if code == CodeId::FftRs && (1..=fft_rs::SYMBOLS_MAX).contains(&n) {
+        return Ok(());
+    }
+    check_block_size(n)
 }
 
 /// Accepts a buffer of exactly `expected` bytes.
@@ -175,14 +245,17 @@ pub(crate) fn check_length(expected: usize, found: usize) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]
     fn wire_numbers_round_trip() {
         let codes: Vec<_> = (0..64).filter_map(CodeId::from_wire).collect();
-        assert_eq!(codes, [CodeId::Rlc, CodeId::Srlt]);
+        assert_eq!(codes, CodeId::ALL);
         for code in codes {
             assert_eq!(CodeId::from_wire(code.to_wire()), Some(code));
+            assert_eq!(CodeId::by_name(code.name()), Some(code));
         }
         assert_eq!(CodeId::from_wire(CodeId::SOURCE), None);
     }

@@ -1,10 +1,13 @@
 //! Decoding: the missing source symbols of a block from its repairs.
 
+use alloc::vec::Vec;
+
 use crate::bits;
-use crate::code::{CodeId, Decoding, Error, Row, check_block_size, check_length};
-use crate::echelon::Echelon;
-use crate::encode::{tile_columns, tile_end};
+use crate::code::{CodeId, Decoding, Error, Row, check_block, check_length};
+use crate::eliminate::Elimination;
 use crate::engine::{Columns, Engine, Start, Term};
+use crate::fft_rs;
+use crate::ml::Solver;
 use crate::peeler::Peeler;
 use crate::rows::RowMaker;
 
@@ -22,29 +25,22 @@ pub struct Repair<'a> {
 /// Restores the missing symbols of blocks. Its memory grows to what the
 /// largest block needed and is kept from block to block.
 ///
-/// Elimination runs over the missing symbols only: first on coefficients,
-/// which yields the inverse of a matrix with a row and a column per missing
-/// symbol, then once over the payload.
+/// Repairs of peeling codes are peeled, then elimination restores the rest
+/// from the others; with [`Self::maximum_likelihood`] all repairs together
+/// restore whatever they determine.
 #[derive(Debug)]
 pub struct BlockDecoder {
     engine: Engine,
-    rows: RowMaker,
+    is_maximum_likelihood: bool,
+    maker: RowMaker,
     known: Vec<u64>,
     peeler: Peeler,
     /// Repairs to peel, in order, each with the symbol it restores.
     peeled: Vec<(u32, u16)>,
-    /// The symbols left to elimination.
-    columns: Vec<u16>,
-    echelon: Echelon,
-    /// The repairs that elimination uses.
-    used: Vec<usize>,
-    /// Their known terms, one repair after another, and where each ends.
-    terms: Vec<Term>,
-    ends: Vec<usize>,
-    /// The rows of the inverse.
-    inverse: Vec<Term>,
-    /// One tile of the repairs less their known terms.
-    residues: Vec<u8>,
+    elimination: Elimination,
+    solver: Solver,
+    fft: fft_rs::Coder,
+    missing: Vec<u16>,
     /// The terms of a peeled repair but the one it restores.
     others: Vec<Term>,
     /// A symbol being peeled.
@@ -69,20 +65,26 @@ impl BlockDecoder {
     pub fn with_engine(engine: Engine) -> Self {
         Self {
             engine,
-            rows: RowMaker::new(),
+            is_maximum_likelihood: false,
+            maker: RowMaker::new(),
             known: Vec::new(),
             peeler: Peeler::default(),
             peeled: Vec::new(),
-            columns: Vec::new(),
-            echelon: Echelon::default(),
-            used: Vec::new(),
-            terms: Vec::new(),
-            ends: Vec::new(),
-            inverse: Vec::new(),
-            residues: Vec::new(),
+            elimination: Elimination::default(),
+            solver: Solver::default(),
+            fft: fft_rs::Coder::default(),
+            missing: Vec::new(),
             others: Vec::new(),
             restored: Vec::new(),
         }
+    }
+
+    /// Makes the decoder restore what all repairs together determine, those of
+    /// peeling codes too: fewer of them are needed, for more work.
+    #[must_use]
+    pub fn maximum_likelihood(mut self) -> Self {
+        self.is_maximum_likelihood = true;
+        self
     }
 
     /// Restores the missing symbols of a block in place and returns how many
@@ -92,6 +94,7 @@ impl BlockDecoder {
     /// another; `have` is the bit map (see [`bits`]) of those that arrived.
     /// What lies in the places of the others does not matter. More repairs
     /// than needed do no harm, and rows that do not exist are passed over.
+    /// If there are repairs of [`fft_rs`], only those are used.
     ///
     /// # Errors
     /// For impossible sizes, and if the repairs do not determine all missing
@@ -104,7 +107,8 @@ impl BlockDecoder {
         have: &[u64],
         repairs: &[Repair<'_>],
     ) -> Result<usize, Error> {
-        check_block_size(n)?;
+        let is_fft = repairs.iter().any(|repair| repair.code == CodeId::FftRs);
+        check_block(if is_fft { CodeId::FftRs } else { CodeId::Rlc }, n)?;
         check_length(n * symbol_len, source.len())?;
         for repair in repairs {
             check_length(symbol_len, repair.symbol.len())?;
@@ -117,16 +121,33 @@ impl BlockDecoder {
         self.known
             .extend_from_slice(&have[..have.len().min(bits::words(n))]);
         self.known.resize(bits::words(n), 0);
-        self.plan_peeling(n, repairs);
-        self.plan_elimination(n, repairs)?;
-        self.peel(n, symbol_len, source, repairs);
-        self.eliminate(symbol_len, n, source, repairs);
+        let Self { engine, maker, .. } = self;
+        if is_fft {
+            self.missing.clear();
+            self.missing.extend(bits::absent(have, n).map(|i| i as u16));
+            self.fft
+                .decode(n, symbol_len, source, &self.missing, repairs)?;
+        } else if self.is_maximum_likelihood {
+            let deficit = self.solver.plan(*engine, maker, n, &self.known, repairs);
+            check_deficit(deficit)?;
+            self.solver
+                .run(*engine, maker, n, symbol_len, source, repairs);
+        } else {
+            self.plan_peeling(n, repairs);
+            let Self { engine, maker, .. } = self;
+            let elimination = &mut self.elimination;
+            let deficit = elimination.plan(*engine, maker, n, &self.known, repairs);
+            check_deficit(deficit)?;
+            self.peel(n, symbol_len, source, repairs);
+            self.elimination
+                .run(self.engine, n, symbol_len, source, repairs);
+        }
         Ok(missing)
     }
 
     fn plan_peeling(&mut self, n: usize, repairs: &[Repair<'_>]) {
         let Self {
-            rows,
+            maker,
             known,
             peeler,
             peeled,
@@ -138,7 +159,7 @@ impl BlockDecoder {
             if repair.code.decoding() != Decoding::Peeling {
                 continue;
             }
-            let Ok(terms) = rows.terms(repair.code, n, repair.row) else {
+            let Ok(terms) = maker.terms(repair.code, n, repair.row) else {
                 continue;
             };
             let mut unknown = terms
@@ -166,54 +187,11 @@ impl BlockDecoder {
         }
     }
 
-    fn plan_elimination(&mut self, n: usize, repairs: &[Repair<'_>]) -> Result<(), Error> {
-        self.columns.clear();
-        let unknown = bits::absent(&self.known, n).map(|i| i as u16);
-        self.columns.extend(unknown);
-        self.used.clear();
-        self.terms.clear();
-        self.ends.clear();
-        let width = self.columns.len();
-        self.echelon.reset(width, width);
-        for (id, repair) in repairs.iter().enumerate() {
-            if self.used.len() == width {
-                break;
-            }
-            if repair.code.decoding() != Decoding::Elimination {
-                continue;
-            }
-            let Ok(terms) = self.rows.terms(repair.code, n, repair.row) else {
-                continue;
-            };
-            let begin = self.terms.len();
-            let is_independent = self.echelon.insert(self.engine, |row| {
-                for term in terms {
-                    match self.columns.binary_search(&term.index) {
-                        Ok(column) => row[column] = term.coefficient,
-                        Err(_) => self.terms.push(*term),
-                    }
-                }
-                row[width + self.used.len()] = 1;
-            });
-            if is_independent {
-                self.used.push(id);
-                self.ends.push(self.terms.len());
-            } else {
-                self.terms.truncate(begin);
-            }
-        }
-        let deficit = width - self.echelon.rank();
-        if deficit > 0 {
-            return Err(Error::NotDecodable { deficit });
-        }
-        Ok(())
-    }
-
     fn peel(&mut self, n: usize, symbol_len: usize, source: &mut [u8], repairs: &[Repair<'_>]) {
         self.restored.resize(symbol_len, 0);
         for &(id, symbol) in &self.peeled {
             let repair = &repairs[id as usize];
-            let Ok(terms) = self.rows.terms(repair.code, n, repair.row) else {
+            let Ok(terms) = self.maker.terms(repair.code, n, repair.row) else {
                 continue;
             };
             self.others.clear();
@@ -232,55 +210,12 @@ impl BlockDecoder {
             source[at..at + symbol_len].copy_from_slice(restored);
         }
     }
+}
 
-    fn eliminate(
-        &mut self,
-        symbol_len: usize,
-        n: usize,
-        source: &mut [u8],
-        repairs: &[Repair<'_>],
-    ) {
-        let width = self.columns.len();
-        self.inverse.clear();
-        for (_, row) in self.echelon.solution() {
-            let row = row.iter().enumerate();
-            self.inverse.extend(row.map(|(index, &coefficient)| Term {
-                index: index as u16,
-                coefficient,
-            }));
-        }
-        let tile = tile_columns(n);
-        let mut first = 0;
-        while width > 0 && first < symbol_len {
-            let end = tile_end(first, tile, symbol_len);
-            let len = end - first;
-            self.residues.resize(width * len, 0);
-            let columns = Columns {
-                symbols: source,
-                symbol_len,
-                first,
-            };
-            let mut begin = 0;
-            let residues = self.residues.chunks_exact_mut(len);
-            for ((residue, &id), &row_end) in residues.zip(&self.used).zip(&self.ends) {
-                residue.copy_from_slice(&repairs[id].symbol[first..end]);
-                let terms = &self.terms[begin..row_end];
-                self.engine
-                    .combine(residue, Start::Accumulate, columns, terms);
-                begin = row_end;
-            }
-            let columns = Columns {
-                symbols: &self.residues,
-                symbol_len: len,
-                first: 0,
-            };
-            let inverse = self.inverse.chunks_exact(width);
-            for ((column, _), terms) in self.echelon.solution().zip(inverse) {
-                let at = usize::from(self.columns[column]) * symbol_len;
-                let target = &mut source[at + first..at + end];
-                self.engine.combine(target, Start::Zero, columns, terms);
-            }
-            first = end;
-        }
+fn check_deficit(deficit: usize) -> Result<(), Error> {
+    if deficit == 0 {
+        Ok(())
+    } else {
+        Err(Error::NotDecodable { deficit })
     }
 }

@@ -1,28 +1,61 @@
 //! Encoding: repair symbols from a block of source symbols.
 
-use crate::code::{CodeId, Error, Row, check_block_size, check_length};
-use crate::engine::{Columns, Engine, Start, Term};
+use alloc::vec::Vec;
+
+use crate::code::{CodeId, Error, Row, check_block, check_length};
+use crate::engine::{Columns, Engine, RowSet, Start, Targets};
+use crate::fft_rs;
 use crate::rows::RowMaker;
 
 /// Bytes of source symbols that should stay in the first-level cache while
 /// several repairs are computed from them.
 const CACHE_BYTES: usize = 32 << 10;
 
-/// Columns in a tile of a block of `n` symbols: so many that the tile of the
-/// whole block stays in cache, in whole registers of any engine.
-pub(crate) fn tile_columns(n: usize) -> usize {
-    (CACHE_BYTES / n).next_multiple_of(128).clamp(256, 2048)
+/// Columns in a tile of a block: so few that the tile of the whole block stays
+/// in cache, about equally many in each tile, and whole registers of any
+/// engine.
+pub(crate) fn tile_columns(n: usize, symbol_len: usize) -> usize {
+    let most = (CACHE_BYTES / n.max(1)).clamp(256, 2048);
+    let tiles = symbol_len.div_ceil(most).max(1);
+    symbol_len.div_ceil(tiles).next_multiple_of(64).max(64)
 }
 
-/// Computes repair symbols. Keeps its memory between calls.
+/// Computes repair symbols. Keeps its memory between calls, and what it found
+/// out about the rows of the last call: the same rows of the next block cost
+/// nothing but arithmetic.
 #[derive(Debug)]
 pub struct Encoder {
     engine: Engine,
-    rows: RowMaker,
-    /// The terms of all rows of a batch, one after another.
-    terms: Vec<Term>,
-    /// Where the terms of each row end.
-    ends: Vec<usize>,
+    maker: RowMaker,
+    plan: Plan,
+    fft: fft_rs::Coder,
+}
+
+/// How to compute certain rows of blocks of a certain size.
+#[derive(Debug, Default)]
+struct Plan {
+    n: usize,
+    rows: Vec<(CodeId, Row)>,
+    steps: Vec<Step>,
+    /// The sparse rows.
+    sparse: RowSet,
+    /// The coefficients of the dense rows, one after another.
+    matrix: Vec<u8>,
+    /// 0, 1 … n−1: the symbols of a dense row.
+    symbols: Vec<u16>,
+}
+
+/// One or more rows that are computed together.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Row `row`, which is number `sparse` of the sparse ones.
+    Sparse { row: usize, sparse: usize },
+    /// `count` rows from `row` on, each with all symbols.
+    Dense {
+        row: usize,
+        count: usize,
+        begin: usize,
+    },
 }
 
 impl Default for Encoder {
@@ -43,9 +76,9 @@ impl Encoder {
     pub fn with_engine(engine: Engine) -> Self {
         Self {
             engine,
-            rows: RowMaker::new(),
-            terms: Vec::new(),
-            ends: Vec::new(),
+            maker: RowMaker::new(),
+            plan: Plan::default(),
+            fft: fft_rs::Coder::default(),
         }
     }
 
@@ -76,7 +109,7 @@ impl Encoder {
     ///
     /// # Errors
     /// As for [`Self::encode`]; no repair is computed if any row is
-    /// impossible.
+    /// impossible. Rows of [`fft_rs`] cannot be mixed with others.
     pub fn encode_rows(
         &mut self,
         n: usize,
@@ -85,42 +118,94 @@ impl Encoder {
         rows: &[(CodeId, Row)],
         out: &mut [u8],
     ) -> Result<(), Error> {
-        check_block_size(n)?;
+        let code = rows.first().map_or(CodeId::Rlc, |(code, _)| *code);
+        check_block(code, n)?;
         check_length(n * symbol_len, source.len())?;
         check_length(rows.len() * symbol_len, out.len())?;
-        self.terms.clear();
-        self.ends.clear();
-        for &(code, row) in rows {
-            self.terms.extend_from_slice(self.rows.terms(code, n, row)?);
-            self.ends.push(self.terms.len());
+        if code == CodeId::FftRs {
+            return self.fft.encode(n, symbol_len, source, rows, out);
         }
-        let mut columns = Columns {
-            symbols: source,
-            symbol_len,
-            first: 0,
-        };
-        let tile = tile_columns(n);
-        while columns.first < symbol_len {
-            let end = tile_end(columns.first, tile, symbol_len);
-            let mut begin = 0;
-            for (repair, &row_end) in out.chunks_exact_mut(symbol_len).zip(&self.ends) {
-                let terms = &self.terms[begin..row_end];
-                let stretch = &mut repair[columns.first..end];
-                self.engine.combine(stretch, Start::Zero, columns, terms);
-                begin = row_end;
-            }
-            columns.first = end;
+        self.plan.prepare(&mut self.maker, n, rows)?;
+        let tile = tile_columns(n, symbol_len);
+        for first in (0..symbol_len).step_by(tile) {
+            let columns = Columns {
+                symbols: source,
+                symbol_len,
+                first,
+            };
+            let len = tile.min(symbol_len - first);
+            self.plan.run(self.engine, columns, len, out);
         }
         Ok(())
     }
 }
 
-/// The end of the tile that starts at column `first`; a remainder too small
-/// for a register joins the last tile.
-pub(crate) fn tile_end(first: usize, tile: usize, symbol_len: usize) -> usize {
-    if symbol_len - first < tile + 64 {
-        symbol_len
-    } else {
-        first + tile
+impl Plan {
+    /// Plans these rows, unless the plan is for them already.
+    fn prepare(
+        &mut self,
+        maker: &mut RowMaker,
+        n: usize,
+        rows: &[(CodeId, Row)],
+    ) -> Result<(), Error> {
+        if self.n == n && self.rows == rows {
+            return Ok(());
+        }
+        // Not for anything until the last row turned out to be possible.
+        self.n = 0;
+        self.rows.clear();
+        self.steps.clear();
+        self.sparse.clear();
+        let mut sparse = 0;
+        self.matrix.clear();
+        self.symbols.clear();
+        self.symbols.extend(0..n as u16);
+        for (row, &(code, number)) in rows.iter().enumerate() {
+            let terms = maker.terms(code, n, number)?;
+            let is_dense = terms.len() == n && terms.is_sorted_by_key(|term| term.index);
+            if !is_dense {
+                self.sparse.push(terms.iter().copied());
+                self.steps.push(Step::Sparse { row, sparse });
+                sparse += 1;
+                continue;
+            }
+            let begin = self.matrix.len();
+            self.matrix.extend(terms.iter().map(|t| t.coefficient));
+            if let Some(Step::Dense { count, .. }) = self.steps.last_mut() {
+                *count += 1;
+            } else {
+                let count = 1;
+                self.steps.push(Step::Dense { row, count, begin });
+            }
+        }
+        self.n = n;
+        self.rows.extend_from_slice(rows);
+        Ok(())
+    }
+
+    /// Computes `len` columns of all rows.
+    fn run(&self, engine: Engine, columns: Columns<'_>, len: usize, out: &mut [u8]) {
+        let Columns {
+            symbol_len, first, ..
+        } = columns;
+        for step in &self.steps {
+            match *step {
+                Step::Sparse { row, sparse } => {
+                    let stretch = &mut out[row * symbol_len + first..][..len];
+                    let rows = &self.sparse;
+                    rows.combine(engine, sparse, stretch, Start::Zero, columns);
+                }
+                Step::Dense { row, count, begin } => {
+                    let targets = Targets {
+                        bytes: &mut out[row * symbol_len..],
+                        stride: symbol_len,
+                        first,
+                        len,
+                    };
+                    let matrix = &self.matrix[begin..begin + count * self.n];
+                    engine.combine_rows(targets, Start::Zero, columns, &self.symbols, matrix);
+                }
+            }
+        }
     }
 }

@@ -70,23 +70,35 @@
 //! Rows and symbol numbers may come from a network: no value makes a
 //! [`Tracker`] or a [`BlockDecoder`] panic or grow without bound.
 
+#![cfg_attr(not(feature = "std"), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
+
+extern crate alloc;
 
 pub mod bits;
 mod code;
 mod decode;
+mod dense;
 mod echelon;
+mod eliminate;
 mod encode;
 pub mod engine;
+pub mod fft_rs;
 pub mod gf256;
 mod incremental;
+pub mod lt;
+mod math;
+mod ml;
+#[cfg(feature = "std")]
 pub mod params;
 mod peeler;
 pub mod rlc;
 mod rng;
 mod rows;
+pub mod rs;
 pub mod srlt;
 mod tracker;
+pub mod window;
 
 pub use code::{CodeId, Decoding, Error, Row, SYMBOLS_MAX};
 pub use decode::{BlockDecoder, Repair};
@@ -95,3 +107,4 @@ pub use engine::{Engine, Term};
 pub use incremental::{BlockReceiver, SymbolDecoder};
 pub use rows::RowMaker;
 pub use tracker::{Added, Tracker};
+pub use window::{Delivery, WindowDecoder, WindowEncoder};

@@ -1,22 +1,33 @@
 //! LT peeling on symbol numbers alone.
 
+use alloc::vec::Vec;
+
+/// Stands for "no edge".
+const NONE: u32 = u32::MAX;
+
 /// Repairs with at least two unknown symbols, waiting for them to become
 /// known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peeler {
-    /// The unknown symbols of all rows at the time they were added.
-    members: Vec<u16>,
+    /// For each symbol the latest edge to a row that contains it.
+    heads: Vec<u32>,
+    edges: Vec<Edge>,
     rows: Vec<WaitingRow>,
     /// Symbols that became known and were not yet struck out of the rows.
     queue: Vec<u16>,
 }
 
 #[derive(Clone, Copy, Debug)]
+struct Edge {
+    row: u32,
+    /// The edge before it with the same symbol.
+    next: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct WaitingRow {
     /// The caller's name for the row.
     id: u32,
-    /// End of its members; they start where those of the row before end.
-    end: u32,
     /// Members still unknown; 0 marks a row that has done its work.
     unknown: u16,
     /// XOR of the members still unknown: when one is left, that one.
@@ -24,28 +35,38 @@ struct WaitingRow {
 }
 
 impl Peeler {
+    /// Forgets all rows.
     pub(crate) fn clear(&mut self) {
-        self.members.clear();
+        self.heads.clear();
+        self.edges.clear();
         self.rows.clear();
         self.queue.clear();
     }
 
-    /// Symbol numbers and rows held, in units of symbol numbers.
+    /// Symbol numbers and rows held.
     pub(crate) fn size(&self) -> usize {
-        self.members.len() + self.rows.len()
+        self.edges.len() + self.rows.len()
     }
 
     /// Stores a row with its unknown symbols, two or more.
     pub(crate) fn add(&mut self, id: u32, unknown: impl Iterator<Item = u16>) {
-        let start = self.members.len();
-        self.members.extend(unknown);
-        let members = &self.members[start..];
-        self.rows.push(WaitingRow {
+        let row = self.rows.len() as u32;
+        let mut waiting = WaitingRow {
             id,
-            end: self.members.len() as u32,
-            unknown: members.len() as u16,
-            xor: members.iter().fold(0, |xor, i| xor ^ i),
-        });
+            unknown: 0,
+            xor: 0,
+        };
+        for symbol in unknown {
+            let at = usize::from(symbol);
+            if at >= self.heads.len() {
+                self.heads.resize(at + 1, NONE);
+            }
+            let next = core::mem::replace(&mut self.heads[at], self.edges.len() as u32);
+            self.edges.push(Edge { row, next });
+            waiting.unknown += 1;
+            waiting.xor ^= symbol;
+        }
+        self.rows.push(waiting);
     }
 
     /// Takes note that `symbol` is known now, and peels: `is_new` is called
@@ -54,12 +75,15 @@ impl Peeler {
     pub(crate) fn learn(&mut self, symbol: u16, mut is_new: impl FnMut(u32, u16) -> bool) {
         self.queue.push(symbol);
         while let Some(symbol) = self.queue.pop() {
-            let mut start = 0;
-            for row in &mut self.rows {
-                let end = row.end as usize;
-                let members = &self.members[start..end];
-                start = end;
-                if row.unknown == 0 || !members.contains(&symbol) {
+            let Some(head) = self.heads.get_mut(usize::from(symbol)) else {
+                continue;
+            };
+            let mut edge = core::mem::replace(head, NONE);
+            while edge != NONE {
+                let Edge { row, next } = self.edges[edge as usize];
+                edge = next;
+                let row = &mut self.rows[row as usize];
+                if row.unknown == 0 {
                     continue;
                 }
                 row.unknown -= 1;

@@ -31,10 +31,12 @@
 //! `b` is byte `j mod 8`, lowest first, of draw number `j / 8`, counted from 0,
 //! from seed `1 << 63 | row`.
 
+use alloc::vec::Vec;
+
 use crate::code::{CodeId, Error, Row, check_block_size};
 use crate::engine::Term;
-use crate::gf256;
 use crate::rng::SplitMix;
+use crate::{dense, math};
 
 /// Largest spread, and so the sparsest row: 1/64 of the symbols.
 pub const SPREAD_MAX: u32 = 64;
@@ -76,13 +78,13 @@ pub fn spread_for(n: usize, repairs: usize) -> u32 {
         return 1;
     }
     let repairs = repairs as f64;
-    let coverage = 0.6 + 1.45 * repairs.ln();
+    let coverage = 0.6 + 1.45 * math::ln(repairs);
     let spread = (repairs / coverage).min(n as f64);
     (spread as u32).clamp(1, SPREAD_MAX)
 }
 
 /// Makes the terms of rows, remembering the last permutation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Builder {
     permutation: Vec<u16>,
     /// What the permutation is for.
@@ -107,16 +109,10 @@ impl Builder {
                 coefficient: random_coefficient(draws, index),
             }));
         } else if index as usize + n < 256 {
-            terms.extend((0..n).map(|j| Term {
-                index: j as u16,
-                coefficient: gf256::inv(index as u8 ^ (255 - j) as u8),
-            }));
+            dense::fill_cauchy(n, index as u8, terms);
         } else {
             let draws = SplitMix::new(COEFFICIENT_SEED | u64::from(row.number()));
-            terms.extend((0..n as u16).map(|index| Term {
-                index,
-                coefficient: random_coefficient(draws, index),
-            }));
+            dense::fill_random(n, draws, terms);
         }
         Ok(())
     }
@@ -138,8 +134,7 @@ impl Builder {
 }
 
 fn random_coefficient(draws: SplitMix, symbol: u16) -> u8 {
-    let byte = draws.at(u64::from(symbol / 8)) >> (8 * (symbol % 8)) & 0xff;
-    1 + (byte * 255 / 256) as u8
+    dense::non_zero(draws.at(u64::from(symbol / 8)) >> (8 * (symbol % 8)))
 }
 
 /// The repair rows of a block's first flight, in order: `repairs` rows of the
@@ -167,6 +162,7 @@ pub fn repair_row(n: usize, planned: usize, i: usize) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gf256;
 
     fn terms(n: usize, row: Row) -> Vec<Term> {
         let mut terms = Vec::new();

@@ -16,6 +16,8 @@
 //! half of the next SplitMix64 draw from seed `2 << 62 | n << 40 | row`. The
 //! first `degree` elements are the sample.
 
+use alloc::vec::Vec;
+
 use crate::code::{CodeId, Error, Row, check_block_size};
 use crate::engine::Term;
 use crate::rng::SplitMix;
@@ -48,35 +50,61 @@ pub fn split(row: Row) -> (u32, u32) {
     ((number >> SEED_BITS) + 1, number & (SEED_COUNT - 1))
 }
 
-/// Makes the terms of rows; holds the memory of the sampling.
-#[derive(Debug, Default)]
+/// Makes the terms of rows.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Builder {
-    symbols: Vec<u16>,
+    sampler: Sampler,
 }
 
 impl Builder {
     /// Fills `terms` with the symbols of the row, all with coefficient 1.
     pub(crate) fn terms(&mut self, n: usize, row: Row, terms: &mut Vec<Term>) -> Result<(), Error> {
         check_block_size(n)?;
-        terms.clear();
         let (degree, _) = split(row);
         let degree = degree as usize;
         if degree > n {
             let code = CodeId::Srlt;
             return Err(Error::Row { code, n, row });
         }
-        self.symbols.clear();
-        self.symbols.extend(0..n as u16);
-        let mut rng = SplitMix::new(SAMPLE_SEED | (n as u64) << 40 | u64::from(row.number()));
+        let rng = SplitMix::new(SAMPLE_SEED | (n as u64) << 40 | u64::from(row.number()));
+        self.sampler.sample(n, degree, rng, terms);
+        Ok(())
+    }
+}
+
+/// Draws symbols without replacement; holds the memory for it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sampler {
+    /// 0, 1, 2 … between two samples.
+    symbols: Vec<u16>,
+    swaps: Vec<u16>,
+}
+
+impl Sampler {
+    /// Fills `terms` with `degree` of the `n` symbols, with coefficient 1.
+    pub(crate) fn sample(
+        &mut self,
+        n: usize,
+        degree: usize,
+        mut rng: SplitMix,
+        terms: &mut Vec<Term>,
+    ) {
+        let made = self.symbols.len() as u16;
+        self.symbols.extend(made..n.max(usize::from(made)) as u16);
+        terms.clear();
+        self.swaps.clear();
         for i in 0..degree {
             let j = i + rng.below((n - i) as u32) as usize;
             self.symbols.swap(i, j);
+            self.swaps.push(j as u16);
+            terms.push(Term {
+                index: self.symbols[i],
+                coefficient: 1,
+            });
         }
-        terms.extend(self.symbols[..degree].iter().map(|&index| Term {
-            index,
-            coefficient: 1,
-        }));
-        Ok(())
+        for (i, j) in self.swaps.iter().enumerate().rev() {
+            self.symbols.swap(i, usize::from(*j));
+        }
     }
 }
 

@@ -1,9 +1,13 @@
 //! Rank tracking from coefficients alone, for those who never touch payload.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::bits;
-use crate::code::{CodeId, Decoding, Error, Row, check_block_size};
+use crate::code::{CodeId, Decoding, Error, Row, check_block};
 use crate::echelon::Echelon;
 use crate::engine::Engine;
+use crate::fft_rs;
 use crate::peeler::Peeler;
 use crate::rows::RowMaker;
 
@@ -23,7 +27,7 @@ pub enum Added {
 ///
 /// As long as nothing is missing a repair costs a comparison, and the tracker
 /// has no memory but two bit maps. Otherwise its memory is bounded by about
-/// `n² + 32 n` bytes and the work for one symbol by one pass over that,
+/// `n² + 300 n` bytes and the work for one symbol by one pass over that,
 /// whatever rows arrive.
 ///
 /// Repairs that decode by elimination and repairs that decode by peeling can
@@ -45,6 +49,9 @@ pub struct Tracker {
     columns: Vec<u16>,
     echelon: Echelon,
     peeler: Peeler,
+    is_maximum_likelihood: bool,
+    /// Rows of `fft-rs` that arrived, sorted.
+    transformed: Vec<Row>,
 }
 
 impl Tracker {
@@ -54,7 +61,16 @@ impl Tracker {
     /// # Errors
     /// If `n` is 0 or above [`SYMBOLS_MAX`](crate::SYMBOLS_MAX).
     pub fn new(n: usize) -> Result<Self, Error> {
-        check_block_size(n)?;
+        Self::for_code(CodeId::Rlc, n)
+    }
+
+    /// A tracker for a block of `n` source symbols that repairs of a certain
+    /// code will follow; any code without larger blocks may come instead.
+    ///
+    /// # Errors
+    /// If `n` is 0 or too large for the code.
+    pub fn for_code(code: CodeId, n: usize) -> Result<Self, Error> {
+        check_block(code, n)?;
         Ok(Self {
             n,
             engine: Engine::detect(),
@@ -65,7 +81,38 @@ impl Tracker {
             columns: Vec::new(),
             echelon: Echelon::default(),
             peeler: Peeler::default(),
+            is_maximum_likelihood: false,
+            transformed: Vec::new(),
         })
+    }
+
+    /// Makes the tracker expect that a
+    /// [`BlockDecoder::maximum_likelihood`](crate::BlockDecoder::maximum_likelihood)
+    /// decodes, before anything was added.
+    #[must_use]
+    pub fn maximum_likelihood(mut self) -> Self {
+        self.is_maximum_likelihood = true;
+        self
+    }
+
+    /// Starts over with another block, keeping memory and the way of decoding.
+    ///
+    /// # Errors
+    /// As for [`Self::new`]; the tracker is then unchanged.
+    pub fn reset(&mut self, n: usize) -> Result<(), Error> {
+        check_block(CodeId::Rlc, n)?;
+        self.n = n;
+        for map in [&mut self.received, &mut self.known] {
+            map.clear();
+            map.resize(bits::words(n), 0);
+        }
+        self.received_count = 0;
+        self.known_count = 0;
+        self.columns.clear();
+        self.echelon.reset(0, 0);
+        self.peeler.clear();
+        self.transformed.clear();
+        Ok(())
     }
 
     /// Takes note of source symbol `i`.
@@ -94,13 +141,17 @@ impl Tracker {
         if self.is_decodable() {
             return Added::Redundant;
         }
+        if code.decoding() == Decoding::Transform {
+            return self.add_transformed(row);
+        }
         let Ok(terms) = rows.terms(code, self.n, row) else {
             return Added::Invalid;
         };
         let known = &self.known;
         let is_unknown = |index: u16| !bits::contains(known, usize::from(index));
-        match code.decoding() {
-            Decoding::Elimination => {
+        let is_peeling = code.decoding() == Decoding::Peeling;
+        match is_peeling && !self.is_maximum_likelihood {
+            false => {
                 if self.echelon.rank() == 0 {
                     self.columns.clear();
                     let unknown = bits::absent(known, self.n).map(|i| i as u16);
@@ -121,7 +172,7 @@ impl Tracker {
                     Added::Redundant
                 }
             }
-            Decoding::Peeling => {
+            true => {
                 let mut unknown = terms.iter().map(|t| t.index).filter(|i| is_unknown(*i));
                 let Some(first) = unknown.next() else {
                     return Added::Redundant;
@@ -140,10 +191,27 @@ impl Tracker {
         }
     }
 
+    /// Any `n` symbols will do, but only of one transform, and not together
+    /// with repairs of other codes.
+    fn add_transformed(&mut self, row: Row) -> Added {
+        let Some((size, _)) = fft_rs::split(row) else {
+            return Added::Invalid;
+        };
+        let first = self.transformed.first().and_then(|row| fft_rs::split(*row));
+        let Err(at) = self.transformed.binary_search(&row) else {
+            return Added::Redundant;
+        };
+        if first.is_some_and(|(first, _)| first != size) || self.echelon.rank() > 0 {
+            return Added::Redundant;
+        }
+        self.transformed.insert(at, row);
+        Added::Innovative
+    }
+
     /// A sender at the paper's operating points comes nowhere near this, even
     /// if all its repairs arrive before the first source symbol.
     fn peeler_size_max(&self) -> usize {
-        16 * self.n + 1024
+        32 * self.n + 1024
     }
 
     /// Makes a symbol known, and all that peeling restores in turn.
@@ -167,7 +235,7 @@ impl Tracker {
             if echelon.rank() > 0
                 && let Ok(column) = columns.binary_search(&symbol)
             {
-                echelon.remove_column(*engine, column);
+                echelon.substitute(*engine, column, &[]);
             }
             true
         };
@@ -193,7 +261,8 @@ impl Tracker {
     /// decode by elimination over them.
     #[must_use]
     pub fn deficit(&self) -> usize {
-        self.n - self.known_count - self.echelon.rank()
+        let unknown = self.n - self.known_count;
+        unknown.saturating_sub(self.echelon.rank() + self.transformed.len())
     }
 
     /// Whether a decoder can restore all missing symbols now.

@@ -27,6 +27,8 @@ const SACK_INTERVAL_MIN: Nanos = 250_000;
 /// that arrived count as lost, or before a complete block is not known to be complete.
 const SACK_REPEATS: usize = 8;
 const BLOCKS_REPEATS: u8 = 3;
+/// How often the last SACK is repeated when nothing more arrives: the sender may be waiting for it.
+const TAIL_REPEATS: u8 = 2;
 /// Packet-number ranges that a SACK has room for on top of these repetitions; they report packets
 /// that were much delayed.
 const SACK_RANGES_MIN: usize = 32;
@@ -98,6 +100,9 @@ pub(crate) struct Receiver {
     unacked: u32,
     sack_at: Option<Nanos>,
     last_sack: Option<Nanos>,
+    /// Repetitions left of the present SACK, and their distance.
+    tail_repeats: u8,
+    tail_delay: Nanos,
     /// Largest packets of the last [`SACK_REPEATS`] SACKs, oldest first.
     told: VecDeque<u64>,
     /// The stream whose turn it is in the next BLOCKS frame.
@@ -149,6 +154,8 @@ impl Receiver {
             unacked: 0,
             sack_at: None,
             last_sack: None,
+            tail_repeats: 0,
+            tail_delay: SACK_DELAY_MAX,
             told: VecDeque::new(),
             feedback_turn: 0,
             last_eliciting: 0,
@@ -200,6 +207,8 @@ impl Receiver {
             return;
         }
         let delay = Self::sack_delay(rtt);
+        self.tail_repeats = TAIL_REPEATS;
+        self.tail_delay = 2 * delay;
         self.unacked += 1;
         self.flight_over = meta.last_of_flight;
         let first_after_idle = meta.now.saturating_sub(self.last_eliciting) > 2 * rtt.max(delay);
@@ -291,7 +300,10 @@ impl Receiver {
                 index: header.row as u16,
             };
             (block.tracker.add_source(header.row as usize), placement)
-        } else if block.repairs >= n || self.rows_bytes + block.row_bytes() > self.window {
+        } else if block.repairs >= n {
+            // Peeling may want more; the missing symbols themselves will come.
+            (Added::Redundant, Placement::Discard)
+        } else if self.rows_bytes + block.row_bytes() > self.window {
             (Added::Invalid, Placement::Discard)
         } else {
             match (CodeId::from_wire(header.code), Row::new(header.row)) {
@@ -416,8 +428,9 @@ impl Receiver {
             return;
         };
         let end = out.len() + room;
-        self.sack_at = None;
         self.last_sack = Some(now);
+        self.sack_at = (self.tail_repeats > 0).then_some(now + self.tail_delay);
+        self.tail_repeats = self.tail_repeats.saturating_sub(1);
         self.unacked = 0;
         self.credit_told = self.credit();
         self.write_blocks(out.len() + room / 2, out);

@@ -23,7 +23,7 @@ impl Rtt {
             latest: initial,
             min: initial,
             smoothed: initial,
-            variance: initial / 2,
+            variance: initial / 4,
             sampled: false,
         }
     }
@@ -36,7 +36,8 @@ impl Rtt {
             self.min = sample;
             self.latest = sample;
             self.smoothed = sample;
-            self.variance = sample / 2;
+            // Half of what RFC 9002 assumes: probes are few, and the handshake was timed too.
+            self.variance = sample / 4;
             return;
         }
         self.min = self.min.min(sample);
@@ -75,13 +76,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn follows_rfc_9002() {
+    fn smooths_as_rfc_9002() {
         let mut rtt = Rtt::new(100_000_000);
         rtt.update(10_000_000, 0);
-        assert_eq!((rtt.smoothed(), rtt.variance), (10_000_000, 5_000_000));
+        assert_eq!((rtt.smoothed(), rtt.variance), (10_000_000, 2_500_000));
         rtt.update(18_000_000, 4_000_000);
         assert_eq!(rtt.smoothed(), (70_000_000 + 14_000_000) / 8);
-        assert_eq!(rtt.variance, (15_000_000 + 4_000_000) / 4);
+        assert_eq!(rtt.variance, (7_500_000 + 4_000_000) / 4);
         assert_eq!(rtt.min(), 10_000_000);
         rtt.update(12_000_000, 5_000_000);
         assert_eq!(

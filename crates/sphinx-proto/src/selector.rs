@@ -66,7 +66,8 @@ pub(crate) fn semi_random(n: u16, plr: f64, deviation: f64) -> (u32, u32) {
     let n = usize::from(n);
     let degree = params::srlt::degree(plr, deviation, params::srlt::degree_cap(n));
     let count = params::srlt::packet_count(n, plr, degree, params::srlt::PAPER_THRESHOLD);
-    (degree, count as u32)
+    // Beyond n packets it is cheaper to send what was lost again.
+    (degree, count.min(n) as u32)
 }
 
 #[cfg(test)]

@@ -19,8 +19,9 @@ use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, Sack};
 const PACKET_THRESHOLD: u64 = 3;
 /// The threshold never adapts beyond this.
 const PACKET_THRESHOLD_MAX: u64 = 128;
-/// Reactive and proactive repair rows of one block, whatever the peer claims, per source symbol.
-const ROWS_PER_SYMBOL_MAX: u32 = 64;
+/// Repair rows of one block that the peer may claim without any packet of it being lost, per
+/// source symbol.
+const CLAIMS_PER_SYMBOL_MAX: u32 = 8;
 /// Longest wait between probes of a silent path.
 const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
 
@@ -44,6 +45,8 @@ struct TxBlock {
     due: u32,
     /// Of `due`, those decided before any loss was seen.
     due_proactive: u32,
+    /// Repair rows that only the peer's word asked for.
+    claimed: u32,
     /// Rounds of repair so far: 1 once a first transmission had to be replaced.
     rounds: u8,
     /// Has had its proactive repair.
@@ -63,12 +66,6 @@ impl TxBlock {
     /// Symbols that must still be decided on so that n can arrive at all.
     fn deficit(&self) -> u32 {
         u32::from(self.n).saturating_sub(self.acked + self.in_flight + self.unsent() + self.due)
-    }
-
-    fn rows_left(&self) -> u32 {
-        (ROWS_PER_SYMBOL_MAX * u32::from(self.n))
-            .max(1024)
-            .saturating_sub(self.next_row + self.due)
     }
 }
 
@@ -201,6 +198,7 @@ pub(crate) struct Sender {
     bytes_in_flight: u64,
     packets_in_flight: u64,
     last_sent: Nanos,
+    /// Probe timeouts since an acknowledgement that brought something forward.
     probes_unanswered: u32,
     loss_deadline: Option<Nanos>,
     ce_seen: u64,
@@ -331,6 +329,7 @@ impl Sender {
             acked: 0,
             due: 0,
             due_proactive: 0,
+            claimed: 0,
             rounds: 0,
             protected: false,
             shape: 1,
@@ -429,7 +428,9 @@ impl Sender {
         };
         if block.in_flight == 0 && block.unsent() == 0 && block.due == 0 {
             let wanted = flight_repair(deficit.min(u32::from(block.n)), 0, plr, EPSILON_REACTIVE);
-            block.due = wanted.min(block.rows_left());
+            let claims_max = CLAIMS_PER_SYMBOL_MAX * u32::from(block.n);
+            block.due = wanted.min(claims_max - block.claimed);
+            block.claimed += block.due;
             block.rounds = block.rounds.saturating_add(1);
             if block.due > 0 {
                 self.repairs.insert(sequence);
@@ -472,7 +473,6 @@ impl Sender {
             if cold {
                 repair = repair.max(2);
             }
-            let repair = repair.min(block.rows_left());
             if repair > 0 {
                 block.shape = selector::spread(block.n, repair);
                 block.due += repair;
@@ -686,7 +686,6 @@ impl Sender {
             rtt_sample = Some(sample.saturating_sub(delay).max(1));
         }
         if !acked.is_empty() {
-            self.probes_unanswered = 0;
             self.largest_acked = self.largest_acked.max(newest.map(|p| p.pn));
         }
         self.detect_losses(now, &mut lost);
@@ -756,6 +755,7 @@ impl Sender {
                 }
             }
         }
+        let mut progress = true;
         match carried {
             Carried::Symbol { block, .. } => {
                 if let Some(block) = self.block_mut(block) {
@@ -763,6 +763,7 @@ impl Sender {
                     if was == State::InFlight {
                         block.in_flight -= 1;
                     }
+                    progress = block.acked <= u32::from(block.n);
                 }
             }
             Carried::Fragment { block, index, .. } => {
@@ -778,6 +779,9 @@ impl Sender {
             Carried::MtuProbe(size) => self.mtu_acked = self.mtu_acked.max(Some(size)),
             Carried::ConnectionIds(highest) => self.ids_settled.push((highest, true)),
             Carried::Frames => {}
+        }
+        if progress {
+            self.probes_unanswered = 0;
         }
     }
 
@@ -893,7 +897,6 @@ impl Sender {
                 flight_repair(needed, have, plr, EPSILON_REACTIVE).max(missing)
             }
         };
-        let rows = rows.min(block.rows_left());
         block.due += rows;
         block.rounds = block.rounds.max(round.saturating_add(1));
         if rows > 0 {
@@ -950,10 +953,9 @@ impl Sender {
             return None;
         }
         let wait = self.rtt.pto(max_ack_delay);
-        let wait = match self.probes_unanswered {
-            0 => wait,
-            n => (wait << n.min(6)).min(PROBE_INTERVAL_MAX.max(wait)),
-        };
+        // Losing one probe or its answer is nothing special on a lossy path.
+        let doublings = self.probes_unanswered.saturating_sub(1).min(6);
+        let wait = (wait << doublings).min(PROBE_INTERVAL_MAX.max(wait));
         Some(self.last_sent.saturating_add(wait))
     }
 
@@ -1010,14 +1012,10 @@ impl Sender {
             let Some(block) = block else { continue };
             // Whether the flight was lost or only its SACK is unknown: one packet if it was the
             // SACK, a second in case this one is lost too.
-            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE)
-                .min(block.rows_left())
-                .min(2);
+            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE).min(2);
             block.due += rows;
             block.rounds = block.rounds.max(1);
-            if rows > 0 {
-                self.repairs.insert(first + index as u64);
-            }
+            self.repairs.insert(first + index as u64);
             probes += rows;
             if probes >= 2 {
                 break;

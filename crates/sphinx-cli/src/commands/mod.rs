@@ -1,6 +1,7 @@
 //! The commands: arguments in, a session to a peer, an outcome out.
 
 mod listen;
+pub(crate) mod perf;
 pub(crate) mod recv;
 pub(crate) mod send;
 

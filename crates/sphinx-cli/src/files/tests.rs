@@ -86,7 +86,7 @@ fn a_tree_arrives_as_it_is() {
     let Dirs { _root, from, to } = dirs();
     let tree = from.join("tree");
     fs::create_dir_all(tree.join("sub/empty")).unwrap();
-    let big: Vec<u8> = (0..1_000_003_u32).map(|n| (n * 7 >> 3) as u8).collect();
+    let big: Vec<u8> = (0..1_000_003_u32).map(|n| ((n * 7) >> 3) as u8).collect();
     write(tree.join("big"), &big);
     write(tree.join("nothing"), b"");
     let script = write(tree.join("sub/run.sh"), b"#!/bin/sh\n");

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sphinx_transport::Stats;
 
 use super::Event;
+use crate::perf::Report;
 use crate::units::{show_duration, show_percent, show_rate, show_size};
 use crate::usage;
 
@@ -17,13 +18,20 @@ pub(crate) enum Role {
     Receiver,
 }
 
-/// Latency of blocks, in milliseconds from the scheduled time to complete reception.
+/// Latency of blocks from the scheduled time to complete reception.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BlockNumbers {
     /// Blocks measured, those of the warm-up not counted.
     pub(crate) count: u64,
     /// Blocks scheduled during the first round trips.
     pub(crate) warmup: u64,
+    /// `None` when there was nothing but warm-up.
+    pub(crate) ms: Option<BlockMs>,
+}
+
+/// Milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct BlockMs {
     pub(crate) mean: f64,
     pub(crate) p50: f64,
     pub(crate) p99: f64,
@@ -79,7 +87,8 @@ impl Done {
     pub(crate) fn event(&self) -> Event {
         let stats = &self.stats;
         let blocks = self.block_ms;
-        let block_ms = |pick: fn(BlockNumbers) -> f64| blocks.map(|b| rounded(pick(b), 3));
+        let measured = blocks.and_then(|blocks| blocks.ms);
+        let block_ms = |pick: fn(BlockMs) -> f64| measured.map(|ms| rounded(pick(ms), 3));
         let mut event = Event::new("done")
             .with(
                 "role",
@@ -124,6 +133,16 @@ impl Done {
         event
     }
 
+    /// The numbers for the other end.
+    pub(crate) fn report(&self) -> Report {
+        Report {
+            bytes: self.bytes,
+            elapsed_ns: u64::try_from(self.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            blocks: self.block_ms,
+            done: self.event().into_value(),
+        }
+    }
+
     /// One line for people.
     pub(crate) fn summary(&self) -> String {
         let verb = if self.role == Role::Sender {
@@ -153,11 +172,17 @@ impl Done {
     /// Block latency for people.
     pub(crate) fn block_summary(&self) -> Option<String> {
         let blocks = self.block_ms?;
+        let Some(ms) = blocks.ms else {
+            return Some(format!(
+                "block latency: {} blocks, all of them warm-up",
+                blocks.warmup
+            ));
+        };
         let clock = self.clock.as_deref().unwrap_or("estimated");
         Some(format!(
             "block latency: mean {:.2} ms, p50 {:.2}, p99 {:.2}, max {:.2} \
              ({} blocks and {} of warm-up, clock {clock})",
-            blocks.mean, blocks.p50, blocks.p99, blocks.max, blocks.count, blocks.warmup,
+            ms.mean, ms.p50, ms.p99, ms.max, blocks.count, blocks.warmup,
         ))
     }
 }

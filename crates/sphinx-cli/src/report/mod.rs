@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use indicatif::{MultiProgress, ProgressDrawTarget};
 use serde_json::{Map, Value, json};
 
-pub(crate) use done::{BlockNumbers, Done, Role};
+pub(crate) use done::{BlockMs, BlockNumbers, Done, Role};
 pub(crate) use progress::{Progress, Ticker};
 
 use crate::failure::{Failure, exit_code, kind_name};
@@ -43,6 +43,10 @@ impl Event {
             Ok(_) => event,
             Err(_) => event.with("path_hex", hex(path)),
         }
+    }
+
+    pub(crate) fn into_value(self) -> Value {
+        Value::Object(self.0)
     }
 
     #[cfg(test)]

@@ -1,111 +1,76 @@
-//! AVX2 with GFNI: 32 products by one instruction (`vgf2p8mulb`).
+//! GFNI with AVX2: 32 products at a time by one field multiplication.
 
-use std::arch::x86_64::{
+use core::arch::x86_64::{
     __m256i, _mm256_gf2p8mul_epi8, _mm256_loadu_si256, _mm256_set1_epi8, _mm256_setzero_si256,
     _mm256_storeu_si256, _mm256_xor_si256,
 };
 
-use super::{Columns, Start, Term, scalar};
+use super::kernel::kernels;
+use super::{Columns, Start, Term, avx2};
 
+type Lane = __m256i;
+/// A coefficient in every byte.
+type Factor = __m256i;
 const LANE: usize = 32;
+const WIDE: usize = 8;
+const NARROW: usize = 3;
+
+kernels!("avx2,gfni");
 
 /// # Safety
-/// The processor has AVX2 and GFNI, and for every term the bytes
-/// `index * symbol_len + first ..` of length `out.len()` lie in the symbols.
+/// As for `combine`.
+#[inline]
 #[target_feature(enable = "avx2,gfni")]
-pub(super) unsafe fn combine(out: &mut [u8], start: Start, columns: Columns<'_>, terms: &[Term]) {
-    let len = out.len();
-    if len < LANE {
-        return scalar::combine(out, start, columns, terms);
-    }
-    let is_xor = terms.iter().all(|term| term.coefficient == 1);
-    // The last stretch is a whole register that may overlap the one before
-    // it; what it starts from has to be read before that one is stored.
-    let last = len - LANE;
-    // SAFETY: LANE <= len, so LANE bytes from `last` lie in `out`; every
-    // `stretch` call below covers columns within 0..len, whose source bytes
-    // the caller vouches for.
-    unsafe {
-        let tail = begin::<1>(&out[last..], start);
-        let mut at = 0;
-        while at + 4 * LANE <= len {
-            let sum = begin::<4>(&out[at..], start);
-            let sum = stretch::<4>(sum, columns, at, terms, is_xor);
-            finish(&mut out[at..], sum);
-            at += 4 * LANE;
-        }
-        while at + LANE <= len {
-            let sum = begin::<1>(&out[at..], start);
-            let sum = stretch::<1>(sum, columns, at, terms, is_xor);
-            finish(&mut out[at..], sum);
-            at += LANE;
-        }
-        if at < len {
-            let sum = stretch::<1>(tail, columns, last, terms, is_xor);
-            finish(&mut out[last..], sum);
-        }
-    }
+unsafe fn short(out: &mut [u8], start: Start, columns: Columns<'_>, terms: &[Term], is_xor: bool) {
+    // SAFETY: the caller's promise; AVX2 is among the features.
+    unsafe { avx2::combine(out, start, columns, terms, is_xor) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,gfni")]
+fn zero() -> Lane {
+    _mm256_setzero_si256()
 }
 
 /// # Safety
-/// The processor has AVX2 and GFNI and `out` has at least `N * LANE` bytes.
+/// `LANE` bytes may be read.
 #[inline]
 #[target_feature(enable = "avx2,gfni")]
-unsafe fn begin<const N: usize>(out: &[u8], start: Start) -> [__m256i; N] {
-    let mut sum = [_mm256_setzero_si256(); N];
-    if start == Start::Accumulate {
-        for (i, lane) in sum.iter_mut().enumerate() {
-            // SAFETY: within the N * LANE bytes the caller vouches for.
-            *lane = unsafe { _mm256_loadu_si256(out.as_ptr().add(i * LANE).cast()) };
-        }
-    }
-    sum
+unsafe fn load(from: *const u8) -> Lane {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_loadu_si256(from.cast()) }
 }
 
 /// # Safety
-/// The processor has AVX2 and GFNI and `out` has at least `N * LANE` bytes.
+/// `LANE` bytes may be written.
 #[inline]
 #[target_feature(enable = "avx2,gfni")]
-unsafe fn finish<const N: usize>(out: &mut [u8], sum: [__m256i; N]) {
-    for (i, lane) in sum.into_iter().enumerate() {
-        // SAFETY: within the N * LANE bytes the caller vouches for.
-        unsafe { _mm256_storeu_si256(out.as_mut_ptr().add(i * LANE).cast(), lane) };
-    }
+unsafe fn store(to: *mut u8, lane: Lane) {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_storeu_si256(to.cast(), lane) }
 }
 
-/// Adds all terms over the columns `at .. at + N * LANE` of the stretch.
-///
-/// # Safety
-/// The processor has AVX2 and GFNI, and these columns of every term's symbol lie in the
-/// buffer.
 #[inline]
 #[target_feature(enable = "avx2,gfni")]
-unsafe fn stretch<const N: usize>(
-    mut sum: [__m256i; N],
-    columns: Columns<'_>,
-    at: usize,
-    terms: &[Term],
-    is_xor: bool,
-) -> [__m256i; N] {
-    for term in terms {
-        let offset = usize::from(term.index) * columns.symbol_len + columns.first + at;
-        // SAFETY: the caller vouches for N * LANE bytes from this offset.
-        let source = unsafe { columns.symbols.as_ptr().add(offset) };
-        if is_xor {
-            for (i, lane) in sum.iter_mut().enumerate() {
-                // SAFETY: i < N, so within those bytes.
-                let bytes = unsafe { _mm256_loadu_si256(source.add(i * LANE).cast()) };
-                *lane = _mm256_xor_si256(*lane, bytes);
-            }
-            continue;
-        }
-        let factor = _mm256_set1_epi8(term.coefficient.cast_signed());
-        for (i, lane) in sum.iter_mut().enumerate() {
-            // SAFETY: i < N, so within the bytes of the source.
-            let bytes = unsafe { _mm256_loadu_si256(source.add(i * LANE).cast()) };
-            let product = _mm256_gf2p8mul_epi8(bytes, factor);
-            *lane = _mm256_xor_si256(*lane, product);
-        }
-    }
-    sum
+fn xor(a: Lane, b: Lane) -> Lane {
+    _mm256_xor_si256(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,gfni")]
+fn factor(coefficient: u8) -> Factor {
+    _mm256_set1_epi8(coefficient.cast_signed())
+}
+
+/// Nothing to prepare: the instruction takes bytes as they are.
+#[inline]
+#[target_feature(enable = "avx2,gfni")]
+fn prepare(bytes: Lane) -> Lane {
+    bytes
+}
+
+#[inline]
+#[target_feature(enable = "avx2,gfni")]
+fn mul_add(sum: Lane, bytes: Lane, factor: Factor) -> Lane {
+    xor(sum, _mm256_gf2p8mul_epi8(bytes, factor))
 }

@@ -14,9 +14,26 @@ pub(super) fn combine(out: &mut [u8], start: Start, columns: Columns<'_>, terms:
     }
 }
 
-/// `out += coefficient · source`; also the tail of vector engines for
-/// stretches shorter than one of their registers.
-pub(super) fn add_multiple(out: &mut [u8], source: &[u8], coefficient: u8) {
+/// The same with symbols and coefficients apart.
+pub(super) fn combine_row(
+    out: &mut [u8],
+    start: Start,
+    columns: Columns<'_>,
+    symbols: &[u16],
+    row: &[u8],
+) {
+    if start == Start::Zero {
+        out.fill(0);
+    }
+    for (index, coefficient) in symbols.iter().zip(row) {
+        let at = usize::from(*index) * columns.symbol_len + columns.first;
+        let source = &columns.symbols[at..at + out.len()];
+        add_multiple(out, source, *coefficient);
+    }
+}
+
+/// `out += coefficient · source`.
+fn add_multiple(out: &mut [u8], source: &[u8], coefficient: u8) {
     match coefficient {
         0 => {}
         // The compiler turns this loop into vector code of its own.

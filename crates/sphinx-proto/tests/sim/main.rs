@@ -11,6 +11,8 @@ mod pair;
 mod bulk;
 mod ending;
 mod faults;
+mod hostile;
+mod random;
 mod table;
 mod windows;
 mod workloads;

@@ -239,7 +239,7 @@ impl Pair {
             self.queue_sum += self.links[0].queue_bytes();
             if self
                 .trace_ms
-                .is_some_and(|ms| self.queue_samples % ms.max(1) == 0)
+                .is_some_and(|ms| self.queue_samples.is_multiple_of(ms.max(1)))
             {
                 self.trace();
             }
@@ -282,14 +282,16 @@ impl Pair {
     pub(crate) fn must_transfer(&mut self, limit: Nanos) {
         // The peer may still be decoding when this end knows that it has enough.
         let arrived = |pair: &mut Self| {
-            (0..2).all(|side| pair.ends[side].bytes_written() == pair.ends[1 - side].bytes_received)
+            (0..2).all(|side| {
+                let (end, peer) = (&pair.ends[side], &pair.ends[1 - side]);
+                end.bytes_written() == peer.bytes_received
+                    && end.streams().all(|stream| peer.stream_ended(stream))
+            })
         };
         if !self.run_transfer(limit) || !self.run_until(limit, arrived) {
             self.explain("not done");
         }
-        for (side, end) in self.ends.iter().enumerate() {
-            let peer = &self.ends[1 - side];
-            assert!(end.streams().all(|stream| peer.stream_ended(stream)));
+        for end in &self.ends {
             let stats = end.session.stats();
             assert_eq!(stats.ip_bytes_sent, end.ip_bytes_sent);
             assert_eq!(
@@ -303,7 +305,14 @@ impl Pair {
 
     fn explain(&self, what: &str) {
         for (end, link) in self.ends.iter().zip(&self.links) {
-            println!("{:?} {:?}", end.session.stats(), link.counters());
+            println!("{:?}", end.session.stats());
+            println!("{:?}", link.counters());
+            println!(
+                "written {} received {}",
+                end.bytes_written(),
+                end.bytes_received
+            );
+            println!("{:?}", end.events);
         }
         panic!("{what} at {} ms", self.now / MS);
     }

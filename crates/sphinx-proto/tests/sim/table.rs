@@ -105,7 +105,11 @@ pub(crate) fn blocks(
     }
 }
 
+/// Prints a row, unless `SPHINX_SIM_ROWS` names others.
 fn print_bulk(name: &str, p: f64, len: u64, build: impl Fn(u64) -> Scenario) {
+    if std::env::var("SPHINX_SIM_ROWS").is_ok_and(|rows| !name.contains(&rows)) {
+        return;
+    }
     let mut runs: Vec<Bulk> = SEEDS
         .iter()
         .map(|seed| bulk(&build(*seed), len, p))

@@ -1,0 +1,143 @@
+//! `sphx perf server` and `sphx perf client`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sphinx_transport::{Profile, Service, Session};
+
+use super::{Context, listen};
+use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
+use crate::failure::{Outcome, usage};
+use crate::perf::client::Request;
+use crate::perf::{Direction, Limit, Measured, Pacing, client, server};
+use crate::report::{Progress, Role, Ticker};
+use crate::units::{show_rate, show_size};
+
+const TIME_DEFAULT: Duration = Duration::from_secs(10);
+
+pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
+    // What the client measures decides what the engine optimises for.
+    let options = args.common.options(Profile::Auto);
+    let server = listen::bind(
+        &args.listen,
+        &args.common,
+        Service::Perf,
+        &options,
+        context,
+        "perf client TICKET",
+    )?;
+    let scope = context.clone();
+    let session = move |session: &Session| serve_one(session, &scope);
+    listen::serve(&server, args.listen.once, context, session)
+}
+
+fn serve_one(session: &Session, context: &Context) -> Outcome<()> {
+    let peer = session.remote_addr().to_string();
+    let progress = Arc::new(Progress::default());
+    let stats = session.clone();
+    let ticker = Ticker::start(
+        &context.reporter,
+        progress.clone(),
+        Some(peer.clone()),
+        move || stats.stats(),
+    );
+    let measured = server::serve(session, &progress);
+    drop(ticker);
+    report(&measured?, Some(&peer), context);
+    Ok(())
+}
+
+pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
+    let request = request(&args)?;
+    let (source, _) = ticket::find(
+        args.ticket_file.as_deref(),
+        args.ticket.as_deref(),
+        std::env::var_os("SPHX_TICKET"),
+    )?;
+    let ticket = ticket::read(source)?;
+    let options = args.common.options(match request.pacing {
+        Some(_) => Profile::Latency,
+        None => Profile::Bulk,
+    });
+    let (session, _registration) = context.connect(&ticket, Service::Perf, &options)?;
+    let progress = Arc::new(Progress::default());
+    if let Limit::Bytes(bytes) = request.limit {
+        progress.expect_bytes(bytes);
+    }
+    let stats = session.clone();
+    let ticker = Ticker::start(&context.reporter, progress.clone(), None, move || {
+        stats.stats()
+    });
+    let measured = client::measure(&session, request, &progress);
+    drop(ticker);
+    report(&measured?, None, context);
+    Ok(())
+}
+
+fn request(args: &PerfClientArgs) -> Outcome<Request> {
+    if args.ticket_file.is_some() && args.ticket.is_some() {
+        return Err(usage(
+            "there are two tickets: one in --ticket-file and one as an argument",
+        ));
+    }
+    let limit = match (args.bytes, args.time) {
+        (Some(bytes), _) => Limit::Bytes(bytes),
+        (None, time) => {
+            let time = time.unwrap_or(TIME_DEFAULT).as_nanos();
+            Limit::Nanoseconds(u64::try_from(time).unwrap_or(u64::MAX))
+        }
+    };
+    let pacing = match (args.rate, args.block_size) {
+        (Some(rate), Some(block_bytes)) => {
+            let pacing = Pacing::new(rate, block_bytes).map_err(usage)?;
+            pacing.blocks(limit).map_err(usage)?;
+            Some(pacing)
+        }
+        _ => None,
+    };
+    let direction = if args.reverse {
+        Direction::Down
+    } else {
+        Direction::Up
+    };
+    Ok(Request {
+        direction,
+        limit,
+        streams: args.streams,
+        pacing,
+    })
+}
+
+fn report(measured: &Measured, peer: Option<&str>, context: &Context) {
+    let Measured { done, peer: other } = measured;
+    let event = done.event().with("peer_done", other.done.clone());
+    context.reporter.event(match peer {
+        Some(peer) => event.with("peer", peer),
+        None => event,
+    });
+    let suffix = peer
+        .map(|peer| format!(", client {peer}"))
+        .unwrap_or_default();
+    context
+        .reporter
+        .note(&format!("{}{suffix}", done.summary()));
+    let verb = if done.role == Role::Sender {
+        "received"
+    } else {
+        "sent"
+    };
+    let seconds = other.elapsed().as_secs_f64();
+    let rate = if seconds > 0.0 {
+        other.bytes as f64 * 8.0 / seconds
+    } else {
+        0.0
+    };
+    context.reporter.note(&format!(
+        "the other end {verb} {} in {seconds:.2} s: {}",
+        show_size(other.bytes),
+        show_rate(rate)
+    ));
+    if let Some(line) = done.block_summary() {
+        context.reporter.note(&line);
+    }
+}

@@ -1,0 +1,276 @@
+//! The measured streams themselves.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sphinx_transport::{ErrorKind, Stats};
+
+use super::clock::ClockOffset;
+use super::control::{Direction, Limit, Pacing, Plan};
+use super::pattern::Pattern;
+use super::samples::Samples;
+use crate::channel::{Channel, Incoming, Outgoing};
+use crate::failure::{Outcome, fail, local_io, protocol};
+use crate::report::{BlockNumbers, Progress};
+use crate::usage::monotonic_ns;
+
+/// Bytes handed over at a time in bulk.
+const CHUNK_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 256 << 10;
+/// In front of every block, inside its size: index u64, scheduled time u64 (ns), size u32.
+const HEADER_BYTES: usize = 20;
+
+pub(super) struct Sent {
+    pub(super) bytes: u64,
+    pub(super) stats: Stats,
+}
+
+pub(super) struct Received {
+    pub(super) bytes: u64,
+    pub(super) stats: Stats,
+    pub(super) blocks: Option<BlockNumbers>,
+}
+
+/// Sends on `plan.streams` new streams side by side; returns when everything has been delivered.
+pub(super) fn send<C: Channel>(channel: &C, plan: &Plan, progress: &Progress) -> Outcome<Sent> {
+    let pattern = Pattern::new(plan.seed);
+    let streams = (0..plan.streams)
+        .map(|_| channel.open_stream())
+        .collect::<Outcome<Vec<C::Out>>>()?;
+    let started = Instant::now();
+    // The first block is due when all threads are there.
+    let first_due_ns = monotonic_ns() + 2_000_000;
+    let job = |(index, stream): (usize, C::Out)| {
+        let index = u16::try_from(index).unwrap_or(u16::MAX);
+        let work = SendWork {
+            plan,
+            pattern: &pattern,
+            progress,
+            index,
+        };
+        match plan.pacing {
+            Some(pacing) => work.blocks(stream, pacing, first_due_ns),
+            None => work.bulk(stream, started),
+        }
+    };
+    let bytes = side_by_side(streams, job)?.into_iter().sum();
+    Ok(Sent {
+        bytes,
+        stats: channel.stats(),
+    })
+}
+
+/// Receives the peer's next `plan.streams` streams to their ends.
+pub(super) fn receive<C: Channel>(
+    channel: &C,
+    plan: &Plan,
+    offset: ClockOffset,
+    progress: &Progress,
+) -> Outcome<Received> {
+    let pattern = Pattern::new(plan.seed);
+    let streams = (0..plan.streams)
+        .map(|_| channel.accept_stream())
+        .collect::<Outcome<Vec<C::In>>>()?;
+    let job = |(index, stream): (usize, C::In)| {
+        let index = u16::try_from(index).unwrap_or(u16::MAX);
+        let work = ReceiveWork {
+            plan,
+            pattern: &pattern,
+            progress,
+            index,
+            offset,
+        };
+        match plan.pacing {
+            Some(pacing) => work.blocks(stream, pacing),
+            None => work.bulk(stream),
+        }
+    };
+    let mut bytes = 0;
+    let mut samples = Samples::default();
+    for (stream_bytes, stream_samples) in side_by_side(streams, job)? {
+        bytes += stream_bytes;
+        samples.merge(stream_samples);
+    }
+    let blocks = plan.pacing.map(|_| samples.numbers());
+    Ok(Received {
+        bytes,
+        stats: channel.stats(),
+        blocks,
+    })
+}
+
+/// Runs `job` for every stream on a thread of its own.
+fn side_by_side<S: Send, T: Send>(
+    streams: Vec<S>,
+    job: impl Fn((usize, S)) -> Outcome<T> + Sync,
+) -> Outcome<Vec<T>> {
+    thread::scope(|scope| {
+        let job = &job;
+        let start = |item| {
+            let builder = thread::Builder::new().name("stream".to_owned());
+            builder.spawn_scoped(scope, move || job(item))
+        };
+        let started: Vec<_> = streams.into_iter().enumerate().map(start).collect();
+        let mut results = Vec::with_capacity(started.len());
+        for thread in started {
+            let thread = thread.map_err(|error| local_io("start", "a thread", error))?;
+            let result = thread.join();
+            results.push(result.unwrap_or_else(|_| Err(fail(ErrorKind::Other, "a thread failed"))));
+        }
+        results.into_iter().collect()
+    })
+}
+
+struct SendWork<'a> {
+    plan: &'a Plan,
+    pattern: &'a Pattern,
+    progress: &'a Progress,
+    index: u16,
+}
+
+impl SendWork<'_> {
+    /// As fast as the session takes it.
+    fn bulk(&self, mut stream: impl Outgoing, started: Instant) -> Outcome<u64> {
+        let (bytes_max, time_max) = match self.plan.limit {
+            Limit::Bytes(bytes) => (self.plan.stream_bytes(bytes, self.index), None),
+            Limit::Nanoseconds(time) => (u64::MAX, Some(Duration::from_nanos(time))),
+        };
+        let mut at = 0;
+        while at < bytes_max && time_max.is_none_or(|max| started.elapsed() < max) {
+            let max = usize::try_from(bytes_max - at)
+                .unwrap_or(usize::MAX)
+                .min(CHUNK_BYTES);
+            let chunk = self.pattern.slice(self.index, at, max);
+            stream.write_all(chunk)?;
+            at += chunk.len() as u64;
+            self.progress.add_bytes(chunk.len() as u64);
+        }
+        stream.finish()?;
+        stream.wait_delivered()?;
+        Ok(at)
+    }
+
+    /// Every block at its time; those that are late go at once and keep their scheduled time.
+    fn blocks(&self, mut stream: impl Outgoing, pacing: Pacing, first_due_ns: u64) -> Outcome<u64> {
+        let blocks = pacing.blocks(self.plan.limit).map_err(protocol)?;
+        // Sleeping to the microsecond instead of the usual 50; where that is refused, it is not.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000));
+        let mut block = vec![0; pacing.block_bytes as usize];
+        let mut sent = 0;
+        for index in own_blocks(self.index, self.plan.streams, blocks) {
+            let due = first_due_ns.saturating_add(index.saturating_mul(pacing.interval_ns));
+            let (header, body) = block.split_at_mut(HEADER_BYTES);
+            header[..8].copy_from_slice(&index.to_be_bytes());
+            header[8..16].copy_from_slice(&due.to_be_bytes());
+            header[16..].copy_from_slice(&(pacing.block_bytes as u32).to_be_bytes());
+            self.pattern
+                .fill(0, index.wrapping_mul(pacing.block_bytes), body);
+            thread::sleep(Duration::from_nanos(due.saturating_sub(monotonic_ns())));
+            stream.write_all(&block)?;
+            stream.flush()?;
+            sent += pacing.block_bytes;
+            self.progress.add_bytes(pacing.block_bytes);
+        }
+        stream.finish()?;
+        stream.wait_delivered()?;
+        Ok(sent)
+    }
+}
+
+/// The blocks that go over stream `stream`.
+fn own_blocks(stream: u16, streams: u16, blocks: u64) -> impl Iterator<Item = u64> {
+    (u64::from(stream)..blocks).step_by(usize::from(streams.max(1)))
+}
+
+struct ReceiveWork<'a> {
+    plan: &'a Plan,
+    pattern: &'a Pattern,
+    progress: &'a Progress,
+    index: u16,
+    offset: ClockOffset,
+}
+
+impl ReceiveWork<'_> {
+    fn bulk(&self, mut stream: impl Incoming) -> Outcome<(u64, Samples)> {
+        let mut buffer = vec![0; READ_BYTES];
+        let mut at = 0_u64;
+        loop {
+            let read = stream.read(&mut buffer)?;
+            if read == 0 {
+                break;
+            }
+            if !self.pattern.matches(self.index, at, &buffer[..read]) {
+                return Err(damaged());
+            }
+            at += read as u64;
+            self.progress.add_bytes(read as u64);
+        }
+        match self.plan.limit {
+            Limit::Bytes(bytes) if at != self.plan.stream_bytes(bytes, self.index) => Err(fail(
+                ErrorKind::Integrity,
+                "the stream has another length than agreed",
+            )),
+            _ => Ok((at, Samples::default())),
+        }
+    }
+
+    fn blocks(&self, mut stream: impl Incoming, pacing: Pacing) -> Outcome<(u64, Samples)> {
+        let blocks = pacing.blocks(self.plan.limit).map_err(protocol)?;
+        let mut block = vec![0; pacing.block_bytes as usize];
+        let mut samples = Samples::default();
+        let mut bytes = 0;
+        for index in own_blocks(self.index, self.plan.streams, blocks) {
+            let mut filled = 0;
+            while filled < block.len() {
+                match stream.read(&mut block[filled..])? {
+                    0 => return Err(fail(ErrorKind::Integrity, "blocks are missing at the end")),
+                    n => filled += n,
+                }
+                if filled == block.len() {
+                    break;
+                }
+            }
+            let now = monotonic_ns();
+            let (header, body) = block.split_at(HEADER_BYTES);
+            let expected = [
+                &index.to_be_bytes()[..],
+                &(pacing.block_bytes as u32).to_be_bytes(),
+            ];
+            if [&header[..8], &header[16..]] != expected
+                || !self
+                    .pattern
+                    .matches(0, index.wrapping_mul(pacing.block_bytes), body)
+            {
+                return Err(damaged());
+            }
+            let due = header[8..16]
+                .iter()
+                .fold(0, |due, byte| due << 8 | u64::from(*byte));
+            match index.saturating_mul(pacing.interval_ns) < self.offset.warmup_ns {
+                true => samples.add_warmup(),
+                false => samples.add(self.latency_ns(due, now)),
+            }
+            bytes += pacing.block_bytes;
+            self.progress.add_bytes(pacing.block_bytes);
+        }
+        match stream.read(&mut [0])? {
+            0 => Ok((bytes, samples)),
+            _ => Err(protocol("more blocks than agreed")),
+        }
+    }
+
+    /// From the scheduled time on the sender's clock to `now` on ours.
+    fn latency_ns(&self, due: u64, now: u64) -> u64 {
+        let ahead = match self.plan.direction {
+            Direction::Up => self.offset.ns,
+            Direction::Down => self.offset.ns.saturating_neg(),
+        };
+        let latency = i128::from(now) - i128::from(ahead) - i128::from(due);
+        // An estimated offset can make a short latency look negative.
+        u64::try_from(latency.max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+fn damaged() -> crate::failure::Failure {
+    fail(ErrorKind::Integrity, "data arrived damaged or out of place")
+}

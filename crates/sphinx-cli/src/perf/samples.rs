@@ -1,0 +1,84 @@
+//! Latencies of blocks, all of them kept.
+
+use crate::report::{BlockMs, BlockNumbers};
+
+/// Resolution of a sample.
+const UNIT_NS: u64 = 100;
+
+/// Samples of one or more streams.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Samples {
+    /// In units of 100 ns; seven minutes at most, longer ones count as that.
+    kept: Vec<u32>,
+    warmup: u64,
+}
+
+impl Samples {
+    pub(super) fn add(&mut self, latency_ns: u64) {
+        self.kept
+            .push(u32::try_from(latency_ns / UNIT_NS).unwrap_or(u32::MAX));
+    }
+
+    pub(super) fn add_warmup(&mut self) {
+        self.warmup += 1;
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        self.kept.extend(other.kept);
+        self.warmup += other.warmup;
+    }
+
+    pub(super) fn numbers(mut self) -> BlockNumbers {
+        self.kept.sort_unstable();
+        let ms = |units: f64| units * UNIT_NS as f64 / 1e6;
+        let quantile = |permille: usize| {
+            // The smallest sample that so many others do not exceed.
+            let rank = (self.kept.len() * permille).div_ceil(1000).max(1);
+            self.kept
+                .get(rank - 1)
+                .map_or(0.0, |units| ms(f64::from(*units)))
+        };
+        let sum: u64 = self.kept.iter().map(|units| u64::from(*units)).sum();
+        BlockNumbers {
+            count: self.kept.len() as u64,
+            warmup: self.warmup,
+            ms: (!self.kept.is_empty()).then(|| BlockMs {
+                mean: ms(sum as f64 / self.kept.len() as f64),
+                p50: quantile(500),
+                p99: quantile(990),
+                max: quantile(1000),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_exact() {
+        let mut samples = Samples::default();
+        (1..=200_u64).rev().for_each(|n| samples.add(n * 1_000_000));
+        let mut more = Samples::default();
+        more.add_warmup();
+        samples.merge(more);
+        let numbers = samples.numbers();
+        assert_eq!((numbers.count, numbers.warmup), (200, 1));
+        let ms = BlockMs {
+            mean: 100.5,
+            p50: 100.0,
+            p99: 198.0,
+            max: 200.0,
+        };
+        assert_eq!(numbers.ms, Some(ms));
+    }
+
+    #[test]
+    fn nothing_and_too_much() {
+        assert_eq!(Samples::default().numbers().ms, None);
+        let mut samples = Samples::default();
+        samples.add(u64::MAX);
+        assert!(samples.numbers().ms.unwrap().max > 400_000.0);
+    }
+}

@@ -1,0 +1,144 @@
+//! Both ends of a measurement against each other in memory.
+
+use std::thread;
+
+use sphinx_transport::ErrorKind;
+
+use super::client::{Request, measure};
+use super::control::{Hello, Plan, put};
+use super::server::serve;
+use super::{Direction, Limit, Measured, Pacing};
+use crate::channel::{Channel, Outgoing};
+use crate::failure::Outcome;
+use crate::report::Progress;
+use crate::testing::{End, pair};
+
+fn run(request: Request) -> (Outcome<Measured>, Outcome<Measured>) {
+    let (near, far) = pair();
+    let server = thread::spawn(move || serve(&far, &Progress::default()));
+    let client = measure(&near, request, &Progress::default());
+    (client, server.join().expect("the server does not panic"))
+}
+
+fn request(limit: Limit) -> Request {
+    Request {
+        direction: Direction::Up,
+        limit,
+        streams: 1,
+        pacing: None,
+    }
+}
+
+#[test]
+fn bulk_in_both_directions() {
+    for direction in [Direction::Up, Direction::Down] {
+        for streams in [1, 3] {
+            let (client, server) = run(Request {
+                direction,
+                streams,
+                ..request(Limit::Bytes(3_000_001))
+            });
+            let (client, server) = (client.unwrap(), server.unwrap());
+            assert_eq!(
+                (client.done.bytes, server.done.bytes),
+                (3_000_001, 3_000_001)
+            );
+            assert_ne!(client.done.role, server.done.role);
+            assert_eq!(client.peer.done["bytes"], 3_000_001);
+            assert!(client.done.block_ms.is_none() && client.done.clock.is_none());
+        }
+    }
+}
+
+#[test]
+fn nothing_at_all_can_be_measured() {
+    let (client, server) = run(request(Limit::Bytes(0)));
+    assert_eq!(
+        (client.unwrap().done.bytes, server.unwrap().done.bytes),
+        (0, 0)
+    );
+}
+
+#[test]
+fn bulk_for_a_time() {
+    let (client, server) = run(request(Limit::Nanoseconds(50_000_000)));
+    let (client, server) = (client.unwrap(), server.unwrap());
+    assert!(client.done.bytes > 0);
+    assert_eq!(client.done.bytes, server.done.bytes);
+}
+
+#[test]
+fn paced_blocks_in_both_directions() {
+    // 200 blocks, one each millisecond.
+    let pacing = Pacing::new(8_000_000, 1000).unwrap();
+    for direction in [Direction::Up, Direction::Down] {
+        let (client, server) = run(Request {
+            direction,
+            streams: 3,
+            pacing: Some(pacing),
+            ..request(Limit::Nanoseconds(200_000_000))
+        });
+        let (client, server) = (client.unwrap().done, server.unwrap().done);
+        assert_eq!(client.bytes, 200_000);
+        assert_eq!(client.clock.as_deref(), Some("shared"));
+        assert_eq!(client.block_ms, server.block_ms);
+        let numbers = client.block_ms.unwrap();
+        assert_eq!(numbers.count + numbers.warmup, 200);
+        let ms = numbers.ms.unwrap();
+        assert!(
+            ms.p50 <= ms.p99 && ms.p99 <= ms.max && ms.mean < 1000.0,
+            "{ms:?}"
+        );
+        assert_eq!(
+            client.event().get("warmup_blocks"),
+            &serde_json::json!(numbers.warmup)
+        );
+    }
+}
+
+/// A client that announces one thing and sends another.
+fn hostile(plan: Plan, data: &[u8]) -> Outcome<Measured> {
+    let (near, far): (End, End) = pair();
+    let server = thread::spawn(move || serve(&far, &Progress::default()));
+    let mut control = near.open_stream().unwrap();
+    put(
+        &mut control,
+        &Hello {
+            version: 1,
+            clock: None,
+            plan,
+        },
+    )
+    .unwrap();
+    if let Ok(mut stream) = near.open_stream() {
+        let _ = stream.write_all(data).and_then(|()| stream.finish());
+    }
+    server.join().unwrap()
+}
+
+#[test]
+fn what_arrives_is_verified() {
+    let plan = Plan {
+        direction: Direction::Up,
+        limit: Limit::Bytes(100),
+        streams: 1,
+        pacing: None,
+        seed: 1,
+        warmup_ns: 0,
+    };
+    let failure = hostile(plan, &[0; 100]).unwrap_err();
+    assert_eq!(failure.kind, ErrorKind::Integrity);
+    assert_eq!(hostile(plan, &[]).unwrap_err().kind, ErrorKind::Integrity);
+    let many = Plan {
+        streams: 1000,
+        ..plan
+    };
+    assert_eq!(hostile(many, &[]).unwrap_err().kind, ErrorKind::Protocol);
+    let none = Plan { streams: 0, ..plan };
+    assert_eq!(hostile(none, &[]).unwrap_err().kind, ErrorKind::Protocol);
+    let unpaced = Plan {
+        pacing: Pacing::new(8_000_000, 1000).ok(),
+        ..plan
+    };
+    assert_eq!(hostile(unpaced, &[]).unwrap_err().kind, ErrorKind::Protocol);
+}

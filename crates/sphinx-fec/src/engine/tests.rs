@@ -1,0 +1,137 @@
+//! All engines against the definition.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::gf256;
+
+#[test]
+fn the_scalar_engine_is_always_there() {
+    assert_eq!(Engine::by_name("scalar"), Some(Engine::scalar()));
+    assert_eq!(Engine::by_name("abacus"), None);
+    assert!(Engine::available().any(|engine| engine == Engine::detect()));
+}
+
+#[test]
+fn no_terms_leave_zero_or_the_start() {
+    for engine in Engine::available() {
+        let columns = Columns {
+            symbols: &[],
+            symbol_len: 4,
+            first: 0,
+        };
+        let mut out = [7; 4];
+        engine.combine(&mut out, Start::Accumulate, columns, &[]);
+        assert_eq!(out, [7; 4]);
+        engine.combine(&mut out, Start::Zero, columns, &[]);
+        assert_eq!(out, [0; 4]);
+    }
+}
+
+#[test]
+#[should_panic(expected = "outside the symbols")]
+fn a_term_behind_the_buffer_is_refused() {
+    let columns = Columns {
+        symbols: &[0; 11],
+        symbol_len: 4,
+        first: 0,
+    };
+    let term = Term {
+        index: 2,
+        coefficient: 1,
+    };
+    Engine::detect().combine(&mut [0; 4], Start::Zero, columns, &[term]);
+}
+
+proptest! {
+    /// Any length (so any tail), any alignment of source and target, any
+    /// coefficients, zero and one included.
+    #[test]
+    fn all_engines_agree_with_the_definition(
+        seed: u64,
+        symbol_len in 1_usize..700,
+        first in 0_usize..70,
+        shift in 0_usize..64,
+        accumulate: bool,
+        xor_only: bool,
+        coefficients in prop::collection::vec(any::<u8>(), 1..20),
+    ) {
+        let first = first.min(symbol_len - 1);
+        let len = symbol_len - first;
+        let mut state = seed;
+        let mut byte = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 56) as u8
+        };
+        let symbols: Vec<u8> = (0..coefficients.len() * symbol_len).map(|_| byte()).collect();
+        let before: Vec<u8> = (0..len).map(|_| byte()).collect();
+        let start = if accumulate { Start::Accumulate } else { Start::Zero };
+        let terms: Vec<Term> = coefficients
+            .iter()
+            .enumerate()
+            .map(|(i, c)| Term { index: i as u16, coefficient: if xor_only { 1 } else { *c } })
+            .collect();
+        let mut expected = if accumulate { before.clone() } else { vec![0; len] };
+        for term in &terms {
+            for (i, byte) in expected.iter_mut().enumerate() {
+                let at = usize::from(term.index) * symbol_len + first + i;
+                *byte ^= gf256::mul(term.coefficient, symbols[at]);
+            }
+        }
+        for engine in Engine::available() {
+            let mut memory = vec![0xaa; shift + len + 64];
+            memory[shift..shift + len].copy_from_slice(&before);
+            let columns = Columns { symbols: &symbols, symbol_len, first };
+            engine.combine(&mut memory[shift..shift + len], start, columns, &terms);
+            prop_assert_eq!(&memory[shift..shift + len], &expected[..], "{:?}", engine);
+            prop_assert!(memory[..shift].iter().all(|b| *b == 0xaa));
+            prop_assert!(memory[shift + len..].iter().all(|b| *b == 0xaa));
+        }
+    }
+
+    /// Several rows at once give what each of them gives alone.
+    #[test]
+    fn rows_together_equal_rows_apart(
+        seed: u64,
+        symbol_len in 1_usize..500,
+        first in 0_usize..70,
+        gap in 0_usize..9,
+        accumulate: bool,
+        symbols in prop::collection::vec(0_u16..12, 1..12),
+        rows in 0_usize..11,
+    ) {
+        let first = first.min(symbol_len - 1);
+        let len = symbol_len - first;
+        let mut state = seed;
+        let mut bytes = |len: usize| -> Vec<u8> {
+            (0..len)
+                .map(|_| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+                    (state >> 56) as u8
+                })
+                .collect()
+        };
+        let source = bytes(12 * symbol_len);
+        let matrix = bytes(rows * symbols.len());
+        let stride = len + gap;
+        let before = bytes(rows * stride + first);
+        let start = if accumulate { Start::Accumulate } else { Start::Zero };
+        let columns = Columns { symbols: &source, symbol_len, first };
+        let mut expected = before.clone();
+        for (k, row) in matrix.chunks(symbols.len()).enumerate() {
+            let terms: Vec<Term> = symbols
+                .iter()
+                .zip(row)
+                .map(|(&index, &coefficient)| Term { index, coefficient })
+                .collect();
+            let out = &mut expected[k * stride + first..][..len];
+            Engine::scalar().combine(out, start, columns, &terms);
+        }
+        for engine in Engine::available() {
+            let mut memory = before.clone();
+            let targets = Targets { bytes: &mut memory, stride, first, len };
+            engine.combine_rows(targets, start, columns, &symbols, &matrix);
+            prop_assert_eq!(&memory, &expected, "{:?}", engine);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The links and workloads that are measured.
+
+use std::{str::FromStr, time::Duration};
+
+use sphinx_link::{Depth, GilbertElliott, LinkConfig, Loss, Rate, front::FrontConfig};
+
+use crate::Workload;
+
+/// Sets the seeds of the two directions apart.
+const RETURN_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A symmetric link with a drop-tail queue of one bandwidth-delay product per direction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkSpec {
+    /// Bits per second at the IP layer.
+    pub rate: u64,
+    /// Round-trip time of an empty link.
+    pub rtt: Duration,
+    /// Loss towards the receiver. A lost packet has used the link.
+    pub forward: Loss,
+    /// Loss towards the sender.
+    pub back: Loss,
+}
+
+impl LinkSpec {
+    /// 200 Mbit/s without loss.
+    pub fn clean(rtt: Duration) -> LinkSpec {
+        LinkSpec {
+            rate: 200_000_000,
+            rtt,
+            forward: Loss::None,
+            back: Loss::None,
+        }
+    }
+
+    /// What fits into the link at once, in bytes.
+    pub fn bandwidth_delay_product(&self) -> u64 {
+        let bits = u128::from(self.rate) * self.rtt.as_nanos() / 1_000_000_000;
+        u64::try_from(bits / 8).unwrap_or(u64::MAX)
+    }
+
+    /// Long-term share of packets lost towards the receiver.
+    pub fn forward_loss(&self) -> f64 {
+        match &self.forward {
+            Loss::None | Loss::Packets(_) => 0.0,
+            Loss::Bernoulli(probability) => *probability,
+            Loss::GilbertElliott(model) => model.mean_loss(),
+        }
+    }
+
+    /// The emulator's settings. One seed loses the same packets, by their index, of every
+    /// contestant.
+    pub fn front(&self, seed: u64) -> FrontConfig {
+        let direction = LinkConfig {
+            rate: Rate::Constant(self.rate),
+            queue: Depth::Bytes(self.bandwidth_delay_product()),
+            delay: self.rtt / 2,
+            ..LinkConfig::default()
+        };
+        FrontConfig {
+            left_to_right: LinkConfig {
+                seed,
+                loss: self.forward.clone(),
+                ..direction.clone()
+            },
+            right_to_left: LinkConfig {
+                seed: seed.wrapping_add(RETURN_SEED),
+                loss: self.back.clone(),
+                ..direction
+            },
+            ..FrontConfig::default()
+        }
+    }
+}
+
+/// A link and what to carry over it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Short and unique: `r10-l6` is an RTT of 10 ms and 6 % loss.
+    pub name: String,
+    /// The link.
+    pub link: LinkSpec,
+    /// The task.
+    pub workload: Workload,
+}
+
+impl Cell {
+    /// Everything about the cell in one line.
+    pub fn description(&self) -> String {
+        let LinkSpec {
+            rate, rtt, back, ..
+        } = &self.link;
+        let mut text = format!(
+            "{} Mbit/s, RTT {} ms, ",
+            *rate as f64 / 1e6,
+            rtt.as_secs_f64() * 1e3
+        );
+        text += &match &self.link.forward {
+            Loss::GilbertElliott(model) => format!(
+                "{:.3} % loss in bursts of {:.0}",
+                model.mean_loss() * 100.0,
+                1.0 / model.bad_to_good
+            ),
+            _ => format!("{} % loss", self.link.forward_loss() * 100.0),
+        };
+        if let Loss::Bernoulli(probability) = back {
+            text += &format!(", {} % on the way back", probability * 100.0);
+        }
+        match &self.workload {
+            Workload::Bulk { bytes } => text + &format!("; {} MB", *bytes as f64 / 1e6),
+            Workload::Blocks {
+                count,
+                bytes,
+                interval,
+            } => {
+                let every = interval.as_secs_f64() * 1e3;
+                let size = *bytes as f64 / 1e3;
+                text + &format!("; {count} blocks of {size} kB, one every {every} ms")
+            }
+        }
+    }
+}
+
+/// A named choice of cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellSet {
+    /// Bulk at RTT 10 ms and 0, 1 and 6 % loss; blocks at 6 %.
+    Slice,
+    /// Every link that is claimed: more loss rates, long paths, bursts, lossy return paths, and
+    /// blocks at two rates.
+    Full,
+}
+
+impl FromStr for CellSet {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CellSet, String> {
+        match text {
+            "slice" => Ok(CellSet::Slice),
+            "full" => Ok(CellSet::Full),
+            _ => Err(format!("'{text}' is neither 'slice' nor 'full'")),
+        }
+    }
+}
+
+impl CellSet {
+    /// The cells, with bulk transfers of `bytes` and blocks offered for about `block_time`.
+    pub fn cells(self, bytes: u64, block_time: Duration) -> Vec<Cell> {
+        let ms = Duration::from_millis;
+        let bulk = |link| (link, Workload::Bulk { bytes });
+        let (losses_r10, losses_r100, blocks): (&[f64], &[f64], &[(u64, f64)]) = match self {
+            CellSet::Slice => (&[0.0, 1.0, 6.0], &[], &[(20, 6.0)]),
+            CellSet::Full => (
+                &[0.0, 0.1, 1.0, 2.0, 6.0, 10.0, 20.0],
+                &[0.0, 1.0, 6.0],
+                &[(20, 0.0), (20, 2.0), (20, 6.0), (100, 6.0)],
+            ),
+        };
+        let mut cells = Vec::new();
+        let mut add = |name: String, (link, workload)| {
+            cells.push(Cell {
+                name,
+                link,
+                workload,
+            });
+        };
+        for &percent in losses_r10 {
+            add(format!("r10-l{percent}"), bulk(lossy(ms(10), percent)));
+        }
+        for &percent in losses_r100 {
+            add(format!("r100-l{percent}"), bulk(lossy(ms(100), percent)));
+        }
+        if self == CellSet::Full {
+            let bursts = LinkSpec {
+                forward: Loss::GilbertElliott(GilbertElliott::bursts(0.05, 8.0)),
+                ..LinkSpec::clean(ms(50))
+            };
+            add("r50-burst5x8".into(), bulk(bursts));
+            let thin_return = LinkSpec {
+                back: Loss::Bernoulli(0.3),
+                ..lossy(ms(80), 3.0)
+            };
+            add("r80-l3-back30".into(), bulk(thin_return));
+        }
+        for &(megabit, percent) in blocks {
+            let bytes = 100_000;
+            let interval = Duration::from_micros(bytes * 8 / megabit);
+            let count = block_time.as_nanos() / interval.as_nanos();
+            let workload = Workload::Blocks {
+                count: u64::try_from(count).unwrap_or(u64::MAX).max(1),
+                bytes,
+                interval,
+            };
+            add(
+                format!("blocks{megabit}-l{percent}"),
+                (lossy(ms(10), percent), workload),
+            );
+        }
+        cells
+    }
+}
+
+fn lossy(rtt: Duration, percent: f64) -> LinkSpec {
+    let forward = match percent {
+        0.0 => Loss::None,
+        _ => Loss::Bernoulli(percent / 100.0),
+    };
+    LinkSpec {
+        forward,
+        ..LinkSpec::clean(rtt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_small_set_is_part_of_the_full_one() {
+        let set = |set: CellSet| set.cells(50_000_000, Duration::from_secs(24));
+        let full = set(CellSet::Full);
+        for cell in set(CellSet::Slice) {
+            assert!(full.contains(&cell), "{}", cell.name);
+        }
+        let names: BTreeSet<_> = full.iter().map(|cell| &cell.name).collect();
+        assert_eq!(names.len(), full.len());
+        assert!(names.contains(&"r10-l0.1".to_owned()), "{names:?}");
+    }
+
+    #[test]
+    fn every_cell_is_a_possible_link() {
+        for cell in CellSet::Full.cells(1, Duration::from_secs(1)) {
+            let front = cell.link.front(1);
+            assert_eq!(front.left_to_right.validate(), Ok(()), "{}", cell.name);
+            assert_eq!(front.right_to_left.validate(), Ok(()), "{}", cell.name);
+            assert_ne!(front.left_to_right.seed, front.right_to_left.seed);
+        }
+    }
+
+    #[test]
+    fn described() {
+        let cells = CellSet::Full.cells(50_000_000, Duration::from_secs(24));
+        let describe = |name| {
+            let cell: &Cell = cells.iter().find(|cell| cell.name == name).unwrap();
+            cell.description()
+        };
+        assert_eq!(
+            describe("r10-l6"),
+            "200 Mbit/s, RTT 10 ms, 6 % loss; 50 MB"
+        );
+        assert_eq!(
+            describe("blocks20-l6"),
+            "200 Mbit/s, RTT 10 ms, 6 % loss; 600 blocks of 100 kB, one every 40 ms"
+        );
+        assert!(describe("r50-burst5x8").contains("5.000 % loss in bursts of 8"));
+        assert!(describe("r80-l3-back30").contains("30 % on the way back"));
+    }
+
+    #[test]
+    fn the_queue_is_one_bandwidth_delay_product() {
+        let link = LinkSpec::clean(Duration::from_millis(10));
+        assert_eq!(link.bandwidth_delay_product(), 250_000);
+    }
+}

@@ -1,0 +1,151 @@
+//! The two processes of a contestant: started, listened to, accounted, and never left behind.
+
+use std::{
+    io::{self, BufRead, BufReader, Read},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::Sender,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use sphinx_link::front::End;
+
+use crate::{Side, machine::children_cpu};
+
+/// Longest line of output that is read as one.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+/// How much of what a process writes to standard error is kept.
+const ERROR_BYTES_MAX: u64 = 1 << 14;
+/// Between two looks at whether a process has ended.
+const POLL: Duration = Duration::from_millis(2);
+
+/// What a process has to say.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// A JSON object.
+    Event(Side, Value),
+    /// Nothing more: standard output is closed.
+    Closed(Side),
+}
+
+/// A running process. Its standard input stays open as long as this lives, so that programs can
+/// notice that nobody is interested any more. Dropping it kills the process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    errors: Option<JoinHandle<String>>,
+    ended: Option<Ended>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    /// User and system time.
+    pub(crate) cpu: Duration,
+}
+
+impl Process {
+    /// Starts a command at an end of the link; what it says goes to `said`.
+    pub(crate) fn start(
+        end: &End,
+        command: &mut Command,
+        side: Side,
+        said: Sender<Said>,
+    ) -> io::Result<Process> {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = end.spawn(command)?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        // From here on, dropping `process` ends the child whatever fails.
+        let mut process = Process {
+            child,
+            errors: None,
+            ended: None,
+        };
+        let stdout = stdout.ok_or_else(|| io::Error::other("no pipe for standard output"))?;
+        let stderr = stderr.ok_or_else(|| io::Error::other("no pipe for standard error"))?;
+        // The threads end with the process, which closes the pipes.
+        thread::Builder::new()
+            .name(format!("{side}-output"))
+            .spawn(move || listen(stdout, side, &said))?;
+        let errors = thread::Builder::new()
+            .name(format!("{side}-errors"))
+            .spawn(move || keep_beginning(stderr))?;
+        process.errors = Some(errors);
+        Ok(process)
+    }
+
+    /// Waits until the process has ended, at most until `deadline`.
+    pub(crate) fn wait(&mut self, deadline: Instant) -> io::Result<Option<Ended>> {
+        loop {
+            // The CPU time of children includes one from the moment it is waited for.
+            let before = children_cpu();
+            if self.ended.is_none()
+                && let Some(status) = self.child.try_wait()?
+            {
+                let cpu = children_cpu().saturating_sub(before);
+                self.ended = Some(Ended { status, cpu });
+            }
+            if self.ended.is_some() || Instant::now() >= deadline {
+                return Ok(self.ended);
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Kills the process if it has not ended, and accounts for it.
+    pub(crate) fn end(&mut self) -> io::Result<Ended> {
+        // Fails only if the process has ended just now.
+        let _ = self.child.kill();
+        let patience = Instant::now() + Duration::from_secs(10);
+        self.wait(patience)?
+            .ok_or_else(|| io::Error::other("a process cannot be killed"))
+    }
+
+    /// The beginning of what an ended process wrote to standard error.
+    pub(crate) fn errors(&mut self) -> String {
+        let thread = self.errors.take().filter(|_| self.ended.is_some());
+        let text = thread.and_then(|thread| thread.join().ok());
+        text.unwrap_or_default()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            // Nothing better can be done about a process that resists.
+            let _ = self.end();
+        }
+    }
+}
+
+fn listen(stdout: impl Read, side: Side, said: &Sender<Said>) {
+    let mut reader = BufReader::new(stdout);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+        if let Ok(event @ Value::Object(_)) = serde_json::from_slice(&line)
+            && said.send(Said::Event(side, event)).is_err()
+        {
+            break;
+        }
+    }
+    // Nobody may listen any more.
+    let _ = said.send(Said::Closed(side));
+}
+
+fn keep_beginning(mut stderr: impl Read) -> String {
+    let mut kept = Vec::new();
+    // What cannot be read is not there.
+    let _ = stderr.by_ref().take(ERROR_BYTES_MAX).read_to_end(&mut kept);
+    let _ = io::copy(&mut stderr, &mut io::sink());
+    String::from_utf8_lossy(&kept).trim().to_owned()
+}

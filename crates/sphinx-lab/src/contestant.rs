@@ -1,0 +1,78 @@
+//! What is compared.
+
+use std::{fmt, net::SocketAddr, path::PathBuf, process::Command, time::Duration};
+
+use serde::Serialize;
+
+use crate::Workload;
+
+/// One of the two processes of a contestant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// Sends, at the left end of the link.
+    Sender,
+    /// Receives, at the right end.
+    Receiver,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Sender => "sender",
+            Side::Receiver => "receiver",
+        })
+    }
+}
+
+/// What the two processes of a contestant have to do.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Where the receiver listens.
+    pub address: SocketAddr,
+    /// What to carry.
+    pub workload: Workload,
+    /// The transfer is cut off after this time.
+    pub limit: Duration,
+    /// For the payload, and for whatever else should be the same in every repetition.
+    pub seed: u64,
+    /// An empty directory for this run: tickets, certificates.
+    pub directory: PathBuf,
+}
+
+/// A transport with its settings: two programs.
+///
+/// Both write one JSON object per line to standard output, with a field `event`. The receiver says
+/// `listening` when it is ready; then the sender is started. The [`reporter`](Contestant::reporter)
+/// ends with `done`, whose fields [`Done`](crate::Done) reads; a process that fails says `error`
+/// (`message`) or exits with a code that is not 0. Other lines are ignored, except the `bytes` of
+/// `progress`.
+///
+/// An external program takes part by a wrapper that speaks so.
+pub trait Contestant: fmt::Debug {
+    /// Short and unique.
+    fn name(&self) -> &str;
+
+    /// Version and settings, for the record.
+    fn settings(&self) -> String;
+
+    /// Whether it can run on this system.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, in words.
+    fn check(&self) -> Result<(), String>;
+
+    /// The receiver's command.
+    fn receiver(&self, task: &Task) -> Command;
+
+    /// The sender's command.
+    fn sender(&self, task: &Task) -> Command;
+
+    /// Which `done` counts.
+    fn reporter(&self) -> Side;
+
+    /// Whether the reporter says `done` by itself when the limit has passed, with what had arrived
+    /// by then. Otherwise both processes are killed at the limit, and the last `progress` counts.
+    fn keeps_limit(&self) -> bool;
+}

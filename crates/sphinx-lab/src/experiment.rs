@@ -1,0 +1,349 @@
+//! One run: a fresh link, two processes, and the accounts.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use sphinx_link::front::FrontCounters;
+use thiserror::Error;
+
+use crate::{
+    Cell, Contestant, Cpu, Done, Lateness, NotDone, Run, Side, Task, Testbed, TestbedError,
+    Validity, Wire,
+    children::{Process, Said},
+    machine::{MachineTime, process_cpu},
+};
+
+/// Where receivers listen.
+const PORT: u16 = 5201;
+/// How long a receiver may take until it listens.
+const READY: Duration = Duration::from_secs(10);
+/// How long after the limit a contestant that keeps it may say so.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long processes may take to end after the last word.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// Between two looks at whether the user wants to stop.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// The conditions of runs.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// A transfer is cut off after this time (blocks: after their schedule and this time).
+    pub limit: Duration,
+}
+
+/// Why a run has no result.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The user wants to stop.
+    #[error("interrupted")]
+    Interrupted,
+    /// No link.
+    #[error(transparent)]
+    Testbed(#[from] TestbedError),
+    /// A process could not be started or controlled, or there is no directory for its files.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// A process reported a failure or ended without a result.
+    #[error("the {side} failed: {reason}")]
+    Failed {
+        /// Which.
+        side: Side,
+        /// What it said.
+        reason: String,
+    },
+    /// A process said nothing for too long.
+    #[error("the {side} did not say '{event}' in time")]
+    Silent {
+        /// Which.
+        side: Side,
+        /// What was expected.
+        event: &'static str,
+    },
+    /// The result cannot be read.
+    #[error(transparent)]
+    NotDone(#[from] NotDone),
+}
+
+impl Experiment {
+    /// Runs one contestant once on a fresh link. Returns early when `stop` becomes true. Whatever
+    /// happens, no process remains.
+    ///
+    /// CPU time of the two processes is the growth of what this process's children used altogether,
+    /// so no other children should end meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`].
+    pub fn run(
+        &self,
+        cell: &Cell,
+        contestant: &dyn Contestant,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Result<Run, RunError> {
+        let directory = tempfile::tempdir()?;
+        let testbed = Testbed::start(&cell.link, seed)?;
+        let task = Task {
+            address: SocketAddr::new(testbed.end(Side::Receiver).ipv4().into(), PORT),
+            workload: cell.workload.clone(),
+            limit: cell.workload.schedule() + self.limit,
+            seed,
+            directory: directory.path().to_owned(),
+        };
+        let (sender, said) = mpsc::channel();
+        let start = |side, mut command| {
+            Process::start(testbed.end(side), &mut command, side, sender.clone())
+        };
+        let mut pair = Pair {
+            stop,
+            said,
+            receiver: start(Side::Receiver, contestant.receiver(&task))?,
+            sender: None,
+            dones: [None, None],
+            arrived: 0,
+        };
+        pair.expect_ready()?;
+        let accounts = Accounts::open();
+        pair.sender = Some(start(Side::Sender, contestant.sender(&task))?);
+        let done = pair.expect_done(contestant, task.limit)?;
+        let (elapsed, machine, own) = accounts.close();
+        let counters = testbed.counters();
+        let [sender_cpu, receiver_cpu] = pair.close()?;
+        let emulator = counters.cpu.as_secs_f64();
+        let accounted = sender_cpu + receiver_cpu + own.max(emulator);
+        let cpu = Cpu {
+            sender: sender_cpu,
+            receiver: receiver_cpu,
+            emulator,
+            machine: machine.map(|time| time.busy),
+            others: machine.map(|time| ((time.busy - accounted) / elapsed).max(0.0)),
+            stolen: machine.map(|time| time.stolen),
+        };
+        let lateness = lateness(&counters);
+        let [sender, receiver] = pair.dones;
+        Ok(Run {
+            contestant: contestant.name().to_owned(),
+            cell: cell.name.clone(),
+            seed,
+            goodput_mbit_s: done.goodput_mbit_s(),
+            done,
+            wire: wire(&counters),
+            cpu,
+            lateness,
+            validity: Validity::judge(&lateness, &cpu),
+            sender,
+            receiver,
+        })
+    }
+}
+
+/// The machine's and this process's time over a run. The latter contains the emulator.
+struct Accounts {
+    start: Instant,
+    machine: Option<MachineTime>,
+    own: Duration,
+}
+
+impl Accounts {
+    fn open() -> Accounts {
+        Accounts {
+            start: Instant::now(),
+            machine: MachineTime::now(),
+            own: process_cpu(),
+        }
+    }
+
+    /// Seconds that have passed, the machine's time, and the seconds of CPU this process used.
+    fn close(self) -> (f64, Option<MachineTime>, f64) {
+        let elapsed = self.start.elapsed().as_secs_f64().max(1e-3);
+        let machine = MachineTime::now()
+            .zip(self.machine)
+            .map(|(now, before)| now.since(before));
+        let own = process_cpu().saturating_sub(self.own);
+        (elapsed, machine, own.as_secs_f64())
+    }
+}
+
+/// The two processes and what they have said.
+struct Pair<'a> {
+    stop: &'a AtomicBool,
+    said: Receiver<Said>,
+    receiver: Process,
+    sender: Option<Process>,
+    /// The sender's and the receiver's last words.
+    dones: [Option<Value>; 2],
+    /// Payload bytes that the receiver last reported to have.
+    arrived: u64,
+}
+
+impl Pair<'_> {
+    /// Waits until the receiver listens.
+    fn expect_ready(&mut self) -> Result<(), RunError> {
+        let deadline = Instant::now() + READY;
+        loop {
+            match self.next(deadline)? {
+                Some((Side::Receiver, event)) if event["event"] == "listening" => return Ok(()),
+                Some(_) => {}
+                None => {
+                    return Err(RunError::Silent {
+                        side: Side::Receiver,
+                        event: "listening",
+                    });
+                }
+            }
+        }
+    }
+
+    /// Waits for the result, or makes one at the limit.
+    fn expect_done(
+        &mut self,
+        contestant: &dyn Contestant,
+        limit: Duration,
+    ) -> Result<Done, RunError> {
+        let side = contestant.reporter();
+        let grace = if contestant.keeps_limit() { GRACE } else { Duration::ZERO };
+        let deadline = Instant::now() + limit + grace;
+        while self.done(side).is_none() {
+            if self.next(deadline)?.is_some() {
+                continue;
+            }
+            if contestant.keeps_limit() {
+                return Err(RunError::Silent { side, event: "done" });
+            }
+            return Ok(Done {
+                bytes: self.arrived,
+                seconds: limit.as_secs_f64(),
+                complete: false,
+                blocks: None,
+            });
+        }
+        Ok(Done::parse(self.done(side).unwrap_or(&Value::Null))?)
+    }
+
+    /// Lets both processes end, and returns the CPU seconds of the sender and the receiver.
+    fn close(&mut self) -> Result<[f64; 2], RunError> {
+        // Their last words are in the pipes until both have closed them.
+        let deadline = Instant::now() + FAREWELL;
+        let both = |dones: &[Option<Value>; 2]| dones.iter().all(Option::is_some);
+        while !both(&self.dones) {
+            match self.next(deadline) {
+                Ok(Some(_)) => {}
+                Err(RunError::Interrupted) => return Err(RunError::Interrupted),
+                // A result exists; how the processes end afterwards does not change it.
+                Ok(None) | Err(_) => break,
+            }
+        }
+        let mut seconds = [0.0; 2];
+        for (process, seconds) in [self.sender.as_mut(), Some(&mut self.receiver)]
+            .into_iter()
+            .zip(&mut seconds)
+        {
+            let Some(process) = process else { continue };
+            let ended = match process.wait(deadline)? {
+                Some(ended) => ended,
+                None => process.end()?,
+            };
+            *seconds = ended.cpu.as_secs_f64();
+        }
+        Ok(seconds)
+    }
+
+    fn done(&self, side: Side) -> Option<&Value> {
+        self.dones[side as usize].as_ref()
+    }
+
+    /// The next event; none when the deadline has passed. Failures become errors, `done` and
+    /// `progress` are remembered.
+    fn next(&mut self, deadline: Instant) -> Result<Option<(Side, Value)>, RunError> {
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(RunError::Interrupted);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.said.recv_timeout(left.min(PATIENCE)) {
+                Ok(Said::Event(side, event)) => {
+                    self.remember(side, &event)?;
+                    return Ok(Some((side, event)));
+                }
+                Ok(Said::Closed(side)) => self.check_end(side)?,
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            }
+        }
+    }
+
+    fn remember(&mut self, side: Side, event: &Value) -> Result<(), RunError> {
+        match event["event"].as_str() {
+            Some("done") => self.dones[side as usize] = Some(event.clone()),
+            Some("progress") if side == Side::Receiver => {
+                self.arrived = event["bytes"].as_u64().unwrap_or(self.arrived);
+            }
+            Some("error") => {
+                let message = event["message"].as_str().unwrap_or("no message");
+                return Err(RunError::Failed {
+                    side,
+                    reason: message.to_owned(),
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A process without more to say must have said that it is done.
+    fn check_end(&mut self, side: Side) -> Result<(), RunError> {
+        if self.done(side).is_some() {
+            return Ok(());
+        }
+        let process = match side {
+            Side::Receiver => Some(&mut self.receiver),
+            Side::Sender => self.sender.as_mut(),
+        };
+        let Some(process) = process else {
+            return Ok(());
+        };
+        let ended = process.end()?;
+        let errors = process.errors();
+        let reason = match errors.is_empty() {
+            true => format!("{}, without a result", ended.status),
+            false => format!("{}: {errors}", ended.status),
+        };
+        Err(RunError::Failed { side, reason })
+    }
+}
+
+fn wire(counters: &FrontCounters) -> Wire {
+    let FrontCounters {
+        left_to_right,
+        right_to_left,
+        ..
+    } = counters;
+    Wire {
+        forward_bytes: left_to_right.offered_bytes,
+        forward_packets: left_to_right.offered_packets,
+        queue_drops: left_to_right.dropped_queue,
+        losses: left_to_right.dropped_loss,
+        queue_bytes_max: left_to_right.queue_bytes_max,
+        back_bytes: right_to_left.offered_bytes,
+        back_packets: right_to_left.offered_packets,
+    }
+}
+
+fn lateness(counters: &FrontCounters) -> Lateness {
+    let ms = |span: Duration| span.as_secs_f64() * 1e3;
+    let late = &counters.lateness;
+    Lateness {
+        mean_ms: ms(late.mean()),
+        p99_ms: ms(late.quantile(0.99)),
+        max_ms: ms(late.max()),
+    }
+}

@@ -1,0 +1,178 @@
+//! Runs that differ only in their seed.
+
+use serde::Serialize;
+
+use crate::{BlockNumbers, Cell, Run, Validity, stats::median};
+
+/// The runs of one contestant in one cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// The contestant.
+    pub contestant: String,
+    /// What was measured.
+    pub runs: Vec<Run>,
+    /// Why other runs have no result.
+    pub failures: Vec<String>,
+}
+
+/// Medians over the runs that may be quoted (over all, if none may).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupNumbers {
+    /// Payload megabits per second.
+    pub goodput_mbit_s: f64,
+    /// (Largest − smallest) / median of the goodput.
+    pub goodput_spread: f64,
+    /// Goodput / (rate × (1 − loss)); for blocks, goodput / offered rate.
+    pub goodput_ratio: f64,
+    /// IP bytes sent forward per payload byte.
+    pub wire_ratio: f64,
+    /// The same × (1 − loss): what a perfect transport without headers holds at 1.
+    pub wire_ratio_delivered: f64,
+    /// Share of the sender's packets dropped at the queue.
+    pub queue_drop_share: f64,
+    /// CPU seconds of both processes per GB.
+    pub cpu_seconds_per_gb: f64,
+    /// CPU seconds of the whole machine per GB.
+    pub machine_seconds_per_gb: Option<f64>,
+    /// Medians of each run's latency statistics.
+    pub blocks: Option<BlockNumbers>,
+    /// Runs with everything delivered before the cut-off.
+    pub runs_complete: usize,
+    /// Runs that the medians are from.
+    pub runs_used: usize,
+    /// All runs with a result.
+    pub runs: usize,
+    /// Whether the runs used are valid, noisy or starved: the worst of them.
+    pub validity: Validity,
+}
+
+impl Group {
+    /// An empty group.
+    pub fn new(contestant: &str) -> Group {
+        Group {
+            contestant: contestant.to_owned(),
+            runs: Vec::new(),
+            failures: Vec::new(),
+        }
+    }
+
+    /// The medians; none without a run.
+    pub fn numbers(&self, cell: &Cell) -> Option<GroupNumbers> {
+        // Best first, so that the first one's kind is the best there is.
+        let kinds = [Validity::Valid, Validity::Noisy, Validity::Starved];
+        let usable = |run: &&Run| run.validity != Validity::Starved;
+        let mut used: Vec<&Run> = self.runs.iter().filter(usable).collect();
+        if used.is_empty() {
+            used = self.runs.iter().collect();
+        }
+        let validity = kinds
+            .into_iter()
+            .rev()
+            .find(|&kind| used.iter().any(|run| run.validity == kind))?;
+        let over = |pick: &dyn Fn(&Run) -> f64| median(used.iter().map(|run| pick(run)));
+        let goodput = over(&|run| run.goodput_mbit_s)?;
+        let rates = || used.iter().map(|run| run.goodput_mbit_s);
+        let spread = rates().fold(f64::MIN, f64::max) - rates().fold(f64::MAX, f64::min);
+        let delivered = 1.0 - cell.link.forward_loss();
+        let reference = match cell.workload.offered_bits() {
+            Some(offered) => offered as f64,
+            None => cell.link.rate as f64 * delivered,
+        };
+        let wire_ratio = over(&Run::wire_ratio)?;
+        Some(GroupNumbers {
+            goodput_mbit_s: goodput,
+            goodput_spread: if goodput > 0.0 { spread / goodput } else { 0.0 },
+            goodput_ratio: goodput * 1e6 / reference,
+            wire_ratio,
+            wire_ratio_delivered: wire_ratio * delivered,
+            queue_drop_share: over(&Run::queue_drop_share)?,
+            cpu_seconds_per_gb: over(&Run::cpu_seconds_per_gb)?,
+            machine_seconds_per_gb: over(&|run| run.machine_seconds_per_gb().unwrap_or(f64::NAN)),
+            blocks: blocks(&used),
+            runs_complete: used.iter().filter(|run| run.done.complete).count(),
+            runs_used: used.len(),
+            runs: self.runs.len(),
+            validity,
+        })
+    }
+}
+
+fn blocks(runs: &[&Run]) -> Option<BlockNumbers> {
+    let numbers: Vec<&BlockNumbers> = runs.iter().filter_map(|run| run.done.blocks.as_ref()).collect();
+    let over = |pick: fn(&BlockNumbers) -> f64| median(numbers.iter().map(|one| pick(one)));
+    Some(BlockNumbers {
+        count: over(|one| one.count as f64)? as u64,
+        mean_ms: over(|one| one.mean_ms)?,
+        p50_ms: over(|one| one.p50_ms)?,
+        p99_ms: over(|one| one.p99_ms)?,
+        max_ms: over(|one| one.max_ms)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{CellSet, run::tests::example};
+
+    fn cell(name: &str) -> Cell {
+        let cells = CellSet::Slice.cells(50_000_000, Duration::from_secs(24));
+        cells.into_iter().find(|cell| cell.name == name).unwrap()
+    }
+
+    fn group(goodputs: &[(f64, Validity)]) -> Group {
+        let mut group = Group::new("x");
+        for (&(goodput_mbit_s, validity), seed) in goodputs.iter().zip(1..) {
+            group.runs.push(Run {
+                goodput_mbit_s,
+                validity,
+                ..example("x", seed)
+            });
+        }
+        group
+    }
+
+    #[test]
+    fn medians_of_what_may_be_quoted() {
+        let group = group(&[
+            (150.0, Validity::Valid),
+            (170.0, Validity::Noisy),
+            (160.0, Validity::Valid),
+            (10.0, Validity::Starved),
+        ]);
+        let numbers = group.numbers(&cell("r10-l6")).unwrap();
+        assert_eq!((numbers.goodput_mbit_s, numbers.validity), (160.0, Validity::Noisy));
+        assert_eq!((numbers.runs_used, numbers.runs, numbers.runs_complete), (3, 4, 3));
+        assert!((numbers.goodput_spread - 0.125).abs() < 1e-9);
+        assert!((numbers.goodput_ratio - 160.0 / 188.0).abs() < 1e-9);
+        assert!((numbers.wire_ratio_delivered - 1.2 * 0.94).abs() < 1e-9);
+    }
+
+    #[test]
+    fn starved_runs_alone_are_shown_as_such() {
+        let group = group(&[(10.0, Validity::Starved)]);
+        let numbers = group.numbers(&cell("r10-l6")).unwrap();
+        assert_eq!((numbers.runs_used, numbers.validity), (1, Validity::Starved));
+    }
+
+    #[test]
+    fn nothing_has_no_numbers() {
+        assert_eq!(Group::new("x").numbers(&cell("r10-l6")), None);
+    }
+
+    #[test]
+    fn blocks_are_compared_with_what_was_offered() {
+        let mut group = group(&[(20.0, Validity::Valid)]);
+        group.runs[0].done.blocks = Some(BlockNumbers {
+            count: 600,
+            mean_ms: 9.5,
+            p50_ms: 9.4,
+            p99_ms: 10.0,
+            max_ms: 11.0,
+        });
+        let numbers = group.numbers(&cell("blocks20-l6")).unwrap();
+        assert!((numbers.goodput_ratio - 1.0).abs() < 1e-9);
+        assert_eq!(numbers.blocks, group.runs[0].done.blocks);
+    }
+}

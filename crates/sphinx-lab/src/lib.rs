@@ -1,0 +1,38 @@
+//! Measurements on the link emulator: Sphinx beside kernel TCP and QUIC, on the same link, in the
+//! same run.
+//!
+//! A [`Cell`] is a link and a [`Workload`]. A [`Contestant`] is two commands, a receiver and a
+//! sender, that speak one JSON object per line as the `sphx` command does. [`Experiment::run`] starts
+//! a fresh [`Testbed`] (two network namespaces joined by the seeded emulator), runs one contestant on
+//! it, and returns a [`Run`]: goodput, latency of blocks, bytes on the wire, CPU time, and how far
+//! the machine itself can be trusted. [`Group`] joins the runs of several seeds, and [`report`]
+//! prints them. The binary `bench-link` does all of that; `docs/benchmarks.md` says how to read it.
+//!
+//! The programs behind the contestants are in [`peers`], and may be used without the rest.
+
+#![forbid(unsafe_code)]
+
+pub mod contestants;
+pub mod machine;
+pub mod peers;
+pub mod report;
+pub mod stats;
+
+mod cell;
+mod children;
+mod contestant;
+mod experiment;
+mod group;
+mod numbers;
+mod run;
+mod testbed;
+mod workload;
+
+pub use cell::{Cell, CellSet, LinkSpec};
+pub use contestant::{Contestant, Side, Task};
+pub use experiment::{Experiment, RunError};
+pub use group::{Group, GroupNumbers};
+pub use numbers::{BlockNumbers, Done, NotDone};
+pub use run::{Cpu, Lateness, Run, Validity, Wire};
+pub use testbed::{Testbed, TestbedError};
+pub use workload::Workload;

@@ -1,0 +1,152 @@
+//! What the machine did meanwhile, and what it is.
+
+use std::{fs, process::Command, time::Duration};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+/// Nanoseconds of the monotonic clock, which all processes of one machine share.
+pub fn monotonic_ns() -> u64 {
+    u64::try_from(clock(ClockId::Monotonic).as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// User and system time of this process so far, all threads.
+pub fn process_cpu() -> Duration {
+    clock(ClockId::ProcessCPUTime)
+}
+
+fn clock(id: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(id)).unwrap_or_default()
+}
+
+/// User and system time of all children that this process has waited for.
+pub(crate) fn children_cpu() -> Duration {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else {
+        return Duration::ZERO;
+    };
+    let micros = [usage.user_time(), usage.system_time()]
+        .map(|time| time.tv_sec() * 1_000_000 + time.tv_usec());
+    Duration::from_micros(u64::try_from(micros[0] + micros[1]).unwrap_or(0))
+}
+
+/// CPU time of the whole machine since it was started, in seconds, all processors together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MachineTime {
+    /// Spent on anything: processes, kernel, interrupts.
+    pub busy: f64,
+    /// Taken away by the hypervisor.
+    pub stolen: f64,
+}
+
+impl MachineTime {
+    /// Now; nothing where the system does not say.
+    pub fn now() -> Option<MachineTime> {
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        parse_machine_time(&fs::read_to_string("/proc/stat").ok()?, ticks)
+    }
+
+    /// The time from `earlier` to this.
+    pub fn since(&self, earlier: MachineTime) -> MachineTime {
+        MachineTime {
+            busy: self.busy - earlier.busy,
+            stolen: self.stolen - earlier.stolen,
+        }
+    }
+}
+
+fn parse_machine_time(stat: &str, ticks: f64) -> Option<MachineTime> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let fields: Vec<f64> = line
+        .split_whitespace()
+        .map_while(|field| field.parse().ok())
+        .collect();
+    // user nice system idle iowait irq softirq steal; guests are contained in user and nice.
+    let &[user, nice, system, _, _, irq, softirq, stolen, ..] = fields.as_slice() else {
+        return None;
+    };
+    Some(MachineTime {
+        busy: (user + nice + system + irq + softirq) / ticks,
+        stolen: stolen / ticks,
+    })
+}
+
+/// Where measurements were made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Environment {
+    /// The kernel's release.
+    pub kernel: String,
+    /// The processor's model.
+    pub cpu: String,
+    /// Processors this process may use.
+    pub cores: usize,
+    /// The commit of the working directory, with `+` if there are changes.
+    pub commit: Option<String>,
+}
+
+impl Environment {
+    /// Looks around.
+    pub fn detect() -> Environment {
+        let unknown = || "unknown".to_owned();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease");
+        let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Environment {
+            kernel: kernel.map_or_else(|_| unknown(), |text| text.trim().to_owned()),
+            cpu: cpu_model(&cpu).map_or_else(unknown, ToOwned::to_owned),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            commit: commit(),
+        }
+    }
+}
+
+fn cpu_model(cpuinfo: &str) -> Option<&str> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim())
+}
+
+fn commit() -> Option<String> {
+    let hash = output(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]))?;
+    let changed = output(Command::new("git").args(["status", "--porcelain", "-uno"]));
+    let mark = if changed.is_none_or(|text| text.is_empty()) { "" } else { "+" };
+    Some(hash + mark)
+}
+
+/// The first line that a successful command prints.
+pub(crate) fn output(command: &mut Command) -> Option<String> {
+    let output = command.output().ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    Some(text.lines().next().unwrap_or_default().trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_time() {
+        let stat = "cpu  100 10 50 9000 7 3 2 5 40 0\ncpu0 1 1 1 1 1 1 1 1 1 1\nintr 5\n";
+        let expected = MachineTime {
+            busy: 1.65,
+            stolen: 0.05,
+        };
+        assert_eq!(parse_machine_time(stat, 100.0), Some(expected));
+        assert_eq!(parse_machine_time("cpu  1 2 x\n", 100.0), None);
+        assert_eq!(parse_machine_time("", 100.0), None);
+        let since = expected.since(MachineTime { busy: 1.0, stolen: 0.05 });
+        assert!((since.busy - 0.65).abs() < 1e-9 && since.stolen == 0.0);
+        assert!(MachineTime::now().is_some_and(|now| now.busy > 0.0));
+    }
+
+    #[test]
+    fn model_of_the_processor() {
+        let cpuinfo = "processor\t: 0\nmodel name\t: Some CPU @ 2.6 GHz\nflags\t: x\n";
+        assert_eq!(cpu_model(cpuinfo), Some("Some CPU @ 2.6 GHz"));
+        assert_eq!(cpu_model(""), None);
+    }
+
+    #[test]
+    fn clocks_go_forward() {
+        let before = (monotonic_ns(), process_cpu());
+        assert!(monotonic_ns() >= before.0 && process_cpu() >= before.1);
+    }
+}

@@ -1,0 +1,139 @@
+//! What a contestant says about itself.
+
+use serde::Serialize;
+use serde_json::Value;
+use thiserror::Error;
+
+/// Latency of blocks from their scheduled time to complete reception, in milliseconds, one way.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct BlockNumbers {
+    /// Blocks received, those of the warm-up not counted.
+    pub count: u64,
+    /// The mean.
+    pub mean_ms: f64,
+    /// The median.
+    pub p50_ms: f64,
+    /// 99 of 100 blocks take no longer.
+    pub p99_ms: f64,
+    /// The slowest.
+    pub max_ms: f64,
+}
+
+/// The event `done` of the end that reports.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Done {
+    /// Payload bytes delivered.
+    pub bytes: u64,
+    /// From the start of the connection to the last byte delivered, or to the cut-off.
+    pub seconds: f64,
+    /// Whether everything arrived.
+    pub complete: bool,
+    /// Latency, if the task was one of blocks.
+    pub blocks: Option<BlockNumbers>,
+}
+
+/// Why an event is not a usable `done`.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum NotDone {
+    /// A field is missing or of another type.
+    #[error("'done' has no usable '{0}'")]
+    Field(&'static str),
+    /// The ends do not read one clock, so that one-way times mean nothing.
+    #[error("the two ends did not agree that they share a clock, so block times are worthless")]
+    Clock,
+}
+
+impl Done {
+    /// Reads the event.
+    ///
+    /// # Errors
+    ///
+    /// [`NotDone`].
+    pub fn parse(event: &Value) -> Result<Done, NotDone> {
+        let seconds = number(event, "seconds")?;
+        if seconds.is_nan() || seconds < 0.0 {
+            return Err(NotDone::Field("seconds"));
+        }
+        Ok(Done {
+            bytes: event["bytes"].as_u64().ok_or(NotDone::Field("bytes"))?,
+            seconds,
+            complete: event["complete"].as_bool().unwrap_or(true),
+            blocks: blocks(event)?,
+        })
+    }
+
+    /// Payload megabits per second.
+    pub fn goodput_mbit_s(&self) -> f64 {
+        if self.seconds > 0.0 {
+            self.bytes as f64 * 8e-6 / self.seconds
+        } else {
+            0.0
+        }
+    }
+}
+
+fn blocks(event: &Value) -> Result<Option<BlockNumbers>, NotDone> {
+    if event["block_ms_mean"].is_null() {
+        return Ok(None);
+    }
+    if event["clock"] != "shared" {
+        return Err(NotDone::Clock);
+    }
+    let count = ["blocks_measured", "blocks"]
+        .iter()
+        .find_map(|field| event[field].as_u64())
+        .ok_or(NotDone::Field("blocks"))?;
+    Ok(Some(BlockNumbers {
+        count,
+        mean_ms: number(event, "block_ms_mean")?,
+        p50_ms: number(event, "block_ms_p50")?,
+        p99_ms: number(event, "block_ms_p99")?,
+        max_ms: number(event, "block_ms_max")?,
+    }))
+}
+
+fn number(event: &Value, field: &'static str) -> Result<f64, NotDone> {
+    event[field].as_f64().ok_or(NotDone::Field(field))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn bulk() {
+        let event = json!({"v": 1, "event": "done", "bytes": 50_000_000, "seconds": 2.5,
+            "block_ms_mean": null, "cc": "bbr"});
+        let done = Done::parse(&event).unwrap();
+        assert_eq!((done.bytes, done.complete, done.blocks), (50_000_000, true, None));
+        assert!((done.goodput_mbit_s() - 160.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn blocks_need_one_clock() {
+        let mut event = json!({"bytes": 1, "seconds": 1, "blocks": 610, "blocks_measured": 600,
+            "block_ms_mean": 9.5, "block_ms_p50": 9.4, "block_ms_p99": 12, "block_ms_max": 13.5,
+            "clock": "shared"});
+        let blocks = Done::parse(&event).unwrap().blocks.unwrap();
+        assert_eq!((blocks.count, blocks.p99_ms), (600, 12.0));
+        event["clock"] = json!("estimated");
+        assert_eq!(Done::parse(&event), Err(NotDone::Clock));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (event, field) in [
+            (json!(null), "seconds"),
+            (json!({"seconds": "2", "bytes": 1}), "seconds"),
+            (json!({"seconds": -1, "bytes": 1}), "seconds"),
+            (json!({"seconds": 1, "bytes": -1}), "bytes"),
+            (json!({"seconds": 1, "bytes": 1, "block_ms_mean": 1, "clock": "shared"}), "blocks"),
+        ] {
+            assert_eq!(Done::parse(&event), Err(NotDone::Field(field)), "{event}");
+        }
+        let at_once = json!({"seconds": 0, "bytes": 1});
+        assert_eq!(Done::parse(&at_once).unwrap().goodput_mbit_s(), 0.0);
+    }
+}

@@ -1,0 +1,102 @@
+//! What the programs print.
+
+use std::{
+    io::{self, Read, Write},
+    net::SocketAddr,
+    process::ExitCode,
+    thread,
+};
+
+use serde_json::{Value, json};
+
+#[cfg(feature = "quinn")]
+use super::quic;
+use super::{Peer, PeerError, PeerTask, Received, tcp};
+use crate::machine::process_cpu;
+
+/// Runs one end and prints its events, as [`Contestant`](crate::Contestant) wants them.
+pub fn run(peer: &Peer) -> ExitCode {
+    let result = match peer {
+        Peer::TcpReceive(task) => receive(task, tcp::receive),
+        Peer::TcpSend(task) => send(task, tcp::send),
+        #[cfg(feature = "quinn")]
+        Peer::QuicReceive(task) => receive(task, quic::receive),
+        #[cfg(feature = "quinn")]
+        Peer::QuicSend(task) => send(task, quic::send),
+    };
+    match result {
+        Ok(event) => {
+            print(&event);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            print(&json!({"v": 1, "event": "error", "message": error.to_string()}));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Ends the process when standard input is closed, which happens when whoever started it has died.
+///
+/// # Errors
+///
+/// Those of creating a thread.
+pub fn watch_standard_input() -> io::Result<()> {
+    let watch = || {
+        let mut buffer = [0; 64];
+        while io::stdin().read(&mut buffer).is_ok_and(|length| length > 0) {}
+        std::process::exit(1);
+    };
+    thread::Builder::new().name("watch".into()).spawn(watch)?;
+    Ok(())
+}
+
+fn receive(
+    task: &PeerTask,
+    program: fn(&PeerTask, &dyn Fn(SocketAddr)) -> Result<Received, PeerError>,
+) -> Result<Value, PeerError> {
+    let listening = |address: SocketAddr| {
+        print(&json!({"v": 1, "event": "listening", "addresses": [address.to_string()]}));
+    };
+    let received = program(task, &listening)?;
+    let blocks = received.block_ms;
+    Ok(json!({
+        "v": 1,
+        "event": "done",
+        "role": "receiver",
+        "bytes": received.bytes,
+        "seconds": received.seconds,
+        "goodput_mbit_s": received.bytes as f64 * 8e-6 / received.seconds,
+        "complete": received.complete,
+        "blocks": received.blocks,
+        "blocks_measured": blocks.map(|blocks| blocks.count),
+        "block_ms_mean": blocks.map(|blocks| blocks.mean),
+        "block_ms_p50": blocks.map(|blocks| blocks.p50),
+        "block_ms_p99": blocks.map(|blocks| blocks.p99),
+        "block_ms_max": blocks.map(|blocks| blocks.max),
+        "clock": "shared",
+        "cc": task.congestion,
+        "cpu_seconds": process_cpu().as_secs_f64(),
+    }))
+}
+
+fn send(
+    task: &PeerTask,
+    program: fn(&PeerTask) -> Result<u64, PeerError>,
+) -> Result<Value, PeerError> {
+    let bytes = program(task)?;
+    Ok(json!({
+        "v": 1,
+        "event": "done",
+        "role": "sender",
+        "bytes": bytes,
+        "cc": task.congestion,
+        "cpu_seconds": process_cpu().as_secs_f64(),
+    }))
+}
+
+/// A reader that has gone away needs no answer.
+fn print(event: &Value) {
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{event}").and_then(|()| out.flush());
+}

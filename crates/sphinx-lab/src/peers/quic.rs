@@ -1,0 +1,329 @@
+//! QUIC: bulk on one stream, blocks on one stream each.
+
+use std::{
+    fs, io,
+    net::{SocketAddr, UdpSocket},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use quinn::{
+    ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream,
+    ServerConfig, TokioRuntime, TransportConfig, VarInt, WriteError,
+    congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig},
+};
+use rustix::net::sockopt::{
+    set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_send_buffer_size,
+    set_socket_send_buffer_size_force,
+};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, PrivatePkcs8KeyDer},
+};
+use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
+
+use super::{
+    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally, tally::block_head, tried,
+};
+use crate::{Workload, machine::monotonic_ns};
+
+/// The name in the certificate.
+const NAME: &str = "bench-link";
+/// Windows of streams, connections and senders.
+const WINDOW_BYTES: u32 = 32_000_000;
+/// Kernel buffers of the sockets.
+const SOCKET_BYTES: usize = 16_000_000;
+/// Most blocks under way.
+const STREAMS_MAX: u32 = 4_096;
+/// Threads of the runtime.
+const THREADS: usize = 2;
+/// Most bytes taken from a stream at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// Whether there is a congestion control of this name.
+///
+/// # Errors
+///
+/// [`PeerError::Congestion`].
+pub fn check_congestion(name: &str) -> Result<(), PeerError> {
+    controller(name).map(drop)
+}
+
+fn controller(name: &str) -> Result<Arc<dyn ControllerFactory + Send + Sync>, PeerError> {
+    match name {
+        "bbr" => Ok(Arc::new(BbrConfig::default())),
+        "cubic" => Ok(Arc::new(CubicConfig::default())),
+        "newreno" => Ok(Arc::new(NewRenoConfig::default())),
+        _ => Err(PeerError::Congestion(name.to_owned())),
+    }
+}
+
+fn transport(task: &PeerTask) -> Result<Arc<TransportConfig>, PeerError> {
+    let mut config = TransportConfig::default();
+    config
+        .congestion_controller_factory(controller(&task.congestion)?)
+        .stream_receive_window(VarInt::from_u32(WINDOW_BYTES))
+        .receive_window(VarInt::from_u32(WINDOW_BYTES))
+        .send_window(u64::from(WINDOW_BYTES))
+        .max_concurrent_uni_streams(VarInt::from_u32(STREAMS_MAX))
+        .send_fairness(false);
+    Ok(Arc::new(config))
+}
+
+fn runtime() -> Result<Runtime, PeerError> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    tried("runtime", builder.worker_threads(THREADS).enable_all().build())
+}
+
+/// To be called inside the runtime.
+fn endpoint(address: SocketAddr, server: Option<ServerConfig>) -> Result<Endpoint, PeerError> {
+    let socket = tried("bind", UdpSocket::bind(address))?;
+    // Beyond the system's limit where that is allowed, else up to it.
+    let receive = set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES)
+        .or_else(|_| set_socket_recv_buffer_size(&socket, SOCKET_BYTES));
+    let send = set_socket_send_buffer_size_force(&socket, SOCKET_BYTES)
+        .or_else(|_| set_socket_send_buffer_size(&socket, SOCKET_BYTES));
+    tried("socket buffers", receive.and(send).map_err(io::Error::from))?;
+    let config = EndpointConfig::default();
+    tried("endpoint", Endpoint::new(config, server, socket, Arc::new(TokioRuntime)))
+}
+
+fn refused<T, E: ToString>(what: &'static str, result: Result<T, E>) -> Result<T, PeerError> {
+    result.map_err(|error| PeerError::Quic {
+        what,
+        reason: error.to_string(),
+    })
+}
+
+/// Receives one transfer; `listening` is called when a sender may come and the certificate is there.
+///
+/// # Errors
+///
+/// [`PeerError`].
+pub fn receive(
+    task: &PeerTask,
+    listening: &dyn Fn(SocketAddr),
+) -> Result<Received, PeerError> {
+    let workload = task.workload()?;
+    let certified = refused(
+        "certificate",
+        rcgen::generate_simple_self_signed([NAME.to_owned()]),
+    )?;
+    let key = PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+    let certificate = certified.cert.der().clone();
+    let mut server = refused(
+        "certificate",
+        ServerConfig::with_single_cert(vec![certificate.clone()], key.into()),
+    )?;
+    server.transport_config(transport(task)?);
+    if let Some(path) = &task.certificate {
+        tried("certificate", fs::write(path, &certificate))?;
+    }
+    runtime()?.block_on(async {
+        let endpoint = endpoint(task.address, Some(server))?;
+        listening(tried("address", endpoint.local_addr())?);
+        let patience = task.limit() + PATIENCE;
+        let late = |_| PeerError::System {
+            what: "accept",
+            error: io::ErrorKind::TimedOut.into(),
+        };
+        let accept = async {
+            let incoming = endpoint.accept().await.ok_or(PeerError::Closed(0))?;
+            let connection = refused("accept", incoming.await)?;
+            let mut stream = refused("preamble", connection.accept_uni().await)?;
+            let mut preamble = [0; Preamble::BYTES];
+            refused("preamble", stream.read_exact(&mut preamble).await)?;
+            Ok((connection, stream, Preamble::from_bytes(preamble)))
+        };
+        let (connection, stream, preamble) = timeout(patience, accept).await.map_err(late)??;
+        let mut tally = Tally::open(preamble, workload.clone(), task.limit(), monotonic_ns())?;
+        let left = tally.left(monotonic_ns()).unwrap_or_default();
+        let pattern = Pattern::new(task.seed);
+        let transfer = async {
+            match workload {
+                Workload::Bulk { .. } => bulk_from(stream, &mut tally, &pattern).await,
+                Workload::Blocks { bytes, .. } => {
+                    blocks_from(&connection, bytes as usize, &mut tally, &pattern).await
+                }
+            }
+        };
+        // What has not arrived when the time is over does not count.
+        timeout(left, transfer).await.unwrap_or(Ok(()))?;
+        connection.close(VarInt::from_u32(0), b"");
+        // Repeats the close if need be, at most as long as the sender may still send.
+        let _ = timeout(Duration::from_millis(500), endpoint.wait_idle()).await;
+        Ok(tally.close())
+    })
+}
+
+async fn bulk_from(
+    mut stream: RecvStream,
+    tally: &mut Tally,
+    pattern: &Pattern,
+) -> Result<(), PeerError> {
+    while !tally.is_complete() {
+        let chunk = refused("read", stream.read_chunk(READ_BYTES, true).await)?;
+        let chunk = chunk.ok_or(PeerError::Closed(tally.bytes()))?;
+        if !pattern.matches(tally.bytes(), &chunk.bytes) {
+            return Err(PeerError::Corrupt(tally.bytes()));
+        }
+        tally.add(chunk.bytes.len() as u64, monotonic_ns());
+    }
+    Ok(())
+}
+
+async fn blocks_from(
+    connection: &Connection,
+    block_bytes: usize,
+    tally: &mut Tally,
+    pattern: &Pattern,
+) -> Result<(), PeerError> {
+    let (whole, mut blocks) = mpsc::channel(STREAMS_MAX as usize);
+    while !tally.is_complete() {
+        tokio::select! {
+            stream = connection.accept_uni() => {
+                let mut stream = refused("accept", stream)?;
+                let whole = whole.clone();
+                tokio::spawn(async move {
+                    let block = stream.read_to_end(block_bytes).await;
+                    // Nobody waits for it after the end.
+                    let _ = whole.send((block, monotonic_ns())).await;
+                });
+            }
+            Some((block, now_ns)) = blocks.recv() => {
+                let block = refused("read", block)?;
+                let (head, rest) = block.split_first_chunk().ok_or(PeerError::Closed(tally.bytes()))?;
+                if block.len() != block_bytes || !pattern.matches(head.len() as u64, rest) {
+                    return Err(PeerError::Corrupt(tally.bytes()));
+                }
+                tally.add(block.len() as u64, now_ns);
+                tally.add_block(*head, now_ns)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sends one transfer, and returns how many payload bytes the library took before the cut-off.
+///
+/// # Errors
+///
+/// [`PeerError`].
+pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
+    let workload = task.workload()?;
+    let path = task.certificate.as_deref().unwrap_or("certificate".as_ref());
+    let certificate = tried("certificate", fs::read(path))?;
+    let mut roots = RootCertStore::empty();
+    refused("certificate", roots.add(CertificateDer::from(certificate)))?;
+    let mut client = refused(
+        "certificate",
+        ClientConfig::with_root_certificates(Arc::new(roots)),
+    )?;
+    client.transport_config(transport(task)?);
+    runtime()?.block_on(async {
+        let any: SocketAddr = match task.address {
+            SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+            SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
+        };
+        let mut endpoint = endpoint(any, None)?;
+        endpoint.set_default_client_config(client);
+        let mut sent = 0;
+        let transfer = async {
+            let start_ns = monotonic_ns();
+            let connecting = refused("connect", endpoint.connect(task.address, NAME))?;
+            let connection = refused("connect", connecting.await)?;
+            let pattern = Pattern::new(task.seed);
+            match workload {
+                Workload::Bulk { bytes } => {
+                    bulk_to(&connection, start_ns, bytes, &pattern, &mut sent).await?;
+                }
+                Workload::Blocks {
+                    count,
+                    bytes,
+                    interval,
+                } => {
+                    let task = (count, bytes, interval);
+                    blocks_to(&connection, start_ns, task, &pattern, &mut sent).await?;
+                }
+            }
+            // The receiver closes when it has everything.
+            connection.closed().await;
+            Ok(())
+        };
+        // After the limit, the receiver has cut off.
+        timeout(task.limit(), transfer).await.unwrap_or(Ok(()))?;
+        Ok(sent)
+    })
+}
+
+async fn bulk_to(
+    connection: &Connection,
+    start_ns: u64,
+    bytes: u64,
+    pattern: &Pattern,
+    sent: &mut u64,
+) -> Result<(), PeerError> {
+    let mut stream = refused("stream", connection.open_uni().await)?;
+    let preamble = Preamble {
+        start_ns,
+        schedule_ns: start_ns,
+    };
+    let mut open = write(&mut stream, &preamble.to_bytes()).await?;
+    while open && *sent < bytes {
+        let piece = pattern.piece(*sent, bytes - *sent);
+        open = write(&mut stream, piece).await?;
+        *sent += piece.len() as u64;
+    }
+    // Fails only if the receiver has closed.
+    let _ = stream.finish();
+    Ok(())
+}
+
+async fn blocks_to(
+    connection: &Connection,
+    start_ns: u64,
+    (count, bytes, interval): (u64, u64, Duration),
+    pattern: &Pattern,
+    sent: &mut u64,
+) -> Result<(), PeerError> {
+    let schedule = Instant::now();
+    let preamble = Preamble {
+        start_ns,
+        schedule_ns: monotonic_ns(),
+    };
+    let mut stream = refused("stream", connection.open_uni().await)?;
+    let mut open = write(&mut stream, &preamble.to_bytes()).await?;
+    let _ = stream.finish();
+    for number in 0..count {
+        let after = interval.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX));
+        let after_ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+        let mut block = Vec::with_capacity(bytes as usize);
+        block.extend(block_head(number, preamble.schedule_ns.saturating_add(after_ns)));
+        while (block.len() as u64) < bytes {
+            let offset = block.len() as u64;
+            block.extend_from_slice(pattern.piece(offset, bytes - offset));
+        }
+        tokio::time::sleep_until((schedule + after).into()).await;
+        if !open {
+            break;
+        }
+        let mut stream = match connection.open_uni().await {
+            Ok(stream) => stream,
+            Err(ConnectionError::ApplicationClosed(_)) => break,
+            Err(error) => return refused("stream", Err(error)),
+        };
+        open = write(&mut stream, &block).await?;
+        let _ = stream.finish();
+        *sent += bytes;
+    }
+    Ok(())
+}
+
+/// Writes everything; false if the receiver has closed.
+async fn write(stream: &mut SendStream, bytes: &[u8]) -> Result<bool, PeerError> {
+    match stream.write_all(bytes).await {
+        Ok(()) => Ok(true),
+        Err(WriteError::ConnectionLost(ConnectionError::ApplicationClosed(_))) => Ok(false),
+        Err(error) => refused("write", Err(error)),
+    }
+}

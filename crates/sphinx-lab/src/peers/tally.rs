@@ -1,0 +1,240 @@
+//! What a receiver keeps account of.
+
+use std::time::Duration;
+
+use super::{PeerError, WARMUP};
+use crate::{Workload, stats::Distribution};
+
+/// The first bytes of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preamble {
+    /// When the sender began to connect: nanoseconds of the shared monotonic clock.
+    pub start_ns: u64,
+    /// When the first block is scheduled; for bulk the same as `start_ns`.
+    pub schedule_ns: u64,
+}
+
+impl Preamble {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 16;
+
+    /// To the wire.
+    pub fn to_bytes(self) -> [u8; Preamble::BYTES] {
+        pair(self.start_ns, self.schedule_ns)
+    }
+
+    /// From the wire.
+    pub fn from_bytes(bytes: [u8; Preamble::BYTES]) -> Preamble {
+        let (start_ns, schedule_ns) = unpair(bytes);
+        Preamble {
+            start_ns,
+            schedule_ns,
+        }
+    }
+}
+
+/// The first bytes of a block, in place of its pattern: its number and its scheduled time.
+pub(super) fn block_head(number: u64, scheduled_ns: u64) -> [u8; 16] {
+    pair(number, scheduled_ns)
+}
+
+fn pair(first: u64, second: u64) -> [u8; 16] {
+    (u128::from(first) | (u128::from(second) << 64)).to_le_bytes()
+}
+
+fn unpair(bytes: [u8; 16]) -> (u64, u64) {
+    let both = u128::from_le_bytes(bytes);
+    (both as u64, (both >> 64) as u64)
+}
+
+/// The account of a receiver.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    start_ns: u64,
+    schedule_ns: u64,
+    deadline_ns: u64,
+    workload: Workload,
+    bytes: u64,
+    last_ns: u64,
+    blocks: u64,
+    latencies_ms: Vec<f64>,
+}
+
+impl Tally {
+    /// Opens the account of a transfer.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::Impossible`] if the sender's clock cannot be this machine's.
+    pub fn open(
+        preamble: Preamble,
+        workload: Workload,
+        limit: Duration,
+        now_ns: u64,
+    ) -> Result<Tally, PeerError> {
+        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        if preamble.start_ns > now_ns || preamble.schedule_ns < preamble.start_ns {
+            return Err(PeerError::Impossible("start of the transfer"));
+        }
+        Ok(Tally {
+            start_ns: preamble.start_ns,
+            schedule_ns: preamble.schedule_ns,
+            deadline_ns: preamble.start_ns.saturating_add(limit_ns),
+            workload,
+            bytes: 0,
+            last_ns: preamble.start_ns,
+            blocks: 0,
+            latencies_ms: Vec::new(),
+        })
+    }
+
+    /// Time left until the cut-off; none if it has come.
+    pub fn left(&self, now_ns: u64) -> Option<Duration> {
+        let left = self.deadline_ns.checked_sub(now_ns)?;
+        (left > 0).then(|| Duration::from_nanos(left))
+    }
+
+    /// Bytes that have arrived.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether everything has arrived.
+    pub fn is_complete(&self) -> bool {
+        self.bytes >= self.workload.bytes()
+    }
+
+    /// Bytes have arrived in order. What comes after the cut-off does not count.
+    pub fn add(&mut self, bytes: u64, now_ns: u64) {
+        if now_ns <= self.deadline_ns {
+            self.bytes += bytes;
+            self.last_ns = now_ns;
+        }
+    }
+
+    /// A block is whole; `head` is its beginning. (Its bytes are added apart.)
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::Impossible`] if there is no such block or it comes from the future.
+    pub fn add_block(&mut self, head: [u8; 16], now_ns: u64) -> Result<(), PeerError> {
+        let Workload::Blocks {
+            count, interval, ..
+        } = self.workload
+        else {
+            return Err(PeerError::Impossible("block"));
+        };
+        let (number, scheduled_ns) = unpair(head);
+        let after = u128::from(number) * interval.as_nanos();
+        let expected = u128::from(self.schedule_ns) + after;
+        if number >= count || u128::from(scheduled_ns) != expected {
+            return Err(PeerError::Impossible("number of a block"));
+        }
+        let late = now_ns
+            .checked_sub(scheduled_ns)
+            .ok_or(PeerError::Impossible("time of a block"))?;
+        if now_ns <= self.deadline_ns {
+            self.blocks += 1;
+            if after >= WARMUP.as_nanos() {
+                self.latencies_ms.push(late as f64 * 1e-6);
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the account.
+    pub fn close(self) -> Received {
+        let complete = self.is_complete();
+        let end_ns = if complete { self.last_ns } else { self.deadline_ns };
+        Received {
+            bytes: self.bytes,
+            seconds: (end_ns - self.start_ns) as f64 * 1e-9,
+            complete,
+            blocks: self.blocks,
+            block_ms: Distribution::of(&self.latencies_ms),
+        }
+    }
+}
+
+/// What a receiver measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Received {
+    /// Payload bytes, all of them checked.
+    pub bytes: u64,
+    /// From the start of the connection to the last byte, or to the cut-off.
+    pub seconds: f64,
+    /// Whether everything arrived.
+    pub complete: bool,
+    /// Whole blocks.
+    pub blocks: u64,
+    /// Their latencies from the scheduled time, without the warm-up.
+    pub block_ms: Option<Distribution>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn blocks() -> Tally {
+        let preamble = Preamble {
+            start_ns: 5 * MS,
+            schedule_ns: 20 * MS,
+        };
+        assert_eq!(Preamble::from_bytes(preamble.to_bytes()), preamble);
+        let workload = Workload::Blocks {
+            count: 4,
+            bytes: 1000,
+            interval: Duration::from_millis(40),
+        };
+        Tally::open(preamble, workload, Duration::from_millis(200), 6 * MS).unwrap()
+    }
+
+    #[test]
+    fn blocks_are_timed_from_their_schedule() {
+        let mut tally = blocks();
+        for number in 0..4 {
+            let scheduled = (20 + 40 * number) * MS;
+            let now = scheduled + (9 + number) * MS;
+            tally.add(1000, now);
+            tally.add_block(block_head(number, scheduled), now).unwrap();
+        }
+        assert!(tally.is_complete());
+        let received = tally.close();
+        assert_eq!((received.blocks, received.bytes, received.complete), (4, 4000, true));
+        // The first three are scheduled within the first 100 ms.
+        let block_ms = received.block_ms.unwrap();
+        assert_eq!(block_ms.count, 1);
+        assert!((block_ms.mean - 12.0).abs() < 1e-9);
+        assert!((received.seconds - 0.147).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_cut_off_is_where_the_account_ends() {
+        let mut tally = blocks();
+        tally.add(500, 100 * MS);
+        assert_eq!(tally.left(204 * MS), Some(Duration::from_millis(1)));
+        assert_eq!(tally.left(205 * MS), None);
+        tally.add(500, 206 * MS);
+        tally.add_block(block_head(0, 20 * MS), 206 * MS).unwrap();
+        let received = tally.close();
+        assert_eq!((received.blocks, received.bytes, received.complete), (0, 500, false));
+        assert!((received.seconds - 0.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let mut tally = blocks();
+        assert!(tally.add_block(block_head(4, 180 * MS), 200 * MS).is_err());
+        assert!(tally.add_block(block_head(1, 61 * MS), 200 * MS).is_err());
+        assert!(tally.add_block(block_head(1, 60 * MS), 59 * MS).is_err());
+        assert!(tally.add_block(block_head(u64::MAX, u64::MAX), u64::MAX).is_err());
+        let from_the_future = Preamble {
+            start_ns: 2,
+            schedule_ns: 2,
+        };
+        let bulk = Workload::Bulk { bytes: 1 };
+        assert!(Tally::open(from_the_future, bulk, Duration::MAX, 1).is_err());
+    }
+}

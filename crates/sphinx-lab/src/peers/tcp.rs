@@ -1,0 +1,356 @@
+//! Kernel TCP: one connection, any congestion control the kernel has.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{
+    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally, tally::block_head, tried,
+};
+use crate::{Workload, machine::monotonic_ns};
+
+/// Bytes per read.
+const READ_BYTES: usize = 256 << 10;
+/// Unsent bytes the kernel may hold while blocks are sent: a later block must not queue behind data
+/// that could not leave yet.
+const NOTSENT_LOWAT_BYTES: u32 = 16 << 10;
+/// Between two looks at the clock while nothing moves.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Whether the kernel lets this process use a congestion control.
+///
+/// # Errors
+///
+/// [`PeerError::Congestion`], or why there is no socket.
+pub fn check_congestion(name: &str) -> Result<(), PeerError> {
+    socket(SocketAddr::from(([127, 0, 0, 1], 0)), name).map(drop)
+}
+
+fn socket(address: SocketAddr, congestion: &str) -> Result<Socket, PeerError> {
+    let domain = Domain::for_address(address);
+    let socket = tried("socket", Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))?;
+    socket
+        .set_tcp_congestion(congestion.as_bytes())
+        .map_err(|_| PeerError::Congestion(congestion.to_owned()))?;
+    Ok(socket)
+}
+
+/// Receives one transfer; `listening` is called when a sender may come.
+///
+/// # Errors
+///
+/// [`PeerError`].
+pub fn receive(
+    task: &PeerTask,
+    listening: &dyn Fn(SocketAddr),
+) -> Result<Received, PeerError> {
+    let workload = task.workload()?;
+    let listener = socket(task.address, &task.congestion)?;
+    tried("bind", listener.bind(&task.address.into()))?;
+    tried("listen", listener.listen(1))?;
+    let address = tried("address", listener.local_addr())?;
+    listening(address.as_socket().unwrap_or(task.address));
+    // The time limit of reading is that of accepting, too.
+    tried("listen", listener.set_read_timeout(Some(task.limit() + PATIENCE)))?;
+    let (stream, _) = tried("accept", listener.accept())?;
+    let mut stream = TcpStream::from(stream);
+    tried("accept", stream.set_read_timeout(Some(task.limit() + PATIENCE)))?;
+    let mut preamble = [0; Preamble::BYTES];
+    tried("preamble", stream.read_exact(&mut preamble))?;
+    tried("read", stream.set_read_timeout(Some(POLL)))?;
+    let preamble = Preamble::from_bytes(preamble);
+    let tally = Tally::open(preamble, workload.clone(), task.limit(), monotonic_ns())?;
+    let mut incoming = Incoming {
+        stream,
+        tally,
+        pattern: Pattern::new(task.seed),
+        buffer: vec![0; READ_BYTES],
+    };
+    match workload {
+        Workload::Bulk { .. } => incoming.bulk()?,
+        Workload::Blocks { bytes, .. } => incoming.blocks(bytes as usize)?,
+    }
+    Ok(incoming.tally.close())
+}
+
+/// The receiving end of a connection.
+struct Incoming {
+    stream: TcpStream,
+    tally: Tally,
+    pattern: Pattern,
+    buffer: Vec<u8>,
+}
+
+impl Incoming {
+    fn bulk(&mut self) -> Result<(), PeerError> {
+        while !self.tally.is_complete() {
+            let offset = self.tally.bytes();
+            let Some(length) = self.read(READ_BYTES)? else {
+                break;
+            };
+            if !self.pattern.matches(offset, &self.buffer[..length]) {
+                return Err(PeerError::Corrupt(offset));
+            }
+        }
+        Ok(())
+    }
+
+    fn blocks(&mut self, block_bytes: usize) -> Result<(), PeerError> {
+        let mut block = Vec::with_capacity(block_bytes);
+        while !self.tally.is_complete() {
+            let missing = block_bytes - block.len();
+            let Some(length) = self.read(missing.min(READ_BYTES))? else {
+                break;
+            };
+            block.extend_from_slice(&self.buffer[..length]);
+            if block.len() < block_bytes {
+                continue;
+            }
+            let now_ns = monotonic_ns();
+            let Some((head, rest)) = block.split_first_chunk() else {
+                break;
+            };
+            self.tally.add_block(*head, now_ns)?;
+            if !self.pattern.matches(head.len() as u64, rest) {
+                return Err(PeerError::Corrupt(self.tally.bytes()));
+            }
+            block.clear();
+        }
+        Ok(())
+    }
+
+    /// Reads into the buffer; none at the cut-off.
+    fn read(&mut self, max: usize) -> Result<Option<usize>, PeerError> {
+        loop {
+            if self.tally.left(monotonic_ns()).is_none() {
+                return Ok(None);
+            }
+            match self.stream.read(&mut self.buffer[..max]) {
+                Ok(0) => return Err(PeerError::Closed(self.tally.bytes())),
+                Ok(length) => {
+                    self.tally.add(length as u64, monotonic_ns());
+                    return Ok(Some(length));
+                }
+                Err(error) if is_temporary(error.kind()) => {}
+                Err(error) => return tried("read", Err(error)),
+            }
+        }
+    }
+}
+
+/// Sends one transfer, and returns how many payload bytes the kernel took before the cut-off.
+///
+/// # Errors
+///
+/// [`PeerError`].
+pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
+    let workload = task.workload()?;
+    let socket = socket(task.address, &task.congestion)?;
+    if matches!(workload, Workload::Blocks { .. }) {
+        tried("TCP_NODELAY", socket.set_tcp_nodelay(true))?;
+        tried("TCP_NOTSENT_LOWAT", socket.set_tcp_notsent_lowat(NOTSENT_LOWAT_BYTES))?;
+    }
+    let start_ns = monotonic_ns();
+    let deadline = Instant::now() + task.limit();
+    tried("connect", socket.connect_timeout(&task.address.into(), task.limit()))?;
+    tried("connect", socket.set_write_timeout(Some(POLL)))?;
+    tried("connect", socket.set_read_timeout(Some(POLL)))?;
+    let mut outgoing = Outgoing {
+        stream: TcpStream::from(socket),
+        deadline,
+        sent: 0,
+    };
+    let pattern = Pattern::new(task.seed);
+    let taken = match workload {
+        Workload::Bulk { bytes } => outgoing.bulk(start_ns, bytes, &pattern)?,
+        Workload::Blocks {
+            count,
+            bytes,
+            interval,
+        } => outgoing.blocks(start_ns, count, bytes, interval, &pattern)?,
+    };
+    outgoing.wait_for_close();
+    Ok(taken.saturating_sub(Preamble::BYTES as u64))
+}
+
+/// The sending end of a connection.
+struct Outgoing {
+    stream: TcpStream,
+    deadline: Instant,
+    sent: u64,
+}
+
+impl Outgoing {
+    fn bulk(&mut self, start_ns: u64, bytes: u64, pattern: &Pattern) -> Result<u64, PeerError> {
+        let preamble = Preamble {
+            start_ns,
+            schedule_ns: start_ns,
+        };
+        let mut open = self.write(&preamble.to_bytes())?;
+        let mut offset = 0;
+        while open && offset < bytes {
+            let piece = pattern.piece(offset, bytes - offset);
+            open = self.write(piece)?;
+            offset += piece.len() as u64;
+        }
+        Ok(self.sent)
+    }
+
+    fn blocks(
+        &mut self,
+        start_ns: u64,
+        count: u64,
+        bytes: u64,
+        interval: Duration,
+        pattern: &Pattern,
+    ) -> Result<u64, PeerError> {
+        let schedule = Instant::now();
+        let schedule_ns = monotonic_ns();
+        let preamble = Preamble {
+            start_ns,
+            schedule_ns,
+        };
+        let mut open = self.write(&preamble.to_bytes())?;
+        let mut block = Vec::new();
+        for number in 0..count {
+            let after = interval.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX));
+            let after_ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+            block.clear();
+            block.extend(block_head(number, schedule_ns.saturating_add(after_ns)));
+            while (block.len() as u64) < bytes {
+                let offset = block.len() as u64;
+                block.extend_from_slice(pattern.piece(offset, bytes - offset));
+            }
+            thread::sleep((schedule + after).saturating_duration_since(Instant::now()));
+            open = open && self.write(&block)?;
+            if !open {
+                break;
+            }
+        }
+        Ok(self.sent)
+    }
+
+    /// Writes everything; false if the cut-off came, or the receiver has closed.
+    fn write(&mut self, mut bytes: &[u8]) -> Result<bool, PeerError> {
+        while !bytes.is_empty() {
+            if Instant::now() >= self.deadline {
+                return Ok(false);
+            }
+            match self.stream.write(bytes) {
+                Ok(length) => {
+                    self.sent += length as u64;
+                    bytes = &bytes[length..];
+                }
+                Err(error) if is_temporary(error.kind()) => {}
+                Err(error) if is_closed(error.kind()) => return Ok(false),
+                Err(error) => return tried("write", Err(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until the receiver has everything, has cut off, or must have done so.
+    fn wait_for_close(&mut self) {
+        // It fails if the receiver has closed already.
+        let _ = self.stream.shutdown(Shutdown::Write);
+        while Instant::now() < self.deadline + POLL {
+            match self.stream.read(&mut [0; 16]) {
+                Err(error) if is_temporary(error.kind()) => {}
+                Ok(0) | Err(_) => break,
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+fn is_temporary(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Interrupted | ErrorKind::TimedOut | ErrorKind::WouldBlock
+    )
+}
+
+fn is_closed(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn task(blocks: Option<u64>, bytes: u64) -> PeerTask {
+        PeerTask {
+            address: "127.0.0.1:0".parse().unwrap(),
+            congestion: "reno".into(),
+            limit_us: 20_000_000,
+            seed: 5,
+            bytes,
+            blocks,
+            interval_us: blocks.map(|_| 2_000),
+            certificate: None,
+        }
+    }
+
+    /// Both ends over loopback.
+    fn transfer(task: &PeerTask) -> (Received, u64) {
+        thread::scope(|scope| {
+            let (ready, address) = mpsc::channel();
+            let receiver = scope.spawn(move || receive(task, &|at| ready.send(at).unwrap()));
+            let task = PeerTask {
+                address: address.recv().unwrap(),
+                ..task.clone()
+            };
+            let sent = send(&task).unwrap();
+            (receiver.join().unwrap().unwrap(), sent)
+        })
+    }
+
+    #[test]
+    fn bulk_arrives() {
+        let (received, sent) = transfer(&task(None, 1_000_003));
+        assert_eq!((received.bytes, sent), (1_000_003, 1_000_003));
+        assert!(received.complete && received.seconds > 0.0);
+        assert_eq!(received.block_ms, None);
+    }
+
+    #[test]
+    fn blocks_arrive_and_are_timed() {
+        let (received, _) = transfer(&task(Some(60), 100_000));
+        assert_eq!((received.blocks, received.bytes), (60, 6_000_000));
+        let block_ms = received.block_ms.unwrap();
+        assert_eq!(block_ms.count, 10);
+        assert!(block_ms.mean > 0.0 && block_ms.max >= block_ms.p50);
+    }
+
+    #[test]
+    fn a_wrong_payload_is_noticed() {
+        let receiver_task = task(None, 100_000);
+        let (ready, address) = mpsc::channel();
+        thread::scope(|scope| {
+            let receiver =
+                scope.spawn(|| receive(&receiver_task, &|at| ready.send(at).unwrap()));
+            let sender_task = PeerTask {
+                address: address.recv().unwrap(),
+                seed: 6,
+                ..receiver_task.clone()
+            };
+            send(&sender_task).unwrap();
+            let result = receiver.join().unwrap();
+            assert!(matches!(result, Err(PeerError::Corrupt(_))), "{result:?}");
+        });
+    }
+
+    #[test]
+    fn an_unknown_congestion_control_is_refused() {
+        assert!(check_congestion("reno").is_ok());
+        let error = check_congestion("no-such-thing").unwrap_err();
+        assert_eq!(error.to_string(), "no congestion control 'no-such-thing'");
+    }
+}

@@ -1,0 +1,201 @@
+//! What one run measured.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::Done;
+
+/// One contestant, once, on one link.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Run {
+    /// [`Contestant::name`](crate::Contestant::name).
+    pub contestant: String,
+    /// [`Cell::name`](crate::Cell::name).
+    pub cell: String,
+    /// The link's seed.
+    pub seed: u64,
+    /// What arrived and when.
+    #[serde(flatten)]
+    pub done: Done,
+    /// [`Done::goodput_mbit_s`].
+    pub goodput_mbit_s: f64,
+    /// What the emulator counted until then.
+    pub wire: Wire,
+    /// CPU time spent meanwhile.
+    pub cpu: Cpu,
+    /// How late the emulator delivered packets.
+    pub lateness: Lateness,
+    /// Whether the machine allowed a measurement.
+    pub validity: Validity,
+    /// The sender's own `done`, if it said any.
+    pub sender: Option<Value>,
+    /// The receiver's.
+    pub receiver: Option<Value>,
+}
+
+impl Run {
+    /// IP bytes offered to the link per payload byte delivered.
+    pub fn wire_ratio(&self) -> f64 {
+        self.wire.forward_bytes as f64 / self.done.bytes as f64
+    }
+
+    /// Share of the sender's packets that found the queue full.
+    pub fn queue_drop_share(&self) -> f64 {
+        self.wire.queue_drops as f64 / self.wire.forward_packets.max(1) as f64
+    }
+
+    /// Seconds of CPU time of both processes per GB of payload.
+    pub fn cpu_seconds_per_gb(&self) -> f64 {
+        (self.cpu.sender + self.cpu.receiver) * 1e9 / self.done.bytes as f64
+    }
+
+    /// Seconds of CPU time of the whole machine per GB of payload, if the system tells.
+    pub fn machine_seconds_per_gb(&self) -> Option<f64> {
+        Some(self.cpu.machine? * 1e9 / self.done.bytes as f64)
+    }
+}
+
+/// The emulator's counters. Bytes are IP bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Wire {
+    /// Offered to the link by the sender, what the queue dropped included.
+    pub forward_bytes: u64,
+    /// The same in packets.
+    pub forward_packets: u64,
+    /// Dropped because the queue was full.
+    pub queue_drops: u64,
+    /// Lost by the channel.
+    pub losses: u64,
+    /// The most that waited in the queue.
+    pub queue_bytes_max: u64,
+    /// Offered to the way back.
+    pub back_bytes: u64,
+    /// The same in packets.
+    pub back_packets: u64,
+}
+
+/// CPU time in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Cpu {
+    /// The sender's process from start to end.
+    pub sender: f64,
+    /// The receiver's.
+    pub receiver: f64,
+    /// The emulator's thread. The kernel does most of a TCP receiver's work there.
+    pub emulator: f64,
+    /// The whole machine, if the system tells.
+    pub machine: Option<f64>,
+    /// Processors, on average, that were busy with something else.
+    pub others: Option<f64>,
+    /// Taken away by the hypervisor.
+    pub stolen: Option<f64>,
+}
+
+/// How long after their due time packets were delivered, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Lateness {
+    /// The mean.
+    pub mean_ms: f64,
+    /// 99 of 100 packets were not later.
+    pub p99_ms: f64,
+    /// The worst.
+    pub max_ms: f64,
+}
+
+/// Whether a run may be quoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Validity {
+    /// Yes.
+    Valid,
+    /// With care: something else was using the machine.
+    Noisy,
+    /// No: the emulator was starved, so that the link was another one.
+    Starved,
+}
+
+impl Validity {
+    /// A run is starved when one packet in a hundred is later than this.
+    pub const LATENESS_P99_MS_MAX: f64 = 1.0;
+    /// A run is noisy when others use more than this many processors.
+    pub const OTHERS_MAX: f64 = 0.3;
+
+    /// Judges a run.
+    pub fn judge(lateness: &Lateness, cpu: &Cpu) -> Validity {
+        if lateness.p99_ms > Validity::LATENESS_P99_MS_MAX {
+            Validity::Starved
+        } else if cpu.others.is_some_and(|others| others > Validity::OTHERS_MAX) {
+            Validity::Noisy
+        } else {
+            Validity::Valid
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A run at 150 Mbit/s.
+    pub(crate) fn example(contestant: &str, seed: u64) -> Run {
+        Run {
+            contestant: contestant.into(),
+            cell: "r10-l6".into(),
+            seed,
+            done: Done {
+                bytes: 50_000_000,
+                seconds: 8.0 / 3.0,
+                complete: true,
+                blocks: None,
+            },
+            goodput_mbit_s: 150.0,
+            wire: Wire {
+                forward_bytes: 60_000_000,
+                forward_packets: 40_000,
+                queue_drops: 400,
+                losses: 2_400,
+                queue_bytes_max: 250_000,
+                back_bytes: 1_000_000,
+                back_packets: 20_000,
+            },
+            cpu: Cpu {
+                sender: 0.5,
+                receiver: 0.25,
+                emulator: 0.4,
+                machine: Some(1.5),
+                others: Some(0.1),
+                stolen: Some(0.0),
+            },
+            lateness: Lateness {
+                mean_ms: 0.02,
+                p99_ms: 0.1,
+                max_ms: 1.0,
+            },
+            validity: Validity::Valid,
+            sender: None,
+            receiver: None,
+        }
+    }
+
+    #[test]
+    fn ratios() {
+        let run = example("x", 1);
+        assert!((run.wire_ratio() - 1.2).abs() < 1e-12);
+        assert!((run.queue_drop_share() - 0.01).abs() < 1e-12);
+        assert!((run.cpu_seconds_per_gb() - 15.0).abs() < 1e-12);
+        assert_eq!(run.machine_seconds_per_gb(), Some(30.0));
+    }
+
+    #[test]
+    fn a_starved_emulator_invalidates() {
+        let Run { mut lateness, mut cpu, .. } = example("x", 1);
+        assert_eq!(Validity::judge(&lateness, &cpu), Validity::Valid);
+        cpu.others = Some(0.5);
+        assert_eq!(Validity::judge(&lateness, &cpu), Validity::Noisy);
+        lateness.p99_ms = 1.01;
+        assert_eq!(Validity::judge(&lateness, &cpu), Validity::Starved);
+        cpu.others = None;
+        lateness.p99_ms = 0.5;
+        assert_eq!(Validity::judge(&lateness, &cpu), Validity::Valid);
+    }
+}

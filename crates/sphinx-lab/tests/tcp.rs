@@ -1,0 +1,91 @@
+//! The whole way with kernel TCP. Skipped, saying why, where namespaces or TUN devices are not
+//! allowed. No test depends on being scheduled in time.
+
+use std::{
+    path::Path,
+    sync::atomic::AtomicBool,
+    time::Duration,
+};
+
+use sphinx_lab::{
+    Cell, Experiment, LinkSpec, Run, RunError, Workload,
+    contestants::Tcp,
+};
+use sphinx_link::Loss;
+use sphinx_net::netns::{Access, probe};
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_bench-link"))
+}
+
+fn cell(workload: Workload) -> Cell {
+    Cell {
+        name: "test".into(),
+        link: LinkSpec {
+            forward: Loss::Packets(vec![30, 31]),
+            ..LinkSpec::clean(Duration::from_millis(2))
+        },
+        workload,
+    }
+}
+
+/// Runs reno over the link, or says why not.
+fn run(workload: Workload, stop: bool) -> Option<Result<Run, RunError>> {
+    match probe() {
+        Ok(Access::Direct) => {}
+        Ok(Access::UserNamespace) => {
+            eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
+            return None;
+        }
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+    }
+    let experiment = Experiment {
+        limit: Duration::from_secs(30),
+    };
+    let reno = Tcp::new(program(), "reno");
+    Some(experiment.run(&cell(workload), &reno, 1, &AtomicBool::new(stop)))
+}
+
+#[test]
+fn a_megabyte_arrives_and_is_accounted() {
+    let bytes = 1_000_000;
+    let Some(run) = run(Workload::Bulk { bytes }, false) else {
+        return;
+    };
+    let run = run.unwrap();
+    assert!(run.done.complete, "{run:?}");
+    assert_eq!((run.done.bytes, run.wire.losses), (bytes, 2));
+    assert!(run.goodput_mbit_s > 0.0 && run.goodput_mbit_s < 200.0, "{run:?}");
+    assert!(run.wire_ratio() > 1500.0 / 1448.0 - 0.01, "{run:?}");
+    assert!(run.wire.back_packets > 0 && run.cpu.sender > 0.0 && run.cpu.receiver > 0.0);
+    assert_eq!(run.sender.unwrap()["bytes"], bytes);
+    assert_eq!(run.receiver.unwrap()["cc"], "reno");
+}
+
+#[test]
+fn blocks_are_timed() {
+    let workload = Workload::Blocks {
+        count: 30,
+        bytes: 20_000,
+        interval: Duration::from_millis(10),
+    };
+    let Some(run) = run(workload, false) else {
+        return;
+    };
+    let run = run.unwrap();
+    let blocks = run.done.blocks.unwrap();
+    // Ten are scheduled during the warm-up; one-way delay and serialisation are a lower bound.
+    assert_eq!((blocks.count, run.done.bytes), (20, 600_000));
+    assert!(blocks.p50_ms > 1.8 && blocks.mean_ms <= blocks.max_ms, "{blocks:?}");
+}
+
+#[test]
+fn an_interruption_ends_the_run() {
+    let Some(run) = run(Workload::Bulk { bytes: 1_000_000 }, true) else {
+        return;
+    };
+    assert!(matches!(run, Err(RunError::Interrupted)), "{run:?}");
+}

@@ -1,0 +1,312 @@
+//! A peer with the right keys and bad intentions: whatever it says costs bounded memory and work.
+
+use sphinx_fec::CodeId;
+use sphinx_proto::cc::CcKind;
+use sphinx_proto::wire::{Blocks, ConnectionId, Frame, Header, PacketKind, Sack};
+use sphinx_proto::{
+    Config, Content, Event, Nanos, PacketMeta, Placement, Profile, Role, Session, Slot,
+};
+
+use crate::data::Rng;
+use crate::end::IP_OVERHEAD;
+use crate::pair::{MS, SEC};
+
+const WINDOW: u64 = 4 << 20;
+
+/// A server under attack, and what the attacker has seen of it.
+struct Victim {
+    session: Session,
+    now: Nanos,
+    next_pn: u64,
+    packets_sent: u64,
+    symbols_sent: u64,
+    memory: u64,
+}
+
+impl Victim {
+    fn new() -> Self {
+        let config = Config {
+            role: Role::Server,
+            peer_cid: ConnectionId::new([9; 8]).expect("not zero"),
+            profile: Profile::Latency,
+            code: Some(CodeId::Rlc),
+            cc: CcKind::Bbr,
+            initial_rtt: 10 * MS,
+            idle_timeout: 15 * SEC,
+            recv_window: WINDOW,
+            send_window: WINDOW,
+            peer_window: WINDOW,
+            ip_overhead: IP_OVERHEAD,
+            mtu_candidates: vec![1472],
+            peer_datagram_max: 1472,
+        };
+        Self {
+            session: Session::new(config, 0),
+            now: 0,
+            next_pn: 0,
+            packets_sent: 0,
+            symbols_sent: 0,
+            memory: 0,
+        }
+    }
+
+    fn meta(&mut self, len: usize) -> PacketMeta {
+        self.next_pn += 1;
+        PacketMeta {
+            now: self.now,
+            received_at: self.now,
+            packet_number: self.next_pn,
+            ecn: 0,
+            datagram_len: len,
+            last_of_flight: false,
+        }
+    }
+
+    fn control(&mut self, frames: &[Frame<'_>]) {
+        let mut body = Vec::new();
+        frames.iter().for_each(|frame| frame.encode(&mut body));
+        let meta = self.meta(body.len());
+        self.session.handle_control(&meta, &body);
+        self.drain();
+    }
+
+    fn symbol(
+        &mut self,
+        stream: u16,
+        block: u32,
+        n: u16,
+        code: u8,
+        row: u32,
+        len: usize,
+    ) -> Placement {
+        let meta = self.meta(len);
+        let header = Header {
+            kind: PacketKind::Symbol,
+            phase: false,
+            last_of_flight: false,
+            cid: ConnectionId::new([9; 8]).expect("not zero"),
+            packet_number: meta.packet_number as u32,
+            block,
+            stream,
+            code,
+            n,
+            row,
+        };
+        let placement = self.session.handle_symbol(&meta, &header, len);
+        if let Placement::Repair { .. } = placement {
+            self.memory += len as u64;
+        }
+        self.drain();
+        placement
+    }
+
+    /// Runs everything that is due; an application that takes all blocks at once.
+    fn drain(&mut self) {
+        if self.session.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.session.handle_timeout(self.now);
+        }
+        while let Some(job) = self.session.poll_job() {
+            self.session.job_done(job.id);
+        }
+        while let Some(event) = self.session.poll_event() {
+            if let Event::BlockComplete { slot, .. } = event {
+                self.session.release(self.now, slot);
+            }
+        }
+        while let Some(transmit) = self.session.poll_transmit(self.now) {
+            self.packets_sent += 1;
+            if !matches!(transmit.content, Content::Control(_)) {
+                self.symbols_sent += 1;
+            }
+            assert!(transmit.body_len + 40 <= 1472);
+        }
+    }
+
+    fn wait(&mut self, time: Nanos) {
+        let until = self.now + time;
+        while let Some(at) = self.session.poll_timeout().filter(|at| *at <= until) {
+            self.now = self.now.max(at) + 1;
+            self.drain();
+        }
+        self.now = self.now.max(until);
+        self.drain();
+    }
+
+    fn submit_blocks(&mut self, count: u32, n: u16) {
+        for i in 0..count {
+            if self.session.can_submit(n, 1000) {
+                self.session.submit(1, Slot(i), n, 1000, false);
+            }
+        }
+        self.wait(50 * MS);
+    }
+}
+
+fn sack(low: u64, high: u64) -> Frame<'static> {
+    Frame::Sack(Sack {
+        sequence: 0,
+        credit: u64::MAX,
+        delay_us: u64::MAX,
+        time_us: u64::MAX,
+        ect: u64::MAX,
+        ce: u64::MAX,
+        ranges: vec![(low, high)],
+    })
+}
+
+#[test]
+fn acknowledging_what_was_never_sent_ends_the_session() {
+    let mut victim = Victim::new();
+    victim.submit_blocks(4, 20);
+    victim.control(&[sack(0, 1 << 40)]);
+    assert!(victim.session.poll_event().is_none());
+    victim.wait(SEC);
+    assert!(victim.session.is_finished());
+}
+
+#[test]
+fn absurd_deficits_cost_a_bounded_number_of_rows() {
+    let mut victim = Victim::new();
+    victim.submit_blocks(1, 20);
+    for round in 0..20_000 {
+        let pn = victim.packets_sent - 1;
+        let blocks = Blocks {
+            stream: 1,
+            base: 0,
+            complete: Vec::new(),
+            deficits: (0..64).map(|i| (i, u32::MAX)).collect(),
+        };
+        victim.control(&[Frame::Blocks(blocks), sack(0, pn)]);
+        victim.wait(MS * (round % 3));
+    }
+    assert!(victim.symbols_sent < 5000, "{}", victim.symbols_sent);
+}
+
+#[test]
+fn completing_what_was_never_sent_frees_it_and_no_more() {
+    let mut victim = Victim::new();
+    for i in 0..20 {
+        victim.session.submit(1, Slot(i), 256, 1000, false);
+    }
+    let blocks = |base, complete| {
+        Frame::Blocks(Blocks {
+            stream: 1,
+            base,
+            complete,
+            deficits: Vec::new(),
+        })
+    };
+    victim.control(&[blocks(0, vec![(3, 5), (7, 1 << 60)])]);
+    victim.control(&[blocks(1 << 61, Vec::new())]);
+    assert!(victim.session.stream_delivered(1));
+    victim.wait(SEC);
+    assert_eq!(victim.session.stats().blocks, 20);
+}
+
+#[test]
+fn blocks_without_end_stop_at_the_window() {
+    let mut victim = Victim::new();
+    let mut slots = std::collections::BTreeSet::new();
+    for block in 0..100_000 {
+        // Never complete: one symbol of two.
+        if let Placement::Source { slot, .. } = victim.symbol(0, block, 2, 0, 0, 1) {
+            slots.insert(slot);
+        }
+    }
+    assert!(slots.len() as u64 <= WINDOW / 514);
+    assert!(victim.session.stats().packets_refused > 80_000);
+}
+
+#[test]
+fn repairs_of_large_blocks_of_tiny_symbols_are_bounded() {
+    let mut victim = Victim::new();
+    for block in 0..2000 {
+        for row in 0..20 {
+            for code in [1, 2] {
+                victim.symbol(0, block, 1024, code, row << 12 | row, 1);
+            }
+        }
+    }
+    // Each kept row may cost 1 kB of coefficients.
+    assert!(victim.memory * 1024 <= 2 * WINDOW, "{} rows", victim.memory);
+}
+
+#[test]
+fn every_second_block_is_completed() {
+    let mut victim = Victim::new();
+    for block in 0..200_000 {
+        victim.symbol(0, 2 * block + 1, 1, 0, 0, 1);
+    }
+    assert!(victim.session.stats().packets_refused > 150_000);
+}
+
+#[test]
+fn nothing_is_ever_acknowledged() {
+    let mut victim = Victim::new();
+    victim.submit_blocks(50, 100);
+    for i in 0..200_000u32 {
+        victim.symbol(0, i, 1, 0, 0, 1);
+        victim.wait(100_000);
+    }
+    // Probes back off; SACKs keep their distance.
+    assert!(victim.symbols_sent < 2000, "{}", victim.symbols_sent);
+}
+
+/// Random frames and symbols, half of them plausible.
+#[test]
+fn anything() {
+    for seed in 0..60 {
+        let rng = &mut Rng::new(seed);
+        let mut victim = Victim::new();
+        for _ in 0..2000 {
+            let small = |rng: &mut Rng| {
+                let bits = rng.below(62);
+                rng.next() & ((1 << bits) - 1)
+            };
+            match rng.below(7) {
+                0 => {
+                    let high = rng.below(victim.packets_sent.max(1));
+                    let low = high - small(rng).min(high);
+                    victim.control(&[sack(low, high)]);
+                }
+                1 => {
+                    let base = rng.below(40);
+                    let low = base + 1 + small(rng) % 100;
+                    let blocks = Blocks {
+                        stream: rng.below(4) as u16,
+                        base,
+                        complete: vec![(low, low + small(rng) % 1000)],
+                        deficits: vec![(base + rng.below(30), small(rng) as u32)],
+                    };
+                    victim.control(&[Frame::Blocks(blocks)]);
+                }
+                2 => {
+                    let body: Vec<u8> = (0..rng.below(60)).map(|_| rng.next() as u8 % 9).collect();
+                    let meta = victim.meta(body.len());
+                    if rng.chance(0.02) {
+                        victim.session.handle_control(&meta, &body);
+                    }
+                    victim.drain();
+                }
+                3 => victim.control(&[Frame::PathChallenge([1; 8]), Frame::Ping]),
+                4 => {
+                    let (n, shape) = (rng.pick(&[1, 2, 50, 1024]), rng.within(1, 1400) as u16);
+                    if victim.session.can_submit(n, shape) {
+                        let stream = rng.pick(&[1, 3]);
+                        victim
+                            .session
+                            .submit(stream, Slot(0), n, shape, rng.chance(0.5));
+                    }
+                }
+                _ => {
+                    let (stream, block) = (rng.below(6) as u16, small(rng) as u32);
+                    let n = rng.pick(&[1, 1, 3, 60, 1024]);
+                    let code = rng.below(4) as u8;
+                    let row = small(rng) as u32 & 0xff_ffff;
+                    victim.symbol(stream, block, n, code, row, rng.within(0, 1400) as usize);
+                }
+            }
+            victim.wait(rng.below(3 * MS));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Random links, faults, applications and settings. A seed is the whole scenario.
+//!
+//! ```text
+//! SPHINX_SIM_SEEDS=2000 cargo test -p sphinx-proto --release --test sim random
+//! SPHINX_SIM_SEED=17 cargo test -p sphinx-proto --release --test sim random
+//! ```
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use sphinx_fec::CodeId;
+use sphinx_link::{
+    Blackout, Corruption, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order, Policer, Rate,
+    RateStep, Reorder,
+};
+use sphinx_proto::Profile;
+use sphinx_proto::cc::CcKind;
+
+use crate::data::Rng;
+use crate::end::{Plan, Reader, Write};
+use crate::pair::{MS, SEC, Scenario};
+
+/// Seeds of an ordinary test run.
+const SEEDS: u64 = 200;
+
+fn micros(rng: &mut Rng, low: u64, high: u64) -> Duration {
+    Duration::from_micros(rng.within(low, high))
+}
+
+fn random_loss(rng: &mut Rng) -> Loss {
+    let p = rng.pick(&[0.001, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 0.6]);
+    match rng.below(4) {
+        0 => Loss::None,
+        // A burst is counted in packets: when probes are all that is sent, a long one is silence for
+        // longer than the idle timeout.
+        1 if p > 0.1 => Loss::GilbertElliott(GilbertElliott::bursts(p, 2.0)),
+        1 => Loss::GilbertElliott(GilbertElliott::bursts(p, 1.0 + rng.below(8) as f64)),
+        2 => Loss::Packets((0..rng.below(30)).map(|_| rng.below(300)).collect()),
+        _ => Loss::Bernoulli(p),
+    }
+}
+
+fn random_link(rng: &mut Rng) -> LinkConfig {
+    let mbit = rng.pick(&[1, 5, 20, 100, 300]);
+    let bits_per_second = mbit * 1_000_000;
+    let delay = micros(rng, 0, 60_000);
+    let bdp = bits_per_second / 8 * (2 * delay.as_micros() as u64) / 1_000_000;
+    let mut link = LinkConfig {
+        seed: rng.next(),
+        mtu: Some(rng.pick(&[1280, 1400, 1500, 1500, 1500, 9000])),
+        rate: Rate::Constant(bits_per_second),
+        queue: Depth::Bytes(rng.pick(&[bdp / 4, bdp, 4 * bdp]).max(20_000)),
+        loss: random_loss(rng),
+        delay,
+        ..LinkConfig::default()
+    };
+    if rng.chance(0.1) {
+        let step = |rng: &mut Rng, at_ms| RateStep {
+            at: Duration::from_millis(at_ms),
+            bits_per_second: bits_per_second * rng.within(0, 20) / 10,
+        };
+        let steps = vec![step(rng, 0), step(rng, 300), step(rng, 600)];
+        if steps.iter().any(|step| step.bits_per_second > 0) {
+            let repeat = Some(Duration::from_millis(900));
+            link.rate = Rate::Steps { steps, repeat };
+        }
+    }
+    if rng.chance(0.1) {
+        link.policer = Some(Policer {
+            bits_per_second: bits_per_second / 2,
+            burst_bytes: 20_000,
+        });
+    }
+    if rng.chance(0.2) {
+        link.mark = Some(Depth::Packets(rng.within(3, 50)));
+    }
+    if rng.chance(0.15) {
+        let start = Duration::from_millis(rng.below(1000));
+        let end = start + micros(rng, 1, 4_000_000);
+        link.blackouts = vec![Blackout { start, end }];
+    }
+    if rng.chance(0.2) {
+        link.corruption = Corruption {
+            probability: rng.pick(&[0.001, 0.02, 0.1]),
+            bits: 1 + rng.below(9) as u32,
+        };
+    }
+    if rng.chance(0.2) {
+        link.duplication = rng.pick(&[0.01, 0.3, 1.0]);
+    }
+    if rng.chance(0.3) {
+        link.jitter = Jitter {
+            max: micros(rng, 0, 40_000),
+            order: rng.pick(&[Order::Kept, Order::Free]),
+        };
+    }
+    if rng.chance(0.3) {
+        link.reorder = Reorder {
+            probability: rng.pick(&[0.001, 0.05, 0.5]),
+            hold: micros(rng, 1, 80_000),
+        };
+    }
+    link
+}
+
+/// What one end's application does; `parity` is the lowest bit of its streams.
+fn random_plan(rng: &mut Rng, parity: u16, budget: u64) -> Plan {
+    let mut plan = Plan {
+        reader: rng.pick(&[Reader::AnyOrder, Reader::InOrder, Reader::Slow(2_000_000)]),
+        job_delay_max: rng.pick(&[0, 0, 100_000, 20 * MS]),
+        ecn: rng.chance(0.5),
+        ..Plan::default()
+    };
+    if rng.chance(0.2) {
+        plan.shape = Some((rng.within(1, 1024) as u16, rng.within(13, 1160) as u16));
+    }
+    let streams = rng.pick(&[0, 1, 1, 1, 3, 20]);
+    for stream in 0..streams {
+        let messages = rng.pick(&[1, 1, 2, 30]);
+        let mut left = budget / streams;
+        let mut at = rng.below(1000) * MS * rng.below(2);
+        for message in 1..=messages {
+            let len = match rng.below(4) {
+                _ if message == messages => left,
+                0 => 0,
+                1 => rng.below(left.min(100) + 1),
+                _ => rng.below(left + 1),
+            };
+            left -= len;
+            plan.writes.push(Write {
+                at,
+                stream: 2 * stream as u16 + parity,
+                len,
+                end_of_stream: message == messages,
+            });
+            at += rng.below(200) * MS * rng.below(2);
+        }
+    }
+    plan
+}
+
+fn random_scenario(seed: u64) -> Scenario {
+    let rng = &mut Rng::new(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));
+    let mut scenario = Scenario::new((random_link(rng), random_link(rng)));
+    scenario.seed = seed;
+    scenario.profile = rng.pick(&[Profile::Bulk, Profile::Latency]);
+    scenario.code = rng.pick(&[
+        Some(CodeId::Rlc),
+        Some(CodeId::Rlc),
+        Some(CodeId::Srlt),
+        None,
+    ]);
+    scenario.cc = rng.pick(&[
+        CcKind::Bbr,
+        CcKind::Bbr,
+        CcKind::AimdEcn,
+        CcKind::Fixed(2_000_000),
+    ]);
+    scenario.recv_window = rng.pick(&[1_500_000, 4 << 20, 32 << 20]);
+    scenario.send_window = rng.pick(&[1_500_000, 32 << 20]);
+    // Random losses may leave less than a tenth of the slowest link.
+    let budget = rng.pick(&[1_000, 50_000, 400_000, 1_500_000]);
+    scenario.client = random_plan(rng, 0, budget);
+    scenario.server = random_plan(rng, 1, budget);
+    scenario
+}
+
+fn run(seed: u64) {
+    let scenario = random_scenario(seed);
+    let mut pair = scenario.build();
+    pair.must_transfer(300 * SEC);
+    // And both ends agree that it is over.
+    let now = pair.now;
+    pair.ends[(seed % 2) as usize].session.close(now, 0, "done");
+    let closed = pair.run_until(now + 40 * SEC, |pair| {
+        pair.ends.iter().all(|end| end.session.is_finished())
+    });
+    assert!(closed, "not closed");
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn random() {
+    let (first, count) = match number("SPHINX_SIM_SEED") {
+        Some(seed) => (seed, 1),
+        None => (0, number("SPHINX_SIM_SEEDS").unwrap_or(SEEDS)),
+    };
+    let failed: Vec<u64> = (first..first + count)
+        .filter(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err())
+        .inspect(|seed| {
+            println!("{:?}", random_scenario(*seed));
+            println!(
+                "reproduce: SPHINX_SIM_SEED={seed} cargo test -p sphinx-proto --release --test sim random"
+            );
+        })
+        .collect();
+    assert!(
+        failed.is_empty(),
+        "{} of {count} seeds failed: {failed:?}",
+        failed.len()
+    );
+}
