@@ -19,8 +19,7 @@ pub(crate) fn fragments_for(symbol_len: u16, datagram_max: u16) -> u8 {
     len.div_ceil(room).min(usize::from(FRAGMENTS_MAX)) as u8
 }
 
-/// What the sender knows of symbols in flight in fragments, by the number of the first packet. The
-/// packets of one symbol have consecutive numbers.
+/// What the sender knows of symbols in flight in fragments, by the number of the first packet.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(BTreeMap<u64, Group>);
 
@@ -30,6 +29,8 @@ struct Group {
     left: u8,
     /// The symbol has been given up.
     lost: bool,
+    /// Number of the last packet so far.
+    last: u64,
 }
 
 /// What an acknowledgement or a loss of a fragment means for its symbol.
@@ -46,12 +47,14 @@ pub(crate) enum Meaning {
 }
 
 impl Groups {
-    pub(crate) fn sent(&mut self, first: u64, count: u8) {
-        let group = Group {
+    /// Packet `pn` carries one of `count` fragments; `first` carried the first one.
+    pub(crate) fn sent(&mut self, first: u64, pn: u64, count: u8) {
+        let group = self.0.entry(first).or_insert(Group {
             left: count,
             lost: false,
-        };
-        self.0.insert(first, group);
+            last: pn,
+        });
+        group.last = pn;
     }
 
     pub(crate) fn acked(&mut self, first: u64) -> Meaning {
@@ -84,7 +87,7 @@ impl Groups {
     /// Packets below `pn` are forgotten.
     pub(crate) fn forget_below(&mut self, pn: u64) {
         while let Some(entry) = self.0.first_entry()
-            && entry.key() + u64::from(FRAGMENTS_MAX) <= pn
+            && entry.get().last < pn
         {
             entry.remove();
         }
@@ -199,19 +202,21 @@ mod tests {
     #[test]
     fn a_symbol_is_lost_once_and_arrives_once() {
         let mut groups = Groups::default();
-        groups.sent(10, 2);
+        groups.sent(10, 10, 2);
+        groups.sent(10, 11, 2);
         assert_eq!(groups.acked(10), Meaning::Nothing);
         assert_eq!(groups.acked(10), Meaning::Arrived);
         assert_eq!(groups.acked(10), Meaning::Nothing);
-        groups.sent(12, 2);
+        groups.sent(12, 12, 2);
         assert_eq!(groups.lost(12), Meaning::Lost);
         assert_eq!(groups.lost(12), Meaning::Nothing);
         assert_eq!(groups.acked(12), Meaning::Nothing);
         assert_eq!(groups.acked(12), Meaning::ArrivedLate);
-        groups.sent(14, 2);
-        groups.forget_below(21);
+        groups.sent(14, 14, 2);
+        groups.sent(14, 17, 2);
+        groups.forget_below(17);
         assert_eq!(groups.lost(14), Meaning::Lost);
-        groups.forget_below(22);
+        groups.forget_below(18);
         assert_eq!(groups.acked(14), Meaning::Nothing);
     }
 

@@ -7,10 +7,13 @@ use crate::Nanos;
 const COPIES: u8 = 3;
 /// How long a size that failed is left alone.
 const AGAIN: Nanos = 60_000_000_000;
-/// So many large packets lost in a row are no accident …
-const RUN_MAX: u32 = 8;
-/// … nor are so many that left over two round trips.
-const RUN_MIN: u32 = 3;
+/// A size that was once carried is tried again so soon after the path has become narrow, then after twice
+/// the time, and so on up to [`AGAIN`].
+const AGAIN_SOON: Nanos = 1_000_000_000;
+/// So many large packets lost in a row …
+const RUN_MIN: u32 = 6;
+/// … that left over so many round trips are no accident.
+const RUN_ROUND_TRIPS: Nanos = 2;
 
 /// Finds the largest UDP payload that the path carries, upwards from a safe size.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub(crate) struct PathMtu {
     sizes: Vec<u16>,
     /// The interface refuses this and everything above.
     refused: u16,
+    /// How long to leave a size alone that fails.
+    pause: Nanos,
     copies_sent: u8,
     next_copy: Nanos,
 }
@@ -34,6 +39,7 @@ impl PathMtu {
             current: base,
             sizes: candidates.iter().copied().filter(wanted).collect(),
             refused: u16::MAX,
+            pause: AGAIN,
             copies_sent: 0,
             next_copy: 0,
         }
@@ -56,7 +62,8 @@ impl PathMtu {
         }
         if self.copies_sent == COPIES || size >= self.refused {
             // All copies had time to be acknowledged: the path does not carry this size.
-            self.search_from(now + AGAIN);
+            self.search_from(now + self.pause);
+            self.pause = (2 * self.pause).min(AGAIN);
             return None;
         }
         self.copies_sent += 1;
@@ -85,6 +92,7 @@ impl PathMtu {
         if size > self.current {
             self.current = size;
             self.search_from(0);
+            self.pause = AGAIN;
         }
     }
 
@@ -92,6 +100,7 @@ impl PathMtu {
     pub(crate) fn fall(&mut self, now: Nanos) {
         self.current = self.base;
         self.search_from(now);
+        self.pause = AGAIN_SOON;
     }
 
     /// This end's own interface does not take datagrams of `size`.
@@ -157,8 +166,8 @@ impl BlackHole {
 
     /// Whether the path has become too narrow; asked once all news of a SACK are known.
     pub(crate) fn is_found(&self, rtt: Nanos) -> bool {
-        let spread = self.run >= RUN_MIN && self.last - self.first >= 2 * rtt;
-        self.small_arrived && (self.run >= RUN_MAX || spread)
+        let is_long = self.last - self.first >= RUN_ROUND_TRIPS * rtt;
+        self.small_arrived && self.run >= RUN_MIN && is_long
     }
 
     pub(crate) fn forget(&mut self) {
@@ -220,24 +229,26 @@ mod tests {
     #[test]
     fn a_run_of_large_losses_needs_a_small_packet_as_witness() {
         let mut hole = BlackHole::new(1228);
-        for at in 0..20 {
+        for at in 0..21 {
             hole.lost(at, 1500);
         }
-        assert!(!hole.is_found(1000));
+        assert!(!hole.is_found(10));
         hole.acked(0, 100);
-        assert!(hole.is_found(1000));
+        assert!(hole.is_found(10) && !hole.is_found(11));
         hole.acked(5, 1500);
-        assert!(!hole.is_found(1000));
+        assert!(!hole.is_found(10));
     }
 
     #[test]
-    fn few_losses_count_when_they_are_far_apart() {
+    fn losses_of_small_packets_do_not_count() {
         let mut hole = BlackHole::new(1228);
-        for at in [0, 100, 300] {
-            hole.lost(at, 1500);
-            hole.lost(at, 1228);
+        for at in 0..5 {
+            hole.lost(100 * at, 1500);
+            hole.lost(100 * at, 1228);
         }
-        hole.acked(310, 100);
-        assert!(!hole.is_found(200) && hole.is_found(150));
+        hole.acked(500, 100);
+        assert!(!hole.is_found(10));
+        hole.lost(500, 1500);
+        assert!(hole.is_found(10));
     }
 }

@@ -77,12 +77,12 @@ enum Carried {
         round: u8,
         source: Option<u16>,
     },
-    /// Part `index` of such a symbol. Parts have consecutive packet numbers.
+    /// Part of such a symbol, whose first part left `after` packets before.
     Fragment {
         block: u64,
         round: u8,
         source: Option<u16>,
-        index: u8,
+        after: u32,
     },
     /// A path MTU probe of this UDP payload.
     MtuProbe(u16),
@@ -604,16 +604,17 @@ impl Sender {
         self.record(now, ip_bytes, carried, true);
     }
 
-    /// Record one part of a symbol; the parts of one symbol follow each other.
+    /// Record one part of a symbol; the first one has packet number `first`.
     pub(crate) fn sent_fragment(
         &mut self,
         now: Nanos,
         ip_bytes: u32,
         choice: &SymbolChoice,
-        (index, count): (u8, u8),
+        (first, count): (u64, u8),
     ) {
-        if index == 0 {
-            self.groups.sent(self.next_pn(), count);
+        let pn = self.next_pn();
+        self.groups.sent(first, pn, count);
+        if pn == first {
             if let Some(block) = self.block_mut(choice.sequence) {
                 block.in_flight += 1;
             }
@@ -622,7 +623,7 @@ impl Sender {
             block: choice.sequence,
             round: choice.round,
             source: choice.code.is_none().then_some(choice.row as u16),
-            index,
+            after: (pn - first) as u32,
         };
         self.record(now, ip_bytes, carried, true);
     }
@@ -766,8 +767,8 @@ impl Sender {
                     progress = block.acked <= u32::from(block.n);
                 }
             }
-            Carried::Fragment { block, index, .. } => {
-                let meaning = self.groups.acked(pn.saturating_sub(u64::from(index)));
+            Carried::Fragment { block, after, .. } => {
+                let meaning = self.groups.acked(pn.saturating_sub(u64::from(after)));
                 let arrived = matches!(meaning, Meaning::Arrived | Meaning::ArrivedLate);
                 if let Some(block) = self.block_mut(block).filter(|_| arrived) {
                     block.acked += 1;
@@ -848,9 +849,9 @@ impl Sender {
                 block,
                 round,
                 source,
-                index,
+                after,
             } => {
-                if self.groups.lost(pn.saturating_sub(u64::from(index))) == Meaning::Lost {
+                if self.groups.lost(pn.saturating_sub(u64::from(after))) == Meaning::Lost {
                     self.compensate(block, round, source);
                 }
             }

@@ -100,8 +100,8 @@ pub struct Session {
     local_ids: LocalIds,
     peer_ids: PeerIds,
     fresh_id_at: Nanos,
-    /// A symbol that is leaving in parts, and its next part.
-    leaving: Option<(SymbolChoice, Fragment)>,
+    /// A symbol that is leaving in parts, its next part, and the packet number of the first.
+    leaving: Option<(SymbolChoice, Fragment, u64)>,
     /// PINGs sent into a silence.
     silence: u32,
     app_limited_told: bool,
@@ -250,7 +250,7 @@ impl Session {
             }
             Life::Finished => return None,
         }
-        if let Some(transmit) = self.poll_path(now).or_else(|| self.poll_part(now)) {
+        if let Some(transmit) = self.poll_path(now) {
             return Some(transmit);
         }
         if let Some(size) = self.mtu.poll(now, self.sender.rtt.smoothed()) {
@@ -294,6 +294,9 @@ impl Session {
         if self.probes == 0 && !allowed {
             return None;
         }
+        if let Some(transmit) = self.poll_part(now) {
+            return Some(transmit);
+        }
         if !self.sender.has_symbol() {
             self.sender.protect_tail(self.idle_kind());
         }
@@ -325,32 +328,38 @@ impl Session {
                 index: 0,
                 count,
             };
-            self.leaving = Some((choice, part));
+            self.leaving = Some((choice, part, self.sender.next_pn()));
             return self.poll_part(now);
         }
         Some(self.symbol(now, &choice))
     }
 
-    /// The next part of a symbol that is too large for the path. All parts leave together.
+    /// The next part of a symbol that is too large for the path.
     fn poll_part(&mut self, now: Nanos) -> Option<Transmit> {
-        let (mut choice, part) = self.leaving.take()?;
+        let (mut choice, part, first) = self.leaving.take()?;
         if !self.sender.is_open(choice.sequence) {
             // The peer has the block: its memory may be gone.
             return None;
         }
         let is_last = part.index + 1 == part.count;
-        choice.last_of_flight &= is_last;
+        let last_of_flight = std::mem::replace(&mut choice.last_of_flight, false);
+        choice.last_of_flight = last_of_flight && is_last;
         let body_len = FRAGMENT_PREFIX_LEN + part.range().len();
         let ip_bytes = self.account_sent(now, body_len);
         let transmit = self.symbol_transmit(&choice, Some(part), body_len);
         self.pacer.spent(u64::from(ip_bytes));
         self.sender
-            .sent_fragment(now, ip_bytes, &choice, (part.index, part.count));
+            .sent_fragment(now, ip_bytes, &choice, (first, part.count));
         if !is_last {
             let index = part.index + 1;
-            self.leaving = Some((choice, Fragment { index, ..part }));
+            choice.last_of_flight = last_of_flight;
+            self.leaving = Some((choice, Fragment { index, ..part }, first));
         }
         Some(transmit)
+    }
+
+    fn has_symbol(&self) -> bool {
+        self.leaving.is_some() || self.sender.has_symbol()
     }
 
     fn idle_kind(&self) -> Idle {
@@ -667,8 +676,7 @@ impl Session {
             Life::Finished => return None,
         }
         let rate = self.sender.cc.pacing_rate();
-        let pacer =
-            (self.sender.has_symbol() && self.sender.window_open()).then(|| self.pacer.next(rate));
+        let pacer = (self.has_symbol() && self.sender.window_open()).then(|| self.pacer.next(rate));
         let timers = [
             self.sender.timeout(self.max_ack_delay()),
             self.receiver.sack_timeout(),
