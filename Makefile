@@ -23,6 +23,12 @@ build: tools ## Build the sphx command
 demo: build ## Watch TCP and Sphinx cross the same lossy link
 	@$(SPHX) demo $(ARGS)
 
+.PHONY: bench-link
+bench-link: tools ## Sphinx, kernel TCP and QUIC on the same emulated link (ARGS="--set full")
+	$(CARGO) build --release --locked --package sphinx-cli
+	$(CARGO) build --release --locked --package sphinx-lab --features quinn
+	@target/release/bench-link $(ARGS)
+
 .PHONY: test
 test: tools ## Run every test
 	$(CARGO) test --workspace --locked

@@ -9,6 +9,7 @@ mod addresses;
 mod args;
 mod channel;
 mod commands;
+mod demo;
 mod failure;
 mod files;
 mod perf;
@@ -28,6 +29,7 @@ use clap::error::ErrorKind as ClapError;
 
 use args::{Cli, Command, PerfCommand};
 use commands::Context;
+use demo::Scene;
 use failure::{Failure, usage};
 use report::Reporter;
 use signals::Stop;
@@ -63,6 +65,8 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
 fn dispatch(cli: Cli) -> u8 {
     let (json, quiet, verbose) = output_flags(&cli.command);
     let reporter = Reporter::new(json, quiet, verbose);
+    // A user namespace can only be entered while there is one thread: before the signals'.
+    let scene = matches!(cli.command, Command::Demo(_)).then(Scene::prepare);
     let stop = Stop::default();
     let outcome = args::refuse_not_built(&cli)
         .and_then(|()| {
@@ -78,7 +82,7 @@ fn dispatch(cli: Cli) -> u8 {
                 reporter: reporter.clone(),
                 stop: stop.clone(),
             };
-            execute(cli.command, &context)
+            execute(cli.command, scene, &context)
         });
     match outcome {
         Ok(()) => {
@@ -97,7 +101,7 @@ fn asked_to(stop: &Stop, failure: Failure) -> Failure {
     }
 }
 
-fn execute(command: Command, context: &Context) -> failure::Outcome<()> {
+fn execute(command: Command, scene: Option<Scene>, context: &Context) -> failure::Outcome<()> {
     match command {
         Command::Recv(args) => commands::recv::run(args, context),
         Command::Send(args) => commands::send::run(args, context),
@@ -107,7 +111,8 @@ fn execute(command: Command, context: &Context) -> failure::Outcome<()> {
         Command::Perf {
             command: PerfCommand::Client(args),
         } => commands::perf::measure(args, context),
-        Command::Demo(_) | Command::DemoPart(_) => Err(usage("not yet")),
+        Command::Demo(args) => demo::run(&args, scene.unwrap_or_else(Scene::prepare), context),
+        Command::DemoPart(args) => demo::part::run(&args, context),
         Command::Codes(_) | Command::Lab(_) => Err(usage("not built yet")),
     }
 }
@@ -123,7 +128,10 @@ fn output_flags(command: &Command) -> (bool, bool, u8) {
             command: PerfCommand::Client(args),
         } => &args.common,
         Command::Demo(args) => return (args.json, args.quiet, 0),
-        Command::Codes(_) | Command::Lab(_) | Command::DemoPart(_) => return (false, false, 0),
+        Command::DemoPart(_) => return (true, true, 0),
+        Command::Codes(args) | Command::Lab(args) => {
+            return (args.rest.iter().any(|word| word == "--json"), false, 0);
+        }
     };
     (common.json, common.quiet, common.verbose)
 }

@@ -246,10 +246,7 @@ mod tests {
             let cell: &Cell = cells.iter().find(|cell| cell.name == name).unwrap();
             cell.description()
         };
-        assert_eq!(
-            describe("r10-l6"),
-            "200 Mbit/s, RTT 10 ms, 6 % loss; 50 MB"
-        );
+        assert_eq!(describe("r10-l6"), "200 Mbit/s, RTT 10 ms, 6 % loss; 50 MB");
         assert_eq!(
             describe("blocks20-l6"),
             "200 Mbit/s, RTT 10 ms, 6 % loss; 600 blocks of 100 kB, one every 40 ms"

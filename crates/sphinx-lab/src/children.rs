@@ -128,7 +128,11 @@ fn listen(stdout: impl Read, side: Side, said: &Sender<Said>) {
     let mut line = Vec::new();
     loop {
         line.clear();
-        match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+        match reader
+            .by_ref()
+            .take(LINE_BYTES_MAX)
+            .read_until(b'\n', &mut line)
+        {
             Ok(0) | Err(_) => break,
             Ok(_) => {}
         }

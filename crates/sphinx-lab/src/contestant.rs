@@ -34,6 +34,8 @@ pub struct Task {
     pub workload: Workload,
     /// The transfer is cut off after this time.
     pub limit: Duration,
+    /// Blocks scheduled within this time after the first one are not measured.
+    pub warmup: Duration,
     /// For the payload, and for whatever else should be the same in every repetition.
     pub seed: u64,
     /// An empty directory for this run: tickets, certificates.

@@ -23,6 +23,9 @@ use crate::{
 
 /// Where receivers listen.
 const PORT: u16 = 5201;
+/// Blocks of the first round trips find a connection that has just been made. `sphx perf` sets the
+/// same number apart.
+const WARMUP_ROUND_TRIPS: u32 = 10;
 /// How long a receiver may take until it listens.
 const READY: Duration = Duration::from_secs(10);
 /// How long after the limit a contestant that keeps it may say so.
@@ -95,6 +98,7 @@ impl Experiment {
             address: SocketAddr::new(testbed.end(Side::Receiver).ipv4().into(), PORT),
             workload: cell.workload.clone(),
             limit: cell.workload.schedule() + self.limit,
+            warmup: cell.link.rtt * WARMUP_ROUND_TRIPS,
             seed,
             directory: directory.path().to_owned(),
         };
@@ -209,14 +213,21 @@ impl Pair<'_> {
         limit: Duration,
     ) -> Result<Done, RunError> {
         let side = contestant.reporter();
-        let grace = if contestant.keeps_limit() { GRACE } else { Duration::ZERO };
+        let grace = if contestant.keeps_limit() {
+            GRACE
+        } else {
+            Duration::ZERO
+        };
         let deadline = Instant::now() + limit + grace;
         while self.done(side).is_none() {
             if self.next(deadline)?.is_some() {
                 continue;
             }
             if contestant.keeps_limit() {
-                return Err(RunError::Silent { side, event: "done" });
+                return Err(RunError::Silent {
+                    side,
+                    event: "done",
+                });
             }
             return Ok(Done {
                 bytes: self.arrived,

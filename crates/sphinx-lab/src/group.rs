@@ -98,7 +98,10 @@ impl Group {
 }
 
 fn blocks(runs: &[&Run]) -> Option<BlockNumbers> {
-    let numbers: Vec<&BlockNumbers> = runs.iter().filter_map(|run| run.done.blocks.as_ref()).collect();
+    let numbers: Vec<&BlockNumbers> = runs
+        .iter()
+        .filter_map(|run| run.done.blocks.as_ref())
+        .collect();
     let over = |pick: fn(&BlockNumbers) -> f64| median(numbers.iter().map(|one| pick(one)));
     Some(BlockNumbers {
         count: over(|one| one.count as f64)? as u64,
@@ -142,8 +145,14 @@ mod tests {
             (10.0, Validity::Starved),
         ]);
         let numbers = group.numbers(&cell("r10-l6")).unwrap();
-        assert_eq!((numbers.goodput_mbit_s, numbers.validity), (160.0, Validity::Noisy));
-        assert_eq!((numbers.runs_used, numbers.runs, numbers.runs_complete), (3, 4, 3));
+        assert_eq!(
+            (numbers.goodput_mbit_s, numbers.validity),
+            (160.0, Validity::Noisy)
+        );
+        assert_eq!(
+            (numbers.runs_used, numbers.runs, numbers.runs_complete),
+            (3, 4, 3)
+        );
         assert!((numbers.goodput_spread - 0.125).abs() < 1e-9);
         assert!((numbers.goodput_ratio - 160.0 / 188.0).abs() < 1e-9);
         assert!((numbers.wire_ratio_delivered - 1.2 * 0.94).abs() < 1e-9);
@@ -153,7 +162,10 @@ mod tests {
     fn starved_runs_alone_are_shown_as_such() {
         let group = group(&[(10.0, Validity::Starved)]);
         let numbers = group.numbers(&cell("r10-l6")).unwrap();
-        assert_eq!((numbers.runs_used, numbers.validity), (1, Validity::Starved));
+        assert_eq!(
+            (numbers.runs_used, numbers.validity),
+            (1, Validity::Starved)
+        );
     }
 
     #[test]

@@ -100,20 +100,29 @@ impl Environment {
 }
 
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
-    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    let line = cpuinfo
+        .lines()
+        .find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim())
 }
 
 fn commit() -> Option<String> {
     let hash = output(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]))?;
     let changed = output(Command::new("git").args(["status", "--porcelain", "-uno"]));
-    let mark = if changed.is_none_or(|text| text.is_empty()) { "" } else { "+" };
+    let mark = if changed.is_none_or(|text| text.is_empty()) {
+        ""
+    } else {
+        "+"
+    };
     Some(hash + mark)
 }
 
 /// The first line that a successful command prints.
 pub(crate) fn output(command: &mut Command) -> Option<String> {
-    let output = command.output().ok().filter(|output| output.status.success())?;
+    let output = command
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
     let text = String::from_utf8(output.stdout).ok()?;
     Some(text.lines().next().unwrap_or_default().trim().to_owned())
 }
@@ -132,7 +141,10 @@ mod tests {
         assert_eq!(parse_machine_time(stat, 100.0), Some(expected));
         assert_eq!(parse_machine_time("cpu  1 2 x\n", 100.0), None);
         assert_eq!(parse_machine_time("", 100.0), None);
-        let since = expected.since(MachineTime { busy: 1.0, stolen: 0.05 });
+        let since = expected.since(MachineTime {
+            busy: 1.0,
+            stolen: 0.05,
+        });
         assert!((since.busy - 0.65).abs() < 1e-9 && since.stolen == 0.0);
         assert!(MachineTime::now().is_some_and(|now| now.busy > 0.0));
     }

@@ -107,7 +107,10 @@ mod tests {
         let event = json!({"v": 1, "event": "done", "bytes": 50_000_000, "seconds": 2.5,
             "block_ms_mean": null, "cc": "bbr"});
         let done = Done::parse(&event).unwrap();
-        assert_eq!((done.bytes, done.complete, done.blocks), (50_000_000, true, None));
+        assert_eq!(
+            (done.bytes, done.complete, done.blocks),
+            (50_000_000, true, None)
+        );
         assert!((done.goodput_mbit_s() - 160.0).abs() < 1e-9);
     }
 
@@ -129,7 +132,10 @@ mod tests {
             (json!({"seconds": "2", "bytes": 1}), "seconds"),
             (json!({"seconds": -1, "bytes": 1}), "seconds"),
             (json!({"seconds": 1, "bytes": -1}), "bytes"),
-            (json!({"seconds": 1, "bytes": 1, "block_ms_mean": 1, "clock": "shared"}), "blocks"),
+            (
+                json!({"seconds": 1, "bytes": 1, "block_ms_mean": 1, "clock": "shared"}),
+                "blocks",
+            ),
         ] {
             assert_eq!(Done::parse(&event), Err(NotDone::Field(field)), "{event}");
         }

@@ -124,7 +124,10 @@ impl Validity {
     pub fn judge(lateness: &Lateness, cpu: &Cpu) -> Validity {
         if lateness.p99_ms > Validity::LATENESS_P99_MS_MAX {
             Validity::Starved
-        } else if cpu.others.is_some_and(|others| others > Validity::OTHERS_MAX) {
+        } else if cpu
+            .others
+            .is_some_and(|others| others > Validity::OTHERS_MAX)
+        {
             Validity::Noisy
         } else {
             Validity::Valid
@@ -188,7 +191,11 @@ pub(crate) mod tests {
 
     #[test]
     fn a_starved_emulator_invalidates() {
-        let Run { mut lateness, mut cpu, .. } = example("x", 1);
+        let Run {
+            mut lateness,
+            mut cpu,
+            ..
+        } = example("x", 1);
         assert_eq!(Validity::judge(&lateness, &cpu), Validity::Valid);
         cpu.others = Some(0.5);
         assert_eq!(Validity::judge(&lateness, &cpu), Validity::Noisy);

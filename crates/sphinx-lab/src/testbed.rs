@@ -37,9 +37,7 @@ impl Testbed {
     pub fn prepare_process() -> Result<(), TestbedError> {
         match probe()? {
             Access::Direct => Ok(()),
-            Access::UserNamespace => {
-                enter_user_namespace().map_err(TestbedError::UserNamespace)
-            }
+            Access::UserNamespace => enter_user_namespace().map_err(TestbedError::UserNamespace),
         }
     }
 

@@ -84,9 +84,10 @@ impl Groups {
         }
     }
 
-    /// Packets below `pn` are forgotten.
+    /// Packets below `pn` are forgotten. The newest symbol may still be leaving.
     pub(crate) fn forget_below(&mut self, pn: u64) {
-        while let Some(entry) = self.0.first_entry()
+        while self.0.len() > 1
+            && let Some(entry) = self.0.first_entry()
             && entry.get().last < pn
         {
             entry.remove();
@@ -216,6 +217,7 @@ mod tests {
         groups.sent(14, 17, 2);
         groups.forget_below(17);
         assert_eq!(groups.lost(14), Meaning::Lost);
+        groups.sent(20, 20, 2);
         groups.forget_below(18);
         assert_eq!(groups.acked(14), Meaning::Nothing);
     }

@@ -26,6 +26,7 @@ mod receiver;
 mod rtt;
 mod selector;
 mod sender;
+mod sent;
 mod session;
 mod types;
 pub mod wire;

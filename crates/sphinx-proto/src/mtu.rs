@@ -26,6 +26,7 @@ pub(crate) struct PathMtu {
     refused: u16,
     /// How long to leave a size alone that fails.
     pause: Nanos,
+    fell_at: Nanos,
     copies_sent: u8,
     next_copy: Nanos,
 }
@@ -40,6 +41,7 @@ impl PathMtu {
             sizes: candidates.iter().copied().filter(wanted).collect(),
             refused: u16::MAX,
             pause: AGAIN,
+            fell_at: 0,
             copies_sent: 0,
             next_copy: 0,
         }
@@ -96,11 +98,19 @@ impl PathMtu {
         }
     }
 
+    /// A packet of `size` that left at `sent_at` was acknowledged.
+    pub(crate) fn carried(&mut self, sent_at: Nanos, size: u16) {
+        if sent_at >= self.fell_at {
+            self.acked(size);
+        }
+    }
+
     /// Nothing is known about the path any more: back to the safe size, and search at once.
     pub(crate) fn fall(&mut self, now: Nanos) {
         self.current = self.base;
         self.search_from(now);
         self.pause = AGAIN_SOON;
+        self.fell_at = now;
     }
 
     /// This end's own interface does not take datagrams of `size`.
@@ -140,8 +150,13 @@ impl BlackHole {
         }
     }
 
+    /// Whether a packet is larger than every path carries.
+    pub(crate) fn is_large(&self, ip_bytes: u32) -> bool {
+        ip_bytes > self.small
+    }
+
     pub(crate) fn lost(&mut self, sent_at: Nanos, ip_bytes: u32) {
-        if ip_bytes <= self.small {
+        if !self.is_large(ip_bytes) {
             return;
         }
         if self.run == 0 {
@@ -157,10 +172,10 @@ impl BlackHole {
         if self.run == 0 || sent_at < self.first {
             return;
         }
-        if ip_bytes <= self.small {
-            self.small_arrived = true;
-        } else {
+        if self.is_large(ip_bytes) {
             self.forget();
+        } else {
+            self.small_arrived = true;
         }
     }
 
@@ -208,7 +223,9 @@ mod tests {
         mtu.acked(1472);
         mtu.fall(100);
         assert_eq!((mtu.current(), mtu.poll(100, 8)), (1200, Some(1472)));
-        mtu.acked(1472);
+        mtu.carried(99, 1472);
+        assert_eq!(mtu.current(), 1200);
+        mtu.carried(100, 1472);
         assert_eq!(mtu.current(), 1472);
     }
 

@@ -10,8 +10,8 @@ use crate::fragment::{Assembly, Key};
 use crate::ranges::RangeSet;
 use crate::types::{PacketMeta, PartPlacement, Placement, Slot, block_cost};
 use crate::wire::{
-    BLOCKS_AHEAD_MAX, Blocks, Fragment, Frame, Header, MAX_BLOCK_SYMBOLS, MAX_SACK_RANGES,
-    MAX_SYMBOL_LEN, Sack, expand_packet_number, varint_len,
+    BLOCKS_AHEAD_MAX, Blocks, Fragment, Frame, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, Sack,
+    block_symbols_max, expand_packet_number, varint_len,
 };
 
 /// Streams that a peer may ever send on.
@@ -49,14 +49,6 @@ struct RxBlock {
     /// Repair symbols kept. With one the block goes through the decoder, even if the last symbol
     /// to arrive was a source symbol.
     repairs: u16,
-}
-
-impl RxBlock {
-    /// Memory of the tracker for one kept repair, at most: a row of coefficients, or the numbers of
-    /// its symbols.
-    fn row_bytes(&self) -> u64 {
-        2 * u64::from(self.n) + 16
-    }
 }
 
 #[derive(Debug, Default)]
@@ -120,8 +112,6 @@ pub(crate) struct Receiver {
     open_blocks: usize,
     /// Symbols of which a part has arrived.
     assembly: Assembly,
-    /// Memory of all trackers for kept repairs.
-    rows_bytes: u64,
     /// Costs by slot; `None` when the slot is free.
     slots: Vec<Option<u64>>,
     free_slots: Vec<Slot>,
@@ -166,7 +156,6 @@ impl Receiver {
             credit_told: window,
             open_blocks: 0,
             assembly: Assembly::default(),
-            rows_bytes: 0,
             slots: Vec::new(),
             free_slots: Vec::new(),
             symbols_redundant: 0,
@@ -243,7 +232,7 @@ impl Receiver {
         let (n, stream_id) = (header.n, header.stream);
         let is_possible = stream_id & 1 == self.peer_parity
             && (1..=MAX_SYMBOL_LEN).contains(&symbol_len)
-            && (1..=MAX_BLOCK_SYMBOLS).contains(&n)
+            && (1..=block_symbols_max(symbol_len)).contains(&usize::from(n))
             && (self.streams.contains_key(&stream_id) || self.streams.len() < STREAMS_MAX);
         if !is_possible {
             self.packets_refused += 1;
@@ -303,8 +292,6 @@ impl Receiver {
         } else if block.repairs >= n {
             // Peeling may want more; the missing symbols themselves will come.
             (Added::Redundant, Placement::Discard)
-        } else if self.rows_bytes + block.row_bytes() > self.window {
-            (Added::Invalid, Placement::Discard)
         } else {
             match (CodeId::from_wire(header.code), Row::new(header.row)) {
                 (Some(code), Some(row)) => {
@@ -316,10 +303,7 @@ impl Receiver {
                         row,
                     };
                     let added = block.tracker.add_repair(&mut self.rows, code, row);
-                    if added == Added::Innovative {
-                        block.repairs += 1;
-                        self.rows_bytes += block.row_bytes();
-                    }
+                    block.repairs += u16::from(added == Added::Innovative);
                     (added, placement)
                 }
                 _ => (Added::Invalid, Placement::Discard),
@@ -339,7 +323,6 @@ impl Receiver {
         if !block.tracker.is_decodable() {
             return (placement, Progress::None);
         }
-        self.rows_bytes -= u64::from(block.repairs) * block.row_bytes();
         let progress = if block.repairs > 0 {
             Progress::Decodable {
                 stream: stream_id,

@@ -1,4 +1,4 @@
-//! The sending half: blocks, the log of sent packets, loss detection and ICM.
+//! The sending half: blocks, what to send next, and ICM.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,19 +9,18 @@ use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl};
 use crate::fragment::{Groups, Meaning};
 use crate::monitor::Monitor;
 use crate::mtu::BlackHole;
-use crate::ranges::RangeSet;
 use crate::rtt::Rtt;
 use crate::selector::{self, EPSILON, EPSILON_REACTIVE, flight_repair};
+use crate::sent::{Carried, SentLog, Settled};
 use crate::types::{Profile, Slot, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, Sack};
 
-/// Later packets acknowledged before one counts as lost, until reordering is seen (RFC 9002).
-const PACKET_THRESHOLD: u64 = 3;
-/// The threshold never adapts beyond this.
-const PACKET_THRESHOLD_MAX: u64 = 128;
 /// Repair rows of one block that the peer may claim without any packet of it being lost, per
 /// source symbol.
 const CLAIMS_PER_SYMBOL_MAX: u32 = 8;
+/// Rounds of repair in which bulk data is patient: repair is pooled and has no margin, since later
+/// data fills the link while what is still missing is found out.
+const PATIENT_ROUNDS: u8 = 3;
 /// Longest wait between probes of a silent path.
 const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
 
@@ -69,55 +68,7 @@ impl TxBlock {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Carried {
-    /// A symbol of the block with this sequence.
-    Symbol {
-        block: u64,
-        round: u8,
-        source: Option<u16>,
-    },
-    /// Part of such a symbol, whose first part left `after` packets before.
-    Fragment {
-        block: u64,
-        round: u8,
-        source: Option<u16>,
-        after: u32,
-    },
-    /// A path MTU probe of this UDP payload.
-    MtuProbe(u16),
-    /// New connection ids up to this sequence number.
-    ConnectionIds(u64),
-    /// A PING or another frame that wants an answer.
-    Frames,
-}
-
-impl Carried {
-    /// Whether rate control and the Monitor hear of the packet. A path MTU probe may be lost for
-    /// its size, which says nothing about the path.
-    fn counts(self) -> bool {
-        !matches!(self, Self::MtuProbe(_))
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Wants no acknowledgement.
-    Untracked,
-    InFlight,
-    Acked,
-    Lost,
-}
-
-#[derive(Debug)]
-struct SentPacket {
-    sent_at: Nanos,
-    ip_bytes: u32,
-    carried: Carried,
-    state: State,
-}
-
-/// What [`Sender::poll_symbol`] decided to send.
+/// What [`Sender::next_symbol`] decided to send.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SymbolChoice {
     pub(crate) sequence: u64,
@@ -187,20 +138,10 @@ pub(crate) struct Sender {
     open_cost: u64,
     credit: u64,
 
-    /// Sent packets from `first_pn`.
-    packets: VecDeque<SentPacket>,
-    first_pn: u64,
-    /// Every packet below is acknowledged or lost.
-    resolved_below: u64,
-    largest_acked: Option<u64>,
-    acked_ranges: RangeSet,
-    packet_threshold: u64,
-    bytes_in_flight: u64,
-    packets_in_flight: u64,
+    log: SentLog,
     last_sent: Nanos,
     /// Probe timeouts since an acknowledgement that brought something forward.
     probes_unanswered: u32,
-    loss_deadline: Option<Nanos>,
     ce_seen: u64,
     ect_seen: u64,
     pub(crate) counters: Counters,
@@ -208,16 +149,18 @@ pub(crate) struct Sender {
     freed: VecDeque<(Slot, u16, u64)>,
     /// Symbols in flight in parts.
     groups: Groups,
-    /// Packets below left on another path and say nothing about this one.
-    path_first_pn: u64,
     pub(crate) hole: BlackHole,
+    /// IP bytes of the last large packet to arrive, and when it left.
+    pub(crate) large_arrived: Option<(u32, Nanos)>,
     /// Path MTU probes acknowledged.
     pub(crate) mtu_acked: Option<u16>,
     /// Packets with connection ids acknowledged (`true`) or lost.
     pub(crate) ids_settled: Vec<(u64, bool)>,
     // Scratch for one SACK.
-    newly_acked: Vec<PacketInfo>,
-    newly_lost: Vec<PacketInfo>,
+    acked: Vec<Settled>,
+    lost: Vec<Settled>,
+    acked_infos: Vec<PacketInfo>,
+    lost_infos: Vec<PacketInfo>,
 }
 
 impl Sender {
@@ -246,28 +189,22 @@ impl Sender {
             opened_cost: 0,
             open_cost: 0,
             credit,
-            packets: VecDeque::new(),
-            first_pn: 0,
-            resolved_below: 0,
-            largest_acked: None,
-            acked_ranges: RangeSet::default(),
-            packet_threshold: PACKET_THRESHOLD,
-            bytes_in_flight: 0,
-            packets_in_flight: 0,
+            log: SentLog::default(),
             last_sent: now,
             probes_unanswered: 0,
-            loss_deadline: None,
             ce_seen: 0,
             ect_seen: 0,
             counters: Counters::default(),
             freed: VecDeque::new(),
             groups: Groups::default(),
-            path_first_pn: 0,
             hole: BlackHole::new(small_packet),
+            large_arrived: None,
             mtu_acked: None,
             ids_settled: Vec::new(),
-            newly_acked: Vec::new(),
-            newly_lost: Vec::new(),
+            acked: Vec::new(),
+            lost: Vec::new(),
+            acked_infos: Vec::new(),
+            lost_infos: Vec::new(),
         }
     }
 
@@ -446,7 +383,7 @@ impl Sender {
     }
 
     pub(crate) fn window_open(&self) -> bool {
-        self.bytes_in_flight < self.cc.cwnd()
+        self.log.bytes_in_flight() < self.cc.cwnd()
     }
 
     /// Nothing is left to send: protect what is on its way, once per block.
@@ -553,41 +490,29 @@ impl Sender {
         Some(choice)
     }
 
-    // ---- the packet log -------------------------------------------------------------------------
+    // ---- packets --------------------------------------------------------------------------------
 
     pub(crate) fn largest_acked(&self) -> Option<u64> {
-        self.largest_acked
+        self.log.largest_acked()
     }
 
     /// Next packet number.
     pub(crate) fn next_pn(&self) -> u64 {
-        self.first_pn + self.packets.len() as u64
+        self.log.next_pn()
     }
 
-    /// Record packet [`Sender::next_pn`]. Packets that want no acknowledgement are recorded too, so
-    /// that numbers stay dense.
     fn record(&mut self, now: Nanos, ip_bytes: u32, carried: Carried, eliciting: bool) {
-        let pn = self.next_pn();
-        let state = if eliciting {
-            State::InFlight
-        } else {
-            State::Untracked
-        };
-        self.packets.push_back(SentPacket {
-            sent_at: now,
-            ip_bytes,
-            carried,
-            state,
-        });
+        let pn = self.log.next_pn();
+        self.log.record(now, ip_bytes, carried, eliciting);
         if !eliciting {
-            self.forget_resolved(now);
-        } else {
-            self.packets_in_flight += 1;
-            self.last_sent = now;
-            if carried.counts() {
-                self.bytes_in_flight += u64::from(ip_bytes);
-                self.cc.on_sent(now, pn, ip_bytes, self.bytes_in_flight);
-            }
+            // An end that only receives would keep all its SACKs.
+            self.forget_settled(now);
+            return;
+        }
+        self.last_sent = now;
+        if carried.counts() {
+            let in_flight = self.log.bytes_in_flight();
+            self.cc.on_sent(now, pn, ip_bytes, in_flight);
         }
     }
 
@@ -614,10 +539,10 @@ impl Sender {
     ) {
         let pn = self.next_pn();
         self.groups.sent(first, pn, count);
-        if pn == first {
-            if let Some(block) = self.block_mut(choice.sequence) {
-                block.in_flight += 1;
-            }
+        if pn == first
+            && let Some(block) = self.block_mut(choice.sequence)
+        {
+            block.in_flight += 1;
         }
         let carried = Carried::Fragment {
             block: choice.sequence,
@@ -645,226 +570,164 @@ impl Sender {
         self.record(now, ip_bytes, Carried::MtuProbe(size), true);
     }
 
-    fn packet_mut(&mut self, pn: u64) -> Option<&mut SentPacket> {
-        let at = pn.checked_sub(self.first_pn)?;
-        self.packets.get_mut(usize::try_from(at).ok()?)
-    }
-
     /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
     pub(crate) fn on_sack(&mut self, now: Nanos, sack: &Sack) -> bool {
         let Some(&(_, largest)) = sack.ranges.first() else {
             return true;
         };
-        if largest >= self.next_pn() {
+        if largest >= self.log.next_pn() {
             return false;
         }
         self.credit = self.credit.max(sack.credit);
-        let mut acked = std::mem::take(&mut self.newly_acked);
-        let mut lost = std::mem::take(&mut self.newly_lost);
+        let mut acked = std::mem::take(&mut self.acked);
         acked.clear();
-        lost.clear();
-        let mut ranges = std::mem::take(&mut self.acked_ranges);
-        let first_pn = self.first_pn;
-        for &(low, high) in &sack.ranges {
-            if high < first_pn {
-                break;
-            }
-            ranges.insert(low.max(first_pn), high, |low, high| {
-                for pn in low..=high {
-                    self.on_packet_acked(pn, &mut acked);
-                }
-            });
+        self.log.acknowledge(now, &sack.ranges, &mut acked);
+        for packet in &acked {
+            self.on_packet_acked(packet);
         }
-        self.acked_ranges = ranges;
+        let on_time = acked.iter().filter(|p| !p.late && p.counts());
+        self.acked_infos.clear();
+        self.acked_infos.extend(on_time.map(|p| p.info));
+        self.acked = acked;
 
-        let mut rtt_sample = None;
-        let newest = acked.iter().max_by_key(|p| p.pn).copied();
-        if newest.is_some_and(|p| p.pn == largest) {
-            let sent_at = newest.map_or(now, |p| p.sent_at);
+        // Only the largest packet's arrival time is known.
+        let newest = self.acked_infos.iter().find(|p| p.pn == largest).copied();
+        let rtt_sample = newest.map(|newest| {
             let delay = sack.delay_us.saturating_mul(1000);
-            let sample = now.saturating_sub(sent_at);
+            let sample = now.saturating_sub(newest.sent_at);
             self.rtt.update(sample, delay);
-            rtt_sample = Some(sample.saturating_sub(delay).max(1));
-        }
-        if !acked.is_empty() {
-            self.largest_acked = self.largest_acked.max(newest.map(|p| p.pn));
-        }
-        self.detect_losses(now, &mut lost);
-
+            sample.saturating_sub(delay).max(1)
+        });
+        self.detect_losses(now);
         let ce_marked = sack.ce.saturating_sub(self.ce_seen);
         self.ce_seen = self.ce_seen.max(sack.ce);
         self.ect_seen = self.ect_seen.max(sack.ect);
-        self.cc.on_ack(&AckSummary {
-            now,
-            acked: &acked,
-            lost: &lost,
-            rtt_sample,
-            srtt: self.rtt.smoothed(),
-            arrival: newest.filter(|p| p.pn == largest).map(|p| Arrival {
-                pn: p.pn,
-                received_at: sack.time_us.saturating_mul(1000),
-            }),
-            ce_marked,
-            ecn_capable: self.ect_seen + self.ce_seen > 0,
-            bytes_in_flight: self.bytes_in_flight,
+        let arrival = newest.map(|newest| Arrival {
+            pn: newest.pn,
+            received_at: sack.time_us.saturating_mul(1000),
         });
-        self.newly_acked = acked;
-        self.newly_lost = lost;
-        self.forget_resolved(now);
+        self.tell_rate_control(now, rtt_sample, arrival, ce_marked);
+        self.forget_settled(now);
         true
     }
 
-    fn on_packet_acked(&mut self, pn: u64, acked: &mut Vec<PacketInfo>) {
-        let resolved_below = self.resolved_below;
-        let on_path = pn >= self.path_first_pn;
-        let largest = self.largest_acked.unwrap_or(0);
-        let Some(packet) = self.packet_mut(pn) else {
-            return;
-        };
-        let info = PacketInfo {
-            pn,
-            sent_at: packet.sent_at,
-            ip_bytes: packet.ip_bytes,
-        };
-        let (was, carried) = (packet.state, packet.carried);
-        packet.state = State::Acked;
-        match was {
-            State::Acked | State::Untracked => return,
-            State::InFlight => {
-                self.packets_in_flight -= 1;
-                if carried.counts() && on_path {
-                    self.bytes_in_flight -= u64::from(info.ip_bytes);
-                    self.monitor.packet(false);
-                    self.hole.acked(info.sent_at, info.ip_bytes);
-                    acked.push(info);
-                }
-            }
-            State::Lost if !carried.counts() => {}
-            State::Lost => {
-                // Late, not lost: be more patient with this path.
+    fn on_packet_acked(&mut self, packet: &Settled) {
+        if packet.counts() {
+            if packet.late {
                 self.counters.losses_spurious += 1;
                 self.counters.packets_lost -= 1;
-                if on_path {
-                    self.monitor.spurious();
-                }
-                if on_path && pn < resolved_below {
-                    let distance = largest.saturating_sub(pn) + 1;
-                    self.packet_threshold = self
-                        .packet_threshold
-                        .max(distance)
-                        .min(PACKET_THRESHOLD_MAX);
-                }
+                self.monitor.spurious();
+            } else {
+                self.monitor.packet(false);
+            }
+            let PacketInfo {
+                sent_at, ip_bytes, ..
+            } = packet.info;
+            self.hole.acked(sent_at, ip_bytes);
+            if self.hole.is_large(ip_bytes) {
+                self.large_arrived = Some((ip_bytes, sent_at));
             }
         }
         let mut progress = true;
-        match carried {
-            Carried::Symbol { block, .. } => {
-                if let Some(block) = self.block_mut(block) {
-                    block.acked += 1;
-                    if was == State::InFlight {
-                        block.in_flight -= 1;
-                    }
-                    progress = block.acked <= u32::from(block.n);
-                }
-            }
+        match packet.carried {
+            Carried::Symbol { block, .. } => progress = self.symbol_arrived(block, packet.late),
             Carried::Fragment { block, after, .. } => {
-                let meaning = self.groups.acked(pn.saturating_sub(u64::from(after)));
-                let arrived = matches!(meaning, Meaning::Arrived | Meaning::ArrivedLate);
-                if let Some(block) = self.block_mut(block).filter(|_| arrived) {
-                    block.acked += 1;
-                    if meaning == Meaning::Arrived {
-                        block.in_flight -= 1;
-                    }
+                match self.groups.acked(packet.info.pn - u64::from(after)) {
+                    Meaning::Arrived => progress = self.symbol_arrived(block, false),
+                    Meaning::ArrivedLate => progress = self.symbol_arrived(block, true),
+                    Meaning::Nothing | Meaning::Lost => {}
                 }
             }
             Carried::MtuProbe(size) => self.mtu_acked = self.mtu_acked.max(Some(size)),
             Carried::ConnectionIds(highest) => self.ids_settled.push((highest, true)),
-            Carried::Frames => {}
+            // A PING beside probes brings blocks no further.
+            Carried::Frames => progress = self.blocks.is_empty(),
         }
         if progress {
             self.probes_unanswered = 0;
         }
     }
 
-    /// Declare packets lost by number and by time (RFC 9002 §6.1).
-    fn detect_losses(&mut self, now: Nanos, lost: &mut Vec<PacketInfo>) {
-        self.loss_deadline = None;
-        let Some(largest) = self.largest_acked else {
-            return;
+    /// A symbol has arrived, perhaps after it was given up; whether the block may have needed it.
+    fn symbol_arrived(&mut self, block: u64, late: bool) -> bool {
+        let Some(block) = self.block_mut(block) else {
+            return true;
         };
-        let delay = self.rtt.loss_delay();
-        let mut all_resolved = true;
-        let mut pn = self.resolved_below.max(self.first_pn);
-        while pn < largest {
-            let threshold = self.packet_threshold;
-            let Some(packet) = self.packet_mut(pn) else {
-                break;
-            };
-            if packet.state == State::InFlight {
-                let due = packet.sent_at.saturating_add(delay);
-                if largest - pn >= threshold || now >= due {
-                    self.on_packet_lost(pn, lost);
-                } else {
-                    all_resolved = false;
-                    let deadline = self.loss_deadline.get_or_insert(due);
-                    *deadline = due.min(*deadline);
-                }
+        block.acked += 1;
+        if !late {
+            block.in_flight -= 1;
+        }
+        block.acked <= u32::from(block.n)
+    }
+
+    /// Finds lost packets and compensates them; they are in `lost_infos` afterwards.
+    fn detect_losses(&mut self, now: Nanos) {
+        let mut lost = std::mem::take(&mut self.lost);
+        lost.clear();
+        self.log
+            .detect_losses(now, self.rtt.loss_delay(), &mut lost);
+        self.on_packets_lost(&lost);
+        self.lost = lost;
+    }
+
+    fn on_packets_lost(&mut self, lost: &[Settled]) {
+        self.lost_infos.clear();
+        for packet in lost {
+            if packet.counts() {
+                self.lost_infos.push(packet.info);
+                self.counters.packets_lost += 1;
+                self.monitor.packet(true);
+                self.hole.lost(packet.info.sent_at, packet.info.ip_bytes);
             }
-            pn += 1;
-            if all_resolved {
-                self.resolved_below = pn;
+            match packet.carried {
+                Carried::Symbol {
+                    block,
+                    round,
+                    source,
+                } => self.compensate(block, round, source),
+                Carried::Fragment {
+                    block,
+                    round,
+                    source,
+                    after,
+                } => {
+                    let first = packet.info.pn - u64::from(after);
+                    if self.groups.lost(first) == Meaning::Lost {
+                        self.compensate(block, round, source);
+                    }
+                }
+                Carried::ConnectionIds(highest) => self.ids_settled.push((highest, false)),
+                Carried::MtuProbe(_) | Carried::Frames => {}
             }
         }
     }
 
-    fn on_packet_lost(&mut self, pn: u64, lost: &mut Vec<PacketInfo>) {
-        let Some(packet) = self.packet_mut(pn) else {
-            return;
-        };
-        packet.state = State::Lost;
-        let info = PacketInfo {
-            pn,
-            sent_at: packet.sent_at,
-            ip_bytes: packet.ip_bytes,
-        };
-        let carried = packet.carried;
-        self.packets_in_flight -= 1;
-        if !carried.counts() {
-            return;
-        }
-        self.counters.packets_lost += 1;
-        if pn >= self.path_first_pn {
-            self.bytes_in_flight -= u64::from(info.ip_bytes);
-            self.monitor.packet(true);
-            self.hole.lost(info.sent_at, info.ip_bytes);
-            lost.push(info);
-        }
-        match carried {
-            Carried::Symbol {
-                block,
-                round,
-                source,
-            } => self.compensate(block, round, source),
-            Carried::Fragment {
-                block,
-                round,
-                source,
-                after,
-            } => {
-                if self.groups.lost(pn.saturating_sub(u64::from(after))) == Meaning::Lost {
-                    self.compensate(block, round, source);
-                }
-            }
-            Carried::ConnectionIds(highest) => self.ids_settled.push((highest, false)),
-            Carried::MtuProbe(_) | Carried::Frames => {}
-        }
+    fn tell_rate_control(
+        &mut self,
+        now: Nanos,
+        rtt_sample: Option<Nanos>,
+        arrival: Option<Arrival>,
+        ce_marked: u64,
+    ) {
+        self.cc.on_ack(&AckSummary {
+            now,
+            acked: &self.acked_infos,
+            lost: &self.lost_infos,
+            rtt_sample,
+            srtt: self.rtt.smoothed(),
+            arrival,
+            ce_marked,
+            ecn_capable: self.ect_seen + self.ce_seen > 0,
+            bytes_in_flight: self.log.bytes_in_flight(),
+        });
     }
 
     /// ICM: a packet of the block was lost; replace what the block now lacks by fresh repair rows
     /// (ReFEC).
     fn compensate(&mut self, sequence: u64, round: u8, source: Option<u16>) {
         let plr = self.monitor.plr();
-        let patient = self.profile == Profile::Bulk && !self.unsent.is_empty() && round == 0;
+        let patient =
+            self.profile == Profile::Bulk && !self.unsent.is_empty() && round < PATIENT_ROUNDS;
         let peeling = self
             .code
             .is_some_and(|code| code.decoding() == Decoding::Peeling);
@@ -906,25 +769,17 @@ impl Sender {
         self.carry = left;
     }
 
-    /// Drop resolved packets from the front of the log; lost ones stay for a while, so that late
-    /// acknowledgements are recognised.
-    fn forget_resolved(&mut self, now: Nanos) {
-        let patience = 3 * self.rtt.loss_delay();
-        while let Some(front) = self.packets.front() {
-            let gone = match front.state {
-                State::InFlight => false,
-                State::Acked | State::Untracked => true,
-                State::Lost => now.saturating_sub(front.sent_at) > patience,
-            };
-            if !gone {
-                break;
-            }
-            self.packets.pop_front();
-            self.first_pn += 1;
+    fn forget_settled(&mut self, now: Nanos) {
+        let mut lost = std::mem::take(&mut self.lost);
+        lost.clear();
+        self.log.forget(now, 3 * self.rtt.loss_delay(), &mut lost);
+        if !lost.is_empty() {
+            self.on_packets_lost(&lost);
+            self.acked_infos.clear();
+            self.tell_rate_control(now, None, None, 0);
         }
-        self.resolved_below = self.resolved_below.max(self.first_pn);
-        self.acked_ranges.remove_below(self.first_pn);
-        self.groups.forget_below(self.first_pn);
+        self.lost = lost;
+        self.groups.forget_below(self.log.first_pn());
     }
 
     // ---- the path ---------------------------------------------------------------------------
@@ -934,14 +789,12 @@ impl Sender {
         self.cc = cc;
         self.rtt = Rtt::new(round_trip);
         self.monitor.begin_path();
+        self.log.begin_path();
         self.hole.forget();
-        self.packet_threshold = PACKET_THRESHOLD;
-        self.path_first_pn = self.next_pn();
-        self.bytes_in_flight = 0;
         self.probes_unanswered = 0;
     }
 
-    /// Probes sent since the last acknowledgement.
+    /// Probe timeouts since something was brought forward.
     pub(crate) fn probes_unanswered(&self) -> u32 {
         self.probes_unanswered
     }
@@ -950,7 +803,7 @@ impl Sender {
 
     fn probe_deadline(&self, max_ack_delay: Nanos) -> Option<Nanos> {
         let waiting = !self.blocks.is_empty() && !self.has_symbol();
-        if self.packets_in_flight == 0 && !waiting {
+        if self.log.packets_in_flight() == 0 && !waiting {
             return None;
         }
         let wait = self.rtt.pto(max_ack_delay);
@@ -962,7 +815,8 @@ impl Sender {
 
     /// When [`Sender::on_timeout`] has something to do.
     pub(crate) fn timeout(&self, max_ack_delay: Nanos) -> Option<Nanos> {
-        self.loss_deadline
+        self.log
+            .loss_deadline()
             .into_iter()
             .chain(self.probe_deadline(max_ack_delay))
             .min()
@@ -970,24 +824,12 @@ impl Sender {
 
     /// Loss by time, and the probe timer. Returns how many probes are to be sent beyond the window.
     pub(crate) fn on_timeout(&mut self, now: Nanos, max_ack_delay: Nanos) -> u32 {
-        if self.loss_deadline.is_some_and(|at| at <= now) {
-            let mut lost = std::mem::take(&mut self.newly_lost);
-            lost.clear();
-            self.detect_losses(now, &mut lost);
-            if !lost.is_empty() {
-                self.cc.on_ack(&AckSummary {
-                    now,
-                    acked: &[],
-                    lost: &lost,
-                    rtt_sample: None,
-                    srtt: self.rtt.smoothed(),
-                    arrival: None,
-                    ce_marked: 0,
-                    ecn_capable: self.ect_seen + self.ce_seen > 0,
-                    bytes_in_flight: self.bytes_in_flight,
-                });
+        if self.log.loss_deadline().is_some_and(|at| at <= now) {
+            self.detect_losses(now);
+            if !self.lost_infos.is_empty() {
+                self.acked_infos.clear();
+                self.tell_rate_control(now, None, None, 0);
             }
-            self.newly_lost = lost;
         }
         if self.probe_deadline(max_ack_delay).is_none_or(|at| at > now) {
             return 0;

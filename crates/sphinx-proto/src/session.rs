@@ -19,8 +19,8 @@ use crate::types::{
     SessionStats, Slot, Transmit, block_cost,
 };
 use crate::wire::{
-    FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN,
-    OVERHEAD, PacketKind,
+    FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, PacketKind,
+    block_symbols_max,
 };
 
 const MS: Nanos = 1_000_000;
@@ -35,6 +35,9 @@ const DRAIN: Nanos = 400 * MS;
 const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
 /// Bytes of a control packet that feedback leaves for a PING and new connection ids.
 const CONTROL_RESERVE: usize = 16 + 8 * (1 + 8 + 8);
+/// From this round of repair on, one in so many symbols that do not fit the path is sent whole.
+const RISK_FROM_ROUND: u8 = 4;
+const RISK_EVERY: u8 = 4;
 /// From this unanswered probe on a small packet goes with the probes.
 const SMALL_PROBE_FROM: u32 = 2;
 /// Symbols of a full block: what the link carries in this time …
@@ -102,6 +105,8 @@ pub struct Session {
     fresh_id_at: Nanos,
     /// A symbol that is leaving in parts, its next part, and the packet number of the first.
     leaving: Option<(SymbolChoice, Fragment, u64)>,
+    /// Symbols that did not fit the path.
+    parted: u8,
     /// PINGs sent into a silence.
     silence: u32,
     app_limited_told: bool,
@@ -146,6 +151,7 @@ impl Session {
             peer_ids: PeerIds::new(config.peer_cid),
             fresh_id_at: now,
             leaving: None,
+            parted: 0,
             silence: 0,
             app_limited_told: false,
             last_sent: now,
@@ -196,9 +202,11 @@ impl Session {
     /// Hand over a block of n × symbol_len bytes that lies in `slot`; its id within the stream.
     /// `tail`: the application ends a message or the stream here.
     ///
-    /// The caller keeps n in 1–1024, symbol_len in 1–9000 and asks [`Session::can_submit`] first.
+    /// The caller keeps symbol_len in 1–9000, n from 1 to [`block_symbols_max`] and asks
+    /// [`Session::can_submit`] first.
     pub fn submit(&mut self, stream: u16, slot: Slot, n: u16, symbol_len: u16, tail: bool) -> u64 {
-        debug_assert!((1..=MAX_BLOCK_SYMBOLS).contains(&n) && symbol_len > 0);
+        debug_assert!((1..=block_symbols_max(usize::from(symbol_len))).contains(&usize::from(n)));
+        debug_assert!((1..=MAX_SYMBOL_LEN).contains(&usize::from(symbol_len)));
         self.app_limited_told = false;
         self.sender.submit(stream, slot, n, symbol_len, tail)
     }
@@ -322,7 +330,7 @@ impl Session {
         choice.last_of_flight = !self.sender.has_symbol() && !self.backlog || self.probes == 1;
         self.probes = self.probes.saturating_sub(1);
         let count = fragments_for(choice.symbol_len, self.mtu.current());
-        if count > 1 {
+        if count > 1 && !self.risks_whole(&choice) {
             let part = Fragment {
                 symbol_len: choice.symbol_len,
                 index: 0,
@@ -332,6 +340,14 @@ impl Session {
             return self.poll_part(now);
         }
         Some(self.symbol(now, &choice))
+    }
+
+    /// Parts of a symbol must all arrive, which is rare where most packets are lost; and there it may be an
+    /// error that the path is narrow. So now and then a symbol in trouble leaves whole; its arrival proves
+    /// the error.
+    fn risks_whole(&mut self, choice: &SymbolChoice) -> bool {
+        self.parted = self.parted.wrapping_add(1);
+        choice.round >= RISK_FROM_ROUND && self.parted.is_multiple_of(RISK_EVERY)
     }
 
     /// The next part of a symbol that is too large for the path.

@@ -230,7 +230,7 @@ pub(crate) struct DemoPartArgs {
 #[derive(Args, Debug)]
 pub(crate) struct LaterArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    rest: Vec<String>,
+    pub(crate) rest: Vec<String>,
 }
 
 /// Flags of every command that makes a session.

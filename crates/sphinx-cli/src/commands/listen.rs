@@ -3,6 +3,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -52,19 +53,16 @@ pub(super) fn bind(
         false => args.advertise.clone(),
     };
     let ticket = server.ticket(&hosts)?;
+    let listen = server.local_addr();
     match &args.ticket_file {
-        Some(path) => announce_file(path, &ticket, context, peer_command)?,
-        None => announce_text(&ticket, context, peer_command),
+        Some(path) => announce_file(path, &ticket, listen, context, peer_command)?,
+        None => announce_text(&ticket, listen, context, peer_command),
     }
     Ok(server)
 }
 
 /// The first address that can be bound; the reason why the first could not, if none.
-fn first_bound(
-    candidates: &[std::net::SocketAddr],
-    service: Service,
-    options: &Options,
-) -> Outcome<Server> {
+fn first_bound(candidates: &[SocketAddr], service: Service, options: &Options) -> Outcome<Server> {
     let mut failed = None;
     for address in candidates {
         match Server::bind(*address, service, options) {
@@ -75,14 +73,21 @@ fn first_bound(
     Err(failed.unwrap_or_else(|| usage("there is no address to listen on")))
 }
 
-fn announce_file(path: &Path, ticket: &Ticket, context: &Context, command: &str) -> Outcome<()> {
+fn announce_file(
+    path: &Path,
+    ticket: &Ticket,
+    listen: SocketAddr,
+    context: &Context,
+    command: &str,
+) -> Outcome<()> {
     let shown = printable(path.as_os_str().as_encoded_bytes());
     write_private(path, &format!("{ticket}\n"))
         .map_err(|error| local_io("write the ticket to", &shown, error))?;
     context.reporter.event(
         Event::new("listening")
             .with("ticket_file", shown.as_str())
-            .with("addresses", ticket.addresses()),
+            .with("addresses", ticket.addresses())
+            .with("listen", listen.to_string()),
     );
     context.reporter.note(&format!(
         "Listening on {}. At the other end, with a copy of {shown}, run:\n  \
@@ -93,7 +98,7 @@ fn announce_file(path: &Path, ticket: &Ticket, context: &Context, command: &str)
     Ok(())
 }
 
-fn announce_text(ticket: &Ticket, context: &Context, command: &str) {
+fn announce_text(ticket: &Ticket, listen: SocketAddr, context: &Context, command: &str) {
     let reporter = &context.reporter;
     reporter.note(&format!(
         "Listening on {}. At the other end run this and paste the ticket (it is a secret: send it \
@@ -106,7 +111,8 @@ fn announce_text(ticket: &Ticket, context: &Context, command: &str) {
             Event::new("listening")
                 .with("ticket_file", serde_json::Value::Null)
                 .with("ticket", ticket.to_string())
-                .with("addresses", ticket.addresses()),
+                .with("addresses", ticket.addresses())
+                .with("listen", listen.to_string()),
         );
     } else {
         reporter.data(&ticket.to_string());

@@ -157,6 +157,7 @@ impl SendWork<'_> {
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000));
         let mut block = vec![0; pacing.block_bytes as usize];
         let mut sent = 0;
+        let give_up_ns = self.give_up_ns(first_due_ns);
         for index in own_blocks(self.index, self.plan.streams, blocks) {
             let due = first_due_ns.saturating_add(index.saturating_mul(pacing.interval_ns));
             let (header, body) = block.split_at_mut(HEADER_BYTES);
@@ -165,7 +166,11 @@ impl SendWork<'_> {
             header[16..].copy_from_slice(&(pacing.block_bytes as u32).to_be_bytes());
             self.pattern
                 .fill(0, index.wrapping_mul(pacing.block_bytes), body);
-            thread::sleep(Duration::from_nanos(due.saturating_sub(monotonic_ns())));
+            let now = monotonic_ns();
+            if now > give_up_ns {
+                break;
+            }
+            thread::sleep(Duration::from_nanos(due.saturating_sub(now)));
             stream.write_all(&block)?;
             stream.flush()?;
             sent += pacing.block_bytes;
@@ -174,6 +179,19 @@ impl SendWork<'_> {
         stream.finish()?;
         stream.wait_delivered()?;
         Ok(sent)
+    }
+}
+
+impl SendWork<'_> {
+    /// A sender that has fallen behind stops at the end of the time it was given, or soon after: a
+    /// stall in the last block is waited for, a hopeless backlog is not.
+    fn give_up_ns(&self, first_due_ns: u64) -> u64 {
+        match self.plan.limit {
+            Limit::Bytes(_) => u64::MAX,
+            Limit::Nanoseconds(time) => first_due_ns
+                .saturating_add(time)
+                .saturating_add(time / 10 + 100_000_000),
+        }
     }
 }
 
@@ -220,15 +238,14 @@ impl ReceiveWork<'_> {
         let mut samples = Samples::default();
         let mut bytes = 0;
         for index in own_blocks(self.index, self.plan.streams, blocks) {
-            let mut filled = 0;
-            while filled < block.len() {
-                match stream.read(&mut block[filled..])? {
-                    0 => return Err(fail(ErrorKind::Integrity, "blocks are missing at the end")),
-                    n => filled += n,
-                }
-                if filled == block.len() {
-                    break;
-                }
+            let filled = fill(&mut stream, &mut block)?;
+            if filled == 0 && matches!(self.plan.limit, Limit::Nanoseconds(_)) {
+                let streams = u64::from(self.plan.streams.max(1));
+                samples.add_unsent((blocks - index).div_ceil(streams));
+                return Ok((bytes, samples));
+            }
+            if filled < block.len() {
+                return Err(fail(ErrorKind::Integrity, "blocks are missing at the end"));
             }
             let now = monotonic_ns();
             let (header, body) = block.split_at(HEADER_BYTES);
@@ -269,6 +286,18 @@ impl ReceiveWork<'_> {
         // An estimated offset can make a short latency look negative.
         u64::try_from(latency.max(0)).unwrap_or(u64::MAX)
     }
+}
+
+/// Reads until `buffer` is full or the stream ends; returns how much there was.
+fn fill(stream: &mut impl Incoming, buffer: &mut [u8]) -> Outcome<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match stream.read(&mut buffer[filled..])? {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    Ok(filled)
 }
 
 fn damaged() -> crate::failure::Failure {

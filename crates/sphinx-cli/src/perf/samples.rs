@@ -11,6 +11,7 @@ pub(super) struct Samples {
     /// In units of 100 ns; seven minutes at most, longer ones count as that.
     kept: Vec<u32>,
     warmup: u64,
+    unsent: u64,
 }
 
 impl Samples {
@@ -23,9 +24,14 @@ impl Samples {
         self.warmup += 1;
     }
 
+    pub(super) fn add_unsent(&mut self, blocks: u64) {
+        self.unsent += blocks;
+    }
+
     pub(super) fn merge(&mut self, other: Self) {
         self.kept.extend(other.kept);
         self.warmup += other.warmup;
+        self.unsent += other.unsent;
     }
 
     pub(super) fn numbers(mut self) -> BlockNumbers {
@@ -42,6 +48,7 @@ impl Samples {
         BlockNumbers {
             count: self.kept.len() as u64,
             warmup: self.warmup,
+            unsent: self.unsent,
             ms: (!self.kept.is_empty()).then(|| BlockMs {
                 mean: ms(sum as f64 / self.kept.len() as f64),
                 p50: quantile(500),

@@ -83,7 +83,7 @@ fn paced_blocks_in_both_directions() {
         assert_eq!(client.clock.as_deref(), Some("shared"));
         assert_eq!(client.block_ms, server.block_ms);
         let numbers = client.block_ms.unwrap();
-        assert_eq!(numbers.count + numbers.warmup, 200);
+        assert_eq!(numbers.count + numbers.warmup + numbers.unsent, 200);
         let ms = numbers.ms.unwrap();
         assert!(
             ms.p50 <= ms.p99 && ms.p99 <= ms.max && ms.mean < 1000.0,

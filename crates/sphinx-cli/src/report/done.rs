@@ -25,6 +25,8 @@ pub(crate) struct BlockNumbers {
     pub(crate) count: u64,
     /// Blocks scheduled during the first round trips.
     pub(crate) warmup: u64,
+    /// Blocks whose turn never came because the ones before took all the time.
+    pub(crate) unsent: u64,
     /// `None` when there was nothing but warm-up.
     pub(crate) ms: Option<BlockMs>,
 }
@@ -128,7 +130,8 @@ impl Done {
         if let Some(blocks) = blocks {
             event = event
                 .with("blocks_measured", blocks.count)
-                .with("warmup_blocks", blocks.warmup);
+                .with("warmup_blocks", blocks.warmup)
+                .with("blocks_unsent", blocks.unsent);
         }
         event
     }

@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use indicatif::{MultiProgress, ProgressDrawTarget};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use serde_json::{Map, Value, json};
 
 pub(crate) use done::{BlockMs, BlockNumbers, Done, Role};
@@ -96,8 +96,9 @@ impl Reporter {
         self.0.verbose > 0
     }
 
-    fn bars(&self) -> &MultiProgress {
-        &self.0.bars
+    /// A new progress bar, hidden where there is no terminal.
+    pub(crate) fn bar(&self, length: u64) -> ProgressBar {
+        self.0.bars.add(ProgressBar::new(length))
     }
 
     /// One line for scripts; nothing without `--json`.

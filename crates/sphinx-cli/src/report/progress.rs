@@ -124,7 +124,7 @@ struct View {
 
 impl View {
     fn new(reporter: &Reporter, progress: Arc<Progress>, peer: Option<String>) -> Self {
-        let bar = reporter.bars().add(ProgressBar::new(0));
+        let bar = reporter.bar(0);
         let style = ProgressStyle::with_template("{bar:24} {wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let now = Instant::now();

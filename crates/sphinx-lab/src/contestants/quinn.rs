@@ -83,7 +83,10 @@ impl Contestant for Quinn {
 fn version<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
     let mut lines = lock.lines();
     lines.find(|line| line.strip_prefix("name = ") == Some(&format!("\"{package}\"")))?;
-    lines.next()?.strip_prefix("version = \"")?.strip_suffix('"')
+    lines
+        .next()?
+        .strip_prefix("version = \"")?
+        .strip_suffix('"')
 }
 
 #[cfg(test)]

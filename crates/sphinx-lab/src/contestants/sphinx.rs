@@ -57,7 +57,10 @@ impl Contestant for Sphinx {
 
     fn receiver(&self, task: &Task) -> Command {
         let mut command = self.command("server", task);
-        command.arg("--once").arg("--listen").arg(task.address.to_string());
+        command
+            .arg("--once")
+            .arg("--listen")
+            .arg(task.address.to_string());
         command
     }
 
@@ -111,6 +114,7 @@ mod tests {
             address: "10.77.0.2:5201".parse().unwrap(),
             workload: Workload::Bulk { bytes: 50_000_000 },
             limit: Duration::from_secs(10),
+            warmup: Duration::from_millis(100),
             seed: 1,
             directory: "/d".into(),
         };

@@ -16,7 +16,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, Subcommand};
 use thiserror::Error;
 
-use crate::{Task, Workload};
+use crate::{Task, Workload, machine::monotonic_ns};
 
 pub use output::{run, watch_standard_input};
 pub use pattern::Pattern;
@@ -24,9 +24,6 @@ pub use tally::{Preamble, Received, Tally};
 
 /// How long an end waits for the other one.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Blocks scheduled within this many first milliseconds are the warm-up and not counted: the
-/// connection has just been made, and the first block finds a window of ten packets.
-const WARMUP: Duration = Duration::from_millis(100);
 
 /// One end of a transfer, as a command line.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -55,6 +52,9 @@ pub struct PeerTask {
     /// Cut the transfer off after this many microseconds
     #[arg(long)]
     pub limit_us: u64,
+    /// Do not measure blocks scheduled within this many microseconds after the first one
+    #[arg(long)]
+    pub warmup_us: u64,
     /// Seed of the payload
     #[arg(long)]
     pub seed: u64,
@@ -88,6 +88,7 @@ impl PeerTask {
             address: task.address,
             congestion: congestion.to_owned(),
             limit_us: micros(task.limit),
+            warmup_us: micros(task.warmup),
             seed: task.seed,
             bytes,
             blocks,
@@ -102,6 +103,7 @@ impl PeerTask {
             ("--address", self.address.to_string()),
             ("--congestion", self.congestion.clone()),
             ("--limit-us", self.limit_us.to_string()),
+            ("--warmup-us", self.warmup_us.to_string()),
             ("--seed", self.seed.to_string()),
             ("--bytes", self.bytes.to_string()),
         ]
@@ -114,7 +116,10 @@ impl PeerTask {
         add("--blocks", self.blocks.map(|count| count.to_string()));
         add("--interval-us", self.interval_us.map(|us| us.to_string()));
         let certificate = self.certificate.as_ref();
-        add("--certificate", certificate.map(|path| path.display().to_string()));
+        add(
+            "--certificate",
+            certificate.map(|path| path.display().to_string()),
+        );
         arguments
     }
 
@@ -135,6 +140,18 @@ impl PeerTask {
             bytes: self.bytes,
             interval: Duration::from_micros(interval_us),
         })
+    }
+
+    /// Opens the receiver's account of a transfer.
+    fn tally(&self, preamble: Preamble) -> Result<Tally, PeerError> {
+        let warmup = Duration::from_micros(self.warmup_us);
+        Tally::open(
+            preamble,
+            self.workload()?,
+            self.limit(),
+            warmup,
+            monotonic_ns(),
+        )
     }
 
     /// When to cut off.
@@ -211,6 +228,7 @@ mod tests {
                 address: "10.77.0.2:5201".parse().unwrap(),
                 workload: workload.clone(),
                 limit: Duration::from_millis(10_500),
+                warmup: Duration::from_millis(100),
                 seed: 3,
                 directory: PathBuf::new(),
             };
@@ -225,7 +243,7 @@ mod tests {
 
     #[test]
     fn impossible_blocks_are_refused() {
-        let line = "x tcp-send --address 1.2.3.4:5 --congestion bbr --limit-us 1 --seed 1 \
+        let line = "x tcp-send --address 1.2.3.4:5 --congestion bbr --limit-us 1 --warmup-us 0 --seed 1 \
             --blocks 1 --interval-us 1 --bytes";
         let parse = |bytes: &str| {
             let line = line.split_whitespace().chain([bytes]);

@@ -14,6 +14,9 @@ use super::quic;
 use super::{Peer, PeerError, PeerTask, Received, tcp};
 use crate::machine::process_cpu;
 
+/// A receiver: it calls the closure when a sender may come.
+type Receive = fn(&PeerTask, &dyn Fn(SocketAddr)) -> Result<Received, PeerError>;
+
 /// Runs one end and prints its events, as [`Contestant`](crate::Contestant) wants them.
 pub fn run(peer: &Peer) -> ExitCode {
     let result = match peer {
@@ -51,10 +54,7 @@ pub fn watch_standard_input() -> io::Result<()> {
     Ok(())
 }
 
-fn receive(
-    task: &PeerTask,
-    program: fn(&PeerTask, &dyn Fn(SocketAddr)) -> Result<Received, PeerError>,
-) -> Result<Value, PeerError> {
+fn receive(task: &PeerTask, program: Receive) -> Result<Value, PeerError> {
     let listening = |address: SocketAddr| {
         print(&json!({"v": 1, "event": "listening", "addresses": [address.to_string()]}));
     };

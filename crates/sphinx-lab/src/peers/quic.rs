@@ -72,7 +72,10 @@ fn transport(task: &PeerTask) -> Result<Arc<TransportConfig>, PeerError> {
 
 fn runtime() -> Result<Runtime, PeerError> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    tried("runtime", builder.worker_threads(THREADS).enable_all().build())
+    tried(
+        "runtime",
+        builder.worker_threads(THREADS).enable_all().build(),
+    )
 }
 
 /// To be called inside the runtime.
@@ -85,7 +88,10 @@ fn endpoint(address: SocketAddr, server: Option<ServerConfig>) -> Result<Endpoin
         .or_else(|_| set_socket_send_buffer_size(&socket, SOCKET_BYTES));
     tried("socket buffers", receive.and(send).map_err(io::Error::from))?;
     let config = EndpointConfig::default();
-    tried("endpoint", Endpoint::new(config, server, socket, Arc::new(TokioRuntime)))
+    tried(
+        "endpoint",
+        Endpoint::new(config, server, socket, Arc::new(TokioRuntime)),
+    )
 }
 
 fn refused<T, E: ToString>(what: &'static str, result: Result<T, E>) -> Result<T, PeerError> {
@@ -100,10 +106,7 @@ fn refused<T, E: ToString>(what: &'static str, result: Result<T, E>) -> Result<T
 /// # Errors
 ///
 /// [`PeerError`].
-pub fn receive(
-    task: &PeerTask,
-    listening: &dyn Fn(SocketAddr),
-) -> Result<Received, PeerError> {
+pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Received, PeerError> {
     let workload = task.workload()?;
     let certified = refused(
         "certificate",
@@ -136,7 +139,7 @@ pub fn receive(
             Ok((connection, stream, Preamble::from_bytes(preamble)))
         };
         let (connection, stream, preamble) = timeout(patience, accept).await.map_err(late)??;
-        let mut tally = Tally::open(preamble, workload.clone(), task.limit(), monotonic_ns())?;
+        let mut tally = task.tally(preamble)?;
         let left = tally.left(monotonic_ns()).unwrap_or_default();
         let pattern = Pattern::new(task.seed);
         let transfer = async {
@@ -211,7 +214,10 @@ async fn blocks_from(
 /// [`PeerError`].
 pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
     let workload = task.workload()?;
-    let path = task.certificate.as_deref().unwrap_or("certificate".as_ref());
+    let path = task
+        .certificate
+        .as_deref()
+        .unwrap_or("certificate".as_ref());
     let certificate = tried("certificate", fs::read(path))?;
     let mut roots = RootCertStore::empty();
     refused("certificate", roots.add(CertificateDer::from(certificate)))?;
@@ -298,7 +304,10 @@ async fn blocks_to(
         let after = interval.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX));
         let after_ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
         let mut block = Vec::with_capacity(bytes as usize);
-        block.extend(block_head(number, preamble.schedule_ns.saturating_add(after_ns)));
+        block.extend(block_head(
+            number,
+            preamble.schedule_ns.saturating_add(after_ns),
+        ));
         while (block.len() as u64) < bytes {
             let offset = block.len() as u64;
             block.extend_from_slice(pattern.piece(offset, bytes - offset));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{PeerError, WARMUP};
+use super::PeerError;
 use crate::{Workload, stats::Distribution};
 
 /// The first bytes of a transfer.
@@ -53,6 +53,7 @@ pub struct Tally {
     start_ns: u64,
     schedule_ns: u64,
     deadline_ns: u64,
+    warmup: Duration,
     workload: Workload,
     bytes: u64,
     last_ns: u64,
@@ -70,6 +71,7 @@ impl Tally {
         preamble: Preamble,
         workload: Workload,
         limit: Duration,
+        warmup: Duration,
         now_ns: u64,
     ) -> Result<Tally, PeerError> {
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
@@ -80,6 +82,7 @@ impl Tally {
             start_ns: preamble.start_ns,
             schedule_ns: preamble.schedule_ns,
             deadline_ns: preamble.start_ns.saturating_add(limit_ns),
+            warmup,
             workload,
             bytes: 0,
             last_ns: preamble.start_ns,
@@ -135,7 +138,7 @@ impl Tally {
             .ok_or(PeerError::Impossible("time of a block"))?;
         if now_ns <= self.deadline_ns {
             self.blocks += 1;
-            if after >= WARMUP.as_nanos() {
+            if after >= self.warmup.as_nanos() {
                 self.latencies_ms.push(late as f64 * 1e-6);
             }
         }
@@ -145,7 +148,11 @@ impl Tally {
     /// Closes the account.
     pub fn close(self) -> Received {
         let complete = self.is_complete();
-        let end_ns = if complete { self.last_ns } else { self.deadline_ns };
+        let end_ns = if complete {
+            self.last_ns
+        } else {
+            self.deadline_ns
+        };
         Received {
             bytes: self.bytes,
             seconds: (end_ns - self.start_ns) as f64 * 1e-9,
@@ -188,7 +195,9 @@ mod tests {
             bytes: 1000,
             interval: Duration::from_millis(40),
         };
-        Tally::open(preamble, workload, Duration::from_millis(200), 6 * MS).unwrap()
+        let limit = Duration::from_millis(200);
+        let warmup = Duration::from_millis(100);
+        Tally::open(preamble, workload, limit, warmup, 6 * MS).unwrap()
     }
 
     #[test]
@@ -202,7 +211,10 @@ mod tests {
         }
         assert!(tally.is_complete());
         let received = tally.close();
-        assert_eq!((received.blocks, received.bytes, received.complete), (4, 4000, true));
+        assert_eq!(
+            (received.blocks, received.bytes, received.complete),
+            (4, 4000, true)
+        );
         // The first three are scheduled within the first 100 ms.
         let block_ms = received.block_ms.unwrap();
         assert_eq!(block_ms.count, 1);
@@ -219,7 +231,10 @@ mod tests {
         tally.add(500, 206 * MS);
         tally.add_block(block_head(0, 20 * MS), 206 * MS).unwrap();
         let received = tally.close();
-        assert_eq!((received.blocks, received.bytes, received.complete), (0, 500, false));
+        assert_eq!(
+            (received.blocks, received.bytes, received.complete),
+            (0, 500, false)
+        );
         assert!((received.seconds - 0.2).abs() < 1e-9);
     }
 
@@ -229,12 +244,16 @@ mod tests {
         assert!(tally.add_block(block_head(4, 180 * MS), 200 * MS).is_err());
         assert!(tally.add_block(block_head(1, 61 * MS), 200 * MS).is_err());
         assert!(tally.add_block(block_head(1, 60 * MS), 59 * MS).is_err());
-        assert!(tally.add_block(block_head(u64::MAX, u64::MAX), u64::MAX).is_err());
+        assert!(
+            tally
+                .add_block(block_head(u64::MAX, u64::MAX), u64::MAX)
+                .is_err()
+        );
         let from_the_future = Preamble {
             start_ns: 2,
             schedule_ns: 2,
         };
         let bulk = Workload::Bulk { bytes: 1 };
-        assert!(Tally::open(from_the_future, bulk, Duration::MAX, 1).is_err());
+        assert!(Tally::open(from_the_future, bulk, Duration::MAX, Duration::ZERO, 1).is_err());
     }
 }

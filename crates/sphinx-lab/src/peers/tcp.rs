@@ -33,7 +33,10 @@ pub fn check_congestion(name: &str) -> Result<(), PeerError> {
 
 fn socket(address: SocketAddr, congestion: &str) -> Result<Socket, PeerError> {
     let domain = Domain::for_address(address);
-    let socket = tried("socket", Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))?;
+    let socket = tried(
+        "socket",
+        Socket::new(domain, Type::STREAM, Some(Protocol::TCP)),
+    )?;
     socket
         .set_tcp_congestion(congestion.as_bytes())
         .map_err(|_| PeerError::Congestion(congestion.to_owned()))?;
@@ -45,10 +48,7 @@ fn socket(address: SocketAddr, congestion: &str) -> Result<Socket, PeerError> {
 /// # Errors
 ///
 /// [`PeerError`].
-pub fn receive(
-    task: &PeerTask,
-    listening: &dyn Fn(SocketAddr),
-) -> Result<Received, PeerError> {
+pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Received, PeerError> {
     let workload = task.workload()?;
     let listener = socket(task.address, &task.congestion)?;
     tried("bind", listener.bind(&task.address.into()))?;
@@ -56,15 +56,21 @@ pub fn receive(
     let address = tried("address", listener.local_addr())?;
     listening(address.as_socket().unwrap_or(task.address));
     // The time limit of reading is that of accepting, too.
-    tried("listen", listener.set_read_timeout(Some(task.limit() + PATIENCE)))?;
+    tried(
+        "listen",
+        listener.set_read_timeout(Some(task.limit() + PATIENCE)),
+    )?;
     let (stream, _) = tried("accept", listener.accept())?;
     let mut stream = TcpStream::from(stream);
-    tried("accept", stream.set_read_timeout(Some(task.limit() + PATIENCE)))?;
+    tried(
+        "accept",
+        stream.set_read_timeout(Some(task.limit() + PATIENCE)),
+    )?;
     let mut preamble = [0; Preamble::BYTES];
     tried("preamble", stream.read_exact(&mut preamble))?;
     tried("read", stream.set_read_timeout(Some(POLL)))?;
     let preamble = Preamble::from_bytes(preamble);
-    let tally = Tally::open(preamble, workload.clone(), task.limit(), monotonic_ns())?;
+    let tally = task.tally(preamble)?;
     let mut incoming = Incoming {
         stream,
         tally,
@@ -153,11 +159,17 @@ pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
     let socket = socket(task.address, &task.congestion)?;
     if matches!(workload, Workload::Blocks { .. }) {
         tried("TCP_NODELAY", socket.set_tcp_nodelay(true))?;
-        tried("TCP_NOTSENT_LOWAT", socket.set_tcp_notsent_lowat(NOTSENT_LOWAT_BYTES))?;
+        tried(
+            "TCP_NOTSENT_LOWAT",
+            socket.set_tcp_notsent_lowat(NOTSENT_LOWAT_BYTES),
+        )?;
     }
     let start_ns = monotonic_ns();
     let deadline = Instant::now() + task.limit();
-    tried("connect", socket.connect_timeout(&task.address.into(), task.limit()))?;
+    tried(
+        "connect",
+        socket.connect_timeout(&task.address.into(), task.limit()),
+    )?;
     tried("connect", socket.set_write_timeout(Some(POLL)))?;
     tried("connect", socket.set_read_timeout(Some(POLL)))?;
     let mut outgoing = Outgoing {
@@ -290,6 +302,7 @@ mod tests {
             address: "127.0.0.1:0".parse().unwrap(),
             congestion: "reno".into(),
             limit_us: 20_000_000,
+            warmup_us: 100_000,
             seed: 5,
             bytes,
             blocks,
@@ -334,8 +347,7 @@ mod tests {
         let receiver_task = task(None, 100_000);
         let (ready, address) = mpsc::channel();
         thread::scope(|scope| {
-            let receiver =
-                scope.spawn(|| receive(&receiver_task, &|at| ready.send(at).unwrap()));
+            let receiver = scope.spawn(|| receive(&receiver_task, &|at| ready.send(at).unwrap()));
             let sender_task = PeerTask {
                 address: address.recv().unwrap(),
                 seed: 6,

@@ -55,7 +55,11 @@ impl JsonLines {
     ///
     /// Those of writing to the file.
     pub fn skipped(&mut self, contestant: &str, reason: &str) -> io::Result<()> {
-        self.write("skipped", &json!({"contestant": contestant, "reason": reason}), json!({}))
+        self.write(
+            "skipped",
+            &json!({"contestant": contestant, "reason": reason}),
+            json!({}),
+        )
     }
 
     /// One run.
@@ -141,8 +145,14 @@ mod tests {
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
-        let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
-        assert_eq!(names, ["environment", "skipped", "run", "failed", "medians"]);
+        let names: Vec<_> = events
+            .iter()
+            .map(|event| event["event"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            names,
+            ["environment", "skipped", "run", "failed", "medians"]
+        );
         assert_eq!(events[0]["seeds"], json!([1, 2]));
         assert_eq!(events[2]["bytes"], 50_000_000);
         assert_eq!(events[2]["wire"]["queue_drops"], 400);

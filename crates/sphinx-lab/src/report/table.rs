@@ -35,7 +35,11 @@ pub fn table(cell: &Cell, groups: &[Group]) -> String {
     for group in groups {
         let numbers = group.numbers(cell);
         let mut row = vec![group.contestant.clone()];
-        row.extend(numbers.as_ref().map_or_else(Vec::new, |numbers| columns(cell, numbers)));
+        row.extend(
+            numbers
+                .as_ref()
+                .map_or_else(Vec::new, |numbers| columns(cell, numbers)),
+        );
         row.resize(header.len(), "-".into());
         rows.push(row);
         notes.push(note(group, numbers.as_ref()));
@@ -109,7 +113,10 @@ fn note(group: &Group, numbers: Option<&GroupNumbers>) -> String {
             Validity::Starved => notes.push("INVALID: the emulator was starved".into()),
         }
         if numbers.runs_used < numbers.runs {
-            notes.push(format!("{} starved runs left out", numbers.runs - numbers.runs_used));
+            notes.push(format!(
+                "{} starved runs left out",
+                numbers.runs - numbers.runs_used
+            ));
         }
     }
     let (failures, first) = (group.failures.len(), group.failures.first());
@@ -173,8 +180,9 @@ r10-l6: 200 Mbit/s, RTT 10 ms, 6 % loss; 50 MB
         let text = table(&cell("blocks20-l6"), &groups);
         let row = text.lines().last().unwrap();
         let words: Vec<_> = row.split_whitespace().take(9).collect();
-        let expected =
-            ["tcp-bbr", "597", "30.05", "29.01", "56.70", "100.00", "1.000", "1.200", "15.0"];
+        let expected = [
+            "tcp-bbr", "597", "30.05", "29.01", "56.70", "100.00", "1.000", "1.200", "15.0",
+        ];
         assert_eq!(words, expected);
         assert!(row.ends_with("INVALID: the emulator was starved"), "{row}");
     }

@@ -60,6 +60,11 @@ impl Session {
         for (highest, acked) in self.sender.ids_settled.drain(..) {
             self.local_ids.settled(highest, acked);
         }
+        if let Some((ip_bytes, sent_at)) = self.sender.large_arrived.take() {
+            let size = ip_bytes.saturating_sub(u32::from(self.config.ip_overhead));
+            let size = u16::try_from(size).unwrap_or(u16::MAX);
+            self.mtu.carried(sent_at, size);
+        }
         if self.sender.hole.is_found(self.sender.rtt.smoothed()) {
             self.sender.hole.forget();
             if self.mtu.current() > BASE_DATAGRAM {

@@ -10,6 +10,12 @@ pub const TAG_LEN: usize = 16;
 pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
 /// Most source symbols in one block.
 pub const MAX_BLOCK_SYMBOLS: u16 = 1024;
+/// Most source symbols in a block of symbols of this size: the coefficients that decoding may need,
+/// n × n bytes, stay in proportion to the block.
+pub fn block_symbols_max(symbol_len: usize) -> usize {
+    (2 * symbol_len).clamp(32, usize::from(MAX_BLOCK_SYMBOLS))
+}
+
 /// Blocks of a stream from its first incomplete one on that may be open or complete.
 pub const BLOCKS_AHEAD_MAX: u64 = 1 << 14;
 /// Largest symbol in bytes.

@@ -12,7 +12,7 @@ pub use fragment::{FRAGMENT_PREFIX_LEN, FRAGMENTS_MAX, Fragment};
 pub use frame::{Blocks, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, Sack};
 pub use header::{
     BLOCKS_AHEAD_MAX, ConnectionId, HEADER_LEN, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN,
-    OVERHEAD, PacketKind, TAG_LEN, expand_packet_number, is_data_plane,
+    OVERHEAD, PacketKind, TAG_LEN, block_symbols_max, expand_packet_number, is_data_plane,
 };
 pub use preamble::{PREAMBLE_LEN, Preamble};
 pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};

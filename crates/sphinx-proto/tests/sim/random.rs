@@ -15,6 +15,7 @@ use sphinx_link::{
 };
 use sphinx_proto::Profile;
 use sphinx_proto::cc::CcKind;
+use sphinx_proto::wire::block_symbols_max;
 
 use crate::data::Rng;
 use crate::end::{Plan, Reader, Write};
@@ -112,7 +113,9 @@ fn random_plan(rng: &mut Rng, parity: u16, budget: u64) -> Plan {
         ..Plan::default()
     };
     if rng.chance(0.2) {
-        plan.shape = Some((rng.within(1, 1024) as u16, rng.within(13, 1160) as u16));
+        let symbol_len = rng.within(13, 1160);
+        let n = rng.within(1, block_symbols_max(symbol_len as usize) as u64);
+        plan.shape = Some((n as u16, symbol_len as u16));
     }
     let streams = rng.pick(&[0, 1, 1, 1, 3, 20]);
     for stream in 0..streams {

@@ -25,7 +25,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) contestants: Vec<String>,
     /// One run per seed; the results are medians
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,3")]
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        default_value = "1,2,3"
+    )]
     pub(crate) seeds: Vec<u64>,
     /// Bytes of a bulk transfer: 50000000, 50MB
     #[arg(long, value_name = "SIZE", default_value = "50MB", value_parser = bytes)]

@@ -67,7 +67,9 @@ fn bench(arguments: &Arguments) -> Result<ExitCode> {
             None => None,
         },
     };
-    let Environment { kernel, cpu, cores, .. } = &environment;
+    let Environment {
+        kernel, cpu, cores, ..
+    } = &environment;
     println!("{cpu}, {cores} cores, Linux {kernel}");
     for (name, reason) in &skipped {
         println!("skipped: {name} ({reason})");
@@ -97,7 +99,10 @@ fn measure(
     let experiment = Experiment {
         limit: plan.limit(cell),
     };
-    let mut groups: Vec<Group> = contestants.iter().map(|one| Group::new(one.name())).collect();
+    let mut groups: Vec<Group> = contestants
+        .iter()
+        .map(|one| Group::new(one.name()))
+        .collect();
     let mut finished = true;
     'seeds: for &seed in &plan.seeds {
         // Side by side in time, so that a change of the machine meets all contestants.
@@ -142,6 +147,9 @@ struct Output {
 
 impl Output {
     fn with(&mut self, write: impl FnOnce(&mut JsonLines) -> std::io::Result<()>) -> Result<()> {
-        self.json.as_mut().map_or(Ok(()), write).context("writing the results")
+        self.json
+            .as_mut()
+            .map_or(Ok(()), write)
+            .context("writing the results")
     }
 }

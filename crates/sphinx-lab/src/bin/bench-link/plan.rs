@@ -45,9 +45,7 @@ impl Plan {
     }
 
     /// The contestants that can run here, and why the others cannot.
-    pub(crate) fn contestants_that_run(
-        &self,
-    ) -> (Vec<&dyn Contestant>, Vec<(String, String)>) {
+    pub(crate) fn contestants_that_run(&self) -> (Vec<&dyn Contestant>, Vec<(String, String)>) {
         let mut skipped = Vec::new();
         let mut running = Vec::new();
         for contestant in &self.contestants {
@@ -125,7 +123,11 @@ fn choose_contestants(arguments: &Arguments) -> Result<Vec<Box<dyn Contestant>>>
     let mut all = contestants::all(&program, &sphx);
     for variant in &arguments.sphinx {
         let options = variant.options.clone();
-        all.push(Box::new(contestants::Sphinx::new(&sphx, &variant.name, options)));
+        all.push(Box::new(contestants::Sphinx::new(
+            &sphx,
+            &variant.name,
+            options,
+        )));
     }
     let wanted = &arguments.contestants;
     for name in wanted {
@@ -133,6 +135,8 @@ fn choose_contestants(arguments: &Arguments) -> Result<Vec<Box<dyn Contestant>>>
             bail!("no contestant '{name}'; --list shows all");
         }
     }
-    all.retain(|contestant| wanted.is_empty() || wanted.iter().any(|name| name == contestant.name()));
+    all.retain(|contestant| {
+        wanted.is_empty() || wanted.iter().any(|name| name == contestant.name())
+    });
     Ok(all)
 }
