@@ -16,8 +16,11 @@ use crate::wire::{
 
 /// Streams that a peer may ever send on.
 const STREAMS_MAX: usize = 256;
-/// Packets that may wait for one SACK.
+/// Packets that may wait for one SACK …
 const PACKETS_PER_SACK: u32 = 64;
+/// … and among the first so many of a session, whose trains rate control measures.
+const EARLY_PACKETS_PER_SACK: u32 = 8;
+const EARLY_PACKETS: u64 = 512;
 /// Bounds of the time that packets wait for a SACK.
 const SACK_DELAY_MIN: Nanos = 250_000;
 const SACK_DELAY_MAX: Nanos = 10_000_000;
@@ -199,12 +202,17 @@ impl Receiver {
         self.tail_repeats = TAIL_REPEATS;
         self.tail_delay = 2 * delay;
         self.unacked += 1;
+        let packets_per_sack = if meta.packet_number < EARLY_PACKETS {
+            EARLY_PACKETS_PER_SACK
+        } else {
+            PACKETS_PER_SACK
+        };
         self.flight_over = meta.last_of_flight;
         let first_after_idle = meta.now.saturating_sub(self.last_eliciting) > 2 * rtt.max(delay);
         self.last_eliciting = meta.now;
         let at = if meta.last_of_flight
             || meta.ecn == 0b11
-            || self.unacked >= PACKETS_PER_SACK
+            || self.unacked >= packets_per_sack
             || first_after_idle
         {
             meta.now

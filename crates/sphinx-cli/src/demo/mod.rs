@@ -79,28 +79,27 @@ pub(crate) fn run(args: &DemoArgs, scene: Scene, context: &Context) -> Outcome<(
         reporter.event(Event::new("demo").with("row", row.event()));
         rows.push(row);
     }
-    if reporter.json() {
-        let rows: Vec<Value> = rows.iter().map(Row::event).collect();
-        reporter.event(
-            Event::new("done")
-                .with("link", link_event(args))
-                .with("scene", scene.name())
-                .with("rows", rows),
-        );
-    } else {
+    if !reporter.json() {
         reporter.data(&table::render(args, &rows));
     }
-    match rows
+    if let Some((name, failure)) = rows
         .iter()
         .find_map(|row| row.failure.as_ref().map(|failure| (row.name, failure)))
     {
-        Some((name, failure)) => Err(fail_hint(
+        return Err(fail_hint(
             ErrorKind::Other,
             format!("{name} could not be measured: {failure}"),
             "run again with another --seed, or with a lower --rate on a slow machine",
-        )),
-        None => Ok(()),
+        ));
     }
+    let rows: Vec<Value> = rows.iter().map(Row::event).collect();
+    reporter.event(
+        Event::new("done")
+            .with("link", link_event(args))
+            .with("scene", scene.name())
+            .with("rows", rows),
+    );
+    Ok(())
 }
 
 fn link_event(args: &DemoArgs) -> Value {

@@ -25,6 +25,7 @@ struct Part {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, once")]
 enum PartCommand {
     TcpServer {
         listen: SocketAddr,

@@ -25,65 +25,57 @@ pub(super) fn introduction(args: &DemoArgs, scene: &Scene, total: Duration) -> S
             show_duration(total)
         ),
         Scene::Relay(reason) => format!(
-            "{link}\nThis system allows no network namespaces ({reason}),\nso the link is a relay on \
-             loopback and kernel TCP cannot be shown beside Sphinx."
+            "{link}\nIt is a relay on loopback, so kernel TCP cannot be shown beside Sphinx: \
+             network namespaces are not allowed here.\n({reason})"
         ),
     }
 }
 
 /// The table and what to try next.
 pub(super) fn render(args: &DemoArgs, rows: &[Row]) -> String {
-    let few = rows
-        .iter()
-        .any(|row| row.blocks > 0 && row.blocks < QUANTILE_BLOCKS_MIN);
-    let slowest = if few { "max" } else { "p99" };
     let mut lines = vec![
-        format!(
-            "{:<10} {:>13} {:>12} {:>14} {:>11} {:>11}",
-            "", "goodput", "100 kB block", "100 kB block", "wire bytes", "CPU s"
-        ),
-        format!(
-            "{:<10} {:>13} {:>12} {:>14} {:>11} {:>11}",
+        columns([
             "",
-            "Mbit/s",
-            "mean ms",
-            format!("{slowest} ms"),
-            "per byte",
-            "per GB"
-        ),
+            "goodput",
+            "100 kB block",
+            "100 kB block",
+            "wire bytes",
+            "CPU s",
+        ]),
+        columns(["", "Mbit/s", "mean ms", "p99 ms", "per byte", "per GB"]),
     ];
     let number = |value: Option<f64>, places: usize| match value {
         Some(value) => format!("{value:.places$}"),
         None => "–".to_owned(),
     };
     for row in rows {
-        let late = if few {
-            row.block_ms_max
-        } else {
-            row.block_ms_p99
+        let late = match row.blocks {
+            0..QUANTILE_BLOCKS_MIN if row.block_ms_max.is_some() => {
+                format!("{} max of {}", number(row.block_ms_max, 1), row.blocks)
+            }
+            _ => number(row.block_ms_p99, 1),
         };
-        lines.push(format!(
-            "{:<10} {:>13} {:>12} {:>14} {:>11} {:>11}",
+        lines.push(columns([
             row.name,
-            number(row.goodput_mbit_s, 1),
-            number(row.block_ms_mean, 1),
-            number(late, 1),
-            number(row.wire_per_byte, 3),
-            number(row.cpu_s_per_gb, 1),
-        ));
+            &number(row.goodput_mbit_s, 1),
+            &number(row.block_ms_mean, 1),
+            &late,
+            &number(row.wire_per_byte, 3),
+            &number(row.cpu_s_per_gb, 1),
+        ]));
     }
     lines.push(String::new());
-    lines.extend(notes(rows, few));
+    lines.extend(notes(rows));
     lines.extend(next(args));
     lines.join("\n")
 }
 
-fn notes(rows: &[Row], few: bool) -> Vec<String> {
+fn columns([name, goodput, mean, late, wire, cpu]: [&str; 6]) -> String {
+    format!("{name:<10} {goodput:>8} {mean:>13} {late:>17} {wire:>11} {cpu:>8}")
+}
+
+fn notes(rows: &[Row]) -> Vec<String> {
     let mut notes = Vec::new();
-    if few {
-        let counts: Vec<String> = rows.iter().map(|row| row.blocks.to_string()).collect();
-        notes.push(format!("Blocks measured: {}.", counts.join(", ")));
-    }
     for row in rows.iter().filter(|row| row.blocks_unsent > 0) {
         notes.push(format!(
             "{}: {} more blocks were due that it never came to send.",
@@ -156,7 +148,7 @@ mod tests {
     fn a_table_for_people() {
         let text = render(&args(), &[row("TCP BBR", 122), row("Sphinx", 122)]);
         assert!(text.contains("p99 ms") && text.contains("14.0"), "{text}");
-        assert!(!text.contains("Blocks measured"), "{text}");
+        assert!(!text.contains("max of"), "{text}");
         assert!(
             text.contains("What to try next:\n  sphx demo --loss 0"),
             "{text}"
@@ -173,8 +165,10 @@ mod tests {
         failed.failure = Some("no way".to_owned());
         failed.blocks_unsent = 7;
         let text = render(&args(), &[row("TCP CUBIC", 99), failed]);
-        assert!(text.contains("max ms") && text.contains("99.9"), "{text}");
-        assert!(text.contains("Blocks measured: 99, 40."), "{text}");
+        assert!(
+            text.contains("99.9 max of 99") && text.contains("99.9 max of 40"),
+            "{text}"
+        );
         assert!(
             text.contains("Sphinx: no way.") && text.contains("7 more blocks"),
             "{text}"

@@ -1,0 +1,143 @@
+//! Peers that are absent, wrong, in the way, interrupted or killed.
+
+mod common;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use common::{Running, Scratch};
+use rustix::process::Signal;
+
+/// A transfer that takes long enough to be disturbed.
+const SLOW: [&str; 2] = ["--cc", "fixed:2mbit"];
+
+fn slow_transfer(scratch: &Scratch, recv: &[&str], send: &[&str]) -> (Running, Running) {
+    scratch.file("a", 20_000_000);
+    let mut recv = scratch.recv(&[&["--once"], recv].concat());
+    let mut sender = scratch.send(&[&SLOW, send, &["a"]].concat());
+    sender.event("progress");
+    recv.event("progress");
+    (recv, sender)
+}
+
+#[test]
+fn an_absent_peer_is_unreachable_soon() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1);
+    drop(scratch.recv(&[]));
+    let ended = scratch
+        .send(&["--connect-timeout", "1s", "a"])
+        .end()
+        .expect(3);
+    ended.error("unreachable");
+    assert!(ended.after < Duration::from_secs(5), "{:?}", ended.after);
+}
+
+#[test]
+fn a_wrong_ticket_does_not_get_in() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1);
+    let mut first = scratch.start_recv(&[]);
+    let address = first.event("listening")["listen"]
+        .as_str()
+        .expect("an address")
+        .to_owned();
+    let old = fs::read_to_string(scratch.path("t")).unwrap();
+    drop(first);
+    // Another identity at the same address.
+    let arguments = ["recv", "--json", "--listen", &address, "--output", "in"];
+    let mut second = Running::start(&scratch, &arguments, &[]);
+    second.event("listening");
+    fs::write(scratch.path("t"), old).unwrap();
+    scratch.send(&["a"]).end().expect(4).error("authentication");
+    assert_eq!(scratch.arrived(), Vec::<String>::new());
+}
+
+#[test]
+fn an_address_in_use_is_an_io_error() {
+    let scratch = Scratch::new();
+    let mut first = scratch.start_recv(&[]);
+    let address = first.event("listening")["listen"]
+        .as_str()
+        .expect("an address")
+        .to_owned();
+    for command in [&["recv"][..], &["perf", "server"]] {
+        let arguments = [command, &["--json", "--listen", &address]].concat();
+        Running::start(&scratch, &arguments, &[])
+            .end()
+            .expect(8)
+            .error("local_io");
+    }
+}
+
+#[test]
+fn an_interrupted_sender_is_noticed_within_a_second() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let scratch = Scratch::new();
+        let (recv, sender) = slow_transfer(&scratch, &[], &[]);
+        sender.signal(signal);
+        let at = Instant::now();
+        sender.end().expect(code).error("interrupted");
+        recv.end().expect(6).error("cancelled");
+        assert!(at.elapsed() < Duration::from_secs(1), "{:?}", at.elapsed());
+        assert_eq!(scratch.arrived(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn an_interrupted_receiver_is_noticed_within_a_second() {
+    let scratch = Scratch::new();
+    let (recv, sender) = slow_transfer(&scratch, &[], &[]);
+    recv.signal(Signal::INT);
+    let at = Instant::now();
+    recv.end().expect(130).error("interrupted");
+    sender.end().expect(6).error("cancelled");
+    assert!(at.elapsed() < Duration::from_secs(1), "{:?}", at.elapsed());
+    assert_eq!(scratch.arrived(), Vec::<String>::new());
+}
+
+#[test]
+fn a_killed_receiver_is_lost() {
+    let scratch = Scratch::new();
+    let (recv, sender) = slow_transfer(&scratch, &[], &["--idle-timeout", "2s"]);
+    recv.signal(Signal::KILL);
+    let at = Instant::now();
+    sender.end().expect(6).error("peer_lost");
+    assert!(at.elapsed() < Duration::from_secs(5), "{:?}", at.elapsed());
+}
+
+#[test]
+fn a_killed_sender_is_lost_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    let (recv, sender) = slow_transfer(&scratch, &["--idle-timeout", "2s"], &[]);
+    sender.signal(Signal::KILL);
+    let at = Instant::now();
+    recv.end().expect(6).error("peer_lost");
+    assert!(at.elapsed() < Duration::from_secs(5), "{:?}", at.elapsed());
+    assert_eq!(scratch.arrived(), Vec::<String>::new());
+}
+
+#[test]
+fn waiting_and_connecting_can_be_interrupted() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1);
+    let recv = scratch.recv(&[]);
+    recv.signal(Signal::INT);
+    recv.end().expect(130).error("interrupted");
+    // Nobody is there any more: the sender is still connecting.
+    let sender = scratch.send(&["a"]);
+    std::thread::sleep(Duration::from_millis(500));
+    sender.signal(Signal::INT);
+    let at = Instant::now();
+    sender.end().expect(130).error("interrupted");
+    assert!(at.elapsed() < Duration::from_secs(1), "{:?}", at.elapsed());
+}
+
+#[test]
+fn files_and_perf_do_not_mix() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1);
+    let _server = scratch.perf_server(&[]);
+    let ended = scratch.send(&["a"]).end();
+    assert!(matches!(ended.code, 4 | 5), "exit code {}", ended.code);
+}

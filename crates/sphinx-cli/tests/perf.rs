@@ -1,0 +1,118 @@
+//! Measurements over loopback.
+
+mod common;
+
+use common::{Scratch, assert_done_schema};
+
+#[test]
+fn bulk_by_bytes() {
+    let scratch = Scratch::new();
+    let server = scratch.perf_server(&[]);
+    let client = scratch.perf_client(&["--bytes", "20MB"]).end().expect(0);
+    let server = server.end().expect(0);
+    for done in [client.done(), server.done()] {
+        assert_done_schema(done);
+        assert_eq!(done["bytes"], 20_000_000);
+        assert_eq!(done["peer_done"]["bytes"], 20_000_000);
+        assert!(done["block_ms_mean"].is_null() && done["clock"].is_null());
+    }
+    assert_eq!(client.done()["role"], "sender");
+    assert!(client.done()["wire_bytes_sent"].as_u64() > Some(20_000_000));
+    assert!(
+        client.done()["overhead"]
+            .as_f64()
+            .is_some_and(|share| share > 0.0 && share < 0.5)
+    );
+}
+
+#[test]
+fn bulk_by_time_in_reverse_on_several_streams() {
+    let scratch = Scratch::new();
+    let server = scratch.perf_server(&[]);
+    let client = scratch.perf_client(&["--time", "1s", "--reverse", "--streams", "3"]);
+    let client = client.end().expect(0);
+    let server = server.end().expect(0);
+    assert_eq!(client.done()["role"], "receiver");
+    assert_eq!(server.done()["role"], "sender");
+    assert_eq!(client.done()["bytes"], server.done()["bytes"]);
+    assert!(client.done()["bytes"].as_u64() > Some(0));
+}
+
+#[test]
+fn paced_blocks() {
+    let scratch = Scratch::new();
+    for reverse in [&[][..], &["--reverse"]] {
+        let server = scratch.perf_server(&[]);
+        let paced = ["--rate", "20mbit", "--block-size", "100kB", "--time", "2s"];
+        let client = scratch
+            .perf_client(&[&paced[..], reverse].concat())
+            .end()
+            .expect(0);
+        let server = server.end().expect(0);
+        for done in [client.done(), server.done()] {
+            assert_done_schema(done);
+            assert_eq!(done["bytes"], 5_000_000);
+            assert_eq!(done["clock"], "shared");
+            let count = |field: &str| done[field].as_u64().expect(field);
+            assert_eq!(count("blocks_measured") + count("warmup_blocks"), 50);
+            let ms = |field: &str| done[field].as_f64().expect(field);
+            assert!(ms("block_ms_p50") <= ms("block_ms_p99"));
+            assert!(ms("block_ms_p99") <= ms("block_ms_max"));
+            assert!(ms("block_ms_mean") < 100.0, "{done}");
+        }
+        assert_eq!(
+            client.done()["block_ms_mean"],
+            server.done()["block_ms_mean"]
+        );
+    }
+}
+
+#[test]
+fn progress_comes_about_once_a_second() {
+    let scratch = Scratch::new();
+    let server = scratch.perf_server(&[]);
+    let client = scratch
+        .perf_client(&["--time", "3s", "--cc", "fixed:10mbit"])
+        .end()
+        .expect(0);
+    server.end().expect(0);
+    let progress = client
+        .events
+        .iter()
+        .filter(|event| event["event"] == "progress");
+    let bytes: Vec<u64> = progress
+        .map(|event| event["bytes"].as_u64().expect("bytes"))
+        .collect();
+    assert!((2..=5).contains(&bytes.len()), "{bytes:?}");
+    assert!(bytes.is_sorted());
+}
+
+#[test]
+fn what_was_asked_for_is_what_is_used() {
+    let scratch = Scratch::new();
+    let server = scratch.perf_server(&["--codec", "none"]);
+    let flags = [
+        "--bytes",
+        "1MB",
+        "--codec",
+        "srlt",
+        "--cc",
+        "fixed:50mbit",
+        "--profile",
+        "latency",
+    ];
+    let client = scratch.perf_client(&flags).end().expect(0);
+    server.end().expect(0);
+    let done = client.done();
+    assert_eq!(
+        (&done["codec"], &done["profile"]),
+        (&"srlt".into(), &"latency".into())
+    );
+    assert!(
+        done["cc"]
+            .as_str()
+            .is_some_and(|cc| cc.starts_with("fixed")),
+        "{done}"
+    );
+    assert_eq!(done["io"], "udp");
+}
