@@ -10,10 +10,13 @@ const AGAIN: Nanos = 60_000_000_000;
 /// A size that was once carried is tried again so soon after the path has become narrow, then after twice
 /// the time, and so on up to [`AGAIN`].
 const AGAIN_SOON: Nanos = 1_000_000_000;
-/// So many large packets lost in a row …
-const RUN_MIN: u32 = 6;
-/// … that left over so many round trips are no accident.
+/// Large packets lost in a row are no accident if there are at least so many …
+const RUN_MIN: f64 = 6.0;
+/// … they left over so many round trips …
 const RUN_ROUND_TRIPS: Nanos = 2;
+/// … and the loss rate, at most this one, makes such a run as rare as that.
+const PLR_MAX: f64 = 0.97;
+const RUN_PROBABILITY: f64 = 1e-6;
 
 /// Finds the largest UDP payload that the path carries, upwards from a safe size.
 #[derive(Debug)]
@@ -180,9 +183,13 @@ impl BlackHole {
     }
 
     /// Whether the path has become too narrow; asked once all news of a SACK are known.
-    pub(crate) fn is_found(&self, rtt: Nanos) -> bool {
+    pub(crate) fn is_found(&self, rtt: Nanos, plr: f64) -> bool {
+        if !self.small_arrived {
+            return false;
+        }
         let is_long = self.last - self.first >= RUN_ROUND_TRIPS * rtt;
-        self.small_arrived && self.run >= RUN_MIN && is_long
+        let rare = RUN_PROBABILITY.ln() / plr.clamp(1e-6, PLR_MAX).ln();
+        is_long && f64::from(self.run) >= rare.max(RUN_MIN)
     }
 
     pub(crate) fn forget(&mut self) {
@@ -249,11 +256,11 @@ mod tests {
         for at in 0..21 {
             hole.lost(at, 1500);
         }
-        assert!(!hole.is_found(10));
+        assert!(!hole.is_found(10, 0.1));
         hole.acked(0, 100);
-        assert!(hole.is_found(10) && !hole.is_found(11));
+        assert!(hole.is_found(10, 0.1) && !hole.is_found(11, 0.1));
         hole.acked(5, 1500);
-        assert!(!hole.is_found(10));
+        assert!(!hole.is_found(10, 0.1));
     }
 
     #[test]
@@ -264,8 +271,8 @@ mod tests {
             hole.lost(100 * at, 1228);
         }
         hole.acked(500, 100);
-        assert!(!hole.is_found(10));
+        assert!(!hole.is_found(10, 0.1));
         hole.lost(500, 1500);
-        assert!(hole.is_found(10));
+        assert!(hole.is_found(10, 0.1) && !hole.is_found(10, 0.2));
     }
 }

@@ -6,8 +6,10 @@ use crate::wire::OVERHEAD;
 
 /// Candidates kept; the oldest one makes room.
 const CANDIDATES_MAX: usize = 4;
-/// Copies of a challenge.
-const COPIES: u8 = 8;
+/// Waits after the copies of a challenge, in quarters of the probe timeout. After the last one the
+/// candidate is forgotten.
+const WAITS: [u64; 8] = [1, 1, 1, 2, 2, 4, 8, 16];
+const COPIES: u8 = WAITS.len() as u8;
 /// Bytes sent to a candidate per byte received from it.
 const AMPLIFICATION: u64 = 3;
 /// Smallest packet with a challenge or its answer.
@@ -69,6 +71,8 @@ pub(crate) struct Paths {
     /// Oldest first.
     candidates: Vec<Candidate>,
     stock: Vec<[u8; 8]>,
+    /// No other candidate gets its first challenge before.
+    quiet_until: Nanos,
     question: Option<Question>,
 }
 
@@ -78,6 +82,7 @@ impl Paths {
             current,
             candidates: Vec::new(),
             stock: Vec::new(),
+            quiet_until: 0,
             question: None,
         }
     }
@@ -130,7 +135,7 @@ impl Paths {
             received: len as u64,
             sent: 0,
             copies: 0,
-            next_copy: now,
+            next_copy: now.max(self.quiet_until),
             first_copy: now,
         });
     }
@@ -200,8 +205,10 @@ impl Paths {
         };
         if candidate.copies == 0 {
             candidate.first_copy = now;
+            self.quiet_until = now + pto / 4;
         }
-        candidate.next_copy = now + ((pto / 4) << candidate.copies.min(4)).max(1);
+        let wait = WAITS.get(usize::from(candidate.copies)).copied();
+        candidate.next_copy = now + (pto / 4 * wait.unwrap_or(1)).max(1);
         candidate.copies += 1;
         candidate.sent += len as u64;
         Some(Letter {

@@ -794,11 +794,6 @@ impl Sender {
         self.probes_unanswered = 0;
     }
 
-    /// Probe timeouts since something was brought forward.
-    pub(crate) fn probes_unanswered(&self) -> u32 {
-        self.probes_unanswered
-    }
-
     // ---- timers -----------------------------------------------------------------------------
 
     fn probe_deadline(&self, max_ack_delay: Nanos) -> Option<Nanos> {

@@ -35,11 +35,10 @@ const DRAIN: Nanos = 400 * MS;
 const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
 /// Bytes of a control packet that feedback leaves for a PING and new connection ids.
 const CONTROL_RESERVE: usize = 16 + 8 * (1 + 8 + 8);
-/// From this round of repair on, one in so many symbols that do not fit the path is sent whole.
+/// From this round of repair on symbols that do not fit the path leave whole every other time of this
+/// length.
 const RISK_FROM_ROUND: u8 = 4;
-const RISK_EVERY: u8 = 4;
-/// From this unanswered probe on a small packet goes with the probes.
-const SMALL_PROBE_FROM: u32 = 2;
+const RISK_TIME: Nanos = 2_000 * MS;
 /// Symbols of a full block: what the link carries in this time …
 const BLOCK_TIME: Nanos = 10 * MS;
 /// … within these bounds.
@@ -105,8 +104,6 @@ pub struct Session {
     fresh_id_at: Nanos,
     /// A symbol that is leaving in parts, its next part, and the packet number of the first.
     leaving: Option<(SymbolChoice, Fragment, u64)>,
-    /// Symbols that did not fit the path.
-    parted: u8,
     /// PINGs sent into a silence.
     silence: u32,
     app_limited_told: bool,
@@ -151,7 +148,6 @@ impl Session {
             peer_ids: PeerIds::new(config.peer_cid),
             fresh_id_at: now,
             leaving: None,
-            parted: 0,
             silence: 0,
             app_limited_told: false,
             last_sent: now,
@@ -330,7 +326,7 @@ impl Session {
         choice.last_of_flight = !self.sender.has_symbol() && !self.backlog || self.probes == 1;
         self.probes = self.probes.saturating_sub(1);
         let count = fragments_for(choice.symbol_len, self.mtu.current());
-        if count > 1 && !self.risks_whole(&choice) {
+        if count > 1 && !self.risks_whole(now, &choice) {
             let part = Fragment {
                 symbol_len: choice.symbol_len,
                 index: 0,
@@ -342,12 +338,13 @@ impl Session {
         Some(self.symbol(now, &choice))
     }
 
-    /// Parts of a symbol must all arrive, which is rare where most packets are lost; and there it may be an
-    /// error that the path is narrow. So now and then a symbol in trouble leaves whole; its arrival proves
-    /// the error.
-    fn risks_whole(&mut self, choice: &SymbolChoice) -> bool {
-        self.parted = self.parted.wrapping_add(1);
-        choice.round >= RISK_FROM_ROUND && self.parted.is_multiple_of(RISK_EVERY)
+    /// Whether a symbol that does not fit the path is to leave whole all the same.
+    ///
+    /// All parts of a symbol must arrive, which is rare where most packets are lost; and there it may be
+    /// an error that the path is narrow: overload can look the same. So symbols in trouble leave whole
+    /// every other while. The arrival of one proves the error.
+    fn risks_whole(&self, now: Nanos, choice: &SymbolChoice) -> bool {
+        choice.round >= RISK_FROM_ROUND && (now / RISK_TIME) % 2 == 1
     }
 
     /// The next part of a symbol that is too large for the path.
@@ -737,8 +734,7 @@ impl Session {
         let probes = self.sender.on_timeout(now, delay);
         self.probes = self.probes.max(probes);
         // If only large packets vanish, the answer to a small one shows it.
-        let narrow = self.sender.probes_unanswered() >= SMALL_PROBE_FROM;
-        self.ping |= probes > 0 && narrow && self.mtu.current() > BASE_DATAGRAM;
+        self.ping |= probes > 0 && self.mtu.current() > BASE_DATAGRAM;
         self.news_of_packets(now);
         if self.silence_timeout().is_some_and(|at| at <= now) {
             self.silence += 1;

@@ -1,18 +1,23 @@
 //! One session inside the engine: the protocol core, its keys, and the memory that its slots name.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
 use sphinx_fec::{BlockDecoder, CodeId, Encoder, Repair, Row, bits};
-use sphinx_net::{BufferPool, Destination, Ecn, PoolBuffer, SendQueue};
-use sphinx_proto::wire::{HEADER_LEN, Header, OVERHEAD, PacketKind, Preamble, expand_packet_number};
-use sphinx_proto::{Content, Event, Job, Nanos, PacketMeta, Placement, Session, Slot, Transmit};
+use sphinx_net::{BufferPool, Destination, DropReason, Dropped, Ecn, PoolBuffer, SendQueue};
+use sphinx_proto::wire::{
+    ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, Header, OVERHEAD, PacketKind, Preamble,
+    expand_packet_number,
+};
+use sphinx_proto::{
+    Content, Event, Job, Nanos, PacketMeta, Placement, Session, Slot, Transmit, Tuple,
+};
 
 use crate::error::{Error, ErrorKind};
-use crate::keys::{Arrival, Opener, ReplayWindow, Sealer};
+use crate::keys::{Arrival, Opener, ReplayWindow, SealError, Sealer};
 use crate::options::Options;
+use crate::routes::Source;
 use crate::shared::{Chunk, PAUSE, ReadyBlock, Shared};
 use crate::stats::Stats;
 
@@ -25,6 +30,8 @@ pub(crate) struct Workshop {
     pub(crate) encoder: Encoder,
     pub(crate) decoder: BlockDecoder,
     pub(crate) queue: SendQueue,
+    /// A repair symbol of which parts are sent.
+    pub(crate) symbol: Vec<u8>,
     pub(crate) segments_max: usize,
 }
 
@@ -67,6 +74,7 @@ pub(crate) struct ControlTraffic {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) received_at: Nanos,
+    pub(crate) tuple: Tuple,
     pub(crate) ecn: Ecn,
 }
 
@@ -75,7 +83,10 @@ pub(crate) struct Association {
     sealer: Sealer,
     opener: Opener,
     replay: ReplayWindow,
-    destination: Destination,
+    source: Source,
+    retired: Vec<ConnectionId>,
+    /// Symbols of which parts have arrived, by place.
+    parts: Vec<Vec<u8>>,
     shared: Arc<Shared>,
     tx: Vec<Option<TxBlock>>,
     tx_free: Vec<Slot>,
@@ -96,7 +107,7 @@ impl Association {
         core: Session,
         sealer: Sealer,
         opener: Opener,
-        (remote, local_ip): (SocketAddr, Option<IpAddr>),
+        source: Source,
         shared: Arc<Shared>,
         options: &Options,
         started: Nanos,
@@ -113,7 +124,9 @@ impl Association {
             sealer,
             opener,
             replay: ReplayWindow::new(),
-            destination: Destination { remote, local_ip, ecn: Ecn::Ect0 },
+            source,
+            retired: Vec::new(),
+            parts: Vec::new(),
             shared,
             tx: Vec::new(),
             tx_free: Vec::new(),
@@ -162,6 +175,8 @@ impl Association {
             now,
             received_at: origin.received_at,
             packet_number,
+            cid: header.cid,
+            tuple: origin.tuple,
             ecn: origin.ecn.bits(),
             datagram_len: datagram.len(),
             last_of_flight: header.last_of_flight,
@@ -170,6 +185,7 @@ impl Association {
         match header.kind {
             PacketKind::Control => self.core.handle_control(&meta, body),
             PacketKind::Symbol => self.handle_symbol(&meta, &header, body, workshop),
+            PacketKind::Fragment => self.handle_fragment(&meta, &header, body, workshop),
         }
     }
 
@@ -181,6 +197,39 @@ impl Association {
         workshop: &mut Workshop,
     ) {
         let placement = self.core.handle_symbol(meta, header, symbol.len());
+        self.place(placement, symbol, workshop);
+    }
+
+    fn handle_fragment(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        body: &[u8],
+        workshop: &mut Workshop,
+    ) {
+        let Some((fragment, part)) = Fragment::split(body) else {
+            self.invalid += 1;
+            return;
+        };
+        let Some(to) = self.core.handle_fragment(meta, header, fragment) else {
+            return;
+        };
+        let at = usize::from(to.place);
+        if self.parts.len() <= at {
+            self.parts.resize_with(at + 1, Vec::new);
+        }
+        let symbol = &mut self.parts[at];
+        symbol.resize(usize::from(to.symbol_len), 0);
+        symbol[to.offset..][..part.len()].copy_from_slice(part);
+        if let Some(whole) = to.whole {
+            let symbol = std::mem::take(symbol);
+            self.place(whole, &symbol, workshop);
+            self.parts[at] = symbol;
+        }
+    }
+
+    /// Store a symbol, and decode what it completes.
+    fn place(&mut self, placement: Placement, symbol: &[u8], workshop: &mut Workshop) {
         match placement {
             Placement::Discard => {}
             Placement::Source { slot, n, symbol_len, index } => {
@@ -258,6 +307,11 @@ impl Association {
                         self.tx_free.push(slot);
                     }
                 }
+                Event::PathChanged(tuple) => {
+                    self.source.on_path_changed();
+                    self.shared.set_remote(tuple.remote);
+                }
+                Event::ConnectionIdRetired(cid) => self.retired.push(cid),
                 Event::Closed { code, reason } => {
                     let kind = ErrorKind::of_close_code(code);
                     let message = match (kind, reason.as_str()) {
@@ -434,35 +488,96 @@ impl Association {
     pub(crate) fn transmit(&mut self, now: Nanos, limit: usize, workshop: &mut Workshop) {
         while workshop.queue.len_bytes() < limit {
             let Some(transmit) = self.core.poll_transmit(now) else { return };
-            self.seal(&transmit, workshop);
+            if let Err(error) = self.seal(&transmit, workshop) {
+                let message = format!("packets cannot be encrypted any more: {error}");
+                // Not even CLOSE can be sealed.
+                return self.abandon(Error::new(ErrorKind::Other, message));
+            }
         }
     }
 
-    fn seal(&mut self, transmit: &Transmit, workshop: &mut Workshop) {
-        let len = transmit.body_len + OVERHEAD;
-        let datagram = workshop.queue.push(&self.destination, len, workshop.segments_max);
-        let number = transmit.packet_number;
-        let block_of = |slot: Slot| self.tx.get(slot.0 as usize).and_then(Option::as_ref);
-        // A failure leaves a datagram that opens nowhere: to the protocol, a lost packet.
-        let _ = match &transmit.content {
-            Content::Control(body) => self.sealer.seal_from(&transmit.header, number, body, datagram),
-            Content::Source { slot, index } => {
-                let Some(block) = block_of(*slot) else { return };
-                let symbol = &block.memory[usize::from(*index) * block.symbol_len..][..block.symbol_len];
-                self.sealer.seal_from(&transmit.header, number, symbol, datagram)
-            }
-            Content::Repair { slot, code, row } => {
-                let Some(block) = block_of(*slot) else { return };
-                let symbol = &mut datagram[HEADER_LEN..][..block.symbol_len];
-                let source = &block.memory[..block.n * block.symbol_len];
-                let encoded =
-                    workshop.encoder.encode(*code, block.n, block.symbol_len, source, *row, symbol);
-                if encoded.is_err() {
-                    return;
-                }
-                self.sealer.seal(&transmit.header, number, datagram)
-            }
+    fn seal(&mut self, transmit: &Transmit, workshop: &mut Workshop) -> Result<(), SealError> {
+        let destination = Destination {
+            remote: transmit.to.remote,
+            local_ip: self.source.address(&transmit.to),
+            ecn: Ecn::Ect0,
         };
+        let len = transmit.body_len + OVERHEAD;
+        let datagram = workshop.queue.push(&destination, len, workshop.segments_max);
+        let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
+        let block_of = |slot: Slot| self.tx.get(slot.0 as usize).and_then(Option::as_ref);
+        let written = match &transmit.content {
+            Content::Control(frames) => {
+                body.copy_from_slice(frames);
+                true
+            }
+            Content::Source { slot, index } => block_of(*slot).is_some_and(|block| {
+                let symbol =
+                    &block.memory[usize::from(*index) * block.symbol_len..][..block.symbol_len];
+                write_symbol(symbol, transmit.fragment, body);
+                true
+            }),
+            Content::Repair { slot, code, row } => block_of(*slot).is_some_and(|block| {
+                let source = &block.memory[..block.n * block.symbol_len];
+                let (encoder, n, len) = (&mut workshop.encoder, block.n, block.symbol_len);
+                let Some(fragment) = transmit.fragment else {
+                    return encoder.encode(*code, n, len, source, *row, body).is_ok();
+                };
+                workshop.symbol.resize(len, 0);
+                let encoded = encoder.encode(*code, n, len, source, *row, &mut workshop.symbol);
+                write_symbol(&workshop.symbol, Some(fragment), body);
+                encoded.is_ok()
+            }),
+        };
+        let sealed = if written {
+            self.sealer.seal(&transmit.header, transmit.packet_number, datagram)
+        } else {
+            Ok(())
+        };
+        if !written || sealed.is_err() {
+            // What leaves instead opens nowhere: to the protocol, a lost packet. No plaintext does.
+            datagram.fill(0);
+        }
+        sealed
+    }
+
+    // ---- the path -----------------------------------------------------------------------------
+
+    /// What the core needs from a source of randomness; `spare_id` gives connection ids that are
+    /// from then on this session's.
+    pub(crate) fn supply(
+        &mut self,
+        mut challenge: impl FnMut() -> [u8; 8],
+        mut spare_id: impl FnMut() -> ConnectionId,
+    ) {
+        for _ in 0..self.core.challenges_wanted() {
+            self.core.add_challenge(challenge());
+        }
+        for _ in 0..self.core.connection_ids_wanted() {
+            self.core.add_connection_id(spare_id());
+        }
+    }
+
+    /// Spare connection ids that are not this session's any more.
+    pub(crate) fn take_retired(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.retired)
+    }
+
+    /// The operating system did not send datagrams to `to`.
+    pub(crate) fn on_dropped(&mut self, now: Nanos, to: &Destination, dropped: &Dropped) {
+        let current = self.core.tuple();
+        if to.remote != current.remote {
+            return;
+        }
+        match dropped.reason {
+            DropReason::TooLarge => self.core.datagram_too_large(now, dropped.segment_size),
+            // The address is gone (EINVAL is among the other errors), or the network is.
+            DropReason::Unreachable | DropReason::Other => {
+                self.source.on_refused();
+                self.core.local_address_lost(now);
+            }
+            _ => {}
+        }
     }
 
     /// When [`Association::service`] and [`Association::transmit`] are to be called next.
@@ -524,6 +639,18 @@ impl Association {
             bytes_received: self.bytes_received,
             symbol_bytes: u32::from(core.symbol_len),
             ..self.stats_names
+        }
+    }
+}
+
+/// A symbol, or the part of it that travels in one packet.
+fn write_symbol(symbol: &[u8], fragment: Option<Fragment>, body: &mut [u8]) {
+    match fragment {
+        None => body.copy_from_slice(symbol),
+        Some(fragment) => {
+            let (prefix, part) = body.split_at_mut(FRAGMENT_PREFIX_LEN);
+            prefix.copy_from_slice(&fragment.encode());
+            part.copy_from_slice(&symbol[fragment.range()]);
         }
     }
 }

@@ -13,14 +13,17 @@ use sphinx_net::{
     BufferPool, Destination, Ecn, Interest, PacketIo, SendQueue, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
-use sphinx_proto::{Config, Nanos, Role, Session as Core};
+use sphinx_proto::{Config, Nanos, Role, Session as Core, Tuple};
 
 use crate::association::{Association, Origin, Workshop};
-use crate::control::{ConnId, Control, Event, Failure, Params, Settings};
+use crate::control::{
+    ConnId, Control, Event, Failure, Params, Settings, random_bytes, random_cid,
+};
 use crate::endpoint::{Lobby, attempt_delay};
 use crate::error::{Error, ErrorKind};
 use crate::keys::{Opener, Sealer};
 use crate::options::{Options, Service};
+use crate::routes::{Routes, Source};
 use crate::shared::{Session, Shared};
 use crate::ticket::Ticket;
 
@@ -61,6 +64,7 @@ pub(crate) struct Engine<Io: PacketIo> {
     base: Instant,
     associations: HashMap<ConnectionId, (ConnId, Association)>,
     held: HashMap<ConnectionId, Vec<Held>>,
+    routes: Routes,
     workshop: Workshop,
     /// The client's attempts: next address, connections under way, the last failure.
     next_attempt: usize,
@@ -88,11 +92,13 @@ impl<Io: PacketIo> Engine<Io> {
             base: Instant::now(),
             associations: HashMap::new(),
             held: HashMap::new(),
+            routes: Routes::default(),
             workshop: Workshop {
                 pool: BufferPool::new(POOL_BYTES),
                 encoder: Encoder::new(),
                 decoder: BlockDecoder::new(),
                 queue: SendQueue::with_capacity(2 * TURN_BYTES),
+                symbol: Vec::new(),
                 segments_max,
             },
             next_attempt: 0,
@@ -141,6 +147,14 @@ impl<Io: PacketIo> Engine<Io> {
         let mut finished = Vec::new();
         for (cid, (_, association)) in &mut self.associations {
             let pause = association.service(now, clock);
+            association.supply(random_bytes, || {
+                let spare = random_cid();
+                self.routes.add(spare, *cid);
+                spare
+            });
+            for retired in association.take_retired() {
+                self.routes.remove(retired);
+            }
             association.transmit(now, TURN_BYTES, &mut self.workshop);
             if association.is_finished() {
                 association.finish(now);
@@ -151,6 +165,7 @@ impl<Io: PacketIo> Engine<Io> {
             wake = wake.into_iter().chain(pause).chain(timeout).min();
         }
         for cid in finished {
+            self.routes.forget(cid);
             if let Some((id, _)) = self.associations.remove(&cid) {
                 self.control.close(clock, id, 0, "");
             }
@@ -159,6 +174,11 @@ impl<Io: PacketIo> Engine<Io> {
 
         let mut dropped = Vec::new();
         let all_sent = self.workshop.queue.flush(&mut self.io, &mut dropped)?;
+        for (to, dropped) in &dropped {
+            for (_, association) in self.associations.values_mut() {
+                association.on_dropped(now, to, dropped);
+            }
+        }
         self.workshop.segments_max = self.io.capabilities().segments_max;
         if self.is_done(clock) {
             return Ok(false);
@@ -191,14 +211,19 @@ impl<Io: PacketIo> Engine<Io> {
             // The kernel's wall clock, carried over to ours; a step of the wall clock between the
             // two readings must not throw times far off.
             let age = received.timestamp_ns.map_or(0, |at| wall.saturating_sub(at)).min(100_000_000);
-            let origin = Origin { received_at: now.saturating_sub(age), ecn: received.ecn };
             let (remote, local_ip) = (received.remote, received.local_ip);
+            let origin = Origin {
+                received_at: now.saturating_sub(age),
+                tuple: Tuple { remote, local_ip },
+                ecn: received.ecn,
+            };
             for datagram in received.segments() {
                 if !is_data_plane(datagram) {
                     self.control.handle_datagram(clock, remote, local_ip, datagram);
                     continue;
                 }
                 let Some(cid) = ConnectionId::of_datagram(datagram) else { continue };
+                let cid = self.routes.session_of(cid);
                 if let Some((_, association)) = self.associations.get_mut(&cid) {
                     association.handle_datagram(now, origin, datagram, &mut self.workshop);
                 } else if let Some(held) = self.held.get_mut(&cid) {
@@ -262,6 +287,8 @@ impl<Io: PacketIo> Engine<Io> {
         let config = Config {
             role: if is_client { Role::Client } else { Role::Server },
             peer_cid: peer.cid,
+            local_cid,
+            tuple: Tuple { remote, local_ip },
             profile: self.options.profile.core(),
             code: self.options.codec.core(),
             cc: self.options.cc.core(),
@@ -288,7 +315,7 @@ impl<Io: PacketIo> Engine<Io> {
             core,
             sealer,
             opener,
-            (remote, local_ip),
+            Source::new(is_client),
             shared,
             &self.options,
             started,

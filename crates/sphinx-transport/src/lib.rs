@@ -51,6 +51,7 @@ mod engine;
 mod error;
 mod keys;
 mod options;
+mod routes;
 mod shared;
 mod stats;
 mod ticket;

@@ -90,7 +90,7 @@ pub(crate) struct Shared {
     changed: Condvar,
     waker: Waker,
     pool: BufferPool,
-    remote: SocketAddr,
+    remote: Mutex<SocketAddr>,
     /// Block shape: n in the high half, symbol size in the low half.
     shape: AtomicU32,
     next_stream: Mutex<u16>,
@@ -109,7 +109,7 @@ impl Shared {
             changed: Condvar::new(),
             waker,
             pool,
-            remote,
+            remote: Mutex::new(remote),
             shape: AtomicU32::new(0),
             next_stream: Mutex::new(u16::from(!is_client)),
         };
@@ -130,6 +130,11 @@ impl Shared {
     /// A thread that panics cannot leave the queues half changed.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The peer is elsewhere now.
+    pub(crate) fn set_remote(&self, remote: SocketAddr) {
+        *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = remote;
     }
 
     pub(crate) fn notify(&self) {
@@ -242,9 +247,9 @@ impl Session {
         Self { shared, _guard: Arc::new(guard) }
     }
 
-    /// The peer's address.
+    /// The peer's present address.
     pub fn remote_addr(&self) -> SocketAddr {
-        self.shared.remote
+        *self.shared.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the next stream towards the peer.

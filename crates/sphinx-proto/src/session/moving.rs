@@ -65,7 +65,8 @@ impl Session {
             let size = u16::try_from(size).unwrap_or(u16::MAX);
             self.mtu.carried(sent_at, size);
         }
-        if self.sender.hole.is_found(self.sender.rtt.smoothed()) {
+        let (rtt, plr) = (self.sender.rtt.smoothed(), self.sender.monitor.plr());
+        if self.sender.hole.is_found(rtt, plr) {
             self.sender.hole.forget();
             if self.mtu.current() > BASE_DATAGRAM {
                 self.counts.mtu_falls += 1;
