@@ -23,24 +23,24 @@ build: tools ## Build the sphx command
 demo: build ## Watch TCP and Sphinx cross the same lossy link
 	@$(SPHX) demo $(ARGS)
 
-.PHONY: bench-link
-bench-link: tools ## Sphinx, kernel TCP and QUIC on the same emulated link (ARGS="--set full")
-	$(CARGO) build --release --locked --package sphinx-cli
-	$(CARGO) build --release --locked --package sphinx-lab --features quinn
-	@target/release/bench-link $(ARGS)
-
 .PHONY: test
 test: tools ## Run every test
 	$(CARGO) test --workspace --locked
 
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
-	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test random -- --nocapture
+	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim random
+
+.PHONY: bench-link
+bench-link: build ## Sphinx beside kernel TCP and QUIC on an emulated link (ARGS="--set full")
+	$(CARGO) build --release --locked --package sphinx-lab --features quinn
+	@target/release/bench-link $(ARGS)
 
 .PHONY: lint
 lint: tools ## Formatting, clippy, documentation, licences
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- --deny warnings
+	$(CARGO) clippy --package sphinx-lab --features quinn --all-targets --locked -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
 	@scripts/deny
 

@@ -10,7 +10,7 @@ pub(crate) use sphinx_transport::Error as Failure;
 /// The result of everything here that can fail.
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
-/// Codes of `Session::close`, and of results and aborts inside the application protocols.
+/// Codes of `Session::close`, and of verdicts inside the application protocols.
 pub(crate) mod code {
     pub(crate) const DONE: u64 = 0;
     pub(crate) const PROTOCOL: u64 = 5;
@@ -88,7 +88,7 @@ pub(crate) fn close_code(kind: ErrorKind) -> u64 {
     }
 }
 
-/// The kind that a code in a peer's result or abort means at this end.
+/// The kind that a code in a verdict means at this end.
 pub(crate) fn kind_of_peer_code(code: u64) -> ErrorKind {
     match code {
         code::PROTOCOL => ErrorKind::Protocol,

@@ -239,15 +239,15 @@ fn an_output_that_vanishes_is_io_at_both_ends() {
 #[test]
 fn a_source_that_changes_is_noticed() {
     let scratch = Scratch::new();
-    let path = scratch.file("a", 1_000_000);
+    let path = scratch.file("a", 20_000_000);
     let recv = scratch.recv(&["--once"]);
-    let mut sender = scratch.send(&["--cc", "fixed:2mbit", "a"]);
+    let mut sender = scratch.send(&["--cc", "fixed:20mbit", "a"]);
     sender.event("progress");
     fs::OpenOptions::new()
-        .append(true)
+        .write(true)
         .open(path)
         .unwrap()
-        .set_len(1_500_000)
+        .set_len(1000)
         .unwrap();
     let sent = sender.end().expect(8);
     assert!(

@@ -5,11 +5,11 @@
 use alloc::vec::Vec;
 
 use crate::bits;
-use crate::code::Decoding;
+use crate::code::{CodeId, Decoding, Row};
 use crate::decode::Repair;
 use crate::echelon::Echelon;
-use crate::encode::tile_columns;
-use crate::engine::{Columns, Engine, RowSet, Start, Targets, Term};
+use crate::engine::{Columns, Engine, Start, Targets};
+use crate::plan::{Plan, tile_columns};
 use crate::rows::RowMaker;
 
 /// Stands for "not missing".
@@ -49,17 +49,11 @@ impl Missing {
 pub(crate) struct Elimination {
     missing: Missing,
     echelon: Echelon,
-    /// The repairs that are used, with what they are computed less: known
-    /// terms, a row of `sparse`, or of `matrix` if they hold all known symbols.
-    used: Vec<Used>,
-    sparse: RowSet,
-    sparse_count: usize,
-    /// Known terms of one repair.
-    terms: Vec<Term>,
-    /// Coefficients of known symbols in dense repairs.
-    matrix: Vec<u8>,
-    /// The known symbols.
-    known: Vec<u16>,
+    /// The repairs that are used, and their rows.
+    used: Vec<usize>,
+    rows: Vec<(CodeId, Row)>,
+    /// How to compute these rows from source symbols.
+    plan: Plan,
     /// The inverse, one row after another, and the columns they restore.
     inverse: Vec<u8>,
     order: Vec<u16>,
@@ -69,19 +63,6 @@ pub(crate) struct Elimination {
     /// restore.
     residues: Vec<u8>,
     restored: Vec<u8>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Used {
-    id: usize,
-    known: Known,
-}
-
-/// Where the known part of a repair is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    Sparse { number: usize },
-    Matrix { begin: usize },
 }
 
 impl Elimination {
@@ -97,10 +78,7 @@ impl Elimination {
     ) -> usize {
         self.missing.number(known, n);
         self.used.clear();
-        self.sparse.clear();
-        self.sparse_count = 0;
-        self.matrix.clear();
-        self.known.clear();
+        self.rows.clear();
         let width = self.missing.symbols.len();
         self.echelon.reset(width, width);
         for (id, repair) in repairs.iter().enumerate() {
@@ -113,47 +91,28 @@ impl Elimination {
             let Ok(terms) = maker.terms(repair.code, n, repair.row) else {
                 continue;
             };
-            self.terms.clear();
             let position = self.used.len();
             let is_independent = self.echelon.insert(engine, |row| {
                 for term in terms {
-                    match self.missing.column(term.index) {
-                        Some(column) => row[column] = term.coefficient,
-                        None => self.terms.push(*term),
+                    if let Some(column) = self.missing.column(term.index) {
+                        row[column] = term.coefficient;
                     }
                 }
                 row[width + position] = 1;
             });
             if is_independent {
-                let known = self.note_known(n);
-                self.used.push(Used { id, known });
+                self.used.push(id);
+                self.rows.push((repair.code, repair.row));
             }
         }
         let deficit = width - self.echelon.rank();
         if deficit == 0 {
             self.note_inverse(width);
+            let rows = self.rows.iter().copied();
+            let planned = self.plan.prepare(maker, n, rows);
+            debug_assert!(planned.is_ok(), "these rows were made just now");
         }
         deficit
-    }
-
-    /// Moves the known terms of a repair to the matrix, if they are all known
-    /// symbols in order, else to the sparse rows.
-    fn note_known(&mut self, n: usize) -> Known {
-        let all = n - self.missing.symbols.len();
-        let terms = self.terms.iter();
-        if terms.len() < all || all == 0 || !terms.is_sorted_by_key(|term| term.index) {
-            let number = self.sparse_count;
-            self.sparse.push(self.terms.iter().copied());
-            self.sparse_count += 1;
-            return Known::Sparse { number };
-        }
-        if self.known.is_empty() {
-            self.known.extend(self.terms.iter().map(|t| t.index));
-        }
-        let begin = self.matrix.len();
-        let row = self.terms.iter().map(|term| term.coefficient);
-        self.matrix.extend(row);
-        Known::Matrix { begin }
     }
 
     fn note_inverse(&mut self, width: usize) {
@@ -167,7 +126,9 @@ impl Elimination {
         self.numbers.extend(0..width as u16);
     }
 
-    /// Restores what was planned.
+    /// Restores what was planned. The places of missing symbols are made zero
+    /// first, so that whole rows can be subtracted from the repairs: which
+    /// symbols are missing differs from block to block, but the rows do not.
     pub(crate) fn run(
         &mut self,
         engine: Engine,
@@ -180,17 +141,31 @@ impl Elimination {
         if self.missing.symbols.is_empty() {
             return;
         }
+        for symbol in &self.missing.symbols {
+            source[usize::from(*symbol) * symbol_len..][..symbol_len].fill(0);
+        }
         let tile = tile_columns(n, symbol_len);
-        for first in (0..symbol_len).step_by(tile.max(1)) {
+        for first in (0..symbol_len).step_by(tile) {
             let len = tile.min(symbol_len - first);
             self.residues.resize(width * len, 0);
             self.restored.resize(width * len, 0);
+            let residues = self.residues.chunks_exact_mut(len);
+            for (residue, id) in residues.zip(&self.used) {
+                residue.copy_from_slice(&repairs[*id].symbol[first..first + len]);
+            }
             let columns = Columns {
                 symbols: source,
                 symbol_len,
                 first,
             };
-            self.subtract_known(engine, columns, len, repairs);
+            let mut targets = Targets {
+                bytes: &mut self.residues,
+                stride: len,
+                first: 0,
+                len,
+            };
+            self.plan
+                .run(engine, &mut targets, Start::Accumulate, columns);
             let columns = Columns {
                 symbols: &self.residues,
                 symbol_len: len,
@@ -208,52 +183,6 @@ impl Elimination {
                 let symbol = self.missing.symbols[usize::from(*column)];
                 let at = usize::from(symbol) * symbol_len + first;
                 source[at..at + len].copy_from_slice(restored);
-            }
-        }
-    }
-
-    /// Computes `len` columns of the repairs less their known terms.
-    fn subtract_known(
-        &mut self,
-        engine: Engine,
-        columns: Columns<'_>,
-        len: usize,
-        repairs: &[Repair<'_>],
-    ) {
-        let all = self.known.len();
-        let mut i = 0;
-        while i < self.used.len() {
-            let Used { id, known } = self.used[i];
-            let residue = &mut self.residues[i * len..];
-            let bytes = &repairs[id].symbol[columns.first..columns.first + len];
-            residue[..len].copy_from_slice(bytes);
-            match known {
-                Known::Sparse { number } => {
-                    let residue = &mut residue[..len];
-                    self.sparse
-                        .combine(engine, number, residue, Start::Accumulate, columns);
-                    i += 1;
-                }
-                Known::Matrix { begin } => {
-                    let dense = self.used[i..]
-                        .iter()
-                        .take_while(|used| matches!(used.known, Known::Matrix { .. }));
-                    let mut count = 0;
-                    for (used, residue) in dense.zip(residue.chunks_exact_mut(len)) {
-                        let symbol = repairs[used.id].symbol;
-                        residue.copy_from_slice(&symbol[columns.first..columns.first + len]);
-                        count += 1;
-                    }
-                    let targets = Targets {
-                        bytes: residue,
-                        stride: len,
-                        first: 0,
-                        len,
-                    };
-                    let matrix = &self.matrix[begin..begin + count * all];
-                    engine.combine_rows(targets, Start::Accumulate, columns, &self.known, matrix);
-                    i += count;
-                }
             }
         }
     }

@@ -11,7 +11,15 @@
 //! | code | rows | decoding | symbols needed for `n` |
 //! | --- | --- | --- | --- |
 //! | [`rlc`] | sparse or dense, random or Cauchy coefficients | elimination of the missing symbols | `n`, rarely one more |
-//! | [`srlt`] | XOR of a few random symbols (the Sphinx paper's code) | peeling | see [`params::srlt`] |
+//! | [`rs`] | Cauchy, at most `256 − n` | the same | `n` |
+//! | [`window`] | dense over the latest symbols of a stream | elimination, in order as soon as the rank allows | as many as were lost |
+//! | [`fft_rs`] | Reed–Solomon over GF(2^16), for up to 32 768 symbols; cargo feature `fft-rs` | transforms | `n` |
+//! | [`srlt`] | XOR of a few random symbols (the Sphinx paper's code) | peeling, or maximum likelihood | see `params::srlt` |
+//! | [`lt`] | XOR of symbols, robust soliton degrees; rateless | peeling, or maximum likelihood | 1.1 to 1.3 `n` |
+//!
+//! [`Encoder`] makes the repairs of all block codes and [`BlockDecoder`] and
+//! [`BlockReceiver`] use them; [`WindowEncoder`] and [`WindowDecoder`] are for
+//! streams. [`SymbolDecoder`] is what the receiving ends have in common.
 //!
 //! # Example
 //! Protect a block against 6 % loss so that it fails in at most 1 % of the
@@ -66,6 +74,14 @@
 //! environment variable `SPHINX_FEC_ENGINE` forces one by name. All engines
 //! compute the same bytes.
 //!
+//! The x86-64 engines are tested wherever the processor has them; the NEON
+//! engine is tested under emulation, and its speed has not been measured. Miri
+//! runs the scalar engine (`SPHINX_FEC_ENGINE=scalar cargo +nightly miri test`).
+//!
+//! # Without the standard library
+//! With `default-features = false` the crate needs only `alloc`. Engines are
+//! then those that the build's target features name, and `params` is left out.
+//!
 //! # Hostile input
 //! Rows and symbol numbers may come from a network: no value makes a
 //! [`Tracker`] or a [`BlockDecoder`] panic or grow without bound.
@@ -92,6 +108,7 @@ mod ml;
 #[cfg(feature = "std")]
 pub mod params;
 mod peeler;
+mod plan;
 pub mod rlc;
 mod rng;
 mod rows;

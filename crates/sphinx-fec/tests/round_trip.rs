@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use sphinx_fec::{
     Added, BlockDecoder, BlockReceiver, CodeId, Encoder, Engine, Error, Repair, Row, RowMaker,
-    SymbolDecoder, Tracker, bits, rlc, srlt,
+    SymbolDecoder, Tracker, bits, lt, rlc, srlt,
 };
 
 /// A small generator of test bytes.
@@ -33,6 +33,7 @@ struct Case {
     seed: u64,
     loss_per_mille: u32,
     rows: Vec<(CodeId, Row)>,
+    is_maximum_likelihood: bool,
 }
 
 /// Sends a block through loss and checks what tracker and decoder say. Returns
@@ -55,6 +56,15 @@ fn transfer(engine: Engine, case: &Case) -> bool {
     }
     let mut maker = RowMaker::new();
     let mut tracker = Tracker::new(n).unwrap();
+    let mut decoder = BlockDecoder::with_engine(engine);
+    let mut receiver = BlockReceiver::new(7, n, symbol_len).unwrap();
+    receiver = receiver.with_engine(engine);
+    if case.is_maximum_likelihood {
+        tracker = tracker.maximum_likelihood();
+        decoder = decoder.maximum_likelihood();
+        receiver = receiver.maximum_likelihood();
+    }
+    let mut received = vec![0xdd; n * symbol_len];
     let mut memory = vec![0xee; n * symbol_len];
     let mut have = vec![0; bits::words(n)];
     let mut kept = Vec::new();
@@ -67,14 +77,18 @@ fn transfer(engine: Engine, case: &Case) -> bool {
         let added;
         if i < n {
             let range = i * symbol_len..(i + 1) * symbol_len;
-            memory[range.clone()].copy_from_slice(&source[range]);
+            memory[range.clone()].copy_from_slice(&source[range.clone()]);
             bits::insert(&mut have, i);
             added = tracker.add_source(i);
+            received[range.clone()].copy_from_slice(&source[range]);
+            receiver.add_source(&mut received, 7 + i as u64);
         } else {
             let (code, row) = case.rows[i - n];
             let symbol = &repairs[(i - n) * symbol_len..][..symbol_len];
             let repair = Repair { code, row, symbol };
             added = tracker.add_repair(&mut maker, code, row);
+            let received = receiver.add_repair(&mut received, 7, n, repair);
+            assert_ne!(received, Added::Invalid);
             all.push(repair);
             if added == Added::Innovative {
                 kept.push(repair);
@@ -88,7 +102,14 @@ fn transfer(engine: Engine, case: &Case) -> bool {
     }
     assert_eq!(tracker.received(), have);
     let lost = tracker.missing();
-    let decoder = &mut BlockDecoder::with_engine(engine);
+    // What the receiver restores early helps it to peel more than the tracker
+    // counts on.
+    assert!(receiver.deficit() <= tracker.deficit());
+    assert_eq!(receiver.deficit() == 0, receiver.known() == full(n));
+    for i in (0..n).filter(|i| bits::contains(receiver.known(), *i)) {
+        let range = i * symbol_len..(i + 1) * symbol_len;
+        assert!(received[range.clone()] == source[range]);
+    }
     let mut from_all = memory.clone();
     let result = decoder.decode(n, symbol_len, &mut from_all, &have, &all);
     let deficit = tracker.deficit();
@@ -108,12 +129,21 @@ fn transfer(engine: Engine, case: &Case) -> bool {
     deficit == 0
 }
 
+fn full(n: usize) -> Vec<u64> {
+    let mut map = vec![0; bits::words(n)];
+    (0..n).for_each(|i| bits::insert(&mut map, i));
+    map
+}
+
 fn any_row() -> impl Strategy<Value = (CodeId, Row)> {
     let spread = prop_oneof![Just(1), 1..=rlc::SPREAD_MAX];
     let index = prop_oneof![0..20_u32, 0..rlc::INDEX_COUNT];
     prop_oneof![
         (spread, index).prop_map(|(spread, index)| (CodeId::Rlc, rlc::row(spread, index))),
         (1..12_u32, 0..srlt::SEED_COUNT).prop_map(|(d, seed)| (CodeId::Srlt, srlt::row(d, seed))),
+        (0..lt::SEED_COUNT).prop_map(|seed| (CodeId::Lt, lt::Shape::default().row(seed))),
+        (0..100_u32).prop_map(|i| (CodeId::Rs, Row::new(i).unwrap())),
+        (0..1_u32 << 24).prop_map(|i| (CodeId::Window, Row::new(i).unwrap())),
     ]
 }
 
@@ -125,21 +155,22 @@ proptest! {
         seed: u64,
         loss_per_mille in 0_u32..700,
         rows in prop::collection::vec(any_row(), 0..60),
+        is_maximum_likelihood: bool,
     ) {
-        let case = Case { n, symbol_len, seed, loss_per_mille, rows };
+        let case = Case { n, symbol_len, seed, loss_per_mille, rows, is_maximum_likelihood };
         transfer(Engine::detect(), &case);
     }
 
     #[test]
     fn hostile_rows_do_no_harm(
         n in 1_usize..300,
-        numbers in prop::collection::vec((any::<bool>(), 0_u32..1 << 24), 1..80),
+        numbers in prop::collection::vec((0_usize..6, 0_u32..1 << 24), 1..80),
         sources in prop::collection::vec(0_usize..400, 0..40),
     ) {
         let mut maker = RowMaker::new();
         let mut tracker = Tracker::new(n).unwrap();
-        for (i, (peeling, number)) in numbers.into_iter().enumerate() {
-            let code = if peeling { CodeId::Srlt } else { CodeId::Rlc };
+        for (i, (code, number)) in numbers.into_iter().enumerate() {
+            let code = CodeId::ALL[code];
             tracker.add_repair(&mut maker, code, Row::new(number).unwrap());
             if let Some(source) = sources.get(i) {
                 let added = tracker.add_source(*source);
@@ -171,6 +202,7 @@ fn every_engine_restores_whole_blocks() {
                 seed: 6,
                 loss_per_mille: 50,
                 rows,
+                is_maximum_likelihood: false,
             };
             assert!(transfer(engine, &case), "{engine:?} {n} {symbol_len}");
         }
@@ -284,6 +316,7 @@ fn srlt_at_the_paper_operating_point() {
                 seed: 2 * block,
                 loss_per_mille: 60,
                 rows: rows.collect(),
+                is_maximum_likelihood: false,
             };
             transfer(Engine::detect(), &case)
         })

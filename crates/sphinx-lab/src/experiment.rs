@@ -92,6 +92,23 @@ impl Experiment {
         seed: u64,
         stop: &AtomicBool,
     ) -> Result<Run, RunError> {
+        self.run_once(cell, contestant, seed, stop)
+            .map_err(|error| {
+                // Ctrl-C on a terminal reaches the two processes as well, and they complain.
+                match stop.load(Ordering::Relaxed) {
+                    true => RunError::Interrupted,
+                    false => error,
+                }
+            })
+    }
+
+    fn run_once(
+        &self,
+        cell: &Cell,
+        contestant: &dyn Contestant,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Result<Run, RunError> {
         let directory = tempfile::tempdir()?;
         let testbed = Testbed::start(&cell.link, seed)?;
         let task = Task {

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod block;
 pub mod cc;
 mod fragment;
 mod ids;

@@ -61,14 +61,22 @@ impl Pacer {
             return self.updated;
         }
         let wait = u128::from(wanted as u64) * u128::from(SECOND) / u128::from(rate.max(1));
+        // At any rate, however high, time must pass before tokens come.
         self.updated
-            .saturating_add(wait.min(u128::from(SECOND)) as Nanos)
+            .saturating_add(wait.clamp(1, u128::from(SECOND)) as Nanos)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_burst_is_later_at_any_rate() {
+        let mut pacer = Pacer::new(0);
+        pacer.spent(9000);
+        assert!(pacer.next(u64::MAX) > 0 && pacer.next(1) == SECOND);
+    }
 
     #[test]
     fn long_run_rate_is_exact_and_bursts_are_short() {

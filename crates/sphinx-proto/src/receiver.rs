@@ -411,6 +411,13 @@ impl Receiver {
         self.largest.and(self.sack_at)
     }
 
+    /// The next feedback names every stream.
+    pub(crate) fn report_all(&mut self) {
+        for stream in self.streams.values_mut() {
+            stream.news = stream.news.max(1);
+        }
+    }
+
     /// Write SACK and BLOCKS frames into `out`, at most `room` bytes.
     ///
     /// Block-SACKs come first: the sender then does not compensate losses in blocks that are complete.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use sphinx_fec::{CodeId, Decoding};
 
 use crate::Nanos;
+use crate::block::{SymbolChoice, TxBlock};
 use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl};
 use crate::fragment::{Groups, Meaning};
 use crate::monitor::Monitor;
@@ -23,67 +24,6 @@ const CLAIMS_PER_SYMBOL_MAX: u32 = 8;
 const PATIENT_ROUNDS: u8 = 3;
 /// Longest wait between probes of a silent path.
 const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
-
-/// A block on its way.
-#[derive(Debug)]
-struct TxBlock {
-    stream: u16,
-    id: u64,
-    slot: Slot,
-    n: u16,
-    symbol_len: u16,
-    /// The application ended a message or the stream here.
-    tail: bool,
-    /// Next source symbol to send for the first time.
-    next_source: u16,
-    /// Next repair row.
-    next_row: u32,
-    in_flight: u32,
-    acked: u32,
-    /// Repair rows decided but not sent.
-    due: u32,
-    /// Of `due`, those decided before any loss was seen.
-    due_proactive: u32,
-    /// Repair rows that only the peer's word asked for.
-    claimed: u32,
-    /// Rounds of repair so far: 1 once a first transmission had to be replaced.
-    rounds: u8,
-    /// Has had its proactive repair.
-    protected: bool,
-    /// Spread of its proactive rows (`rlc`) or their degree (`srlt`).
-    shape: u32,
-    /// Source symbols whose packets were lost; kept for codes that decode by peeling, whose
-    /// compensation is the originals themselves.
-    lost_sources: Vec<u16>,
-}
-
-impl TxBlock {
-    fn unsent(&self) -> u32 {
-        u32::from(self.n - self.next_source)
-    }
-
-    /// Symbols that must still be decided on so that n can arrive at all.
-    fn deficit(&self) -> u32 {
-        u32::from(self.n).saturating_sub(self.acked + self.in_flight + self.unsent() + self.due)
-    }
-}
-
-/// What [`Sender::next_symbol`] decided to send.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SymbolChoice {
-    pub(crate) sequence: u64,
-    /// Round of repair that the symbol belongs to.
-    pub(crate) round: u8,
-    pub(crate) stream: u16,
-    pub(crate) block: u64,
-    pub(crate) slot: Slot,
-    pub(crate) n: u16,
-    pub(crate) symbol_len: u16,
-    /// `None`: the source symbol `row`.
-    pub(crate) code: Option<CodeId>,
-    pub(crate) row: u32,
-    pub(crate) last_of_flight: bool,
-}
 
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default)]
@@ -253,25 +193,8 @@ impl Sender {
         self.open_cost += cost;
         self.unsent_bytes += u64::from(n) * u64::from(symbol_len);
         self.counters.blocks += 1;
-        self.blocks.push_back(Some(TxBlock {
-            stream,
-            id,
-            slot,
-            n,
-            symbol_len,
-            tail,
-            next_source: 0,
-            next_row: 0,
-            in_flight: 0,
-            acked: 0,
-            due: 0,
-            due_proactive: 0,
-            claimed: 0,
-            rounds: 0,
-            protected: false,
-            shape: 1,
-            lost_sources: Vec::new(),
-        }));
+        let block = TxBlock::new(stream, id, slot, n, symbol_len, tail);
+        self.blocks.push_back(Some(block));
         self.unsent.push_back(sequence);
         id
     }
@@ -450,7 +373,7 @@ impl Sender {
             }
         };
         let done = block.due == 0;
-        let choice = choice_of(block, sequence, code, row);
+        let choice = block.choice(sequence, code, row);
         if done {
             self.repairs.remove(&sequence);
         }
@@ -469,7 +392,7 @@ impl Sender {
         let block = self.block_mut(sequence)?;
         let row = u32::from(block.next_source);
         block.next_source += 1;
-        let mut choice = choice_of(block, sequence, None, row);
+        let mut choice = block.choice(sequence, None, row);
         choice.round = 0;
         if block.unsent() == 0 {
             // The paper's code sends its ProFEC packets behind every block.
@@ -860,20 +783,5 @@ impl Sender {
             }
         }
         probes.max(1)
-    }
-}
-
-fn choice_of(block: &TxBlock, sequence: u64, code: Option<CodeId>, row: u32) -> SymbolChoice {
-    SymbolChoice {
-        sequence,
-        round: block.rounds,
-        stream: block.stream,
-        block: block.id,
-        slot: block.slot,
-        n: block.n,
-        symbol_len: block.symbol_len,
-        code,
-        row,
-        last_of_flight: false,
     }
 }

@@ -7,13 +7,14 @@ use std::collections::VecDeque;
 use sphinx_fec::{CodeId, Row};
 
 use crate::Nanos;
+use crate::block::SymbolChoice;
 use crate::fragment::fragments_for;
 use crate::ids::{LocalIds, PeerIds};
 use crate::mtu::PathMtu;
 use crate::pacer::Pacer;
 use crate::path::Paths;
 use crate::receiver::{Progress, Receiver};
-use crate::sender::{Idle, Sender, SymbolChoice};
+use crate::sender::{Idle, Sender};
 use crate::types::{
     BLOCK_OVERHEAD, Config, Content, Event, Job, PacketMeta, PartPlacement, Placement, Role,
     SessionStats, Slot, Transmit, block_cost,
@@ -29,6 +30,8 @@ const MS: Nanos = 1_000_000;
 pub const BASE_DATAGRAM: u16 = 1200;
 /// When copies of CLOSE are sent, counted from the first.
 const CLOSE_TIMES: [Nanos; 6] = [0, 5 * MS, 20 * MS, 60 * MS, 150 * MS, 300 * MS];
+/// Longest encoding of a CLOSE frame.
+const CLOSE_LEN_MAX: usize = 300;
 /// How long a closed session still answers.
 const DRAIN: Nanos = 400 * MS;
 /// Longest silence of an idle end.
@@ -234,7 +237,11 @@ impl Session {
                     return None;
                 }
                 *copies += 1;
+                // What has arrived counts for the peer, even if it hears of it only now.
                 let mut body = Vec::new();
+                self.receiver.report_all();
+                let room = usize::from(BASE_DATAGRAM) - OVERHEAD - CLOSE_LEN_MAX;
+                self.receiver.write_feedback(now, room, &mut body);
                 Frame::Close {
                     code: *code,
                     reason,
@@ -561,6 +568,7 @@ impl Session {
             .any(|frame| frame.is_ack_eliciting());
         self.received(meta, eliciting);
         let mut deficits = Vec::new();
+        let mut closed = None;
         for frame in FrameIter::new(body) {
             let Ok(frame) = frame else {
                 return self.violation(meta.now, "malformed frame");
@@ -576,7 +584,7 @@ impl Session {
                         self.moved(meta.now, moved);
                     }
                 }
-                Frame::Close { code, reason } => return self.peer_closed(meta.now, code, reason),
+                Frame::Close { code, reason } => closed = Some((code, reason)),
                 Frame::Blocks(blocks) => {
                     self.sender.on_blocks(&blocks);
                     deficits.push((blocks.stream, blocks.deficits));
@@ -600,6 +608,9 @@ impl Session {
                 block,
                 slot,
             });
+        }
+        if let Some((code, reason)) = closed {
+            self.peer_closed(meta.now, code, reason);
         }
     }
 

@@ -4,21 +4,25 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
-use sphinx_fec::{BlockDecoder, CodeId, Encoder, Repair, Row, bits};
-use sphinx_net::{BufferPool, Destination, DropReason, Dropped, Ecn, PoolBuffer, SendQueue};
+use sphinx_fec::{BlockDecoder, Encoder};
+use sphinx_net::{BufferPool, Destination, DropReason, Dropped, Ecn, SendQueue};
 use sphinx_proto::wire::{
-    ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, Header, OVERHEAD, PacketKind, Preamble,
-    expand_packet_number,
+    ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, Header, OVERHEAD, PREAMBLE_LEN,
+    PacketKind, Preamble, expand_packet_number,
 };
 use sphinx_proto::{
     Content, Event, Job, Nanos, PacketMeta, Placement, Session, Slot, Transmit, Tuple,
 };
 
+use crate::blocks::{RxBlocks, TxBlock, TxBlocks};
+use crate::control::Traffic;
 use crate::error::{Error, ErrorKind};
-use crate::keys::{Arrival, Opener, ReplayWindow, SealError, Sealer};
+use crate::keys::{Arrival, Opener, ReplayWindow, Sealer};
 use crate::options::Options;
+use crate::recv_stream::Chunk;
 use crate::routes::Source;
-use crate::shared::{Chunk, PAUSE, ReadyBlock, Shared};
+use crate::send_stream::{PAUSE, ReadyBlock, Watch};
+use crate::shared::{Inner, Shared, StreamEnd};
 use crate::stats::Stats;
 
 /// How often the application's view of the counters is renewed.
@@ -35,24 +39,6 @@ pub(crate) struct Workshop {
     pub(crate) segments_max: usize,
 }
 
-/// A block being sent.
-struct TxBlock {
-    memory: PoolBuffer,
-    n: usize,
-    symbol_len: usize,
-    data_len: u32,
-}
-
-/// A block being received.
-struct RxBlock {
-    memory: PoolBuffer,
-    n: usize,
-    symbol_len: usize,
-    /// Source symbols that arrived.
-    have: Vec<u64>,
-    repairs: Vec<(CodeId, Row, PoolBuffer)>,
-}
-
 /// Puts the blocks of one stream in order (the paper's Data Assembler).
 #[derive(Default)]
 struct Assembler {
@@ -60,14 +46,6 @@ struct Assembler {
     next_offset: u64,
     ended: bool,
     waiting: BTreeMap<u64, Slot>,
-}
-
-/// Bytes and packets of the control plane that belong to this session.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ControlTraffic {
-    pub(crate) ip_bytes_sent: u64,
-    pub(crate) packets_sent: u64,
-    pub(crate) ip_bytes_received: u64,
 }
 
 /// Where and when a datagram came from.
@@ -88,29 +66,40 @@ pub(crate) struct Association {
     /// Symbols of which parts have arrived, by place.
     parts: Vec<Vec<u8>>,
     shared: Arc<Shared>,
-    tx: Vec<Option<TxBlock>>,
-    tx_free: Vec<Slot>,
-    rx: Vec<Option<RxBlock>>,
+    tx: TxBlocks,
+    rx: RxBlocks,
     assemblers: BTreeMap<u16, Assembler>,
     invalid: u64,
     replayed: u64,
     bytes_delivered: u64,
     bytes_received: u64,
-    pub(crate) control: ControlTraffic,
+    /// What the control plane has sent and received for this session.
+    control: Traffic,
+    /// Datagrams of the endpoint that belonged to nobody, now and when this session began.
+    strays: u64,
+    strays_before: u64,
     started: Nanos,
+    /// When the session was over for the application.
+    ended: Option<Nanos>,
     stats_at: Nanos,
     stats_names: Stats,
+    /// When to look again whether a writer pauses.
+    pause_at: Option<Nanos>,
+    /// Shape of the next block that waits for window or credit.
+    waiting: Option<(u16, u16)>,
+    /// How the control connection is to be closed.
+    farewell: (u64, String),
 }
 
 impl Association {
     pub(crate) fn new(
         core: Session,
-        sealer: Sealer,
-        opener: Opener,
+        (sealer, opener): (Sealer, Opener),
         source: Source,
         shared: Arc<Shared>,
         options: &Options,
         started: Nanos,
+        strays: u64,
     ) -> Self {
         let stats_names = Stats {
             cc: options.cc.name(),
@@ -128,18 +117,23 @@ impl Association {
             retired: Vec::new(),
             parts: Vec::new(),
             shared,
-            tx: Vec::new(),
-            tx_free: Vec::new(),
-            rx: Vec::new(),
+            tx: TxBlocks::default(),
+            rx: RxBlocks::default(),
             assemblers: BTreeMap::new(),
             invalid: 0,
             replayed: 0,
             bytes_delivered: 0,
             bytes_received: 0,
-            control: ControlTraffic::default(),
+            control: Traffic::default(),
+            strays,
+            strays_before: strays,
             started,
+            ended: None,
             stats_at: 0,
             stats_names,
+            pause_at: None,
+            waiting: None,
+            farewell: (0, String::new()),
         }
     }
 
@@ -197,7 +191,7 @@ impl Association {
         workshop: &mut Workshop,
     ) {
         let placement = self.core.handle_symbol(meta, header, symbol.len());
-        self.place(placement, symbol, workshop);
+        self.store(meta.now, placement, symbol, workshop);
     }
 
     fn handle_fragment(
@@ -223,319 +217,298 @@ impl Association {
         symbol[to.offset..][..part.len()].copy_from_slice(part);
         if let Some(whole) = to.whole {
             let symbol = std::mem::take(symbol);
-            self.place(whole, &symbol, workshop);
+            self.store(meta.now, whole, &symbol, workshop);
             self.parts[at] = symbol;
         }
     }
 
     /// Store a symbol, and decode what it completes.
-    fn place(&mut self, placement: Placement, symbol: &[u8], workshop: &mut Workshop) {
-        match placement {
-            Placement::Discard => {}
-            Placement::Source { slot, n, symbol_len, index } => {
-                let block = self.rx_block(slot, n, symbol_len, &workshop.pool);
-                let at = usize::from(index) * block.symbol_len;
-                block.memory[at..][..symbol.len()].copy_from_slice(symbol);
-                bits::insert(&mut block.have, usize::from(index));
-            }
-            Placement::Repair { slot, n, symbol_len, code, row } => {
-                let mut memory = workshop.pool.take(symbol.len());
-                memory.copy_from_slice(symbol);
-                let block = self.rx_block(slot, n, symbol_len, &workshop.pool);
-                block.repairs.push((code, row, memory));
-            }
-        }
+    fn store(&mut self, now: Nanos, placement: Placement, symbol: &[u8], workshop: &mut Workshop) {
+        self.rx.store(placement, symbol, &workshop.pool);
         while let Some(job) = self.core.poll_job() {
-            self.decode(job, &mut workshop.decoder);
+            self.decode(now, job, &mut workshop.decoder);
         }
     }
 
-    fn rx_block(
-        &mut self,
-        slot: Slot,
-        n: u16,
-        symbol_len: u16,
-        pool: &BufferPool,
-    ) -> &mut RxBlock {
-        let at = slot.0 as usize;
-        if self.rx.len() <= at {
-            self.rx.resize_with(at + 1, || None);
-        }
-        let (n, symbol_len) = (usize::from(n), usize::from(symbol_len));
-        self.rx[at].get_or_insert_with(|| RxBlock {
-            memory: pool.take(n * symbol_len),
-            n,
-            symbol_len,
-            have: vec![0; bits::words(n)],
-            repairs: Vec::new(),
-        })
-    }
-
-    fn decode(&mut self, job: Job, decoder: &mut BlockDecoder) {
-        if let Some(Some(block)) = self.rx.get_mut(job.decode.0 as usize) {
-            let repairs: Vec<Repair<'_>> = block
-                .repairs
-                .iter()
-                .map(|(code, row, symbol)| Repair { code: *code, row: *row, symbol })
-                .collect();
-            let decoded =
-                decoder.decode(block.n, block.symbol_len, &mut block.memory, &block.have, &repairs);
-            // The core follows the rank of the same rows, so this cannot fail; if it ever did, the
-            // data would be wrong, and the session must not go on.
-            if let Err(error) = decoded {
-                self.end(Error::new(ErrorKind::Other, format!("internal error: {error}")));
-                return;
-            }
-            block.repairs.clear();
+    fn decode(&mut self, now: Nanos, job: Job, decoder: &mut BlockDecoder) {
+        // The core follows the rank of the same rows, so this cannot fail; if it ever did, the data
+        // would be wrong, and the session must not go on.
+        if let Err(error) = self.rx.decode(job.decode, decoder) {
+            self.core.close(now, 1, "cannot decode");
+            self.end(
+                now,
+                Error::new(ErrorKind::Other, format!("internal error: {error}")),
+            );
+            return;
         }
         self.core.job_done(job.id);
     }
 
     // ---- events ---------------------------------------------------------------------------------
 
-    fn handle_events(&mut self, now: Nanos) {
+    /// Whether there were any.
+    fn handle_events(&mut self, now: Nanos, inner: &mut Inner) -> bool {
+        let mut any = false;
         while let Some(event) = self.core.poll_event() {
+            any = true;
             match event {
-                Event::BlockComplete { stream, block, slot } => {
+                Event::BlockComplete {
+                    stream,
+                    block,
+                    slot,
+                } => {
                     let assembler = self.assemblers.entry(stream).or_default();
                     assembler.waiting.insert(block, slot);
-                    self.assemble(now, stream);
+                    self.assemble(now, stream, inner);
                 }
                 Event::BlockDelivered { slot, .. } => {
-                    if let Some(block) = self.tx.get_mut(slot.0 as usize).and_then(Option::take) {
-                        self.bytes_delivered += u64::from(block.data_len);
-                        self.tx_free.push(slot);
-                    }
+                    let block = self.tx.remove(slot);
+                    self.bytes_delivered += block.map_or(0, |block| u64::from(block.data_len));
+                }
+                Event::Closed { code, reason } => {
+                    self.end_in(inner, now, closed_by_peer(code, &reason));
                 }
                 Event::PathChanged(tuple) => {
                     self.source.on_path_changed();
                     self.shared.set_remote(tuple.remote);
                 }
                 Event::ConnectionIdRetired(cid) => self.retired.push(cid),
-                Event::Closed { code, reason } => {
-                    let kind = ErrorKind::of_close_code(code);
-                    let message = match (kind, reason.as_str()) {
-                        (ErrorKind::Cancelled, "") => "the peer closed the session".to_owned(),
-                        (ErrorKind::Cancelled, reason) => format!("the peer cancelled: {reason}"),
-                        (_, reason) => format!("the peer gave up: {reason}"),
-                    };
-                    self.end(Error::new(kind, message));
+                Event::PeerLost => {
+                    self.farewell = (6, "nothing heard from this end for too long".to_owned());
+                    let error = Error::new(
+                        ErrorKind::PeerLost,
+                        "nothing heard from the peer for the idle timeout",
+                    );
+                    let hint = "check the network and the other end, then start again";
+                    self.end_in(inner, now, error.with_hint(hint));
                 }
-                Event::PeerLost => self.end(
-                    Error::new(ErrorKind::PeerLost, "nothing heard from the peer for the idle timeout")
-                        .with_hint("check the network and the other end, then start again"),
-                ),
-                Event::Violation(what) => {
-                    self.end(Error::new(ErrorKind::Protocol, format!("the peer broke the protocol: {what}")));
-                }
+                Event::Violation(what) => self.violation(inner, now, what),
             }
         }
+        any
     }
 
     /// Give out the blocks of a stream that are next in order.
-    fn assemble(&mut self, now: Nanos, stream: u16) {
-        let Some(assembler) = self.assemblers.get_mut(&stream) else { return };
-        let mut chunks = Vec::new();
+    fn assemble(&mut self, now: Nanos, stream: u16, inner: &mut Inner) {
+        let Some(assembler) = self.assemblers.get_mut(&stream) else {
+            return;
+        };
+        let incoming = inner.incoming.entry(stream).or_default();
         while let Some(slot) = assembler.waiting.remove(&assembler.next_block) {
-            let Some(block) = self.rx.get_mut(slot.0 as usize).and_then(Option::take) else {
-                continue;
+            let Some(memory) = self.rx.remove(slot) else {
+                return self.violation(inner, now, "block without symbols");
             };
-            let preamble = Preamble::decode(&block.memory[..block.n * block.symbol_len]);
-            let Ok(preamble) = preamble else {
-                return self.violation(now, "malformed block");
+            let Ok(preamble) = Preamble::decode(&memory) else {
+                return self.violation(inner, now, "malformed block");
             };
             if preamble.offset != assembler.next_offset || assembler.ended {
-                return self.violation(now, "block out of place");
+                return self.violation(inner, now, "block out of place");
             }
             assembler.next_block += 1;
-            assembler.next_offset += u64::from(preamble.len);
+            assembler.next_offset = assembler
+                .next_offset
+                .saturating_add(u64::from(preamble.len));
             assembler.ended = preamble.end_of_stream;
             self.bytes_received += u64::from(preamble.len);
-            let from = sphinx_proto::wire::PREAMBLE_LEN;
-            chunks.push(Chunk {
-                memory: block.memory,
+            if incoming.abandoned {
+                self.core.release(now, slot);
+                continue;
+            }
+            incoming.chunks.push_back(Chunk {
+                memory,
                 slot,
-                from,
-                to: from + preamble.len as usize,
+                from: PREAMBLE_LEN,
+                to: PREAMBLE_LEN + preamble.len as usize,
                 end_of_stream: preamble.end_of_stream,
             });
         }
-        if chunks.is_empty() {
-            return;
-        }
-        let mut inner = self.shared.lock();
-        let incoming = inner.incoming.entry(stream).or_default();
-        if incoming.abandoned {
-            let slots: Vec<Slot> = chunks.iter().map(|chunk| chunk.slot).collect();
-            inner.released.extend(slots);
-        } else {
-            incoming.chunks.extend(chunks);
-        }
-        self.shared.notify();
     }
 
-    fn violation(&mut self, now: Nanos, what: &'static str) {
+    fn violation(&mut self, inner: &mut Inner, now: Nanos, what: &'static str) {
         self.core.close(now, 5, what);
-        self.end(Error::new(ErrorKind::Protocol, format!("the peer broke the protocol: {what}")));
+        self.farewell = (5, what.to_owned());
+        let message = format!("the peer broke the protocol: {what}");
+        self.end_in(inner, now, Error::new(ErrorKind::Protocol, message));
     }
 
     /// The session is over for the application; the first reason stays.
-    pub(crate) fn end(&self, error: Error) {
-        let mut inner = self.shared.lock();
-        inner.closed.get_or_insert(error);
-        self.shared.notify();
+    pub(crate) fn end(&mut self, now: Nanos, error: Error) {
+        let shared = Arc::clone(&self.shared);
+        self.end_in(&mut shared.lock(), now, error);
+        shared.notify();
     }
 
-    // ---- sending ------------------------------------------------------------------------------
+    fn end_in(&mut self, inner: &mut Inner, now: Nanos, error: Error) {
+        self.ended.get_or_insert(now);
+        inner.closed.get_or_insert(error);
+        // What is still counted is on its way out; the clock stands.
+        inner.stats = self.stats(now);
+    }
 
-    /// Everything that is due: the application's wishes, timers, events. Returns when to look
-    /// again for an application that pauses.
-    pub(crate) fn service(&mut self, now: Nanos, clock: Instant) -> Option<Duration> {
-        let pause = self.exchange(now, clock);
+    // ---- the engine's turn --------------------------------------------------------------------
+
+    /// Everything that is due: timers, events, the application's wishes. `strays` are the datagrams of
+    /// the endpoint that belonged to nobody.
+    pub(crate) fn service(
+        &mut self,
+        now: Nanos,
+        clock: Instant,
+        traffic: Option<Traffic>,
+        strays: u64,
+    ) {
+        self.control = traffic.unwrap_or(self.control);
+        self.strays = strays;
         if self.core.poll_timeout().is_some_and(|at| at <= now) {
             self.core.handle_timeout(now);
         }
-        self.handle_events(now);
         if let Some(largest) = self.core.largest_acked() {
             self.sealer.acked(largest);
         }
-        pause
+        self.shared.set_shape(self.core.block_shape());
+        self.exchange(now, clock);
     }
 
     /// Take over what the application's threads have left, and tell them what happened.
-    fn exchange(&mut self, now: Nanos, clock: Instant) -> Option<Duration> {
-        self.shared.set_shape(self.core.block_shape());
+    fn exchange(&mut self, now: Nanos, clock: Instant) {
         let shared = Arc::clone(&self.shared);
+        shared.answer();
         let mut inner = shared.lock();
         for slot in inner.released.drain(..) {
             self.core.release(now, slot);
         }
-        let mut next_look = None;
-        let slicers = std::mem::take(&mut inner.slicers);
-        for slicer in &slicers {
-            let paused = match slicer.try_lock() {
-                Ok(mut slicer) => slicer.poll_pause(&shared, clock),
-                Err(TryLockError::Poisoned(slicer)) => {
-                    slicer.into_inner().poll_pause(&shared, clock)
-                }
-                // Being written to at this moment.
-                Err(TryLockError::WouldBlock) => Err(Some(PAUSE)),
-            };
-            match paused {
-                Ok(block) => inner.ready.push_back(block),
-                Err(again) => {
-                    next_look = next_look.into_iter().chain(again).min();
-                }
-            }
+        let mut news = self.handle_events(now, &mut inner);
+        if let Some((code, reason)) = inner.close.take()
+            && inner.closed.is_none()
+        {
+            news = true;
+            self.core.close(now, code, &reason);
+            let error = Error::new(ErrorKind::Interrupted, "the session was closed at this end");
+            self.end_in(&mut inner, now, error);
+            self.farewell = (code, reason);
         }
-        inner.slicers = slicers;
-        let mut taken = false;
-        while let Some(block) = inner.ready.front() {
-            if !self.core.can_submit(block.n, block.symbol_len) {
-                break;
-            }
-            if let Some(block) = inner.ready.pop_front() {
-                self.submit(block);
-                taken = true;
-            }
-        }
-        self.core.set_backlog(!inner.ready.is_empty());
-        if let Some((code, reason)) = &inner.close {
-            self.core.close(now, *code, reason);
-            inner.closed.get_or_insert_with(|| {
-                Error::new(ErrorKind::Interrupted, "the session was closed at this end")
-            });
+        if inner.closed.is_some() {
             inner.ready.clear();
-            taken = true;
+            inner.filling.clear();
         }
-        let queued: Vec<u16> = inner.ready.iter().map(|block| block.stream).collect();
-        for (stream, delivered) in &mut inner.finished {
-            if !*delivered && !queued.contains(stream) && self.core.stream_delivered(*stream) {
-                *delivered = true;
-                taken = true;
+        news |= self.submit_ready(&mut inner);
+        if self.watch_writers(&mut inner, now, clock) {
+            news |= self.submit_ready(&mut inner);
+        }
+        self.waiting = inner.ready.front().map(|block| (block.n, block.symbol_len));
+        self.core.set_backlog(self.waiting.is_some());
+        for (stream, end) in &mut inner.ends {
+            if *end == StreamEnd::Submitted && self.core.stream_delivered(*stream) {
+                *end = StreamEnd::Delivered;
+                news = true;
             }
         }
         if self.core.is_closed_by_peer() && !inner.close_answered {
             inner.close_answered = true;
-            taken = true;
+            news = true;
         }
-        if now >= self.stats_at || taken && inner.closed.is_some() {
+        if now >= self.stats_at || news {
             self.stats_at = now + STATS_INTERVAL;
             inner.stats = self.stats(now);
         }
-        if taken {
+        drop(inner);
+        if news {
             shared.notify();
         }
-        next_look
+    }
+
+    /// Hand queued blocks to the core while there is room; whether any was.
+    fn submit_ready(&mut self, inner: &mut Inner) -> bool {
+        let mut any = false;
+        while let Some(block) = inner
+            .ready
+            .pop_front_if(|block| self.core.can_submit(block.n, block.symbol_len))
+        {
+            if block.last {
+                inner.ends.insert(block.stream, StreamEnd::Submitted);
+            }
+            self.submit(block);
+            any = true;
+        }
+        any
+    }
+
+    /// Cut the blocks of writers that pause; whether there were any.
+    fn watch_writers(&mut self, inner: &mut Inner, now: Nanos, clock: Instant) -> bool {
+        let mut again: Option<Duration> = None;
+        let mut any = false;
+        for slicer in std::mem::take(&mut inner.filling) {
+            let watch = match slicer.try_lock() {
+                Ok(mut slicer) => slicer.watch(&self.shared, clock, inner),
+                Err(TryLockError::Poisoned(slicer)) => {
+                    slicer.into_inner().watch(&self.shared, clock, inner)
+                }
+                // Being written to at this moment.
+                Err(TryLockError::WouldBlock) => Watch::Again(PAUSE),
+            };
+            match watch {
+                Watch::Cut(block) => {
+                    inner.ready.push_back(block);
+                    any = true;
+                }
+                Watch::Again(after) => {
+                    again = Some(again.map_or(after, |sooner| sooner.min(after)));
+                    inner.filling.push(slicer);
+                }
+                Watch::Full => inner.filling.push(slicer),
+                Watch::Empty => {}
+            }
+        }
+        self.pause_at = again.map(|after| now + after.as_nanos() as Nanos);
+        any
     }
 
     fn submit(&mut self, block: ReadyBlock) {
-        let slot = self.tx_free.pop().unwrap_or_else(|| {
-            self.tx.push(None);
-            Slot(self.tx.len() as u32 - 1)
-        });
         let (n, symbol_len) = (block.n, block.symbol_len);
-        self.tx[slot.0 as usize] = Some(TxBlock {
+        let slot = self.tx.insert(TxBlock {
             memory: block.memory,
             n: usize::from(n),
             symbol_len: usize::from(symbol_len),
             data_len: block.data_len,
         });
-        self.core.submit(block.stream, slot, n, symbol_len, block.tail);
+        self.core
+            .submit(block.stream, slot, n, symbol_len, block.tail);
     }
 
     /// Seal what may leave now into the queue, until it holds `limit` bytes.
     pub(crate) fn transmit(&mut self, now: Nanos, limit: usize, workshop: &mut Workshop) {
         while workshop.queue.len_bytes() < limit {
-            let Some(transmit) = self.core.poll_transmit(now) else { return };
-            if let Err(error) = self.seal(&transmit, workshop) {
-                let message = format!("packets cannot be encrypted any more: {error}");
-                // Not even CLOSE can be sealed.
-                return self.abandon(Error::new(ErrorKind::Other, message));
+            let Some(transmit) = self.core.poll_transmit(now) else {
+                return;
+            };
+            if let Err(why) = self.seal(&transmit, workshop) {
+                // Not even CLOSE could be sent.
+                self.core.abandon();
+                self.end(
+                    now,
+                    Error::new(ErrorKind::Other, format!("cannot send: {why}")),
+                );
+                return;
             }
         }
     }
 
-    fn seal(&mut self, transmit: &Transmit, workshop: &mut Workshop) -> Result<(), SealError> {
-        let destination = Destination {
+    fn seal(&mut self, transmit: &Transmit, workshop: &mut Workshop) -> Result<(), String> {
+        let to = Destination {
             remote: transmit.to.remote,
             local_ip: self.source.address(&transmit.to),
             ecn: Ecn::Ect0,
         };
         let len = transmit.body_len + OVERHEAD;
-        let datagram = workshop.queue.push(&destination, len, workshop.segments_max);
+        let (symbol, encoder) = (&mut workshop.symbol, &mut workshop.encoder);
+        let datagram = workshop.queue.push(&to, len, workshop.segments_max);
         let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
-        let block_of = |slot: Slot| self.tx.get(slot.0 as usize).and_then(Option::as_ref);
-        let written = match &transmit.content {
-            Content::Control(frames) => {
-                body.copy_from_slice(frames);
-                true
-            }
-            Content::Source { slot, index } => block_of(*slot).is_some_and(|block| {
-                let symbol =
-                    &block.memory[usize::from(*index) * block.symbol_len..][..block.symbol_len];
-                write_symbol(symbol, transmit.fragment, body);
-                true
-            }),
-            Content::Repair { slot, code, row } => block_of(*slot).is_some_and(|block| {
-                let source = &block.memory[..block.n * block.symbol_len];
-                let (encoder, n, len) = (&mut workshop.encoder, block.n, block.symbol_len);
-                let Some(fragment) = transmit.fragment else {
-                    return encoder.encode(*code, n, len, source, *row, body).is_ok();
-                };
-                workshop.symbol.resize(len, 0);
-                let encoded = encoder.encode(*code, n, len, source, *row, &mut workshop.symbol);
-                write_symbol(&workshop.symbol, Some(fragment), body);
-                encoded.is_ok()
-            }),
-        };
-        let sealed = if written {
-            self.sealer.seal(&transmit.header, transmit.packet_number, datagram)
-        } else {
-            Ok(())
-        };
-        if !written || sealed.is_err() {
-            // What leaves instead opens nowhere: to the protocol, a lost packet. No plaintext does.
+        let sealed = write_body(&self.tx, transmit, encoder, symbol, body).and_then(|()| {
+            self.sealer
+                .seal(&transmit.header, transmit.packet_number, datagram)
+                .map_err(|error| error.to_string())
+        });
+        if sealed.is_err() {
+            // It has its place in the queue; no plaintext leaves.
             datagram.fill(0);
         }
         sealed
@@ -563,11 +536,10 @@ impl Association {
         std::mem::take(&mut self.retired)
     }
 
-    /// The operating system did not send datagrams to `to`.
-    pub(crate) fn on_dropped(&mut self, now: Nanos, to: &Destination, dropped: &Dropped) {
-        let current = self.core.tuple();
-        if to.remote != current.remote {
-            return;
+    /// The operating system did not send datagrams to `to`; whether they may have been this session's.
+    pub(crate) fn on_dropped(&mut self, now: Nanos, to: &Destination, dropped: &Dropped) -> bool {
+        if to.remote != self.core.tuple().remote {
+            return false;
         }
         match dropped.reason {
             DropReason::TooLarge => self.core.datagram_too_large(now, dropped.segment_size),
@@ -578,11 +550,24 @@ impl Association {
             }
             _ => {}
         }
+        true
     }
 
-    /// When [`Association::service`] and [`Association::transmit`] are to be called next.
+    /// When [`Association::service`] and [`Association::transmit`] are to be called next, if nothing
+    /// happens before.
     pub(crate) fn poll_timeout(&mut self) -> Option<Nanos> {
-        self.core.poll_timeout()
+        if self
+            .waiting
+            .is_some_and(|(n, symbol_len)| self.core.can_submit(n, symbol_len))
+        {
+            // Sending has made room for a block that waits.
+            return Some(0);
+        }
+        self.core
+            .poll_timeout()
+            .into_iter()
+            .chain(self.pause_at)
+            .min()
     }
 
     /// Nothing will happen any more.
@@ -590,37 +575,50 @@ impl Association {
         self.core.is_finished()
     }
 
-    /// Last words to the application.
-    pub(crate) fn finish(&mut self, now: Nanos) {
-        let stats = self.stats(now);
-        let mut inner = self.shared.lock();
-        inner.stats = stats;
-        inner.close_answered = true;
-        inner
-            .closed
-            .get_or_insert_with(|| Error::new(ErrorKind::Other, "the session has ended"));
-        self.shared.notify();
+    /// The session is finished: last words to the application. How to close the control connection.
+    pub(crate) fn finish(&mut self, now: Nanos) -> (u64, String) {
+        self.end(now, Error::new(ErrorKind::Other, "the session has ended"));
+        std::mem::take(&mut self.farewell)
     }
 
-    /// The peer has refused this end after all: no CLOSE would be understood.
-    pub(crate) fn abandon(&mut self, error: Error) {
-        self.end(error);
+    /// The peer has closed the control connection: it no longer knows this session.
+    pub(crate) fn refused(&mut self, now: Nanos, error: Error) {
+        self.end(now, error);
         self.core.abandon();
     }
 
     /// Begin to close, for an engine that stops.
-    pub(crate) fn close(&mut self, now: Nanos, code: u64, reason: &str) {
-        self.core.close(now, code, reason);
+    pub(crate) fn stop(&mut self, now: Nanos) {
+        const REASON: &str = "the other end has stopped";
+        self.core.close(now, 6, REASON);
+        self.farewell = (6, REASON.to_owned());
+        self.end(
+            now,
+            Error::new(
+                ErrorKind::Interrupted,
+                "the endpoint was closed at this end",
+            ),
+        );
     }
 
     fn stats(&self, now: Nanos) -> Stats {
         let core = self.core.stats();
         let redundancy = core.repair_proactive as f64 / core.source_sent.max(1) as f64;
+        let ip_overhead = if self.core.tuple().remote.is_ipv4() {
+            28
+        } else {
+            48
+        };
+        let control = &self.control;
         Stats {
-            elapsed: Duration::from_nanos(now.saturating_sub(self.started)),
-            wire_bytes_sent: core.ip_bytes_sent + self.control.ip_bytes_sent,
-            wire_packets_sent: core.packets_sent + self.control.packets_sent,
-            wire_bytes_received: core.ip_bytes_received + self.control.ip_bytes_received,
+            elapsed: Duration::from_nanos(self.ended.unwrap_or(now).saturating_sub(self.started)),
+            wire_bytes_sent: core.ip_bytes_sent
+                + control.bytes_sent
+                + ip_overhead * control.datagrams_sent,
+            wire_packets_sent: core.packets_sent + control.datagrams_sent,
+            wire_bytes_received: core.ip_bytes_received
+                + control.bytes_received
+                + ip_overhead * control.datagrams_received,
             repair_proactive: core.repair_proactive,
             repair_reactive: core.repair_reactive,
             source_sent: core.source_sent,
@@ -633,7 +631,9 @@ impl Association {
             cwnd: core.cwnd,
             blocks: core.blocks,
             blocks_second_round: core.blocks_second_round,
-            invalid_datagrams: self.invalid + core.packets_refused,
+            invalid_datagrams: self.invalid
+                + core.packets_refused
+                + (self.strays - self.strays_before),
             replayed_datagrams: self.replayed,
             bytes_delivered: self.bytes_delivered,
             bytes_received: self.bytes_received,
@@ -641,6 +641,66 @@ impl Association {
             ..self.stats_names
         }
     }
+}
+
+impl Drop for Association {
+    /// However the engine ends, nobody waits for it any longer.
+    fn drop(&mut self) {
+        let mut inner = self.shared.lock();
+        inner.close_answered = true;
+        inner
+            .closed
+            .get_or_insert_with(|| Error::new(ErrorKind::Other, "the engine has stopped"));
+        drop(inner);
+        self.shared.notify();
+    }
+}
+
+/// What the peer's CLOSE means at this end.
+pub(crate) fn closed_by_peer(code: u64, reason: &str) -> Error {
+    let kind = ErrorKind::of_close_code(code);
+    let message = match (kind, reason) {
+        (ErrorKind::Cancelled, "") => "the peer closed the session".to_owned(),
+        (ErrorKind::Cancelled, reason) => format!("the peer cancelled: {reason}"),
+        (_, reason) => format!("the peer gave up: {reason}"),
+    };
+    Error::new(kind, message)
+}
+
+/// What a packet carries, before it is sealed. `symbol` is working memory.
+fn write_body(
+    tx: &TxBlocks,
+    transmit: &Transmit,
+    encoder: &mut Encoder,
+    symbol: &mut Vec<u8>,
+    body: &mut [u8],
+) -> Result<(), String> {
+    let block_of = |slot| tx.get(slot).ok_or("a symbol of a block that is gone");
+    match &transmit.content {
+        Content::Control(frames) => body.copy_from_slice(frames),
+        Content::Source { slot, index } => {
+            let block = block_of(*slot)?;
+            let at = usize::from(*index) * block.symbol_len;
+            let source = &block.memory[at..][..block.symbol_len];
+            write_symbol(source, transmit.fragment, body);
+        }
+        Content::Repair { slot, code, row } => {
+            let block = block_of(*slot)?;
+            let (n, len) = (block.n, block.symbol_len);
+            let source = &block.memory[..n * len];
+            match transmit.fragment {
+                None => encoder.encode(*code, n, len, source, *row, body),
+                part => {
+                    symbol.resize(len, 0);
+                    let encoded = encoder.encode(*code, n, len, source, *row, symbol);
+                    write_symbol(symbol, part, body);
+                    encoded
+                }
+            }
+            .map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
 }
 
 /// A symbol, or the part of it that travels in one packet.

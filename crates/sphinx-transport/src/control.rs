@@ -161,6 +161,19 @@ pub(crate) struct Stats {
     pub(crate) withheld_datagrams: u64,
 }
 
+/// What one connection has sent and received, UDP payloads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    /// Bytes sent, copies included.
+    pub(crate) bytes_sent: u64,
+    /// Datagrams sent, copies included.
+    pub(crate) datagrams_sent: u64,
+    /// Bytes received.
+    pub(crate) bytes_received: u64,
+    /// Datagrams received.
+    pub(crate) datagrams_received: u64,
+}
+
 struct Server {
     secret: Zeroizing<[u8; SECRET_LEN]>,
     settings: Settings,
@@ -390,6 +403,14 @@ impl Control {
             return Some(session.transmit());
         }
         None
+    }
+
+    /// What a connection has sent and received; `None` once it is forgotten.
+    pub(crate) fn traffic(&self, id: ConnId) -> Option<Traffic> {
+        let session = self.sessions.get(&id.handle);
+        session
+            .filter(|session| session.id == id)
+            .map(|session| session.traffic)
     }
 
     /// Counters since the start.

@@ -57,6 +57,11 @@ impl Lobby {
         self.changed.notify_all();
     }
 
+    /// Sessions that wait to be accepted.
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().arrived.len()
+    }
+
     pub(crate) fn fail(&self, error: Error) {
         self.lock().failed.get_or_insert(error);
         self.changed.notify_all();
@@ -74,7 +79,10 @@ impl Lobby {
                 return Err(error.clone());
             }
             state = match deadline {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
@@ -108,9 +116,21 @@ impl Server {
         let control = Control::server(&identity, settings(service, options));
         let (local_addr, waker) = (io.local_addr(), io.waker());
         let lobby = Lobby::new();
-        let engine = Engine::new(io, control, Purpose::Listen, options.clone(), Arc::clone(&lobby));
+        let engine = Engine::new(
+            io,
+            control,
+            Purpose::Listen,
+            options.clone(),
+            Arc::clone(&lobby),
+        );
         let thread = spawn(engine)?;
-        Ok(Self { lobby, waker, thread: Some(thread), local_addr, identity })
+        Ok(Self {
+            lobby,
+            waker,
+            thread: Some(thread),
+            local_addr,
+            identity,
+        })
     }
 
     /// Where the server listens; the port is never 0.
@@ -126,9 +146,9 @@ impl Server {
     pub fn ticket(&self, advertise: &[String]) -> Result<Ticket, Error> {
         let port = self.local_addr.port();
         let addresses: Vec<String> = advertise.iter().map(|host| with_port(host, port)).collect();
-        self.identity
-            .ticket(&addresses)
-            .map_err(|error| Error::new(ErrorKind::Usage, format!("cannot advertise this: {error}")))
+        self.identity.ticket(&addresses).map_err(|error| {
+            Error::new(ErrorKind::Usage, format!("cannot advertise this: {error}"))
+        })
     }
 
     /// Waits for the next authenticated session; `None` when `timeout` passes.
@@ -151,13 +171,16 @@ impl Drop for Server {
     }
 }
 
-/// Connects to the first address of the ticket that answers and waits until the session is
-/// authenticated.
+/// Connects to the first address of the ticket that answers, and waits until the server has shown
+/// that it is the ticket's.
+///
+/// The server checks the ticket's secret while the client already sends, which saves a round trip: a
+/// wrong secret becomes an [`ErrorKind::Authentication`] of the session's later calls.
 ///
 /// # Errors
-/// [`ErrorKind::Unreachable`] when nobody answers within the connect timeout,
-/// [`ErrorKind::Authentication`] for a ticket that is not the server's, [`ErrorKind::Protocol`] when the
-/// peer serves another purpose, [`ErrorKind::Usage`] for names that do not resolve.
+/// [`ErrorKind::Unreachable`] when nobody answers within the connect timeout or a name does not
+/// resolve, [`ErrorKind::Authentication`] for a server that is not the ticket's,
+/// [`ErrorKind::Protocol`] when the peer serves another purpose.
 pub fn connect(ticket: &Ticket, service: Service, options: &Options) -> Result<Session, Error> {
     let remotes = resolve_all(ticket, options.family)?;
     let wants_v6 = remotes.iter().any(SocketAddr::is_ipv6);
@@ -165,12 +188,25 @@ pub fn connect(ticket: &Ticket, service: Service, options: &Options) -> Result<S
     let (io, remotes) = match wants_v6.then(|| open((Ipv6Addr::UNSPECIFIED, 0).into())) {
         Some(Ok(io)) => (io, remotes),
         // No IPv6 on this host.
-        Some(Err(_)) => (open(v4)?, remotes.into_iter().filter(SocketAddr::is_ipv4).collect()),
+        Some(Err(_)) => (
+            open(v4)?,
+            remotes.into_iter().filter(SocketAddr::is_ipv4).collect(),
+        ),
         None => (open(v4)?, remotes),
     };
     let lobby = Lobby::new();
-    let purpose = Purpose::Connect { service, ticket: ticket.clone(), remotes };
-    let engine = Engine::new(io, Control::client(), purpose, options.clone(), Arc::clone(&lobby));
+    let purpose = Purpose::Connect {
+        service,
+        ticket: ticket.clone(),
+        remotes,
+    };
+    let engine = Engine::new(
+        io,
+        Control::client(),
+        purpose,
+        options.clone(),
+        Arc::clone(&lobby),
+    );
     // The thread ends by itself when its session is over.
     spawn(engine)?;
     match lobby.next(None)? {
@@ -211,7 +247,9 @@ fn resolve_all(ticket: &Ticket, family: Family) -> Result<Vec<SocketAddr>, Error
 fn open(bind: SocketAddr) -> Result<UdpIo, Error> {
     UdpIo::open(&UdpConfig::new(bind)).map_err(|error| {
         let hint = match error.kind() {
-            io::ErrorKind::AddrInUse => "another program uses the port; choose another with --listen",
+            io::ErrorKind::AddrInUse => {
+                "another program uses the port; choose another with --listen"
+            }
             io::ErrorKind::AddrNotAvailable => "the address is not one of this machine's",
             io::ErrorKind::PermissionDenied => "ports below 1024 need privileges",
             _ => "",

@@ -10,21 +10,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sphinx_fec::{BlockDecoder, Encoder};
 use sphinx_net::{
-    BufferPool, Destination, Ecn, Interest, PacketIo, SendQueue, minimise_timer_slack,
+    BufferPool, Destination, Dropped, Ecn, Interest, PacketIo, SendQueue, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Config, Nanos, Role, Session as Core, Tuple};
 
-use crate::association::{Association, Origin, Workshop};
-use crate::control::{
-    ConnId, Control, Event, Failure, Params, Settings, random_bytes, random_cid,
-};
+use crate::association::{Association, Origin, Workshop, closed_by_peer};
+use crate::control::{ConnId, Control, Event, Failure, Params, Settings, random_bytes, random_cid};
 use crate::endpoint::{Lobby, attempt_delay};
 use crate::error::{Error, ErrorKind};
+use crate::holding::Holding;
 use crate::keys::{Opener, Sealer};
 use crate::options::{Options, Service};
 use crate::routes::{Routes, Source};
-use crate::shared::{Session, Shared};
+use crate::sessions::Sessions;
+use crate::shared::{Doorbell, Session, Shared};
 use crate::ticket::Ticket;
 
 /// Memory for received blocks, and for blocks being sent, per session.
@@ -33,25 +33,31 @@ const WINDOW_BYTES: u64 = 24 << 20;
 const POOL_BYTES: usize = 16 << 20;
 /// Bytes queued to the socket in one turn of the loop.
 const TURN_BYTES: usize = 256 << 10;
+/// What one of several sessions may queue in one turn, at least.
+const QUANTUM_MIN: usize = 16 << 10;
 /// Receive calls in one turn: feedback must not wait behind an endless stream of packets.
 const TURN_RECEIVES: usize = 4;
-/// Data packets held for a session whose proof is on its way.
-const HELD_BYTES_MAX: usize = 256 << 10;
-/// Connections that may hold packets at one time.
-const HOLDING_MAX: usize = 64;
+/// Sessions of one endpoint, and sessions that may wait to be accepted.
+const SESSIONS_MAX: usize = 1024;
+/// How long to wait at least for a socket that takes no more.
+const FULL_WAIT: Duration = Duration::from_millis(1);
 /// How long an engine that stops waits for its sessions to close.
 const STOP_WAIT: Duration = Duration::from_millis(400);
 
 /// What the endpoint is for.
 pub(crate) enum Purpose {
     Listen,
-    Connect { service: Service, ticket: Ticket, remotes: Vec<SocketAddr> },
+    Connect {
+        service: Service,
+        ticket: Ticket,
+        remotes: Vec<SocketAddr>,
+    },
 }
 
-/// A data packet that came before its session's keys.
-struct Held {
-    origin: Origin,
-    datagram: Vec<u8>,
+/// A session and its control connection.
+struct Member {
+    id: ConnId,
+    association: Association,
 }
 
 pub(crate) struct Engine<Io: PacketIo> {
@@ -62,9 +68,17 @@ pub(crate) struct Engine<Io: PacketIo> {
     lobby: Arc<Lobby>,
     /// Zero of the engine's clock.
     base: Instant,
-    associations: HashMap<ConnectionId, (ConnId, Association)>,
-    held: HashMap<ConnectionId, Vec<Held>>,
+    sessions: Sessions<Member>,
+    holding: Holding,
+    /// Spare connection ids.
     routes: Routes,
+    /// Sessions, and on a server handshakes under way, by control connection.
+    connections: HashMap<ConnId, ConnectionId>,
+    /// Data packets of no session.
+    strays: u64,
+    doorbell: Arc<Doorbell>,
+    /// Working memory: sessions whose applications have rung.
+    rung: Vec<ConnectionId>,
     workshop: Workshop,
     /// The client's attempts: next address, connections under way, the last failure.
     next_attempt: usize,
@@ -83,6 +97,7 @@ impl<Io: PacketIo> Engine<Io> {
         lobby: Arc<Lobby>,
     ) -> Self {
         let segments_max = io.capabilities().segments_max;
+        let doorbell = Arc::new(Doorbell::new(io.waker()));
         Self {
             io,
             control,
@@ -90,9 +105,13 @@ impl<Io: PacketIo> Engine<Io> {
             options,
             lobby,
             base: Instant::now(),
-            associations: HashMap::new(),
-            held: HashMap::new(),
+            sessions: Sessions::new(),
+            holding: Holding::default(),
             routes: Routes::default(),
+            connections: HashMap::new(),
+            strays: 0,
+            doorbell,
+            rung: Vec::new(),
             workshop: Workshop {
                 pool: BufferPool::new(POOL_BYTES),
                 encoder: Encoder::new(),
@@ -118,11 +137,13 @@ impl<Io: PacketIo> Engine<Io> {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    let error =
-                        Error::new(ErrorKind::LocalIo, format!("the socket has failed: {error}"));
-                    for (_, association) in self.associations.values_mut() {
-                        association.end(error.clone());
-                        association.finish(nanos_since(self.base, Instant::now()));
+                    let error = Error::new(
+                        ErrorKind::LocalIo,
+                        format!("the socket has failed: {error}"),
+                    );
+                    let now = nanos_since(self.base, Instant::now());
+                    for member in self.sessions.wake_all() {
+                        member.association.end(now, error.clone());
                     }
                     self.lobby.fail(error);
                     return;
@@ -143,55 +164,94 @@ impl<Io: PacketIo> Engine<Io> {
         self.run_control(clock, now);
         let mut wake = self.connect_more(clock);
         self.stop(clock, now);
+        self.doorbell.take(&mut self.rung);
+        for cid in &self.rung {
+            self.sessions.wake(*cid);
+        }
+        self.sessions.expire(now);
+        self.serve(now, clock);
+        self.send_control(clock);
 
-        let mut finished = Vec::new();
-        for (cid, (_, association)) in &mut self.associations {
-            let pause = association.service(now, clock);
+        let mut dropped = Vec::new();
+        let all_sent = self.workshop.queue.flush(&mut self.io, &mut dropped)?;
+        self.note_dropped(now, &dropped);
+        self.workshop.segments_max = self.io.capabilities().segments_max;
+        if self.is_done(clock) {
+            return Ok(false);
+        }
+        let control_wake = self
+            .control
+            .poll_timeout()
+            .map(|at| at.saturating_duration_since(clock));
+        let stop_wake = self.stopping.map(|at| at.saturating_duration_since(clock));
+        let timer = self.sessions.next_timer();
+        let timer_wake = timer.map(|at| Duration::from_nanos(at.saturating_sub(now)));
+        let ready_wake = (self.sessions.ready() > 0).then_some(Duration::ZERO);
+        let wakes = [control_wake, stop_wake, timer_wake, ready_wake];
+        wake = wake.into_iter().chain(wakes.into_iter().flatten()).min();
+        let interest = if all_sent {
+            Interest::Read
+        } else {
+            // Sessions that are due cannot send before the socket takes something.
+            wake = wake.map(|wake| wake.max(FULL_WAIT));
+            Interest::ReadWrite
+        };
+        // Time has passed since `clock` was read.
+        let elapsed = clock.elapsed();
+        let timeout = wake.map(|wake| {
+            wake.saturating_sub(elapsed)
+                .as_nanos()
+                .min(u128::from(u64::MAX)) as u64
+        });
+        self.io.wait(interest, timeout)?;
+        Ok(true)
+    }
+
+    /// Everything that the sessions with something to do want to do. Those that become ready
+    /// meanwhile wait for the next turn.
+    fn serve(&mut self, now: Nanos, clock: Instant) {
+        let count = self.sessions.ready();
+        let quantum = (TURN_BYTES / count.max(1)).max(QUANTUM_MIN);
+        let strays = self.strays();
+        for _ in 0..count {
+            let Some((cid, Member { id, association })) = self.sessions.next() else {
+                break;
+            };
+            association.service(now, clock, self.control.traffic(*id), strays);
             association.supply(random_bytes, || {
                 let spare = random_cid();
-                self.routes.add(spare, *cid);
+                self.routes.add(spare, cid);
                 spare
             });
             for retired in association.take_retired() {
                 self.routes.remove(retired);
             }
-            association.transmit(now, TURN_BYTES, &mut self.workshop);
+            let limit = TURN_BYTES.min(self.workshop.queue.len_bytes() + quantum);
+            association.transmit(now, limit, &mut self.workshop);
             if association.is_finished() {
-                association.finish(now);
-                finished.push(*cid);
-                continue;
-            }
-            let timeout = association.poll_timeout().map(|at| Duration::from_nanos(at.saturating_sub(now)));
-            wake = wake.into_iter().chain(pause).chain(timeout).min();
-        }
-        for cid in finished {
-            self.routes.forget(cid);
-            if let Some((id, _)) = self.associations.remove(&cid) {
-                self.control.close(clock, id, 0, "");
+                let (code, reason) = association.finish(now);
+                self.control.close(clock, *id, code, &reason);
+                self.connections.remove(id);
+                self.sessions.remove(cid);
+                self.routes.forget(cid);
+            } else {
+                let timeout = association.poll_timeout();
+                self.sessions.set_timer(cid, timeout);
             }
         }
-        self.send_control(clock);
+    }
 
-        let mut dropped = Vec::new();
-        let all_sent = self.workshop.queue.flush(&mut self.io, &mut dropped)?;
-        for (to, dropped) in &dropped {
-            for (_, association) in self.associations.values_mut() {
-                association.on_dropped(now, to, dropped);
-            }
+    /// Tell sessions what the operating system did not send.
+    fn note_dropped(&mut self, now: Nanos, dropped: &[(Destination, Dropped)]) {
+        for (to, dropped) in dropped {
+            self.sessions
+                .wake_where(|member| member.association.on_dropped(now, to, dropped));
         }
-        self.workshop.segments_max = self.io.capabilities().segments_max;
-        if self.is_done(clock) {
-            return Ok(false);
-        }
-        let control_wake = self.control.poll_timeout().map(|at| at.saturating_duration_since(clock));
-        let stop_wake = self.stopping.map(|at| at.saturating_duration_since(clock));
-        wake = wake.into_iter().chain(control_wake).chain(stop_wake).min();
-        let interest = if all_sent { Interest::Read } else { Interest::ReadWrite };
-        // Time has passed since `clock` was read.
-        let elapsed = clock.elapsed();
-        let timeout = wake.map(|wake| wake.saturating_sub(elapsed).as_nanos().min(u128::from(u64::MAX)) as u64);
-        self.io.wait(interest, timeout)?;
-        Ok(true)
+    }
+
+    /// Datagrams that belonged to nobody.
+    fn strays(&self) -> u64 {
+        self.strays + self.control.stats().ignored_datagrams
     }
 
     // ---- receiving ----------------------------------------------------------------------------
@@ -204,13 +264,20 @@ impl<Io: PacketIo> Engine<Io> {
         }
         let clock = Instant::now();
         let now = nanos_since(self.base, clock);
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let wall = wall.as_nanos().min(u128::from(u64::MAX)) as u64;
         for index in 0..count {
-            let Some(mut received) = self.io.received(index) else { break };
+            let Some(mut received) = self.io.received(index) else {
+                break;
+            };
             // The kernel's wall clock, carried over to ours; a step of the wall clock between the
             // two readings must not throw times far off.
-            let age = received.timestamp_ns.map_or(0, |at| wall.saturating_sub(at)).min(100_000_000);
+            let age = received
+                .timestamp_ns
+                .map_or(0, |at| wall.saturating_sub(at))
+                .min(100_000_000);
             let (remote, local_ip) = (received.remote, received.local_ip);
             let origin = Origin {
                 received_at: now.saturating_sub(age),
@@ -219,18 +286,21 @@ impl<Io: PacketIo> Engine<Io> {
             };
             for datagram in received.segments() {
                 if !is_data_plane(datagram) {
-                    self.control.handle_datagram(clock, remote, local_ip, datagram);
+                    self.control
+                        .handle_datagram(clock, remote, local_ip, datagram);
                     continue;
                 }
-                let Some(cid) = ConnectionId::of_datagram(datagram) else { continue };
+                let Some(cid) = ConnectionId::of_datagram(datagram) else {
+                    self.strays += 1;
+                    continue;
+                };
                 let cid = self.routes.session_of(cid);
-                if let Some((_, association)) = self.associations.get_mut(&cid) {
-                    association.handle_datagram(now, origin, datagram, &mut self.workshop);
-                } else if let Some(held) = self.held.get_mut(&cid) {
-                    let bytes: usize = held.iter().map(|held| held.datagram.len()).sum();
-                    if bytes + datagram.len() <= HELD_BYTES_MAX {
-                        held.push(Held { origin, datagram: datagram.to_vec() });
-                    }
+                if let Some(member) = self.sessions.wake(cid) {
+                    member
+                        .association
+                        .handle_datagram(now, origin, datagram, &mut self.workshop);
+                } else if !self.holding.hold(cid, origin, datagram) {
+                    self.strays += 1;
                 }
             }
         }
@@ -245,24 +315,40 @@ impl<Io: PacketIo> Engine<Io> {
         }
         while let Some(event) = self.control.poll_event() {
             match event {
-                Event::Pending { local_cid, .. } => {
-                    if self.held.len() < HOLDING_MAX {
-                        self.held.insert(local_cid, Vec::new());
-                    }
+                Event::Pending { id, local_cid } => {
+                    self.connections.insert(id, local_cid);
+                    self.holding.begin(local_cid, now);
                 }
-                Event::Established { id, remote, local_ip, local_cid, peer, secret, direction, rtt } => {
+                Event::Established {
+                    id,
+                    remote,
+                    local_ip,
+                    local_cid,
+                    peer,
+                    secret,
+                    direction,
+                    rtt,
+                } => {
                     if self.connected {
                         // Another address was faster.
                         self.control.close(clock, id, 0, "");
                         continue;
                     }
-                    let keys = (secret.sealer(direction, 0), secret.opener(direction.reverse(), 0));
-                    self.establish(now, id, (remote, local_ip), local_cid, &peer, keys, rtt);
+                    if self.sessions.len().max(self.lobby.waiting()) >= SESSIONS_MAX {
+                        self.holding.end(local_cid);
+                        self.connections.remove(&id);
+                        self.control.close(clock, id, 6, "too many sessions");
+                        continue;
+                    }
+                    let keys = (
+                        secret.sealer(direction, 0),
+                        secret.opener(direction.reverse(), 0),
+                    );
+                    self.establish(now, (id, local_cid), (remote, local_ip), &peer, keys, rtt);
                 }
-                Event::Failed { id, why } => self.control_failed(id, error_of(why)),
+                Event::Failed { id, why } => self.control_failed(now, id, error_of(why), false),
                 Event::Closed { id, code, reason } => {
-                    let kind = ErrorKind::of_close_code(code);
-                    self.control_failed(id, Error::new(kind, format!("the peer refused: {reason}")));
+                    self.control_failed(now, id, closed_by_peer(code, &reason), true);
                 }
             }
         }
@@ -271,11 +357,10 @@ impl<Io: PacketIo> Engine<Io> {
     fn establish(
         &mut self,
         now: Nanos,
-        id: ConnId,
+        (id, local_cid): (ConnId, ConnectionId),
         (remote, local_ip): (SocketAddr, Option<IpAddr>),
-        local_cid: ConnectionId,
         peer: &Params,
-        (sealer, opener): (Sealer, Opener),
+        keys: (Sealer, Opener),
         rtt: Duration,
     ) {
         let is_client = matches!(self.purpose, Purpose::Connect { .. });
@@ -283,9 +368,17 @@ impl<Io: PacketIo> Engine<Io> {
             SocketAddr::V4(_) => (28, vec![1472, 8972]),
             SocketAddr::V6(_) => (48, vec![1452, 8952]),
         };
-        let idle_timeout = self.options.idle_timeout.as_nanos().min(u128::from(u64::MAX / 2)) as Nanos;
+        let idle_timeout = self
+            .options
+            .idle_timeout
+            .as_nanos()
+            .min(u128::from(u64::MAX / 2)) as Nanos;
         let config = Config {
-            role: if is_client { Role::Client } else { Role::Server },
+            role: if is_client {
+                Role::Client
+            } else {
+                Role::Server
+            },
             peer_cid: peer.cid,
             local_cid,
             tuple: Tuple { remote, local_ip },
@@ -302,28 +395,33 @@ impl<Io: PacketIo> Engine<Io> {
             peer_datagram_max: peer.max_udp_payload,
         };
         let core = Core::new(config, now);
+        let waiting = self.holding.end(local_cid);
+        // A client's first datagram left when its engine began.
+        let started = waiting.as_ref().map_or(0, |waiting| waiting.since);
         let shared = Arc::new(Shared::new(
-            self.io.waker(),
+            Arc::clone(&self.doorbell),
+            local_cid,
             self.workshop.pool.clone(),
             remote,
             is_client,
             core.block_shape(),
+            self.base + Duration::from_nanos(started),
         ));
         let session = Session::new(Arc::clone(&shared));
-        let started = if is_client { 0 } else { now };
         let mut association = Association::new(
             core,
-            sealer,
-            opener,
+            keys,
             Source::new(is_client),
             shared,
             &self.options,
             started,
+            self.strays(),
         );
-        for mut held in self.held.remove(&local_cid).unwrap_or_default() {
+        for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
             association.handle_datagram(now, held.origin, &mut held.datagram, &mut self.workshop);
         }
-        self.associations.insert(local_cid, (id, association));
+        self.sessions.insert(local_cid, Member { id, association });
+        self.connections.insert(id, local_cid);
         self.lobby.arrive(session);
         if is_client {
             self.connected = true;
@@ -335,20 +433,28 @@ impl<Io: PacketIo> Engine<Io> {
         }
     }
 
-    fn control_failed(&mut self, id: ConnId, error: Error) {
-        let established = self.associations.values_mut().find(|(conn, _)| *conn == id);
-        if let Some((_, association)) = established {
-            // QUIC only carries the handshake; losing it later is no loss. But a server that
-            // finds the proof wrong says so only after the client has begun to send.
-            if error.kind == ErrorKind::Authentication || error.kind == ErrorKind::Protocol {
-                association.abandon(error);
+    /// A control connection is over; `by_peer`: because the peer closed it in peace.
+    fn control_failed(&mut self, now: Nanos, id: ConnId, error: Error, by_peer: bool) {
+        if let Some(cid) = self.connections.remove(&id) {
+            self.holding.end(cid);
+            // Losing QUIC after the handshake is no loss. But a peer that closes it has no session
+            // any more; a server that finds the proof wrong says so only after the client has begun
+            // to send.
+            let refused = matches!(error.kind, ErrorKind::Authentication | ErrorKind::Protocol);
+            if (by_peer || refused)
+                && let Some(member) = self.sessions.wake(cid)
+            {
+                member.association.refused(now, error);
             }
             return;
         }
         if self.attempts.contains(&id) {
             self.attempts.retain(|attempt| *attempt != id);
             // The clearest answer wins: being refused says more than not being answered.
-            let clearer = self.failure.as_ref().is_none_or(|e| e.kind == ErrorKind::Unreachable);
+            let clearer = self
+                .failure
+                .as_ref()
+                .is_none_or(|e| e.kind == ErrorKind::Unreachable);
             if clearer {
                 self.failure = Some(error);
             }
@@ -357,7 +463,14 @@ impl<Io: PacketIo> Engine<Io> {
 
     /// The client's next attempts; when to look again.
     fn connect_more(&mut self, clock: Instant) -> Option<Duration> {
-        let Purpose::Connect { service, ticket, remotes } = &self.purpose else { return None };
+        let Purpose::Connect {
+            service,
+            ticket,
+            remotes,
+        } = &self.purpose
+        else {
+            return None;
+        };
         if self.connected {
             return None;
         }
@@ -369,9 +482,14 @@ impl<Io: PacketIo> Engine<Io> {
             }
             self.next_attempt += 1;
             let settings = settings(*service, &self.options);
-            match self.control.connect(clock, *remote, ticket.pin(), ticket.secret(), &settings) {
+            match self
+                .control
+                .connect(clock, *remote, ticket.pin(), ticket.secret(), &settings)
+            {
                 Ok(id) => self.attempts.push(id),
-                Err(why) => self.failure = Some(error_of(why)),
+                Err(why) => {
+                    self.failure.get_or_insert(error_of(why));
+                }
             }
         }
         let timeout = self.options.connect_timeout;
@@ -379,26 +497,41 @@ impl<Io: PacketIo> Engine<Io> {
         if hopeless || elapsed >= timeout {
             let names = ticket.addresses().join(", ");
             let unanswered = || {
-                Error::new(ErrorKind::Unreachable, format!("no answer from {names} within {timeout:?}"))
-                    .with_hint("is the other end running, and does a firewall let UDP through?")
+                Error::new(
+                    ErrorKind::Unreachable,
+                    format!("no answer from {names} within {timeout:?}"),
+                )
+                .with_hint("is the other end running, and does a firewall let UDP through?")
             };
-            self.lobby.fail(self.failure.take().unwrap_or_else(unanswered));
+            self.lobby
+                .fail(self.failure.take().unwrap_or_else(unanswered));
             self.stopping.get_or_insert(clock);
             return None;
         }
-        let next_try = (self.next_attempt < remotes.len()).then(|| attempt_delay(self.next_attempt));
-        next_try.into_iter().chain([timeout]).min().map(|at| at.saturating_sub(elapsed))
+        let next_try =
+            (self.next_attempt < remotes.len()).then(|| attempt_delay(self.next_attempt));
+        next_try
+            .into_iter()
+            .chain([timeout])
+            .min()
+            .map(|at| at.saturating_sub(elapsed))
     }
 
     fn send_control(&mut self, clock: Instant) {
         let mut buf = Vec::new();
-        while let Some(transmit) = self.control.poll_transmit(clock, &mut buf) {
+        // Where the socket takes nothing for a long time, more would only be memory.
+        while self.workshop.queue.len_bytes() < 2 * TURN_BYTES
+            && let Some(transmit) = self.control.poll_transmit(clock, &mut buf)
+        {
             let to = Destination {
                 remote: transmit.remote,
                 local_ip: transmit.local_ip,
                 ecn: Ecn::NotEct,
             };
-            self.workshop.queue.push(&to, buf.len(), self.workshop.segments_max).copy_from_slice(&buf);
+            self.workshop
+                .queue
+                .push(&to, buf.len(), self.workshop.segments_max)
+                .copy_from_slice(&buf);
         }
     }
 
@@ -408,16 +541,30 @@ impl<Io: PacketIo> Engine<Io> {
     fn stop(&mut self, clock: Instant, now: Nanos) {
         if self.stopping.is_none() && self.lobby.stop.load(Ordering::Relaxed) {
             self.stopping = Some(clock + STOP_WAIT);
-            for (_, association) in self.associations.values_mut() {
-                association.close(now, 6, "the other end has stopped");
+            for member in self.sessions.wake_all() {
+                member.association.stop(now);
+            }
+            for (id, cid) in &self.connections {
+                if !self.sessions.contains(*cid) {
+                    self.control
+                        .close(clock, *id, 6, "the other end has stopped");
+                }
             }
         }
     }
 
     fn is_done(&self, clock: Instant) -> bool {
-        let over = self.connected && self.associations.is_empty();
-        let idle = self.associations.is_empty() && self.stopping.is_some();
+        let over = self.connected && self.sessions.is_empty();
+        let idle = self.sessions.is_empty() && self.stopping.is_some();
         over || idle || self.stopping.is_some_and(|at| at <= clock)
+    }
+}
+
+impl<Io: PacketIo> Drop for Engine<Io> {
+    /// However the engine ends, nobody waits for it any longer; sessions see to themselves.
+    fn drop(&mut self) {
+        self.lobby
+            .fail(Error::new(ErrorKind::Other, "the engine has stopped"));
     }
 }
 
@@ -432,7 +579,10 @@ pub(crate) fn settings(service: Service, options: &Options) -> Settings {
 }
 
 fn nanos_since(base: Instant, clock: Instant) -> Nanos {
-    clock.saturating_duration_since(base).as_nanos().min(u128::from(u64::MAX)) as Nanos
+    clock
+        .saturating_duration_since(base)
+        .as_nanos()
+        .min(u128::from(u64::MAX)) as Nanos
 }
 
 fn error_of(why: Failure) -> Error {

@@ -37,21 +37,29 @@
 //! | --- | --- |
 //! | `endpoint` | listening and connecting |
 //! | `engine` | the thread that owns socket, control plane and sessions |
-//! | `association` | one session inside the engine: core, keys, memory |
-//! | `shared` | queues between the application's threads and the engine, public handles |
+//! | `sessions` | which session is served when |
+//! | `association`, `blocks` | one session inside the engine: core, keys, memory |
+//! | `holding` | packets that come before their session's keys |
+//! | `shared` | queues between the application's threads and the engine |
+//! | `send_stream`, `recv_stream` | the application's ends of streams; slicing |
 //! | `control` | QUIC: handshake, identity, parameters |
 //! | `keys`, `ticket` | key schedule and sealing; what a client must know |
 
 #![forbid(unsafe_code)]
 
 mod association;
+mod blocks;
 mod control;
 mod endpoint;
 mod engine;
 mod error;
+mod holding;
 mod keys;
 mod options;
+mod recv_stream;
 mod routes;
+mod send_stream;
+mod sessions;
 mod shared;
 mod stats;
 mod ticket;
@@ -59,6 +67,8 @@ mod ticket;
 pub use endpoint::{Server, connect};
 pub use error::{Error, ErrorKind};
 pub use options::{Cc, Codec, Family, Options, Profile, Service};
-pub use shared::{RecvStream, SendStream, Session};
+pub use recv_stream::RecvStream;
+pub use send_stream::SendStream;
+pub use shared::Session;
 pub use stats::Stats;
 pub use ticket::{Ticket, TicketError};

@@ -18,7 +18,10 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(is_client: bool) -> Self {
-        Self { is_client, refused: false }
+        Self {
+            is_client,
+            refused: false,
+        }
     }
 
     /// The source address of a datagram; `None`: routing chooses.
@@ -82,13 +85,19 @@ mod tests {
         routes.remove(cid(2));
         assert_eq!(routes.session_of(cid(2)), cid(2));
         routes.forget(cid(1));
-        assert_eq!((routes.session_of(cid(3)), routes.session_of(cid(5))), (cid(3), cid(4)));
+        assert_eq!(
+            (routes.session_of(cid(3)), routes.session_of(cid(5))),
+            (cid(3), cid(4))
+        );
     }
 
     #[test]
     fn only_a_server_insists_on_its_address_while_it_can() {
         let local = IpAddr::from([10, 0, 0, 1]);
-        let tuple = Tuple { remote: ([10, 0, 0, 2], 1).into(), local_ip: Some(local) };
+        let tuple = Tuple {
+            remote: ([10, 0, 0, 2], 1).into(),
+            local_ip: Some(local),
+        };
         assert_eq!(Source::new(true).address(&tuple), None);
         let mut source = Source::new(false);
         assert_eq!(source.address(&tuple), Some(local));

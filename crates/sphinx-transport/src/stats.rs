@@ -37,7 +37,8 @@ pub struct Stats {
     pub blocks: u64,
     /// Blocks that needed repair after a loss.
     pub blocks_second_round: u64,
-    /// Datagrams that did not open, or broke a limit.
+    /// Datagrams that did not open or broke a limit, and those that reached this endpoint during the
+    /// session and belonged to nobody.
     pub invalid_datagrams: u64,
     /// Datagrams that had been received before.
     pub replayed_datagrams: u64,

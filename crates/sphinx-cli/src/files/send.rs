@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use super::paths::SafePath;
 use super::tree::{ContentDigest, Root, Step, Walk, attributes, shown};
 use super::wire::{
-    DATA_HEADER_BYTES, Entry, Reader, Totals, data_header, put_abort, put_entry, put_file_end,
-    put_hole, put_preamble,
+    DATA_HEADER_BYTES, Entry, Reader, Totals, data_header, put_entry, put_file_end, put_hole,
+    put_preamble,
 };
 use crate::channel::{Channel, Outgoing};
 use crate::failure::{Failure, Outcome, close_code, code, fail, fail_hint, local_io, protocol};
@@ -44,7 +44,7 @@ pub(crate) fn send<C: Channel>(
         .and_then(|totals| forward.wait_delivered().map(|()| (totals, channel.stats())));
     let (totals, stats) = match sent {
         Ok(sent) => sent,
-        Err(failure) => return Err(explain(channel, &mut forward, &verdict, failure)),
+        Err(failure) => return Err(explain(channel, &verdict, failure)),
     };
     match verdict.wait() {
         Ok(confirmed) if confirmed == totals => {
@@ -65,27 +65,13 @@ pub(crate) fn send<C: Channel>(
 
 /// What ended the transfer early: a reason the receiver gave goes before the mere end of the
 /// session, and a reason on this side is told to the receiver.
-fn explain<C: Channel>(
-    channel: &C,
-    forward: &mut C::Out,
-    verdict: &Verdict,
-    failure: Failure,
-) -> Failure {
+fn explain<C: Channel>(channel: &C, verdict: &Verdict, failure: Failure) -> Failure {
     if let Some(Err(reason)) = verdict.known() {
         channel.close(code::CANCELLED, "the receiver failed");
         return reason;
     }
-    let code = close_code(failure.kind);
-    if failure.kind == ErrorKind::LocalIo {
-        let mut abort = Vec::new();
-        put_abort(&mut abort, code, &failure.message);
-        // Whether or not the record arrives, the close says the same.
-        let _ = forward
-            .write_all(&abort)
-            .and_then(|()| forward.finish())
-            .and_then(|()| forward.wait_delivered());
-    }
-    channel.close(code, &failure.message);
+    // What waits to be sent is of no use any more: the close overtakes it.
+    channel.close(close_code(failure.kind), &failure.message);
     failure
 }
 

@@ -15,7 +15,6 @@ const FILE: u8 = 0x02;
 const SYMLINK: u8 = 0x03;
 const DIRECTORY_END: u8 = 0x04;
 const END: u8 = 0x05;
-const ABORT: u8 = 0x06;
 const DATA: u8 = 0x10;
 const HOLE: u8 = 0x11;
 const FILE_END: u8 = 0x12;
@@ -27,7 +26,7 @@ const VERDICT_FAILED: u8 = 0x02;
 pub(super) const DATA_BYTES_MAX: usize = 1 << 20;
 /// What `DATA` puts before its bytes: type and length.
 pub(super) const DATA_HEADER_BYTES: usize = 5;
-/// Longest message of an abort or a verdict.
+/// Longest message of a verdict.
 const MESSAGE_BYTES_MAX: usize = 1024;
 const NANOSECONDS_MAX: u32 = 999_999_999;
 
@@ -142,12 +141,6 @@ pub(super) fn put_file_end(out: &mut Vec<u8>, digest: &[u8; 32]) {
     out.extend_from_slice(digest);
 }
 
-/// Says why the sender stops; allowed wherever a record may start.
-pub(super) fn put_abort(out: &mut Vec<u8>, code: u64, message: &str) {
-    out.push(ABORT);
-    put_failure(out, code, message);
-}
-
 /// The receiver's last word.
 pub(super) fn put_verdict(out: &mut Vec<u8>, verdict: Result<Totals, (u64, &str)>) {
     match verdict {
@@ -242,7 +235,6 @@ impl<I: Incoming> Reader<I> {
             END => self
                 .totals()
                 .map(|Totals { entries, bytes }| Entry::End { entries, bytes }),
-            ABORT => Err(self.peer_failure("the sender stopped")?),
             other => Err(protocol(format!(
                 "unknown record {other:#04x} from the sender"
             ))),
@@ -263,7 +255,6 @@ impl<I: Incoming> Reader<I> {
             FILE_END => Ok(Piece::End {
                 digest: self.array()?,
             }),
-            ABORT => Err(self.peer_failure("the sender stopped")?),
             other => Err(protocol(format!(
                 "unknown record {other:#04x} inside a file"
             ))),
@@ -274,7 +265,7 @@ impl<I: Incoming> Reader<I> {
     pub(super) fn verdict(&mut self) -> Outcome<Totals> {
         match self.u8()? {
             VERDICT_OK => self.totals(),
-            VERDICT_FAILED => Err(self.peer_failure("the receiver failed")?),
+            VERDICT_FAILED => Err(self.peer_failure()?),
             other => Err(protocol(format!(
                 "unknown verdict {other:#04x} from the receiver"
             ))),
@@ -290,13 +281,9 @@ impl<I: Incoming> Reader<I> {
         }
     }
 
-    fn peer_failure(&mut self, fallback: &str) -> Outcome<Failure> {
+    fn peer_failure(&mut self) -> Outcome<Failure> {
         let code = self.u8()?;
-        let message = self.bytes(MESSAGE_BYTES_MAX)?;
-        let message = match message.as_slice() {
-            b"" => fallback.to_owned(),
-            message => crate::text::printable(message),
-        };
+        let message = crate::text::printable(&self.bytes(MESSAGE_BYTES_MAX)?);
         Ok(fail(
             kind_of_peer_code(u64::from(code)),
             format!("at the other end: {message}"),
@@ -469,12 +456,12 @@ mod tests {
     }
 
     #[test]
-    fn aborts_and_verdicts_carry_a_reason() {
+    fn verdicts_carry_a_reason() {
         let mut bytes = Vec::new();
-        put_abort(&mut bytes, 9, "changed \x1b[2J");
-        let failure = reader(&bytes, 9).entry().unwrap_err();
+        put_verdict(&mut bytes, Err((9, "full \x1b[2J")));
+        let failure = reader(&bytes, 9).verdict().unwrap_err();
         assert_eq!(failure.kind, ErrorKind::RemoteIo);
-        assert_eq!(failure.message, "at the other end: changed \\u{1b}[2J");
+        assert_eq!(failure.message, "at the other end: full \\u{1b}[2J");
 
         bytes.clear();
         put_verdict(&mut bytes, Err((10, &"é".repeat(600))));

@@ -1,12 +1,14 @@
 //! The end that decides what is measured.
 
+use std::time::Duration;
+
 use super::clock::{self, ClockOffset};
 use super::control::{
-    ClockOffer, Direction, Hello, Limit, Pacing, Plan, Report, VERSION, get, put,
+    ClockOffer, Direction, Hello, Limit, Pacing, Plan, Report, VERSION, Welcome, get, put,
 };
 use super::{Measured, WARMUP_ROUND_TRIPS, close_on_failure, receive_data, send_data};
 use crate::channel::{Channel, Outgoing};
-use crate::failure::{Outcome, code, fail, usage};
+use crate::failure::{Outcome, code, fail, protocol, usage};
 use crate::report::{Progress, Role};
 use crate::usage::cpu_time;
 use sphinx_transport::ErrorKind;
@@ -63,26 +65,25 @@ fn run<C: Channel>(channel: &C, request: Request, progress: &Progress) -> Outcom
     let mut input = None;
     let mut offset = ClockOffset::default();
     if pacing.is_some() {
-        let answers = input.insert(channel.accept_stream()?);
-        offset = clock::ask(&mut out, answers, nonce, WARMUP_ROUND_TRIPS)?;
+        let (answers, clock) = welcome(channel)?;
+        let offer = clock.ok_or_else(|| protocol("the server offers no clock"))?;
+        let answers = input.insert(answers);
+        offset = clock::ask(&mut out, answers, nonce, &offer, WARMUP_ROUND_TRIPS)?;
         plan.warmup_ns = offset.warmup_ns;
+    } else if direction == Direction::Down {
+        // The server's first stream carries its answers, the data comes on the next.
+        input = Some(welcome(channel)?.0);
     }
     let mut done = match direction {
-        Direction::Up => send_data(channel, &plan, progress, std::time::Duration::ZERO)?,
-        Direction::Down => {
-            // The server's first stream carries its answers, the data comes on the next.
-            if input.is_none() {
-                input = Some(channel.accept_stream()?);
-            }
-            receive_data(channel, &plan, offset, progress, std::time::Duration::ZERO)?
-        }
+        Direction::Up => send_data(channel, &plan, progress, Duration::ZERO)?,
+        Direction::Down => receive_data(channel, &plan, offset, progress, Duration::ZERO)?,
     };
     done.clock = pacing.map(|_| offset.name());
     put(&mut out, &done.report())?;
     out.finish()?;
     let mut input = match input {
         Some(input) => input,
-        None => channel.accept_stream()?,
+        None => welcome(channel)?.0,
     };
     let peer: Report = get(&mut input)?;
     if peer.bytes != done.bytes {
@@ -96,4 +97,16 @@ fn run<C: Channel>(channel: &C, request: Request, progress: &Progress) -> Outcom
     }
     done.cpu = cpu_time();
     Ok(Measured { done, peer })
+}
+
+/// The server's first words and the stream it says more on.
+fn welcome<C: Channel>(channel: &C) -> Outcome<(C::In, Option<ClockOffer>)> {
+    let mut input = channel.accept_stream()?;
+    let Welcome { version, clock } = get(&mut input)?;
+    match version {
+        VERSION => Ok((input, clock)),
+        other => Err(protocol(format!(
+            "the server speaks version {other} of perf"
+        ))),
+    }
 }

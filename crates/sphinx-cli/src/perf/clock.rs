@@ -56,14 +56,14 @@ fn proof(identity: Option<&[u8]>, client: u64, server: u64, who: &str) -> Option
     Some(hasher.finalize().to_hex().to_string())
 }
 
-/// The client's half; the server runs [`serve`].
+/// The client's half, after the server's `offer`; the server runs [`serve`].
 pub(super) fn ask(
     out: &mut impl Outgoing,
     input: &mut impl Incoming,
     nonce: u64,
+    offer: &ClockOffer,
     warmup_round_trips: u32,
 ) -> Outcome<ClockOffset> {
-    let offer: ClockOffer = get(input)?;
     let identity = identity();
     let expected = proof(identity.as_deref(), nonce, offer.nonce, "server");
     let mut best = ClockOffset {
@@ -102,16 +102,21 @@ pub(super) fn ask(
     Ok(best)
 }
 
-/// The server's half.
+/// The server's offer, in answer to the client's nonce.
+pub(super) fn offer(client_nonce: u64) -> Outcome<ClockOffer> {
+    let nonce = nonce()?;
+    let proof = proof(identity().as_deref(), client_nonce, nonce, "server");
+    Ok(ClockOffer { nonce, proof })
+}
+
+/// The server's half, after its offer with `nonce`.
 pub(super) fn serve(
     out: &mut impl Outgoing,
     input: &mut impl Incoming,
     client_nonce: u64,
+    nonce: u64,
 ) -> Outcome<ClockOffset> {
-    let nonce = nonce()?;
     let identity = identity();
-    let own = proof(identity.as_deref(), client_nonce, nonce, "server");
-    put(out, &ClockOffer { nonce, proof: own })?;
     for _ in 0..PINGS_MAX {
         match get(input)? {
             ClockStep::Ping => {
@@ -153,21 +158,38 @@ fn middle(a: u64, b: u64) -> i64 {
 mod tests {
     use super::*;
     use crate::channel::Channel;
-    use crate::testing::pair;
+    use crate::testing::{In, Out, pair};
+    use std::sync::mpsc;
     use std::thread;
 
-    #[test]
-    fn two_ends_of_one_machine_share_its_clock() {
+    fn exchange(
+        server: impl FnOnce(&mut Out, &mut In) + Send + 'static,
+        offer: &ClockOffer,
+    ) -> ClockOffset {
         let (near, far) = pair();
         let server = thread::spawn(move || {
-            let mut out = far.open_stream().unwrap();
-            let mut input = far.accept_stream().unwrap();
-            serve(&mut out, &mut input, 5).unwrap()
+            server(
+                &mut far.open_stream().unwrap(),
+                &mut far.accept_stream().unwrap(),
+            );
         });
         let mut out = near.open_stream().unwrap();
         let mut input = near.accept_stream().unwrap();
-        let asked = ask(&mut out, &mut input, 5, 10).unwrap();
-        let served = server.join().unwrap();
+        let asked = ask(&mut out, &mut input, 5, offer, 10).unwrap();
+        server.join().unwrap();
+        asked
+    }
+
+    #[test]
+    fn two_ends_of_one_machine_share_its_clock() {
+        let offer = offer(5).unwrap();
+        let nonce = offer.nonce;
+        let (sender, served) = mpsc::channel();
+        let server = move |out: &mut Out, input: &mut In| {
+            sender.send(serve(out, input, 5, nonce).unwrap()).unwrap();
+        };
+        let asked = exchange(server, &offer);
+        let served = served.recv().unwrap();
         assert!(asked.shared && served.shared);
         assert_eq!((asked.ns, served.ns), (0, 0));
         assert_eq!(asked.warmup_ns, served.warmup_ns);
@@ -176,23 +198,12 @@ mod tests {
 
     #[test]
     fn another_clock_is_estimated() {
-        let (near, far) = pair();
         // A server whose clock is ten seconds ahead and that claims nothing.
-        let server = thread::spawn(move || {
-            let mut out = far.open_stream().unwrap();
-            let mut input = far.accept_stream().unwrap();
-            put(
-                &mut out,
-                &ClockOffer {
-                    nonce: 1,
-                    proof: None,
-                },
-            )
-            .unwrap();
-            while let Ok(ClockStep::Ping) = get(&mut input) {
+        let server = |out: &mut Out, input: &mut In| {
+            while let Ok(ClockStep::Ping) = get(input) {
                 let now = monotonic_ns() + 10_000_000_000;
                 put(
-                    &mut out,
+                    out,
                     &Pong {
                         received_ns: now,
                         sent_ns: now,
@@ -200,11 +211,14 @@ mod tests {
                 )
                 .unwrap();
             }
-        });
-        let mut out = near.open_stream().unwrap();
-        let mut input = near.accept_stream().unwrap();
-        let asked = ask(&mut out, &mut input, 5, 10).unwrap();
-        server.join().unwrap();
+        };
+        let asked = exchange(
+            server,
+            &ClockOffer {
+                nonce: 1,
+                proof: None,
+            },
+        );
         assert!(!asked.shared);
         assert_eq!(asked.name(), "estimated");
         let error = asked.ns.abs_diff(10_000_000_000);
@@ -213,6 +227,25 @@ mod tests {
             "{error} ns off at {} ns",
             asked.rtt_ns
         );
+    }
+
+    #[test]
+    fn a_proof_that_the_pings_contradict_counts_for_nothing() {
+        // A copy of a running machine: the same identity, another clock.
+        let server = |out: &mut Out, input: &mut In| {
+            while let Ok(ClockStep::Ping) = get(input) {
+                let now = monotonic_ns() / 2;
+                put(
+                    out,
+                    &Pong {
+                        received_ns: now,
+                        sent_ns: now,
+                    },
+                )
+                .unwrap();
+            }
+        };
+        assert!(!exchange(server, &offer(5).unwrap()).shared);
     }
 
     #[test]

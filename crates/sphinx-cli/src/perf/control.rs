@@ -124,6 +124,14 @@ pub(super) struct Hello {
     pub(super) plan: Plan,
 }
 
+/// Server to client, first: it understands, and what it says later has a stream.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Welcome {
+    pub(super) version: u32,
+    /// Present exactly when blocks are paced.
+    pub(super) clock: Option<ClockOffer>,
+}
+
 /// Half of the key for the proof that two ends read one clock, and the proof once the key is known.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ClockOffer {

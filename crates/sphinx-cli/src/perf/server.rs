@@ -1,7 +1,7 @@
 //! The end that does what clients ask for.
 
 use super::clock::{self, ClockOffset};
-use super::control::{Direction, Hello, Report, VERSION, get, put};
+use super::control::{Direction, Hello, Report, VERSION, Welcome, get, put};
 use super::{Measured, close_on_failure, receive_data, send_data};
 use crate::channel::{Channel, Outgoing};
 use crate::failure::{Outcome, protocol};
@@ -31,27 +31,39 @@ fn run<C: Channel>(channel: &C, progress: &Progress) -> Outcome<Measured> {
         )));
     }
     plan.check()?;
+    if plan.pacing.is_some() != clock.is_some() {
+        return Err(protocol(
+            "paced blocks and the clock exchange belong together",
+        ));
+    }
+    let offer = clock
+        .as_ref()
+        .map(|asked| clock::offer(asked.nonce))
+        .transpose()?;
+    let nonces = clock
+        .zip(offer.as_ref())
+        .map(|(asked, own)| (asked.nonce, own.nonce));
+    put(
+        &mut out,
+        &Welcome {
+            version: VERSION,
+            clock: offer,
+        },
+    )?;
     let mut offset = ClockOffset::default();
-    match (plan.pacing, clock) {
-        (Some(_), Some(offer)) => {
-            offset = clock::serve(&mut out, &mut input, offer.nonce)?;
-            plan.warmup_ns = offset.warmup_ns;
-        }
-        (None, None) => {}
-        _ => {
-            return Err(protocol(
-                "paced blocks and the clock exchange belong together",
-            ));
-        }
+    if let Some((client, own)) = nonces {
+        offset = clock::serve(&mut out, &mut input, client, own)?;
+        plan.warmup_ns = offset.warmup_ns;
     }
     let mut done = match plan.direction {
         Direction::Up => receive_data(channel, &plan, offset, progress, cpu_before)?,
         Direction::Down => send_data(channel, &plan, progress, cpu_before)?,
     };
     done.clock = plan.pacing.map(|_| offset.name());
+    // The client closes when it has this end's report: its own has to be here by then.
+    let peer: Report = get(&mut input)?;
     put(&mut out, &done.report())?;
     out.finish()?;
-    let peer: Report = get(&mut input)?;
     if done.role == Role::Sender {
         done.block_ms = peer.blocks;
     }

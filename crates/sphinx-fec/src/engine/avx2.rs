@@ -13,7 +13,7 @@ use crate::gf256::NIBBLES;
 type Lane = __m256i;
 const LANE: usize = 32;
 const WIDE: usize = 8;
-const NARROW: usize = 2;
+const NARROW: [usize; 5] = [0, 0, 4, 2, 2];
 
 /// The products of a coefficient with the sixteen low and the sixteen high
 /// nibbles.

@@ -13,7 +13,7 @@ type Lane = __m256i;
 type Factor = __m256i;
 const LANE: usize = 32;
 const WIDE: usize = 8;
-const NARROW: usize = 3;
+const NARROW: [usize; 5] = [0, 0, 4, 3, 2];
 
 kernels!("avx2,gfni");
 

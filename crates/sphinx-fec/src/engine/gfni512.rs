@@ -13,7 +13,7 @@ type Lane = __m512i;
 type Factor = __m512i;
 const LANE: usize = 64;
 const WIDE: usize = 8;
-const NARROW: usize = 5;
+const NARROW: [usize; 5] = [0, 0, 8, 6, 5];
 
 kernels!("avx512f,avx512bw,gfni");
 

@@ -15,8 +15,8 @@
 /// Defines `combine` and `combine_rows` for the engine of the surrounding
 /// module, to be compiled with the given target features.
 ///
-/// Expected in scope: `Lane`, `LANE`, `Factor`, `WIDE` and `NARROW` (registers
-/// in a strip of one row and of several rows, at most 8 and 5), `zero`,
+/// Expected in scope: `Lane`, `LANE`, `Factor`, `WIDE` and `NARROW[k]` (registers
+/// in a strip of one row and of `k` rows, from 2 to 8), `zero`,
 /// `load`, `store`, `xor`, `factor`, `prepare` for source bytes, `mul_add` for what
 /// that gives, and `short` for stretches below one register.
 macro_rules! kernels {
@@ -128,7 +128,7 @@ macro_rules! kernels {
             matrix: [&[u8]; K],
         ) {
             let mut at = 0;
-            for width in crate::engine::kernel::strips(len, LANE, NARROW) {
+            for width in crate::engine::kernel::strips(len, LANE, NARROW[K]) {
                 let offsets = offsets.map(|offset| offset + at);
                 let stretch = Columns {
                     first: columns.first + at,
@@ -142,7 +142,10 @@ macro_rules! kernels {
                         2 => rows::<K, 2>(out, offsets, width, start, stretch, symbols, matrix),
                         3 => rows::<K, 3>(out, offsets, width, start, stretch, symbols, matrix),
                         4 => rows::<K, 4>(out, offsets, width, start, stretch, symbols, matrix),
-                        _ => rows::<K, 5>(out, offsets, width, start, stretch, symbols, matrix),
+                        5 => rows::<K, 5>(out, offsets, width, start, stretch, symbols, matrix),
+                        6 => rows::<K, 6>(out, offsets, width, start, stretch, symbols, matrix),
+                        7 => rows::<K, 7>(out, offsets, width, start, stretch, symbols, matrix),
+                        _ => rows::<K, 8>(out, offsets, width, start, stretch, symbols, matrix),
                     }
                 }
                 at += width;
@@ -176,12 +179,28 @@ macro_rules! kernels {
             for (j, index) in symbols.iter().enumerate() {
                 let offset = usize::from(*index) * columns.symbol_len + columns.first;
                 // SAFETY: the caller vouches for `width` bytes from here.
-                let bytes = unsafe { load_lanes::<N>(columns.symbols.as_ptr().add(offset), last) };
+                let source = unsafe { columns.symbols.as_ptr().add(offset) };
+                if K == 2 {
+                    // Two factors stay in registers while the bytes pass by ...
+                    // SAFETY: a row of the matrix has an element per symbol.
+                    let factors = matrix.map(|row| factor(unsafe { *row.get_unchecked(j) }));
+                    for i in 0..N {
+                        let at = if i + 1 == N { last } else { i * LANE };
+                        // SAFETY: within those `width` bytes.
+                        let bytes = prepare(unsafe { load(source.add(at)) });
+                        for (sum, factor) in sums.iter_mut().zip(factors) {
+                            sum[i] = mul_add(sum[i], bytes, factor);
+                        }
+                    }
+                    continue;
+                }
+                // ... with more rows, the bytes stay and the factors pass by.
+                // SAFETY: within those `width` bytes.
+                let bytes = unsafe { load_lanes::<N>(source, last) };
                 let bytes = bytes.map(|bytes| prepare(bytes));
                 for (sum, row) in sums.iter_mut().zip(matrix) {
                     // SAFETY: a row of the matrix has an element per symbol.
-                    let coefficient = unsafe { *row.get_unchecked(j) };
-                    let factor = factor(coefficient);
+                    let factor = factor(unsafe { *row.get_unchecked(j) });
                     for (sum, bytes) in sum.iter_mut().zip(bytes) {
                         *sum = mul_add(*sum, bytes, factor);
                     }
@@ -232,7 +251,7 @@ pub(super) fn strips(len: usize, lane: usize, most: usize) -> impl Iterator<Item
     let mut lanes = len.div_ceil(lane);
     let mut strips = lanes.div_ceil(most);
     let mut rest = len;
-    std::iter::from_fn(move || {
+    core::iter::from_fn(move || {
         if strips == 0 {
             return None;
         }

@@ -158,6 +158,16 @@ impl Kind {
         }
     }
 
+    /// Rows computed together, at most 4: the more, the less often source bytes
+    /// are loaded, until the registers do not hold their sums any more.
+    fn rows_at_once(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Ssse3 => 2,
+            _ => 4,
+        }
+    }
+
     /// Bytes in a register; stretches should be of at least this length.
     fn lane(self) -> usize {
         match self {
@@ -322,13 +332,13 @@ impl Engine {
             let count = if targets.len < self.0.lane() {
                 1
             } else {
-                (rows - row).min(4)
+                (rows - row).min(self.0.rows_at_once())
             };
             let offset = row * targets.stride + targets.first;
             let part = &matrix[row * symbols.len()..(row + count) * symbols.len()];
             let few = Few {
                 out: &mut targets.bytes[offset..],
-                stride: targets.stride,
+                offsets: [0, 1, 2, 3].map(|k| k * targets.stride),
                 len: targets.len,
                 start,
                 columns,
@@ -345,18 +355,74 @@ impl Engine {
         }
     }
 
+    /// Adds to two different rows of the targets:
+    /// `row += Σ matrix[k][j] · symbol[symbols[j]]` for the two rows of the
+    /// matrix.
+    ///
+    /// # Panics
+    /// As for [`Self::combine_rows`].
+    pub(crate) fn add_to_pair(
+        self,
+        targets: Targets<'_>,
+        rows: [usize; 2],
+        columns: Columns<'_>,
+        symbols: &[u16],
+        matrix: &[u8],
+    ) {
+        let Targets {
+            bytes,
+            stride,
+            first,
+            len,
+        } = targets;
+        let Some(last) = symbols.iter().max() else {
+            return;
+        };
+        columns.check(*last, len);
+        assert_eq!(matrix.len(), 2 * symbols.len(), "part of a row");
+        assert!(rows[0] != rows[1] && len <= stride, "rows overlap");
+        let end = rows[0].max(rows[1]).checked_mul(stride);
+        let end = end.and_then(|at| at.checked_add(first + len));
+        let is_inside = end.is_some_and(|end| end <= bytes.len());
+        assert!(is_inside, "a row outside the target");
+        let offsets = rows.map(|row| row * stride + first);
+        if len >= self.0.lane() {
+            self.few_rows::<2>(Few {
+                out: bytes,
+                offsets: [offsets[0], offsets[1], 0, 0],
+                len,
+                start: Start::Accumulate,
+                columns,
+                symbols,
+                matrix,
+            });
+            return;
+        }
+        for (offset, matrix) in offsets.into_iter().zip(matrix.chunks_exact(symbols.len())) {
+            self.one_row(Few {
+                out: &mut bytes[offset..],
+                offsets: [0; 4],
+                len,
+                start: Start::Accumulate,
+                columns,
+                symbols,
+                matrix,
+            });
+        }
+    }
+
     /// At most four rows of `combine_rows`, whose stretches were checked.
     fn few_rows<const K: usize>(self, few: Few<'_>) {
         let Few {
             out,
-            stride,
+            offsets,
             len,
             start,
             columns,
             symbols,
             matrix,
         } = few;
-        let offsets: [usize; K] = core::array::from_fn(|k| k * stride);
+        let offsets: [usize; K] = core::array::from_fn(|k| offsets[k]);
         let matrix: [&[u8]; K] =
             core::array::from_fn(|k| &matrix[k * symbols.len()..(k + 1) * symbols.len()]);
         match self.0 {
@@ -434,7 +500,7 @@ impl Engine {
 /// at the start of `out`.
 struct Few<'a> {
     out: &'a mut [u8],
-    stride: usize,
+    offsets: [usize; 4],
     len: usize,
     start: Start,
     columns: Columns<'a>,

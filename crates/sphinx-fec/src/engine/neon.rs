@@ -11,7 +11,7 @@ use crate::gf256::NIBBLES;
 type Lane = uint8x16_t;
 const LANE: usize = 16;
 const WIDE: usize = 8;
-const NARROW: usize = 4;
+const NARROW: [usize; 5] = [0, 0, 6, 4, 4];
 
 /// The products of a coefficient with the sixteen low and the sixteen high
 /// nibbles.

@@ -12,7 +12,7 @@ use crate::gf256::NIBBLES;
 type Lane = __m128i;
 const LANE: usize = 16;
 const WIDE: usize = 4;
-const NARROW: usize = 2;
+const NARROW: [usize; 5] = [0, 0, 3, 2, 2];
 
 /// The products of a coefficient with the sixteen low and the sixteen high
 /// nibbles.

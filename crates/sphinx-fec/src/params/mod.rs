@@ -4,9 +4,11 @@
 //! are clamped, and rates above [`LOSS_MAX`] count as that: no redundancy helps
 //! a link that loses everything. Counts saturate at [`REPAIRS_MAX`].
 
+mod burst;
 mod histogram;
 pub mod srlt;
 
+pub use burst::{burst_correlation, burst_failure_probability, burst_repair_for, interleave_depth};
 pub use histogram::LossHistogram;
 
 /// The largest loss rate the functions here tell apart.

@@ -336,3 +336,64 @@ async fn write(stream: &mut SendStream, bytes: &[u8]) -> Result<bool, PeerError>
         Err(error) => refused("write", Err(error)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc::channel, thread};
+
+    use super::*;
+
+    /// Both ends over loopback.
+    fn transfer(congestion: &str, blocks: Option<u64>, bytes: u64) -> (Received, u64) {
+        let directory = tempfile::tempdir().unwrap();
+        let receiver_task = PeerTask {
+            address: "127.0.0.1:0".parse().unwrap(),
+            congestion: congestion.into(),
+            limit_us: 20_000_000,
+            warmup_us: 10_000,
+            seed: 5,
+            bytes,
+            blocks,
+            interval_us: blocks.map(|_| 2_000),
+            certificate: Some(directory.path().join("certificate")),
+        };
+        thread::scope(|scope| {
+            let (ready, address) = channel();
+            let task = &receiver_task;
+            let receiver = scope.spawn(move || receive(task, &|at| ready.send(at).unwrap()));
+            let sender_task = PeerTask {
+                address: address.recv().unwrap(),
+                ..receiver_task.clone()
+            };
+            let sent = send(&sender_task).unwrap();
+            (receiver.join().unwrap().unwrap(), sent)
+        })
+    }
+
+    #[test]
+    fn bulk_arrives() {
+        for congestion in ["bbr", "cubic"] {
+            let (received, sent) = transfer(congestion, None, 1_000_003);
+            assert_eq!((received.bytes, sent), (1_000_003, 1_000_003));
+            assert!(received.complete && received.seconds > 0.0);
+        }
+    }
+
+    #[test]
+    fn blocks_arrive_and_are_timed() {
+        let (received, sent) = transfer("cubic", Some(20), 50_000);
+        assert_eq!(
+            (received.blocks, received.bytes, sent),
+            (20, 1_000_000, 1_000_000)
+        );
+        let block_ms = received.block_ms.unwrap();
+        assert_eq!(block_ms.count, 15);
+        assert!(block_ms.mean > 0.0);
+    }
+
+    #[test]
+    fn an_unknown_congestion_control_is_refused() {
+        assert!(check_congestion("newreno").is_ok());
+        assert!(check_congestion("reno").is_err());
+    }
+}

@@ -542,7 +542,9 @@ impl RateControl for Bbr {
             Phase::Cruise if self.lossy_probes >= 2 => WARY_GAIN,
             Phase::Cruise | Phase::ProbeRtt | Phase::Blackout => 1.0,
         };
-        ((gain * self.bw) as u64).max(1)
+        // However little is believed in, the smallest window leaves within a second: with less there
+        // would be no samples to believe in more.
+        (gain * self.bw).max(MIN_PACKETS * self.packet_bytes) as u64
     }
 
     fn cwnd(&self) -> u64 {

@@ -51,3 +51,15 @@ fn the_same_seed_gives_the_same_run() {
     };
     assert_eq!(run(), run());
 }
+
+/// Feedback shares each direction with the other's data.
+#[test]
+fn both_directions_at_once_fill_the_link() {
+    for p in [0.0, 0.06] {
+        let scenario = Scenario::new(link(200, 10, bernoulli(p), 2)).both_ways(10_000_000);
+        let mut pair = scenario.on_links(|link| link.loss = bernoulli(p)).build();
+        pair.must_transfer(2 * SEC);
+        let goodput = 80e6 / (pair.now as f64 / 1e9) / 200e6 / (1.0 - p);
+        assert!(goodput > 0.8, "loss {p}: {goodput}");
+    }
+}

@@ -53,10 +53,6 @@ fn the_largest_blocks() {
     for code in [Some(CodeId::Rlc), None] {
         let mut scenario = Scenario::new(link(100, 20, bernoulli(0.1), 3)).bulk(6_000_000);
         scenario.code = code;
-        scenario.client.shape = Some((1024, 1432));
-        scenario.forward.mtu = Some(1500);
-        // The first blocks must fit the path before its MTU is known.
-        scenario.client.writes = vec![write(0, 0, 1000, false), write(SEC, 0, 6_000_000, true)];
         scenario.client.shape = Some((1024, 1160));
         scenario.build().must_transfer(10 * SEC);
     }

@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use super::params::{MAX_PARAMS_LEN, Params};
 use super::repeat::Stage;
-use super::{CODE_AUTHENTICATION, CODE_PROTOCOL, ConnId, Event, Failure, Service, Transmit};
+use super::{CODE_AUTHENTICATION, CODE_PROTOCOL, ConnId, Event, Failure, Service, Traffic, Transmit};
 use crate::keys::{Direction, SECRET_LEN, SessionSecret};
 
 /// Longest message on a stream: proof and parameters.
@@ -70,8 +70,7 @@ pub(super) struct Session {
     message_complete: bool,
     /// The peer has shown that it receives what is sent to its address.
     address_validated: bool,
-    bytes_received: u64,
-    bytes_sent: u64,
+    pub(super) traffic: Traffic,
     repeats_left: u32,
     /// This end has found a reason to end the connection.
     closing: bool,
@@ -126,8 +125,7 @@ impl Session {
             message: Vec::new(),
             message_complete: false,
             address_validated: connects,
-            bytes_received: 0,
-            bytes_sent: 0,
+            traffic: Traffic::default(),
             repeats_left: MAX_REPEATED,
             closing: false,
         }
@@ -155,15 +153,18 @@ impl Session {
 
     /// A datagram of this connection has arrived.
     pub(super) fn received(&mut self, bytes: usize) {
-        self.bytes_received += bytes as u64;
+        self.traffic.bytes_received += bytes as u64;
+        self.traffic.datagrams_received += 1;
     }
 
     /// Whether `bytes` more may be sent to the peer's address now; if so, counts them.
     pub(super) fn may_send(&mut self, bytes: usize) -> bool {
-        let sent = self.bytes_sent + bytes as u64;
-        let allowed = self.address_validated || sent <= AMPLIFICATION_LIMIT * self.bytes_received;
+        let sent = self.traffic.bytes_sent + bytes as u64;
+        let limit = AMPLIFICATION_LIMIT * self.traffic.bytes_received;
+        let allowed = self.address_validated || sent <= limit;
         if allowed {
-            self.bytes_sent = sent;
+            self.traffic.bytes_sent = sent;
+            self.traffic.datagrams_sent += 1;
         }
         allowed
     }

@@ -1,0 +1,210 @@
+//! The paper's figures 7 and 8, from scratch: redundancy against loss rate, and
+//! coding time against symbol length.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sphinx_fec::{CodeId, Engine, lt, params};
+
+use crate::bench::{self, Setting};
+use crate::loss::Loss;
+use crate::simulate::{self, Rows, Scenario};
+use crate::svg::{self, Chart, Series, Style};
+
+const BLOCK_BYTES: usize = 100_000;
+const LOSS_RATES: [f64; 9] = [0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.10];
+const SYMBOL_LENGTHS: [usize; 6] = [250, 500, 1000, 2000, 4000, 8000];
+
+/// Share of blocks that may fail in the first flight, where a code is solved
+/// for that.
+const EPSILON: f64 = 0.01;
+
+/// Computes both figures and writes them as CSV and SVG; returns the files.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write_all(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    fs::create_dir_all(directory)?;
+    let mut files = Vec::new();
+    let charts = [
+        ("fig7-redundancy", redundancy(100, &LOSS_RATES, 1)),
+        ("fig8-encode", coding_time(true, Duration::from_millis(60))),
+        ("fig8-decode", coding_time(false, Duration::from_millis(60))),
+    ];
+    for (name, chart) in charts {
+        let csv = directory.join(name).with_extension("csv");
+        fs::write(&csv, to_csv(&chart))?;
+        files.push(csv);
+        let svg = directory.join(name).with_extension("svg");
+        fs::write(&svg, svg::render(&chart))?;
+        files.push(svg);
+    }
+    Ok(files)
+}
+
+/// The data of a chart, a line per point.
+#[must_use]
+pub fn to_csv(chart: &Chart) -> String {
+    let mut csv = format!("series,{},{}\n", chart.x_label, chart.y_label);
+    for series in &chart.series {
+        for (x, y) in &series.points {
+            let y = (y * 1000.0).round() / 1000.0;
+            csv.push_str(&format!("{},{x},{y}\n", series.name));
+        }
+    }
+    csv
+}
+
+/// Figure 7: redundancy in per cent against loss rate in per cent, for blocks
+/// of `n` symbols. Seeded: the same everywhere.
+#[must_use]
+pub fn redundancy(n: usize, loss_rates: &[f64], seed: u64) -> Chart {
+    let series = |name: &str, style, percent: &dyn Fn(f64) -> f64| Series {
+        name: name.to_owned(),
+        style,
+        points: loss_rates
+            .iter()
+            .map(|p| (100.0 * p, percent(*p)))
+            .collect(),
+    };
+    let per_cent = |packets: f64| 100.0 * packets / n as f64;
+    let paper = |p: f64, threshold: f64| {
+        use params::srlt as paper;
+        let degree = paper::degree(p, 0.0, paper::degree_cap(n));
+        per_cent(paper::packet_count(n, p, degree, threshold) as f64)
+    };
+    let mds = |p| params::repair_for(n, p, EPSILON);
+    let rlc = |p| {
+        let scenario = Scenario {
+            n,
+            repairs: 0,
+            loss: Loss::Independent { rate: p },
+            maximum_likelihood: false,
+        };
+        // One less than an MDS code would be noise of the simulation.
+        simulate::repairs_for(Rows::Rlc, &scenario, 1.25 * EPSILON, mds(p), 4000, seed)
+    };
+    let lt = |p, is_ml| {
+        let loss = Loss::Independent { rate: p };
+        let needed = simulate::rateless(lt::Shape::default(), n, loss, is_ml, 400, seed);
+        per_cent(needed.mean() - n as f64)
+    };
+    Chart {
+        title: format!("Figure 7: redundancy against packet loss, n = {n}"),
+        x_label: "packet loss rate (%)".to_owned(),
+        y_label: "redundancy (%)".to_owned(),
+        is_logarithmic: false,
+        series: vec![
+            series("erasure bound p/(1-p)", Style::Dashes, &|p| {
+                100.0 * params::erasure_bound(p)
+            }),
+            series("rlc (1 % fail)", Style::Line, &|p| per_cent(rlc(p) as f64)),
+            series("rs (1 % fail)", Style::Line, &|p| per_cent(mds(p) as f64)),
+            series("window (delay <= 8)", Style::Line, &|p| {
+                window_redundancy(n, p, seed)
+            }),
+            series("srlt T=0.5 (paper)", Style::Line, &|p| paper(p, 0.5)),
+            series("srlt T=0.9", Style::Line, &|p| paper(p, 0.9)),
+            series("lt (mean)", Style::Line, &|p| lt(p, false)),
+            series("lt with ML (mean)", Style::Line, &|p| lt(p, true)),
+            Series {
+                name: "published: srlt".to_owned(),
+                style: Style::Marks,
+                points: vec![(6.0, 14.0)],
+            },
+            Series {
+                name: "published: lt".to_owned(),
+                style: Style::Marks,
+                points: vec![(6.0, 30.0)],
+            },
+        ],
+    }
+}
+
+/// The smallest whole percentage at which a window of `n` symbols delivers
+/// everything, in order, within 8 packets on average.
+fn window_redundancy(n: usize, p: f64, seed: u64) -> f64 {
+    let loss = Loss::Independent { rate: p };
+    let mut percent = (100.0 * params::erasure_bound(p)).ceil();
+    loop {
+        let stream = simulate::window(n, percent / 100.0, loss, 40_000, seed);
+        if (stream.lost == 0 && stream.delay_mean <= 8.0) || percent >= 100.0 {
+            return percent;
+        }
+        percent += 1.0;
+    }
+}
+
+/// Figure 8: microseconds for a block of 100 kB against symbol length in bytes,
+/// for repairs against 6 % loss; decoding of as many losses as that usually
+/// brings. Measured: different on every machine.
+#[must_use]
+pub fn coding_time(is_encoding: bool, time: Duration) -> Chart {
+    let codes = CodeId::ALL.into_iter();
+    let mut series: Vec<Series> = codes
+        .map(|code| Series {
+            name: code.name().to_owned(),
+            style: Style::Line,
+            points: SYMBOL_LENGTHS
+                .iter()
+                .filter_map(|&symbol_len| {
+                    let n = BLOCK_BYTES / symbol_len;
+                    let setting = Setting {
+                        engine: Engine::detect(),
+                        n,
+                        repairs: params::repair_for(n, 0.06, EPSILON),
+                        lost: bench::usual_losses(n),
+                        symbol_len,
+                        time,
+                    };
+                    let speed = bench::measure(code, &setting).ok()?;
+                    let time = if is_encoding {
+                        speed.encode
+                    } else {
+                        speed.decode
+                    };
+                    Some((symbol_len as f64, time.as_secs_f64() * 1e6))
+                })
+                .collect(),
+        })
+        .filter(|series| !series.points.is_empty())
+        .collect();
+    let published = [("srlt", 2000.0), ("lt", 15_000.0), ("rs", 18_000.0)];
+    series.extend(published.map(|(name, time)| Series {
+        name: format!("published: {name}"),
+        style: Style::Marks,
+        points: vec![(1000.0, time)],
+    }));
+    let verb = if is_encoding { "encode" } else { "decode" };
+    Chart {
+        title: format!("Figure 8: time to {verb} a block of 100 kB"),
+        x_label: "symbol length (bytes)".to_owned(),
+        y_label: "time (microseconds)".to_owned(),
+        is_logarithmic: true,
+        series,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redundancy_at_the_papers_points() {
+        let chart = redundancy(100, &[0.06], 1);
+        let of = |name: &str| {
+            let series = chart.series.iter().find(|series| series.name == name);
+            series.expect("a series of this name").points[0].1
+        };
+        assert_eq!(of("srlt T=0.5 (paper)"), 15.0);
+        assert_eq!(of("srlt T=0.9"), 27.0);
+        assert_eq!(of("rs (1 % fail)"), 13.0);
+        assert!(of("rlc (1 % fail)") <= 14.0);
+        assert!(of("window (delay <= 8)") <= 12.0);
+        assert!(of("lt (mean)") >= 29.0);
+        assert!(of("lt with ML (mean)") < of("lt (mean)"));
+        assert!(to_csv(&chart).contains("published: lt,6,30\n"));
+    }
+}

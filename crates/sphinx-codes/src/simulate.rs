@@ -1,0 +1,375 @@
+//! Seeded Monte-Carlo runs: which blocks decode, and when symbols arrive.
+
+use sphinx_fec::{
+    CodeId, Delivery, Repair, Row, RowMaker, SymbolDecoder, Tracker, WindowDecoder, WindowEncoder,
+    lt, rlc, srlt,
+};
+
+use crate::loss::{Channel, Loss};
+
+/// Which repairs a block gets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rows {
+    /// Those of an MDS code: any `n` symbols suffice. `rs` and `fft-rs`.
+    Mds,
+    /// First-flight rows of `rlc`.
+    Rlc,
+    /// `srlt` rows of this degree.
+    Srlt {
+        /// Symbols in each.
+        degree: u32,
+    },
+    /// `lt` rows instead of source symbols.
+    Lt {
+        /// Constants of the distribution.
+        shape: lt::Shape,
+    },
+}
+
+/// A block and what happens to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Source symbols.
+    pub n: usize,
+    /// Repairs; packets beyond `n` for `lt`.
+    pub repairs: usize,
+    /// Losses, of source symbols and repairs alike.
+    pub loss: Loss,
+    /// Decode what all repairs together determine, instead of peeling.
+    pub maximum_likelihood: bool,
+}
+
+/// How many blocks failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Blocks simulated.
+    pub blocks: usize,
+    /// Blocks that were not decodable after their first flight.
+    pub failed: usize,
+    /// Packets sent and lost.
+    pub sent: usize,
+    /// Packets lost.
+    pub lost: usize,
+}
+
+impl Outcome {
+    /// Share of blocks that failed.
+    #[must_use]
+    pub fn failure(&self) -> f64 {
+        self.failed as f64 / self.blocks.max(1) as f64
+    }
+}
+
+/// Sends blocks one after another over one channel.
+#[must_use]
+pub fn blocks(rows: Rows, scenario: &Scenario, count: usize, seed: u64) -> Outcome {
+    let Scenario { n, repairs, .. } = *scenario;
+    let mut channel = Channel::new(scenario.loss, seed);
+    let mut maker = RowMaker::new();
+    let mut outcome = Outcome::default();
+    let mut next_seed = 0;
+    for _ in 0..count {
+        let mut block = Block::new(rows, scenario);
+        for i in 0..n + repairs {
+            let row = block.packet(i, &mut next_seed);
+            outcome.sent += 1;
+            if channel.loses_next() {
+                outcome.lost += 1;
+            } else {
+                block.receive(&mut maker, i, row);
+            }
+        }
+        outcome.blocks += 1;
+        outcome.failed += usize::from(!block.is_decodable());
+    }
+    outcome
+}
+
+/// The smallest number of repairs with which at most a share `epsilon` of
+/// blocks failed, searched from `from` upwards.
+#[must_use]
+pub fn repairs_for(
+    rows: Rows,
+    scenario: &Scenario,
+    epsilon: f64,
+    from: usize,
+    count: usize,
+    seed: u64,
+) -> usize {
+    let fails = |repairs| {
+        let scenario = Scenario {
+            repairs,
+            ..*scenario
+        };
+        blocks(rows, &scenario, count, seed).failure() > epsilon
+    };
+    let mut repairs = from;
+    while fails(repairs) && repairs < 4 * scenario.n {
+        repairs += 1;
+    }
+    repairs
+}
+
+/// A block at the receiver.
+struct Block {
+    rows: Rows,
+    n: usize,
+    planned: usize,
+    received: usize,
+    tracker: Option<Tracker>,
+}
+
+impl Block {
+    fn new(rows: Rows, scenario: &Scenario) -> Self {
+        let tracker = || {
+            let tracker = Tracker::new(scenario.n).ok()?;
+            Some(if scenario.maximum_likelihood {
+                tracker.maximum_likelihood()
+            } else {
+                tracker
+            })
+        };
+        Self {
+            rows,
+            n: scenario.n,
+            planned: scenario.repairs,
+            received: 0,
+            tracker: if rows == Rows::Mds { None } else { tracker() },
+        }
+    }
+
+    /// What packet `i` is; `None` for a source symbol, or where it makes no
+    /// difference.
+    fn packet(&self, i: usize, next_seed: &mut u32) -> Option<(CodeId, Row)> {
+        let is_source = i < self.n;
+        match self.rows {
+            Rows::Lt { shape } => {
+                *next_seed += 1;
+                Some((CodeId::Lt, shape.row(*next_seed)))
+            }
+            _ if is_source => None,
+            Rows::Mds => None,
+            Rows::Rlc => {
+                let row = rlc::repair_row(self.n, self.planned, i - self.n);
+                Some((CodeId::Rlc, row))
+            }
+            Rows::Srlt { degree } => {
+                *next_seed += 1;
+                let row = srlt::row(degree, *next_seed % srlt::SEED_COUNT);
+                Some((CodeId::Srlt, row))
+            }
+        }
+    }
+
+    fn receive(&mut self, maker: &mut RowMaker, i: usize, row: Option<(CodeId, Row)>) {
+        self.received += 1;
+        let Some(tracker) = &mut self.tracker else {
+            return;
+        };
+        match row {
+            None => tracker.add_source(i),
+            Some((code, row)) => tracker.add_repair(maker, code, row),
+        };
+    }
+
+    fn is_decodable(&self) -> bool {
+        match &self.tracker {
+            None => self.received >= self.n,
+            Some(tracker) => tracker.is_decodable(),
+        }
+    }
+}
+
+/// Packets that a rateless code had to send for each of some blocks, sorted.
+#[derive(Clone, Debug)]
+pub struct Needed(Vec<usize>);
+
+impl Needed {
+    /// The mean.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        self.0.iter().sum::<usize>() as f64 / self.0.len().max(1) as f64
+    }
+
+    /// What this share of blocks did with.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> usize {
+        let last = self.0.len().saturating_sub(1);
+        let at = (share * last as f64).ceil() as usize;
+        self.0.get(at.min(last)).copied().unwrap_or(0)
+    }
+}
+
+/// Sends `lt` packets for each block until it is decoded, lost ones included.
+#[must_use]
+pub fn rateless(
+    shape: lt::Shape,
+    n: usize,
+    loss: Loss,
+    maximum_likelihood: bool,
+    count: usize,
+    seed: u64,
+) -> Needed {
+    let mut channel = Channel::new(loss, seed);
+    let mut maker = RowMaker::new();
+    let scenario = Scenario {
+        n,
+        repairs: 0,
+        loss,
+        maximum_likelihood,
+    };
+    let mut next_seed = 0;
+    let mut needed: Vec<usize> = (0..count)
+        .map(|_| {
+            let mut block = Block::new(Rows::Lt { shape }, &scenario);
+            let mut sent = 0;
+            while !block.is_decodable() && sent < 100 * n + 1000 {
+                let row = block.packet(sent, &mut next_seed);
+                sent += 1;
+                if !channel.loses_next() {
+                    block.receive(&mut maker, sent, row);
+                }
+            }
+            sent
+        })
+        .collect();
+    needed.sort_unstable();
+    Needed(needed)
+}
+
+/// Windows that the decoder looks back over: what left the sender's window can
+/// still be restored, as later repairs remove what it is mixed with.
+const CAPACITY: usize = 8;
+
+/// What a stream over the sliding window experienced. Delays are from sending
+/// to delivery in order, in packets sent meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stream {
+    /// Source symbols sent.
+    pub symbols: usize,
+    /// Source symbols never delivered.
+    pub lost: usize,
+    /// Repairs sent.
+    pub repairs: usize,
+    /// The mean delay.
+    pub delay_mean: f64,
+    /// The median.
+    pub delay_p50: usize,
+    /// What 90 % do not exceed.
+    pub delay_p90: usize,
+    /// What 99 % do not exceed.
+    pub delay_p99: usize,
+}
+
+/// Sends a stream through the sliding-window code, with genuine elimination
+/// but symbols of no bytes.
+///
+/// # Panics
+/// If `window` is 0 or above [`sphinx_fec::SYMBOLS_MAX`] / 8.
+#[must_use]
+pub fn window(window: usize, redundancy: f64, loss: Loss, symbols: usize, seed: u64) -> Stream {
+    let mut channel = Channel::new(loss, seed);
+    let mut encoder = WindowEncoder::new(window, redundancy, 0).expect("a possible window");
+    let mut decoder = WindowDecoder::new(CAPACITY * window, 0).expect("a possible capacity");
+    let mut sent_at = Vec::with_capacity(symbols);
+    let mut delays = Vec::with_capacity(symbols);
+    let (mut slot, mut lost, mut repairs) = (0_usize, 0, 0);
+    // The symbols of the last window may still be outstanding at the end.
+    for _ in 0..symbols + CAPACITY * window {
+        sent_at.push(slot);
+        let number = encoder.push(&[]);
+        if !channel.loses_next() {
+            decoder.add_source(&mut [], number);
+        }
+        loop {
+            while let Some(delivery) = decoder.next_in_order() {
+                match delivery {
+                    Delivery::Symbol { symbol, .. } => {
+                        delays.push(slot - sent_at[symbol as usize]);
+                    }
+                    Delivery::Lost { count, .. } => lost += count as usize,
+                }
+            }
+            slot += 1;
+            let Some((first, count, row)) = encoder.next_repair(&mut []) else {
+                break;
+            };
+            repairs += 1;
+            if !channel.loses_next() {
+                let code = CodeId::Window;
+                let symbol = &[];
+                decoder.add_repair(&mut [], first, count, Repair { code, row, symbol });
+            }
+        }
+    }
+    delays.truncate(symbols.saturating_sub(lost));
+    let mean = delays.iter().sum::<usize>() as f64 / delays.len().max(1) as f64;
+    delays.sort_unstable();
+    let quantile = |share: f64| {
+        let at = (share * delays.len() as f64) as usize;
+        delays
+            .get(at.min(delays.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or(0)
+    };
+    Stream {
+        symbols,
+        lost,
+        repairs,
+        delay_mean: mean,
+        delay_p50: quantile(0.5),
+        delay_p90: quantile(0.9),
+        delay_p99: quantile(0.99),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INDEPENDENT: Loss = Loss::Independent { rate: 0.06 };
+
+    fn scenario(n: usize, repairs: usize) -> Scenario {
+        Scenario {
+            n,
+            repairs,
+            loss: INDEPENDENT,
+            maximum_likelihood: false,
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_outcome() {
+        let run = |seed| blocks(Rows::Rlc, &scenario(50, 5), 200, seed);
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1), run(2));
+    }
+
+    #[test]
+    fn rlc_needs_what_mds_codes_need() {
+        let mds = blocks(Rows::Mds, &scenario(100, 13), 4000, 3);
+        let rlc = blocks(Rows::Rlc, &scenario(100, 13), 4000, 3);
+        assert!(mds.failure() < 0.012, "{mds:?}");
+        assert!(rlc.failed <= mds.failed + 12, "{rlc:?} {mds:?}");
+    }
+
+    #[test]
+    fn the_paper_code_beats_lt() {
+        // The paper operating point: 15 % and about half of the blocks.
+        let srlt = blocks(Rows::Srlt { degree: 16 }, &scenario(100, 15), 1000, 5);
+        assert!((0.4..0.58).contains(&srlt.failure()), "{srlt:?}");
+        let needed = rateless(lt::Shape::default(), 100, INDEPENDENT, false, 300, 5);
+        assert!(needed.mean() > 129.0, "{}", needed.mean());
+        let likelier = rateless(lt::Shape::default(), 100, INDEPENDENT, true, 100, 5);
+        assert!(likelier.mean() < needed.mean());
+        assert!(likelier.quantile(0.5) <= likelier.quantile(0.9));
+    }
+
+    #[test]
+    fn a_window_delivers_soon() {
+        let stream = window(100, 0.12, INDEPENDENT, 20_000, 7);
+        assert_eq!(stream.lost, 0);
+        assert!(stream.delay_mean < 9.0, "{stream:?}");
+        assert_eq!(stream.delay_p50, 0);
+    }
+}

@@ -1,0 +1,142 @@
+//! Losses that come in bursts, and interleaving against them.
+//!
+//! The model is Gilbert's: the link is good or bad, packets are lost while it
+//! is bad, and the losses of two packets `j` apart have correlation `λ^j` with
+//! `λ = 1 − 1 / (B (1 − p))` for a mean burst of `B` packets. Packets of `d`
+//! blocks sent in turn are `d` apart, and so each block sees such a link again,
+//! with `λ^d`.
+
+use alloc::vec;
+
+use super::{clamp_loss, repair_for, smallest};
+
+/// The correlation between the losses of neighbouring packets of a block, when
+/// packets of `depth` blocks are sent in turn.
+///
+/// `burst` is the mean number of packets lost in a row; 1/(1 − p) is what
+/// independent losses give, and less counts as that.
+#[must_use]
+pub fn burst_correlation(p: f64, burst: f64, depth: usize) -> f64 {
+    let lambda = 1.0 - 1.0 / (burst * (1.0 - clamp_loss(p)));
+    if lambda.is_nan() || lambda <= 0.0 {
+        return 0.0;
+    }
+    lambda.powi(i32::try_from(depth.max(1)).unwrap_or(i32::MAX))
+}
+
+/// The probability that a block of `n` symbols sent with `repairs` repairs
+/// cannot be decoded by an MDS code over a link with such bursts, exactly.
+#[must_use]
+pub fn burst_failure_probability(
+    n: usize,
+    repairs: usize,
+    p: f64,
+    burst: f64,
+    depth: usize,
+) -> f64 {
+    let p = clamp_loss(p);
+    let correlation = burst_correlation(p, burst, depth);
+    if n == 0 || p == 0.0 {
+        return 0.0;
+    }
+    // good[k]: the next packet will get through, and k were lost so far.
+    let mut good = vec![0.0; repairs + 1];
+    let mut bad = good.clone();
+    (good[0], bad[0]) = (1.0 - p, p);
+    let (enter, leave) = (p * (1.0 - correlation), (1.0 - p) * (1.0 - correlation));
+    let mut too_many = 0.0;
+    for _ in 0..n + repairs {
+        let mut lost = 0.0;
+        for (good, bad) in good.iter_mut().zip(&mut bad) {
+            // Those who lose this packet move up by one.
+            let losing = core::mem::replace(&mut lost, *bad);
+            let through = *good;
+            *good = through * (1.0 - enter) + losing * leave;
+            *bad = through * enter + losing * (1.0 - leave);
+        }
+        too_many += lost;
+    }
+    too_many.min(1.0)
+}
+
+/// The smallest number of repairs for which a block of `n` symbols fails with
+/// at most probability `epsilon` over a link with such bursts.
+#[must_use]
+pub fn burst_repair_for(n: usize, p: f64, burst: f64, depth: usize, epsilon: f64) -> usize {
+    if burst_correlation(p, burst, depth) == 0.0 {
+        return repair_for(n, p, epsilon);
+    }
+    let suffices = |r| burst_failure_probability(n, r, p, burst, depth) <= epsilon;
+    // More repairs than a hundred blocks' worth would take long to look at and
+    // longer to send.
+    smallest(|r| r > 100 * n || suffices(r))
+}
+
+/// The number of blocks to interleave: the smallest power of two, up to
+/// `depth_max`, at which bursts cost a block of `n` symbols at most a quarter
+/// more repairs (and one) than independent losses would, for a block failure
+/// probability `epsilon`.
+///
+/// Every doubling doubles the time until a block is complete, so `depth_max` is
+/// what the latency budget allows.
+#[must_use]
+pub fn interleave_depth(n: usize, p: f64, burst: f64, epsilon: f64, depth_max: usize) -> usize {
+    let independent = repair_for(n, p, epsilon);
+    let acceptable = independent + independent / 4 + 1;
+    let mut depth = 1;
+    while 2 * depth <= depth_max
+        && burst_failure_probability(n, acceptable, p, burst, depth) > epsilon
+    {
+        depth *= 2;
+    }
+    depth
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::failure_probability;
+
+    #[test]
+    fn independent_losses_are_not_interleaved() {
+        assert_eq!(burst_correlation(0.06, 1.0, 1), 0.0);
+        assert_eq!(burst_correlation(0.06, f64::NAN, 1), 0.0);
+        assert_eq!(interleave_depth(100, 0.06, 1.0 / 0.94, 0.01, 64), 1);
+        assert_eq!(interleave_depth(100, 0.0, 10.0, 0.01, 64), 1);
+    }
+
+    #[test]
+    fn without_bursts_it_is_the_binomial() {
+        for (n, r, p) in [(1, 0, 0.25), (100, 13, 0.06), (32, 9, 0.2)] {
+            let exact = failure_probability(n, r, p);
+            let bursts = burst_failure_probability(n, r, p, 1.0, 1);
+            assert!((exact - bursts).abs() < 1e-12, "{exact} {bursts}");
+        }
+        assert_eq!(burst_repair_for(100, 0.06, 1.0, 1, 0.01), 13);
+    }
+
+    #[test]
+    fn bursts_are_spread_as_far_as_allowed() {
+        let depths = [1.5, 3.0, 10.0].map(|b| interleave_depth(100, 0.06, b, 0.01, 64));
+        assert!(
+            depths.is_sorted() && depths[1] >= 2 && depths[2] >= 8,
+            "{depths:?}"
+        );
+        assert_eq!(interleave_depth(100, 0.06, 10.0, 0.01, 4), 4);
+        assert_eq!(interleave_depth(100, 0.06, 10.0, 0.01, 0), 1);
+    }
+
+    /// Against simulated Gilbert losses: 25 and 51 repairs for bursts of three
+    /// and ten, 13 and 18 with eight blocks interleaved.
+    #[test]
+    fn redundancy_for_bursts() {
+        let repairs = |burst, depth| burst_repair_for(100, 0.06, burst, depth, 0.01);
+        let near = |found: usize, expected: usize, by| {
+            assert!(found.abs_diff(expected) <= by, "{found} {expected}");
+        };
+        near(repairs(3.0, 1), 25, 2);
+        near(repairs(10.0, 1), 51, 4);
+        near(repairs(3.0, 8), 13, 1);
+        near(repairs(10.0, 8), 18, 2);
+    }
+}

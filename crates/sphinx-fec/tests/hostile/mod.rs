@@ -1,0 +1,155 @@
+//! What the fuzz targets run, from bytes that stand for anything a peer may
+//! send. Shared with the ordinary tests, which replay the corpora.
+
+use sphinx_fec::{
+    Added, BlockDecoder, BlockReceiver, CodeId, Delivery, Repair, Row, RowMaker, SymbolDecoder,
+    Tracker, WindowDecoder, bits,
+};
+
+/// Takes numbers from the front of the input, zeros behind its end.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
+        self.0 = rest;
+        *first
+    }
+
+    fn number(&mut self, bytes: usize) -> u64 {
+        (0..bytes).fold(0, |number, _| number << 8 | u64::from(self.byte()))
+    }
+
+    fn row(&mut self) -> Row {
+        Row::new(self.number(3) as u32).expect("24 bits")
+    }
+
+    fn code(&mut self) -> CodeId {
+        CodeId::ALL[usize::from(self.byte()) % CodeId::ALL.len()]
+    }
+}
+
+/// Any rows, source symbols, duplicates and contents, for one block.
+pub(crate) fn blocks(data: &[u8]) {
+    let input = &mut Input(data);
+    let n = 1 + input.number(2) as usize % 300;
+    let symbol_len = usize::from(input.byte()) % 40;
+    let is_maximum_likelihood = input.byte() % 2 == 1;
+    let Ok(mut tracker) = Tracker::new(n) else {
+        return;
+    };
+    let mut decoder = BlockDecoder::new();
+    let Ok(mut receiver) = BlockReceiver::new(5, n, symbol_len) else {
+        return;
+    };
+    if is_maximum_likelihood {
+        tracker = tracker.maximum_likelihood();
+        decoder = decoder.maximum_likelihood();
+        receiver = receiver.maximum_likelihood();
+    }
+    let mut maker = RowMaker::new();
+    let mut memory = vec![0; n * symbol_len];
+    let mut kept: Vec<(CodeId, Row, Vec<u8>)> = Vec::new();
+    while !input.0.is_empty() && kept.len() < 400 {
+        if input.byte() % 2 == 0 {
+            let symbol = input.number(2) as usize % (n + 3);
+            let added = tracker.add_source(symbol);
+            assert_eq!(added == Added::Invalid, symbol >= n);
+            receiver.add_source(&mut memory, symbol as u64 + 5);
+            continue;
+        }
+        let (code, row, content) = (input.code(), input.row(), input.byte());
+        let symbol = vec![content; symbol_len];
+        let before = tracker.deficit();
+        let added = tracker.add_repair(&mut maker, code, row);
+        assert!(tracker.deficit() <= before);
+        let repair = Repair {
+            code,
+            row,
+            symbol: &symbol,
+        };
+        receiver.add_repair(&mut memory, 5, n, repair);
+        receiver.add_repair(&mut memory, 6, n, repair);
+        if added == Added::Innovative {
+            kept.push((code, row, symbol));
+        }
+    }
+    assert!(tracker.deficit() <= tracker.missing());
+    while receiver.next_restored().is_some() {}
+    // What the tracker says about blocks without transforms, the decoder does.
+    let is_mixed = kept.iter().any(|(code, ..)| *code == CodeId::FftRs);
+    let repairs: Vec<Repair<'_>> = kept
+        .iter()
+        .map(|(code, row, symbol)| Repair {
+            code: *code,
+            row: *row,
+            symbol,
+        })
+        .collect();
+    let have = tracker.received();
+    let result = decoder.decode(n, symbol_len, &mut memory, have, &repairs);
+    if !is_mixed {
+        assert_eq!(result.is_ok(), tracker.is_decodable());
+    }
+    assert_eq!(bits::absent(have, n).count(), tracker.missing());
+}
+
+/// Any windows, source symbols, duplicates and contents, for one stream.
+pub(crate) fn window(data: &[u8]) {
+    let input = &mut Input(data);
+    let capacity = 1 + input.number(2) as usize % 300;
+    let symbol_len = usize::from(input.byte()) % 40;
+    let Ok(mut decoder) = WindowDecoder::new(capacity, symbol_len) else {
+        return;
+    };
+    let mut memory = vec![0; capacity * symbol_len];
+    let mut delivered = 0;
+    while !input.0.is_empty() {
+        let kind = input.byte();
+        // Mostly near the window, sometimes anywhere.
+        let number = if kind & 0x70 == 0x70 {
+            input.number(8)
+        } else {
+            decoder.oldest().saturating_add(input.number(2) % 600)
+        };
+        if kind % 2 == 0 {
+            if let Some(slot) = decoder.slot(number) {
+                memory[slot * symbol_len..][..symbol_len].fill(kind);
+                decoder.add_source(&mut memory, number);
+            }
+        } else {
+            let count = input.number(2) as usize % 310;
+            let symbol = vec![kind; symbol_len];
+            let code = if kind & 8 == 0 {
+                CodeId::Window
+            } else {
+                input.code()
+            };
+            let repair = Repair {
+                code,
+                row: input.row(),
+                symbol: &symbol,
+            };
+            decoder.add_repair(&mut memory, number, count, repair);
+        }
+        assert!(decoder.deficit() <= capacity);
+        while let Some(delivery) = decoder.next_in_order() {
+            let next = match delivery {
+                Delivery::Symbol { symbol, slot } => {
+                    assert!(slot < capacity && symbol == delivered);
+                    symbol + 1
+                }
+                Delivery::Lost { first, count } => {
+                    assert!(first == delivered && count > 0);
+                    first + count
+                }
+            };
+            delivered = next;
+        }
+        if kind & 4 == 0 {
+            while decoder.next_restored().is_some() {}
+        }
+    }
+}

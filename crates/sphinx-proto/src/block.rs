@@ -1,0 +1,111 @@
+//! A block on its way: what of it was sent, what arrived, what is owed.
+
+use sphinx_fec::CodeId;
+
+use crate::types::Slot;
+
+/// A block on its way.
+#[derive(Debug)]
+pub(crate) struct TxBlock {
+    pub(crate) stream: u16,
+    pub(crate) id: u64,
+    pub(crate) slot: Slot,
+    pub(crate) n: u16,
+    pub(crate) symbol_len: u16,
+    /// The application ended a message or the stream here.
+    pub(crate) tail: bool,
+    /// Next source symbol to send for the first time.
+    pub(crate) next_source: u16,
+    /// Next repair row.
+    pub(crate) next_row: u32,
+    pub(crate) in_flight: u32,
+    pub(crate) acked: u32,
+    /// Repair rows decided but not sent.
+    pub(crate) due: u32,
+    /// Of `due`, those decided before any loss was seen.
+    pub(crate) due_proactive: u32,
+    /// Repair rows that only the peer's word asked for.
+    pub(crate) claimed: u32,
+    /// Rounds of repair so far: 1 once a first transmission had to be replaced.
+    pub(crate) rounds: u8,
+    /// Has had its proactive repair.
+    pub(crate) protected: bool,
+    /// Spread of its proactive rows (`rlc`) or their degree (`srlt`).
+    pub(crate) shape: u32,
+    /// Source symbols whose packets were lost; kept for codes that decode by peeling, whose
+    /// compensation is the originals themselves.
+    pub(crate) lost_sources: Vec<u16>,
+}
+
+impl TxBlock {
+    pub(crate) fn new(
+        stream: u16,
+        id: u64,
+        slot: Slot,
+        n: u16,
+        symbol_len: u16,
+        tail: bool,
+    ) -> Self {
+        Self {
+            stream,
+            id,
+            slot,
+            n,
+            symbol_len,
+            tail,
+            next_source: 0,
+            next_row: 0,
+            in_flight: 0,
+            acked: 0,
+            due: 0,
+            due_proactive: 0,
+            claimed: 0,
+            rounds: 0,
+            protected: false,
+            shape: 1,
+            lost_sources: Vec::new(),
+        }
+    }
+
+    pub(crate) fn unsent(&self) -> u32 {
+        u32::from(self.n - self.next_source)
+    }
+
+    /// Symbols that must still be decided on so that n can arrive at all.
+    pub(crate) fn deficit(&self) -> u32 {
+        u32::from(self.n).saturating_sub(self.acked + self.in_flight + self.unsent() + self.due)
+    }
+
+    /// A symbol of this block to send next.
+    pub(crate) fn choice(&self, sequence: u64, code: Option<CodeId>, row: u32) -> SymbolChoice {
+        SymbolChoice {
+            sequence,
+            round: self.rounds,
+            stream: self.stream,
+            block: self.id,
+            slot: self.slot,
+            n: self.n,
+            symbol_len: self.symbol_len,
+            code,
+            row,
+            last_of_flight: false,
+        }
+    }
+}
+
+/// What [`next_symbol`](crate::sender::Sender::next_symbol) decided to send.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SymbolChoice {
+    pub(crate) sequence: u64,
+    /// Round of repair that the symbol belongs to.
+    pub(crate) round: u8,
+    pub(crate) stream: u16,
+    pub(crate) block: u64,
+    pub(crate) slot: Slot,
+    pub(crate) n: u16,
+    pub(crate) symbol_len: u16,
+    /// `None`: the source symbol `row`.
+    pub(crate) code: Option<CodeId>,
+    pub(crate) row: u32,
+    pub(crate) last_of_flight: bool,
+}

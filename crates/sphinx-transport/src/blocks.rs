@@ -1,0 +1,200 @@
+//! The memory that the core's slots name: blocks being sent and blocks being received.
+
+use sphinx_fec::{BlockDecoder, CodeId, Error, Repair, Row, bits};
+use sphinx_net::{BufferPool, PoolBuffer};
+use sphinx_proto::{Placement, Slot};
+
+/// A block being sent.
+pub(crate) struct TxBlock {
+    pub(crate) memory: PoolBuffer,
+    pub(crate) n: usize,
+    pub(crate) symbol_len: usize,
+    pub(crate) data_len: u32,
+}
+
+/// Blocks being sent.
+#[derive(Default)]
+pub(crate) struct TxBlocks {
+    blocks: Vec<Option<TxBlock>>,
+    free: Vec<Slot>,
+}
+
+impl TxBlocks {
+    pub(crate) fn insert(&mut self, block: TxBlock) -> Slot {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.blocks.push(None);
+            Slot(self.blocks.len() as u32 - 1)
+        });
+        self.blocks[slot.0 as usize] = Some(block);
+        slot
+    }
+
+    pub(crate) fn get(&self, slot: Slot) -> Option<&TxBlock> {
+        self.blocks.get(slot.0 as usize)?.as_ref()
+    }
+
+    pub(crate) fn remove(&mut self, slot: Slot) -> Option<TxBlock> {
+        let block = self.blocks.get_mut(slot.0 as usize)?.take()?;
+        self.free.push(slot);
+        Some(block)
+    }
+}
+
+/// A block being received.
+struct RxBlock {
+    memory: PoolBuffer,
+    n: usize,
+    symbol_len: usize,
+    /// Source symbols that arrived.
+    have: Vec<u64>,
+    /// Repair symbols that arrived, and their bytes one after another: a hostile peer's tiny symbols
+    /// must not take much more memory than the window counts.
+    repairs: Vec<(CodeId, Row)>,
+    repair_bytes: Vec<u8>,
+}
+
+/// Blocks being received.
+#[derive(Default)]
+pub(crate) struct RxBlocks {
+    blocks: Vec<Option<RxBlock>>,
+}
+
+impl RxBlocks {
+    /// Stores a symbol where the core wants it.
+    pub(crate) fn store(&mut self, placement: Placement, symbol: &[u8], pool: &BufferPool) {
+        match placement {
+            Placement::Discard => {}
+            Placement::Source {
+                slot,
+                n,
+                symbol_len,
+                index,
+            } => {
+                let block = self.block(slot, n, symbol_len, pool);
+                let at = usize::from(index) * block.symbol_len;
+                block.memory[at..][..symbol.len()].copy_from_slice(symbol);
+                bits::insert(&mut block.have, usize::from(index));
+            }
+            Placement::Repair {
+                slot,
+                n,
+                symbol_len,
+                code,
+                row,
+            } => {
+                let block = self.block(slot, n, symbol_len, pool);
+                block.repairs.push((code, row));
+                block.repair_bytes.extend_from_slice(symbol);
+            }
+        }
+    }
+
+    fn block(&mut self, slot: Slot, n: u16, symbol_len: u16, pool: &BufferPool) -> &mut RxBlock {
+        let at = slot.0 as usize;
+        if self.blocks.len() <= at {
+            self.blocks.resize_with(at + 1, || None);
+        }
+        let (n, symbol_len) = (usize::from(n), usize::from(symbol_len));
+        self.blocks[at].get_or_insert_with(|| RxBlock {
+            memory: pool.take(n * symbol_len),
+            n,
+            symbol_len,
+            have: vec![0; bits::words(n)],
+            repairs: Vec::new(),
+            repair_bytes: Vec::new(),
+        })
+    }
+
+    /// Restores the missing source symbols of a block.
+    pub(crate) fn decode(&mut self, slot: Slot, decoder: &mut BlockDecoder) -> Result<(), Error> {
+        let Some(Some(block)) = self.blocks.get_mut(slot.0 as usize) else {
+            return Ok(());
+        };
+        let symbols = block.repair_bytes.chunks_exact(block.symbol_len);
+        let repairs: Vec<Repair<'_>> = std::iter::zip(&block.repairs, symbols)
+            .map(|(&(code, row), symbol)| Repair { code, row, symbol })
+            .collect();
+        decoder.decode(
+            block.n,
+            block.symbol_len,
+            &mut block.memory,
+            &block.have,
+            &repairs,
+        )?;
+        block.repairs = Vec::new();
+        block.repair_bytes = Vec::new();
+        Ok(())
+    }
+
+    /// Takes a whole block: its memory, n × symbol size bytes.
+    pub(crate) fn remove(&mut self, slot: Slot) -> Option<PoolBuffer> {
+        let block = self.blocks.get_mut(slot.0 as usize)?.take()?;
+        Some(block.memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sphinx_fec::Encoder;
+
+    use super::*;
+
+    #[test]
+    fn slots_of_sent_blocks_are_used_again() {
+        let pool = BufferPool::new(0);
+        let block = || TxBlock {
+            memory: pool.take(4),
+            n: 2,
+            symbol_len: 2,
+            data_len: 1,
+        };
+        let mut blocks = TxBlocks::default();
+        let (one, two) = (blocks.insert(block()), blocks.insert(block()));
+        assert_ne!(one, two);
+        assert!(blocks.get(one).is_some());
+        assert!(blocks.remove(one).is_some());
+        assert!(blocks.get(one).is_none() && blocks.remove(one).is_none());
+        assert_eq!(blocks.insert(block()), one);
+        assert!(blocks.get(Slot(9)).is_none());
+    }
+
+    #[test]
+    fn repair_symbols_restore_a_block() {
+        let (n, symbol_len, slot) = (5_u16, 3_u16, Slot(2));
+        let source: Vec<u8> = (1..=15).collect();
+        let pool = BufferPool::new(0);
+        let mut blocks = RxBlocks::default();
+        for index in [0, 3, 4] {
+            let placement = Placement::Source {
+                slot,
+                n,
+                symbol_len,
+                index,
+            };
+            blocks.store(placement, &source[usize::from(index) * 3..][..3], &pool);
+        }
+        for row in [4, 9] {
+            let (code, row) = (CodeId::Rlc, Row::new(row).expect("small"));
+            let mut symbol = [0; 3];
+            Encoder::new()
+                .encode(code, 5, 3, &source, row, &mut symbol)
+                .expect("a block");
+            blocks.store(
+                Placement::Repair {
+                    slot,
+                    n,
+                    symbol_len,
+                    code,
+                    row,
+                },
+                &symbol,
+                &pool,
+            );
+        }
+        blocks
+            .decode(slot, &mut BlockDecoder::new())
+            .expect("enough rows");
+        assert_eq!(blocks.remove(slot).expect("stored")[..], source);
+        assert!(blocks.remove(slot).is_none());
+    }
+}

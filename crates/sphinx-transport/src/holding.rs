@@ -1,0 +1,128 @@
+//! Data packets that arrive before their session's keys.
+
+use std::collections::HashMap;
+
+use sphinx_proto::Nanos;
+use sphinx_proto::wire::ConnectionId;
+
+use crate::association::Origin;
+
+/// Bytes held for one session.
+const SESSION_BYTES_MAX: usize = 256 << 10;
+/// Bytes held in all: clients that never prove anything must not cost more.
+const BYTES_MAX: usize = 8 << 20;
+/// Counted for every packet besides its bytes.
+const PACKET_OVERHEAD: usize = 64;
+
+/// A data packet that came early.
+pub(crate) struct Held {
+    pub(crate) origin: Origin,
+    pub(crate) datagram: Vec<u8>,
+}
+
+/// What is held for one handshake under way.
+pub(crate) struct Waiting {
+    /// When the handshake began.
+    pub(crate) since: Nanos,
+    pub(crate) packets: Vec<Held>,
+    bytes: usize,
+}
+
+/// The packets of all handshakes under way.
+#[derive(Default)]
+pub(crate) struct Holding {
+    handshakes: HashMap<ConnectionId, Waiting>,
+    bytes: usize,
+}
+
+impl Holding {
+    /// A handshake has begun: hold what comes for this id.
+    pub(crate) fn begin(&mut self, cid: ConnectionId, now: Nanos) {
+        self.handshakes.insert(
+            cid,
+            Waiting {
+                since: now,
+                packets: Vec::new(),
+                bytes: 0,
+            },
+        );
+    }
+
+    /// Holds a packet within the limits; whether its session is known at all.
+    pub(crate) fn hold(&mut self, cid: ConnectionId, origin: Origin, datagram: &[u8]) -> bool {
+        let Some(waiting) = self.handshakes.get_mut(&cid) else {
+            return false;
+        };
+        let bytes = datagram.len() + PACKET_OVERHEAD;
+        if waiting.bytes + bytes <= SESSION_BYTES_MAX && self.bytes + bytes <= BYTES_MAX {
+            waiting.bytes += bytes;
+            self.bytes += bytes;
+            waiting.packets.push(Held {
+                origin,
+                datagram: datagram.to_vec(),
+            });
+        }
+        true
+    }
+
+    /// The handshake is over, one way or the other.
+    pub(crate) fn end(&mut self, cid: ConnectionId) -> Option<Waiting> {
+        let waiting = self.handshakes.remove(&cid)?;
+        self.bytes -= waiting.bytes;
+        Some(waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+    use sphinx_net::Ecn;
+    use sphinx_proto::Tuple;
+
+    use super::*;
+
+    const ORIGIN: Origin = Origin {
+        received_at: 0,
+        tuple: Tuple {
+            remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1),
+            local_ip: None,
+        },
+        ecn: Ecn::NotEct,
+    };
+
+    fn cid(n: u32) -> ConnectionId {
+        ConnectionId::new((u64::from(n) << 32).to_be_bytes()).expect("not zero")
+    }
+
+    #[test]
+    fn only_what_a_handshake_waits_for_is_held() {
+        let mut holding = Holding::default();
+        assert!(!holding.hold(cid(1), ORIGIN, &[1]));
+        holding.begin(cid(1), 7);
+        assert!(holding.hold(cid(1), ORIGIN, &[1, 2]));
+        let waiting = holding.end(cid(1)).expect("known");
+        assert_eq!((waiting.since, waiting.packets.len()), (7, 1));
+        assert_eq!(waiting.packets[0].datagram, [1, 2]);
+        assert!(!holding.hold(cid(1), ORIGIN, &[1]));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_comes_back() {
+        let mut holding = Holding::default();
+        let packets = |holding: &mut Holding, cid| {
+            (0..300).for_each(|_| assert!(holding.hold(cid, ORIGIN, &[0; 1200])));
+        };
+        for n in 1..=100 {
+            holding.begin(cid(n), 0);
+            packets(&mut holding, cid(n));
+        }
+        assert!((BYTES_MAX - 1300..=BYTES_MAX).contains(&holding.bytes));
+        let first = holding.end(cid(1)).expect("known");
+        assert!((SESSION_BYTES_MAX - 1300..=SESSION_BYTES_MAX).contains(&first.bytes));
+        let last = holding.end(cid(100)).expect("known");
+        assert_eq!(last.packets.len(), 0);
+        (2..100).for_each(|n| drop(holding.end(cid(n))));
+        assert_eq!(holding.bytes, 0);
+    }
+}

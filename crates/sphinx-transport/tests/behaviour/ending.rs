@@ -1,0 +1,286 @@
+//! How sessions end, and what each end is told.
+
+use std::time::{Duration, Instant};
+
+use sphinx_transport::{Error, ErrorKind, Options, Session};
+
+use crate::support::*;
+
+/// Waits for the session's end.
+fn end_of(session: &Session) -> Error {
+    wait_until("the session is over", || session.closed().is_some());
+    session.closed().expect("just seen")
+}
+
+#[test]
+fn close_is_noticed_within_a_second_at_20_percent_loss() {
+    bounded(|| {
+        std::thread::scope(|scope| {
+            for seed in 0..6 {
+                scope.spawn(move || {
+                    let pair = pair(link(0.2, 2 * seed), link(0.2, 2 * seed + 1));
+                    let (closing, other) = match seed % 2 {
+                        0 => (&pair.client, &pair.server),
+                        _ => (&pair.server, &pair.client),
+                    };
+                    let begin = Instant::now();
+                    scope_close(closing, 6, "interrupted");
+                    let error = end_of(other);
+                    assert!(begin.elapsed() < ms(1000), "{:?}", begin.elapsed());
+                    assert_eq!(error.kind, ErrorKind::Cancelled);
+                    assert!(error.message.contains("interrupted"), "{error}");
+                });
+            }
+        });
+    });
+}
+
+/// Closes without waiting for the answer.
+fn scope_close(session: &Session, code: u64, reason: &'static str) {
+    let session = session.clone();
+    std::thread::spawn(move || session.close(code, reason));
+}
+
+#[test]
+fn close_codes_have_their_meaning_at_the_other_end() {
+    bounded(|| {
+        let kinds = [
+            (0, ErrorKind::Cancelled),
+            (5, ErrorKind::Protocol),
+            (9, ErrorKind::RemoteIo),
+            (10, ErrorKind::Integrity),
+            (u64::MAX, ErrorKind::Other),
+        ];
+        for (code, kind) in kinds {
+            let (_listener, client, server) = direct();
+            let begin = Instant::now();
+            client.close(code, "words\u{e4}".repeat(100).as_str());
+            assert!(begin.elapsed() < ms(1000));
+            assert_eq!(end_of(&server).kind, kind, "{code}");
+            assert_eq!(end_of(&client).kind, ErrorKind::Interrupted);
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_falls_silent_is_lost_at_both_ends() {
+    bounded(|| {
+        let options = Options {
+            idle_timeout: ms(2000),
+            ..Options::default()
+        };
+        let pair = pair_with(link(0.0, 1), link(0.0, 2), &options);
+        transfer(&pair.client, &pair.server, &content(1, 100_000));
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| send_all(&pair.client, &content(2, 50_000_000)));
+            let mut stream = pair.server.accept_stream().unwrap();
+            stream.read(&mut [0; 1]).unwrap();
+            let begin = Instant::now();
+            pair.proxy.set_silent(true);
+            let error = read_all(&mut stream).expect_err("nothing comes");
+            assert_eq!(error.kind, ErrorKind::PeerLost, "{error}");
+            let error = sending
+                .join()
+                .expect("no panic")
+                .expect_err("nobody answers");
+            assert_eq!(error.kind, ErrorKind::PeerLost, "{error}");
+            // The idle timeout, and a margin for slow machines.
+            assert!(begin.elapsed() < ms(3500), "{:?}", begin.elapsed());
+            assert!(begin.elapsed() > ms(1500), "{:?}", begin.elapsed());
+        });
+    });
+}
+
+#[test]
+fn an_idle_session_stays() {
+    bounded(|| {
+        let options = Options {
+            idle_timeout: ms(800),
+            ..Options::default()
+        };
+        let pair = pair_with(link(0.2, 1), link(0.2, 2), &options);
+        std::thread::sleep(ms(3000));
+        transfer(&pair.server, &pair.client, &content(1, 10_000));
+    });
+}
+
+#[test]
+fn letting_go_of_a_session_ends_it() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        let mut stream = client.open_stream().unwrap();
+        stream.write_all(b"half a mess").unwrap();
+        let keeps = client.clone();
+        drop(client);
+        assert!(keeps.closed().is_none());
+        drop(keeps);
+        assert_eq!(end_of(&server).kind, ErrorKind::Cancelled);
+        // The stream outlives the session without harm.
+        wait_until("writing fails", || stream.write_all(b"age").is_err());
+        assert!(stream.wait_delivered().is_err());
+        assert!(server.open_stream().is_err());
+        assert!(server.accept_stream().is_err() || server.accept_stream().is_err());
+    });
+}
+
+#[test]
+fn handles_may_go_in_any_order() {
+    bounded(|| {
+        for order in 0..6 {
+            let (listener, client, server) = direct();
+            let mut out = client.open_stream().unwrap();
+            out.write_all(&[1; 5000]).unwrap();
+            let mut incoming = server.accept_stream().unwrap();
+            incoming.read(&mut [0; 10]).unwrap();
+            match order {
+                0 => drop((listener, client, server, out, incoming)),
+                1 => drop((incoming, out, server, client, listener)),
+                2 => drop((server, incoming, listener, out, client)),
+                3 => drop((client, listener, incoming, server, out)),
+                4 => drop((out, server, client, incoming, listener)),
+                _ => drop((listener, incoming, client, out, server)),
+            }
+        }
+    });
+}
+
+#[test]
+fn a_server_that_goes_takes_its_sessions_with_it() {
+    bounded(|| {
+        let (listener, client, server) = direct();
+        std::thread::scope(|scope| {
+            let readers =
+                [&client, &server].map(|session| scope.spawn(|| session.accept_stream().err()));
+            let begin = Instant::now();
+            drop(listener);
+            let kinds = readers.map(|reader| reader.join().expect("no panic").expect("over").kind);
+            assert_eq!(kinds, [ErrorKind::Cancelled, ErrorKind::Interrupted]);
+            assert!(begin.elapsed() < ms(1500), "{:?}", begin.elapsed());
+        });
+    });
+}
+
+#[test]
+fn what_has_arrived_is_read_after_the_peer_has_closed() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        let data = content(1, 300_000);
+        send_all(&client, &data).unwrap();
+        client.close(0, "");
+        end_of(&server);
+        assert!(read_all(&mut server.accept_stream().unwrap()).unwrap() == data);
+        assert_eq!(
+            server.accept_stream().err().expect("over").kind,
+            ErrorKind::Cancelled
+        );
+    });
+}
+
+#[test]
+fn a_reader_that_closes_after_the_last_byte_does_not_hide_the_delivery() {
+    bounded(|| {
+        std::thread::scope(|scope| {
+            for seed in 0..6 {
+                scope.spawn(move || {
+                    let pair = pair(link(0.2, 2 * seed), link(0.2, 2 * seed + 1));
+                    let reader = pair.server.clone();
+                    let reading = std::thread::spawn(move || {
+                        let data = read_all(&mut reader.accept_stream().unwrap()).unwrap();
+                        reader.close(0, "thank you");
+                        data
+                    });
+                    let data = content(seed, 60_000);
+                    send_all(&pair.client, &data).unwrap();
+                    assert_eq!(pair.client.stats().bytes_delivered, 60_000);
+                    assert!(reading.join().expect("no panic") == data);
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn a_delivery_that_was_cut_short_is_an_error() {
+    bounded(|| {
+        let pair = pair(link(0.0, 1), link(0.0, 2));
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| send_all(&pair.client, &content(1, 20_000_000)));
+            std::thread::sleep(ms(300));
+            pair.client.close(6, "enough");
+            let error = sending
+                .join()
+                .expect("no panic")
+                .expect_err("not all of it");
+            assert_eq!(error.kind, ErrorKind::Interrupted, "{error}");
+        });
+        let mut late = pair.client.open_stream();
+        assert!(late.as_mut().is_err());
+    });
+}
+
+#[test]
+fn a_finished_stream_takes_no_more() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        let mut stream = client.open_stream().unwrap();
+        stream.write_all(b"all").unwrap();
+        stream.finish().unwrap();
+        stream.finish().unwrap();
+        let error = stream.write_all(b"more").expect_err("finished");
+        assert_eq!(error.kind, ErrorKind::Usage);
+        stream.wait_delivered().unwrap();
+        stream.wait_delivered().unwrap();
+        assert!(read_all(&mut server.accept_stream().unwrap()).unwrap() == b"all");
+    });
+}
+
+#[test]
+fn a_session_has_256_streams() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        for n in 0..256_u16 {
+            let mut stream = client.open_stream().unwrap();
+            stream.write_all(&n.to_be_bytes()).unwrap();
+            stream.finish().unwrap();
+        }
+        assert_eq!(
+            client.open_stream().err().expect("too many").kind,
+            ErrorKind::Usage
+        );
+        for n in 0..256_u16 {
+            let mut stream = server.accept_stream().unwrap();
+            assert_eq!(read_all(&mut stream).unwrap(), n.to_be_bytes());
+        }
+    });
+}
+
+#[test]
+fn the_numbers_of_a_session_stand_still_after_its_end() {
+    bounded(|| {
+        let pair = pair(link(0.02, 1), link(0.02, 2));
+        let data = content(1, 500_000);
+        transfer(&pair.client, &pair.server, &data);
+        let delivered = pair.client.stats();
+        assert_eq!(delivered.bytes_delivered, 500_000);
+        // Names and addresses of the handshake are counted too: five datagrams at least.
+        let data_plane = delivered.source_sent + delivered.repair_reactive;
+        assert!(
+            delivered.wire_packets_sent > data_plane + 3,
+            "{delivered:?}"
+        );
+        pair.client.close(0, "");
+        let closed = pair.client.stats();
+        assert!(closed.elapsed >= delivered.elapsed);
+        assert!(closed.wire_bytes_sent > delivered.wire_bytes_sent);
+        assert_eq!(closed.bytes_delivered, 500_000);
+        std::thread::sleep(Duration::from_millis(600));
+        let later = pair.client.stats();
+        assert_eq!(later.elapsed, closed.elapsed);
+        let other = pair.server.stats();
+        assert_eq!(other.bytes_received, 500_000);
+        assert!(other.wire_bytes_received > 500_000);
+        // What one end sent, less the losses, is what the other end got.
+        assert!(other.wire_bytes_received <= later.wire_bytes_sent);
+        assert!(other.wire_bytes_received > later.wire_bytes_sent * 9 / 10);
+    });
+}

@@ -1,0 +1,304 @@
+//! Bytes arrive exactly, whatever the link does.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use sphinx_link::{Blackout, Corruption, GilbertElliott, Jitter, LinkConfig, Loss, Order, Reorder};
+use sphinx_transport::{Codec, Options, Profile};
+
+use crate::support::*;
+
+#[test]
+fn bytes_are_exact_on_a_clean_link() {
+    bounded(|| {
+        let pair = pair(link(0.0, 1), link(0.0, 2));
+        let data = content(1, 3_000_000);
+        transfer(&pair.client, &pair.server, &data);
+        let stats = pair.client.stats();
+        assert_eq!(stats.bytes_delivered, 3_000_000);
+        assert_eq!(pair.server.stats().bytes_received, 3_000_000);
+        assert!(stats.wire_bytes_sent > 3_000_000, "{stats:?}");
+        assert_eq!((stats.invalid_datagrams, stats.replayed_datagrams), (0, 0));
+    });
+}
+
+#[test]
+fn bytes_are_exact_in_both_directions_at_once() {
+    bounded(|| {
+        let pair = pair(link(0.05, 1), link(0.05, 2));
+        let (there, back) = (content(1, 2_000_000), content(2, 1_500_000));
+        std::thread::scope(|scope| {
+            scope.spawn(|| transfer(&pair.client, &pair.server, &there));
+            scope.spawn(|| transfer(&pair.server, &pair.client, &back));
+        });
+    });
+}
+
+#[test]
+fn streams_do_not_mix() {
+    bounded(|| {
+        let pair = pair(link(0.03, 1), link(0.03, 2));
+        let data: Vec<_> = (0..8)
+            .map(|n| content(n, 100_000 + 37 * n as usize))
+            .collect();
+        std::thread::scope(|scope| {
+            for data in &data {
+                let mut stream = pair.client.open_stream().unwrap();
+                scope.spawn(move || write_and_wait(&mut stream, data).unwrap());
+            }
+            for data in &data {
+                let mut stream = pair.server.accept_stream().unwrap();
+                scope.spawn(move || assert!(read_all(&mut stream).unwrap() == *data));
+            }
+        });
+    });
+}
+
+#[test]
+fn duplicated_reordered_and_corrupted_packets_do_no_harm() {
+    bounded(|| {
+        let rough = |seed| LinkConfig {
+            duplication: 0.1,
+            corruption: Corruption {
+                probability: 0.03,
+                bits: 3,
+            },
+            reorder: Reorder {
+                probability: 0.1,
+                hold: ms(8),
+            },
+            jitter: Jitter {
+                max: ms(3),
+                order: Order::Free,
+            },
+            ..link(0.03, seed)
+        };
+        let pair = pair(rough(1), rough(2));
+        transfer(&pair.client, &pair.server, &content(1, 1_500_000));
+        transfer(&pair.server, &pair.client, &content(2, 500_000));
+        for stats in [pair.client.stats(), pair.server.stats()] {
+            assert!(stats.replayed_datagrams > 10, "{stats:?}");
+            assert!(stats.invalid_datagrams > 5, "{stats:?}");
+        }
+    });
+}
+
+#[test]
+fn every_code_and_profile_survives_bursts_of_loss() {
+    bounded(|| {
+        let bursts = Loss::GilbertElliott(GilbertElliott::bursts(0.08, 6.0));
+        let bursty = |seed| LinkConfig {
+            loss: bursts.clone(),
+            ..link(0.0, seed)
+        };
+        let variants = [
+            (Codec::Rlc, Profile::Bulk),
+            (Codec::Rlc, Profile::Latency),
+            (Codec::SemiRandomLt, Profile::Latency),
+            (Codec::None, Profile::Bulk),
+        ];
+        std::thread::scope(|scope| {
+            for (codec, profile) in variants {
+                scope.spawn(move || {
+                    let options = Options {
+                        codec,
+                        profile,
+                        ..Options::default()
+                    };
+                    let pair = pair_with(bursty(1), bursty(2), &options);
+                    transfer(&pair.client, &pair.server, &content(3, 400_000));
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn a_stream_without_data_ends() {
+    bounded(|| {
+        let pair = pair(link(0.1, 1), link(0.1, 2));
+        transfer(&pair.client, &pair.server, &[]);
+        transfer(&pair.client, &pair.server, &[]);
+        transfer(&pair.server, &pair.client, &[7]);
+    });
+}
+
+#[test]
+fn many_small_messages_arrive() {
+    bounded(|| {
+        let options = Options {
+            profile: Profile::Latency,
+            ..Options::default()
+        };
+        let pair = pair_with(link(0.05, 1), link(0.05, 2), &options);
+        let data = content(4, 150_000);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut stream = pair.client.open_stream().unwrap();
+                let mut rest = data.as_slice();
+                for n in 0.. {
+                    let (message, later) = rest.split_at(rest.len().min(1 + n % 150));
+                    if message.is_empty() {
+                        break;
+                    }
+                    stream.write_all(message).unwrap();
+                    stream.flush().unwrap();
+                    rest = later;
+                }
+                stream.wait_delivered().unwrap();
+            });
+            let mut stream = pair.server.accept_stream().unwrap();
+            assert!(read_all(&mut stream).unwrap() == data);
+        });
+    });
+}
+
+#[test]
+fn what_is_written_is_sent_without_a_flush() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        let mut stream = client.open_stream().unwrap();
+        for round in 0..20_u8 {
+            stream.write_all(&[round; 10]).unwrap();
+            if round == 0 {
+                stream.flush().unwrap();
+            }
+        }
+        let mut incoming = server.accept_stream().unwrap();
+        let (mut all, mut buf) = (0, [0; 64]);
+        while all < 200 {
+            all += incoming.read(&mut buf).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_round_trip_of_600_ms_is_only_slow() {
+    bounded(|| {
+        let far = |seed| LinkConfig {
+            delay: ms(300),
+            ..link(0.01, seed)
+        };
+        let pair = pair(far(1), far(2));
+        transfer(&pair.client, &pair.server, &content(5, 300_000));
+        assert!(pair.client.stats().min_rtt >= ms(600));
+    });
+}
+
+#[test]
+fn five_seconds_without_any_packet_in_the_middle_are_survived() {
+    bounded(|| {
+        // The transfer takes at least 2 s on this link.
+        let dark = |seed| LinkConfig {
+            blackouts: vec![Blackout {
+                start: ms(1000),
+                end: ms(6000),
+            }],
+            ..link(0.0, seed)
+        };
+        let pair = pair(dark(1), dark(2));
+        let begin = Instant::now();
+        transfer(&pair.client, &pair.server, &content(6, 10_000_000));
+        assert!(begin.elapsed() > Duration::from_secs(6));
+    });
+}
+
+#[test]
+fn a_silence_while_nothing_is_sent_is_survived() {
+    bounded(|| {
+        let pair = pair(link(0.0, 1), link(0.0, 2));
+        transfer(&pair.client, &pair.server, &content(7, 10_000));
+        pair.proxy.set_silent(true);
+        std::thread::sleep(ms(3000));
+        pair.proxy.set_silent(false);
+        transfer(&pair.server, &pair.client, &content(8, 10_000));
+    });
+}
+
+#[test]
+fn a_slow_reader_stops_the_writer_and_no_other_session() {
+    bounded(|| {
+        let listener = server();
+        let ticket = ticket(&listener, listener.local_addr());
+        let connect = || {
+            let client = client(&ticket, &Options::default()).unwrap();
+            (
+                client,
+                listener.accept(Some(PATIENCE)).unwrap().expect("in time"),
+            )
+        };
+        let (slow, (quick, quick_server)) = (connect(), connect());
+        let written = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut stream = slow.0.open_stream().unwrap();
+                let piece = content(9, 1 << 18);
+                // Ends with the session.
+                while stream.write_all(&piece).is_ok() {
+                    written.fetch_add(piece.len(), Ordering::Relaxed);
+                }
+            });
+            let mut before = usize::MAX;
+            wait_until("the writer stops", || {
+                let now = written.load(Ordering::Relaxed);
+                std::thread::sleep(ms(300));
+                now > 0 && std::mem::replace(&mut before, now) == now
+            });
+            // What the windows of both ends hold, and what is being sliced.
+            assert!(before < 56 << 20, "{before}");
+            transfer(&quick, &quick_server, &content(10, 2_000_000));
+            assert!(written.load(Ordering::Relaxed) <= before + (1 << 18));
+            // Once somebody reads, it goes on.
+            let mut stream = slow.1.accept_stream().unwrap();
+            let (mut all, mut buf) = (0, vec![0; 1 << 16]);
+            while all < before + (1 << 20) {
+                all += stream.read(&mut buf).unwrap();
+            }
+            assert!(written.load(Ordering::Relaxed) > before);
+            slow.0.close(0, "");
+        });
+    });
+}
+
+#[test]
+fn small_writes_to_a_slow_reader_stop_too() {
+    bounded(|| {
+        let (_listener, client, _server) = direct();
+        let mut stream = client.open_stream().unwrap();
+        // Fills the peer's window first.
+        let (progress, stalled) = std::sync::mpsc::channel();
+        let closer = client.clone();
+        let writer = std::thread::spawn(move || {
+            let piece = content(11, 1 << 18);
+            let mut small = 0_usize;
+            for _ in 0..60 {
+                let Ok(()) = stream.write_all(&piece) else {
+                    return small;
+                };
+                let _ = progress.send(());
+            }
+            while stream.write_all(&[1; 100]).is_ok() {
+                small += 100;
+                std::thread::sleep(Duration::from_micros(10));
+            }
+            small
+        });
+        while stalled.recv_timeout(ms(500)).is_ok() {}
+        std::thread::sleep(ms(500));
+        closer.close(0, "");
+        assert!(writer.join().expect("no panic") < 40 << 20);
+    });
+}
+
+#[test]
+fn a_stream_that_nobody_wants_does_not_fill_the_window() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        std::thread::scope(|scope| {
+            scope.spawn(|| send_all(&client, &content(12, 40_000_000)).unwrap());
+            let mut unwanted = server.accept_stream().unwrap();
+            unwanted.read(&mut [0; 10]).unwrap();
+        });
+        transfer(&client, &server, &content(13, 1_000_000));
+    });
+}
