@@ -228,6 +228,8 @@ pub(crate) struct DemoPartArgs {
 
 /// `sphx codes`.
 #[derive(Args, Debug)]
+// The flattened arguments have a group of the same name.
+#[group(skip)]
 pub(crate) struct CodesArgs {
     #[command(flatten)]
     pub(crate) codes: sphinx_codes::cli::CodesArgs,
