@@ -77,7 +77,7 @@ Examples:
 Runs on this machine alone, without root where unprivileged user namespaces are allowed.")]
     Demo(DemoArgs),
     /// Erasure codes: speed, plans, simulation, figures
-    Codes(CodesCommand),
+    Codes(CodesArgs),
     /// Emulator and experiments (not built yet)
     Lab(LaterArgs),
     /// Runs a part of the demonstration inside a network namespace
@@ -228,7 +228,9 @@ pub(crate) struct DemoPartArgs {
 
 /// `sphx codes`.
 #[derive(Args, Debug)]
-pub(crate) struct CodesCommand {
+// The flattened arguments have a group of the same name.
+#[group(skip)]
+pub(crate) struct CodesArgs {
     #[command(flatten)]
     pub(crate) codes: sphinx_codes::cli::CodesArgs,
     /// Print one JSON object per line

@@ -4,11 +4,11 @@ use std::io::{self, Write};
 
 use sphinx_transport::ErrorKind;
 
-use crate::args::CodesCommand;
+use crate::args::CodesArgs;
 use crate::failure::{Outcome, fail, usage};
 
 /// Prints tables, or JSON lines. A reader that has seen enough (a closed pipe) is no failure.
-pub(crate) fn run(args: &CodesCommand) -> Outcome<()> {
+pub(crate) fn run(args: &CodesArgs) -> Outcome<()> {
     let mut out = io::stdout().lock();
     let result = sphinx_codes::cli::run(&args.codes, args.json, &mut out);
     let flushed = out.flush();
