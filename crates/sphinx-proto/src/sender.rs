@@ -7,11 +7,13 @@ use sphinx_fec::{CodeId, Decoding};
 use crate::Nanos;
 use crate::block::{SymbolChoice, TxBlock};
 use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl};
+use crate::fragment::{Groups, Meaning};
 use crate::monitor::Monitor;
+use crate::mtu::BlackHole;
 use crate::rtt::Rtt;
 use crate::selector::{self, EPSILON, EPSILON_REACTIVE, flight_repair};
 use crate::sent::{Carried, SentLog, Settled};
-use crate::session::{Profile, Slot, block_cost};
+use crate::types::{Profile, Slot, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, Sack};
 
 /// Repair rows of one block that the peer may claim without any packet of it being lost, per
@@ -85,8 +87,15 @@ pub(crate) struct Sender {
     pub(crate) counters: Counters,
     /// Slots whose blocks are complete.
     freed: VecDeque<(Slot, u16, u64)>,
+    /// Symbols in flight in parts.
+    groups: Groups,
+    pub(crate) hole: BlackHole,
+    /// IP bytes of the last large packet to arrive, and when it left.
+    pub(crate) large_arrived: Option<(u32, Nanos)>,
     /// Path MTU probes acknowledged.
     pub(crate) mtu_acked: Option<u16>,
+    /// Packets with connection ids acknowledged (`true`) or lost.
+    pub(crate) ids_settled: Vec<(u64, bool)>,
     // Scratch for one SACK.
     acked: Vec<Settled>,
     lost: Vec<Settled>,
@@ -101,6 +110,7 @@ impl Sender {
         cc: Box<dyn RateControl>,
         initial_rtt: Nanos,
         credit: u64,
+        small_packet: u32,
         now: Nanos,
     ) -> Self {
         Self {
@@ -126,7 +136,11 @@ impl Sender {
             ect_seen: 0,
             counters: Counters::default(),
             freed: VecDeque::new(),
+            groups: Groups::default(),
+            hole: BlackHole::new(small_packet),
+            large_arrived: None,
             mtu_acked: None,
+            ids_settled: Vec::new(),
             acked: Vec::new(),
             lost: Vec::new(),
             acked_infos: Vec::new(),
@@ -438,6 +452,39 @@ impl Sender {
         self.record(now, ip_bytes, carried, true);
     }
 
+    /// Record one part of a symbol; the first one has packet number `first`.
+    pub(crate) fn sent_fragment(
+        &mut self,
+        now: Nanos,
+        ip_bytes: u32,
+        choice: &SymbolChoice,
+        (first, count): (u64, u8),
+    ) {
+        let pn = self.next_pn();
+        self.groups.sent(first, pn, count);
+        if pn == first
+            && let Some(block) = self.block_mut(choice.sequence)
+        {
+            block.in_flight += 1;
+        }
+        let carried = Carried::Fragment {
+            block: choice.sequence,
+            round: choice.round,
+            source: choice.code.is_none().then_some(choice.row as u16),
+            after: (pn - first) as u32,
+        };
+        self.record(now, ip_bytes, carried, true);
+    }
+
+    /// Whether the block has not been completed meanwhile.
+    pub(crate) fn is_open(&mut self, sequence: u64) -> bool {
+        self.block_mut(sequence).is_some()
+    }
+
+    pub(crate) fn sent_ids(&mut self, now: Nanos, ip_bytes: u32, highest: u64) {
+        self.record(now, ip_bytes, Carried::ConnectionIds(highest), true);
+    }
+
     pub(crate) fn sent_control(&mut self, now: Nanos, ip_bytes: u32, eliciting: bool) {
         self.record(now, ip_bytes, Carried::Frames, eliciting);
     }
@@ -461,7 +508,7 @@ impl Sender {
         for packet in &acked {
             self.on_packet_acked(packet);
         }
-        let on_time = acked.iter().filter(|p| !p.late && p.carried.counts());
+        let on_time = acked.iter().filter(|p| !p.late && p.counts());
         self.acked_infos.clear();
         self.acked_infos.extend(on_time.map(|p| p.info));
         self.acked = acked;
@@ -488,7 +535,7 @@ impl Sender {
     }
 
     fn on_packet_acked(&mut self, packet: &Settled) {
-        if packet.carried.counts() {
+        if packet.counts() {
             if packet.late {
                 self.counters.losses_spurious += 1;
                 self.counters.packets_lost -= 1;
@@ -496,24 +543,44 @@ impl Sender {
             } else {
                 self.monitor.packet(false);
             }
+            let PacketInfo {
+                sent_at, ip_bytes, ..
+            } = packet.info;
+            self.hole.acked(sent_at, ip_bytes);
+            if self.hole.is_large(ip_bytes) {
+                self.large_arrived = Some((ip_bytes, sent_at));
+            }
         }
         let mut progress = true;
         match packet.carried {
-            Carried::Symbol { block, .. } => {
-                if let Some(block) = self.block_mut(block) {
-                    block.acked += 1;
-                    if !packet.late {
-                        block.in_flight -= 1;
-                    }
-                    progress = block.acked <= u32::from(block.n);
+            Carried::Symbol { block, .. } => progress = self.symbol_arrived(block, packet.late),
+            Carried::Fragment { block, after, .. } => {
+                match self.groups.acked(packet.info.pn - u64::from(after)) {
+                    Meaning::Arrived => progress = self.symbol_arrived(block, false),
+                    Meaning::ArrivedLate => progress = self.symbol_arrived(block, true),
+                    Meaning::Nothing | Meaning::Lost => {}
                 }
             }
             Carried::MtuProbe(size) => self.mtu_acked = self.mtu_acked.max(Some(size)),
-            Carried::Frames => {}
+            Carried::ConnectionIds(highest) => self.ids_settled.push((highest, true)),
+            // A PING beside probes brings blocks no further.
+            Carried::Frames => progress = self.blocks.is_empty(),
         }
         if progress {
             self.probes_unanswered = 0;
         }
+    }
+
+    /// A symbol has arrived, perhaps after it was given up; whether the block may have needed it.
+    fn symbol_arrived(&mut self, block: u64, late: bool) -> bool {
+        let Some(block) = self.block_mut(block) else {
+            return true;
+        };
+        block.acked += 1;
+        if !late {
+            block.in_flight -= 1;
+        }
+        block.acked <= u32::from(block.n)
     }
 
     /// Finds lost packets and compensates them; they are in `lost_infos` afterwards.
@@ -528,17 +595,32 @@ impl Sender {
 
     fn on_packets_lost(&mut self, lost: &[Settled]) {
         self.lost_infos.clear();
-        for packet in lost.iter().filter(|p| p.carried.counts()) {
-            self.lost_infos.push(packet.info);
-            self.counters.packets_lost += 1;
-            self.monitor.packet(true);
-            if let Carried::Symbol {
-                block,
-                round,
-                source,
-            } = packet.carried
-            {
-                self.compensate(block, round, source);
+        for packet in lost {
+            if packet.counts() {
+                self.lost_infos.push(packet.info);
+                self.counters.packets_lost += 1;
+                self.monitor.packet(true);
+                self.hole.lost(packet.info.sent_at, packet.info.ip_bytes);
+            }
+            match packet.carried {
+                Carried::Symbol {
+                    block,
+                    round,
+                    source,
+                } => self.compensate(block, round, source),
+                Carried::Fragment {
+                    block,
+                    round,
+                    source,
+                    after,
+                } => {
+                    let first = packet.info.pn - u64::from(after);
+                    if self.groups.lost(first) == Meaning::Lost {
+                        self.compensate(block, round, source);
+                    }
+                }
+                Carried::ConnectionIds(highest) => self.ids_settled.push((highest, false)),
+                Carried::MtuProbe(_) | Carried::Frames => {}
             }
         }
     }
@@ -620,6 +702,19 @@ impl Sender {
             self.tell_rate_control(now, None, None, 0);
         }
         self.lost = lost;
+        self.groups.forget_below(self.log.first_pn());
+    }
+
+    // ---- the path ---------------------------------------------------------------------------
+
+    /// From now on packets travel another way through the network.
+    pub(crate) fn begin_path(&mut self, cc: Box<dyn RateControl>, round_trip: Nanos) {
+        self.cc = cc;
+        self.rtt = Rtt::new(round_trip);
+        self.monitor.begin_path();
+        self.log.begin_path();
+        self.hole.forget();
+        self.probes_unanswered = 0;
     }
 
     // ---- timers -----------------------------------------------------------------------------

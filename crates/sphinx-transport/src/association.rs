@@ -1,16 +1,18 @@
 //! One session inside the engine: the protocol core, its keys, and the memory that its slots name.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
 use sphinx_fec::{BlockDecoder, Encoder};
-use sphinx_net::{BufferPool, Destination, Ecn, SendQueue};
+use sphinx_net::{BufferPool, Destination, DropReason, Dropped, Ecn, SendQueue};
 use sphinx_proto::wire::{
-    HEADER_LEN, Header, OVERHEAD, PREAMBLE_LEN, PacketKind, Preamble, expand_packet_number,
+    ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, Header, OVERHEAD, PREAMBLE_LEN,
+    PacketKind, Preamble, expand_packet_number,
 };
-use sphinx_proto::{Content, Event, Job, Nanos, PacketMeta, Session, Slot, Transmit};
+use sphinx_proto::{
+    Content, Event, Job, Nanos, PacketMeta, Placement, Session, Slot, Transmit, Tuple,
+};
 
 use crate::blocks::{RxBlocks, TxBlock, TxBlocks};
 use crate::control::Traffic;
@@ -18,6 +20,7 @@ use crate::error::{Error, ErrorKind};
 use crate::keys::{Arrival, Opener, ReplayWindow, Sealer};
 use crate::options::Options;
 use crate::recv_stream::Chunk;
+use crate::routes::Source;
 use crate::send_stream::{PAUSE, ReadyBlock, Watch};
 use crate::shared::{Inner, Shared, StreamEnd};
 use crate::stats::Stats;
@@ -31,6 +34,8 @@ pub(crate) struct Workshop {
     pub(crate) encoder: Encoder,
     pub(crate) decoder: BlockDecoder,
     pub(crate) queue: SendQueue,
+    /// A repair symbol of which parts are sent.
+    pub(crate) symbol: Vec<u8>,
     pub(crate) segments_max: usize,
 }
 
@@ -47,6 +52,7 @@ struct Assembler {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) received_at: Nanos,
+    pub(crate) tuple: Tuple,
     pub(crate) ecn: Ecn,
 }
 
@@ -55,7 +61,10 @@ pub(crate) struct Association {
     sealer: Sealer,
     opener: Opener,
     replay: ReplayWindow,
-    destination: Destination,
+    source: Source,
+    retired: Vec<ConnectionId>,
+    /// Symbols of which parts have arrived, by place.
+    parts: Vec<Vec<u8>>,
     shared: Arc<Shared>,
     tx: TxBlocks,
     rx: RxBlocks,
@@ -85,7 +94,7 @@ impl Association {
     pub(crate) fn new(
         core: Session,
         (sealer, opener): (Sealer, Opener),
-        (remote, local_ip): (SocketAddr, Option<IpAddr>),
+        source: Source,
         shared: Arc<Shared>,
         options: &Options,
         strays: u64,
@@ -102,11 +111,9 @@ impl Association {
             sealer,
             opener,
             replay: ReplayWindow::new(),
-            destination: Destination {
-                remote,
-                local_ip,
-                ecn: Ecn::Ect0,
-            },
+            source,
+            retired: Vec::new(),
+            parts: Vec::new(),
             shared,
             tx: TxBlocks::default(),
             rx: RxBlocks::default(),
@@ -159,6 +166,8 @@ impl Association {
             now,
             received_at: origin.received_at,
             packet_number,
+            cid: header.cid,
+            tuple: origin.tuple,
             ecn: origin.ecn.bits(),
             datagram_len: datagram.len(),
             last_of_flight: header.last_of_flight,
@@ -167,6 +176,7 @@ impl Association {
         match header.kind {
             PacketKind::Control => self.core.handle_control(&meta, body),
             PacketKind::Symbol => self.handle_symbol(&meta, &header, body, workshop),
+            PacketKind::Fragment => self.handle_fragment(&meta, &header, body, workshop),
         }
     }
 
@@ -178,9 +188,42 @@ impl Association {
         workshop: &mut Workshop,
     ) {
         let placement = self.core.handle_symbol(meta, header, symbol.len());
+        self.store(meta.now, placement, symbol, workshop);
+    }
+
+    fn handle_fragment(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        body: &[u8],
+        workshop: &mut Workshop,
+    ) {
+        let Some((fragment, part)) = Fragment::split(body) else {
+            self.invalid += 1;
+            return;
+        };
+        let Some(to) = self.core.handle_fragment(meta, header, fragment) else {
+            return;
+        };
+        let at = usize::from(to.place);
+        if self.parts.len() <= at {
+            self.parts.resize_with(at + 1, Vec::new);
+        }
+        let symbol = &mut self.parts[at];
+        symbol.resize(usize::from(to.symbol_len), 0);
+        symbol[to.offset..][..part.len()].copy_from_slice(part);
+        if let Some(whole) = to.whole {
+            let symbol = std::mem::take(symbol);
+            self.store(meta.now, whole, &symbol, workshop);
+            self.parts[at] = symbol;
+        }
+    }
+
+    /// Store a symbol, and decode what it completes.
+    fn store(&mut self, now: Nanos, placement: Placement, symbol: &[u8], workshop: &mut Workshop) {
         self.rx.store(placement, symbol, &workshop.pool);
         while let Some(job) = self.core.poll_job() {
-            self.decode(meta.now, job, &mut workshop.decoder);
+            self.decode(now, job, &mut workshop.decoder);
         }
     }
 
@@ -222,6 +265,11 @@ impl Association {
                 Event::Closed { code, reason } => {
                     self.end_in(inner, closed_by_peer(code, &reason));
                 }
+                Event::PathChanged(tuple) => {
+                    self.source.on_path_changed();
+                    self.shared.set_remote(tuple.remote);
+                }
+                Event::ConnectionIdRetired(cid) => self.retired.push(cid),
                 Event::PeerLost => {
                     self.farewell = (6, "nothing heard from this end for too long".to_owned());
                     let error = Error::new(
@@ -430,7 +478,7 @@ impl Association {
                 return;
             };
             if let Err(why) = self.seal(&transmit, workshop) {
-                // A datagram that opens nowhere is in the queue: to the peer, a lost packet.
+                // Not even CLOSE could be sent.
                 self.core.abandon();
                 self.end(Error::new(ErrorKind::Other, format!("cannot send: {why}")));
                 return;
@@ -439,32 +487,64 @@ impl Association {
     }
 
     fn seal(&mut self, transmit: &Transmit, workshop: &mut Workshop) -> Result<(), String> {
-        let len = transmit.body_len + OVERHEAD;
-        let datagram = workshop
-            .queue
-            .push(&self.destination, len, workshop.segments_max);
-        let (header, number) = (&transmit.header, transmit.packet_number);
-        let block_of = |slot| self.tx.get(slot).ok_or("a symbol of a block that is gone");
-        let sealed = match &transmit.content {
-            Content::Control(body) => self.sealer.seal_from(header, number, body, datagram),
-            Content::Source { slot, index } => {
-                let block = block_of(*slot)?;
-                let symbol =
-                    &block.memory[usize::from(*index) * block.symbol_len..][..block.symbol_len];
-                self.sealer.seal_from(header, number, symbol, datagram)
-            }
-            Content::Repair { slot, code, row } => {
-                let block = block_of(*slot)?;
-                let symbol = &mut datagram[HEADER_LEN..][..block.symbol_len];
-                let source = &block.memory[..block.n * block.symbol_len];
-                workshop
-                    .encoder
-                    .encode(*code, block.n, block.symbol_len, source, *row, symbol)
-                    .map_err(|error| error.to_string())?;
-                self.sealer.seal(header, number, datagram)
-            }
+        let to = Destination {
+            remote: transmit.to.remote,
+            local_ip: self.source.address(&transmit.to),
+            ecn: Ecn::Ect0,
         };
-        sealed.map_err(|error| error.to_string())
+        let len = transmit.body_len + OVERHEAD;
+        let (symbol, encoder) = (&mut workshop.symbol, &mut workshop.encoder);
+        let datagram = workshop.queue.push(&to, len, workshop.segments_max);
+        let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
+        let sealed = write_body(&self.tx, transmit, encoder, symbol, body).and_then(|()| {
+            self.sealer
+                .seal(&transmit.header, transmit.packet_number, datagram)
+                .map_err(|error| error.to_string())
+        });
+        if sealed.is_err() {
+            // It has its place in the queue; no plaintext leaves.
+            datagram.fill(0);
+        }
+        sealed
+    }
+
+    // ---- the path -----------------------------------------------------------------------------
+
+    /// What the core needs from a source of randomness; `spare_id` gives connection ids that are
+    /// from then on this session's.
+    pub(crate) fn supply(
+        &mut self,
+        mut challenge: impl FnMut() -> [u8; 8],
+        mut spare_id: impl FnMut() -> ConnectionId,
+    ) {
+        for _ in 0..self.core.challenges_wanted() {
+            self.core.add_challenge(challenge());
+        }
+        for _ in 0..self.core.connection_ids_wanted() {
+            self.core.add_connection_id(spare_id());
+        }
+    }
+
+    /// Spare connection ids that are not this session's any more.
+    pub(crate) fn take_retired(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.retired)
+    }
+
+    /// The operating system did not send datagrams to `to`; whether they may have been this session's.
+    pub(crate) fn on_dropped(&mut self, now: Nanos, to: &Destination, dropped: &Dropped) -> bool {
+        if to.remote != self.core.tuple().remote {
+            return false;
+        }
+        match dropped.reason {
+            DropReason::TooLarge => self.core.datagram_too_large(now, dropped.segment_size),
+            // The address is gone (EINVAL is among the other errors), or the network is.
+            DropReason::Unreachable | DropReason::Other => {
+                self.source.on_refused();
+                self.core.local_address_lost(now);
+            }
+            _ => {}
+        }
+        true
     }
 
     /// When [`Association::service`] and [`Association::transmit`] are to be called next, if nothing
@@ -515,7 +595,7 @@ impl Association {
     fn stats(&self) -> Stats {
         let core = self.core.stats();
         let redundancy = core.repair_proactive as f64 / core.source_sent.max(1) as f64;
-        let ip_overhead = if self.destination.remote.is_ipv4() {
+        let ip_overhead = if self.core.tuple().remote.is_ipv4() {
             28
         } else {
             48
@@ -576,4 +656,52 @@ pub(crate) fn closed_by_peer(code: u64, reason: &str) -> Error {
         (_, reason) => format!("the peer gave up: {reason}"),
     };
     Error::new(kind, message)
+}
+
+/// What a packet carries, before it is sealed. `symbol` is working memory.
+fn write_body(
+    tx: &TxBlocks,
+    transmit: &Transmit,
+    encoder: &mut Encoder,
+    symbol: &mut Vec<u8>,
+    body: &mut [u8],
+) -> Result<(), String> {
+    let block_of = |slot| tx.get(slot).ok_or("a symbol of a block that is gone");
+    match &transmit.content {
+        Content::Control(frames) => body.copy_from_slice(frames),
+        Content::Source { slot, index } => {
+            let block = block_of(*slot)?;
+            let at = usize::from(*index) * block.symbol_len;
+            let source = &block.memory[at..][..block.symbol_len];
+            write_symbol(source, transmit.fragment, body);
+        }
+        Content::Repair { slot, code, row } => {
+            let block = block_of(*slot)?;
+            let (n, len) = (block.n, block.symbol_len);
+            let source = &block.memory[..n * len];
+            match transmit.fragment {
+                None => encoder.encode(*code, n, len, source, *row, body),
+                part => {
+                    symbol.resize(len, 0);
+                    let encoded = encoder.encode(*code, n, len, source, *row, symbol);
+                    write_symbol(symbol, part, body);
+                    encoded
+                }
+            }
+            .map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// A symbol, or the part of it that travels in one packet.
+fn write_symbol(symbol: &[u8], fragment: Option<Fragment>, body: &mut [u8]) {
+    match fragment {
+        None => body.copy_from_slice(symbol),
+        Some(fragment) => {
+            let (prefix, part) = body.split_at_mut(FRAGMENT_PREFIX_LEN);
+            prefix.copy_from_slice(&fragment.encode());
+            part.copy_from_slice(&symbol[fragment.range()]);
+        }
+    }
 }

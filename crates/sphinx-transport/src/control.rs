@@ -408,7 +408,9 @@ impl Control {
     /// What a connection has sent and received; `None` once it is forgotten.
     pub(crate) fn traffic(&self, id: ConnId) -> Option<Traffic> {
         let session = self.sessions.get(&id.handle);
-        session.filter(|session| session.id == id).map(|session| session.traffic)
+        session
+            .filter(|session| session.id == id)
+            .map(|session| session.traffic)
     }
 
     /// Counters since the start.
@@ -569,11 +571,18 @@ fn local_params(settings: &Settings) -> Params {
 /// # Panics
 ///
 /// When the operating system gives no randomness.
-fn random_cid() -> ConnectionId {
+pub(crate) fn random_bytes() -> [u8; 8] {
+    let mut bytes = [0; 8];
+    rand::fill(&mut bytes).expect("the operating system gives randomness");
+    bytes
+}
+
+/// # Panics
+///
+/// When the operating system gives no randomness.
+pub(crate) fn random_cid() -> ConnectionId {
     loop {
-        let mut bytes = [0; 8];
-        rand::fill(&mut bytes).expect("the operating system gives randomness");
-        if let Some(cid) = ConnectionId::new(bytes) {
+        if let Some(cid) = ConnectionId::new(random_bytes()) {
             return cid;
         }
     }

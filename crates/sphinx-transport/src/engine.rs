@@ -10,19 +10,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sphinx_fec::{BlockDecoder, Encoder};
 use sphinx_net::{
-    BufferPool, Destination, Ecn, Interest, PacketIo, SendQueue, minimise_timer_slack,
+    BufferPool, Destination, Dropped, Ecn, Interest, PacketIo, SendQueue, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
-use sphinx_proto::{Config, Nanos, Role, Session as Core};
+use sphinx_proto::{Config, Nanos, Role, Session as Core, Tuple};
 
 use crate::association::{Association, Origin, Workshop, closed_by_peer};
-use crate::control::{ConnId, Control, Event, Failure, Params, Settings};
+use crate::control::{ConnId, Control, Event, Failure, Params, Settings, random_bytes, random_cid};
 use crate::endpoint::{Lobby, attempt_delay};
 use crate::error::{Error, ErrorKind};
 use crate::greetings::{Greetings, is_initial};
 use crate::holding::Holding;
 use crate::keys::{Opener, Sealer};
 use crate::options::{Options, Service};
+use crate::routes::{Routes, Source};
 use crate::sessions::Sessions;
 use crate::shared::{Doorbell, Session, Shared};
 use crate::ticket::Ticket;
@@ -70,6 +71,8 @@ pub(crate) struct Engine<Io: PacketIo> {
     base: Instant,
     sessions: Sessions<Member>,
     holding: Holding,
+    /// Spare connection ids.
+    routes: Routes,
     /// Sessions, and on a server handshakes under way, by control connection.
     connections: HashMap<ConnId, ConnectionId>,
     greetings: Greetings,
@@ -106,6 +109,7 @@ impl<Io: PacketIo> Engine<Io> {
             base: Instant::now(),
             sessions: Sessions::new(),
             holding: Holding::default(),
+            routes: Routes::default(),
             connections: HashMap::new(),
             greetings: Greetings::default(),
             strays: 0,
@@ -116,6 +120,7 @@ impl<Io: PacketIo> Engine<Io> {
                 encoder: Encoder::new(),
                 decoder: BlockDecoder::new(),
                 queue: SendQueue::with_capacity(2 * TURN_BYTES),
+                symbol: Vec::new(),
                 segments_max,
             },
             next_attempt: 0,
@@ -171,6 +176,7 @@ impl<Io: PacketIo> Engine<Io> {
 
         let mut dropped = Vec::new();
         let all_sent = self.workshop.queue.flush(&mut self.io, &mut dropped)?;
+        self.note_dropped(now, &dropped);
         self.workshop.segments_max = self.io.capabilities().segments_max;
         if self.is_done(clock) {
             return Ok(false);
@@ -214,6 +220,14 @@ impl<Io: PacketIo> Engine<Io> {
                 break;
             };
             association.service(now, clock, self.control.traffic(*id), strays);
+            association.supply(random_bytes, || {
+                let spare = random_cid();
+                self.routes.add(spare, cid);
+                spare
+            });
+            for retired in association.take_retired() {
+                self.routes.remove(retired);
+            }
             let limit = TURN_BYTES.min(self.workshop.queue.len_bytes() + quantum);
             association.transmit(now, limit, &mut self.workshop);
             if association.is_finished() {
@@ -221,10 +235,19 @@ impl<Io: PacketIo> Engine<Io> {
                 self.control.close(clock, *id, code, &reason);
                 self.connections.remove(id);
                 self.sessions.remove(cid);
+                self.routes.forget(cid);
             } else {
                 let timeout = association.poll_timeout();
                 self.sessions.set_timer(cid, timeout);
             }
+        }
+    }
+
+    /// Tell sessions what the operating system did not send.
+    fn note_dropped(&mut self, now: Nanos, dropped: &[(Destination, Dropped)]) {
+        for (to, dropped) in dropped {
+            self.sessions
+                .wake_where(|member| member.association.on_dropped(now, to, dropped));
         }
     }
 
@@ -257,11 +280,12 @@ impl<Io: PacketIo> Engine<Io> {
                 .timestamp_ns
                 .map_or(0, |at| wall.saturating_sub(at))
                 .min(100_000_000);
+            let (remote, local_ip) = (received.remote, received.local_ip);
             let origin = Origin {
                 received_at: now.saturating_sub(age),
+                tuple: Tuple { remote, local_ip },
                 ecn: received.ecn,
             };
-            let (remote, local_ip) = (received.remote, received.local_ip);
             for datagram in received.segments() {
                 if !is_data_plane(datagram) {
                     if is_initial(datagram) && !self.greetings.admit(now) {
@@ -276,6 +300,7 @@ impl<Io: PacketIo> Engine<Io> {
                     self.strays += 1;
                     continue;
                 };
+                let cid = self.routes.session_of(cid);
                 if let Some(member) = self.sessions.wake(cid) {
                     member
                         .association
@@ -361,6 +386,8 @@ impl<Io: PacketIo> Engine<Io> {
                 Role::Server
             },
             peer_cid: peer.cid,
+            local_cid,
+            tuple: Tuple { remote, local_ip },
             profile: self.options.profile.core(),
             code: self.options.codec.core(),
             cc: self.options.cc.core(),
@@ -390,7 +417,7 @@ impl<Io: PacketIo> Engine<Io> {
         let mut association = Association::new(
             core,
             keys,
-            (remote, local_ip),
+            Source::new(is_client),
             shared,
             &self.options,
             self.strays(),

@@ -59,6 +59,7 @@ mod holding;
 mod keys;
 mod options;
 mod recv_stream;
+mod routes;
 mod send_stream;
 mod sessions;
 mod shared;
