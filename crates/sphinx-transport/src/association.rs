@@ -78,9 +78,8 @@ pub(crate) struct Association {
     /// Datagrams of the endpoint that belonged to nobody, now and when this session began.
     strays: u64,
     strays_before: u64,
-    started: Nanos,
-    /// When the session was over for the application.
-    ended: Option<Nanos>,
+    /// How long the session had lasted when it was over for the application.
+    lasted: Option<Duration>,
     stats_at: Nanos,
     stats_names: Stats,
     /// When to look again whether a writer pauses.
@@ -98,7 +97,6 @@ impl Association {
         source: Source,
         shared: Arc<Shared>,
         options: &Options,
-        started: Nanos,
         strays: u64,
     ) -> Self {
         let stats_names = Stats {
@@ -127,8 +125,7 @@ impl Association {
             control: Traffic::default(),
             strays,
             strays_before: strays,
-            started,
-            ended: None,
+            lasted: None,
             stats_at: 0,
             stats_names,
             pause_at: None,
@@ -235,10 +232,10 @@ impl Association {
         // would be wrong, and the session must not go on.
         if let Err(error) = self.rx.decode(job.decode, decoder) {
             self.core.close(now, 1, "cannot decode");
-            self.end(
-                now,
-                Error::new(ErrorKind::Other, format!("internal error: {error}")),
-            );
+            self.end(Error::new(
+                ErrorKind::Other,
+                format!("internal error: {error}"),
+            ));
             return;
         }
         self.core.job_done(job.id);
@@ -266,7 +263,7 @@ impl Association {
                     self.bytes_delivered += block.map_or(0, |block| u64::from(block.data_len));
                 }
                 Event::Closed { code, reason } => {
-                    self.end_in(inner, now, closed_by_peer(code, &reason));
+                    self.end_in(inner, closed_by_peer(code, &reason));
                 }
                 Event::PathChanged(tuple) => {
                     self.source.on_path_changed();
@@ -280,7 +277,7 @@ impl Association {
                         "nothing heard from the peer for the idle timeout",
                     );
                     let hint = "check the network and the other end, then start again";
-                    self.end_in(inner, now, error.with_hint(hint));
+                    self.end_in(inner, error.with_hint(hint));
                 }
                 Event::Violation(what) => self.violation(inner, now, what),
             }
@@ -328,21 +325,21 @@ impl Association {
         self.core.close(now, 5, what);
         self.farewell = (5, what.to_owned());
         let message = format!("the peer broke the protocol: {what}");
-        self.end_in(inner, now, Error::new(ErrorKind::Protocol, message));
+        self.end_in(inner, Error::new(ErrorKind::Protocol, message));
     }
 
     /// The session is over for the application; the first reason stays.
-    pub(crate) fn end(&mut self, now: Nanos, error: Error) {
+    pub(crate) fn end(&mut self, error: Error) {
         let shared = Arc::clone(&self.shared);
-        self.end_in(&mut shared.lock(), now, error);
+        self.end_in(&mut shared.lock(), error);
         shared.notify();
     }
 
-    fn end_in(&mut self, inner: &mut Inner, now: Nanos, error: Error) {
-        self.ended.get_or_insert(now);
+    fn end_in(&mut self, inner: &mut Inner, error: Error) {
+        self.lasted.get_or_insert(self.shared.elapsed());
         inner.closed.get_or_insert(error);
         // What is still counted is on its way out; the clock stands.
-        inner.stats = self.stats(now);
+        inner.stats = self.stats();
     }
 
     // ---- the engine's turn --------------------------------------------------------------------
@@ -383,7 +380,7 @@ impl Association {
             news = true;
             self.core.close(now, code, &reason);
             let error = Error::new(ErrorKind::Interrupted, "the session was closed at this end");
-            self.end_in(&mut inner, now, error);
+            self.end_in(&mut inner, error);
             self.farewell = (code, reason);
         }
         if inner.closed.is_some() {
@@ -408,7 +405,7 @@ impl Association {
         }
         if now >= self.stats_at || news {
             self.stats_at = now + STATS_INTERVAL;
-            inner.stats = self.stats(now);
+            inner.stats = self.stats();
         }
         drop(inner);
         if news {
@@ -483,10 +480,7 @@ impl Association {
             if let Err(why) = self.seal(&transmit, workshop) {
                 // Not even CLOSE could be sent.
                 self.core.abandon();
-                self.end(
-                    now,
-                    Error::new(ErrorKind::Other, format!("cannot send: {why}")),
-                );
+                self.end(Error::new(ErrorKind::Other, format!("cannot send: {why}")));
                 return;
             }
         }
@@ -576,14 +570,14 @@ impl Association {
     }
 
     /// The session is finished: last words to the application. How to close the control connection.
-    pub(crate) fn finish(&mut self, now: Nanos) -> (u64, String) {
-        self.end(now, Error::new(ErrorKind::Other, "the session has ended"));
+    pub(crate) fn finish(&mut self) -> (u64, String) {
+        self.end(Error::new(ErrorKind::Other, "the session has ended"));
         std::mem::take(&mut self.farewell)
     }
 
     /// The peer has closed the control connection: it no longer knows this session.
-    pub(crate) fn refused(&mut self, now: Nanos, error: Error) {
-        self.end(now, error);
+    pub(crate) fn refused(&mut self, error: Error) {
+        self.end(error);
         self.core.abandon();
     }
 
@@ -592,16 +586,13 @@ impl Association {
         const REASON: &str = "the other end has stopped";
         self.core.close(now, 6, REASON);
         self.farewell = (6, REASON.to_owned());
-        self.end(
-            now,
-            Error::new(
-                ErrorKind::Interrupted,
-                "the endpoint was closed at this end",
-            ),
-        );
+        self.end(Error::new(
+            ErrorKind::Interrupted,
+            "the endpoint was closed at this end",
+        ));
     }
 
-    fn stats(&self, now: Nanos) -> Stats {
+    fn stats(&self) -> Stats {
         let core = self.core.stats();
         let redundancy = core.repair_proactive as f64 / core.source_sent.max(1) as f64;
         let ip_overhead = if self.core.tuple().remote.is_ipv4() {
@@ -611,7 +602,7 @@ impl Association {
         };
         let control = &self.control;
         Stats {
-            elapsed: Duration::from_nanos(self.ended.unwrap_or(now).saturating_sub(self.started)),
+            elapsed: self.lasted.unwrap_or_else(|| self.shared.elapsed()),
             wire_bytes_sent: core.ip_bytes_sent
                 + control.bytes_sent
                 + ip_overhead * control.datagrams_sent,

@@ -144,9 +144,8 @@ impl<Io: PacketIo> Engine<Io> {
                         ErrorKind::LocalIo,
                         format!("the socket has failed: {error}"),
                     );
-                    let now = nanos_since(self.base, Instant::now());
                     for member in self.sessions.wake_all() {
-                        member.association.end(now, error.clone());
+                        member.association.end(error.clone());
                     }
                     self.lobby.fail(error);
                     return;
@@ -232,7 +231,7 @@ impl<Io: PacketIo> Engine<Io> {
             let limit = TURN_BYTES.min(self.workshop.queue.len_bytes() + quantum);
             association.transmit(now, limit, &mut self.workshop);
             if association.is_finished() {
-                let (code, reason) = association.finish(now);
+                let (code, reason) = association.finish();
                 self.control.close(clock, *id, code, &reason);
                 self.connections.remove(id);
                 self.sessions.remove(cid);
@@ -353,9 +352,9 @@ impl<Io: PacketIo> Engine<Io> {
                     );
                     self.establish(now, (id, local_cid), (remote, local_ip), &peer, keys, rtt);
                 }
-                Event::Failed { id, why } => self.control_failed(now, id, error_of(why), false),
+                Event::Failed { id, why } => self.control_failed(id, error_of(why), false),
                 Event::Closed { id, code, reason } => {
-                    self.control_failed(now, id, closed_by_peer(code, &reason), true);
+                    self.control_failed(id, closed_by_peer(code, &reason), true);
                 }
             }
         }
@@ -421,7 +420,6 @@ impl<Io: PacketIo> Engine<Io> {
             Source::new(is_client),
             shared,
             &self.options,
-            started,
             self.strays(),
         );
         for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
@@ -441,7 +439,7 @@ impl<Io: PacketIo> Engine<Io> {
     }
 
     /// A control connection is over; `by_peer`: because the peer closed it in peace.
-    fn control_failed(&mut self, now: Nanos, id: ConnId, error: Error, by_peer: bool) {
+    fn control_failed(&mut self, id: ConnId, error: Error, by_peer: bool) {
         if let Some(cid) = self.connections.remove(&id) {
             self.holding.end(cid);
             // Losing QUIC after the handshake is no loss. But a peer that closes it has no session
@@ -451,7 +449,7 @@ impl<Io: PacketIo> Engine<Io> {
             if (by_peer || refused)
                 && let Some(member) = self.sessions.wake(cid)
             {
-                member.association.refused(now, error);
+                member.association.refused(error);
             }
             return;
         }

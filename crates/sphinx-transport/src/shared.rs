@@ -143,6 +143,11 @@ impl Shared {
         );
     }
 
+    /// Since the first handshake datagram.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     pub(crate) fn pool(&self) -> &BufferPool {
         &self.pool
     }
@@ -298,7 +303,7 @@ impl Session {
     pub fn stats(&self) -> Stats {
         let inner = self.shared.lock();
         let elapsed = match &inner.closed {
-            None => self.shared.started.elapsed(),
+            None => self.shared.elapsed(),
             Some(_) => inner.stats.elapsed,
         };
         Stats {
