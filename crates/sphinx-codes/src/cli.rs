@@ -471,7 +471,10 @@ mod tests {
         }
         let lines = output("plan --plr 0.06", true).unwrap();
         assert_eq!(lines.lines().count(), 7);
-        assert!(lines.contains("\"code\":\"rlc\",\"degree\":34.0,") && lines.contains("\"r\":13"));
+        let rlc = lines.lines().nth(1).unwrap();
+        let rlc: serde_json::Value = serde_json::from_str(rlc).unwrap();
+        assert_eq!((&rlc["code"], &rlc["r"]), (&json!("rlc"), &json!(13)));
+        assert_eq!(rlc["degree"], 34.0);
     }
 
     #[test]

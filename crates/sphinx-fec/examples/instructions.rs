@@ -1,5 +1,5 @@
 //! A fixed amount of coding, to count instructions of: see
-//! `tools/bench-instructions`.
+//! `scripts/bench-instructions`.
 //!
 //! Arguments: `rlc`, `rs` or `srlt`; `encode` or `decode`; number of blocks.
 

@@ -19,6 +19,7 @@ use crate::association::{Association, Origin, Workshop, closed_by_peer};
 use crate::control::{ConnId, Control, Event, Failure, Params, Settings, random_bytes, random_cid};
 use crate::endpoint::{Lobby, attempt_delay};
 use crate::error::{Error, ErrorKind};
+use crate::greetings::{Greetings, is_initial};
 use crate::holding::Holding;
 use crate::keys::{Opener, Sealer};
 use crate::options::{Options, Service};
@@ -74,7 +75,8 @@ pub(crate) struct Engine<Io: PacketIo> {
     routes: Routes,
     /// Sessions, and on a server handshakes under way, by control connection.
     connections: HashMap<ConnId, ConnectionId>,
-    /// Data packets of no session.
+    greetings: Greetings,
+    /// Datagrams refused before the control plane saw them, and data packets of no session.
     strays: u64,
     doorbell: Arc<Doorbell>,
     /// Working memory: sessions whose applications have rung.
@@ -109,6 +111,7 @@ impl<Io: PacketIo> Engine<Io> {
             holding: Holding::default(),
             routes: Routes::default(),
             connections: HashMap::new(),
+            greetings: Greetings::default(),
             strays: 0,
             doorbell,
             rung: Vec::new(),
@@ -286,6 +289,10 @@ impl<Io: PacketIo> Engine<Io> {
             };
             for datagram in received.segments() {
                 if !is_data_plane(datagram) {
+                    if is_initial(datagram) && !self.greetings.admit(now) {
+                        self.strays += 1;
+                        continue;
+                    }
                     self.control
                         .handle_datagram(clock, remote, local_ip, datagram);
                     continue;
