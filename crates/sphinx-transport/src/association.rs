@@ -1,5 +1,8 @@
 //! One session inside the engine: the protocol core, its keys, and the memory that its slots name.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
