@@ -44,6 +44,12 @@ const SESSIONS_MAX: usize = 1024;
 const FULL_WAIT: Duration = Duration::from_millis(1);
 /// How long an engine that stops waits for its sessions to close.
 const STOP_WAIT: Duration = Duration::from_millis(400);
+/// Packets that come one by one may gather for this long …
+const GATHER: Duration = Duration::from_micros(120);
+/// … when turns follow each other faster than this …
+const QUICK_TURN: Duration = Duration::from_micros(300);
+/// … and bring fewer buffers than this.
+const GATHERED: usize = 8;
 
 /// What the endpoint is for.
 pub(crate) enum Purpose {
@@ -88,6 +94,7 @@ pub(crate) struct Engine<Io: PacketIo> {
     connected: bool,
     failure: Option<Error>,
     stopping: Option<Instant>,
+    last_turn: Instant,
 }
 
 impl<Io: PacketIo> Engine<Io> {
@@ -128,6 +135,7 @@ impl<Io: PacketIo> Engine<Io> {
             connected: false,
             failure: None,
             stopping: None,
+            last_turn: Instant::now(),
         }
     }
 
@@ -156,8 +164,11 @@ impl<Io: PacketIo> Engine<Io> {
 
     /// One turn of the loop; `false` when the engine's work is done.
     fn turn(&mut self) -> io::Result<bool> {
+        let mut received = 0;
         for _ in 0..TURN_RECEIVES {
-            if !self.receive()? {
+            let (buffers, more) = self.receive()?;
+            received += buffers;
+            if !more {
                 break;
             }
         }
@@ -205,8 +216,20 @@ impl<Io: PacketIo> Engine<Io> {
                 .as_nanos()
                 .min(u128::from(u64::MAX)) as u64
         });
+        self.gather(received, clock, timeout);
         self.io.wait(interest, timeout)?;
         Ok(true)
+    }
+
+    /// Lets packets gather that come one by one in quick succession: waking up for a packet costs
+    /// more than the packet.
+    fn gather(&mut self, received: usize, clock: Instant, timeout: Option<u64>) {
+        let quick = clock.saturating_duration_since(self.last_turn) < QUICK_TURN;
+        self.last_turn = clock;
+        let idle = timeout.is_none_or(|ns| u128::from(ns) > 2 * GATHER.as_nanos());
+        if quick && idle && (1..GATHERED).contains(&received) {
+            std::thread::sleep(GATHER);
+        }
     }
 
     /// Everything that the sessions with something to do want to do. Those that become ready
@@ -258,11 +281,11 @@ impl<Io: PacketIo> Engine<Io> {
 
     // ---- receiving ----------------------------------------------------------------------------
 
-    /// One batch; whether there may be more.
-    fn receive(&mut self) -> io::Result<bool> {
+    /// One batch; how many buffers it had, and whether there may be more.
+    fn receive(&mut self) -> io::Result<(usize, bool)> {
         let count = self.io.recv()?;
         if count == 0 {
-            return Ok(false);
+            return Ok((0, false));
         }
         let clock = Instant::now();
         let now = nanos_since(self.base, clock);
@@ -310,7 +333,7 @@ impl<Io: PacketIo> Engine<Io> {
                 }
             }
         }
-        Ok(count == self.io.capabilities().recv_batch_max)
+        Ok((count, count == self.io.capabilities().recv_batch_max))
     }
 
     // ---- the control plane -----------------------------------------------------------------------
