@@ -7,6 +7,9 @@ const SECOND: u64 = 1_000_000_000;
 const QUANTUM: Nanos = 500_000;
 /// Smallest burst: two full packets, so that one wake-up sends more than one packet.
 const BURST_MIN: u64 = 3_000;
+/// What a driver that came late may send at once besides, in time at the pacing rate: a scheduler's
+/// delay is not to cost the link's time.
+const CATCH_UP: Nanos = 2_000_000;
 /// Largest burst: one segmented send.
 const BURST_MAX: u64 = 64_000;
 
@@ -16,6 +19,8 @@ pub(crate) struct Pacer {
     /// May be negative: the last packet overdrew.
     tokens: i64,
     updated: Nanos,
+    /// There was nothing to send: what was not used is not made up for.
+    resting: bool,
 }
 
 impl Pacer {
@@ -23,6 +28,7 @@ impl Pacer {
         Self {
             tokens: BURST_MIN as i64,
             updated: now,
+            resting: true,
         }
     }
 
@@ -34,11 +40,17 @@ impl Pacer {
         let elapsed = now.saturating_sub(self.updated);
         let earned = u128::from(elapsed) * u128::from(rate) / u128::from(SECOND);
         if earned > 0 {
-            let burst = Self::burst(rate) as i64;
+            let burst = Self::burst(rate);
+            let catch_up = if self.resting {
+                0
+            } else {
+                rate.saturating_mul(CATCH_UP) / SECOND
+            };
+            let limit = burst.saturating_add(catch_up).min(BURST_MAX.max(burst));
             self.tokens = self
                 .tokens
                 .saturating_add(earned.min(1 << 40) as i64)
-                .min(burst);
+                .min(limit as i64);
             self.updated = now;
         }
     }
@@ -49,8 +61,14 @@ impl Pacer {
         self.tokens > 0
     }
 
+    /// There is nothing to send.
+    pub(crate) fn rest(&mut self) {
+        self.resting = true;
+    }
+
     /// A packet of `bytes` left.
     pub(crate) fn spent(&mut self, bytes: u64) {
+        self.resting = false;
         self.tokens -= bytes as i64;
     }
 
@@ -94,5 +112,24 @@ mod tests {
             now = pacer.next(rate).max(now + 1);
         }
         assert!(sent.abs_diff(rate) < 20_000, "{sent}");
+    }
+
+    #[test]
+    fn a_late_driver_catches_up_and_a_resting_sender_does_not() {
+        let rate = 25_000_000;
+        let burst = |pacer: &mut Pacer, now| {
+            let mut bytes = 0;
+            while pacer.ready(now, rate) {
+                pacer.spent(1500);
+                bytes += 1500;
+            }
+            bytes
+        };
+        let mut pacer = Pacer::new(0);
+        burst(&mut pacer, 0);
+        assert!((49_000..54_000).contains(&burst(&mut pacer, 2_000_000)));
+        assert!(burst(&mut pacer, 100_000_000) < 65_500);
+        pacer.rest();
+        assert!(burst(&mut pacer, 200_000_000) < 14_500);
     }
 }

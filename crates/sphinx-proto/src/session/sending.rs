@@ -112,6 +112,7 @@ impl Session {
             self.sender.protect_tail(self.idle_kind());
         }
         let Some(mut choice) = self.sender.next_symbol() else {
+            self.pacer.rest();
             if self.probes > 0 {
                 // Nothing to repair: ask for a sign of life.
                 self.probes = 0;
