@@ -19,7 +19,7 @@ use sphinx_proto::wire::block_symbols_max;
 
 use crate::data::Rng;
 use crate::end::{Plan, Reader, Write};
-use crate::pair::{MS, SEC, Scenario};
+use crate::pair::{MS, Pair, SEC, Scenario};
 
 /// Seeds of an ordinary test run.
 const SEEDS: u64 = 200;
@@ -168,9 +168,36 @@ fn random_scenario(seed: u64) -> Scenario {
     scenario
 }
 
+/// Now and then the client moves, or the path becomes narrow.
+fn disturb(pair: &mut Pair, rng: &mut Rng) {
+    if !rng.chance(0.3) {
+        return;
+    }
+    for n in 0..1 + rng.below(4) as u8 {
+        let until = pair.now + rng.within(1, 400) * MS;
+        pair.run_until(until, |_| false);
+        match rng.below(3) {
+            0 => pair.ends[0].address.set_port(1001 + u16::from(n)),
+            1 => {
+                let address = ([10, 0, 1, n], 1000).into();
+                pair.ends[0].address = address;
+                pair.ends[0].own_address = address;
+            }
+            _ => {
+                for link in &mut pair.links {
+                    let mut config = link.config().clone();
+                    config.mtu = Some(rng.pick(&[1280, 1400, 1500]));
+                    link.reconfigure(pair.now, config).expect("a valid link");
+                }
+            }
+        }
+    }
+}
+
 fn run(seed: u64) {
     let scenario = random_scenario(seed);
     let mut pair = scenario.build();
+    disturb(&mut pair, &mut Rng::new(seed ^ 0x6d6f_7665));
     pair.must_transfer(300 * SEC);
     // And both ends agree that it is over.
     let now = pair.now;
