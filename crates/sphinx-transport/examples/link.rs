@@ -16,7 +16,9 @@ use sphinx_transport::{Options, Profile, Server, Service, connect};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let argument = |n: usize, default: f64| {
-        std::env::args().nth(n).map_or(Ok(default), |text| text.parse())
+        std::env::args()
+            .nth(n)
+            .map_or(Ok(default), |text| text.parse())
     };
     let loss = argument(1, 6.0)? / 100.0;
     let rtt = Duration::from_secs_f64(argument(2, 10.0)? / 1e3);
@@ -32,7 +34,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..LinkConfig::default()
     };
     let front = Front::start(FrontConfig {
-        left_to_right: LinkConfig { loss: Loss::Bernoulli(loss), seed: 1, ..link.clone() },
+        left_to_right: LinkConfig {
+            loss: Loss::Bernoulli(loss),
+            seed: 1,
+            ..link.clone()
+        },
         right_to_left: link,
         ..FrontConfig::default()
     })?;
@@ -42,9 +48,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn bulk(front: &Front, bytes: usize, ceiling: f64) -> Result<(), Box<dyn Error>> {
-    let options = Options { profile: Profile::Bulk, ..Options::default() };
+    let options = Options {
+        profile: Profile::Bulk,
+        ..Options::default()
+    };
     let listen = (front.right().ipv4(), 4790).into();
-    let server = front.right().run(|| Server::bind(listen, Service::Application, &options))??;
+    let server = front
+        .right()
+        .run(|| Server::bind(listen, Service::Application, &options))??;
     let ticket = server.ticket(&[listen.ip().to_string()])?;
     let receiver = std::thread::spawn(move || {
         let session = server.accept(None)?.ok_or("no session")?;
@@ -63,7 +74,9 @@ fn bulk(front: &Front, bytes: usize, ceiling: f64) -> Result<(), Box<dyn Error>>
         Ok::<_, Box<dyn Error + Send + Sync>>((total, at))
     });
     let began = Instant::now();
-    let session = front.left().run(|| connect(&ticket, Service::Application, &options))??;
+    let session = front
+        .left()
+        .run(|| connect(&ticket, Service::Application, &options))??;
     let connected = began.elapsed();
     let mut stream = session.open_stream()?;
     let data = vec![7; 1 << 20];
@@ -74,7 +87,10 @@ fn bulk(front: &Front, bytes: usize, ceiling: f64) -> Result<(), Box<dyn Error>>
         left -= n;
     }
     stream.finish()?;
-    let (total, at) = receiver.join().expect("no panic").map_err(|e| e.to_string())?;
+    let (total, at) = receiver
+        .join()
+        .expect("no panic")
+        .map_err(|e| e.to_string())?;
     let seconds = (at - began).as_secs_f64();
     let goodput = total as f64 * 8.0 / seconds;
     session.close(0, "");
@@ -96,9 +112,14 @@ fn bulk(front: &Front, bytes: usize, ceiling: f64) -> Result<(), Box<dyn Error>>
 fn blocks(front: &Front, count: u32) -> Result<(), Box<dyn Error>> {
     const BLOCK: usize = 100_000;
     const INTERVAL: Duration = Duration::from_millis(40);
-    let options = Options { profile: Profile::Latency, ..Options::default() };
+    let options = Options {
+        profile: Profile::Latency,
+        ..Options::default()
+    };
     let listen = (front.right().ipv4(), 4791).into();
-    let server = front.right().run(|| Server::bind(listen, Service::Application, &options))??;
+    let server = front
+        .right()
+        .run(|| Server::bind(listen, Service::Application, &options))??;
     let ticket = server.ticket(&[listen.ip().to_string()])?;
     let receiver = std::thread::spawn(move || {
         let session = server.accept(None)?.ok_or("no session")?;
@@ -115,7 +136,9 @@ fn blocks(front: &Front, count: u32) -> Result<(), Box<dyn Error>> {
         session.close(0, "");
         Ok::<_, Box<dyn Error + Send + Sync>>(times)
     });
-    let session = front.left().run(|| connect(&ticket, Service::Application, &options))??;
+    let session = front
+        .left()
+        .run(|| connect(&ticket, Service::Application, &options))??;
     let mut stream = session.open_stream()?;
     let data = vec![7; BLOCK];
     let first = Instant::now() + INTERVAL;
@@ -125,7 +148,10 @@ fn blocks(front: &Front, count: u32) -> Result<(), Box<dyn Error>> {
         stream.write_all(&data)?;
         stream.flush()?;
     }
-    let times = receiver.join().expect("no panic").map_err(|e| e.to_string())?;
+    let times = receiver
+        .join()
+        .expect("no panic")
+        .map_err(|e| e.to_string())?;
     let stats = session.stats();
     let mut ms: Vec<f64> = times
         .iter()

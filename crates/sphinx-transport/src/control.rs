@@ -408,7 +408,9 @@ impl Control {
     /// What a connection has sent and received; `None` once it is forgotten.
     pub(crate) fn traffic(&self, id: ConnId) -> Option<Traffic> {
         let session = self.sessions.get(&id.handle);
-        session.filter(|session| session.id == id).map(|session| session.traffic)
+        session
+            .filter(|session| session.id == id)
+            .map(|session| session.traffic)
     }
 
     /// Counters since the start.

@@ -57,7 +57,11 @@ pub struct Error {
 impl Error {
     /// An error without a hint.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), hint: String::new() }
+        Self {
+            kind,
+            message: message.into(),
+            hint: String::new(),
+        }
     }
 
     /// The same error with a hint.

@@ -53,6 +53,8 @@ mod control;
 mod endpoint;
 mod engine;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod holding;
 mod keys;
 mod options;

@@ -16,7 +16,9 @@ use zeroize::Zeroizing;
 
 use super::params::{MAX_PARAMS_LEN, Params};
 use super::repeat::Stage;
-use super::{CODE_AUTHENTICATION, CODE_PROTOCOL, ConnId, Event, Failure, Service, Traffic, Transmit};
+use super::{
+    CODE_AUTHENTICATION, CODE_PROTOCOL, ConnId, Event, Failure, Service, Traffic, Transmit,
+};
 use crate::keys::{Direction, SECRET_LEN, SessionSecret};
 
 /// Longest message on a stream: proof and parameters.
