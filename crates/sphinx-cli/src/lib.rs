@@ -115,7 +115,8 @@ fn execute(command: Command, scene: Option<Scene>, context: &Context) -> failure
         } => commands::perf::measure(args, context),
         Command::Demo(args) => demo::run(&args, scene.unwrap_or_else(Scene::prepare), context),
         Command::DemoPart(args) => demo::part::run(&args, context),
-        Command::Codes(_) | Command::Lab(_) => Err(usage("not built yet")),
+        Command::Codes(args) => commands::codes::run(&args),
+        Command::Lab(_) => Err(usage("not built yet")),
     }
 }
 
@@ -131,7 +132,8 @@ fn output_flags(command: &Command) -> (bool, bool, u8) {
         } => &args.common,
         Command::Demo(args) => return (args.json, args.quiet, 0),
         Command::DemoPart(_) => return (true, true, 0),
-        Command::Codes(args) | Command::Lab(args) => {
+        Command::Codes(args) => return (args.json, false, 0),
+        Command::Lab(args) => {
             return (args.rest.iter().any(|word| word == "--json"), false, 0);
         }
     };

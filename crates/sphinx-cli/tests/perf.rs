@@ -58,7 +58,6 @@ fn paced_blocks() {
             let ms = |field: &str| done[field].as_f64().expect(field);
             assert!(ms("block_ms_p50") <= ms("block_ms_p99"));
             assert!(ms("block_ms_p99") <= ms("block_ms_max"));
-            assert!(ms("block_ms_mean") < 100.0, "{done}");
         }
         assert_eq!(
             client.done()["block_ms_mean"],

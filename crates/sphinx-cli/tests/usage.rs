@@ -17,7 +17,6 @@ fn what_is_not_built_says_so() {
         "perf client --json --message-size 100 --interval 5ms sphx1x",
         "send --json --icm off --ticket-file t a",
         "send --json --cc cubic --ticket-file t a",
-        "codes bench --json",
         "lab run --json",
     ] {
         let words: Vec<&str> = line.split(' ').collect();

@@ -9,9 +9,10 @@ mod model;
 use sphinx_fec::CodeId;
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::{
-    Blocks, ConnectionId, Frame, Header, OVERHEAD, PacketKind, Sack, VARINT_MAX, block_symbols_max,
+    Blocks, ConnectionId, Fragment, Frame, FrameIter, Header, OVERHEAD, PacketKind, Sack,
+    VARINT_MAX, block_symbols_max,
 };
-use sphinx_proto::{Config, Nanos, PacketMeta, Profile, Role, Session};
+use sphinx_proto::{Config, Nanos, PacketMeta, Profile, Role, Session, Tuple};
 
 use crate::Input;
 use model::Model;
@@ -34,6 +35,20 @@ struct Victim {
     idle_timeout: Nanos,
 }
 
+fn cid(n: u8) -> ConnectionId {
+    ConnectionId::new([n.max(1); 8]).expect("not zero")
+}
+
+/// One of the places where the peer may be; 0 is the first.
+fn place(n: u8) -> Tuple {
+    let hosts: [[u8; 4]; 3] = [[10, 0, 0, 1], [10, 0, 0, 1], [10, 0, 0, 2]];
+    let locals = [None, Some([10, 0, 1, 1].into()), Some([10, 0, 1, 2].into())];
+    Tuple {
+        remote: (hosts[usize::from(n % 3)], u16::from(n)).into(),
+        local_ip: locals[usize::from(n / 3 % 3)],
+    }
+}
+
 /// Runs one input.
 pub fn hostile_peer(data: &[u8]) {
     let input = &mut Input::new(data);
@@ -52,7 +67,9 @@ fn config(input: &mut Input<'_>) -> Config {
     let ip_overhead = input.pick(&[28, 48]);
     Config {
         role: input.pick(&[Role::Server, Role::Client]),
-        peer_cid: ConnectionId::new([9; 8]).expect("not zero"),
+        peer_cid: cid(9),
+        local_cid: cid(8),
+        tuple: place(0),
         profile: input.pick(&[Profile::Latency, Profile::Bulk]),
         code: input.pick(&[Some(CodeId::Rlc), Some(CodeId::Srlt), None]),
         cc: input.pick(&[
@@ -100,11 +117,11 @@ impl Victim {
                 let (blocks, sack) = (Self::blocks(input), self.sack(input));
                 self.control(input, &[Frame::Blocks(blocks), Frame::Sack(sack)]);
             }
-            8 => self.other_frame(input),
+            8 => self.path(input),
             9 | 10 => self.submit(input),
             11 => self.model.finish_job(&mut self.session, input),
             12 => self.model.take_block(&mut self.session, self.now, input),
-            13 => self.session.set_backlog(input.rarely(2)),
+            13 => self.rare(input),
             14 => self.wait(input),
             _ => {
                 let span = self.span(input);
@@ -129,12 +146,22 @@ impl Victim {
     }
 
     fn meta(&mut self, input: &mut Input<'_>, flags: u8, body_len: usize) -> PacketMeta {
+        let odd = flags & 0x10 != 0;
+        let tuple = if odd {
+            place(input.byte() & 0xf)
+        } else {
+            self.session.tuple()
+        };
+        let datagram_len = body_len + OVERHEAD;
+        self.model.came(tuple, datagram_len);
         PacketMeta {
             now: self.now,
             received_at: self.now.saturating_sub(Nanos::from(flags >> 3 & 1) * MS),
-            packet_number: self.model.packet_number(input, flags & 0x10 != 0),
+            packet_number: self.model.packet_number(input, odd),
+            cid: self.model.own_id(if odd { input.byte() } else { 0 }),
+            tuple,
             ecn: flags & 3,
-            datagram_len: body_len + OVERHEAD,
+            datagram_len,
             last_of_flight: flags & 4 != 0,
         }
     }
@@ -161,12 +188,27 @@ impl Victim {
             row @ 0..0xc0 => u32::from(row),
             _ => input.number(3) as u32,
         };
-        let meta = self.meta(input, flags, len);
+        let part = match input.byte() {
+            0..0xc0 => None,
+            part if len == 0 => Some((part & 7, 0)),
+            part => Some((part & 7, 2 + (part >> 3 & 7) % 7)),
+        };
+        let fragment = part.map(|(index, count)| Fragment {
+            symbol_len: len as u16,
+            index,
+            count,
+        });
+        // What the driver does not take for a fragment does not come here.
+        let fragment = fragment.filter(|f| f.index < f.count && !f.range().is_empty());
+        if part.is_some() != fragment.is_some() {
+            return;
+        }
+        let meta = self.meta(input, flags, fragment.map_or(len, |f| f.range().len() + 3));
         let header = Header {
-            kind: PacketKind::Symbol,
+            kind: fragment.map_or(PacketKind::Symbol, |_| PacketKind::Fragment),
             phase: false,
             last_of_flight: meta.last_of_flight,
-            cid: ConnectionId::new([1; 8]).expect("not zero"),
+            cid: meta.cid,
             packet_number: meta.packet_number as u32,
             block,
             stream,
@@ -174,8 +216,17 @@ impl Victim {
             n,
             row,
         };
-        let placement = self.session.handle_symbol(&meta, &header, len);
-        self.model.place(placement, &header, len);
+        match fragment {
+            None => {
+                let placement = self.session.handle_symbol(&meta, &header, len);
+                self.model.place(placement, &header, len);
+            }
+            Some(fragment) => {
+                if let Some(part) = self.session.handle_fragment(&meta, &header, fragment) {
+                    self.model.place_part(part, &header, fragment);
+                }
+            }
+        }
         self.model.take_jobs(&mut self.session);
     }
 
@@ -251,33 +302,45 @@ impl Victim {
         }
     }
 
-    fn other_frame(&mut self, input: &mut Input<'_>) {
+    /// Challenges, answers, connection ids and the like.
+    fn path(&mut self, input: &mut Input<'_>) {
         match input.byte() {
-            0..0x40 => self.control(input, &[Frame::Ping]),
-            0x40..0x80 => {
+            0..0x20 => self.control(input, &[Frame::Ping]),
+            0x20..0x60 => {
                 let data = input.number(8).to_be_bytes();
                 self.control(input, &[Frame::PathChallenge(data), Frame::Padding]);
             }
-            0x80..0xa0 => {
-                let data = input.number(8).to_be_bytes();
+            0x60..0xb0 => {
+                let data = self.model.challenge(input.byte());
                 self.control(input, &[Frame::PathResponse(data)]);
             }
-            0xa0..0xc0 => {
-                let sequence = input.any();
-                let cid = ConnectionId::new([input.byte().max(1); 8]).expect("not zero");
+            0xb0..0xf0 => {
+                let (sequence, cid) = (input.any(), cid(input.byte()));
                 self.control(input, &[Frame::NewConnectionId { sequence, cid }]);
             }
-            0xc0..0xf0 => {
+            _ => {
                 let len = usize::from(input.byte());
                 let body = input.take(len);
                 self.body(input, body);
             }
-            0xf0..0xf8 => {
+        }
+    }
+
+    /// What happens to a session once or now and then.
+    fn rare(&mut self, input: &mut Input<'_>) {
+        match input.byte() {
+            0..0x80 => self.session.set_backlog(input.rarely(2)),
+            0x80..0xa0 => {
+                let size = input.number(2) as usize;
+                self.session.datagram_too_large(self.now, size);
+            }
+            0xa0..0xc0 => self.session.local_address_lost(self.now),
+            0xc0..0xe0 => {
                 let code = input.any();
                 let reason = "enough";
                 self.control(input, &[Frame::Close { code, reason }]);
             }
-            0xf8..0xfe => {
+            0xe0..0xfe => {
                 let code = input.any();
                 self.session.close(self.now, code, "done");
             }
@@ -294,6 +357,9 @@ impl Victim {
     fn body(&mut self, input: &mut Input<'_>, body: &[u8]) {
         let flags = input.byte();
         let meta = self.meta(input, flags, body.len());
+        for frame in FrameIter::new(body).flatten() {
+            self.model.said(meta.tuple, &frame);
+        }
         self.session.handle_control(&meta, body);
     }
 

@@ -1,8 +1,8 @@
 //! The parsers of packets and blocks.
 
 use sphinx_proto::wire::{
-    ConnectionId, Frame, FrameIter, HEADER_LEN, Header, PREAMBLE_LEN, PacketKind, Preamble,
-    WireError, expand_packet_number, is_data_plane,
+    ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter, HEADER_LEN, Header,
+    PREAMBLE_LEN, PacketKind, Preamble, WireError, expand_packet_number, is_data_plane,
 };
 
 use crate::Input;
@@ -41,7 +41,11 @@ fn expansion(truncated: u32, expected: u64) {
 
 /// Any header that can be written is read back.
 fn any_fields(input: &mut Input<'_>) {
-    let kind = input.pick(&[PacketKind::Symbol, PacketKind::Control]);
+    let kind = input.pick(&[
+        PacketKind::Symbol,
+        PacketKind::Fragment,
+        PacketKind::Control,
+    ]);
     let flags = input.byte();
     let Some(cid) = ConnectionId::new(input.number(8).to_be_bytes()) else {
         return;
@@ -117,5 +121,16 @@ pub fn preamble(data: &[u8]) {
             data.len() < PREAMBLE_LEN,
             "{error}"
         ),
+    }
+}
+
+/// A part of a symbol.
+pub fn fragment(data: &[u8]) {
+    if let Some((fragment, part)) = Fragment::split(data) {
+        assert_eq!(fragment.encode(), data[..FRAGMENT_PREFIX_LEN]);
+        assert_eq!(part, &data[FRAGMENT_PREFIX_LEN..]);
+        let range = fragment.range();
+        assert!(range.len() == part.len() && range.end <= usize::from(fragment.symbol_len));
+        assert!(fragment.index < fragment.count && !part.is_empty());
     }
 }

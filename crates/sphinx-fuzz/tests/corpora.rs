@@ -29,6 +29,7 @@ targets! {
     header: wire::header, 40;
     frames: wire::frames, 300;
     preamble: wire::preamble, 40;
+    fragment: wire::fragment, 40;
     sessions: session::hostile_peer, 600;
     packets: link::packet, 100;
     links: link::settings, 300;

@@ -26,6 +26,8 @@ pub struct SendQueue {
     transmits: Vec<Transmit>,
     /// Descriptors before this one are finished.
     finished: usize,
+    /// Working memory of one flush.
+    drops: Vec<Dropped>,
 }
 
 impl SendQueue {
@@ -74,16 +76,35 @@ impl SendQueue {
     }
 
     /// Sends what is queued and says whether all of it is gone. `false` means that the back end
-    /// is full: flush again when it is writable. Drops are appended to `dropped`; their index
-    /// counts the descriptors that were waiting when this call began.
+    /// is full: flush again when it is writable. Drops are appended to `dropped`, with where the datagrams
+    /// would have gone; their index counts the descriptors that were waiting when this call began.
     ///
     /// # Errors
     ///
     /// Those of [`PacketIo::send`].
-    pub fn flush(&mut self, io: &mut dyn PacketIo, dropped: &mut Vec<Dropped>) -> io::Result<bool> {
+    pub fn flush(
+        &mut self,
+        io: &mut dyn PacketIo,
+        dropped: &mut Vec<(Destination, Dropped)>,
+    ) -> io::Result<bool> {
         if !self.is_empty() {
             let waiting = &mut self.transmits[self.finished..];
-            self.finished += io.send(&self.arena, waiting, dropped)?;
+            let finished = io.send(&self.arena, waiting, &mut self.drops)?;
+            dropped.extend(self.drops.drain(..).filter_map(|drop| {
+                let Transmit {
+                    remote,
+                    local_ip,
+                    ecn,
+                    ..
+                } = *waiting.get(drop.index)?;
+                let to = Destination {
+                    remote,
+                    local_ip,
+                    ecn,
+                };
+                Some((to, drop))
+            }));
+            self.finished += finished;
         }
         let empty = self.is_empty();
         if empty {

@@ -2,7 +2,7 @@
 
 use sphinx_fec::CodeId;
 
-use crate::session::Slot;
+use crate::types::Slot;
 
 /// A block on its way.
 #[derive(Debug)]

@@ -16,9 +16,12 @@
 
 mod block;
 pub mod cc;
+mod fragment;
+mod ids;
 mod monitor;
 mod mtu;
 mod pacer;
+mod path;
 mod ranges;
 mod receiver;
 mod rtt;
@@ -26,11 +29,13 @@ mod selector;
 mod sender;
 mod sent;
 mod session;
+mod types;
 pub mod wire;
 
 pub use cc::Nanos;
 pub use monitor::Monitor;
-pub use session::{
-    BASE_DATAGRAM, Config, Content, Event, Job, PacketMeta, Placement, Profile, Role, Session,
-    SessionStats, Slot, Transmit, block_cost,
+pub use session::{BASE_DATAGRAM, Session};
+pub use types::{
+    Config, Content, Event, Job, PacketMeta, PartPlacement, Placement, Profile, Role, SessionStats,
+    Slot, Transmit, Tuple, block_cost,
 };

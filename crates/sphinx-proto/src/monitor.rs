@@ -19,6 +19,7 @@ pub struct Monitor {
     buckets: VecDeque<u32>,
     current: (u32, u32),
     packets_total: u64,
+    path_packets: u64,
     lost_total: u64,
     since_loss: u64,
 }
@@ -27,6 +28,7 @@ impl Monitor {
     /// One packet was acknowledged or lost.
     pub fn packet(&mut self, lost: bool) {
         self.packets_total += 1;
+        self.path_packets += 1;
         self.since_loss += 1;
         self.current.0 += 1;
         if lost {
@@ -51,6 +53,14 @@ impl Monitor {
         } else if let Some(bucket) = self.buckets.iter_mut().rev().find(|b| **b > 0) {
             *bucket -= 1;
         }
+    }
+
+    /// Packets travel another way from now on: only the mean since the start remembers the old one.
+    pub(crate) fn begin_path(&mut self) {
+        self.buckets.clear();
+        self.current = (0, 0);
+        self.since_loss = 0;
+        self.path_packets = 0;
     }
 
     /// Estimated PLR, 0–1: the mean of the last 4096 packets, pulled towards 2 % while fewer than
@@ -93,7 +103,7 @@ impl Monitor {
 
     /// Whether so little has been seen that the estimate is mostly the prior.
     pub fn is_cold(&self) -> bool {
-        self.packets_total < 1000
+        self.path_packets < 1000
     }
 }
 

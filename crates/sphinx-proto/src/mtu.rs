@@ -1,15 +1,35 @@
-//! Path MTU discovery with padded probes (compare RFC 8899).
+//! Path MTU discovery with padded probes (compare RFC 8899), and noticing that the path has become
+//! too narrow (`docs/protocol.md` §10.1).
 
 use crate::Nanos;
 
 /// Copies of each probe, so that random loss does not hide a larger MTU.
 const COPIES: u8 = 3;
+/// How long a size that failed is left alone.
+const AGAIN: Nanos = 60_000_000_000;
+/// A size that was once carried is tried again so soon after the path has become narrow, then after twice
+/// the time, and so on up to [`AGAIN`].
+const AGAIN_SOON: Nanos = 1_000_000_000;
+/// Large packets lost in a row are no accident if there are at least so many …
+const RUN_MIN: f64 = 6.0;
+/// … they left over so many round trips …
+const RUN_ROUND_TRIPS: Nanos = 2;
+/// … and the loss rate, at most this one, makes such a run as rare as that.
+const PLR_MAX: f64 = 0.97;
+const RUN_PROBABILITY: f64 = 1e-6;
 
 /// Finds the largest UDP payload that the path carries, upwards from a safe size.
 #[derive(Debug)]
 pub(crate) struct PathMtu {
+    base: u16,
     current: u16,
-    candidates: Vec<u16>,
+    /// Sizes to try, rising.
+    sizes: Vec<u16>,
+    /// The interface refuses this and everything above.
+    refused: u16,
+    /// How long to leave a size alone that fails.
+    pause: Nanos,
+    fell_at: Nanos,
     copies_sent: u8,
     next_copy: Nanos,
 }
@@ -17,15 +37,14 @@ pub(crate) struct PathMtu {
 impl PathMtu {
     /// `candidates` rise; sizes not above `base` or above `limit` are ignored.
     pub(crate) fn new(base: u16, candidates: &[u16], limit: u16) -> Self {
-        let mut candidates: Vec<u16> = candidates
-            .iter()
-            .copied()
-            .filter(|c| (base + 1..=limit).contains(c))
-            .collect();
-        candidates.reverse();
+        let wanted = |c: &u16| (base + 1..=limit).contains(c);
         Self {
+            base,
             current: base,
-            candidates,
+            sizes: candidates.iter().copied().filter(wanted).collect(),
+            refused: u16::MAX,
+            pause: AGAIN,
+            fell_at: 0,
             copies_sent: 0,
             next_copy: 0,
         }
@@ -36,15 +55,20 @@ impl PathMtu {
         self.current
     }
 
+    fn target(&self) -> Option<u16> {
+        self.sizes.iter().copied().find(|s| *s > self.current)
+    }
+
     /// Size of a probe to send now.
     pub(crate) fn poll(&mut self, now: Nanos, rtt: Nanos) -> Option<u16> {
-        let size = *self.candidates.last()?;
+        let size = self.target()?;
         if now < self.next_copy {
             return None;
         }
-        if self.copies_sent == COPIES {
+        if self.copies_sent == COPIES || size >= self.refused {
             // All copies had time to be acknowledged: the path does not carry this size.
-            self.candidates.clear();
+            self.search_from(now + self.pause);
+            self.pause = (2 * self.pause).min(AGAIN);
             return None;
         }
         self.copies_sent += 1;
@@ -57,19 +81,120 @@ impl PathMtu {
         Some(size)
     }
 
+    fn search_from(&mut self, at: Nanos) {
+        self.copies_sent = 0;
+        self.refused = u16::MAX;
+        self.next_copy = at;
+    }
+
     /// When [`PathMtu::poll`] has something to do.
     pub(crate) fn timeout(&self) -> Option<Nanos> {
-        (!self.candidates.is_empty()).then_some(self.next_copy)
+        self.target().map(|_| self.next_copy)
     }
 
     /// A probe of `size` was acknowledged.
     pub(crate) fn acked(&mut self, size: u16) {
         if size > self.current {
             self.current = size;
-            self.candidates.retain(|c| *c > size);
-            self.copies_sent = 0;
-            self.next_copy = 0;
+            self.search_from(0);
+            self.pause = AGAIN;
         }
+    }
+
+    /// A packet of `size` that left at `sent_at` was acknowledged.
+    pub(crate) fn carried(&mut self, sent_at: Nanos, size: u16) {
+        if sent_at >= self.fell_at {
+            self.acked(size);
+        }
+    }
+
+    /// Nothing is known about the path any more: back to the safe size, and search at once.
+    pub(crate) fn fall(&mut self, now: Nanos) {
+        self.current = self.base;
+        self.search_from(now);
+        self.pause = AGAIN_SOON;
+        self.fell_at = now;
+    }
+
+    /// This end's own interface does not take datagrams of `size`.
+    pub(crate) fn too_large(&mut self, now: Nanos, size: u16) {
+        if size <= self.base {
+            return;
+        }
+        let refused = self.refused.min(size);
+        if size <= self.current {
+            self.fall(now);
+        }
+        self.refused = refused;
+    }
+}
+
+/// Sees that large packets vanish while small ones get through.
+#[derive(Debug)]
+pub(crate) struct BlackHole {
+    /// IP bytes of packets that every path carries.
+    small: u32,
+    /// Large packets lost in a row, and when the first and the last of them left.
+    run: u32,
+    first: Nanos,
+    last: Nanos,
+    /// A small packet that left after the first got through.
+    small_arrived: bool,
+}
+
+impl BlackHole {
+    pub(crate) fn new(small: u32) -> Self {
+        Self {
+            small,
+            run: 0,
+            first: 0,
+            last: 0,
+            small_arrived: false,
+        }
+    }
+
+    /// Whether a packet is larger than every path carries.
+    pub(crate) fn is_large(&self, ip_bytes: u32) -> bool {
+        ip_bytes > self.small
+    }
+
+    pub(crate) fn lost(&mut self, sent_at: Nanos, ip_bytes: u32) {
+        if !self.is_large(ip_bytes) {
+            return;
+        }
+        if self.run == 0 {
+            self.first = sent_at;
+            self.last = sent_at;
+        }
+        self.run += 1;
+        self.last = self.last.max(sent_at);
+    }
+
+    pub(crate) fn acked(&mut self, sent_at: Nanos, ip_bytes: u32) {
+        // What left before the run says nothing about the path since.
+        if self.run == 0 || sent_at < self.first {
+            return;
+        }
+        if self.is_large(ip_bytes) {
+            self.forget();
+        } else {
+            self.small_arrived = true;
+        }
+    }
+
+    /// Whether the path has become too narrow; asked once all news of a SACK are known.
+    pub(crate) fn is_found(&self, rtt: Nanos, plr: f64) -> bool {
+        if !self.small_arrived {
+            return false;
+        }
+        let is_long = self.last - self.first >= RUN_ROUND_TRIPS * rtt;
+        let rare = RUN_PROBABILITY.ln() / plr.clamp(1e-6, PLR_MAX).ln();
+        is_long && f64::from(self.run) >= rare.max(RUN_MIN)
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.run = 0;
+        self.small_arrived = false;
     }
 }
 
@@ -78,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn climbs_and_stops() {
+    fn climbs_stops_and_tries_again_a_minute_later() {
         let mut mtu = PathMtu::new(1200, &[1200, 1472, 8972], 9000);
         assert_eq!(mtu.poll(0, 8), Some(1472));
         assert_eq!(mtu.poll(1, 8), None);
@@ -88,10 +213,66 @@ mod tests {
         mtu.acked(1472);
         let mut now = 3;
         let mut copies = 1;
-        while let Some(at) = mtu.timeout() {
+        while let Some(at) = mtu.timeout().filter(|at| *at < AGAIN) {
             now = now.max(at);
             copies += usize::from(mtu.poll(now, 8).is_some());
         }
         assert_eq!((mtu.current(), copies), (1472, 3));
+        now = mtu.timeout().expect("again");
+        assert_eq!(mtu.poll(now, 8), Some(8972));
+        mtu.acked(8972);
+        assert_eq!((mtu.current(), mtu.timeout()), (8972, None));
+    }
+
+    #[test]
+    fn falls_and_climbs_at_once() {
+        let mut mtu = PathMtu::new(1200, &[1472], 9000);
+        mtu.acked(1472);
+        mtu.fall(100);
+        assert_eq!((mtu.current(), mtu.poll(100, 8)), (1200, Some(1472)));
+        mtu.carried(99, 1472);
+        assert_eq!(mtu.current(), 1200);
+        mtu.carried(100, 1472);
+        assert_eq!(mtu.current(), 1472);
+    }
+
+    #[test]
+    fn believes_its_own_interface() {
+        let mut mtu = PathMtu::new(1200, &[1372, 1472], 9000);
+        mtu.acked(1472);
+        mtu.too_large(5, 1472);
+        mtu.too_large(5, 1200);
+        mtu.too_large(5, 8972);
+        assert_eq!((mtu.current(), mtu.poll(5, 8)), (1200, Some(1372)));
+        mtu.acked(1372);
+        // The size that was refused is not tried before a minute has passed.
+        mtu.too_large(6, 1472);
+        assert_eq!((mtu.poll(6, 8), mtu.timeout()), (None, Some(6 + AGAIN)));
+    }
+
+    #[test]
+    fn a_run_of_large_losses_needs_a_small_packet_as_witness() {
+        let mut hole = BlackHole::new(1228);
+        for at in 0..21 {
+            hole.lost(at, 1500);
+        }
+        assert!(!hole.is_found(10, 0.1));
+        hole.acked(0, 100);
+        assert!(hole.is_found(10, 0.1) && !hole.is_found(11, 0.1));
+        hole.acked(5, 1500);
+        assert!(!hole.is_found(10, 0.1));
+    }
+
+    #[test]
+    fn losses_of_small_packets_do_not_count() {
+        let mut hole = BlackHole::new(1228);
+        for at in 0..5 {
+            hole.lost(100 * at, 1500);
+            hole.lost(100 * at, 1228);
+        }
+        hole.acked(500, 100);
+        assert!(!hole.is_found(10, 0.1));
+        hole.lost(500, 1500);
+        assert!(hole.is_found(10, 0.1) && !hole.is_found(10, 0.2));
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker};
+use sphinx_fec::{Added, CodeId, Decoding, Row, RowMaker, Tracker};
 
 use crate::Nanos;
+use crate::fragment::{Assembly, Key};
 use crate::ranges::RangeSet;
-use crate::session::{PacketMeta, Placement, Slot, block_cost};
+use crate::types::{PacketMeta, PartPlacement, Placement, Slot, block_cost};
 use crate::wire::{
-    BLOCKS_AHEAD_MAX, Blocks, Frame, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, Sack,
+    BLOCKS_AHEAD_MAX, Blocks, Fragment, Frame, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, Sack,
     block_symbols_max, expand_packet_number, varint_len,
 };
 
@@ -110,6 +111,10 @@ pub(crate) struct Receiver {
     released_cost: u64,
     /// Credit in the last SACK.
     credit_told: u64,
+    /// Incomplete blocks of all streams.
+    open_blocks: usize,
+    /// Symbols of which a part has arrived.
+    assembly: Assembly,
     /// Costs by slot; `None` when the slot is free.
     slots: Vec<Option<u64>>,
     free_slots: Vec<Slot>,
@@ -152,11 +157,23 @@ impl Receiver {
             opened_cost: 0,
             released_cost: 0,
             credit_told: window,
+            open_blocks: 0,
+            assembly: Assembly::default(),
             slots: Vec::new(),
             free_slots: Vec::new(),
             symbols_redundant: 0,
             packets_refused: 0,
         }
+    }
+
+    /// Largest packet number opened.
+    pub(crate) fn largest(&self) -> Option<u64> {
+        self.largest.map(|(pn, _)| pn)
+    }
+
+    /// Whether a block has begun to arrive and lacks symbols.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.open_blocks > 0
     }
 
     /// How long packets may wait for a SACK.
@@ -251,6 +268,7 @@ impl Receiver {
                     return refused;
                 };
                 self.opened_cost += cost;
+                self.open_blocks += 1;
                 stream.seen = stream.seen.max(id + 1);
                 let slot = self.free_slots.pop().unwrap_or_else(|| {
                     self.slots.push(None);
@@ -283,7 +301,10 @@ impl Receiver {
             // Peeling may want more; the missing symbols themselves will come.
             (Added::Redundant, Placement::Discard)
         } else {
-            match (CodeId::from_wire(header.code), Row::new(header.row)) {
+            // Transforms work only on their own and on some lengths: blocks of sessions have no such code.
+            let code = CodeId::from_wire(header.code)
+                .filter(|code| code.decoding() != Decoding::Transform);
+            match (code, Row::new(header.row)) {
                 (Some(code), Some(row)) => {
                     let placement = Placement::Repair {
                         slot,
@@ -327,8 +348,42 @@ impl Receiver {
             }
         };
         stream.complete(id);
+        self.open_blocks -= 1;
         self.want_sack(now);
         (placement, progress)
+    }
+
+    /// An authenticated part of a symbol: where it goes, and the symbol's place if this was the last part.
+    pub(crate) fn on_fragment(
+        &mut self,
+        now: Nanos,
+        header: &Header,
+        fragment: Fragment,
+    ) -> Option<(PartPlacement, Progress)> {
+        let base = self.streams.get(&header.stream).map_or(0, |s| s.base);
+        let key = Key {
+            stream: header.stream,
+            block: expand_packet_number(header.block, base),
+            code: header.code,
+            row: header.row,
+            symbol_len: fragment.symbol_len,
+            count: fragment.count,
+        };
+        let (place, whole) = self.assembly.add(key, fragment.index)?;
+        let (placement, progress) = if whole {
+            let (placement, progress) =
+                self.on_symbol(now, header, usize::from(fragment.symbol_len));
+            (Some(placement), progress)
+        } else {
+            (None, Progress::None)
+        };
+        let part = PartPlacement {
+            place,
+            symbol_len: fragment.symbol_len,
+            offset: fragment.range().start,
+            whole: placement,
+        };
+        Some((part, progress))
     }
 
     /// The application has taken a complete block: its memory is free again. Whether the sender must

@@ -1,18 +1,22 @@
 //! The sending half: blocks, what to send next, and ICM.
 
+mod packets;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sphinx_fec::{CodeId, Decoding};
 
 use crate::Nanos;
 use crate::block::{SymbolChoice, TxBlock};
-use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl};
+use crate::cc::{PacketInfo, RateControl};
+use crate::fragment::Groups;
 use crate::monitor::Monitor;
+use crate::mtu::BlackHole;
 use crate::rtt::Rtt;
 use crate::selector::{self, EPSILON, EPSILON_REACTIVE, flight_repair};
-use crate::sent::{Carried, SentLog, Settled};
-use crate::session::{Profile, Slot, block_cost};
-use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, Sack};
+use crate::sent::{SentLog, Settled};
+use crate::types::{Profile, Slot, block_cost};
+use crate::wire::{BLOCKS_AHEAD_MAX, Blocks};
 
 /// Repair rows of one block that the peer may claim without any packet of it being lost, per
 /// source symbol.
@@ -85,8 +89,15 @@ pub(crate) struct Sender {
     pub(crate) counters: Counters,
     /// Slots whose blocks are complete.
     freed: VecDeque<(Slot, u16, u64)>,
+    /// Symbols in flight in parts.
+    groups: Groups,
+    pub(crate) hole: BlackHole,
+    /// IP bytes of the last large packet to arrive, and when it left.
+    pub(crate) large_arrived: Option<(u32, Nanos)>,
     /// Path MTU probes acknowledged.
     pub(crate) mtu_acked: Option<u16>,
+    /// Packets with connection ids acknowledged (`true`) or lost.
+    pub(crate) ids_settled: Vec<(u64, bool)>,
     // Scratch for one SACK.
     acked: Vec<Settled>,
     lost: Vec<Settled>,
@@ -101,6 +112,7 @@ impl Sender {
         cc: Box<dyn RateControl>,
         initial_rtt: Nanos,
         credit: u64,
+        small_packet: u32,
         now: Nanos,
     ) -> Self {
         Self {
@@ -126,7 +138,11 @@ impl Sender {
             ect_seen: 0,
             counters: Counters::default(),
             freed: VecDeque::new(),
+            groups: Groups::default(),
+            hole: BlackHole::new(small_packet),
+            large_arrived: None,
             mtu_acked: None,
+            ids_settled: Vec::new(),
             acked: Vec::new(),
             lost: Vec::new(),
             acked_infos: Vec::new(),
@@ -397,229 +413,6 @@ impl Sender {
         self.unsent_bytes -= u64::from(choice.symbol_len);
         self.counters.source += 1;
         Some(choice)
-    }
-
-    // ---- packets --------------------------------------------------------------------------------
-
-    pub(crate) fn largest_acked(&self) -> Option<u64> {
-        self.log.largest_acked()
-    }
-
-    /// Next packet number.
-    pub(crate) fn next_pn(&self) -> u64 {
-        self.log.next_pn()
-    }
-
-    fn record(&mut self, now: Nanos, ip_bytes: u32, carried: Carried, eliciting: bool) {
-        let pn = self.log.next_pn();
-        self.log.record(now, ip_bytes, carried, eliciting);
-        if !eliciting {
-            // An end that only receives would keep all its SACKs.
-            self.forget_settled(now);
-            return;
-        }
-        self.last_sent = now;
-        if carried.counts() {
-            let in_flight = self.log.bytes_in_flight();
-            self.cc.on_sent(now, pn, ip_bytes, in_flight);
-        }
-    }
-
-    pub(crate) fn sent_symbol(&mut self, now: Nanos, ip_bytes: u32, choice: &SymbolChoice) {
-        if let Some(block) = self.block_mut(choice.sequence) {
-            block.in_flight += 1;
-        }
-        let source = choice.code.is_none().then_some(choice.row as u16);
-        let carried = Carried::Symbol {
-            block: choice.sequence,
-            round: choice.round,
-            source,
-        };
-        self.record(now, ip_bytes, carried, true);
-    }
-
-    pub(crate) fn sent_control(&mut self, now: Nanos, ip_bytes: u32, eliciting: bool) {
-        self.record(now, ip_bytes, Carried::Frames, eliciting);
-    }
-
-    pub(crate) fn sent_mtu_probe(&mut self, now: Nanos, ip_bytes: u32, size: u16) {
-        self.record(now, ip_bytes, Carried::MtuProbe(size), true);
-    }
-
-    /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
-    pub(crate) fn on_sack(&mut self, now: Nanos, sack: &Sack) -> bool {
-        let Some(&(_, largest)) = sack.ranges.first() else {
-            return true;
-        };
-        if largest >= self.log.next_pn() {
-            return false;
-        }
-        self.credit = self.credit.max(sack.credit);
-        let mut acked = std::mem::take(&mut self.acked);
-        acked.clear();
-        self.log.acknowledge(now, &sack.ranges, &mut acked);
-        for packet in &acked {
-            self.on_packet_acked(packet);
-        }
-        let on_time = acked.iter().filter(|p| !p.late && p.carried.counts());
-        self.acked_infos.clear();
-        self.acked_infos.extend(on_time.map(|p| p.info));
-        self.acked = acked;
-
-        // Only the largest packet's arrival time is known.
-        let newest = self.acked_infos.iter().find(|p| p.pn == largest).copied();
-        let rtt_sample = newest.map(|newest| {
-            let delay = sack.delay_us.saturating_mul(1000);
-            let sample = now.saturating_sub(newest.sent_at);
-            self.rtt.update(sample, delay);
-            sample.saturating_sub(delay).max(1)
-        });
-        self.detect_losses(now);
-        let ce_marked = sack.ce.saturating_sub(self.ce_seen);
-        self.ce_seen = self.ce_seen.max(sack.ce);
-        self.ect_seen = self.ect_seen.max(sack.ect);
-        let arrival = newest.map(|newest| Arrival {
-            pn: newest.pn,
-            received_at: sack.time_us.saturating_mul(1000),
-        });
-        self.tell_rate_control(now, rtt_sample, arrival, ce_marked);
-        self.forget_settled(now);
-        true
-    }
-
-    fn on_packet_acked(&mut self, packet: &Settled) {
-        if packet.carried.counts() {
-            if packet.late {
-                self.counters.losses_spurious += 1;
-                self.counters.packets_lost -= 1;
-                self.monitor.spurious();
-            } else {
-                self.monitor.packet(false);
-            }
-        }
-        let mut progress = true;
-        match packet.carried {
-            Carried::Symbol { block, .. } => {
-                if let Some(block) = self.block_mut(block) {
-                    block.acked += 1;
-                    if !packet.late {
-                        block.in_flight -= 1;
-                    }
-                    progress = block.acked <= u32::from(block.n);
-                }
-            }
-            Carried::MtuProbe(size) => self.mtu_acked = self.mtu_acked.max(Some(size)),
-            Carried::Frames => {}
-        }
-        if progress {
-            self.probes_unanswered = 0;
-        }
-    }
-
-    /// Finds lost packets and compensates them; they are in `lost_infos` afterwards.
-    fn detect_losses(&mut self, now: Nanos) {
-        let mut lost = std::mem::take(&mut self.lost);
-        lost.clear();
-        self.log
-            .detect_losses(now, self.rtt.loss_delay(), &mut lost);
-        self.on_packets_lost(&lost);
-        self.lost = lost;
-    }
-
-    fn on_packets_lost(&mut self, lost: &[Settled]) {
-        self.lost_infos.clear();
-        for packet in lost.iter().filter(|p| p.carried.counts()) {
-            self.lost_infos.push(packet.info);
-            self.counters.packets_lost += 1;
-            self.monitor.packet(true);
-            if let Carried::Symbol {
-                block,
-                round,
-                source,
-            } = packet.carried
-            {
-                self.compensate(block, round, source);
-            }
-        }
-    }
-
-    fn tell_rate_control(
-        &mut self,
-        now: Nanos,
-        rtt_sample: Option<Nanos>,
-        arrival: Option<Arrival>,
-        ce_marked: u64,
-    ) {
-        self.cc.on_ack(&AckSummary {
-            now,
-            acked: &self.acked_infos,
-            lost: &self.lost_infos,
-            rtt_sample,
-            srtt: self.rtt.smoothed(),
-            arrival,
-            ce_marked,
-            ecn_capable: self.ect_seen + self.ce_seen > 0,
-            bytes_in_flight: self.log.bytes_in_flight(),
-        });
-    }
-
-    /// ICM: a packet of the block was lost; replace what the block now lacks by fresh repair rows
-    /// (ReFEC).
-    fn compensate(&mut self, sequence: u64, round: u8, source: Option<u16>) {
-        let plr = self.monitor.plr();
-        let patient =
-            self.profile == Profile::Bulk && !self.unsent.is_empty() && round < PATIENT_ROUNDS;
-        let peeling = self
-            .code
-            .is_some_and(|code| code.decoding() == Decoding::Peeling);
-        let carry = self.carry;
-        let Some(block) = self.block_mut(sequence) else {
-            return;
-        };
-        block.in_flight -= 1;
-        let mut left = carry;
-        let rows = if peeling {
-            // Only when the whole flight has passed is it known what peeling could not restore.
-            block.lost_sources.extend(source);
-            if block.in_flight > 0 || block.unsent() > 0 || block.due > 0 {
-                return;
-            }
-            (block.lost_sources.len() as u32).max(1)
-        } else {
-            let missing = block.deficit();
-            if missing == 0 {
-                return;
-            }
-            if patient {
-                // Later blocks keep the link full: send the expectation, pooled over all blocks.
-                left += f64::from(missing) * plr / (1.0 - plr).max(0.05);
-                let extra = left.floor();
-                left -= extra;
-                missing + extra as u32
-            } else {
-                let needed = u32::from(block.n).saturating_sub(block.acked);
-                let have = block.in_flight + block.due + block.unsent();
-                flight_repair(needed, have, plr, EPSILON_REACTIVE).max(missing)
-            }
-        };
-        block.due += rows;
-        block.rounds = block.rounds.max(round.saturating_add(1));
-        if rows > 0 {
-            self.repairs.insert(sequence);
-        }
-        self.carry = left;
-    }
-
-    fn forget_settled(&mut self, now: Nanos) {
-        let mut lost = std::mem::take(&mut self.lost);
-        lost.clear();
-        self.log.forget(now, 3 * self.rtt.loss_delay(), &mut lost);
-        if !lost.is_empty() {
-            self.on_packets_lost(&lost);
-            self.acked_infos.clear();
-            self.tell_rate_control(now, None, None, 0);
-        }
-        self.lost = lost;
     }
 
     // ---- timers -----------------------------------------------------------------------------

@@ -24,8 +24,17 @@ pub(crate) enum Carried {
         round: u8,
         source: Option<u16>,
     },
+    /// Part of such a symbol, whose first part left `after` packets before.
+    Fragment {
+        block: u64,
+        round: u8,
+        source: Option<u16>,
+        after: u32,
+    },
     /// A path MTU probe of this UDP payload.
     MtuProbe(u16),
+    /// All connection ids that the peer may not know, up to this sequence number.
+    ConnectionIds(u64),
     /// A PING or another frame that wants an answer.
     Frames,
 }
@@ -62,6 +71,15 @@ pub(crate) struct Settled {
     pub(crate) carried: Carried,
     /// Acknowledged after it had been declared lost.
     pub(crate) late: bool,
+    /// It travelled the path that is in use.
+    pub(crate) on_path: bool,
+}
+
+impl Settled {
+    /// Whether rate control and the Monitor hear of it.
+    pub(crate) fn counts(&self) -> bool {
+        self.on_path && self.carried.counts()
+    }
 }
 
 /// All packets from the oldest unsettled one on, by number.
@@ -75,6 +93,8 @@ pub(crate) struct SentLog {
     largest_acked: Option<u64>,
     acked_ranges: RangeSet,
     reordering: Reordering,
+    /// Packets below left on another path.
+    path_first: u64,
     /// Bytes and packets in flight; the bytes are those that count.
     bytes_in_flight: u64,
     packets_in_flight: u64,
@@ -123,12 +143,19 @@ impl SentLog {
         self.loss_deadline
     }
 
+    /// From now on packets travel another way through the network.
+    pub(crate) fn begin_path(&mut self) {
+        self.path_first = self.next_pn();
+        self.bytes_in_flight = 0;
+        self.reordering = Reordering::default();
+    }
+
     /// Record packet [`SentLog::next_pn`]. Packets that want no acknowledgement are recorded too,
     /// so that numbers stay dense.
     pub(crate) fn record(&mut self, now: Nanos, ip_bytes: u32, carried: Carried, eliciting: bool) {
         let state = if eliciting {
             self.packets_in_flight += 1;
-            self.bytes_in_flight += counted(carried, ip_bytes);
+            self.bytes_in_flight += self.counted(self.next_pn(), carried, ip_bytes);
             State::InFlight
         } else {
             State::Untracked
@@ -173,8 +200,10 @@ impl SentLog {
             State::Acked | State::Untracked => return None,
             State::InFlight => {
                 self.packets_in_flight -= 1;
-                self.bytes_in_flight -= counted(carried, ip_bytes);
+                self.bytes_in_flight -= self.counted(pn, carried, ip_bytes);
             }
+            // Another path's delays say nothing about this one.
+            State::Lost if pn < self.path_first => {}
             State::Lost => self.note_late(now, pn, now.saturating_sub(sent_at)),
         }
         Some(Settled {
@@ -185,6 +214,7 @@ impl SentLog {
             },
             carried,
             late: was == State::Lost,
+            on_path: pn >= self.path_first,
         })
     }
 
@@ -240,7 +270,7 @@ impl SentLog {
         packet.state = State::Lost;
         let (sent_at, ip_bytes, carried) = (packet.sent_at, packet.ip_bytes, packet.carried);
         self.packets_in_flight -= 1;
-        self.bytes_in_flight -= counted(carried, ip_bytes);
+        self.bytes_in_flight -= self.counted(pn, carried, ip_bytes);
         Some(Settled {
             info: PacketInfo {
                 pn,
@@ -249,6 +279,7 @@ impl SentLog {
             },
             carried,
             late: false,
+            on_path: pn >= self.path_first,
         })
     }
 
@@ -275,13 +306,18 @@ impl SentLog {
         self.settled_below = self.settled_below.max(self.first);
         self.acked_ranges.remove_below(self.first);
     }
-}
 
-fn counted(carried: Carried, ip_bytes: u32) -> u64 {
-    if carried.counts() {
-        u64::from(ip_bytes)
-    } else {
-        0
+    /// Number of the oldest packet in the log.
+    pub(crate) fn first_pn(&self) -> u64 {
+        self.first
+    }
+
+    fn counted(&self, pn: u64, carried: Carried, ip_bytes: u32) -> u64 {
+        if pn >= self.path_first && carried.counts() {
+            u64::from(ip_bytes)
+        } else {
+            0
+        }
     }
 }
 
@@ -336,6 +372,24 @@ mod tests {
         assert_eq!(lost.len(), 0);
         log.detect_losses(50 + REORDERING_MEMORY, DELAY, &mut lost);
         assert_eq!(lost.len(), 9);
+    }
+
+    #[test]
+    fn the_old_path_says_nothing_about_the_new_one() {
+        let mut log = log(5);
+        log.begin_path();
+        assert_eq!(log.bytes_in_flight(), 0);
+        log.record(5, 1000, Carried::Frames, true);
+        let (mut acked, mut lost) = (Vec::new(), Vec::new());
+        log.acknowledge(9, &[(4, 5)], &mut acked);
+        assert_eq!(
+            acked.iter().map(Settled::counts).collect::<Vec<_>>(),
+            [false, true]
+        );
+        log.detect_losses(9, DELAY, &mut lost);
+        assert_eq!(numbers(&lost), [0, 1, 2]);
+        assert!(lost.iter().all(|packet| !packet.counts()));
+        assert_eq!((log.packets_in_flight(), log.bytes_in_flight()), (1, 0));
     }
 
     #[test]

@@ -1,30 +1,32 @@
 //! One secure association between two endpoints, as a state machine.
 
-use std::collections::VecDeque;
+mod moving;
+mod sending;
 
-use sphinx_fec::{CodeId, Row};
+use std::collections::VecDeque;
 
 use crate::Nanos;
 use crate::block::SymbolChoice;
-use crate::cc::{self, CcKind, CcParams};
+use crate::ids::{LocalIds, PeerIds};
 use crate::mtu::PathMtu;
 use crate::pacer::Pacer;
+use crate::path::Paths;
 use crate::receiver::{Progress, Receiver};
-use crate::sender::{Idle, Sender};
+use crate::sender::Sender;
+use crate::types::{
+    BLOCK_OVERHEAD, Config, Event, Job, PacketMeta, PartPlacement, Placement, Role, SessionStats,
+    Slot, block_cost,
+};
 use crate::wire::{
-    ConnectionId, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, PacketKind, block_symbols_max,
+    Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max,
 };
 
 const MS: Nanos = 1_000_000;
 
 /// UDP payload that every path carries (RFC 9000 §14).
 pub const BASE_DATAGRAM: u16 = 1200;
-/// Charged to the window for every block besides its symbols.
-const BLOCK_OVERHEAD: u64 = 512;
 /// When copies of CLOSE are sent, counted from the first.
 const CLOSE_TIMES: [Nanos; 6] = [0, 5 * MS, 20 * MS, 60 * MS, 150 * MS, 300 * MS];
-/// Longest encoding of a CLOSE frame.
-const CLOSE_LEN_MAX: usize = 300;
 /// How long a closed session still answers.
 const DRAIN: Nanos = 400 * MS;
 /// Longest silence of an idle end.
@@ -40,239 +42,6 @@ const SEND_WINDOW_MIN: u64 = 512 * 1024;
 /// Source data handed over ahead of sending: what the link carries in this time, at least 64 KiB.
 const UNSENT_TIME: Nanos = 8 * MS;
 const UNSENT_MIN: u64 = 64 * 1024;
-
-/// What a block costs in the flow-control window, bytes (`docs/protocol.md` §7).
-pub fn block_cost(n: u16, symbol_len: u16) -> u64 {
-    u64::from(n) * u64::from(symbol_len) + BLOCK_OVERHEAD
-}
-
-/// Which end opened the session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Sends on even streams.
-    Client,
-    /// Sends on odd streams.
-    Server,
-}
-
-/// What redundancy is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Profile {
-    /// Goodput: repair follows loss; only what ends a stream is protected ahead.
-    Bulk,
-    /// Completion time: whenever nothing more waits to be sent, what is on its way is protected so
-    /// that it fails with a probability of at most 0.2 %.
-    Latency,
-}
-
-/// A place for one block's memory, kept by whoever drives the session. Sending and receiving
-/// slots are numbered separately.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(pub u32);
-
-/// What a session is told at its beginning.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// This end.
-    pub role: Role,
-    /// Connection id that the peer chose.
-    pub peer_cid: ConnectionId,
-    /// Redundancy.
-    pub profile: Profile,
-    /// Code of repair symbols; `None` sends no proactive repair (losses are still repaired).
-    pub code: Option<CodeId>,
-    /// Rate control.
-    pub cc: CcKind,
-    /// Round-trip time of the handshake.
-    pub initial_rtt: Nanos,
-    /// Silence after which the peer counts as lost.
-    pub idle_timeout: Nanos,
-    /// Memory for received blocks, bytes (§7).
-    pub recv_window: u64,
-    /// Most memory for blocks on their way, bytes.
-    pub send_window: u64,
-    /// The peer's window at the start, bytes.
-    pub peer_window: u64,
-    /// IP and UDP header bytes: 28 for IPv4, 48 for IPv6.
-    pub ip_overhead: u16,
-    /// UDP payloads to probe for, rising.
-    pub mtu_candidates: Vec<u16>,
-    /// Largest UDP payload that the peer accepts.
-    pub peer_datagram_max: u16,
-}
-
-/// A received packet that has opened.
-#[derive(Debug, Clone, Copy)]
-pub struct PacketMeta {
-    /// Present time.
-    pub now: Nanos,
-    /// When the packet arrived, on the same clock.
-    pub received_at: Nanos,
-    /// Full packet number.
-    pub packet_number: u64,
-    /// ECN codepoint, 0–3.
-    pub ecn: u8,
-    /// Whole datagram, bytes.
-    pub datagram_len: usize,
-    /// The header's mark.
-    pub last_of_flight: bool,
-}
-
-/// Where a received symbol goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placement {
-    /// Nowhere.
-    Discard,
-    /// Source symbol `index` of the block in `slot`; its memory is n × symbol_len bytes, and is
-    /// new if the slot was free.
-    Source {
-        /// Block memory.
-        slot: Slot,
-        /// Source symbols in the block.
-        n: u16,
-        /// Bytes per symbol.
-        symbol_len: u16,
-        /// Position.
-        index: u16,
-    },
-    /// A repair symbol to keep until the block decodes.
-    Repair {
-        /// Block memory.
-        slot: Slot,
-        /// Source symbols in the block.
-        n: u16,
-        /// Bytes per symbol.
-        symbol_len: u16,
-        /// Code that made it.
-        code: CodeId,
-        /// Its row.
-        row: Row,
-    },
-}
-
-/// Work on payload that the core asks for. Jobs of different blocks are independent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Job {
-    /// For [`Session::job_done`].
-    pub id: u64,
-    /// Restore the missing source symbols of the block in this slot.
-    pub decode: Slot,
-}
-
-/// Something the application must hear of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// All of a received block is in its slot. Call [`Session::release`] when the data is taken.
-    BlockComplete {
-        /// Stream id.
-        stream: u16,
-        /// Block id within the stream.
-        block: u64,
-        /// Block memory.
-        slot: Slot,
-    },
-    /// The peer has a whole block: its memory may go.
-    BlockDelivered {
-        /// Stream id.
-        stream: u16,
-        /// Block id within the stream.
-        block: u64,
-        /// Block memory.
-        slot: Slot,
-    },
-    /// The peer has closed.
-    Closed {
-        /// An exit code, or the application's.
-        code: u64,
-        /// For people.
-        reason: String,
-    },
-    /// Nothing has been heard for the idle timeout.
-    PeerLost,
-    /// The peer broke the protocol; CLOSE has been queued.
-    Violation(&'static str),
-}
-
-/// What a packet to send carries.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
-    /// Source symbol `index` of the block in `slot`.
-    Source {
-        /// Block memory.
-        slot: Slot,
-        /// Position.
-        index: u16,
-    },
-    /// Repair symbol to be computed from the block in `slot`.
-    Repair {
-        /// Block memory.
-        slot: Slot,
-        /// Code.
-        code: CodeId,
-        /// Row.
-        row: Row,
-    },
-    /// Frames, ready to be sealed.
-    Control(Vec<u8>),
-}
-
-/// A packet descriptor: everything but the payload. The packet number is used up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Transmit {
-    /// Full packet number.
-    pub packet_number: u64,
-    /// Header; the key phase is the sealer's business.
-    pub header: Header,
-    /// Body.
-    pub content: Content,
-    /// Bytes of the body: the symbol size or the frames' length.
-    pub body_len: usize,
-}
-
-/// Counters and estimates of one session.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SessionStats {
-    /// Data-plane IP bytes sent.
-    pub ip_bytes_sent: u64,
-    /// Data-plane packets sent.
-    pub packets_sent: u64,
-    /// Data-plane IP bytes received and opened.
-    pub ip_bytes_received: u64,
-    /// Data-plane packets received and opened.
-    pub packets_received: u64,
-    /// Source symbols sent for the first time.
-    pub source_sent: u64,
-    /// Repair symbols sent before loss was seen.
-    pub repair_proactive: u64,
-    /// Repair symbols sent after loss was seen.
-    pub repair_reactive: u64,
-    /// Blocks opened by this end.
-    pub blocks: u64,
-    /// Of these, complete only after loss had been answered.
-    pub blocks_second_round: u64,
-    /// Bytes of blocks that the peer has completed.
-    pub block_bytes_delivered: u64,
-    /// Losses that turned out to be late packets.
-    pub losses_spurious: u64,
-    /// Mean loss rate since the start, 0–1.
-    pub plr_mean: f64,
-    /// Present estimate of the loss rate, 0–1.
-    pub plr: f64,
-    /// Smoothed round-trip time.
-    pub rtt: Nanos,
-    /// Smallest round-trip time.
-    pub min_rtt: Nanos,
-    /// Pacing rate, IP bytes per second.
-    pub pacing_rate: u64,
-    /// Congestion window, IP bytes.
-    pub cwnd: u64,
-    /// Largest symbol on the present path MTU.
-    pub symbol_len: u16,
-    /// Symbols received that were not needed.
-    pub symbols_redundant: u64,
-    /// Received packets that broke a limit.
-    pub packets_refused: u64,
-}
 
 #[derive(Debug)]
 enum Life {
@@ -321,7 +90,14 @@ pub struct Session {
     /// Packets that may leave beyond the window, to find out about a silent path.
     probes: u32,
     ping: bool,
-    path_response: Option<[u8; 8]>,
+    paths: Paths,
+    local_ids: LocalIds,
+    peer_ids: PeerIds,
+    fresh_id_at: Nanos,
+    /// A symbol that is leaving in parts, its next part, and the packet number of the first.
+    leaving: Option<(SymbolChoice, Fragment, u64)>,
+    /// PINGs sent into a silence.
+    silence: u32,
     app_limited_told: bool,
     last_sent: Nanos,
     last_received: Nanos,
@@ -335,17 +111,13 @@ impl Session {
             .peer_datagram_max
             .min((MAX_SYMBOL_LEN + OVERHEAD) as u16);
         let mtu = PathMtu::new(BASE_DATAGRAM, &config.mtu_candidates, limit);
-        let params = CcParams {
-            packet_bytes: u32::from(BASE_DATAGRAM + config.ip_overhead),
-            block_packets: 100,
-            hint: None,
-        };
         let sender = Sender::new(
             config.profile,
             config.code,
-            cc::build(config.cc, params),
+            moving::rate_control(&config),
             config.initial_rtt,
             config.peer_window,
+            u32::from(BASE_DATAGRAM + config.ip_overhead),
             now,
         );
         let peer_parity = u16::from(config.role == Role::Client);
@@ -363,7 +135,12 @@ impl Session {
             backlog: false,
             probes: 0,
             ping: false,
-            path_response: None,
+            paths: Paths::new(config.tuple),
+            local_ids: LocalIds::new(config.local_cid),
+            peer_ids: PeerIds::new(config.peer_cid),
+            fresh_id_at: now,
+            leaving: None,
+            silence: 0,
             app_limited_told: false,
             last_sent: now,
             last_received: now,
@@ -432,189 +209,18 @@ impl Session {
         self.sender.stream_delivered(stream)
     }
 
-    /// The next packet to send now.
-    pub fn poll_transmit(&mut self, now: Nanos) -> Option<Transmit> {
-        match &mut self.life {
-            Life::Open => {}
-            Life::Closing {
-                code,
-                reason,
-                copies,
-                since,
-            } => {
-                let due = CLOSE_TIMES
-                    .get(*copies)
-                    .is_some_and(|after| *since + after <= now);
-                if !due {
-                    return None;
-                }
-                *copies += 1;
-                // What has arrived counts for the peer, even if it hears of it only now.
-                let mut body = Vec::new();
-                self.receiver.report_all();
-                let room = usize::from(BASE_DATAGRAM) - OVERHEAD - CLOSE_LEN_MAX;
-                self.receiver.write_feedback(now, room, &mut body);
-                Frame::Close {
-                    code: *code,
-                    reason,
-                }
-                .encode(&mut body);
-                return Some(self.control(now, body, false));
-            }
-            Life::Draining { answers, .. } => {
-                *answers = answers.checked_sub(1)?;
-                let mut body = Vec::new();
-                Frame::Close {
-                    code: 0,
-                    reason: "",
-                }
-                .encode(&mut body);
-                return Some(self.control(now, body, false));
-            }
-            Life::Finished => return None,
-        }
-        if let Some(size) = self.mtu.poll(now, self.sender.rtt.smoothed()) {
-            let mut body = vec![0; usize::from(size) - OVERHEAD];
-            body[0] = 1;
-            return Some(self.mtu_probe(now, body, size));
-        }
-        if let Some(transmit) = self.poll_control(now) {
-            return Some(transmit);
-        }
-        self.poll_symbol(now)
-    }
-
-    fn poll_control(&mut self, now: Nanos) -> Option<Transmit> {
-        let sack_due = self.receiver.sack_timeout().is_some_and(|at| at <= now);
-        if !sack_due && !self.ping && self.path_response.is_none() {
-            return None;
-        }
-        let mut body = Vec::new();
-        let room = usize::from(self.mtu.current()) - OVERHEAD - 16;
-        self.receiver.write_feedback(now, room, &mut body);
-        if let Some(data) = self.path_response.take() {
-            Frame::PathResponse(data).encode(&mut body);
-        }
-        let eliciting = std::mem::take(&mut self.ping);
-        if eliciting {
-            Frame::Ping.encode(&mut body);
-        }
-        Some(self.control(now, body, eliciting))
-    }
-
-    fn poll_symbol(&mut self, now: Nanos) -> Option<Transmit> {
-        let rate = self.sender.cc.pacing_rate();
-        let allowed = self.sender.window_open() && self.pacer.ready(now, rate);
-        if self.probes == 0 && !allowed {
-            return None;
-        }
-        if !self.sender.has_symbol() {
-            self.sender.protect_tail(self.idle_kind());
-        }
-        let Some(mut choice) = self.sender.next_symbol() else {
-            if self.probes > 0 {
-                // Nothing to repair: ask for a sign of life.
-                self.probes = 0;
-                let mut body = Vec::new();
-                Frame::Ping.encode(&mut body);
-                return Some(self.control(now, body, true));
-            }
-            let (n, symbol_len) = self.block_shape();
-            let starved = !self.backlog || !self.can_submit(n, symbol_len);
-            if starved && !self.app_limited_told {
-                self.app_limited_told = true;
-                self.sender.cc.on_app_limited(now);
-            }
-            return None;
-        };
-        if !self.sender.has_symbol() {
-            self.sender.protect_tail(self.idle_kind());
-        }
-        choice.last_of_flight = !self.sender.has_symbol() && !self.backlog || self.probes == 1;
-        self.probes = self.probes.saturating_sub(1);
-        Some(self.symbol(now, &choice))
-    }
-
-    fn idle_kind(&self) -> Idle {
-        if self.backlog {
-            Idle::Window
-        } else {
-            Idle::Application
-        }
-    }
-
-    fn symbol(&mut self, now: Nanos, choice: &SymbolChoice) -> Transmit {
-        let body_len = usize::from(choice.symbol_len);
-        let ip_bytes = self.account_sent(now, body_len);
-        let packet_number = self.sender.next_pn();
-        self.pacer.spent(u64::from(ip_bytes));
-        self.sender.sent_symbol(now, ip_bytes, choice);
-        let content = match choice.code {
-            None => Content::Source {
-                slot: choice.slot,
-                index: choice.row as u16,
-            },
-            Some(code) => Content::Repair {
-                slot: choice.slot,
-                code,
-                row: Row::new(choice.row).unwrap_or(Row::MAX),
-            },
-        };
-        let header = Header {
-            kind: PacketKind::Symbol,
-            phase: false,
-            last_of_flight: choice.last_of_flight,
-            cid: self.config.peer_cid,
-            packet_number: packet_number as u32,
-            block: choice.block as u32,
-            stream: choice.stream,
-            code: choice.code.map_or(CodeId::SOURCE, CodeId::to_wire),
-            n: choice.n,
-            row: choice.row,
-        };
-        Transmit {
-            packet_number,
-            header,
-            content,
-            body_len,
-        }
-    }
-
-    fn control(&mut self, now: Nanos, body: Vec<u8>, eliciting: bool) -> Transmit {
-        let ip_bytes = self.account_sent(now, body.len());
-        let transmit = self.control_transmit(body);
-        self.sender.sent_control(now, ip_bytes, eliciting);
-        transmit
-    }
-
-    fn mtu_probe(&mut self, now: Nanos, body: Vec<u8>, size: u16) -> Transmit {
-        let ip_bytes = self.account_sent(now, body.len());
-        let transmit = self.control_transmit(body);
-        self.sender.sent_mtu_probe(now, ip_bytes, size);
-        transmit
-    }
-
-    fn control_transmit(&self, body: Vec<u8>) -> Transmit {
-        let packet_number = self.sender.next_pn();
-        Transmit {
-            packet_number,
-            header: Header::control(self.config.peer_cid, packet_number as u32, false),
-            body_len: body.len(),
-            content: Content::Control(body),
-        }
-    }
-
-    fn account_sent(&mut self, now: Nanos, body_len: usize) -> u32 {
-        let ip_bytes = (body_len + OVERHEAD) as u32 + u32::from(self.config.ip_overhead);
-        self.last_sent = now;
-        self.counts.packets_sent += 1;
-        self.counts.ip_bytes_sent += u64::from(ip_bytes);
-        ip_bytes
-    }
-
     // ---- receiving ------------------------------------------------------------------------------
 
     fn received(&mut self, meta: &PacketMeta, eliciting: bool) {
+        let newest = self
+            .receiver
+            .largest()
+            .is_none_or(|pn| meta.packet_number > pn);
+        self.paths
+            .on_packet(meta.now, meta.tuple, meta.datagram_len, newest);
+        let pto = self.probe_timeout();
+        self.local_ids.on_packet(meta.now, meta.cid, newest, pto);
+        self.silence = 0;
         self.last_received = meta.now;
         self.counts.packets_received += 1;
         self.counts.ip_bytes_received +=
@@ -636,6 +242,28 @@ impl Session {
             return Placement::Discard;
         }
         let (placement, progress) = self.receiver.on_symbol(meta.now, header, symbol_len);
+        self.progress(progress);
+        placement
+    }
+
+    /// A fragment packet has opened: where its part goes, and the symbol of which it is the last one.
+    /// The caller stores both before it polls for jobs and events.
+    pub fn handle_fragment(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        fragment: Fragment,
+    ) -> Option<PartPlacement> {
+        self.received(meta, true);
+        if !matches!(self.life, Life::Open) {
+            return None;
+        }
+        let (part, progress) = self.receiver.on_fragment(meta.now, header, fragment)?;
+        self.progress(progress);
+        Some(part)
+    }
+
+    fn progress(&mut self, progress: Progress) {
         match progress {
             Progress::None => {}
             Progress::Whole {
@@ -667,7 +295,6 @@ impl Session {
                 self.jobs.push_back(Job { id, decode: slot });
             }
         }
-        placement
     }
 
     /// A control packet has opened.
@@ -683,9 +310,16 @@ impl Session {
                 return self.violation(meta.now, "malformed frame");
             };
             match frame {
-                Frame::Padding | Frame::Ping | Frame::NewConnectionId { .. } => {}
-                Frame::PathResponse(_) => {}
-                Frame::PathChallenge(data) => self.path_response = Some(data),
+                Frame::Padding | Frame::Ping => {}
+                Frame::NewConnectionId { sequence, cid } => self.peer_ids.offer(sequence, cid),
+                Frame::PathChallenge(data) => {
+                    self.paths.on_challenge(meta.tuple, data, meta.datagram_len);
+                }
+                Frame::PathResponse(data) => {
+                    if let Some(moved) = self.paths.on_response(meta.now, meta.tuple, data) {
+                        self.moved(meta.now, moved);
+                    }
+                }
                 Frame::Close { code, reason } => closed = Some((code, reason)),
                 Frame::Blocks(blocks) => {
                     self.sender.on_blocks(&blocks);
@@ -703,9 +337,7 @@ impl Session {
                 self.sender.on_deficit(stream, block, deficit);
             }
         }
-        if let Some(size) = self.sender.mtu_acked.take() {
-            self.mtu.acked(size);
-        }
+        self.news_of_packets(meta.now);
         while let Some((slot, stream, block)) = self.sender.poll_freed() {
             self.events.push_back(Event::BlockDelivered {
                 stream,
@@ -804,12 +436,14 @@ impl Session {
             Life::Finished => return None,
         }
         let rate = self.sender.cc.pacing_rate();
-        let pacer =
-            (self.sender.has_symbol() && self.sender.window_open()).then(|| self.pacer.next(rate));
+        let pacer = (self.has_symbol() && self.sender.window_open()).then(|| self.pacer.next(rate));
         let timers = [
             self.sender.timeout(self.max_ack_delay()),
             self.receiver.sack_timeout(),
             self.mtu.timeout(),
+            self.paths.timeout(),
+            self.local_ids.timeout(),
+            self.silence_timeout(),
             pacer,
             Some(self.last_sent + self.keep_alive()),
             Some(self.last_received + self.config.idle_timeout),
@@ -844,7 +478,18 @@ impl Session {
             self.ping = true;
         }
         let delay = self.max_ack_delay();
-        self.probes = self.probes.max(self.sender.on_timeout(now, delay));
+        let probes = self.sender.on_timeout(now, delay);
+        self.probes = self.probes.max(probes);
+        // If only large packets vanish, the answer to a small one shows it.
+        self.ping |= probes > 0 && self.mtu.current() > BASE_DATAGRAM;
+        self.news_of_packets(now);
+        if self.silence_timeout().is_some_and(|at| at <= now) {
+            self.silence += 1;
+            self.ping = true;
+        }
+        while let Some(cid) = self.local_ids.poll_retired(now) {
+            self.events.push_back(Event::ConnectionIdRetired(cid));
+        }
     }
 
     /// End the session: CLOSE is sent several times.

@@ -1,16 +1,19 @@
 //! One session inside the engine: the protocol core, its keys, and the memory that its slots name.
 
+mod sending;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
 use sphinx_fec::{BlockDecoder, Encoder};
-use sphinx_net::{BufferPool, Destination, Ecn, SendQueue};
+use sphinx_net::{BufferPool, Ecn, SendQueue};
 use sphinx_proto::wire::{
-    HEADER_LEN, Header, OVERHEAD, PREAMBLE_LEN, PacketKind, Preamble, expand_packet_number,
+    ConnectionId, Fragment, Header, PREAMBLE_LEN, PacketKind, Preamble, expand_packet_number,
 };
-use sphinx_proto::{Content, Event, Job, Nanos, PacketMeta, Session, Slot, Transmit};
+use sphinx_proto::{Event, Job, Nanos, PacketMeta, Placement, Session, Slot, Tuple};
 
 use crate::blocks::{RxBlocks, TxBlock, TxBlocks};
 use crate::control::Traffic;
@@ -18,6 +21,7 @@ use crate::error::{Error, ErrorKind};
 use crate::keys::{Arrival, Opener, ReplayWindow, Sealer};
 use crate::options::Options;
 use crate::recv_stream::Chunk;
+use crate::routes::Source;
 use crate::send_stream::{PAUSE, ReadyBlock, Watch};
 use crate::shared::{Inner, Shared, StreamEnd};
 use crate::stats::Stats;
@@ -31,6 +35,8 @@ pub(crate) struct Workshop {
     pub(crate) encoder: Encoder,
     pub(crate) decoder: BlockDecoder,
     pub(crate) queue: SendQueue,
+    /// A repair symbol of which parts are sent.
+    pub(crate) symbol: Vec<u8>,
     pub(crate) segments_max: usize,
 }
 
@@ -47,6 +53,7 @@ struct Assembler {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) received_at: Nanos,
+    pub(crate) tuple: Tuple,
     pub(crate) ecn: Ecn,
 }
 
@@ -55,7 +62,10 @@ pub(crate) struct Association {
     sealer: Sealer,
     opener: Opener,
     replay: ReplayWindow,
-    destination: Destination,
+    source: Source,
+    retired: Vec<ConnectionId>,
+    /// Symbols of which parts have arrived, by place.
+    parts: Vec<Vec<u8>>,
     shared: Arc<Shared>,
     tx: TxBlocks,
     rx: RxBlocks,
@@ -69,9 +79,8 @@ pub(crate) struct Association {
     /// Datagrams of the endpoint that belonged to nobody, now and when this session began.
     strays: u64,
     strays_before: u64,
-    started: Nanos,
-    /// When the session was over for the application.
-    ended: Option<Nanos>,
+    /// How long the session had lasted when it was over for the application.
+    lasted: Option<Duration>,
     stats_at: Nanos,
     stats_names: Stats,
     /// When to look again whether a writer pauses.
@@ -86,10 +95,9 @@ impl Association {
     pub(crate) fn new(
         core: Session,
         (sealer, opener): (Sealer, Opener),
-        (remote, local_ip): (SocketAddr, Option<IpAddr>),
+        source: Source,
         shared: Arc<Shared>,
         options: &Options,
-        started: Nanos,
         strays: u64,
     ) -> Self {
         let stats_names = Stats {
@@ -104,11 +112,9 @@ impl Association {
             sealer,
             opener,
             replay: ReplayWindow::new(),
-            destination: Destination {
-                remote,
-                local_ip,
-                ecn: Ecn::Ect0,
-            },
+            source,
+            retired: Vec::new(),
+            parts: Vec::new(),
             shared,
             tx: TxBlocks::default(),
             rx: RxBlocks::default(),
@@ -120,8 +126,7 @@ impl Association {
             control: Traffic::default(),
             strays,
             strays_before: strays,
-            started,
-            ended: None,
+            lasted: None,
             stats_at: 0,
             stats_names,
             pause_at: None,
@@ -162,6 +167,8 @@ impl Association {
             now,
             received_at: origin.received_at,
             packet_number,
+            cid: header.cid,
+            tuple: origin.tuple,
             ecn: origin.ecn.bits(),
             datagram_len: datagram.len(),
             last_of_flight: header.last_of_flight,
@@ -170,6 +177,7 @@ impl Association {
         match header.kind {
             PacketKind::Control => self.core.handle_control(&meta, body),
             PacketKind::Symbol => self.handle_symbol(&meta, &header, body, workshop),
+            PacketKind::Fragment => self.handle_fragment(&meta, &header, body, workshop),
         }
     }
 
@@ -181,9 +189,42 @@ impl Association {
         workshop: &mut Workshop,
     ) {
         let placement = self.core.handle_symbol(meta, header, symbol.len());
+        self.store(meta.now, placement, symbol, workshop);
+    }
+
+    fn handle_fragment(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        body: &[u8],
+        workshop: &mut Workshop,
+    ) {
+        let Some((fragment, part)) = Fragment::split(body) else {
+            self.invalid += 1;
+            return;
+        };
+        let Some(to) = self.core.handle_fragment(meta, header, fragment) else {
+            return;
+        };
+        let at = usize::from(to.place);
+        if self.parts.len() <= at {
+            self.parts.resize_with(at + 1, Vec::new);
+        }
+        let symbol = &mut self.parts[at];
+        symbol.resize(usize::from(to.symbol_len), 0);
+        symbol[to.offset..][..part.len()].copy_from_slice(part);
+        if let Some(whole) = to.whole {
+            let symbol = std::mem::take(symbol);
+            self.store(meta.now, whole, &symbol, workshop);
+            self.parts[at] = symbol;
+        }
+    }
+
+    /// Store a symbol, and decode what it completes.
+    fn store(&mut self, now: Nanos, placement: Placement, symbol: &[u8], workshop: &mut Workshop) {
         self.rx.store(placement, symbol, &workshop.pool);
         while let Some(job) = self.core.poll_job() {
-            self.decode(meta.now, job, &mut workshop.decoder);
+            self.decode(now, job, &mut workshop.decoder);
         }
     }
 
@@ -192,10 +233,10 @@ impl Association {
         // would be wrong, and the session must not go on.
         if let Err(error) = self.rx.decode(job.decode, decoder) {
             self.core.close(now, 1, "cannot decode");
-            self.end(
-                now,
-                Error::new(ErrorKind::Other, format!("internal error: {error}")),
-            );
+            self.end(Error::new(
+                ErrorKind::Other,
+                format!("internal error: {error}"),
+            ));
             return;
         }
         self.core.job_done(job.id);
@@ -223,8 +264,13 @@ impl Association {
                     self.bytes_delivered += block.map_or(0, |block| u64::from(block.data_len));
                 }
                 Event::Closed { code, reason } => {
-                    self.end_in(inner, now, closed_by_peer(code, &reason));
+                    self.end_in(inner, closed_by_peer(code, &reason));
                 }
+                Event::PathChanged(tuple) => {
+                    self.source.on_path_changed();
+                    self.shared.set_remote(tuple.remote);
+                }
+                Event::ConnectionIdRetired(cid) => self.retired.push(cid),
                 Event::PeerLost => {
                     self.farewell = (6, "nothing heard from this end for too long".to_owned());
                     let error = Error::new(
@@ -232,7 +278,7 @@ impl Association {
                         "nothing heard from the peer for the idle timeout",
                     );
                     let hint = "check the network and the other end, then start again";
-                    self.end_in(inner, now, error.with_hint(hint));
+                    self.end_in(inner, error.with_hint(hint));
                 }
                 Event::Violation(what) => self.violation(inner, now, what),
             }
@@ -280,21 +326,21 @@ impl Association {
         self.core.close(now, 5, what);
         self.farewell = (5, what.to_owned());
         let message = format!("the peer broke the protocol: {what}");
-        self.end_in(inner, now, Error::new(ErrorKind::Protocol, message));
+        self.end_in(inner, Error::new(ErrorKind::Protocol, message));
     }
 
     /// The session is over for the application; the first reason stays.
-    pub(crate) fn end(&mut self, now: Nanos, error: Error) {
+    pub(crate) fn end(&mut self, error: Error) {
         let shared = Arc::clone(&self.shared);
-        self.end_in(&mut shared.lock(), now, error);
+        self.end_in(&mut shared.lock(), error);
         shared.notify();
     }
 
-    fn end_in(&mut self, inner: &mut Inner, now: Nanos, error: Error) {
-        self.ended.get_or_insert(now);
+    fn end_in(&mut self, inner: &mut Inner, error: Error) {
+        self.lasted.get_or_insert(self.shared.elapsed());
         inner.closed.get_or_insert(error);
         // What is still counted is on its way out; the clock stands.
-        inner.stats = self.stats(now);
+        inner.stats = self.stats();
     }
 
     // ---- the engine's turn --------------------------------------------------------------------
@@ -335,7 +381,7 @@ impl Association {
             news = true;
             self.core.close(now, code, &reason);
             let error = Error::new(ErrorKind::Interrupted, "the session was closed at this end");
-            self.end_in(&mut inner, now, error);
+            self.end_in(&mut inner, error);
             self.farewell = (code, reason);
         }
         if inner.closed.is_some() {
@@ -360,7 +406,7 @@ impl Association {
         }
         if now >= self.stats_at || news {
             self.stats_at = now + STATS_INTERVAL;
-            inner.stats = self.stats(now);
+            inner.stats = self.stats();
         }
         drop(inner);
         if news {
@@ -433,44 +479,12 @@ impl Association {
                 return;
             };
             if let Err(why) = self.seal(&transmit, workshop) {
-                // A datagram that opens nowhere is in the queue: to the peer, a lost packet.
+                // Not even CLOSE could be sent.
                 self.core.abandon();
-                self.end(
-                    now,
-                    Error::new(ErrorKind::Other, format!("cannot send: {why}")),
-                );
+                self.end(Error::new(ErrorKind::Other, format!("cannot send: {why}")));
                 return;
             }
         }
-    }
-
-    fn seal(&mut self, transmit: &Transmit, workshop: &mut Workshop) -> Result<(), String> {
-        let len = transmit.body_len + OVERHEAD;
-        let datagram = workshop
-            .queue
-            .push(&self.destination, len, workshop.segments_max);
-        let (header, number) = (&transmit.header, transmit.packet_number);
-        let block_of = |slot| self.tx.get(slot).ok_or("a symbol of a block that is gone");
-        let sealed = match &transmit.content {
-            Content::Control(body) => self.sealer.seal_from(header, number, body, datagram),
-            Content::Source { slot, index } => {
-                let block = block_of(*slot)?;
-                let symbol =
-                    &block.memory[usize::from(*index) * block.symbol_len..][..block.symbol_len];
-                self.sealer.seal_from(header, number, symbol, datagram)
-            }
-            Content::Repair { slot, code, row } => {
-                let block = block_of(*slot)?;
-                let symbol = &mut datagram[HEADER_LEN..][..block.symbol_len];
-                let source = &block.memory[..block.n * block.symbol_len];
-                workshop
-                    .encoder
-                    .encode(*code, block.n, block.symbol_len, source, *row, symbol)
-                    .map_err(|error| error.to_string())?;
-                self.sealer.seal(header, number, datagram)
-            }
-        };
-        sealed.map_err(|error| error.to_string())
     }
 
     /// When [`Association::service`] and [`Association::transmit`] are to be called next, if nothing
@@ -496,14 +510,14 @@ impl Association {
     }
 
     /// The session is finished: last words to the application. How to close the control connection.
-    pub(crate) fn finish(&mut self, now: Nanos) -> (u64, String) {
-        self.end(now, Error::new(ErrorKind::Other, "the session has ended"));
+    pub(crate) fn finish(&mut self) -> (u64, String) {
+        self.end(Error::new(ErrorKind::Other, "the session has ended"));
         std::mem::take(&mut self.farewell)
     }
 
     /// The peer has closed the control connection: it no longer knows this session.
-    pub(crate) fn refused(&mut self, now: Nanos, error: Error) {
-        self.end(now, error);
+    pub(crate) fn refused(&mut self, error: Error) {
+        self.end(error);
         self.core.abandon();
     }
 
@@ -512,26 +526,23 @@ impl Association {
         const REASON: &str = "the other end has stopped";
         self.core.close(now, 6, REASON);
         self.farewell = (6, REASON.to_owned());
-        self.end(
-            now,
-            Error::new(
-                ErrorKind::Interrupted,
-                "the endpoint was closed at this end",
-            ),
-        );
+        self.end(Error::new(
+            ErrorKind::Interrupted,
+            "the endpoint was closed at this end",
+        ));
     }
 
-    fn stats(&self, now: Nanos) -> Stats {
+    fn stats(&self) -> Stats {
         let core = self.core.stats();
         let redundancy = core.repair_proactive as f64 / core.source_sent.max(1) as f64;
-        let ip_overhead = if self.destination.remote.is_ipv4() {
+        let ip_overhead = if self.core.tuple().remote.is_ipv4() {
             28
         } else {
             48
         };
         let control = &self.control;
         Stats {
-            elapsed: Duration::from_nanos(self.ended.unwrap_or(now).saturating_sub(self.started)),
+            elapsed: self.lasted.unwrap_or_else(|| self.shared.elapsed()),
             wire_bytes_sent: core.ip_bytes_sent
                 + control.bytes_sent
                 + ip_overhead * control.datagrams_sent,

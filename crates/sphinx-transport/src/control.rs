@@ -571,11 +571,18 @@ fn local_params(settings: &Settings) -> Params {
 /// # Panics
 ///
 /// When the operating system gives no randomness.
-fn random_cid() -> ConnectionId {
+pub(crate) fn random_bytes() -> [u8; 8] {
+    let mut bytes = [0; 8];
+    rand::fill(&mut bytes).expect("the operating system gives randomness");
+    bytes
+}
+
+/// # Panics
+///
+/// When the operating system gives no randomness.
+pub(crate) fn random_cid() -> ConnectionId {
     loop {
-        let mut bytes = [0; 8];
-        rand::fill(&mut bytes).expect("the operating system gives randomness");
-        if let Some(cid) = ConnectionId::new(bytes) {
+        if let Some(cid) = ConnectionId::new(random_bytes()) {
             return cid;
         }
     }

@@ -10,18 +10,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sphinx_fec::{BlockDecoder, Encoder};
 use sphinx_net::{
-    BufferPool, Destination, Ecn, Interest, PacketIo, SendQueue, minimise_timer_slack,
+    BufferPool, Destination, Dropped, Ecn, Interest, PacketIo, SendQueue, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
-use sphinx_proto::{Config, Nanos, Role, Session as Core};
+use sphinx_proto::{Config, Nanos, Role, Session as Core, Tuple};
 
 use crate::association::{Association, Origin, Workshop, closed_by_peer};
-use crate::control::{ConnId, Control, Event, Failure, Params, Settings};
+use crate::control::{ConnId, Control, Event, Failure, Params, Settings, random_bytes, random_cid};
 use crate::endpoint::{Lobby, attempt_delay};
 use crate::error::{Error, ErrorKind};
+use crate::greetings::{Greetings, is_initial};
 use crate::holding::Holding;
 use crate::keys::{Opener, Sealer};
 use crate::options::{Options, Service};
+use crate::routes::{Routes, Source};
 use crate::sessions::Sessions;
 use crate::shared::{Doorbell, Session, Shared};
 use crate::ticket::Ticket;
@@ -69,9 +71,12 @@ pub(crate) struct Engine<Io: PacketIo> {
     base: Instant,
     sessions: Sessions<Member>,
     holding: Holding,
+    /// Spare connection ids.
+    routes: Routes,
     /// Sessions, and on a server handshakes under way, by control connection.
     connections: HashMap<ConnId, ConnectionId>,
-    /// Data packets of no session.
+    greetings: Greetings,
+    /// Datagrams refused before the control plane saw them, and data packets of no session.
     strays: u64,
     doorbell: Arc<Doorbell>,
     /// Working memory: sessions whose applications have rung.
@@ -104,7 +109,9 @@ impl<Io: PacketIo> Engine<Io> {
             base: Instant::now(),
             sessions: Sessions::new(),
             holding: Holding::default(),
+            routes: Routes::default(),
             connections: HashMap::new(),
+            greetings: Greetings::default(),
             strays: 0,
             doorbell,
             rung: Vec::new(),
@@ -113,6 +120,7 @@ impl<Io: PacketIo> Engine<Io> {
                 encoder: Encoder::new(),
                 decoder: BlockDecoder::new(),
                 queue: SendQueue::with_capacity(2 * TURN_BYTES),
+                symbol: Vec::new(),
                 segments_max,
             },
             next_attempt: 0,
@@ -136,9 +144,8 @@ impl<Io: PacketIo> Engine<Io> {
                         ErrorKind::LocalIo,
                         format!("the socket has failed: {error}"),
                     );
-                    let now = nanos_since(self.base, Instant::now());
                     for member in self.sessions.wake_all() {
-                        member.association.end(now, error.clone());
+                        member.association.end(error.clone());
                     }
                     self.lobby.fail(error);
                     return;
@@ -169,6 +176,7 @@ impl<Io: PacketIo> Engine<Io> {
 
         let mut dropped = Vec::new();
         let all_sent = self.workshop.queue.flush(&mut self.io, &mut dropped)?;
+        self.note_dropped(now, &dropped);
         self.workshop.segments_max = self.io.capabilities().segments_max;
         if self.is_done(clock) {
             return Ok(false);
@@ -212,17 +220,34 @@ impl<Io: PacketIo> Engine<Io> {
                 break;
             };
             association.service(now, clock, self.control.traffic(*id), strays);
+            association.supply(random_bytes, || {
+                let spare = random_cid();
+                self.routes.add(spare, cid);
+                spare
+            });
+            for retired in association.take_retired() {
+                self.routes.remove(retired);
+            }
             let limit = TURN_BYTES.min(self.workshop.queue.len_bytes() + quantum);
             association.transmit(now, limit, &mut self.workshop);
             if association.is_finished() {
-                let (code, reason) = association.finish(now);
+                let (code, reason) = association.finish();
                 self.control.close(clock, *id, code, &reason);
                 self.connections.remove(id);
                 self.sessions.remove(cid);
+                self.routes.forget(cid);
             } else {
                 let timeout = association.poll_timeout();
                 self.sessions.set_timer(cid, timeout);
             }
+        }
+    }
+
+    /// Tell sessions what the operating system did not send.
+    fn note_dropped(&mut self, now: Nanos, dropped: &[(Destination, Dropped)]) {
+        for (to, dropped) in dropped {
+            self.sessions
+                .wake_where(|member| member.association.on_dropped(now, to, dropped));
         }
     }
 
@@ -255,13 +280,18 @@ impl<Io: PacketIo> Engine<Io> {
                 .timestamp_ns
                 .map_or(0, |at| wall.saturating_sub(at))
                 .min(100_000_000);
+            let (remote, local_ip) = (received.remote, received.local_ip);
             let origin = Origin {
                 received_at: now.saturating_sub(age),
+                tuple: Tuple { remote, local_ip },
                 ecn: received.ecn,
             };
-            let (remote, local_ip) = (received.remote, received.local_ip);
             for datagram in received.segments() {
                 if !is_data_plane(datagram) {
+                    if is_initial(datagram) && !self.greetings.admit(now) {
+                        self.strays += 1;
+                        continue;
+                    }
                     self.control
                         .handle_datagram(clock, remote, local_ip, datagram);
                     continue;
@@ -270,6 +300,7 @@ impl<Io: PacketIo> Engine<Io> {
                     self.strays += 1;
                     continue;
                 };
+                let cid = self.routes.session_of(cid);
                 if let Some(member) = self.sessions.wake(cid) {
                     member
                         .association
@@ -321,9 +352,9 @@ impl<Io: PacketIo> Engine<Io> {
                     );
                     self.establish(now, (id, local_cid), (remote, local_ip), &peer, keys, rtt);
                 }
-                Event::Failed { id, why } => self.control_failed(now, id, error_of(why), false),
+                Event::Failed { id, why } => self.control_failed(id, error_of(why), false),
                 Event::Closed { id, code, reason } => {
-                    self.control_failed(now, id, closed_by_peer(code, &reason), true);
+                    self.control_failed(id, closed_by_peer(code, &reason), true);
                 }
             }
         }
@@ -355,6 +386,8 @@ impl<Io: PacketIo> Engine<Io> {
                 Role::Server
             },
             peer_cid: peer.cid,
+            local_cid,
+            tuple: Tuple { remote, local_ip },
             profile: self.options.profile.core(),
             code: self.options.codec.core(),
             cc: self.options.cc.core(),
@@ -384,10 +417,9 @@ impl<Io: PacketIo> Engine<Io> {
         let mut association = Association::new(
             core,
             keys,
-            (remote, local_ip),
+            Source::new(is_client),
             shared,
             &self.options,
-            started,
             self.strays(),
         );
         for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
@@ -407,7 +439,7 @@ impl<Io: PacketIo> Engine<Io> {
     }
 
     /// A control connection is over; `by_peer`: because the peer closed it in peace.
-    fn control_failed(&mut self, now: Nanos, id: ConnId, error: Error, by_peer: bool) {
+    fn control_failed(&mut self, id: ConnId, error: Error, by_peer: bool) {
         if let Some(cid) = self.connections.remove(&id) {
             self.holding.end(cid);
             // Losing QUIC after the handshake is no loss. But a peer that closes it has no session
@@ -417,7 +449,7 @@ impl<Io: PacketIo> Engine<Io> {
             if (by_peer || refused)
                 && let Some(member) = self.sessions.wake(cid)
             {
-                member.association.refused(now, error);
+                member.association.refused(error);
             }
             return;
         }

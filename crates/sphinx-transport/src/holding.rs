@@ -75,12 +75,19 @@ impl Holding {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
     use sphinx_net::Ecn;
+    use sphinx_proto::Tuple;
 
     use super::*;
 
     const ORIGIN: Origin = Origin {
         received_at: 0,
+        tuple: Tuple {
+            remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1),
+            local_ip: None,
+        },
         ecn: Ecn::NotEct,
     };
 

@@ -227,6 +227,7 @@ impl Sealer {
     /// Seals a copy of `body` into `datagram`, which has exactly 40 bytes more. Else as [`seal`].
     ///
     /// [`seal`]: Self::seal
+    #[cfg(test)]
     pub(crate) fn seal_from(
         &mut self,
         header: &Header,

@@ -39,6 +39,7 @@
 //! | `engine` | the thread that owns socket, control plane and sessions |
 //! | `sessions` | which session is served when |
 //! | `association`, `blocks` | one session inside the engine: core, keys, memory |
+//! | `greetings` | a limit on what strangers' handshakes cost |
 //! | `holding` | packets that come before their session's keys |
 //! | `shared` | queues between the application's threads and the engine |
 //! | `send_stream`, `recv_stream` | the application's ends of streams; slicing |
@@ -55,10 +56,12 @@ mod engine;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod greetings;
 mod holding;
 mod keys;
 mod options;
 mod recv_stream;
+mod routes;
 mod send_stream;
 mod sessions;
 mod shared;

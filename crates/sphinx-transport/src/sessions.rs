@@ -81,6 +81,15 @@ impl<T> Sessions<T> {
         })
     }
 
+    /// Those for which `condition` holds become ready.
+    pub(crate) fn wake_where(&mut self, mut condition: impl FnMut(&mut T) -> bool) {
+        for (cid, entry) in &mut self.entries {
+            if condition(&mut entry.session) && !std::mem::replace(&mut entry.is_ready, true) {
+                self.ready.push_back(*cid);
+            }
+        }
+    }
+
     /// Those whose time has come become ready.
     pub(crate) fn expire(&mut self, now: Nanos) {
         while let Some((at, cid)) = self.timers.first().copied() {

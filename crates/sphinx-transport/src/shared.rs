@@ -102,7 +102,7 @@ pub(crate) struct Shared {
     /// The doorbell has been rung and the engine has not looked yet.
     ringing: AtomicBool,
     pool: BufferPool,
-    remote: SocketAddr,
+    remote: Mutex<SocketAddr>,
     started: Instant,
     /// Block shape: n in the high half, symbol size in the low half.
     shape: AtomicU32,
@@ -126,7 +126,7 @@ impl Shared {
             session,
             ringing: AtomicBool::new(false),
             pool,
-            remote,
+            remote: Mutex::new(remote),
             started,
             shape: AtomicU32::new(0),
             next_stream: Mutex::new(u16::from(!is_client)),
@@ -143,6 +143,11 @@ impl Shared {
         );
     }
 
+    /// Since the first handshake datagram.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     pub(crate) fn pool(&self) -> &BufferPool {
         &self.pool
     }
@@ -155,6 +160,11 @@ impl Shared {
     /// A thread that panics cannot leave the queues half changed.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The peer is elsewhere now.
+    pub(crate) fn set_remote(&self, remote: SocketAddr) {
+        *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = remote;
     }
 
     pub(crate) fn notify(&self) {
@@ -240,9 +250,13 @@ impl Session {
         }
     }
 
-    /// The peer's address.
+    /// The peer's present address.
     pub fn remote_addr(&self) -> SocketAddr {
-        self.shared.remote
+        *self
+            .shared
+            .remote
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the next stream towards the peer.
@@ -289,7 +303,7 @@ impl Session {
     pub fn stats(&self) -> Stats {
         let inner = self.shared.lock();
         let elapsed = match &inner.closed {
-            None => self.shared.started.elapsed(),
+            None => self.shared.elapsed(),
             Some(_) => inner.stats.elapsed,
         };
         Stats {

@@ -76,8 +76,8 @@ Examples:
 
 Runs on this machine alone, without root where unprivileged user namespaces are allowed.")]
     Demo(DemoArgs),
-    /// Coding speed and plans (not built yet)
-    Codes(LaterArgs),
+    /// Erasure codes: speed, plans, simulation, figures
+    Codes(CodesArgs),
     /// Emulator and experiments (not built yet)
     Lab(LaterArgs),
     /// Runs a part of the demonstration inside a network namespace
@@ -224,6 +224,18 @@ pub(crate) struct DemoPartArgs {
     /// What to run there.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     pub(crate) arguments: Vec<String>,
+}
+
+/// `sphx codes`.
+#[derive(Args, Debug)]
+// The flattened arguments have a group of the same name.
+#[group(skip)]
+pub(crate) struct CodesArgs {
+    #[command(flatten)]
+    pub(crate) codes: sphinx_codes::cli::CodesArgs,
+    /// Print one JSON object per line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
 }
 
 /// Commands that come later still understand their place in the grammar.

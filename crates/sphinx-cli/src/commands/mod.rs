@@ -1,5 +1,6 @@
 //! The commands: arguments in, a session to a peer, an outcome out.
 
+pub(crate) mod codes;
 mod listen;
 pub(crate) mod perf;
 pub(crate) mod recv;

@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// Receives one transfer on `channel` and tells the sender how it went.
 ///
-/// The statistics are those of the moment when the last byte was in place.
+/// The statistics are those of the whole session, but their time ends with the last byte in place.
 pub(crate) fn receive<C: Channel>(
     channel: &C,
     output: &OutputDir,
@@ -27,7 +27,7 @@ pub(crate) fn receive<C: Channel>(
     let forward = channel.accept_stream()?;
     let mut reverse = channel.open_stream()?;
     let received = receive_tree(forward, output, progress, reporter);
-    let stats = channel.stats();
+    let elapsed = channel.stats().elapsed;
     let mut verdict = Vec::new();
     match received {
         Ok(totals) => {
@@ -38,7 +38,13 @@ pub(crate) fn receive<C: Channel>(
                 .write_all(&verdict)
                 .and_then(|()| reverse.finish())
                 .and_then(|()| channel.accept_stream());
-            Ok((totals, stats))
+            Ok((
+                totals,
+                Stats {
+                    elapsed,
+                    ..channel.stats()
+                },
+            ))
         }
         Err(failure) => {
             let code = close_code(failure.kind);

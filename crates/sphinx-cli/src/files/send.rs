@@ -30,7 +30,7 @@ const VERDICT_BUFFER_BYTES: usize = 4096;
 
 /// Sends `roots` on `channel`; returns when the receiver has everything in place.
 ///
-/// The statistics are those of the moment when the last byte had been delivered.
+/// The statistics are those of the whole session, but their time ends with the last byte delivered.
 pub(crate) fn send<C: Channel>(
     channel: &C,
     roots: &[Root],
@@ -40,16 +40,25 @@ pub(crate) fn send<C: Channel>(
 ) -> Outcome<(Totals, Stats)> {
     let mut forward = channel.open_stream()?;
     let verdict = Verdict::watch(channel.clone())?;
-    let sent = send_tree(&mut forward, roots, announced, progress, reporter)
-        .and_then(|totals| forward.wait_delivered().map(|()| (totals, channel.stats())));
-    let (totals, stats) = match sent {
+    let sent = send_tree(&mut forward, roots, announced, progress, reporter).and_then(|totals| {
+        forward
+            .wait_delivered()
+            .map(|()| (totals, channel.stats().elapsed))
+    });
+    let (totals, elapsed) = match sent {
         Ok(sent) => sent,
         Err(failure) => return Err(explain(channel, &verdict, failure)),
     };
     match verdict.wait() {
         Ok(confirmed) if confirmed == totals => {
             channel.close(code::DONE, "done");
-            Ok((totals, stats))
+            Ok((
+                totals,
+                Stats {
+                    elapsed,
+                    ..channel.stats()
+                },
+            ))
         }
         Ok(_) => {
             let failure = protocol("the receiver confirms something else than was sent");

@@ -28,8 +28,9 @@ pub(crate) fn measure<C: Channel>(
     request: Request,
     progress: &Progress,
 ) -> Outcome<Measured> {
-    let measured = close_on_failure(channel, run(channel, request, progress))?;
+    let mut measured = close_on_failure(channel, run(channel, request, progress))?;
     channel.close(code::DONE, "done");
+    measured.done.stats = channel.stats();
     Ok(measured)
 }
 

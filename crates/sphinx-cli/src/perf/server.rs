@@ -10,9 +10,10 @@ use crate::usage;
 
 /// Serves one session to its end.
 pub(crate) fn serve<C: Channel>(channel: &C, progress: &Progress) -> Outcome<Measured> {
-    let measured = close_on_failure(channel, run(channel, progress))?;
+    let mut measured = close_on_failure(channel, run(channel, progress))?;
     // The client closes, after it has read the report. How does not matter any more.
     let _ = channel.accept_stream();
+    measured.done.stats = channel.stats();
     Ok(measured)
 }
 
@@ -62,8 +63,9 @@ fn run<C: Channel>(channel: &C, progress: &Progress) -> Outcome<Measured> {
     done.clock = plan.pacing.map(|_| offset.name());
     // The client closes when it has this end's report: its own has to be here by then.
     let peer: Report = get(&mut input)?;
-    put(&mut out, &done.report())?;
-    out.finish()?;
+    // From its first byte on the client may have it and close: a failure here may be just that, and
+    // both ends' numbers are known.
+    let _ = put(&mut out, &done.report()).and_then(|()| out.finish());
     if done.role == Role::Sender {
         done.block_ms = peer.blocks;
     }

@@ -48,6 +48,7 @@ pub(crate) struct Done {
     pub(crate) bytes: u64,
     /// First handshake datagram to last byte delivered.
     pub(crate) elapsed: Duration,
+    /// Of the whole session, its end included.
     pub(crate) stats: Stats,
     pub(crate) cpu: Duration,
     pub(crate) block_ms: Option<BlockNumbers>,

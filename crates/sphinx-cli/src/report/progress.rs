@@ -125,7 +125,7 @@ struct View {
 impl View {
     fn new(reporter: &Reporter, progress: Arc<Progress>, peer: Option<String>) -> Self {
         let bar = reporter.bar(0);
-        let style = ProgressStyle::with_template("{bar:24} {wide_msg}");
+        let style = ProgressStyle::with_template("{bar:10} {wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let now = Instant::now();
         let bytes = progress.bytes();
@@ -176,11 +176,11 @@ impl View {
             Some(total) => {
                 self.bar.set_length(total);
                 self.bar.set_position(bytes.min(total));
-                format!("{} of {}", show_size(bytes), show_size(total))
+                show_part(bytes, total)
             }
             None => show_size(bytes),
         };
-        message += &format!("  {}", show_rate(rate));
+        message += &format!(" {}", show_rate(rate));
         if let Some(left) = total
             .and_then(|total| total.checked_sub(bytes))
             .filter(|n| *n > 0)
@@ -188,18 +188,29 @@ impl View {
         {
             // A stalled transfer has no end in sight; a day is far enough to show.
             let seconds = (left as f64 * 8.0 / rate).min(86_400.0);
-            message += &format!("  {} left", show_duration(Duration::from_secs_f64(seconds)));
+            message += &format!(" {} left", show_duration(Duration::from_secs_f64(seconds)));
         }
         message += &format!(
-            "  loss {}  redundancy {}",
+            " loss {} redundancy {}",
             show_percent(stats.plr),
             show_percent(stats.redundancy)
         );
         let name = self.progress.name();
         if !name.is_empty() {
-            message += &format!("  {name}");
+            message += &format!(" {name}");
         }
         self.bar.set_message(message);
+    }
+}
+
+/// "57.0 of 60.0 MiB": a line has 80 columns.
+fn show_part(bytes: u64, total: u64) -> String {
+    let (part, whole) = (show_size(bytes), show_size(total));
+    match (part.split_once(' '), whole.split_once(' ')) {
+        (Some((number, unit)), Some((_, whole_unit))) if unit == whole_unit => {
+            format!("{number} of {whole}")
+        }
+        _ => format!("{part} of {whole}"),
     }
 }
 
@@ -217,6 +228,12 @@ mod tests {
         drop(ticker);
         assert_eq!(Arc::strong_count(&progress), 1);
         assert_eq!(progress.bytes(), 5);
+    }
+
+    #[test]
+    fn parts_are_short() {
+        assert_eq!(show_part(59_768_832, 62_914_560), "57.0 of 60.0 MiB");
+        assert_eq!(show_part(1000, 62_914_560), "1000 B of 60.0 MiB");
     }
 
     #[test]

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sphinx_fec::{BlockDecoder, CodeId, Repair, Row, bits};
 use sphinx_proto::wire::{
-    Blocks, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, Sack, block_symbols_max,
+    Blocks, ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN,
+    OVERHEAD, PacketKind, Sack, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, Content, Event, Job, Nanos, Placement, Role, Session, Slot, Transmit, block_cost,
+    Config, Content, Event, Job, Nanos, PartPlacement, Placement, Role, Session, Slot, Transmit,
+    Tuple, block_cost,
 };
 
 use crate::Input;
@@ -15,6 +17,12 @@ use crate::Input;
 /// Packets that may leave at one point in time: the pacer's largest burst of the smallest packets, and
 /// as much again.
 const BURST_MAX: u32 = 2000;
+/// Connection ids of one end at a time.
+const OWN_IDS_MAX: usize = 9;
+/// Symbols being put together at a time.
+const PLACES_MAX: u8 = 64;
+/// Bytes sent to an address that may be a victim's, per byte that came from there.
+const AMPLIFICATION: usize = 3;
 /// Largest block that is decoded in the model as well.
 const DECODED_MAX: usize = 64;
 
@@ -47,12 +55,38 @@ struct TxBlock {
     symbol_len: u16,
 }
 
+/// A symbol being put together.
+struct Unfinished {
+    header: Header,
+    symbol_len: u16,
+    count: u8,
+    parts: BTreeSet<u8>,
+}
+
+/// An address of the peer, or of somebody who is not.
+struct Place {
+    tuple: Tuple,
+    is_valid: bool,
+    received: usize,
+    sent: usize,
+    /// Challenges sent there, and answers that came from there.
+    challenges: Vec<[u8; 8]>,
+    answers: Vec<[u8; 8]>,
+}
+
 pub(super) struct Model {
     is_client: bool,
     config: Config,
     decoder: BlockDecoder,
     /// Numbers of the peer's packets so far.
     received: BTreeSet<u64>,
+    places: Vec<Place>,
+    challenges: u64,
+    /// Connection ids of this end, and those that the peer has offered.
+    own_ids: Vec<ConnectionId>,
+    own_id_next: u64,
+    peer_ids: Vec<ConnectionId>,
+    unfinished: BTreeMap<u8, Unfinished>,
     rx: BTreeMap<Slot, RxBlock>,
     rx_held: u64,
     jobs: Vec<Job>,
@@ -70,6 +104,19 @@ pub(super) struct Model {
     end: Option<Event>,
 }
 
+impl Place {
+    fn new(tuple: Tuple, is_valid: bool) -> Self {
+        Self {
+            tuple,
+            is_valid,
+            received: 0,
+            sent: 0,
+            challenges: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+}
+
 impl Model {
     pub(super) fn new(config: &Config) -> Self {
         Self {
@@ -77,6 +124,12 @@ impl Model {
             config: config.clone(),
             decoder: BlockDecoder::new(),
             received: BTreeSet::new(),
+            places: vec![Place::new(config.tuple, true)],
+            challenges: 0,
+            own_ids: vec![config.local_cid],
+            own_id_next: 1 << 32,
+            peer_ids: vec![config.peer_cid],
+            unfinished: BTreeMap::new(),
             rx: BTreeMap::new(),
             rx_held: 0,
             jobs: Vec::new(),
@@ -123,6 +176,59 @@ impl Model {
 
     pub(super) fn packets_sent(&self) -> u64 {
         self.packets_sent
+    }
+
+    // ---- paths --------------------------------------------------------------------------------
+
+    fn place_at(&mut self, tuple: Tuple) -> &mut Place {
+        let at = self.places.iter().position(|place| place.tuple == tuple);
+        let at = at.unwrap_or_else(|| {
+            self.places.push(Place::new(tuple, false));
+            self.places.len() - 1
+        });
+        &mut self.places[at]
+    }
+
+    /// A datagram came from there.
+    pub(super) fn came(&mut self, tuple: Tuple, len: usize) {
+        self.place_at(tuple).received += len;
+    }
+
+    /// One of the ids that packets to this end may carry.
+    pub(super) fn own_id(&self, index: u8) -> ConnectionId {
+        self.own_ids[usize::from(index) % self.own_ids.len()]
+    }
+
+    /// A challenge that was sent, or one that never was.
+    pub(super) fn challenge(&self, index: u8) -> [u8; 8] {
+        let mut sent = self.places.iter().flat_map(|place| &place.challenges);
+        sent.nth(usize::from(index & 0x1f))
+            .copied()
+            .unwrap_or([0xee; 8])
+    }
+
+    /// The peer's frames that the model must know of.
+    pub(super) fn said(&mut self, from: Tuple, frame: &Frame<'_>) {
+        match frame {
+            Frame::PathResponse(data) => self.place_at(from).answers.push(*data),
+            Frame::NewConnectionId { cid, .. } => self.peer_ids.push(*cid),
+            _ => {}
+        }
+    }
+
+    /// Gives the session the random numbers that it wants.
+    fn supply(&mut self, session: &mut Session) {
+        for _ in 0..session.challenges_wanted() {
+            self.challenges += 1;
+            session.add_challenge(self.challenges.to_be_bytes());
+        }
+        for _ in 0..session.connection_ids_wanted() {
+            self.own_id_next += 1 << 32;
+            let id = ConnectionId::new(self.own_id_next.to_be_bytes()).expect("not zero");
+            session.add_connection_id(id);
+            self.own_ids.push(id);
+            assert!(self.own_ids.len() <= OWN_IDS_MAX);
+        }
     }
 
     // ---- receiving ------------------------------------------------------------------------------
@@ -173,6 +279,36 @@ impl Model {
                 assert!(rx.repairs.len() <= usize::from(n), "more than are needed");
             }
             Placement::Discard => {}
+        }
+    }
+
+    /// Where the session wants a part of a symbol.
+    pub(super) fn place_part(&mut self, to: PartPlacement, header: &Header, part: Fragment) {
+        assert!(to.place < PLACES_MAX && to.symbol_len == part.symbol_len);
+        assert_eq!(to.offset, part.range().start);
+        assert!(part.range().end <= usize::from(to.symbol_len));
+        let same = |u: &Unfinished| {
+            (u.symbol_len, u.count) == (part.symbol_len, part.count)
+                && (u.header.stream, u.header.block) == (header.stream, header.block)
+                && (u.header.code, u.header.row) == (header.code, header.row)
+        };
+        if self.unfinished.get(&to.place).is_none_or(|u| !same(u)) {
+            assert!(!self.unfinished.values().any(same), "in two places");
+            let begun = Unfinished {
+                header: *header,
+                symbol_len: part.symbol_len,
+                count: part.count,
+                parts: BTreeSet::new(),
+            };
+            self.unfinished.insert(to.place, begun);
+        }
+        let unfinished = self.unfinished.get_mut(&to.place).expect("just made");
+        assert!(unfinished.parts.insert(part.index), "twice");
+        let is_whole = unfinished.parts.len() == usize::from(part.count);
+        assert_eq!(to.whole.is_some(), is_whole);
+        if let Some(placement) = to.whole {
+            self.unfinished.remove(&to.place);
+            self.place(placement, header, usize::from(part.symbol_len));
         }
     }
 
@@ -289,6 +425,7 @@ impl Model {
 
     /// Takes everything that the session has for its driver, except jobs to do.
     pub(super) fn drain(&mut self, session: &mut Session, now: Nanos) {
+        self.supply(session);
         self.take_jobs(session);
         self.events(session);
         let mut burst = 0;
@@ -315,6 +452,17 @@ impl Model {
                     let tx = self.tx.remove(&slot).expect("a slot in use");
                     assert_eq!((tx.stream, tx.id), (stream, block));
                     self.tx_held -= block_cost(tx.n, tx.symbol_len);
+                }
+                Event::PathChanged(tuple) => {
+                    let place = self.place_at(tuple);
+                    let mut answers = place.answers.iter();
+                    assert!(answers.any(|answer| place.challenges.contains(answer)));
+                    place.is_valid = true;
+                }
+                Event::ConnectionIdRetired(cid) => {
+                    let at = self.own_ids.iter().position(|id| *id == cid);
+                    self.own_ids.swap_remove(at.expect("one of this end's"));
+                    assert_ne!(cid, self.config.local_cid, "the first one is never retired");
                 }
                 Event::Closed { .. } | Event::PeerLost | Event::Violation(_) => {
                     let before = self.end.replace(event);
@@ -344,12 +492,13 @@ impl Model {
         let header = &transmit.header;
         assert_eq!(transmit.packet_number, self.packets_sent);
         assert_eq!(header.packet_number, transmit.packet_number as u32);
-        assert_eq!(header.cid, self.config.peer_cid);
+        assert!(self.peer_ids.contains(&header.cid));
         assert_eq!(Header::decode(&header.encode()).as_ref(), Some(header));
         self.packets_sent += 1;
         let datagram_max =
             usize::from(self.config.peer_datagram_max).min(MAX_SYMBOL_LEN + OVERHEAD);
-        assert!(transmit.body_len + OVERHEAD <= datagram_max, "too long");
+        let datagram_len = transmit.body_len + OVERHEAD;
+        assert!(datagram_len <= datagram_max, "too long");
         match &transmit.content {
             Content::Source { slot, index } => {
                 let tx = self.tx_block(*slot, transmit);
@@ -362,14 +511,25 @@ impl Model {
             }
             Content::Control(body) => {
                 assert_eq!(body.len(), transmit.body_len);
+                assert!(transmit.fragment.is_none() && header.kind == PacketKind::Control);
                 for frame in FrameIter::new(body) {
                     match frame.expect("an honest frame") {
                         Frame::Sack(sack) => self.told_sack(&sack),
                         Frame::Blocks(blocks) => self.told_blocks(&blocks),
+                        Frame::PathChallenge(data) => {
+                            self.place_at(transmit.to).challenges.push(data);
+                        }
                         _ => {}
                     }
                 }
             }
+        }
+        let is_control = matches!(transmit.content, Content::Control(_));
+        let place = self.place_at(transmit.to);
+        place.sent += datagram_len;
+        if !place.is_valid {
+            assert!(is_control, "data for an address that nobody has proved");
+            assert!(place.sent <= AMPLIFICATION * place.received, "amplified");
         }
     }
 
@@ -378,10 +538,16 @@ impl Model {
         let tx = self.tx.get(&slot).expect("a slot in use");
         let header = &transmit.header;
         assert_eq!((header.stream, header.block), (tx.stream, tx.id as u32));
-        assert_eq!(
-            (header.n, transmit.body_len),
-            (tx.n, usize::from(tx.symbol_len))
-        );
+        assert_eq!(header.n, tx.n);
+        let body_len = match transmit.fragment {
+            None => usize::from(tx.symbol_len),
+            Some(part) => {
+                assert_eq!(part.symbol_len, tx.symbol_len);
+                assert!((2..=8).contains(&part.count) && part.index < part.count);
+                FRAGMENT_PREFIX_LEN + part.range().len()
+            }
+        };
+        assert_eq!(transmit.body_len, body_len);
         tx
     }
 

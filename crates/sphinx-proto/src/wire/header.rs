@@ -62,6 +62,8 @@ impl fmt::Debug for ConnectionId {
 pub enum PacketKind {
     /// One source or repair symbol.
     Symbol,
+    /// Part of a symbol.
+    Fragment,
     /// Frames.
     Control,
 }
@@ -114,6 +116,7 @@ impl Header {
         let mut out = [0; HEADER_LEN];
         let kind = match self.kind {
             PacketKind::Symbol => 0,
+            PacketKind::Fragment => 1,
             PacketKind::Control => 2,
         };
         out[0] = 0x80 | kind << 4 | u8::from(self.phase) << 3 | u8::from(self.last_of_flight) << 2;
@@ -132,6 +135,7 @@ impl Header {
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Option<Self> {
         let kind = match bytes[0] >> 4 & 3 {
             0 => PacketKind::Symbol,
+            1 => PacketKind::Fragment,
             2 => PacketKind::Control,
             _ => return None,
         };

@@ -2,11 +2,13 @@
 //!
 //! Every parser here is total: any input gives a value or an error, in time linear in its length.
 
+mod fragment;
 mod frame;
 mod header;
 mod preamble;
 mod varint;
 
+pub use fragment::{FRAGMENT_PREFIX_LEN, FRAGMENTS_MAX, Fragment};
 pub use frame::{Blocks, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, Sack};
 pub use header::{
     BLOCKS_AHEAD_MAX, ConnectionId, HEADER_LEN, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN,

@@ -1,14 +1,17 @@
 //! One end: a session and the smallest driver that moves real bytes with it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 
 use sphinx_fec::{BlockDecoder, CodeId, Encoder, Repair, Row, bits};
 use sphinx_link::Packet;
 use sphinx_proto::wire::{
-    HEADER_LEN, Header, OVERHEAD, PREAMBLE_LEN, PacketKind, Preamble, expand_packet_number,
+    ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, Header, OVERHEAD, PREAMBLE_LEN,
+    PacketKind, Preamble, expand_packet_number,
 };
 use sphinx_proto::{
-    Config, Content, Event, Job, Nanos, PacketMeta, Placement, Session, Slot, Transmit, block_cost,
+    Config, Content, Event, Job, Nanos, PacketMeta, Placement, Session, Slot, Transmit, Tuple,
+    block_cost,
 };
 
 use crate::data::{Rng, fill};
@@ -23,11 +26,20 @@ const CE: u8 = 0b11;
 /// A datagram on the link: unsealed, but with the size of a sealed one.
 #[derive(Debug, Clone)]
 pub(crate) struct Datagram {
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
     header: [u8; HEADER_LEN],
     body: Vec<u8>,
     ecn: u8,
     /// Would not open.
     corrupted: bool,
+}
+
+impl Datagram {
+    /// UDP payload.
+    pub(crate) fn len(&self) -> usize {
+        OVERHEAD + self.body.len()
+    }
 }
 
 impl Packet for Datagram {
@@ -135,6 +147,13 @@ pub(crate) struct End {
     peer_seed: u64,
     rng: Rng,
     recv_window: u64,
+    /// Where the network finds this end, and what it calls itself.
+    pub(crate) address: SocketAddr,
+    pub(crate) own_address: SocketAddr,
+    /// Connection ids that this end answers to, and those that it has used.
+    pub(crate) cids: BTreeSet<ConnectionId>,
+    pub(crate) cids_used: Vec<ConnectionId>,
+    pub(crate) paths: Vec<(Nanos, Tuple)>,
 
     writes: VecDeque<Write>,
     tx: BTreeMap<u16, TxStream>,
@@ -148,6 +167,7 @@ pub(crate) struct End {
     rx_slots: Vec<RxSlot>,
     rx_held: u64,
     pub(crate) rx_held_max: u64,
+    parts: Vec<Vec<u8>>,
     decoder: BlockDecoder,
     jobs: BTreeSet<(Nanos, u64, Slot)>,
     to_release: VecDeque<(Nanos, Slot)>,
@@ -164,11 +184,22 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub(crate) fn new(config: Config, plan: Plan, seed: u64, peer_seed: u64) -> Self {
+    pub(crate) fn new(
+        config: Config,
+        address: SocketAddr,
+        plan: Plan,
+        seed: u64,
+        peer_seed: u64,
+    ) -> Self {
         let mut writes = plan.writes.clone();
         writes.sort_by_key(|w| w.at);
         Self {
             recv_window: config.recv_window,
+            address,
+            own_address: address,
+            cids: BTreeSet::from([config.local_cid]),
+            cids_used: Vec::new(),
+            paths: Vec::new(),
             session: Session::new(config, 0),
             writes: writes.into(),
             plan,
@@ -185,6 +216,7 @@ impl End {
             rx_slots: Vec::new(),
             rx_held: 0,
             rx_held_max: 0,
+            parts: vec![Vec::new(); 64],
             decoder: BlockDecoder::new(),
             jobs: BTreeSet::new(),
             to_release: VecDeque::new(),
@@ -248,6 +280,16 @@ impl End {
     pub(crate) fn drive(&mut self, now: Nanos, out: &mut Vec<Datagram>) {
         if self.session.poll_timeout().is_some_and(|at| at <= now) {
             self.session.handle_timeout(now);
+        }
+        for _ in 0..self.session.challenges_wanted() {
+            let random = self.rng.below(u64::MAX).to_be_bytes();
+            self.session.add_challenge(random);
+        }
+        for _ in 0..self.session.connection_ids_wanted() {
+            let cid = ConnectionId::new(self.rng.below(u64::MAX).to_be_bytes());
+            let cid = cid.expect("not zero");
+            self.cids.insert(cid);
+            self.session.add_connection_id(cid);
         }
         while let Some(write) = self.writes.pop_front_if(|w| w.at <= now) {
             let tx = self.tx.entry(write.stream).or_default();
@@ -347,7 +389,14 @@ impl End {
         );
         assert_eq!(transmit.header.packet_number, transmit.packet_number as u32);
         self.last_pn = Some(transmit.packet_number);
-        let (n, len) = (usize::from(transmit.header.n), transmit.body_len);
+        if self.cids_used.last() != Some(&transmit.header.cid) {
+            self.cids_used.push(transmit.header.cid);
+        }
+        let n = usize::from(transmit.header.n);
+        let len = match transmit.fragment {
+            None => transmit.body_len,
+            Some(fragment) => usize::from(fragment.symbol_len),
+        };
         let body = match transmit.content {
             Content::Control(body) => body,
             Content::Source { slot, index } => {
@@ -363,8 +412,17 @@ impl End {
                 out
             }
         };
-        assert_eq!(body.len(), len);
+        let body = match transmit.fragment {
+            None => body,
+            Some(fragment) => {
+                assert_eq!(transmit.header.kind, PacketKind::Fragment);
+                [&fragment.encode()[..], &body[fragment.range()]].concat()
+            }
+        };
+        assert_eq!(body.len(), transmit.body_len);
         let datagram = Datagram {
+            from: self.address,
+            to: transmit.to.remote,
             header: transmit.header.encode(),
             body,
             ecn: if self.plan.ecn { ECT0 } else { 0 },
@@ -382,6 +440,9 @@ impl End {
             return;
         }
         let header = Header::decode(&datagram.header).expect("an honest header");
+        if !self.cids.contains(&header.cid) {
+            return;
+        }
         let expected = self.largest.map_or(0, |pn| pn + 1);
         let packet_number = expand_packet_number(header.packet_number, expected);
         let late = packet_number + REPLAY_WINDOW <= expected;
@@ -400,12 +461,31 @@ impl End {
             now,
             received_at: now,
             packet_number,
+            cid: header.cid,
+            tuple: Tuple {
+                remote: datagram.from,
+                local_ip: Some(self.own_address.ip()),
+            },
             ecn: datagram.ecn,
             datagram_len: OVERHEAD + datagram.body.len(),
             last_of_flight: header.last_of_flight,
         };
         match header.kind {
             PacketKind::Control => self.session.handle_control(&meta, &datagram.body),
+            PacketKind::Fragment => {
+                let (fragment, part) = Fragment::split(&datagram.body).expect("an honest fragment");
+                assert_eq!(part.len() + FRAGMENT_PREFIX_LEN, datagram.body.len());
+                let Some(place) = self.session.handle_fragment(&meta, &header, fragment) else {
+                    return;
+                };
+                let symbol = &mut self.parts[usize::from(place.place)];
+                symbol.resize(usize::from(place.symbol_len), 0);
+                symbol[place.offset..][..part.len()].copy_from_slice(part);
+                if let Some(whole) = place.whole {
+                    let symbol = std::mem::take(symbol);
+                    self.place(whole, &symbol);
+                }
+            }
             PacketKind::Symbol => {
                 let len = datagram.body.len();
                 let placement = self.session.handle_symbol(&meta, &header, len);
@@ -509,6 +589,10 @@ impl End {
                 slot,
             } => {
                 self.on_block(now, stream, block, slot);
+            }
+            Event::PathChanged(tuple) => self.paths.push((now, tuple)),
+            Event::ConnectionIdRetired(cid) => {
+                assert!(self.cids.remove(&cid), "an id of this end");
             }
             other => self.events.push((now, other)),
         }

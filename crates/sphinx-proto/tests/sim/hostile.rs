@@ -1,12 +1,14 @@
 //! A peer with the right keys and bad intentions: whatever it says costs bounded memory and work.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
 use sphinx_fec::CodeId;
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::{
     Blocks, ConnectionId, Frame, Header, PacketKind, Sack, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, Content, Event, Nanos, PacketMeta, Placement, Profile, Role, Session, Slot,
+    Config, Content, Event, Nanos, PacketMeta, Placement, Profile, Role, Session, Slot, Tuple,
 };
 
 use crate::data::Rng;
@@ -14,6 +16,12 @@ use crate::end::IP_OVERHEAD;
 use crate::pair::{MS, SEC};
 
 const WINDOW: u64 = 4 << 20;
+
+/// Where the attacker is.
+const TUPLE: Tuple = Tuple {
+    remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1),
+    local_ip: None,
+};
 
 /// A server under attack, and what the attacker has seen of it.
 struct Victim {
@@ -29,6 +37,8 @@ impl Victim {
         let config = Config {
             role: Role::Server,
             peer_cid: ConnectionId::new([9; 8]).expect("not zero"),
+            local_cid: ConnectionId::new([8; 8]).expect("not zero"),
+            tuple: TUPLE,
             profile: Profile::Latency,
             code: Some(CodeId::Rlc),
             cc: CcKind::Bbr,
@@ -56,6 +66,8 @@ impl Victim {
             now: self.now,
             received_at: self.now,
             packet_number: self.next_pn,
+            cid: ConnectionId::new([8; 8]).expect("not zero"),
+            tuple: TUPLE,
             ecn: 0,
             datagram_len: len,
             last_of_flight: false,
@@ -229,6 +241,17 @@ fn repairs_of_large_blocks_of_tiny_symbols_are_bounded() {
         }
     }
     assert!(coefficients <= 2 * WINDOW, "{coefficients} bytes");
+}
+
+#[test]
+fn codes_that_blocks_do_not_have_are_refused() {
+    let mut victim = Victim::new();
+    let transform = CodeId::FftRs.to_wire();
+    for row in 0..4 {
+        let placement = victim.symbol(0, 0, 2, transform, 1 << 16 | row, 1000);
+        assert_eq!(placement, Placement::Discard);
+    }
+    assert_eq!(victim.session.stats().packets_refused, 4);
 }
 
 #[test]

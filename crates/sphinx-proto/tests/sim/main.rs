@@ -12,6 +12,7 @@ mod bulk;
 mod ending;
 mod faults;
 mod hostile;
+mod paths;
 mod random;
 mod table;
 mod windows;

@@ -1,17 +1,22 @@
 //! Two ends and the links between them.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use sphinx_fec::CodeId;
 use sphinx_link::{Depth, Link, LinkConfig, Loss, Rate};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, Nanos, Profile, Role};
+use sphinx_proto::{Config, Nanos, Profile, Role, Tuple};
 
 use crate::end::{Datagram, End, IP_OVERHEAD, Plan, Write};
 
 pub(crate) const MS: Nanos = 1_000_000;
 pub(crate) const SEC: Nanos = 1_000_000_000;
+
+/// Where client and server are at the beginning.
+pub(crate) const ADDRESSES: [([u8; 4], u16); 2] = [([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 2000)];
 
 /// Rounds at one point in time after which the ends count as stuck in a loop.
 const SPIN_MAX: u32 = 1000;
@@ -115,9 +120,15 @@ impl Scenario {
 
     pub(crate) fn build(&self) -> Pair {
         let rtt = (self.forward.delay + self.backward.delay).as_nanos() as Nanos;
-        let config = |role, cid: u8| Config {
+        let addresses = ADDRESSES.map(SocketAddr::from);
+        let config = |role, peer: u8, local: u8| Config {
             role,
-            peer_cid: ConnectionId::new([cid; 8]).expect("not zero"),
+            peer_cid: ConnectionId::new([peer; 8]).expect("not zero"),
+            local_cid: ConnectionId::new([local; 8]).expect("not zero"),
+            tuple: Tuple {
+                remote: addresses[usize::from(peer) - 1],
+                local_ip: None,
+            },
             profile: self.profile,
             code: self.code,
             cc: self.cc,
@@ -132,13 +143,15 @@ impl Scenario {
         };
         let (client_seed, server_seed) = (self.seed << 1, (self.seed << 1) + 1);
         let client = End::new(
-            config(Role::Client, 1),
+            config(Role::Client, 2, 1),
+            addresses[0],
             self.client.clone(),
             client_seed,
             server_seed,
         );
         let server = End::new(
-            config(Role::Server, 2),
+            config(Role::Server, 1, 2),
+            addresses[1],
             self.server.clone(),
             server_seed,
             client_seed,
@@ -149,6 +162,8 @@ impl Scenario {
             links: [&self.forward, &self.backward]
                 .map(|config| Link::new(config.clone()).expect("a valid link")),
             cut: [false; 2],
+            tap: None,
+            astray: BTreeMap::new(),
             queue_samples: 0,
             queue_sum: 0,
             next_queue_sample: 0,
@@ -159,6 +174,9 @@ impl Scenario {
     }
 }
 
+/// Given the sending end and its datagram, datagrams to send ahead of it.
+pub(crate) type Tap = Box<dyn FnMut(usize, &Datagram) -> Vec<Datagram>>;
+
 /// A running simulation. Index 0 is the client and what it sends, 1 the server.
 pub(crate) struct Pair {
     pub(crate) now: Nanos,
@@ -166,6 +184,10 @@ pub(crate) struct Pair {
     pub(crate) links: [Link<Datagram>; 2],
     /// Ends that no longer exist.
     pub(crate) cut: [bool; 2],
+    /// Sees every datagram of an end before the link does, and adds others that overtake it.
+    pub(crate) tap: Option<Tap>,
+    /// UDP payload bytes that arrived where nobody is.
+    pub(crate) astray: BTreeMap<SocketAddr, u64>,
     queue_samples: u64,
     queue_sum: u64,
     next_queue_sample: Nanos,
@@ -197,6 +219,9 @@ impl Pair {
                 }
                 self.ends[side].drive(self.now, &mut out);
                 for datagram in out.drain(..) {
+                    for extra in self.tap.iter_mut().flat_map(|tap| tap(side, &datagram)) {
+                        self.links[side].enqueue(self.now, extra);
+                    }
                     self.links[side].enqueue(self.now, datagram);
                 }
             }
@@ -224,7 +249,10 @@ impl Pair {
             self.sample_queue();
             for side in 0..2 {
                 while let Some(delivery) = self.links[side].poll(self.now) {
-                    if !self.cut[1 - side] {
+                    if delivery.packet.to != self.ends[1 - side].address {
+                        let bytes = self.astray.entry(delivery.packet.to).or_default();
+                        *bytes += delivery.packet.len() as u64;
+                    } else if !self.cut[1 - side] {
                         self.ends[1 - side].receive(self.now, &delivery.packet);
                     }
                 }

@@ -325,6 +325,29 @@ fn a_forged_phase_does_not_move_the_epoch() {
     assert!(open(&mut opener, 1, &second, 0).is_ok());
 }
 
+/// Its phase is that of the present epoch, but its key is forgotten.
+#[test]
+fn a_packet_two_epochs_late_does_not_open_and_does_no_harm() {
+    let (mut sealer, mut opener) = pair(4);
+    let mut late = Vec::new();
+    for number in 0..16 {
+        let datagram = seal(&mut sealer, number, b"body");
+        sealer.acked(number);
+        if number % 4 == 1 {
+            late.push((number, datagram));
+            continue;
+        }
+        assert!(open(&mut opener, number, &datagram, 0).is_ok());
+        for (old, datagram) in &late {
+            // Only the epoch before is still known.
+            let known = number / 4 - old / 4 < 2;
+            let opened = open(&mut opener, *old, datagram, 0).is_ok();
+            assert_eq!(opened, known, "{old} at {number}");
+        }
+    }
+    assert_eq!((sealer.epoch(), opener.epoch()), (3, 3));
+}
+
 proptest! {
     /// Every packet opens, whatever the order within a distance shorter than an epoch, across at
     /// least three updates; an opener that has seen anything of an epoch acknowledges it.

@@ -126,19 +126,41 @@ fn packets_from_another_address_do_not_redirect_a_session() {
 }
 
 #[test]
-fn a_new_source_address_ends_nothing_for_the_other_sessions() {
+fn a_session_goes_on_from_a_new_source_address() {
+    bounded(|| {
+        let pair = pair(link(0.02, 1), link(0.02, 2));
+        transfer_under(&pair, |round| {
+            if round % 150 == 0 {
+                pair.proxy.rebind();
+            }
+        });
+    });
+}
+
+#[test]
+fn a_flood_of_greetings_stops_neither_sessions_nor_new_ones() {
     bounded(|| {
         let pair = pair(link(0.0, 1), link(0.0, 2));
-        transfer(&pair.client, &pair.server, &content(1, 100_000));
-        pair.proxy.rebind();
-        let ticket = ticket(&pair.listener, pair.listener.local_addr());
-        let other = client(&ticket, &sphinx_transport::Options::default()).unwrap();
-        let accepted = pair
-            .listener
-            .accept(Some(PATIENCE))
-            .unwrap()
-            .expect("in time");
-        transfer(&other, &accepted, &content(2, 1_000_000));
-        transfer(&accepted, &other, &content(3, 100_000));
+        let server = pair.listener.local_addr();
+        let flood = UdpSocket::bind(LOCALHOST).unwrap();
+        // Well formed up to the encryption: version 1, lengths of ids, token and packet.
+        let mut hello = content(1, 1200);
+        hello[..6].copy_from_slice(&[0xc3, 0, 0, 0, 1, 8]);
+        hello[14..18].copy_from_slice(&[0, 0, 0x44, 0x9e]);
+        transfer_under(&pair, |round| {
+            let mut hello = hello.clone();
+            for n in 0..20 {
+                hello[6..14].copy_from_slice(&(20 * round + n).to_be_bytes());
+                // Loopback may be full for a moment.
+                let _ = flood.send_to(&hello, server);
+            }
+            if round == 50 {
+                let ticket = ticket(&pair.listener, server);
+                let other = client(&ticket, &sphinx_transport::Options::default()).unwrap();
+                let accepted = pair.listener.accept(Some(PATIENCE)).unwrap();
+                transfer(&other, &accepted.expect("in time"), &content(2, 10_000));
+            }
+        });
+        assert!(pair.server.stats().invalid_datagrams > 1000);
     });
 }

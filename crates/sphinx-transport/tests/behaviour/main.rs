@@ -4,6 +4,7 @@
 mod ending;
 mod hostile;
 mod meeting;
+mod moving;
 mod path;
 mod proxy;
 mod support;

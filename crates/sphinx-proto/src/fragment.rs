@@ -1,0 +1,247 @@
+//! Symbols that no longer fit the path travel in several packets (`docs/protocol.md` §10.1).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::wire::{FRAGMENT_PREFIX_LEN, FRAGMENTS_MAX, OVERHEAD};
+
+/// Symbols that a receiver puts together at one time.
+const UNFINISHED_MAX: usize = 64;
+
+/// Fragments that a symbol of `symbol_len` bytes needs in UDP payloads of `datagram_max` bytes; 1 if it
+/// fits whole.
+pub(crate) fn fragments_for(symbol_len: u16, datagram_max: u16) -> u8 {
+    let room = usize::from(datagram_max).saturating_sub(OVERHEAD).max(1);
+    let len = usize::from(symbol_len);
+    if len <= room {
+        return 1;
+    }
+    let room = room.saturating_sub(FRAGMENT_PREFIX_LEN).max(1);
+    len.div_ceil(room).min(usize::from(FRAGMENTS_MAX)) as u8
+}
+
+/// What the sender knows of symbols in flight in fragments, by the number of the first packet.
+#[derive(Debug, Default)]
+pub(crate) struct Groups(BTreeMap<u64, Group>);
+
+#[derive(Debug)]
+struct Group {
+    /// Fragments not acknowledged.
+    left: u8,
+    /// The symbol has been given up.
+    lost: bool,
+    /// Number of the last packet so far.
+    last: u64,
+}
+
+/// What an acknowledgement or a loss of a fragment means for its symbol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// Nothing yet, or nothing new.
+    Nothing,
+    /// The symbol has arrived.
+    Arrived,
+    /// The symbol has arrived, although it was given up.
+    ArrivedLate,
+    /// The symbol is lost.
+    Lost,
+}
+
+impl Groups {
+    /// Packet `pn` carries one of `count` fragments; `first` carried the first one.
+    pub(crate) fn sent(&mut self, first: u64, pn: u64, count: u8) {
+        let group = self.0.entry(first).or_insert(Group {
+            left: count,
+            lost: false,
+            last: pn,
+        });
+        group.last = pn;
+    }
+
+    pub(crate) fn acked(&mut self, first: u64) -> Meaning {
+        let Some(group) = self.0.get_mut(&first) else {
+            return Meaning::Nothing;
+        };
+        group.left = group.left.saturating_sub(1);
+        if group.left > 0 {
+            return Meaning::Nothing;
+        }
+        let lost = group.lost;
+        self.0.remove(&first);
+        if lost {
+            Meaning::ArrivedLate
+        } else {
+            Meaning::Arrived
+        }
+    }
+
+    pub(crate) fn lost(&mut self, first: u64) -> Meaning {
+        match self.0.get_mut(&first) {
+            Some(group) if !group.lost => {
+                group.lost = true;
+                Meaning::Lost
+            }
+            _ => Meaning::Nothing,
+        }
+    }
+
+    /// Packets below `pn` are forgotten. The newest symbol may still be leaving.
+    pub(crate) fn forget_below(&mut self, pn: u64) {
+        while self.0.len() > 1
+            && let Some(entry) = self.0.first_entry()
+            && entry.get().last < pn
+        {
+            entry.remove();
+        }
+    }
+}
+
+/// Which transmission of which symbol a fragment belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) stream: u16,
+    pub(crate) block: u64,
+    pub(crate) code: u8,
+    pub(crate) row: u32,
+    pub(crate) symbol_len: u16,
+    pub(crate) count: u8,
+}
+
+#[derive(Debug)]
+struct Unfinished {
+    key: Key,
+    place: u8,
+    have: u16,
+}
+
+/// Symbols being put together at the receiver.
+#[derive(Debug, Default)]
+pub(crate) struct Assembly {
+    /// Oldest first.
+    unfinished: VecDeque<Unfinished>,
+    /// Places in use, by bit.
+    used: u64,
+}
+
+impl Assembly {
+    /// Note a fragment: the place where its symbol is put together, and whether it is whole now, in which
+    /// case the place is free again. `None` for one that was there.
+    pub(crate) fn add(&mut self, key: Key, index: u8) -> Option<(u8, bool)> {
+        let found = self.unfinished.iter().rposition(|u| u.key == key);
+        let at = found.unwrap_or_else(|| {
+            let place = self.free_place();
+            let have = 0;
+            self.unfinished.push_back(Unfinished { key, place, have });
+            self.unfinished.len() - 1
+        });
+        let unfinished = &mut self.unfinished[at];
+        let bit = 1u16 << (index & 15);
+        if unfinished.have & bit != 0 {
+            return None;
+        }
+        unfinished.have |= bit;
+        let (place, whole) = (
+            unfinished.place,
+            unfinished.have.count_ones() == u32::from(key.count),
+        );
+        if whole {
+            self.unfinished.remove(at);
+            self.used &= !(1 << place);
+        }
+        Some((place, whole))
+    }
+
+    fn free_place(&mut self) -> u8 {
+        if self.unfinished.len() == UNFINISHED_MAX
+            && let Some(oldest) = self.unfinished.pop_front()
+        {
+            self.used &= !(1 << oldest.place);
+        }
+        let place = self.used.trailing_ones() as u8;
+        self.used |= 1 << place;
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(row: u32) -> Key {
+        Key {
+            stream: 0,
+            block: 0,
+            code: 1,
+            row,
+            symbol_len: 1432,
+            count: 2,
+        }
+    }
+
+    #[test]
+    fn counts() {
+        for (symbol, datagram, count) in [
+            (1160, 1200, 1),
+            (1161, 1200, 2),
+            (1432, 1200, 2),
+            (1432, 1472, 1),
+            (8932, 1472, 7),
+            (9000, 1200, 8),
+        ] {
+            assert_eq!(
+                fragments_for(symbol, datagram),
+                count,
+                "{symbol} in {datagram}"
+            );
+            let longest = symbol.div_ceil(u16::from(count));
+            assert!(
+                usize::from(longest) + OVERHEAD + FRAGMENT_PREFIX_LEN <= usize::from(datagram)
+                    || count == 1
+            );
+        }
+    }
+
+    #[test]
+    fn a_symbol_is_lost_once_and_arrives_once() {
+        let mut groups = Groups::default();
+        groups.sent(10, 10, 2);
+        groups.sent(10, 11, 2);
+        assert_eq!(groups.acked(10), Meaning::Nothing);
+        assert_eq!(groups.acked(10), Meaning::Arrived);
+        assert_eq!(groups.acked(10), Meaning::Nothing);
+        groups.sent(12, 12, 2);
+        assert_eq!(groups.lost(12), Meaning::Lost);
+        assert_eq!(groups.lost(12), Meaning::Nothing);
+        assert_eq!(groups.acked(12), Meaning::Nothing);
+        assert_eq!(groups.acked(12), Meaning::ArrivedLate);
+        groups.sent(14, 14, 2);
+        groups.sent(14, 17, 2);
+        groups.forget_below(17);
+        assert_eq!(groups.lost(14), Meaning::Lost);
+        groups.sent(20, 20, 2);
+        groups.forget_below(18);
+        assert_eq!(groups.acked(14), Meaning::Nothing);
+    }
+
+    #[test]
+    fn fragments_come_in_any_order() {
+        let mut assembly = Assembly::default();
+        assert_eq!(assembly.add(key(1), 1), Some((0, false)));
+        assert_eq!(assembly.add(key(2), 0), Some((1, false)));
+        assert_eq!(assembly.add(key(1), 1), None);
+        assert_eq!(assembly.add(key(1), 0), Some((0, true)));
+        assert_eq!(assembly.add(key(3), 0), Some((0, false)));
+        assert_eq!(assembly.add(key(2), 1), Some((1, true)));
+    }
+
+    #[test]
+    fn the_oldest_symbol_makes_room() {
+        let mut assembly = Assembly::default();
+        for row in 0..1000 {
+            let (place, whole) = assembly.add(key(row), 0).expect("new");
+            assert!(usize::from(place) < UNFINISHED_MAX && !whole);
+        }
+        assert_eq!(assembly.unfinished.len(), UNFINISHED_MAX);
+        assert!(assembly.add(key(999), 1).is_some_and(|(_, whole)| whole));
+        assert!(assembly.add(key(0), 1).is_some_and(|(_, whole)| !whole));
+    }
+}

@@ -1,0 +1,252 @@
+//! Connection ids: what this end hands out, and what the peer has handed out
+//! (`docs/protocol.md` §10.3).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::Nanos;
+use crate::wire::{ConnectionId, Frame};
+
+/// Unused spare ids that the peer holds.
+const SPARES: usize = 2;
+/// Spare ids of one end in all, those about to be retired included.
+const SPARES_MAX: usize = 8;
+
+#[derive(Debug)]
+struct Issued {
+    sequence: u64,
+    cid: ConnectionId,
+    /// When to forget it.
+    retire_at: Option<Nanos>,
+}
+
+/// Ids that packets to this end may carry.
+#[derive(Debug)]
+pub(crate) struct LocalIds {
+    /// The one in the newest packet.
+    used: (u64, ConnectionId),
+    /// Spare ids, rising.
+    issued: VecDeque<Issued>,
+    next_sequence: u64,
+    /// The peer knows every id below.
+    confirmed: u64,
+    /// Ids that are not confirmed are to be sent.
+    due: bool,
+}
+
+impl LocalIds {
+    pub(crate) fn new(first: ConnectionId) -> Self {
+        Self {
+            used: (0, first),
+            issued: VecDeque::new(),
+            next_sequence: 1,
+            confirmed: 1,
+            due: false,
+        }
+    }
+
+    /// Fresh ids that the peer is to get.
+    pub(crate) fn wanted(&self) -> usize {
+        let unused = self.issued.iter().filter(|id| id.sequence > self.used.0);
+        SPARES
+            .saturating_sub(unused.count())
+            .min(SPARES_MAX - self.issued.len())
+    }
+
+    /// Hand out a fresh id.
+    pub(crate) fn add(&mut self, cid: ConnectionId) {
+        if self.issued.len() < SPARES_MAX {
+            self.issued.push_back(Issued {
+                sequence: self.next_sequence,
+                cid,
+                retire_at: None,
+            });
+            self.next_sequence += 1;
+            self.due = true;
+        }
+    }
+
+    /// Whether [`LocalIds::write`] has something to say.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// Write frames for all ids that the peer may not know; the highest sequence number written.
+    pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> Option<u64> {
+        self.due = false;
+        let unknown = self
+            .issued
+            .iter()
+            .filter(|id| id.sequence >= self.confirmed);
+        unknown
+            .inspect(|id| {
+                let (sequence, cid) = (id.sequence, id.cid);
+                Frame::NewConnectionId { sequence, cid }.encode(out);
+            })
+            .last()
+            .map(|id| id.sequence)
+    }
+
+    /// The packet with all unconfirmed ids up to `highest` was acknowledged, or lost.
+    pub(crate) fn settled(&mut self, highest: u64, acked: bool) {
+        if acked {
+            self.confirmed = self.confirmed.max(highest + 1);
+        }
+        self.due |= !acked && highest >= self.confirmed;
+    }
+
+    /// A packet with this id has opened.
+    pub(crate) fn on_packet(&mut self, now: Nanos, cid: ConnectionId, newest: bool, pto: Nanos) {
+        if cid == self.used.1 || !newest {
+            return;
+        }
+        let Some(found) = self.issued.iter().find(|id| id.cid == cid) else {
+            return;
+        };
+        if found.sequence < self.used.0 {
+            return;
+        }
+        self.used = (found.sequence, cid);
+        for id in &mut self.issued {
+            if id.sequence < self.used.0 {
+                id.retire_at.get_or_insert(now + 3 * pto);
+            }
+        }
+    }
+
+    /// A spare id that is no longer valid.
+    pub(crate) fn poll_retired(&mut self, now: Nanos) -> Option<ConnectionId> {
+        let due = self.issued.front()?.retire_at.is_some_and(|at| at <= now);
+        due.then(|| self.issued.pop_front().map(|id| id.cid))?
+    }
+
+    /// When [`LocalIds::poll_retired`] has something to do.
+    pub(crate) fn timeout(&self) -> Option<Nanos> {
+        self.issued.front()?.retire_at
+    }
+}
+
+/// Ids that the peer has given this end.
+#[derive(Debug)]
+pub(crate) struct PeerIds {
+    current: (u64, ConnectionId),
+    spares: BTreeMap<u64, ConnectionId>,
+}
+
+impl PeerIds {
+    pub(crate) fn new(first: ConnectionId) -> Self {
+        Self {
+            current: (0, first),
+            spares: BTreeMap::new(),
+        }
+    }
+
+    /// What packets to the peer carry.
+    pub(crate) fn current(&self) -> ConnectionId {
+        self.current.1
+    }
+
+    /// The peer offers an id; repetitions and what is more than a bounded number are ignored.
+    pub(crate) fn offer(&mut self, sequence: u64, cid: ConnectionId) {
+        if sequence > self.current.0 && self.spares.len() < SPARES_MAX {
+            self.spares.entry(sequence).or_insert(cid);
+        }
+    }
+
+    /// Take the next spare id, if there is one.
+    pub(crate) fn change(&mut self) {
+        if let Some(next) = self.spares.pop_first() {
+            self.current = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::FrameIter;
+
+    fn cid(n: u8) -> ConnectionId {
+        ConnectionId::new([n; 8]).expect("not zero")
+    }
+
+    fn sequences(ids: &mut LocalIds) -> Vec<u64> {
+        let mut out = Vec::new();
+        ids.write(&mut out);
+        let frames = FrameIter::new(&out).flatten();
+        frames
+            .filter_map(|frame| match frame {
+                Frame::NewConnectionId { sequence, .. } => Some(sequence),
+                _ => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn ids_are_sent_until_acknowledged() {
+        let mut ids = LocalIds::new(cid(1));
+        assert_eq!((ids.wanted(), ids.is_due()), (2, false));
+        ids.add(cid(2));
+        ids.add(cid(3));
+        assert!(ids.is_due() && ids.wanted() == 0);
+        assert_eq!(sequences(&mut ids), [1, 2]);
+        assert!(!ids.is_due());
+        ids.settled(2, false);
+        assert!(ids.is_due());
+        assert_eq!(sequences(&mut ids), [1, 2]);
+        ids.settled(2, true);
+        ids.settled(2, false);
+        assert!(!ids.is_due());
+    }
+
+    #[test]
+    fn a_used_id_retires_the_ones_before_and_is_replaced() {
+        let mut ids = LocalIds::new(cid(1));
+        ids.add(cid(2));
+        ids.add(cid(3));
+        ids.on_packet(0, cid(2), false, 10);
+        assert_eq!(ids.wanted(), 0);
+        ids.on_packet(0, cid(2), true, 10);
+        assert_eq!((ids.wanted(), ids.timeout()), (1, None));
+        ids.add(cid(4));
+        ids.on_packet(5, cid(4), true, 10);
+        assert_eq!(ids.timeout(), Some(35));
+        assert_eq!(ids.poll_retired(34), None);
+        // An older id in a newer packet changes nothing.
+        ids.on_packet(20, cid(3), true, 10);
+        assert_eq!(ids.poll_retired(35), Some(cid(2)));
+        assert_eq!(ids.poll_retired(35), Some(cid(3)));
+        assert_eq!(ids.poll_retired(35), None);
+    }
+
+    #[test]
+    fn a_peer_in_a_hurry_gets_no_more_than_eight() {
+        let mut ids = LocalIds::new(cid(1));
+        let mut next = 2;
+        for _ in 0..100 {
+            while ids.wanted() > 0 {
+                ids.add(cid(next));
+                next += 1;
+            }
+            ids.on_packet(0, cid(next - 1), true, 10);
+        }
+        assert!(ids.issued.len() <= SPARES_MAX && next < 12);
+        while ids.poll_retired(30).is_some() {}
+        assert_eq!((ids.issued.len(), ids.wanted()), (1, 2));
+    }
+
+    #[test]
+    fn offers_are_taken_in_order_and_bounded() {
+        let mut ids = PeerIds::new(cid(1));
+        ids.change();
+        assert_eq!(ids.current(), cid(1));
+        for n in (2..100).rev() {
+            ids.offer(u64::from(n), cid(n));
+        }
+        assert_eq!(ids.spares.len(), SPARES_MAX);
+        ids.change();
+        assert_eq!(ids.current(), cid(92));
+        ids.offer(92, cid(9));
+        ids.offer(3, cid(9));
+        assert_eq!(ids.spares.len(), SPARES_MAX - 1);
+    }
+}

@@ -1,0 +1,275 @@
+//! What a session sends next.
+
+use sphinx_fec::{CodeId, Row};
+
+use super::{BASE_DATAGRAM, CLOSE_TIMES, Life, MS, Session};
+use crate::Nanos;
+use crate::block::SymbolChoice;
+use crate::fragment::fragments_for;
+use crate::sender::Idle;
+use crate::types::{Content, Transmit};
+use crate::wire::{FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind};
+
+/// Bytes of a control packet that feedback leaves for a PING and new connection ids.
+const CONTROL_RESERVE: usize = 16 + 8 * (1 + 8 + 8);
+/// From this round of repair on symbols that do not fit the path leave whole every other time of this
+/// length.
+const RISK_FROM_ROUND: u8 = 4;
+const RISK_TIME: Nanos = 2_000 * MS;
+/// Longest encoding of a CLOSE frame.
+const CLOSE_LEN_MAX: usize = 300;
+
+impl Session {
+    /// The next packet to send now.
+    pub fn poll_transmit(&mut self, now: Nanos) -> Option<Transmit> {
+        match &mut self.life {
+            Life::Open => {}
+            Life::Closing {
+                code,
+                reason,
+                copies,
+                since,
+            } => {
+                let due = CLOSE_TIMES
+                    .get(*copies)
+                    .is_some_and(|after| *since + after <= now);
+                if !due {
+                    return None;
+                }
+                *copies += 1;
+                // What has arrived counts for the peer, even if it hears of it only now.
+                let mut body = Vec::new();
+                self.receiver.report_all();
+                let room = usize::from(BASE_DATAGRAM) - OVERHEAD - CLOSE_LEN_MAX;
+                self.receiver.write_feedback(now, room, &mut body);
+                Frame::Close {
+                    code: *code,
+                    reason,
+                }
+                .encode(&mut body);
+                return Some(self.control(now, body, false));
+            }
+            Life::Draining { answers, .. } => {
+                *answers = answers.checked_sub(1)?;
+                let mut body = Vec::new();
+                Frame::Close {
+                    code: 0,
+                    reason: "",
+                }
+                .encode(&mut body);
+                return Some(self.control(now, body, false));
+            }
+            Life::Finished => return None,
+        }
+        if let Some(transmit) = self.poll_path(now) {
+            return Some(transmit);
+        }
+        if let Some(size) = self.mtu.poll(now, self.sender.rtt.smoothed()) {
+            let mut body = vec![0; usize::from(size) - OVERHEAD];
+            body[0] = 1;
+            return Some(self.mtu_probe(now, body, size));
+        }
+        if let Some(transmit) = self.poll_control(now) {
+            return Some(transmit);
+        }
+        self.poll_symbol(now)
+    }
+
+    fn poll_control(&mut self, now: Nanos) -> Option<Transmit> {
+        let sack_due = self.receiver.sack_timeout().is_some_and(|at| at <= now);
+        if !sack_due && !self.ping && !self.local_ids.is_due() {
+            return None;
+        }
+        let mut body = Vec::new();
+        // Feedback must get through whatever becomes of the path MTU.
+        let room = usize::from(BASE_DATAGRAM) - OVERHEAD - CONTROL_RESERVE;
+        self.receiver.write_feedback(now, room, &mut body);
+        let eliciting = std::mem::take(&mut self.ping);
+        if eliciting {
+            Frame::Ping.encode(&mut body);
+        }
+        if self.local_ids.is_due()
+            && let Some(highest) = self.local_ids.write(&mut body)
+        {
+            let ip_bytes = self.account_sent(now, body.len());
+            let transmit = self.control_transmit(body);
+            self.sender.sent_ids(now, ip_bytes, highest);
+            return Some(transmit);
+        }
+        Some(self.control(now, body, eliciting))
+    }
+
+    fn poll_symbol(&mut self, now: Nanos) -> Option<Transmit> {
+        let rate = self.sender.cc.pacing_rate();
+        let allowed = self.sender.window_open() && self.pacer.ready(now, rate);
+        if self.probes == 0 && !allowed {
+            return None;
+        }
+        if let Some(transmit) = self.poll_part(now) {
+            return Some(transmit);
+        }
+        if !self.sender.has_symbol() {
+            self.sender.protect_tail(self.idle_kind());
+        }
+        let Some(mut choice) = self.sender.next_symbol() else {
+            if self.probes > 0 {
+                // Nothing to repair: ask for a sign of life.
+                self.probes = 0;
+                let mut body = Vec::new();
+                Frame::Ping.encode(&mut body);
+                return Some(self.control(now, body, true));
+            }
+            let (n, symbol_len) = self.block_shape();
+            let starved = !self.backlog || !self.can_submit(n, symbol_len);
+            if starved && !self.app_limited_told {
+                self.app_limited_told = true;
+                self.sender.cc.on_app_limited(now);
+            }
+            return None;
+        };
+        if !self.sender.has_symbol() {
+            self.sender.protect_tail(self.idle_kind());
+        }
+        choice.last_of_flight = !self.sender.has_symbol() && !self.backlog || self.probes == 1;
+        self.probes = self.probes.saturating_sub(1);
+        let count = fragments_for(choice.symbol_len, self.mtu.current());
+        if count > 1 && !self.risks_whole(now, &choice) {
+            let part = Fragment {
+                symbol_len: choice.symbol_len,
+                index: 0,
+                count,
+            };
+            self.leaving = Some((choice, part, self.sender.next_pn()));
+            return self.poll_part(now);
+        }
+        Some(self.symbol(now, &choice))
+    }
+
+    /// Whether a symbol that does not fit the path is to leave whole all the same.
+    ///
+    /// All parts of a symbol must arrive, which is rare where most packets are lost; and there it may be
+    /// an error that the path is narrow: overload can look the same. So symbols in trouble leave whole
+    /// every other while. The arrival of one proves the error.
+    fn risks_whole(&self, now: Nanos, choice: &SymbolChoice) -> bool {
+        choice.round >= RISK_FROM_ROUND && (now / RISK_TIME) % 2 == 1
+    }
+
+    /// The next part of a symbol that is too large for the path.
+    fn poll_part(&mut self, now: Nanos) -> Option<Transmit> {
+        let (mut choice, part, first) = self.leaving.take()?;
+        if !self.sender.is_open(choice.sequence) {
+            // The peer has the block: its memory may be gone.
+            return None;
+        }
+        let is_last = part.index + 1 == part.count;
+        let last_of_flight = std::mem::replace(&mut choice.last_of_flight, false);
+        choice.last_of_flight = last_of_flight && is_last;
+        let body_len = FRAGMENT_PREFIX_LEN + part.range().len();
+        let ip_bytes = self.account_sent(now, body_len);
+        let transmit = self.symbol_transmit(&choice, Some(part), body_len);
+        self.pacer.spent(u64::from(ip_bytes));
+        self.sender
+            .sent_fragment(now, ip_bytes, &choice, (first, part.count));
+        if !is_last {
+            let index = part.index + 1;
+            choice.last_of_flight = last_of_flight;
+            self.leaving = Some((choice, Fragment { index, ..part }, first));
+        }
+        Some(transmit)
+    }
+
+    pub(super) fn has_symbol(&self) -> bool {
+        self.leaving.is_some() || self.sender.has_symbol()
+    }
+
+    fn idle_kind(&self) -> Idle {
+        if self.backlog {
+            Idle::Window
+        } else {
+            Idle::Application
+        }
+    }
+
+    fn symbol(&mut self, now: Nanos, choice: &SymbolChoice) -> Transmit {
+        let body_len = usize::from(choice.symbol_len);
+        let ip_bytes = self.account_sent(now, body_len);
+        let transmit = self.symbol_transmit(choice, None, body_len);
+        self.pacer.spent(u64::from(ip_bytes));
+        self.sender.sent_symbol(now, ip_bytes, choice);
+        transmit
+    }
+
+    fn symbol_transmit(
+        &self,
+        choice: &SymbolChoice,
+        fragment: Option<Fragment>,
+        body_len: usize,
+    ) -> Transmit {
+        let packet_number = self.sender.next_pn();
+        let content = match choice.code {
+            None => Content::Source {
+                slot: choice.slot,
+                index: choice.row as u16,
+            },
+            Some(code) => Content::Repair {
+                slot: choice.slot,
+                code,
+                row: Row::new(choice.row).unwrap_or(Row::MAX),
+            },
+        };
+        let header = Header {
+            kind: fragment.map_or(PacketKind::Symbol, |_| PacketKind::Fragment),
+            phase: false,
+            last_of_flight: choice.last_of_flight,
+            cid: self.peer_ids.current(),
+            packet_number: packet_number as u32,
+            block: choice.block as u32,
+            stream: choice.stream,
+            code: choice.code.map_or(CodeId::SOURCE, CodeId::to_wire),
+            n: choice.n,
+            row: choice.row,
+        };
+        Transmit {
+            packet_number,
+            to: self.paths.current(),
+            header,
+            content,
+            fragment,
+            body_len,
+        }
+    }
+
+    pub(super) fn control(&mut self, now: Nanos, body: Vec<u8>, eliciting: bool) -> Transmit {
+        let ip_bytes = self.account_sent(now, body.len());
+        let transmit = self.control_transmit(body);
+        self.sender.sent_control(now, ip_bytes, eliciting);
+        transmit
+    }
+
+    fn mtu_probe(&mut self, now: Nanos, body: Vec<u8>, size: u16) -> Transmit {
+        let ip_bytes = self.account_sent(now, body.len());
+        let transmit = self.control_transmit(body);
+        self.sender.sent_mtu_probe(now, ip_bytes, size);
+        transmit
+    }
+
+    fn control_transmit(&self, body: Vec<u8>) -> Transmit {
+        let packet_number = self.sender.next_pn();
+        Transmit {
+            packet_number,
+            to: self.paths.current(),
+            header: Header::control(self.peer_ids.current(), packet_number as u32, false),
+            fragment: None,
+            body_len: body.len(),
+            content: Content::Control(body),
+        }
+    }
+
+    fn account_sent(&mut self, now: Nanos, body_len: usize) -> u32 {
+        let ip_bytes = (body_len + OVERHEAD) as u32 + u32::from(self.config.ip_overhead);
+        self.last_sent = now;
+        self.counts.packets_sent += 1;
+        self.counts.ip_bytes_sent += u64::from(ip_bytes);
+        ip_bytes
+    }
+}

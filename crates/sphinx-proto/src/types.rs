@@ -1,0 +1,307 @@
+//! What goes into a session and comes out of it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use sphinx_fec::{CodeId, Row};
+
+use crate::Nanos;
+use crate::cc::CcKind;
+use crate::wire::{ConnectionId, Fragment, Header};
+
+/// Charged to the window for every block besides its symbols.
+pub(crate) const BLOCK_OVERHEAD: u64 = 512;
+
+/// What a block costs in the flow-control window, bytes (`docs/protocol.md` §7).
+pub fn block_cost(n: u16, symbol_len: u16) -> u64 {
+    u64::from(n) * u64::from(symbol_len) + BLOCK_OVERHEAD
+}
+
+/// Which end opened the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Sends on even streams.
+    Client,
+    /// Sends on odd streams.
+    Server,
+}
+
+/// What redundancy is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Goodput: repair follows loss; only what ends a stream is protected ahead.
+    Bulk,
+    /// Completion time: whenever nothing more waits to be sent, what is on its way is protected so
+    /// that it fails with a probability of at most 0.2 %.
+    Latency,
+}
+
+/// The addresses that a datagram travels between, as this end sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuple {
+    /// The peer.
+    pub remote: SocketAddr,
+    /// This end, where known.
+    pub local_ip: Option<IpAddr>,
+}
+
+impl Tuple {
+    fn same_local(&self, other: &Self) -> bool {
+        match (self.local_ip, other.local_ip) {
+            (Some(one), Some(other)) => one == other,
+            _ => true,
+        }
+    }
+
+    /// Whether both are the same as far as is known.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.remote == other.remote && self.same_local(other)
+    }
+
+    /// Whether at most the peer's port differs, as far as is known.
+    pub(crate) fn same_hosts(&self, other: &Self) -> bool {
+        self.remote.ip() == other.remote.ip() && self.same_local(other)
+    }
+}
+
+/// A place for one block's memory, kept by whoever drives the session. Sending and receiving
+/// slots are numbered separately.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub u32);
+
+/// What a session is told at its beginning.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// This end.
+    pub role: Role,
+    /// Connection id that the peer chose.
+    pub peer_cid: ConnectionId,
+    /// Connection id that this end chose.
+    pub local_cid: ConnectionId,
+    /// Where the handshake found the peer.
+    pub tuple: Tuple,
+    /// Redundancy.
+    pub profile: Profile,
+    /// Code of repair symbols; `None` sends no proactive repair (losses are still repaired).
+    pub code: Option<CodeId>,
+    /// Rate control.
+    pub cc: CcKind,
+    /// Round-trip time of the handshake.
+    pub initial_rtt: Nanos,
+    /// Silence after which the peer counts as lost.
+    pub idle_timeout: Nanos,
+    /// Memory for received blocks, bytes (§7).
+    pub recv_window: u64,
+    /// Most memory for blocks on their way, bytes.
+    pub send_window: u64,
+    /// The peer's window at the start, bytes.
+    pub peer_window: u64,
+    /// IP and UDP header bytes: 28 for IPv4, 48 for IPv6.
+    pub ip_overhead: u16,
+    /// UDP payloads to probe for, rising.
+    pub mtu_candidates: Vec<u16>,
+    /// Largest UDP payload that the peer accepts.
+    pub peer_datagram_max: u16,
+}
+
+/// A received packet that has opened.
+#[derive(Debug, Clone, Copy)]
+pub struct PacketMeta {
+    /// Present time.
+    pub now: Nanos,
+    /// When the packet arrived, on the same clock.
+    pub received_at: Nanos,
+    /// Full packet number.
+    pub packet_number: u64,
+    /// Connection id that it carried.
+    pub cid: ConnectionId,
+    /// Addresses that it travelled between.
+    pub tuple: Tuple,
+    /// ECN codepoint, 0–3.
+    pub ecn: u8,
+    /// Whole datagram, bytes.
+    pub datagram_len: usize,
+    /// The header's mark.
+    pub last_of_flight: bool,
+}
+
+/// Where a received symbol goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// Nowhere.
+    Discard,
+    /// Source symbol `index` of the block in `slot`; its memory is n × symbol_len bytes, and is
+    /// new if the slot was free.
+    Source {
+        /// Block memory.
+        slot: Slot,
+        /// Source symbols in the block.
+        n: u16,
+        /// Bytes per symbol.
+        symbol_len: u16,
+        /// Position.
+        index: u16,
+    },
+    /// A repair symbol to keep until the block decodes.
+    Repair {
+        /// Block memory.
+        slot: Slot,
+        /// Source symbols in the block.
+        n: u16,
+        /// Bytes per symbol.
+        symbol_len: u16,
+        /// Code that made it.
+        code: CodeId,
+        /// Its row.
+        row: Row,
+    },
+}
+
+/// Where a received part of a symbol goes: to byte `offset` of the `symbol_len` bytes at `place`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartPlacement {
+    /// Memory for one symbol, 0–63; what was there is of no use any more when the first part of another
+    /// symbol comes.
+    pub place: u8,
+    /// Bytes of the whole symbol.
+    pub symbol_len: u16,
+    /// Where the part begins.
+    pub offset: usize,
+    /// With this part the symbol is whole and goes there.
+    pub whole: Option<Placement>,
+}
+
+/// Work on payload that the core asks for. Jobs of different blocks are independent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Job {
+    /// For [`Session::job_done`].
+    pub id: u64,
+    /// Restore the missing source symbols of the block in this slot.
+    pub decode: Slot,
+}
+
+/// Something the application must hear of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// All of a received block is in its slot. Call [`Session::release`] when the data is taken.
+    BlockComplete {
+        /// Stream id.
+        stream: u16,
+        /// Block id within the stream.
+        block: u64,
+        /// Block memory.
+        slot: Slot,
+    },
+    /// The peer has a whole block: its memory may go.
+    BlockDelivered {
+        /// Stream id.
+        stream: u16,
+        /// Block id within the stream.
+        block: u64,
+        /// Block memory.
+        slot: Slot,
+    },
+    /// The peer has closed.
+    Closed {
+        /// An exit code, or the application's.
+        code: u64,
+        /// For people.
+        reason: String,
+    },
+    /// The peer was found at other addresses.
+    PathChanged(Tuple),
+    /// Packets with this spare connection id are not this session's any more.
+    ConnectionIdRetired(ConnectionId),
+    /// Nothing has been heard for the idle timeout.
+    PeerLost,
+    /// The peer broke the protocol; CLOSE has been queued.
+    Violation(&'static str),
+}
+
+/// What a packet to send carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// Source symbol `index` of the block in `slot`.
+    Source {
+        /// Block memory.
+        slot: Slot,
+        /// Position.
+        index: u16,
+    },
+    /// Repair symbol to be computed from the block in `slot`.
+    Repair {
+        /// Block memory.
+        slot: Slot,
+        /// Code.
+        code: CodeId,
+        /// Row.
+        row: Row,
+    },
+    /// Frames, ready to be sealed.
+    Control(Vec<u8>),
+}
+
+/// A packet descriptor: everything but the payload. The packet number is used up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transmit {
+    /// Full packet number.
+    pub packet_number: u64,
+    /// Where it goes.
+    pub to: Tuple,
+    /// Header; the key phase is the sealer's business.
+    pub header: Header,
+    /// Body.
+    pub content: Content,
+    /// Of a source or repair symbol, only this part; the body begins with [`Fragment::encode`].
+    pub fragment: Option<Fragment>,
+    /// Bytes of the body: the symbol size, the fragment with its prefix, or the frames' length.
+    pub body_len: usize,
+}
+
+/// Counters and estimates of one session.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SessionStats {
+    /// Data-plane IP bytes sent.
+    pub ip_bytes_sent: u64,
+    /// Data-plane packets sent.
+    pub packets_sent: u64,
+    /// Data-plane IP bytes received and opened.
+    pub ip_bytes_received: u64,
+    /// Data-plane packets received and opened.
+    pub packets_received: u64,
+    /// Source symbols sent for the first time.
+    pub source_sent: u64,
+    /// Repair symbols sent before loss was seen.
+    pub repair_proactive: u64,
+    /// Repair symbols sent after loss was seen.
+    pub repair_reactive: u64,
+    /// Blocks opened by this end.
+    pub blocks: u64,
+    /// Of these, complete only after loss had been answered.
+    pub blocks_second_round: u64,
+    /// Bytes of blocks that the peer has completed.
+    pub block_bytes_delivered: u64,
+    /// Times that the path MTU fell.
+    pub mtu_falls: u64,
+    /// Times that the path changed.
+    pub path_changes: u64,
+    /// Losses that turned out to be late packets.
+    pub losses_spurious: u64,
+    /// Mean loss rate since the start, 0–1.
+    pub plr_mean: f64,
+    /// Present estimate of the loss rate, 0–1.
+    pub plr: f64,
+    /// Smoothed round-trip time.
+    pub rtt: Nanos,
+    /// Smallest round-trip time.
+    pub min_rtt: Nanos,
+    /// Pacing rate, IP bytes per second.
+    pub pacing_rate: u64,
+    /// Congestion window, IP bytes.
+    pub cwnd: u64,
+    /// Largest symbol on the present path MTU.
+    pub symbol_len: u16,
+    /// Symbols received that were not needed.
+    pub symbols_redundant: u64,
+    /// Received packets that broke a limit.
+    pub packets_refused: u64,
+}

@@ -1,0 +1,125 @@
+//! Sealing packets, and what the way that they take needs.
+
+use sphinx_fec::Encoder;
+use sphinx_net::{Destination, DropReason, Dropped, Ecn};
+use sphinx_proto::wire::{ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, OVERHEAD};
+use sphinx_proto::{Content, Nanos, Transmit};
+
+use super::{Association, Workshop};
+use crate::blocks::TxBlocks;
+
+impl Association {
+    /// Seals a packet into the queue.
+    pub(super) fn seal(
+        &mut self,
+        transmit: &Transmit,
+        workshop: &mut Workshop,
+    ) -> Result<(), String> {
+        let to = Destination {
+            remote: transmit.to.remote,
+            local_ip: self.source.address(&transmit.to),
+            ecn: Ecn::Ect0,
+        };
+        let len = transmit.body_len + OVERHEAD;
+        let (symbol, encoder) = (&mut workshop.symbol, &mut workshop.encoder);
+        let datagram = workshop.queue.push(&to, len, workshop.segments_max);
+        let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
+        let sealed = write_body(&self.tx, transmit, encoder, symbol, body).and_then(|()| {
+            self.sealer
+                .seal(&transmit.header, transmit.packet_number, datagram)
+                .map_err(|error| error.to_string())
+        });
+        if sealed.is_err() {
+            // It has its place in the queue; no plaintext leaves.
+            datagram.fill(0);
+        }
+        sealed
+    }
+
+    // ---- the path -----------------------------------------------------------------------------
+
+    /// What the core needs from a source of randomness; `spare_id` gives connection ids that are
+    /// from then on this session's.
+    pub(crate) fn supply(
+        &mut self,
+        mut challenge: impl FnMut() -> [u8; 8],
+        mut spare_id: impl FnMut() -> ConnectionId,
+    ) {
+        for _ in 0..self.core.challenges_wanted() {
+            self.core.add_challenge(challenge());
+        }
+        for _ in 0..self.core.connection_ids_wanted() {
+            self.core.add_connection_id(spare_id());
+        }
+    }
+
+    /// Spare connection ids that are not this session's any more.
+    pub(crate) fn take_retired(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.retired)
+    }
+
+    /// The operating system did not send datagrams to `to`; whether they may have been this session's.
+    pub(crate) fn on_dropped(&mut self, now: Nanos, to: &Destination, dropped: &Dropped) -> bool {
+        if to.remote != self.core.tuple().remote {
+            return false;
+        }
+        match dropped.reason {
+            DropReason::TooLarge => self.core.datagram_too_large(now, dropped.segment_size),
+            // The address is gone (EINVAL is among the other errors), or the network is.
+            DropReason::Unreachable | DropReason::Other => {
+                self.source.on_refused();
+                self.core.local_address_lost(now);
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
+/// What a packet carries, before it is sealed. `symbol` is working memory.
+fn write_body(
+    tx: &TxBlocks,
+    transmit: &Transmit,
+    encoder: &mut Encoder,
+    symbol: &mut Vec<u8>,
+    body: &mut [u8],
+) -> Result<(), String> {
+    let block_of = |slot| tx.get(slot).ok_or("a symbol of a block that is gone");
+    match &transmit.content {
+        Content::Control(frames) => body.copy_from_slice(frames),
+        Content::Source { slot, index } => {
+            let block = block_of(*slot)?;
+            let at = usize::from(*index) * block.symbol_len;
+            let source = &block.memory[at..][..block.symbol_len];
+            write_symbol(source, transmit.fragment, body);
+        }
+        Content::Repair { slot, code, row } => {
+            let block = block_of(*slot)?;
+            let (n, len) = (block.n, block.symbol_len);
+            let source = &block.memory[..n * len];
+            match transmit.fragment {
+                None => encoder.encode(*code, n, len, source, *row, body),
+                part => {
+                    symbol.resize(len, 0);
+                    let encoded = encoder.encode(*code, n, len, source, *row, symbol);
+                    write_symbol(symbol, part, body);
+                    encoded
+                }
+            }
+            .map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// A symbol, or the part of it that travels in one packet.
+fn write_symbol(symbol: &[u8], fragment: Option<Fragment>, body: &mut [u8]) {
+    match fragment {
+        None => body.copy_from_slice(symbol),
+        Some(fragment) => {
+            let (prefix, part) = body.split_at_mut(FRAGMENT_PREFIX_LEN);
+            prefix.copy_from_slice(&fragment.encode());
+            part.copy_from_slice(&symbol[fragment.range()]);
+        }
+    }
+}
