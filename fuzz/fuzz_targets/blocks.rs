@@ -1,7 +1,4 @@
 //! Tracker, block decoder and block receiver against hostile rows and symbols.
 #![no_main]
 
-#[path = "../../crates/sphinx-fec/tests/hostile/mod.rs"]
-mod hostile;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| hostile::blocks(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| sphinx_fuzz::fec::blocks(data));

@@ -21,6 +21,23 @@ pub(crate) trait Incoming: Send {
     fn read(&mut self, buf: &mut [u8]) -> Outcome<usize>;
 }
 
+/// Bytes that have already arrived, in pieces of at most `piece`.
+#[cfg(any(test, fuzzing))]
+pub(crate) struct Arrived<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) piece: usize,
+}
+
+#[cfg(any(test, fuzzing))]
+impl Incoming for Arrived<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> Outcome<usize> {
+        let n = buf.len().min(self.piece).min(self.bytes.len());
+        buf[..n].copy_from_slice(&self.bytes[..n]);
+        self.bytes = &self.bytes[n..];
+        Ok(n)
+    }
+}
+
 /// A session with a peer; clones are the same session.
 pub(crate) trait Channel: Clone + Send + Sync + 'static {
     type Out: Outgoing + 'static;

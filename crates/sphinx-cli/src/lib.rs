@@ -12,6 +12,8 @@ mod commands;
 mod demo;
 mod failure;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod perf;
 mod report;
 mod signals;

@@ -213,21 +213,6 @@ impl Incoming for In {
     }
 }
 
-/// Bytes that have already arrived, in pieces of at most `piece`.
-pub(crate) struct Arrived<'a> {
-    pub(crate) bytes: &'a [u8],
-    pub(crate) piece: usize,
-}
-
-impl Incoming for Arrived<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> Outcome<usize> {
-        let n = buf.len().min(self.piece).min(self.bytes.len());
-        buf[..n].copy_from_slice(&self.bytes[..n]);
-        self.bytes = &self.bytes[n..];
-        Ok(n)
-    }
-}
-
 /// Keeps what is sent.
 #[derive(Default)]
 pub(crate) struct Kept(pub(crate) Vec<u8>);

@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker};
+use sphinx_fec::{Added, CodeId, Decoding, Row, RowMaker, Tracker};
 
 use crate::Nanos;
 use crate::fragment::{Assembly, Key};
@@ -301,7 +301,10 @@ impl Receiver {
             // Peeling may want more; the missing symbols themselves will come.
             (Added::Redundant, Placement::Discard)
         } else {
-            match (CodeId::from_wire(header.code), Row::new(header.row)) {
+            // Transforms work only on their own and on some lengths: blocks of sessions have no such code.
+            let code = CodeId::from_wire(header.code)
+                .filter(|code| code.decoding() != Decoding::Transform);
+            match (code, Row::new(header.row)) {
                 (Some(code), Some(row)) => {
                     let placement = Placement::Repair {
                         slot,

@@ -54,6 +54,8 @@ mod control;
 mod endpoint;
 mod engine;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod greetings;
 mod holding;
 mod keys;

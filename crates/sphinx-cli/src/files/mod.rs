@@ -2,6 +2,8 @@
 //!
 //! `docs/file-transfer.md` specifies it byte by byte.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 pub(crate) mod paths;
 pub(crate) mod recv;
 pub(crate) mod send;

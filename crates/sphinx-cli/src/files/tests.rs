@@ -19,10 +19,10 @@ use super::wire::{
     Attributes, Entry, Totals, data_header, put_entry, put_file_end, put_hole, put_preamble,
 };
 use super::{OutputDir, tree};
-use crate::channel::Channel;
+use crate::channel::{Arrived, Channel};
 use crate::failure::Outcome;
 use crate::report::{Progress, Reporter};
-use crate::testing::{Arrived, Kept, pair};
+use crate::testing::{Kept, pair};
 
 fn quiet() -> Reporter {
     Reporter::new(false, true, 0)

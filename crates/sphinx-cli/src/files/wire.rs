@@ -369,7 +369,7 @@ impl<I: Incoming> Reader<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Arrived;
+    use crate::channel::Arrived;
     use proptest::prelude::*;
     use sphinx_transport::ErrorKind;
 

@@ -215,7 +215,8 @@ fn read_exact(input: &mut impl Incoming, mut buffer: &mut [u8]) -> Outcome<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Arrived, Kept};
+    use crate::channel::Arrived;
+    use crate::testing::Kept;
     use proptest::prelude::*;
 
     #[test]

@@ -6,6 +6,8 @@ pub(crate) mod client;
 mod clock;
 mod control;
 mod data;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod pattern;
 mod samples;
 pub(crate) mod server;

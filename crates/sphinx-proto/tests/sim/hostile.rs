@@ -244,6 +244,17 @@ fn repairs_of_large_blocks_of_tiny_symbols_are_bounded() {
 }
 
 #[test]
+fn codes_that_blocks_do_not_have_are_refused() {
+    let mut victim = Victim::new();
+    let transform = CodeId::FftRs.to_wire();
+    for row in 0..4 {
+        let placement = victim.symbol(0, 0, 2, transform, 1 << 16 | row, 1000);
+        assert_eq!(placement, Placement::Discard);
+    }
+    assert_eq!(victim.session.stats().packets_refused, 4);
+}
+
+#[test]
 fn every_second_block_is_completed() {
     let mut victim = Victim::new();
     for block in 0..200_000 {

@@ -1,39 +1,23 @@
-//! What the fuzz targets run, from bytes that stand for anything a peer may
-//! send. Shared with the ordinary tests, which replay the corpora.
+//! The decoders against hostile rows and symbols.
 
 use sphinx_fec::{
     Added, BlockDecoder, BlockReceiver, CodeId, Delivery, Repair, Row, RowMaker, SymbolDecoder,
     Tracker, WindowDecoder, bits,
 };
 
-/// Takes numbers from the front of the input, zeros behind its end.
-struct Input<'a>(&'a [u8]);
+use crate::Input;
 
-impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else {
-            return 0;
-        };
-        self.0 = rest;
-        *first
-    }
+fn any_row(input: &mut Input<'_>) -> Row {
+    Row::new(input.number(3) as u32).expect("24 bits")
+}
 
-    fn number(&mut self, bytes: usize) -> u64 {
-        (0..bytes).fold(0, |number, _| number << 8 | u64::from(self.byte()))
-    }
-
-    fn row(&mut self) -> Row {
-        Row::new(self.number(3) as u32).expect("24 bits")
-    }
-
-    fn code(&mut self) -> CodeId {
-        CodeId::ALL[usize::from(self.byte()) % CodeId::ALL.len()]
-    }
+fn any_code(input: &mut Input<'_>) -> CodeId {
+    input.pick(&CodeId::ALL)
 }
 
 /// Any rows, source symbols, duplicates and contents, for one block.
-pub(crate) fn blocks(data: &[u8]) {
-    let input = &mut Input(data);
+pub fn blocks(data: &[u8]) {
+    let input = &mut Input::new(data);
     let n = 1 + input.number(2) as usize % 300;
     let symbol_len = usize::from(input.byte()) % 40;
     let is_maximum_likelihood = input.byte() % 2 == 1;
@@ -52,15 +36,15 @@ pub(crate) fn blocks(data: &[u8]) {
     let mut maker = RowMaker::new();
     let mut memory = vec![0; n * symbol_len];
     let mut kept: Vec<(CodeId, Row, Vec<u8>)> = Vec::new();
-    while !input.0.is_empty() && kept.len() < 400 {
-        if input.byte() % 2 == 0 {
+    while !input.is_empty() && kept.len() < 400 {
+        if input.byte() & 1 == 0 {
             let symbol = input.number(2) as usize % (n + 3);
             let added = tracker.add_source(symbol);
             assert_eq!(added == Added::Invalid, symbol >= n);
             receiver.add_source(&mut memory, symbol as u64 + 5);
             continue;
         }
-        let (code, row, content) = (input.code(), input.row(), input.byte());
+        let (code, row, content) = (any_code(input), any_row(input), input.byte());
         let symbol = vec![content; symbol_len];
         let before = tracker.deficit();
         let added = tracker.add_repair(&mut maker, code, row);
@@ -97,8 +81,8 @@ pub(crate) fn blocks(data: &[u8]) {
 }
 
 /// Any windows, source symbols, duplicates and contents, for one stream.
-pub(crate) fn window(data: &[u8]) {
-    let input = &mut Input(data);
+pub fn window(data: &[u8]) {
+    let input = &mut Input::new(data);
     let capacity = 1 + input.number(2) as usize % 300;
     let symbol_len = usize::from(input.byte()) % 40;
     let Ok(mut decoder) = WindowDecoder::new(capacity, symbol_len) else {
@@ -106,7 +90,7 @@ pub(crate) fn window(data: &[u8]) {
     };
     let mut memory = vec![0; capacity * symbol_len];
     let mut delivered = 0;
-    while !input.0.is_empty() {
+    while !input.is_empty() {
         let kind = input.byte();
         // Mostly near the window, sometimes anywhere.
         let number = if kind & 0x70 == 0x70 {
@@ -114,7 +98,7 @@ pub(crate) fn window(data: &[u8]) {
         } else {
             decoder.oldest().saturating_add(input.number(2) % 600)
         };
-        if kind % 2 == 0 {
+        if kind & 1 == 0 {
             if let Some(slot) = decoder.slot(number) {
                 memory[slot * symbol_len..][..symbol_len].fill(kind);
                 decoder.add_source(&mut memory, number);
@@ -125,11 +109,11 @@ pub(crate) fn window(data: &[u8]) {
             let code = if kind & 8 == 0 {
                 CodeId::Window
             } else {
-                input.code()
+                any_code(input)
             };
             let repair = Repair {
                 code,
-                row: input.row(),
+                row: any_row(input),
                 symbol: &symbol,
             };
             decoder.add_repair(&mut memory, number, count, repair);

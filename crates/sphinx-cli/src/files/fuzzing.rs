@@ -1,0 +1,324 @@
+//! The receiving end of a transfer against a hostile sender.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use sphinx_fuzz::Input;
+
+use super::OutputDir;
+use super::paths::{SafePath, link_target};
+use super::recv::receive_tree;
+use super::tree::ContentDigest;
+use super::wire::{
+    Attributes, DATA_BYTES_MAX, Entry, Piece, Reader, Totals, data_header, put_entry, put_file_end,
+    put_hole, put_preamble,
+};
+use crate::channel::Arrived;
+use crate::report::{Progress, Reporter};
+
+/// Paths and link targets from a peer: what passes stays below its root.
+pub fn paths(data: &[u8]) {
+    let input = &mut Input::new(data);
+    let len = usize::from(input.byte());
+    let (path, target) = (input.take(len).to_vec(), input.take(usize::MAX));
+    let Ok(path) = SafePath::new(path) else {
+        return;
+    };
+    let mut depth = -1;
+    for part in path.components() {
+        assert!(!matches!(part, b"" | b"." | b"..") && part.len() < 256 && !part.contains(&0));
+        depth += 1;
+    }
+    let (parent, name) = path.split_last();
+    assert!(parent.is_empty() == (depth == 0) && path.as_bytes().ends_with(name));
+    if link_target(&path, target).is_ok() {
+        // Depth below the parent of the object that was sent: a link never climbs back to it.
+        for part in target.split(|byte| *byte == b'/') {
+            depth += if part == b".." { -1 } else { 1 };
+            assert!(depth >= 1 && !matches!(part, b"" | b"."));
+        }
+    }
+}
+
+/// The parsers of records, one after the other on the same bytes: what is read is written back.
+pub fn records(data: &[u8]) {
+    let input = &mut Input::new(data);
+    let piece = 1 + usize::from(input.byte());
+    let bytes = input.take(usize::MAX);
+    let reader = || Reader::new(Arrived { bytes, piece }, 64);
+
+    let mut entries = reader();
+    let mut written = Vec::new();
+    while let Ok(entry) = entries.entry() {
+        put_entry(&mut written, &entry);
+        assert!(bytes.starts_with(&written));
+    }
+
+    let mut pieces = reader();
+    let mut at = 0;
+    while let Ok(piece) = pieces.piece() {
+        let mut written = Vec::new();
+        match piece {
+            Piece::Data { bytes } => {
+                assert!((1..=DATA_BYTES_MAX).contains(&(bytes as usize)));
+                written.extend_from_slice(&data_header(bytes));
+            }
+            Piece::Hole { bytes } => put_hole(&mut written, bytes),
+            Piece::End { digest } => put_file_end(&mut written, &digest),
+        }
+        assert!(bytes[at..].starts_with(&written));
+        at += written.len();
+        if let Piece::Data { bytes: length } = piece {
+            let mut left = length;
+            while left > 0 {
+                let Ok(data) = pieces.data(left) else { return };
+                assert!(!data.is_empty() && bytes[at..].starts_with(data));
+                at += data.len();
+                left -= data.len() as u32;
+            }
+        }
+    }
+
+    if let Ok(totals) = reader().preamble() {
+        let mut written = Vec::new();
+        put_preamble(&mut written, totals);
+        assert!(bytes.starts_with(&written));
+    }
+    let _ = reader().verdict();
+}
+
+/// A stream of records, right or wrong, into a directory that has things of its own.
+pub fn files(data: &[u8]) {
+    let input = &mut Input::new(data);
+    let overwrite = input.rarely(2);
+    let piece = 1 + usize::from(input.byte());
+    let stream = Stream::write(input);
+
+    let sandbox = tempfile::tempdir().expect("a temporary directory");
+    let (inside, outside) = (sandbox.path().join("in"), sandbox.path().join("out"));
+    prepare(&inside, &outside).expect("a writable temporary directory");
+
+    let output = OutputDir::open(&inside, overwrite).expect("a writable directory");
+    let arrived = Arrived {
+        bytes: &stream.bytes,
+        piece,
+    };
+    let quiet = Reporter::new(false, true, 0);
+    if let Ok(totals) = receive_tree(arrived, &output, &Progress::default(), &quiet) {
+        assert!(totals.entries <= stream.bytes.len() as u64);
+    }
+
+    // Nothing outside has changed.
+    assert_eq!(names(sandbox.path()), ["in", "out"]);
+    assert_eq!(names(&outside), ["kept"]);
+    assert_eq!(fs::read(outside.join("kept")).expect("readable"), b"kept");
+    // Inside, what was there stays unless it may be replaced, and links lead nowhere else.
+    if !overwrite {
+        let kept = fs::read_link(inside.join("link")).expect("still a link");
+        assert_eq!(kept, Path::new("../out"));
+        assert_eq!(fs::read(inside.join("file")).expect("readable"), b"mine");
+    }
+    let root = inside.canonicalize().expect("still there");
+    check_tree(&root, &root);
+}
+
+/// A file, a directory and a link out of the tree; and what the link points at.
+fn prepare(inside: &Path, outside: &Path) -> std::io::Result<()> {
+    fs::create_dir(inside)?;
+    fs::create_dir(outside)?;
+    fs::write(outside.join("kept"), "kept")?;
+    fs::write(inside.join("file"), "mine")?;
+    fs::create_dir(inside.join("dir"))?;
+    symlink("../out", inside.join("link"))
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        let name = entry.expect("an entry").file_name();
+        name.to_string_lossy().into_owned()
+    };
+    let entries = fs::read_dir(directory).expect("a directory");
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    names
+}
+
+/// No temporary file is left, and every link but the one of the user stays in the tree.
+fn check_tree(directory: &Path, root: &Path) {
+    // The peer may have taken the permissions away.
+    let readable = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(directory, readable).expect("its owner may");
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").as_bytes();
+        assert!(!is_temporary(name), "a temporary file is left");
+        let kind = path.symlink_metadata().expect("still there").file_type();
+        if kind.is_dir() {
+            check_tree(&path, root);
+        } else if kind.is_symlink() && path != root.join("link") {
+            let target = fs::read_link(&path).expect("a link");
+            assert!(target.is_relative());
+            // One that leads nowhere yet is judged by its text (`paths`).
+            if let Ok(end) = path.canonicalize() {
+                assert!(end.starts_with(root) && end != root, "{path:?} leads out");
+            }
+        }
+    }
+}
+
+fn is_temporary(name: &[u8]) -> bool {
+    name.starts_with(b".") && name.ends_with(b".part")
+}
+
+/// Writes the records of a transfer.
+struct Stream {
+    bytes: Vec<u8>,
+    /// The directories begun.
+    open: Vec<Vec<u8>>,
+    totals: Totals,
+}
+
+impl Stream {
+    fn write(input: &mut Input<'_>) -> Self {
+        let mut stream = Self {
+            bytes: Vec::new(),
+            open: Vec::new(),
+            totals: Totals::default(),
+        };
+        put_preamble(&mut stream.bytes, Totals::default());
+        while !input.is_empty() {
+            stream.record(input);
+        }
+        stream
+    }
+
+    fn record(&mut self, input: &mut Input<'_>) {
+        let kind = input.byte();
+        match kind & 7 {
+            0 => {
+                let path = self.path(input);
+                self.entry(|path| Entry::Directory { path }, &path);
+                self.open.push(path);
+            }
+            1 => {
+                let path = self.open.pop().unwrap_or_else(|| b"dir".to_vec());
+                let attributes = attributes(input);
+                self.entry(|path| Entry::DirectoryEnd { path, attributes }, &path);
+            }
+            2 | 3 => self.file(input),
+            4 => {
+                let path = self.path(input);
+                let attributes = attributes(input);
+                let target = match input.byte() {
+                    0 => b"..".to_vec(),
+                    1 => b"../..".to_vec(),
+                    2 => b"../link".to_vec(),
+                    3 => b"../link/kept".to_vec(),
+                    4 => b"link".to_vec(),
+                    5 => b"a/b".to_vec(),
+                    6 => b"../a/b".to_vec(),
+                    7 => b"/tmp".to_vec(),
+                    len => input.take(usize::from(len & 15)).to_vec(),
+                };
+                let make = |path| Entry::Symlink {
+                    path,
+                    attributes,
+                    target,
+                };
+                self.entry(make, &path);
+            }
+            5 => {
+                let Totals { entries, bytes } = self.totals;
+                put_entry(&mut self.bytes, &Entry::End { entries, bytes });
+            }
+            _ => {
+                let raw = input.take(usize::from(kind >> 3));
+                self.bytes.extend_from_slice(raw);
+            }
+        }
+    }
+
+    /// An entry, if it can be written at all.
+    fn entry(&mut self, make: impl FnOnce(SafePath) -> Entry, path: &[u8]) {
+        if let Ok(path) = SafePath::new(path.to_vec()) {
+            put_entry(&mut self.bytes, &make(path));
+            self.totals.entries += 1;
+        }
+    }
+
+    fn file(&mut self, input: &mut Input<'_>) {
+        let path = self.path(input);
+        let attributes = attributes(input);
+        let mut contents = Vec::new();
+        let mut digest = ContentDigest::default();
+        let mut size = 0u64;
+        for _ in 0..input.below(4) {
+            match input.byte() {
+                0xe0.. => {
+                    let hole = input.any().max(1);
+                    put_hole(&mut contents, hole);
+                    digest.hole(size, hole);
+                    size = size.saturating_add(hole);
+                }
+                len => {
+                    let data = input.take(usize::from(len));
+                    contents.extend_from_slice(&data_header(data.len() as u32));
+                    contents.extend_from_slice(data);
+                    digest.data(data);
+                    size = size.saturating_add(data.len() as u64);
+                }
+            }
+        }
+        let mut digest = digest.finish();
+        // Damaged, or of another size than announced, now and then.
+        digest[0] ^= u8::from(input.rarely(16));
+        let announced = if input.rarely(16) { input.any() } else { size };
+        let make = |path| Entry::File {
+            path,
+            attributes,
+            size: announced,
+        };
+        self.entry(make, &path);
+        self.bytes.append(&mut contents);
+        put_file_end(&mut self.bytes, &digest);
+        self.totals.bytes = self.totals.bytes.saturating_add(announced);
+    }
+
+    /// Mostly a name in the directory that is open.
+    fn path(&self, input: &mut Input<'_>) -> Vec<u8> {
+        let kind = input.byte();
+        let raw;
+        let name: &[u8] = match kind & 7 {
+            0..3 => &b"abc"[usize::from(kind & 7)..][..1],
+            3 => b"dir",
+            4 => b"link",
+            5 => b"file",
+            6 => b"link/kept",
+            _ => {
+                raw = input.take(usize::from(kind >> 4)).to_vec();
+                &raw
+            }
+        };
+        match self.open.last() {
+            Some(parent) if kind & 8 == 0 => [parent, &b"/"[..], name].concat(),
+            _ => name.to_vec(),
+        }
+    }
+}
+
+fn attributes(input: &mut Input<'_>) -> Attributes {
+    match input.byte() {
+        0..0xf0 => Attributes {
+            mode: 0o755,
+            mtime_s: 0,
+            mtime_ns: 0,
+        },
+        _ => Attributes {
+            mode: input.number(2) as u16 & 0o7777,
+            mtime_s: input.any() as i64,
+            mtime_ns: (input.number(4) % 1_000_000_000) as u32,
+        },
+    }
+}

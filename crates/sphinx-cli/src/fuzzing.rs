@@ -1,0 +1,72 @@
+//! What the fuzz targets of this crate run (`docs/fuzzing.md`).
+
+use std::time::Duration;
+
+use sphinx_fuzz::Input;
+
+use crate::{text, units};
+
+pub use crate::files::fuzzing::{files, paths, records};
+pub use crate::perf::fuzzing::measurement;
+
+/// Smallest number with too many digits to be understood.
+const DIGITS_END: u64 = 1_000_000_000_000_000_000;
+
+/// What people write for rates, sizes, durations and shares; and what is shown to them.
+pub fn units(data: &[u8]) {
+    let written = String::from_utf8_lossy(data);
+    let _ = (units::rate(&written), units::fraction(&written));
+    if let Ok(bytes) = units::size(&written) {
+        // Longer numbers are refused.
+        let again = units::size(&bytes.to_string());
+        assert!(again == Ok(bytes) || bytes >= DIGITS_END);
+    }
+    if let Ok(time) = units::duration(&written) {
+        let again = units::duration(&format!("{}ns", time.as_nanos()));
+        assert!(again == Ok(time) || time.as_nanos() >= u128::from(DIGITS_END));
+        assert_eq!(units::duration_positive(&written).is_ok(), !time.is_zero());
+    }
+    if let Ok(share) = units::fraction(&written) {
+        assert!((0.0..=1.0).contains(&share));
+    }
+    let number = Input::new(data).any();
+    for shown in [
+        units::show_rate(f64::from_bits(number)),
+        units::show_size(number),
+        units::show_duration(Duration::from_nanos(number)),
+        units::show_percent(f64::from_bits(number)),
+    ] {
+        assert!(!shown.is_empty());
+    }
+    let shown = text::printable(data);
+    assert!(shown.chars().all(|c| !c.is_control()));
+    assert_eq!(text::printable(shown.as_bytes()), shown);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sphinx_fuzz::replay;
+
+    use super::*;
+
+    #[test]
+    fn corpora() {
+        replay("files", files);
+        replay("records", records);
+        replay("paths", paths);
+        replay("measurements", measurement);
+        replay("units", units);
+    }
+
+    proptest! {
+        #[test]
+        fn random(data in prop::collection::vec(any::<u8>(), 0..300)) {
+            files(&data);
+            records(&data);
+            paths(&data);
+            measurement(&data);
+            units(&data);
+        }
+    }
+}

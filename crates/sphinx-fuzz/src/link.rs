@@ -1,0 +1,240 @@
+//! The link emulator, with the packets and settings that its users bring.
+
+use std::time::Duration;
+
+use sphinx_link::{
+    Blackout, Corruption, Depth, GilbertElliott, IpPacket, Jitter, Link, LinkConfig, Loss, Order,
+    Packet, Policer, Rate, RateStep, Reorder,
+};
+
+use crate::Input;
+
+/// Marks and bit errors on bytes that need not be IP.
+pub fn packet(data: &[u8]) {
+    let input = &mut Input::new(data);
+    let bit = input.any();
+    let original = IpPacket(input.take(usize::MAX).to_vec());
+    assert_eq!(original.ip_len(), original.0.len());
+
+    let mut marked = original.duplicate();
+    let header = if marked.mark_ce() {
+        check_mark(&original.0, &marked.0);
+        let once = marked.clone();
+        assert!(marked.mark_ce() && marked == once, "marked twice");
+        if original.0[0] >> 4 == 4 { 20 } else { 40 }
+    } else {
+        assert_eq!(marked, original);
+        0
+    };
+
+    let bits = original.corruptible_bits();
+    assert!(bits <= 8 * original.ip_len() as u64);
+    let mut flipped = original.clone();
+    flipped.flip_bit(bit);
+    if bit < bits {
+        let differing = |pair: (&u8, &u8)| (pair.0 ^ pair.1).count_ones();
+        let changed = original.0.iter().zip(&flipped.0).map(differing);
+        assert_eq!(changed.sum::<u32>(), 1);
+        assert_eq!(original.0[..header], flipped.0[..header]);
+        flipped.flip_bit(bit);
+    }
+    assert_eq!(flipped, original);
+}
+
+/// A mark changes the ECN field and, in IPv4, the checksum, which stays as right as it was.
+fn check_mark(before: &[u8], after: &[u8]) {
+    assert_eq!(before.len(), after.len());
+    let is_v4 = before[0] >> 4 == 4;
+    let ecn = if is_v4 { 0x03 } else { 0x30 };
+    assert_eq!(after[1], before[1] | ecn);
+    for at in (0..before.len()).filter(|at| *at != 1) {
+        let may_change = is_v4 && (10..12).contains(&at);
+        assert!(may_change || before[at] == after[at], "byte {at}");
+    }
+    if is_v4 {
+        assert_eq!(is_sound(&before[..20]), is_sound(&after[..20]));
+    }
+}
+
+fn is_sound(header: &[u8]) -> bool {
+    let words = header.as_chunks::<2>().0;
+    let mut sum: u32 = words
+        .iter()
+        .map(|w| u32::from(u16::from_be_bytes(*w)))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum == 0xffff
+}
+
+fn span(input: &mut Input<'_>) -> Duration {
+    Duration::from_nanos(input.any())
+}
+
+fn probability(input: &mut Input<'_>) -> f64 {
+    match input.byte() {
+        255 => f64::NAN,
+        254 => -1.0,
+        byte => f64::from(byte) / 200.0,
+    }
+}
+
+fn depth(input: &mut Input<'_>) -> Depth {
+    match input.byte() % 3 {
+        0 => Depth::Bytes(input.any()),
+        1 => Depth::Packets(input.any()),
+        _ => Depth::Time(span(input)),
+    }
+}
+
+fn rate(input: &mut Input<'_>) -> Rate {
+    match input.byte() % 3 {
+        0 => Rate::Unlimited,
+        1 => Rate::Constant(input.any()),
+        _ => {
+            let count = input.below(4);
+            let step = |_| RateStep {
+                at: span(input),
+                bits_per_second: input.any(),
+            };
+            let steps = (0..count).map(step).collect();
+            let repeat = input.rarely(2).then(|| span(input));
+            Rate::Steps { steps, repeat }
+        }
+    }
+}
+
+fn loss(input: &mut Input<'_>) -> Loss {
+    match input.byte() % 4 {
+        0 => Loss::None,
+        1 => Loss::Bernoulli(probability(input)),
+        2 => Loss::GilbertElliott(GilbertElliott {
+            good_to_bad: probability(input),
+            bad_to_good: probability(input),
+            loss_in_good: probability(input),
+            loss_in_bad: probability(input),
+        }),
+        _ => Loss::Packets((0..input.below(4)).map(|_| input.any()).collect()),
+    }
+}
+
+fn config(input: &mut Input<'_>) -> LinkConfig {
+    // Absent fields are as in a perfect link, so that short inputs make simple links.
+    let fields = input.number(2);
+    let mut has = {
+        let mut bit = 0;
+        move || {
+            bit += 1;
+            fields >> (bit - 1) & 1 == 1
+        }
+    };
+    let mut config = LinkConfig {
+        seed: input.number(1),
+        ..LinkConfig::default()
+    };
+    if has() {
+        config.mtu = Some(input.any() as usize);
+    }
+    if has() {
+        config.policer = Some(Policer {
+            bits_per_second: input.any(),
+            burst_bytes: input.any() as usize,
+        });
+    }
+    if has() {
+        config.rate = rate(input);
+    }
+    if has() {
+        config.queue = depth(input);
+    }
+    if has() {
+        config.mark = Some(depth(input));
+    }
+    if has() {
+        config.loss = loss(input);
+    }
+    if has() {
+        let (start, end) = (span(input), span(input));
+        config.blackouts.push(Blackout { start, end });
+    }
+    if has() {
+        config.corruption = Corruption {
+            probability: probability(input),
+            bits: input.below(20) as u32,
+        };
+    }
+    if has() {
+        config.duplication = probability(input);
+    }
+    if has() {
+        config.delay = span(input);
+    }
+    if has() {
+        config.jitter = Jitter {
+            max: span(input),
+            order: input.pick(&[Order::Kept, Order::Free]),
+        };
+    }
+    if has() {
+        config.reorder = Reorder {
+            probability: probability(input),
+            hold: span(input),
+        };
+    }
+    if has() {
+        config.records = input.below(1000) as usize;
+    }
+    config
+}
+
+/// Any settings, changed under way, and any packets at any time: all are accounted for, and none
+/// comes before its time.
+pub fn settings(data: &[u8]) {
+    let input = &mut Input::new(data);
+    let Ok(mut link) = Link::new(config(input)) else {
+        return;
+    };
+    let (mut now, mut offered) = (0u64, 0);
+    while !input.is_empty() && offered < 100 {
+        now = now.saturating_add(if input.rarely(2) { input.any() } else { 0 });
+        match input.byte() % 8 {
+            0 => {
+                // Refused settings leave the link as it was.
+                let _ = link.reconfigure(now, config(input));
+            }
+            1..3 => run(&mut link, now),
+            _ => {
+                let mut packet = vec![input.byte(); usize::from(input.byte()) * 8];
+                if let [first, second, ..] = &mut packet[..] {
+                    (*first, *second) = (0x45, input.byte());
+                }
+                link.enqueue(now, IpPacket(packet));
+                offered += 1;
+            }
+        }
+    }
+    run(&mut link, u64::MAX);
+    let counters = link.counters();
+    assert_eq!(counters.offered_packets, offered);
+    assert_eq!(
+        counters.offered_packets + counters.duplicated,
+        counters.dropped() + link.packets_inside() as u64 + counters.delivered_packets
+    );
+}
+
+/// Takes everything that is due up to `until`.
+fn run(link: &mut Link<IpPacket>, until: u64) {
+    let mut idle = 0;
+    let mut last = 0;
+    while let Some(now) = link.next_event().filter(|now| *now <= until) {
+        assert!(now >= last, "time steps back");
+        idle = if now > last { 0 } else { idle + 1 };
+        assert!(idle < 1000, "stuck at {now}");
+        last = now;
+        while let Some(delivery) = link.poll(now) {
+            assert!(delivery.at <= now);
+            idle = 0;
+        }
+    }
+}

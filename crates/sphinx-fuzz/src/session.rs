@@ -1,0 +1,433 @@
+//! One session of the core against a peer that has the keys and says anything, and a driver that
+//! does its part in any order.
+//!
+//! A model beside the session follows what its driver may rely on: whose memory every slot is,
+//! which packet numbers came and went, what is complete, and that time always moves on.
+
+mod model;
+
+use sphinx_fec::CodeId;
+use sphinx_proto::cc::CcKind;
+use sphinx_proto::wire::{
+    Blocks, ConnectionId, Fragment, Frame, FrameIter, Header, OVERHEAD, PacketKind, Sack,
+    VARINT_MAX, block_symbols_max,
+};
+use sphinx_proto::{Config, Nanos, PacketMeta, Profile, Role, Session, Tuple};
+
+use crate::Input;
+use model::Model;
+
+const MS: Nanos = 1_000_000;
+const SEC: Nanos = 1_000 * MS;
+
+/// Steps of one input.
+const STEPS_MAX: u32 = 300;
+/// Turns of the driver at one point in time before the session counts as stuck.
+const SPIN_MAX: u32 = 100;
+/// Points in time at which a session may want to be woken while nothing comes in.
+const WAKES_MAX: u32 = 20_000;
+
+/// The session, its driver and the attacker.
+struct Victim {
+    session: Session,
+    model: Model,
+    now: Nanos,
+    idle_timeout: Nanos,
+}
+
+fn cid(n: u8) -> ConnectionId {
+    ConnectionId::new([n.max(1); 8]).expect("not zero")
+}
+
+/// One of the places where the peer may be; 0 is the first.
+fn place(n: u8) -> Tuple {
+    let hosts: [[u8; 4]; 3] = [[10, 0, 0, 1], [10, 0, 0, 1], [10, 0, 0, 2]];
+    let locals = [None, Some([10, 0, 1, 1].into()), Some([10, 0, 1, 2].into())];
+    Tuple {
+        remote: (hosts[usize::from(n % 3)], u16::from(n)).into(),
+        local_ip: locals[usize::from(n / 3 % 3)],
+    }
+}
+
+/// Runs one input.
+pub fn hostile_peer(data: &[u8]) {
+    let input = &mut Input::new(data);
+    let mut victim = Victim::new(input);
+    for _ in 0..STEPS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        victim.step(input);
+    }
+    victim.fall_silent();
+}
+
+fn config(input: &mut Input<'_>) -> Config {
+    const WINDOWS: [u64; 5] = [4 << 20, 1 << 16, 700, 1 << 20, VARINT_MAX];
+    let ip_overhead = input.pick(&[28, 48]);
+    Config {
+        role: input.pick(&[Role::Server, Role::Client]),
+        peer_cid: cid(9),
+        local_cid: cid(8),
+        tuple: place(0),
+        profile: input.pick(&[Profile::Latency, Profile::Bulk]),
+        code: input.pick(&[Some(CodeId::Rlc), Some(CodeId::Srlt), None]),
+        cc: input.pick(&[
+            CcKind::Bbr,
+            CcKind::AimdEcn,
+            CcKind::Fixed(2_000_000),
+            CcKind::Fixed(1000),
+        ]),
+        initial_rtt: input.pick(&[10 * MS, 0, 3 * SEC, MS / 10]),
+        idle_timeout: input.pick(&[SEC, 100 * MS, 15 * SEC]),
+        recv_window: input.pick(&WINDOWS[..4]),
+        send_window: input.pick(&WINDOWS[..4]),
+        // The peer says so itself.
+        peer_window: input.pick(&WINDOWS),
+        ip_overhead,
+        mtu_candidates: vec![1472, 8972],
+        peer_datagram_max: input.pick(&[1472, 1200, 9040, 65_527]),
+    }
+}
+
+impl Victim {
+    fn new(input: &mut Input<'_>) -> Self {
+        let config = config(input);
+        Self {
+            model: Model::new(&config),
+            idle_timeout: config.idle_timeout,
+            session: Session::new(config, 0),
+            now: 0,
+        }
+    }
+
+    fn step(&mut self, input: &mut Input<'_>) {
+        let kind = input.byte();
+        match kind & 0x0f {
+            0..4 => self.symbol(input),
+            4 | 5 => {
+                let sack = self.sack(input);
+                self.control(input, &[Frame::Sack(sack)]);
+            }
+            6 => {
+                let blocks = Self::blocks(input);
+                self.control(input, &[Frame::Blocks(blocks)]);
+            }
+            7 => {
+                let (blocks, sack) = (Self::blocks(input), self.sack(input));
+                self.control(input, &[Frame::Blocks(blocks), Frame::Sack(sack)]);
+            }
+            8 => self.path(input),
+            9 | 10 => self.submit(input),
+            11 => self.model.finish_job(&mut self.session, input),
+            12 => self.model.take_block(&mut self.session, self.now, input),
+            13 => self.rare(input),
+            14 => self.wait(input),
+            _ => {
+                let span = self.span(input);
+                self.now += span;
+                self.session.handle_timeout(self.now);
+            }
+        }
+        // The driver may be late: other input comes first.
+        if kind & 0x80 == 0 {
+            self.settle();
+        }
+    }
+
+    /// A length of time, seldom a long one.
+    fn span(&self, input: &mut Input<'_>) -> Nanos {
+        match input.byte() {
+            kind @ 0..0x80 => Nanos::from(kind) * MS / 10,
+            kind @ 0x80..0xf0 => Nanos::from(kind - 0x7f) * MS,
+            0xf0..0xfe => input.number(2),
+            _ => self.idle_timeout / 2,
+        }
+    }
+
+    fn meta(&mut self, input: &mut Input<'_>, flags: u8, body_len: usize) -> PacketMeta {
+        let odd = flags & 0x10 != 0;
+        let tuple = if odd {
+            place(input.byte() & 0xf)
+        } else {
+            self.session.tuple()
+        };
+        let datagram_len = body_len + OVERHEAD;
+        self.model.came(tuple, datagram_len);
+        PacketMeta {
+            now: self.now,
+            received_at: self.now.saturating_sub(Nanos::from(flags >> 3 & 1) * MS),
+            packet_number: self.model.packet_number(input, odd),
+            cid: self.model.own_id(if odd { input.byte() } else { 0 }),
+            tuple,
+            ecn: flags & 3,
+            datagram_len,
+            last_of_flight: flags & 4 != 0,
+        }
+    }
+
+    fn symbol(&mut self, input: &mut Input<'_>) {
+        let flags = input.byte();
+        let stream = self.model.peer_stream(input);
+        let block = match flags >> 6 {
+            0..3 => input.below(8) as u32,
+            _ => input.any() as u32,
+        };
+        // Mostly the shape that other symbols of the block have.
+        let (n, len) = match input.byte() {
+            shape @ 0..0xc0 => ([1, 2, 3, 7, 20, 60][usize::from(shape & 7) % 6], 1000),
+            0xc0..0xe0 => (input.below(40) as u16 + 1, 20),
+            0xe0..0xf0 => (input.below(1024) as u16 + 1, input.below(9100) as usize),
+            _ => (1024, 512),
+        };
+        let code = match flags & 0x20 {
+            0 => CodeId::SOURCE,
+            _ => input.pick(&[1, 2, 1, 2, 3, 4, 5, 6, 63]),
+        };
+        let row = match input.byte() {
+            row @ 0..0xc0 => u32::from(row),
+            _ => input.number(3) as u32,
+        };
+        let part = match input.byte() {
+            0..0xc0 => None,
+            part if len == 0 => Some((part & 7, 0)),
+            part => Some((part & 7, 2 + (part >> 3 & 7) % 7)),
+        };
+        let fragment = part.map(|(index, count)| Fragment {
+            symbol_len: len as u16,
+            index,
+            count,
+        });
+        // What the driver does not take for a fragment does not come here.
+        let fragment = fragment.filter(|f| f.index < f.count && !f.range().is_empty());
+        if part.is_some() != fragment.is_some() {
+            return;
+        }
+        let meta = self.meta(input, flags, fragment.map_or(len, |f| f.range().len() + 3));
+        let header = Header {
+            kind: fragment.map_or(PacketKind::Symbol, |_| PacketKind::Fragment),
+            phase: false,
+            last_of_flight: meta.last_of_flight,
+            cid: meta.cid,
+            packet_number: meta.packet_number as u32,
+            block,
+            stream,
+            code,
+            n,
+            row,
+        };
+        match fragment {
+            None => {
+                let placement = self.session.handle_symbol(&meta, &header, len);
+                self.model.place(placement, &header, len);
+            }
+            Some(fragment) => {
+                if let Some(part) = self.session.handle_fragment(&meta, &header, fragment) {
+                    self.model.place_part(part, &header, fragment);
+                }
+            }
+        }
+        self.model.take_jobs(&mut self.session);
+    }
+
+    fn sack(&self, input: &mut Input<'_>) -> Sack {
+        let flags = input.byte();
+        let sent = self.model.packets_sent();
+        let newest = sent.saturating_sub(1);
+        let mut high = match flags & 7 {
+            0..4 => newest,
+            4..7 => newest.saturating_sub(input.below(64)),
+            // More than was sent, now and then.
+            _ => input.any(),
+        };
+        let mut ranges = Vec::new();
+        for _ in 0..1 + (flags >> 3 & 3) {
+            let low = match input.byte() {
+                0xff => 0,
+                len => high.saturating_sub(u64::from(len)),
+            };
+            ranges.push((low, high));
+            let Some(below) = low.checked_sub(2 + input.below(4)) else {
+                break;
+            };
+            high = below;
+        }
+        let odd = flags & 0xe0;
+        let field = |input: &mut Input<'_>, mask: u8, honest: u64| {
+            if odd & mask == 0 { honest } else { input.any() }
+        };
+        Sack {
+            sequence: 0,
+            delay_us: field(input, 0x20, 0),
+            time_us: field(input, 0x20, self.now / 1000),
+            ect: field(input, 0x40, 0),
+            ce: field(input, 0x40, 0),
+            credit: field(input, 0x80, 1 << 20),
+            ranges,
+        }
+    }
+
+    fn blocks(input: &mut Input<'_>) -> Blocks {
+        let shape = input.byte();
+        let stream = u16::from(shape & 7);
+        let base = match shape >> 3 & 3 {
+            0..3 => input.below(8),
+            _ => input.any() >> 2,
+        };
+        let mut next = base;
+        let mut complete = Vec::new();
+        for _ in 0..shape >> 5 & 3 {
+            let low = next.saturating_add(1 + input.below(4));
+            let high = low.saturating_add(match input.byte() {
+                len @ 0..0xf0 => u64::from(len & 7),
+                _ => input.any() >> 2,
+            });
+            if high >= VARINT_MAX {
+                break;
+            }
+            complete.push((low, high));
+            next = high + 1;
+        }
+        let deficits = match shape >> 7 {
+            0 => Vec::new(),
+            _ => (0..input.below(5))
+                .map(|_| (base + input.below(6), input.any() as u32))
+                .collect(),
+        };
+        Blocks {
+            stream,
+            base,
+            complete,
+            deficits,
+        }
+    }
+
+    /// Challenges, answers, connection ids and the like.
+    fn path(&mut self, input: &mut Input<'_>) {
+        match input.byte() {
+            0..0x20 => self.control(input, &[Frame::Ping]),
+            0x20..0x60 => {
+                let data = input.number(8).to_be_bytes();
+                self.control(input, &[Frame::PathChallenge(data), Frame::Padding]);
+            }
+            0x60..0xb0 => {
+                let data = self.model.challenge(input.byte());
+                self.control(input, &[Frame::PathResponse(data)]);
+            }
+            0xb0..0xf0 => {
+                let (sequence, cid) = (input.any(), cid(input.byte()));
+                self.control(input, &[Frame::NewConnectionId { sequence, cid }]);
+            }
+            _ => {
+                let len = usize::from(input.byte());
+                let body = input.take(len);
+                self.body(input, body);
+            }
+        }
+    }
+
+    /// What happens to a session once or now and then.
+    fn rare(&mut self, input: &mut Input<'_>) {
+        match input.byte() {
+            0..0x80 => self.session.set_backlog(input.rarely(2)),
+            0x80..0xa0 => {
+                let size = input.number(2) as usize;
+                self.session.datagram_too_large(self.now, size);
+            }
+            0xa0..0xc0 => self.session.local_address_lost(self.now),
+            0xc0..0xe0 => {
+                let code = input.any();
+                let reason = "enough";
+                self.control(input, &[Frame::Close { code, reason }]);
+            }
+            0xe0..0xfe => {
+                let code = input.any();
+                self.session.close(self.now, code, "done");
+            }
+            _ => self.session.abandon(),
+        }
+    }
+
+    fn control(&mut self, input: &mut Input<'_>, frames: &[Frame<'_>]) {
+        let mut body = Vec::new();
+        frames.iter().for_each(|frame| frame.encode(&mut body));
+        self.body(input, &body);
+    }
+
+    fn body(&mut self, input: &mut Input<'_>, body: &[u8]) {
+        let flags = input.byte();
+        let meta = self.meta(input, flags, body.len());
+        for frame in FrameIter::new(body).flatten() {
+            self.model.said(meta.tuple, &frame);
+        }
+        self.session.handle_control(&meta, body);
+    }
+
+    fn submit(&mut self, input: &mut Input<'_>) {
+        let shape = input.byte();
+        let symbol_len = match shape & 3 {
+            0..3 => self.session.block_shape().1,
+            _ => 1 + input.below(u64::from(self.session.block_shape().1)) as u16,
+        };
+        let n = match shape >> 2 & 3 {
+            0..3 => 1 + input.below(32),
+            _ => 1 + input.below(block_symbols_max(usize::from(symbol_len)) as u64),
+        };
+        let (n, tail) = (n as u16, shape & 0x10 != 0);
+        if self.session.can_submit(n, symbol_len) {
+            let stream = self.model.own_stream(shape >> 5);
+            self.model
+                .submit(&mut self.session, stream, n, symbol_len, tail);
+        }
+    }
+
+    /// Lets time pass as the session asks for it.
+    fn wait(&mut self, input: &mut Input<'_>) {
+        let until = self.now + self.span(input);
+        let mut wakes = 0;
+        loop {
+            self.settle();
+            let Some(at) = self.session.poll_timeout().filter(|at| *at <= until) else {
+                break;
+            };
+            self.now = at;
+            wakes += 1;
+            assert!(wakes < WAKES_MAX, "woken without end");
+        }
+        self.now = until;
+    }
+
+    /// Does everything that is due now.
+    fn settle(&mut self) {
+        for _ in 0..SPIN_MAX {
+            self.model.drain(&mut self.session, self.now);
+            match self.session.poll_timeout() {
+                Some(at) if at <= self.now => self.session.handle_timeout(self.now),
+                _ => return,
+            }
+        }
+        panic!("busy at {} ns", self.now);
+    }
+
+    /// Nothing more comes: the session must come to its end by itself, and rest.
+    fn fall_silent(&mut self) {
+        self.settle();
+        self.model.release_all(&mut self.session, self.now);
+        let over = self.now + self.idle_timeout + SEC;
+        let mut wakes = 0;
+        loop {
+            self.settle();
+            let Some(at) = self.session.poll_timeout() else {
+                break;
+            };
+            assert!(at <= over, "goes on for ever");
+            self.now = at;
+            wakes += 1;
+            assert!(wakes < WAKES_MAX, "woken without end");
+        }
+        assert!(self.session.is_finished());
+        self.session.handle_timeout(self.now + SEC);
+        self.model.drain(&mut self.session, self.now + SEC);
+        assert_eq!(self.session.poll_timeout(), None);
+    }
+}

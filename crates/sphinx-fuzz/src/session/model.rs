@@ -1,0 +1,574 @@
+//! What a driver keeps, and what it may rely on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sphinx_fec::{BlockDecoder, CodeId, Repair, Row, bits};
+use sphinx_proto::wire::{
+    Blocks, ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN,
+    OVERHEAD, PacketKind, Sack, block_symbols_max,
+};
+use sphinx_proto::{
+    Config, Content, Event, Job, Nanos, PartPlacement, Placement, Role, Session, Slot, Transmit,
+    Tuple, block_cost,
+};
+
+use crate::Input;
+
+/// Packets that may leave at one point in time: the pacer's largest burst of the smallest packets, and
+/// as much again.
+const BURST_MAX: u32 = 2000;
+/// Connection ids of one end at a time.
+const OWN_IDS_MAX: usize = 9;
+/// Symbols being put together at a time.
+const PLACES_MAX: u8 = 64;
+/// Bytes sent to an address that may be a victim's, per byte that came from there.
+const AMPLIFICATION: usize = 3;
+/// Largest block that is decoded in the model as well.
+const DECODED_MAX: usize = 64;
+
+/// A block being received.
+struct RxBlock {
+    stream: u16,
+    /// Low bits of its id.
+    block: u32,
+    n: u16,
+    symbol_len: u16,
+    have: Vec<u64>,
+    repairs: Vec<(CodeId, Row)>,
+    state: RxState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RxState {
+    Open,
+    Decoding,
+    Decoded,
+    /// The application has it.
+    Complete,
+}
+
+/// A block being sent.
+struct TxBlock {
+    stream: u16,
+    id: u64,
+    n: u16,
+    symbol_len: u16,
+}
+
+/// A symbol being put together.
+struct Unfinished {
+    header: Header,
+    symbol_len: u16,
+    count: u8,
+    parts: BTreeSet<u8>,
+}
+
+/// An address of the peer, or of somebody who is not.
+struct Place {
+    tuple: Tuple,
+    is_valid: bool,
+    received: usize,
+    sent: usize,
+    /// Challenges sent there, and answers that came from there.
+    challenges: Vec<[u8; 8]>,
+    answers: Vec<[u8; 8]>,
+}
+
+pub(super) struct Model {
+    is_client: bool,
+    config: Config,
+    decoder: BlockDecoder,
+    /// Numbers of the peer's packets so far.
+    received: BTreeSet<u64>,
+    places: Vec<Place>,
+    challenges: u64,
+    /// Connection ids of this end, and those that the peer has offered.
+    own_ids: Vec<ConnectionId>,
+    own_id_next: u64,
+    peer_ids: Vec<ConnectionId>,
+    unfinished: BTreeMap<u8, Unfinished>,
+    rx: BTreeMap<Slot, RxBlock>,
+    rx_held: u64,
+    jobs: Vec<Job>,
+    /// Blocks given to the application, by full id.
+    complete: BTreeSet<(u16, u64)>,
+    /// Blocks that have all they need, by low bits.
+    whole: BTreeSet<(u16, u32)>,
+    tx: BTreeMap<Slot, TxBlock>,
+    tx_held: u64,
+    slots: u32,
+    next_ids: BTreeMap<u16, u64>,
+    packets_sent: u64,
+    credit: u64,
+    /// Says how the session ended.
+    end: Option<Event>,
+}
+
+impl Place {
+    fn new(tuple: Tuple, is_valid: bool) -> Self {
+        Self {
+            tuple,
+            is_valid,
+            received: 0,
+            sent: 0,
+            challenges: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+}
+
+impl Model {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            is_client: config.role == Role::Client,
+            config: config.clone(),
+            decoder: BlockDecoder::new(),
+            received: BTreeSet::new(),
+            places: vec![Place::new(config.tuple, true)],
+            challenges: 0,
+            own_ids: vec![config.local_cid],
+            own_id_next: 1 << 32,
+            peer_ids: vec![config.peer_cid],
+            unfinished: BTreeMap::new(),
+            rx: BTreeMap::new(),
+            rx_held: 0,
+            jobs: Vec::new(),
+            complete: BTreeSet::new(),
+            whole: BTreeSet::new(),
+            tx: BTreeMap::new(),
+            tx_held: 0,
+            slots: 0,
+            next_ids: BTreeMap::new(),
+            packets_sent: 0,
+            credit: 0,
+            end: None,
+        }
+    }
+
+    // ---- the peer's packets -------------------------------------------------------------------
+
+    /// A number that no packet had before: the next one, or any that the replay window lets pass.
+    pub(super) fn packet_number(&mut self, input: &mut Input<'_>, odd: bool) -> u64 {
+        let next = self.received.last().map_or(0, |last| last + 1);
+        let mut number = match odd.then(|| input.byte()) {
+            None => next,
+            Some(back @ 0..0x80) => next.saturating_sub(u64::from(back)),
+            Some(gap @ 0x80..0xf0) => next + u64::from(gap - 0x80),
+            Some(_) => next + input.number(4) / 2,
+        };
+        while !self.received.insert(number) {
+            number += 1;
+        }
+        number
+    }
+
+    /// A stream of the peer; now and then one that only this end may use.
+    pub(super) fn peer_stream(&self, input: &mut Input<'_>) -> u16 {
+        match input.byte() {
+            kind @ 0..0xf0 => u16::from(kind & 3) * 2 + u16::from(self.is_client),
+            _ => input.number(2) as u16,
+        }
+    }
+
+    pub(super) fn own_stream(&self, index: u8) -> u16 {
+        u16::from(index & 3) * 2 + u16::from(!self.is_client)
+    }
+
+    pub(super) fn packets_sent(&self) -> u64 {
+        self.packets_sent
+    }
+
+    // ---- paths --------------------------------------------------------------------------------
+
+    fn place_at(&mut self, tuple: Tuple) -> &mut Place {
+        let at = self.places.iter().position(|place| place.tuple == tuple);
+        let at = at.unwrap_or_else(|| {
+            self.places.push(Place::new(tuple, false));
+            self.places.len() - 1
+        });
+        &mut self.places[at]
+    }
+
+    /// A datagram came from there.
+    pub(super) fn came(&mut self, tuple: Tuple, len: usize) {
+        self.place_at(tuple).received += len;
+    }
+
+    /// One of the ids that packets to this end may carry.
+    pub(super) fn own_id(&self, index: u8) -> ConnectionId {
+        self.own_ids[usize::from(index) % self.own_ids.len()]
+    }
+
+    /// A challenge that was sent, or one that never was.
+    pub(super) fn challenge(&self, index: u8) -> [u8; 8] {
+        let mut sent = self.places.iter().flat_map(|place| &place.challenges);
+        sent.nth(usize::from(index & 0x1f))
+            .copied()
+            .unwrap_or([0xee; 8])
+    }
+
+    /// The peer's frames that the model must know of.
+    pub(super) fn said(&mut self, from: Tuple, frame: &Frame<'_>) {
+        match frame {
+            Frame::PathResponse(data) => self.place_at(from).answers.push(*data),
+            Frame::NewConnectionId { cid, .. } => self.peer_ids.push(*cid),
+            _ => {}
+        }
+    }
+
+    /// Gives the session the random numbers that it wants.
+    fn supply(&mut self, session: &mut Session) {
+        for _ in 0..session.challenges_wanted() {
+            self.challenges += 1;
+            session.add_challenge(self.challenges.to_be_bytes());
+        }
+        for _ in 0..session.connection_ids_wanted() {
+            self.own_id_next += 1 << 32;
+            let id = ConnectionId::new(self.own_id_next.to_be_bytes()).expect("not zero");
+            session.add_connection_id(id);
+            self.own_ids.push(id);
+            assert!(self.own_ids.len() <= OWN_IDS_MAX);
+        }
+    }
+
+    // ---- receiving ------------------------------------------------------------------------------
+
+    /// Where the session wants a symbol.
+    pub(super) fn place(&mut self, placement: Placement, header: &Header, len: usize) {
+        let (slot, n, symbol_len) = match placement {
+            Placement::Discard => return,
+            Placement::Source {
+                slot,
+                n,
+                symbol_len,
+                ..
+            }
+            | Placement::Repair {
+                slot,
+                n,
+                symbol_len,
+                ..
+            } => (slot, n, symbol_len),
+        };
+        assert_eq!((n, usize::from(symbol_len)), (header.n, len));
+        assert!(usize::from(n) <= block_symbols_max(len) && (1..=MAX_SYMBOL_LEN).contains(&len));
+        let rx = self.rx.entry(slot).or_insert_with(|| {
+            self.rx_held += block_cost(n, symbol_len);
+            RxBlock {
+                stream: header.stream,
+                block: header.block,
+                n,
+                symbol_len,
+                have: vec![0; bits::words(usize::from(n))],
+                repairs: Vec::new(),
+                state: RxState::Open,
+            }
+        });
+        assert!(self.rx_held <= self.config.recv_window, "over the window");
+        assert!(rx.stream == header.stream && rx.block == header.block);
+        assert!(rx.n == n && rx.symbol_len == symbol_len && rx.state == RxState::Open);
+        match placement {
+            Placement::Source { index, .. } => {
+                assert!(index < n && header.code == CodeId::SOURCE);
+                assert!(!bits::contains(&rx.have, usize::from(index)), "twice");
+                bits::insert(&mut rx.have, usize::from(index));
+            }
+            Placement::Repair { code, row, .. } => {
+                assert_eq!((code.to_wire(), row.number()), (header.code, header.row));
+                rx.repairs.push((code, row));
+                assert!(rx.repairs.len() <= usize::from(n), "more than are needed");
+            }
+            Placement::Discard => {}
+        }
+    }
+
+    /// Where the session wants a part of a symbol.
+    pub(super) fn place_part(&mut self, to: PartPlacement, header: &Header, part: Fragment) {
+        assert!(to.place < PLACES_MAX && to.symbol_len == part.symbol_len);
+        assert_eq!(to.offset, part.range().start);
+        assert!(part.range().end <= usize::from(to.symbol_len));
+        let same = |u: &Unfinished| {
+            (u.symbol_len, u.count) == (part.symbol_len, part.count)
+                && (u.header.stream, u.header.block) == (header.stream, header.block)
+                && (u.header.code, u.header.row) == (header.code, header.row)
+        };
+        if self.unfinished.get(&to.place).is_none_or(|u| !same(u)) {
+            assert!(!self.unfinished.values().any(same), "in two places");
+            let begun = Unfinished {
+                header: *header,
+                symbol_len: part.symbol_len,
+                count: part.count,
+                parts: BTreeSet::new(),
+            };
+            self.unfinished.insert(to.place, begun);
+        }
+        let unfinished = self.unfinished.get_mut(&to.place).expect("just made");
+        assert!(unfinished.parts.insert(part.index), "twice");
+        let is_whole = unfinished.parts.len() == usize::from(part.count);
+        assert_eq!(to.whole.is_some(), is_whole);
+        if let Some(placement) = to.whole {
+            self.unfinished.remove(&to.place);
+            self.place(placement, header, usize::from(part.symbol_len));
+        }
+    }
+
+    /// Takes the jobs that the session has; they are done later, in any order.
+    pub(super) fn take_jobs(&mut self, session: &mut Session) {
+        while let Some(job) = session.poll_job() {
+            let rx = self.rx.get_mut(&job.decode).expect("a slot in use");
+            assert_eq!(rx.state, RxState::Open);
+            assert!(!rx.repairs.is_empty(), "nothing to decode with");
+            rx.state = RxState::Decoding;
+            self.whole.insert((rx.stream, rx.block));
+            assert!(self.jobs.iter().all(|known| known.id != job.id));
+            self.jobs.push(job);
+        }
+    }
+
+    /// Does one of the jobs.
+    pub(super) fn finish_job(&mut self, session: &mut Session, input: &mut Input<'_>) {
+        if !self.jobs.is_empty() {
+            let at = input.below(self.jobs.len() as u64) as usize;
+            let job = self.jobs.swap_remove(at);
+            self.do_job(session, job);
+        }
+    }
+
+    fn do_job(&mut self, session: &mut Session, job: Job) {
+        let rx = self.rx.get_mut(&job.decode).expect("a slot in use");
+        let n = usize::from(rx.n);
+        if n <= DECODED_MAX {
+            // Whether a block decodes does not depend on what its symbols hold.
+            let repairs: Vec<Repair<'_>> = rx
+                .repairs
+                .iter()
+                .map(|&(code, row)| Repair {
+                    code,
+                    row,
+                    symbol: &[0],
+                })
+                .collect();
+            let mut memory = [0; DECODED_MAX];
+            self.decoder
+                .decode(n, 1, &mut memory[..n], &rx.have, &repairs)
+                .expect("the core asks only when it can be done");
+        }
+        rx.state = RxState::Decoded;
+        session.job_done(job.id);
+    }
+
+    /// The application takes one of its blocks.
+    pub(super) fn take_block(&mut self, session: &mut Session, now: Nanos, input: &mut Input<'_>) {
+        let complete = self.complete_slots();
+        if !complete.is_empty() {
+            let slot = input.pick(&complete);
+            self.release(session, now, slot);
+        }
+    }
+
+    fn complete_slots(&self) -> Vec<Slot> {
+        let complete =
+            |(slot, rx): (&Slot, &RxBlock)| (rx.state == RxState::Complete).then_some(*slot);
+        self.rx.iter().filter_map(complete).collect()
+    }
+
+    fn release(&mut self, session: &mut Session, now: Nanos, slot: Slot) {
+        let rx = self.rx.remove(&slot).expect("a slot in use");
+        self.rx_held -= block_cost(rx.n, rx.symbol_len);
+        session.release(now, slot);
+    }
+
+    /// Does all jobs and takes all blocks.
+    pub(super) fn release_all(&mut self, session: &mut Session, now: Nanos) {
+        for job in std::mem::take(&mut self.jobs) {
+            self.do_job(session, job);
+        }
+        self.events(session);
+        for slot in self.complete_slots() {
+            self.release(session, now, slot);
+        }
+        assert!(self.rx.values().all(|rx| rx.state == RxState::Open));
+    }
+
+    // ---- sending ------------------------------------------------------------------------------
+
+    pub(super) fn submit(
+        &mut self,
+        session: &mut Session,
+        stream: u16,
+        n: u16,
+        symbol_len: u16,
+        tail: bool,
+    ) {
+        // Slots of delivered blocks are used again.
+        let slot = (0..=self.slots)
+            .map(Slot)
+            .find(|s| !self.tx.contains_key(s));
+        let slot = slot.expect("one more than there are");
+        self.slots = self.slots.max(slot.0 + 1);
+        let id = session.submit(stream, slot, n, symbol_len, tail);
+        let next = self.next_ids.entry(stream).or_default();
+        assert_eq!(id, *next);
+        *next += 1;
+        let block = TxBlock {
+            stream,
+            id,
+            n,
+            symbol_len,
+        };
+        self.tx.insert(slot, block);
+        self.tx_held += block_cost(n, symbol_len);
+        assert!(self.tx.len() == 1 || self.tx_held <= self.config.send_window);
+    }
+
+    // ---- outputs ------------------------------------------------------------------------------
+
+    /// Takes everything that the session has for its driver, except jobs to do.
+    pub(super) fn drain(&mut self, session: &mut Session, now: Nanos) {
+        self.supply(session);
+        self.take_jobs(session);
+        self.events(session);
+        let mut burst = 0;
+        while let Some(transmit) = session.poll_transmit(now) {
+            self.sent(&transmit);
+            burst += 1;
+            assert!(burst < BURST_MAX, "sends without end");
+        }
+    }
+
+    fn events(&mut self, session: &mut Session) {
+        while let Some(event) = session.poll_event() {
+            match event {
+                Event::BlockComplete {
+                    stream,
+                    block,
+                    slot,
+                } => self.block_complete(stream, block, slot),
+                Event::BlockDelivered {
+                    stream,
+                    block,
+                    slot,
+                } => {
+                    let tx = self.tx.remove(&slot).expect("a slot in use");
+                    assert_eq!((tx.stream, tx.id), (stream, block));
+                    self.tx_held -= block_cost(tx.n, tx.symbol_len);
+                }
+                Event::PathChanged(tuple) => {
+                    let place = self.place_at(tuple);
+                    let mut answers = place.answers.iter();
+                    assert!(answers.any(|answer| place.challenges.contains(answer)));
+                    place.is_valid = true;
+                }
+                Event::ConnectionIdRetired(cid) => {
+                    let at = self.own_ids.iter().position(|id| *id == cid);
+                    self.own_ids.swap_remove(at.expect("one of this end's"));
+                    assert_ne!(cid, self.config.local_cid, "the first one is never retired");
+                }
+                Event::Closed { .. } | Event::PeerLost | Event::Violation(_) => {
+                    let before = self.end.replace(event);
+                    assert!(before.is_none(), "ended twice, first by {before:?}");
+                }
+            }
+        }
+    }
+
+    fn block_complete(&mut self, stream: u16, block: u64, slot: Slot) {
+        let rx = self.rx.get_mut(&slot).expect("a slot in use");
+        assert_eq!((rx.stream, rx.block), (stream, block as u32));
+        let n = usize::from(rx.n);
+        match rx.state {
+            RxState::Open => {
+                assert!(rx.repairs.is_empty(), "not decoded");
+                assert_eq!(bits::absent(&rx.have, n).count(), 0, "not whole");
+                self.whole.insert((stream, rx.block));
+            }
+            state => assert_eq!(state, RxState::Decoded),
+        }
+        rx.state = RxState::Complete;
+        assert!(self.complete.insert((stream, block)), "complete twice");
+    }
+
+    fn sent(&mut self, transmit: &Transmit) {
+        let header = &transmit.header;
+        assert_eq!(transmit.packet_number, self.packets_sent);
+        assert_eq!(header.packet_number, transmit.packet_number as u32);
+        assert!(self.peer_ids.contains(&header.cid));
+        assert_eq!(Header::decode(&header.encode()).as_ref(), Some(header));
+        self.packets_sent += 1;
+        let datagram_max =
+            usize::from(self.config.peer_datagram_max).min(MAX_SYMBOL_LEN + OVERHEAD);
+        let datagram_len = transmit.body_len + OVERHEAD;
+        assert!(datagram_len <= datagram_max, "too long");
+        match &transmit.content {
+            Content::Source { slot, index } => {
+                let tx = self.tx_block(*slot, transmit);
+                assert!(*index < tx.n && header.code == CodeId::SOURCE);
+                assert_eq!(header.row, u32::from(*index));
+            }
+            Content::Repair { slot, code, row } => {
+                self.tx_block(*slot, transmit);
+                assert_eq!((header.code, header.row), (code.to_wire(), row.number()));
+            }
+            Content::Control(body) => {
+                assert_eq!(body.len(), transmit.body_len);
+                assert!(transmit.fragment.is_none() && header.kind == PacketKind::Control);
+                for frame in FrameIter::new(body) {
+                    match frame.expect("an honest frame") {
+                        Frame::Sack(sack) => self.told_sack(&sack),
+                        Frame::Blocks(blocks) => self.told_blocks(&blocks),
+                        Frame::PathChallenge(data) => {
+                            self.place_at(transmit.to).challenges.push(data);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        let is_control = matches!(transmit.content, Content::Control(_));
+        let place = self.place_at(transmit.to);
+        place.sent += datagram_len;
+        if !place.is_valid {
+            assert!(is_control, "data for an address that nobody has proved");
+            assert!(place.sent <= AMPLIFICATION * place.received, "amplified");
+        }
+    }
+
+    /// The block that a symbol is of, still kept for it.
+    fn tx_block(&self, slot: Slot, transmit: &Transmit) -> &TxBlock {
+        let tx = self.tx.get(&slot).expect("a slot in use");
+        let header = &transmit.header;
+        assert_eq!((header.stream, header.block), (tx.stream, tx.id as u32));
+        assert_eq!(header.n, tx.n);
+        let body_len = match transmit.fragment {
+            None => usize::from(tx.symbol_len),
+            Some(part) => {
+                assert_eq!(part.symbol_len, tx.symbol_len);
+                assert!((2..=8).contains(&part.count) && part.index < part.count);
+                FRAGMENT_PREFIX_LEN + part.range().len()
+            }
+        };
+        assert_eq!(transmit.body_len, body_len);
+        tx
+    }
+
+    /// Acknowledges what came and nothing else, and never takes credit back.
+    fn told_sack(&mut self, sack: &Sack) {
+        for &(low, high) in &sack.ranges {
+            let came = self.received.range(low..=high).count() as u64;
+            assert_eq!(came, high - low + 1, "never came");
+        }
+        assert!(sack.credit >= self.credit);
+        self.credit = sack.credit;
+    }
+
+    fn told_blocks(&self, blocks: &Blocks) {
+        let is_whole = |id: u64| self.whole.contains(&(blocks.stream, id as u32));
+        assert!((0..blocks.base).all(is_whole));
+        for &(low, high) in &blocks.complete {
+            assert!((low..=high).all(is_whole));
+        }
+        for &(id, deficit) in &blocks.deficits {
+            assert!((1..=1024).contains(&deficit) && !is_whole(id));
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The fuzz targets of this crate, over their corpora and over random bytes.
+
+use proptest::prelude::*;
+use sphinx_fuzz::{fec, link, replay, session, wire};
+
+macro_rules! targets {
+    ($($target:ident: $run:path, $len:literal;)*) => {$(
+        mod $target {
+            use super::*;
+
+            #[test]
+            fn corpus() {
+                replay(stringify!($target), $run);
+            }
+
+            proptest! {
+                #[test]
+                fn random(data in prop::collection::vec(any::<u8>(), 0..$len)) {
+                    $run(&data);
+                }
+            }
+        }
+    )*};
+}
+
+targets! {
+    blocks: fec::blocks, 2000;
+    window: fec::window, 2000;
+    header: wire::header, 40;
+    frames: wire::frames, 300;
+    preamble: wire::preamble, 40;
+    fragment: wire::fragment, 40;
+    sessions: session::hostile_peer, 600;
+    packets: link::packet, 100;
+    links: link::settings, 300;
+}

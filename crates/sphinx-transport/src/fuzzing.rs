@@ -1,0 +1,121 @@
+//! What the fuzz targets of this crate run (`docs/fuzzing.md`).
+
+use std::sync::LazyLock;
+
+use sphinx_fuzz::Input;
+use sphinx_proto::wire::{ConnectionId, Header, OVERHEAD, PacketKind};
+
+use crate::control::Params;
+use crate::keys::{Arrival, Direction, ReplayWindow, SECRET_LEN, SessionSecret};
+use crate::ticket::Ticket;
+
+/// Text that is meant to be a ticket; and the same bytes behind a prefix and in front of a right
+/// checksum, as a program that wants to do harm would write them.
+pub fn ticket(data: &[u8]) {
+    parse_ticket(&String::from_utf8_lossy(data));
+    parse_ticket(&Ticket::text_of(data));
+}
+
+fn parse_ticket(text: &str) {
+    let Ok(ticket) = text.parse::<Ticket>() else {
+        return;
+    };
+    let shown = ticket.to_string();
+    assert!(shown.len() <= 2048 && shown.eq_ignore_ascii_case(text.trim()));
+    assert!((1..=16).contains(&ticket.addresses().len()));
+    assert_eq!(shown.parse(), Ok(ticket));
+}
+
+/// A parameters message.
+pub fn parameters(data: &[u8]) {
+    if let Ok(params) = Params::decode(data) {
+        let message = params.encode();
+        assert!(message.len() <= 48);
+        assert_eq!(Params::decode(&message), Ok(params));
+        assert!(params.max_udp_payload >= 1200);
+    }
+}
+
+/// Datagrams that were never sealed, and sealed ones with any bits turned; then their numbers in the
+/// replay window.
+pub fn datagram(data: &[u8]) {
+    static SECRET: LazyLock<SessionSecret> =
+        LazyLock::new(|| SessionSecret::new(&[1; SECRET_LEN], &[2; SECRET_LEN]));
+    let input = &mut Input::new(data);
+    let mut opener = SECRET.opener(Direction::ClientToServer, 0);
+    let mut sealer = SECRET.sealer(Direction::ClientToServer, 0);
+
+    let mut invented = input.take(64).to_vec();
+    if let Some(header) = opener.unprotect(&mut invented) {
+        let number = input.any();
+        let opened = opener.open(&header, number, &mut invented, 0, 0);
+        assert!(opened.is_err(), "opened what nobody sealed");
+    }
+
+    let (mut replay, mut highest) = (ReplayWindow::new(), None);
+    let mut number = 0u64;
+    while !input.is_empty() {
+        number = number.saturating_add(1 + input.below(300));
+        let header = Header {
+            kind: PacketKind::Symbol,
+            phase: false,
+            last_of_flight: false,
+            cid: ConnectionId::new([9; 8]).expect("not zero"),
+            packet_number: number as u32,
+            block: input.number(4) as u32,
+            stream: 0,
+            code: 0,
+            n: 1,
+            row: 0,
+        };
+        let body_len = usize::from(input.byte());
+        let mut datagram = vec![0; body_len + OVERHEAD];
+        sealer
+            .seal(&header, number, &mut datagram)
+            .expect("numbers rise within one epoch");
+        let (at, turned) = (input.below(datagram.len() as u64) as usize, input.byte());
+        // Kept as it is as often as not.
+        let turned = if turned & 1 == 0 { 0 } else { turned };
+        datagram[at] ^= turned;
+        let opened = opener.unprotect(&mut datagram).and_then(|header| {
+            opener
+                .open(&header, number, &mut datagram, 0, 0)
+                .ok()
+                .map(|body| (header, body))
+        });
+        assert_eq!(opened.is_some(), turned == 0);
+        let Some((opened, body)) = opened else {
+            continue;
+        };
+        assert!(opened == header && datagram[body] == vec![0; body_len]);
+        assert_eq!(replay.check(number), Arrival::New);
+        replay.commit(number);
+        highest = highest.max(Some(number));
+        assert_eq!(replay.check(number), Arrival::Replay);
+        assert_eq!(Some(replay.expected() - 1), highest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sphinx_fuzz::replay;
+
+    use super::*;
+
+    #[test]
+    fn corpora() {
+        replay("tickets", ticket);
+        replay("parameters", parameters);
+        replay("datagrams", datagram);
+    }
+
+    proptest! {
+        #[test]
+        fn random(data in prop::collection::vec(any::<u8>(), 0..300)) {
+            ticket(&data);
+            parameters(&data);
+            datagram(&data);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! A hostile sender of files.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| sphinx_cli::fuzzing::files(data));

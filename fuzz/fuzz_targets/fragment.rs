@@ -1,0 +1,4 @@
+//! Parts of symbols.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| sphinx_fuzz::wire::fragment(data));

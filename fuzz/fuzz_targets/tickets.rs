@@ -1,0 +1,4 @@
+//! Tickets.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| sphinx_transport::fuzzing::ticket(data));
