@@ -9,7 +9,7 @@ SEEDS ?= 2000
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: tools
 tools:
@@ -35,6 +35,18 @@ sim: tools ## Random links, faults and configurations in virtual time (SEEDS=200
 bench-link: build ## Sphinx beside kernel TCP and QUIC on an emulated link (ARGS="--set full")
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
 	@target/release/bench-link $(ARGS)
+
+.PHONY: bench-codes
+bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n 100 --code rlc")
+	$(CARGO) run --release --locked --package sphinx-codes --features peers --example codes -- bench $(ARGS)
+
+.PHONY: bench-instructions
+bench-instructions: tools ## Instructions per coded block, counted by callgrind
+	@scripts/bench-instructions
+
+.PHONY: figures
+figures: tools ## Draw the paper's figures 7 and 8 again into docs/figures
+	$(CARGO) run --release --locked --package sphinx-codes --features fft-rs --example codes -- figures
 
 .PHONY: lint
 lint: tools ## Formatting, clippy, documentation, licences
