@@ -307,6 +307,11 @@ impl Sender {
         !self.repairs.is_empty() || !self.unsent.is_empty()
     }
 
+    /// What is protected already stays so.
+    pub(crate) fn set_profile(&mut self, profile: Profile) {
+        self.profile = profile;
+    }
+
     pub(crate) fn window_open(&self) -> bool {
         self.log.bytes_in_flight() < self.cc.cwnd()
     }

@@ -14,8 +14,8 @@ use crate::path::Paths;
 use crate::receiver::{Progress, Receiver};
 use crate::sender::Sender;
 use crate::types::{
-    BLOCK_OVERHEAD, Config, Event, Job, PacketMeta, PartPlacement, Placement, Role, SessionStats,
-    Slot, block_cost,
+    BLOCK_OVERHEAD, Config, Event, Job, PacketMeta, PartPlacement, Placement, Profile, Role,
+    SessionStats, Slot, block_cost,
 };
 use crate::wire::{
     Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max,
@@ -197,6 +197,11 @@ impl Session {
         debug_assert!((1..=MAX_SYMBOL_LEN).contains(&usize::from(symbol_len)));
         self.app_limited_told = false;
         self.sender.submit(stream, slot, n, symbol_len, tail)
+    }
+
+    /// What redundancy is for from now on.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.sender.set_profile(profile);
     }
 
     /// Tell whether more data waits outside for window or credit.

@@ -15,10 +15,10 @@ use sphinx_net::{
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Config, Nanos, Role, Session as Core, Tuple};
 
-use crate::association::{Association, Origin, Workshop, closed_by_peer};
+use crate::association::{Association, Origin, Workshop};
 use crate::control::{ConnId, Control, Event, Failure, Params, Settings, random_bytes, random_cid};
 use crate::endpoint::{Lobby, attempt_delay};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::greetings::{Greetings, is_initial};
 use crate::holding::Holding;
 use crate::keys::{Opener, Sealer};
