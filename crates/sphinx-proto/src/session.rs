@@ -114,6 +114,7 @@ impl Session {
         let sender = Sender::new(
             config.profile,
             config.code,
+            config.icm,
             moving::rate_control(&config),
             config.initial_rtt,
             config.peer_window,
@@ -342,6 +343,7 @@ impl Session {
                 self.sender.on_deficit(stream, block, deficit);
             }
         }
+        self.sender.on_feedback(meta.now);
         self.news_of_packets(meta.now);
         while let Some((slot, stream, block)) = self.sender.poll_freed() {
             self.events.push_back(Event::BlockDelivered {
