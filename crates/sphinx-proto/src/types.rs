@@ -173,7 +173,7 @@ pub struct PartPlacement {
 /// Work on payload that the core asks for. Jobs of different blocks are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
-    /// For [`Session::job_done`].
+    /// For [`Session::job_done`](crate::Session::job_done).
     pub id: u64,
     /// Restore the missing source symbols of the block in this slot.
     pub decode: Slot,
@@ -182,7 +182,7 @@ pub struct Job {
 /// Something the application must hear of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// All of a received block is in its slot. Call [`Session::release`] when the data is taken.
+    /// All of a received block is in its slot. Call [`Session::release`](crate::Session::release) when the data is taken.
     BlockComplete {
         /// Stream id.
         stream: u16,
