@@ -101,6 +101,7 @@ impl Association {
         strays: u64,
     ) -> Self {
         let stats_names = Stats {
+            icm: options.icm.name(),
             cc: options.cc.name(),
             codec: options.codec.name(),
             profile: options.profile.name(),
