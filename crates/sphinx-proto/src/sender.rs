@@ -108,9 +108,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(
-        profile: Profile,
-        code: Option<CodeId>,
-        icm: Icm,
+        (profile, code, icm): (Profile, Option<CodeId>, Icm),
         cc: Box<dyn RateControl>,
         initial_rtt: Nanos,
         credit: u64,

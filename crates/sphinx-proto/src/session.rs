@@ -112,9 +112,7 @@ impl Session {
             .min((MAX_SYMBOL_LEN + OVERHEAD) as u16);
         let mtu = PathMtu::new(BASE_DATAGRAM, &config.mtu_candidates, limit);
         let sender = Sender::new(
-            config.profile,
-            config.code,
-            config.icm,
+            (config.profile, config.code, config.icm),
             moving::rate_control(&config),
             config.initial_rtt,
             config.peer_window,
