@@ -6,6 +6,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use common::{Running, Scratch, assert_done_schema};
 use rustix::process::Signal;
@@ -224,6 +227,78 @@ fn several_senders_at_once() {
         recv.event("done");
         scratch.assert_same(name, &format!("in/{name}"));
     }
+}
+
+#[test]
+fn two_senders_of_one_name_do_not_mix() {
+    for overwrite in [&[][..], &["--overwrite"]] {
+        let scratch = Scratch::new();
+        for (directory, byte) in [("one", 1), ("two", 2)] {
+            fs::create_dir(scratch.path(directory)).unwrap();
+            fs::write(scratch.path(directory).join("a"), vec![byte; 3_000_000]).unwrap();
+        }
+        let recv = scratch.recv(overwrite);
+        // Slow enough to be under way at the same time.
+        let senders = ["one/a", "two/a"].map(|name| scratch.send(&["--cc", "fixed:30mbit", name]));
+        let ended = senders.map(Running::end);
+        let winners = ended.iter().filter(|ended| ended.code == 0).count();
+        if overwrite.is_empty() {
+            assert_eq!(winners, 1);
+            let [one, two] = ended;
+            let loser = if one.code == 0 { two } else { one };
+            let message = loser.expect(9).error("remote_io")["message"].to_string();
+            assert!(message.contains("a exists already"), "{message}");
+        } else {
+            assert_eq!(winners, 2);
+        }
+        drop(recv);
+        let arrived = fs::read(scratch.path("in/a")).unwrap();
+        assert_eq!(arrived.len(), 3_000_000);
+        assert!(arrived.iter().all(|byte| *byte == arrived[0]));
+        assert_eq!(scratch.arrived(), ["a"]);
+    }
+}
+
+/// Mounts a small file system on `in`, in a mount namespace of the receiver's own, and ends with what
+/// is left there when it is over.
+const ON_A_SMALL_DISK: &str = r#"mount -t tmpfs -o size=1m tmpfs in || exit 77
+"$0" recv --json --once --listen 127.0.0.1:0 --output in --ticket-file t
+code=$?
+ls -A in >left
+exit $code"#;
+
+#[test]
+fn a_full_disk_is_io_at_both_ends() {
+    let scratch = Scratch::new();
+    scratch.file("a", 5_000_000);
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args(["--mount", "sh", "-c", ON_A_SMALL_DISK])
+        .arg(env!("CARGO_BIN_EXE_sphx"))
+        .current_dir(scratch.path("."))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let Ok(mut recv) = unshare.spawn() else {
+        eprintln!("skipped: there is no unshare");
+        return;
+    };
+    while !scratch.path("t").exists() {
+        if let Some(status) = recv.try_wait().unwrap() {
+            assert!(matches!(status.code(), Some(1 | 77)), "{status}");
+            eprintln!("skipped: no privileges to mount a small file system");
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    let sent = scratch.send(&["a"]).end().expect(9);
+    let told = sent.error("remote_io")["message"].to_string();
+    assert!(told.contains("no space left"), "{told}");
+    let output = recv.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(8));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("free some space"), "{text}");
+    assert_eq!(fs::read_to_string(scratch.path("left")).unwrap(), "");
 }
 
 #[test]

@@ -103,10 +103,16 @@ fn a_ticket_file_that_is_missing_is_named() {
     let scratch = Scratch::new();
     scratch.file("a", 1);
     let ended = scratch.send(&["a"]).end().expect(8);
+    let error = ended.error("local_io");
+    assert!(error["message"].to_string().contains("ticket file t"));
+    assert!(error["hint"].to_string().contains("--ticket-file"));
+    // A directory is no ticket file either.
+    let arguments = ["send", "--json", "--ticket-file", "in", "a"];
+    let ended = Running::start(&scratch, &arguments, &[]).end().expect(8);
     assert!(
-        ended.error("local_io")["message"]
+        ended.error("local_io")["hint"]
             .to_string()
-            .contains("ticket file t")
+            .contains("sphx1")
     );
 }
 

@@ -4,16 +4,20 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Smallest class, in bytes.
+/// Smallest class, in bytes; all are multiples of it.
 const CLASS_BYTES_MIN: usize = 256;
 /// Largest class, in bytes. Longer buffers are allocated and freed each time.
 const CLASS_BYTES_MAX: usize = 4 << 20;
-const CLASSES: usize = (CLASS_BYTES_MAX / CLASS_BYTES_MIN).ilog2() as usize + 1;
+/// Classes from one power of two to the next: what is asked for is rarely a power of two, and with
+/// one class for each, buffers took up to twice the memory that flow control counts.
+const STEPS: usize = 8;
+/// The first `STEPS` classes are as many multiples of the smallest.
+const CLASSES: usize = STEPS * ((CLASS_BYTES_MAX / CLASS_BYTES_MIN / STEPS).ilog2() as usize + 1);
 
 /// A pool of byte buffers that come back when they are dropped.
 ///
-/// Buffers are sorted into classes by power of two, from 256 bytes to 4 MiB. The pool keeps idle
-/// buffers up to a limit in bytes and frees what comes back beyond it; buffers in use are not
+/// Buffers are sorted into classes by size, from 256 bytes to 4 MiB, eight for each doubling. The
+/// pool keeps idle buffers up to a limit in bytes and frees what comes back beyond it; buffers in use are not
 /// limited. Fresh memory is zero; memory used before holds what its last user left in it.
 ///
 /// Clones are handles of the same pool, for any thread.
@@ -27,10 +31,9 @@ struct Shared {
     idle: Mutex<Idle>,
 }
 
-#[derive(Default)]
 struct Idle {
-    /// Class i holds buffers of `CLASS_BYTES_MIN << i` bytes. The last one in is the first one
-    /// out, as the caches may still hold it.
+    /// Class i holds buffers of `class_bytes(i)` bytes. The last one in is the first one out, as the
+    /// caches may still hold it.
     classes: [Vec<Box<[u8]>>; CLASSES],
     bytes: usize,
     reused: u64,
@@ -53,7 +56,12 @@ impl BufferPool {
     /// off.
     #[must_use]
     pub fn new(idle_bytes_max: usize) -> Self {
-        let idle = Mutex::new(Idle::default());
+        let idle = Mutex::new(Idle {
+            classes: std::array::from_fn(|_| Vec::new()),
+            bytes: 0,
+            reused: 0,
+            allocated: 0,
+        });
         Self {
             shared: Arc::new(Shared {
                 idle_bytes_max,
@@ -83,7 +91,7 @@ impl BufferPool {
         };
         // Not under the lock: large allocations are system calls.
         let memory = reused.unwrap_or_else(|| {
-            let size = class.map_or(len, |class| CLASS_BYTES_MIN << class);
+            let size = class.map_or(len, class_bytes);
             vec![0; size].into_boxed_slice()
         });
         PoolBuffer {
@@ -130,9 +138,25 @@ impl Shared {
 
 /// The class whose buffers hold `len` bytes, or `None` if there is none as large.
 fn class_of(len: usize) -> Option<usize> {
-    let units = len.div_ceil(CLASS_BYTES_MIN).max(1);
-    let class = units.checked_next_power_of_two()?.ilog2() as usize;
+    // One unit less than needed, so that a full class is not the next one.
+    let below = len.div_ceil(CLASS_BYTES_MIN).max(1) - 1;
+    let doublings = (below / STEPS)
+        .checked_ilog2()
+        .map_or(0, |n| n as usize + 1);
+    // Within a doubling the steps are this wide.
+    let step = doublings.saturating_sub(1);
+    let class = doublings * STEPS + (below >> step) % STEPS;
     (class < CLASSES).then_some(class)
+}
+
+/// The size of a class's buffers.
+fn class_bytes(class: usize) -> usize {
+    let (doublings, steps) = (class / STEPS, class % STEPS + 1);
+    let units = match doublings.checked_sub(1) {
+        None => steps,
+        Some(step) => (STEPS + steps) << step,
+    };
+    units * CLASS_BYTES_MIN
 }
 
 impl fmt::Debug for BufferPool {
@@ -214,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_powers_of_two() {
+    fn classes_waste_little() {
         let cases = [
             (0, Some(0)),
             (1, Some(0)),
@@ -222,6 +246,11 @@ mod tests {
             (257, Some(1)),
             (512, Some(1)),
             (513, Some(2)),
+            (2048, Some(7)),
+            (2049, Some(8)),
+            (4096, Some(15)),
+            (4097, Some(16)),
+            (4609, Some(17)),
             (CLASS_BYTES_MAX, Some(CLASSES - 1)),
             (CLASS_BYTES_MAX + 1, None),
             (usize::MAX, None),
@@ -229,6 +258,15 @@ mod tests {
         for (len, class) in cases {
             assert_eq!(class_of(len), class, "{len}");
         }
+        for class in 0..CLASSES {
+            assert_eq!(class_of(class_bytes(class)), Some(class), "{class}");
+        }
+        for len in (1..CLASS_BYTES_MAX).step_by(97) {
+            let bytes = class_bytes(class_of(len).unwrap());
+            let waste = (len / STEPS).max(CLASS_BYTES_MIN);
+            assert!((len..len + waste).contains(&bytes), "{len}: {bytes}");
+        }
+        assert_eq!(class_bytes(CLASSES - 1), CLASS_BYTES_MAX);
     }
 
     #[test]
@@ -248,8 +286,8 @@ mod tests {
                 allocated: 1
             }
         );
-        let buffer = pool.take(600);
-        assert_eq!((buffer.as_ptr(), buffer.len()), (place, 600));
+        let buffer = pool.take(900);
+        assert_eq!((buffer.as_ptr(), buffer.len()), (place, 900));
         assert_eq!(
             pool.stats(),
             PoolStats {
@@ -258,7 +296,7 @@ mod tests {
                 allocated: 1
             }
         );
-        assert_ne!(pool.take(600).as_ptr(), place);
+        assert_ne!(pool.take(900).as_ptr(), place);
     }
 
     #[test]

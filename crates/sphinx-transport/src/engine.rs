@@ -31,7 +31,7 @@ use crate::ticket::Ticket;
 /// Memory for received blocks, and for blocks being sent, per session.
 const WINDOW_BYTES: u64 = 24 << 20;
 /// Idle memory that the buffer pool keeps.
-const POOL_BYTES: usize = 16 << 20;
+const POOL_BYTES: usize = 8 << 20;
 /// Bytes queued to the socket in one turn of the loop.
 const TURN_BYTES: usize = 256 << 10;
 /// What one of several sessions may queue in one turn, at least.

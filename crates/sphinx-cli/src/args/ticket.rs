@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use sphinx_transport::{ErrorKind, Ticket};
 
-use crate::failure::{Outcome, fail_hint, local_io, usage};
+use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::text::printable;
 
 /// Every ticket starts with this.
@@ -23,6 +23,17 @@ pub(crate) enum Source {
     Text(String),
     File(PathBuf),
     Stdin,
+}
+
+/// A ticket file that is not there is most often one that has not been copied yet.
+fn unreadable(shown: &str, error: io::Error) -> Failure {
+    let missing = error.kind() == io::ErrorKind::NotFound;
+    let failure = local_io("read the ticket file", shown, error);
+    match missing {
+        true => failure.with_hint("copy the file that the other end wrote with --ticket-file"),
+        false if failure.hint.is_empty() => failure.with_hint(HINT),
+        false => failure,
+    }
 }
 
 /// Separates the ticket from the paths of `send`.
@@ -94,7 +105,7 @@ pub(crate) fn read(source: Source) -> Outcome<Ticket> {
         Source::File(path) => {
             let shown = printable(path.as_os_str().as_encoded_bytes());
             let read = || bounded(File::open(&path)?);
-            read().map_err(|error| local_io("read the ticket file", &shown, error))?
+            read().map_err(|error| unreadable(&shown, error))?
         }
         Source::Stdin => {
             let stdin = io::stdin();
@@ -122,7 +133,7 @@ fn bounded(input: impl Read) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn malformed(message: &str) -> crate::failure::Failure {
+fn malformed(message: &str) -> Failure {
     fail_hint(ErrorKind::Usage, message, HINT)
 }
 
