@@ -400,6 +400,8 @@ impl Model {
         symbol_len: u16,
         tail: bool,
     ) {
+        // A driver hears of room before it uses it.
+        self.events(session);
         // Slots of delivered blocks are used again.
         let slot = (0..=self.slots)
             .map(Slot)
