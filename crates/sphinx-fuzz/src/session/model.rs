@@ -427,9 +427,9 @@ impl Model {
 
     /// Takes everything that the session has for its driver, except jobs to do.
     pub(super) fn drain(&mut self, session: &mut Session, now: Nanos) {
-        self.supply(session);
         self.take_jobs(session);
         self.events(session);
+        self.supply(session);
         let mut burst = 0;
         while let Some(transmit) = session.poll_transmit(now) {
             self.sent(&transmit);
