@@ -5,6 +5,12 @@ SPHX := target/release/sphx
 # Random links and faults for `make sim`.
 SEEDS ?= 2000
 
+# Fuzz target and time for `make fuzz`.
+TARGET ?= sessions
+SECONDS ?= 60
+# `address` finds misuse of memory too, at half the speed.
+SANITIZER ?= none
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -30,6 +36,10 @@ test: tools ## Run every test
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
 	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim random
+
+.PHONY: fuzz
+fuzz: tools ## Fuzz one target of docs/fuzzing.md (TARGET=sessions SECONDS=60)
+	$(CARGO) +nightly fuzz run --sanitizer $(SANITIZER) $(TARGET) -- -max_total_time=$(SECONDS) -max_len=700
 
 .PHONY: bench-link
 bench-link: build ## Sphinx beside kernel TCP and QUIC on an emulated link (ARGS="--set full")

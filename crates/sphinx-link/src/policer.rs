@@ -27,7 +27,7 @@ impl Bucket {
     /// Takes the packet's tokens and returns true, or returns false and takes none.
     pub(crate) fn admit(&mut self, now: Time, bytes: usize) -> bool {
         let earned = u128::from(self.bits_per_second) * u128::from(now - self.filled_at);
-        self.tokens = (self.tokens + earned).min(self.capacity);
+        self.tokens = self.tokens.saturating_add(earned).min(self.capacity);
         self.filled_at = now;
         let conforms = self.tokens >= work(bytes);
         if conforms {
@@ -40,6 +40,17 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_rate_and_no_time_is_too_large() {
+        let policer = Policer {
+            bits_per_second: u64::MAX,
+            burst_bytes: 3000,
+        };
+        let mut bucket = Bucket::new(&policer, 0);
+        assert!(bucket.admit(1, 1000) && bucket.admit(Time::MAX, 3000));
+        assert!(!bucket.admit(Time::MAX, 1));
+    }
 
     #[test]
     fn a_burst_passes_and_then_the_rate() {

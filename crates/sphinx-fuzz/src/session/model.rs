@@ -400,6 +400,8 @@ impl Model {
         symbol_len: u16,
         tail: bool,
     ) {
+        // A driver hears of room before it uses it.
+        self.events(session);
         // Slots of delivered blocks are used again.
         let slot = (0..=self.slots)
             .map(Slot)
@@ -425,9 +427,9 @@ impl Model {
 
     /// Takes everything that the session has for its driver, except jobs to do.
     pub(super) fn drain(&mut self, session: &mut Session, now: Nanos) {
-        self.supply(session);
         self.take_jobs(session);
         self.events(session);
+        self.supply(session);
         let mut burst = 0;
         while let Some(transmit) = session.poll_transmit(now) {
             self.sent(&transmit);

@@ -167,7 +167,7 @@ fn be32(bytes: &[u8; HEADER_LEN], at: usize) -> u32 {
 pub fn expand_packet_number(truncated: u32, expected: u64) -> u64 {
     const WINDOW: u64 = 1 << 32;
     let candidate = (expected & !(WINDOW - 1)) | u64::from(truncated);
-    if candidate + WINDOW / 2 <= expected && candidate < u64::MAX - WINDOW {
+    if candidate.saturating_add(WINDOW / 2) <= expected && candidate < u64::MAX - WINDOW {
         candidate + WINDOW
     } else if candidate > expected.saturating_add(WINDOW / 2) && candidate >= WINDOW {
         candidate - WINDOW
@@ -218,6 +218,13 @@ mod tests {
         assert!(!is_data_plane(&[0x40, 1, 1, 1, 1]));
         assert!(!is_data_plane(&[]));
         assert_eq!(ConnectionId::new([0, 0, 0, 0, 1, 1, 1, 1]), None);
+    }
+
+    #[test]
+    fn expansion_at_the_ends() {
+        assert_eq!(expand_packet_number(u32::MAX, 0), u64::from(u32::MAX));
+        assert_eq!(expand_packet_number(u32::MAX, u64::MAX), u64::MAX);
+        assert_eq!(expand_packet_number(0, u64::MAX), u64::MAX << 32);
     }
 
     proptest! {
