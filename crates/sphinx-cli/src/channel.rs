@@ -46,6 +46,8 @@ pub(crate) trait Channel: Clone + Send + Sync + 'static {
     fn accept_stream(&self) -> Outcome<Self::In>;
     fn stats(&self) -> Stats;
     fn close(&self, code: u64, reason: &str);
+    /// The code that the peer closed the session with, if that is how it ended.
+    fn peer_code(&self) -> Option<u64>;
 }
 
 impl Outgoing for SendStream {
@@ -83,5 +85,8 @@ impl Channel for Session {
     }
     fn close(&self, code: u64, reason: &str) {
         Self::close(self, code, reason);
+    }
+    fn peer_code(&self) -> Option<u64> {
+        Self::peer_code(self)
     }
 }

@@ -159,6 +159,12 @@ impl Channel for End {
             .get_or_insert((self.side, code, reason.to_owned()));
         self.wire.changed.notify_all();
     }
+
+    fn peer_code(&self) -> Option<u64> {
+        let shared = self.wire.lock();
+        let (by, code, _) = shared.closed.as_ref()?;
+        (*by != self.side).then_some(*code)
+    }
 }
 
 impl Outgoing for Out {

@@ -36,6 +36,7 @@ fn bulk_by_time_in_reverse_on_several_streams() {
     assert_eq!(server.done()["role"], "sender");
     assert_eq!(client.done()["bytes"], server.done()["bytes"]);
     assert!(client.done()["bytes"].as_u64() > Some(0));
+    assert_eq!(server.done()["profile"], "bulk");
 }
 
 #[test]
@@ -53,6 +54,7 @@ fn paced_blocks() {
             assert_done_schema(done);
             assert_eq!(done["bytes"], 5_000_000);
             assert_eq!(done["clock"], "shared");
+            assert_eq!(done["profile"], "latency");
             let count = |field: &str| done[field].as_u64().expect(field);
             assert_eq!(count("blocks_measured") + count("warmup_blocks"), 50);
             let ms = |field: &str| done[field].as_f64().expect(field);
@@ -89,7 +91,7 @@ fn progress_comes_about_once_a_second() {
 #[test]
 fn what_was_asked_for_is_what_is_used() {
     let scratch = Scratch::new();
-    let server = scratch.perf_server(&["--codec", "none"]);
+    let server = scratch.perf_server(&["--codec", "none", "--profile", "latency"]);
     let flags = [
         "--bytes",
         "1MB",
@@ -101,7 +103,7 @@ fn what_was_asked_for_is_what_is_used() {
         "latency",
     ];
     let client = scratch.perf_client(&flags).end().expect(0);
-    server.end().expect(0);
+    assert_eq!(server.end().expect(0).done()["profile"], "latency");
     let done = client.done();
     assert_eq!(
         (&done["codec"], &done["profile"]),

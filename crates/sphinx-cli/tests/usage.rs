@@ -15,7 +15,6 @@ fn what_is_not_built_says_so() {
         "perf server --json --codec window",
         "perf client --json --profile live sphx1x",
         "perf client --json --message-size 100 --interval 5ms sphx1x",
-        "send --json --icm off --ticket-file t a",
         "send --json --cc cubic --ticket-file t a",
         "lab run --json",
     ] {

@@ -24,7 +24,7 @@ pub enum CodeId {
     /// [`rs`](crate::rs).
     Rs,
     /// Reed–Solomon over GF(2^16) for large blocks; see
-    /// [`fft_rs`](crate::fft_rs).
+    /// [fft-rs](crate::fft_rs).
     FftRs,
     /// Sliding-window random linear code over GF(2^8); see
     /// [`window`](crate::window).

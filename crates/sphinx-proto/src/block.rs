@@ -2,6 +2,7 @@
 
 use sphinx_fec::CodeId;
 
+use crate::Nanos;
 use crate::types::Slot;
 
 /// A block on its way.
@@ -32,9 +33,17 @@ pub(crate) struct TxBlock {
     pub(crate) protected: bool,
     /// Spread of its proactive rows (`rlc`) or their degree (`srlt`).
     pub(crate) shape: u32,
-    /// Source symbols whose packets were lost; kept for codes that decode by peeling, whose
-    /// compensation is the originals themselves.
+    /// Source symbols whose packets were lost; kept where compensation begins with the originals
+    /// themselves: for codes that decode by peeling, and in the paper's mode.
     pub(crate) lost_sources: Vec<u16>,
+    /// Symbols that the peer says are missing, while that waits for the block's turn.
+    pub(crate) wanted: u32,
+    /// Latest round of the packets that were lost.
+    pub(crate) lost_round: u8,
+    /// When a symbol was sent last.
+    pub(crate) last_sent: Nanos,
+    /// When it was compensated last.
+    pub(crate) compensated: Option<Nanos>,
 }
 
 impl TxBlock {
@@ -64,6 +73,10 @@ impl TxBlock {
             protected: false,
             shape: 1,
             lost_sources: Vec::new(),
+            wanted: 0,
+            lost_round: 0,
+            last_sent: 0,
+            compensated: None,
         }
     }
 

@@ -8,7 +8,7 @@
 //! | Data Slicer, Data Assembler | whoever drives the session: blocks are handed over whole |
 //! | Parameter Selector | `selector` |
 //! | Monitor | [`Monitor`] |
-//! | ICM: Symbol-SACK, Block-SACK, ReFEC | `receiver` (feedback), `sender` (compensation) |
+//! | ICM: Symbol-SACK, Block-SACK, ReFEC | `receiver` (feedback), `sender::icm` (compensation) |
 //! | Congestion Controller | [`cc`] |
 //! | Encoder, Decoder | `sphinx-fec`, run by the driver as the descriptors and jobs say |
 
@@ -36,6 +36,6 @@ pub use cc::Nanos;
 pub use monitor::Monitor;
 pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
-    Config, Content, Event, Job, PacketMeta, PartPlacement, Placement, Profile, Role, SessionStats,
-    Slot, Transmit, Tuple, block_cost,
+    Config, Content, Event, Icm, Job, PacketMeta, PartPlacement, Placement, Profile, Role,
+    SessionStats, Slot, Transmit, Tuple, block_cost,
 };

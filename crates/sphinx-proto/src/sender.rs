@@ -1,5 +1,6 @@
-//! The sending half: blocks, what to send next, and ICM.
+//! The sending half: blocks, what to send next, and timers.
 
+mod icm;
 mod packets;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,15 +16,9 @@ use crate::mtu::BlackHole;
 use crate::rtt::Rtt;
 use crate::selector::{self, EPSILON, EPSILON_REACTIVE, flight_repair};
 use crate::sent::{SentLog, Settled};
-use crate::types::{Profile, Slot, block_cost};
+use crate::types::{Icm, Profile, Slot, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, Blocks};
 
-/// Repair rows of one block that the peer may claim without any packet of it being lost, per
-/// source symbol.
-const CLAIMS_PER_SYMBOL_MAX: u32 = 8;
-/// Rounds of repair in which bulk data is patient: repair is pooled and has no margin, since later
-/// data fills the link while what is still missing is found out.
-const PATIENT_ROUNDS: u8 = 3;
 /// Longest wait between probes of a silent path.
 const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
 
@@ -61,6 +56,7 @@ struct TxStream {
 pub(crate) struct Sender {
     profile: Profile,
     code: Option<CodeId>,
+    icm: Icm,
     pub(crate) rtt: Rtt,
     pub(crate) monitor: Monitor,
     pub(crate) cc: Box<dyn RateControl>,
@@ -75,6 +71,11 @@ pub(crate) struct Sender {
     repairs: BTreeSet<u64>,
     /// Fraction of a repair packet owed to later deficits (pooled ReFEC).
     carry: f64,
+    /// Sequences with losses whose compensation waits (`Icm::Paper`, `Icm::Off`).
+    waiting: BTreeSet<u64>,
+    /// Highest sequence of which a symbol arrived, and of a complete block.
+    latest_seen: u64,
+    latest_complete: u64,
     /// Sum of the costs of all blocks ever opened, and of those still incomplete.
     opened_cost: u64,
     open_cost: u64,
@@ -109,6 +110,7 @@ impl Sender {
     pub(crate) fn new(
         profile: Profile,
         code: Option<CodeId>,
+        icm: Icm,
         cc: Box<dyn RateControl>,
         initial_rtt: Nanos,
         credit: u64,
@@ -118,6 +120,7 @@ impl Sender {
         Self {
             profile,
             code,
+            icm,
             rtt: Rtt::new(initial_rtt),
             monitor: Monitor::default(),
             cc,
@@ -128,6 +131,9 @@ impl Sender {
             unsent_bytes: 0,
             repairs: BTreeSet::new(),
             carry: 0.0,
+            waiting: BTreeSet::new(),
+            latest_seen: 0,
+            latest_complete: 0,
             opened_cost: 0,
             open_cost: 0,
             credit,
@@ -148,6 +154,11 @@ impl Sender {
             acked_infos: Vec::new(),
             lost_infos: Vec::new(),
         }
+    }
+
+    fn block(&self, sequence: u64) -> Option<&TxBlock> {
+        let at = sequence.checked_sub(self.first_sequence)?;
+        self.blocks.get(usize::try_from(at).ok()?)?.as_ref()
     }
 
     fn block_mut(&mut self, sequence: u64) -> Option<&mut TxBlock> {
@@ -234,6 +245,8 @@ impl Sender {
             self.unsent.retain(|s| *s != sequence);
         }
         self.repairs.remove(&sequence);
+        self.waiting.remove(&sequence);
+        self.latest_complete = self.latest_complete.max(sequence);
         self.counters.bytes_complete += u64::from(block.n) * u64::from(block.symbol_len);
         if block.rounds > 0 {
             self.counters.blocks_second_round += 1;
@@ -270,41 +283,16 @@ impl Sender {
         }
     }
 
-    /// The receiver says that a block whose flight has passed lacks `deficit` symbols. Normally the
-    /// packet log already knows; this covers rows that turned out to be dependent.
-    ///
-    /// To be called after the SACK that came with it, which says what is still in flight.
-    pub(crate) fn on_deficit(&mut self, stream: u16, id: u64, deficit: u32) {
-        let Some(tx) = self.streams.get(&stream) else {
-            return;
-        };
-        let Some(at) = id.checked_sub(tx.first_id) else {
-            return;
-        };
-        let Some(&sequence) = tx.sequences.get(at as usize) else {
-            return;
-        };
-        let plr = self.monitor.plr();
-        let Some(block) = self.block_mut(sequence) else {
-            return;
-        };
-        if block.in_flight == 0 && block.unsent() == 0 && block.due == 0 {
-            let wanted = flight_repair(deficit.min(u32::from(block.n)), 0, plr, EPSILON_REACTIVE);
-            let claims_max = CLAIMS_PER_SYMBOL_MAX * u32::from(block.n);
-            block.due = wanted.min(claims_max - block.claimed);
-            block.claimed += block.due;
-            block.rounds = block.rounds.saturating_add(1);
-            if block.due > 0 {
-                self.repairs.insert(sequence);
-            }
-        }
-    }
-
     // ---- what to send -----------------------------------------------------------------------
 
     /// Whether a symbol could be sent if window and pacer allow.
     pub(crate) fn has_symbol(&self) -> bool {
         !self.repairs.is_empty() || !self.unsent.is_empty()
+    }
+
+    /// What is protected already stays so.
+    pub(crate) fn set_profile(&mut self, profile: Profile) {
+        self.profile = profile;
     }
 
     pub(crate) fn window_open(&self) -> bool {
@@ -422,11 +410,18 @@ impl Sender {
         if self.log.packets_in_flight() == 0 && !waiting {
             return None;
         }
+        Some(
+            self.last_sent
+                .saturating_add(self.probe_wait(max_ack_delay)),
+        )
+    }
+
+    /// How long a symbol's fate may stay unknown; longer the longer nothing is heard.
+    fn probe_wait(&self, max_ack_delay: Nanos) -> Nanos {
         let wait = self.rtt.pto(max_ack_delay);
         // Losing one probe or its answer is nothing special on a lossy path.
         let doublings = self.probes_unanswered.saturating_sub(1).min(6);
-        let wait = (wait << doublings).min(PROBE_INTERVAL_MAX.max(wait));
-        Some(self.last_sent.saturating_add(wait))
+        (wait << doublings).min(PROBE_INTERVAL_MAX.max(wait))
     }
 
     /// When [`Sender::on_timeout`] has something to do.
@@ -435,6 +430,7 @@ impl Sender {
             .loss_deadline()
             .into_iter()
             .chain(self.probe_deadline(max_ack_delay))
+            .chain(self.block_deadline(max_ack_delay))
             .min()
     }
 
@@ -447,6 +443,7 @@ impl Sender {
                 self.tell_rate_control(now, None, None, 0);
             }
         }
+        self.compensate_overdue(now, max_ack_delay);
         if self.probe_deadline(max_ack_delay).is_none_or(|at| at > now) {
             return 0;
         }
@@ -454,6 +451,8 @@ impl Sender {
         if self.probes_unanswered == 3 {
             self.cc.on_persistent_loss(now);
         }
+        // Silence: no later block will tell of these.
+        self.compensate_waiting(now, u64::MAX);
         self.queue_probes()
     }
 

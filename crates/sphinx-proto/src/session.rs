@@ -14,8 +14,8 @@ use crate::path::Paths;
 use crate::receiver::{Progress, Receiver};
 use crate::sender::Sender;
 use crate::types::{
-    BLOCK_OVERHEAD, Config, Event, Job, PacketMeta, PartPlacement, Placement, Role, SessionStats,
-    Slot, block_cost,
+    BLOCK_OVERHEAD, Config, Event, Job, PacketMeta, PartPlacement, Placement, Profile, Role,
+    SessionStats, Slot, block_cost,
 };
 use crate::wire::{
     Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max,
@@ -116,6 +116,7 @@ impl Session {
         let sender = Sender::new(
             config.profile,
             config.code,
+            config.icm,
             moving::rate_control(&config),
             config.initial_rtt,
             config.peer_window,
@@ -200,6 +201,11 @@ impl Session {
         debug_assert!((1..=MAX_SYMBOL_LEN).contains(&usize::from(symbol_len)));
         self.app_limited_told = false;
         self.sender.submit(stream, slot, n, symbol_len, tail)
+    }
+
+    /// What redundancy is for from now on.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.sender.set_profile(profile);
     }
 
     /// Tell whether more data waits outside for window or credit.
@@ -340,6 +346,7 @@ impl Session {
                 self.sender.on_deficit(stream, block, deficit);
             }
         }
+        self.sender.on_feedback(meta.now);
         self.news_of_packets(meta.now);
         while let Some((slot, stream, block)) = self.sender.poll_freed() {
             self.events.push_back(Event::BlockDelivered {

@@ -35,6 +35,21 @@ pub enum Profile {
     Latency,
 }
 
+/// When losses are compensated. How much is sent, rate control and the count of losses are the same in
+/// all modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Icm {
+    /// As soon as the packet log knows of a loss.
+    #[default]
+    Default,
+    /// The paper's rule: when a SACK reports on more than two blocks and more than three symbols of the
+    /// latest one, or a later block is complete, earlier blocks are compensated, each at most once
+    /// per round trip.
+    Paper,
+    /// When a timer of the block runs out, as without ICM.
+    Off,
+}
+
 /// The addresses that a datagram travels between, as this end sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuple {
@@ -83,6 +98,8 @@ pub struct Config {
     pub profile: Profile,
     /// Code of repair symbols; `None` sends no proactive repair (losses are still repaired).
     pub code: Option<CodeId>,
+    /// When losses are compensated.
+    pub icm: Icm,
     /// Rate control.
     pub cc: CcKind,
     /// Round-trip time of the handshake.

@@ -17,7 +17,7 @@ use sphinx_proto::{Event, Job, Nanos, PacketMeta, Placement, Session, Slot, Tupl
 
 use crate::blocks::{RxBlocks, TxBlock, TxBlocks};
 use crate::control::Traffic;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::keys::{Arrival, Opener, ReplayWindow, Sealer};
 use crate::options::Options;
 use crate::recv_stream::Chunk;
@@ -101,6 +101,7 @@ impl Association {
         strays: u64,
     ) -> Self {
         let stats_names = Stats {
+            icm: options.icm.name(),
             cc: options.cc.name(),
             codec: options.codec.name(),
             profile: options.profile.name(),
@@ -264,6 +265,7 @@ impl Association {
                     self.bytes_delivered += block.map_or(0, |block| u64::from(block.data_len));
                 }
                 Event::Closed { code, reason } => {
+                    inner.peer_code = inner.closed.is_none().then_some(code);
                     self.end_in(inner, closed_by_peer(code, &reason));
                 }
                 Event::PathChanged(tuple) => {
@@ -375,6 +377,11 @@ impl Association {
             self.core.release(now, slot);
         }
         let mut news = self.handle_events(now, &mut inner);
+        if let Some(profile) = inner.profile.take() {
+            self.core.set_profile(profile.core());
+            self.stats_names.profile = profile.name();
+            news = true;
+        }
         if let Some((code, reason)) = inner.close.take()
             && inner.closed.is_none()
         {
@@ -585,15 +592,4 @@ impl Drop for Association {
         drop(inner);
         self.shared.notify();
     }
-}
-
-/// What the peer's CLOSE means at this end.
-pub(crate) fn closed_by_peer(code: u64, reason: &str) -> Error {
-    let kind = ErrorKind::of_close_code(code);
-    let message = match (kind, reason) {
-        (ErrorKind::Cancelled, "") => "the peer closed the session".to_owned(),
-        (ErrorKind::Cancelled, reason) => format!("the peer cancelled: {reason}"),
-        (_, reason) => format!("the peer gave up: {reason}"),
-    };
-    Error::new(kind, message)
 }

@@ -15,10 +15,10 @@ use sphinx_net::{
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Config, Nanos, Role, Session as Core, Tuple};
 
-use crate::association::{Association, Origin, Workshop, closed_by_peer};
+use crate::association::{Association, Origin, Workshop};
 use crate::control::{ConnId, Control, Event, Failure, Params, Settings, random_bytes, random_cid};
 use crate::endpoint::{Lobby, attempt_delay};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::greetings::{Greetings, is_initial};
 use crate::holding::Holding;
 use crate::keys::{Opener, Sealer};
@@ -413,6 +413,7 @@ impl<Io: PacketIo> Engine<Io> {
             tuple: Tuple { remote, local_ip },
             profile: self.options.profile.core(),
             code: self.options.codec.core(),
+            icm: self.options.icm.core(),
             cc: self.options.cc.core(),
             initial_rtt: rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos,
             idle_timeout,

@@ -72,6 +72,17 @@ impl Error {
     }
 }
 
+/// What the peer's CLOSE means at this end.
+pub(crate) fn closed_by_peer(code: u64, reason: &str) -> Error {
+    let kind = ErrorKind::of_close_code(code);
+    let message = match (kind, reason) {
+        (ErrorKind::Cancelled, "") => "the peer closed the session".to_owned(),
+        (ErrorKind::Cancelled, reason) => format!("the peer cancelled: {reason}"),
+        (_, reason) => format!("the peer gave up: {reason}"),
+    };
+    Error::new(kind, message)
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -84,5 +95,28 @@ impl From<crate::ticket::TicketError> for Error {
     fn from(error: crate::ticket::TicketError) -> Self {
         Self::new(ErrorKind::Usage, error.to_string())
             .with_hint("copy the whole ticket, from sphx1 to its end")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn close_codes_mean_at_the_other_end_what_the_command_line_says() {
+        let table = [
+            (0, ErrorKind::Cancelled),
+            (1, ErrorKind::Other),
+            (4, ErrorKind::Authentication),
+            (5, ErrorKind::Protocol),
+            (6, ErrorKind::Cancelled),
+            (9, ErrorKind::RemoteIo),
+            (10, ErrorKind::Integrity),
+            (1 << 61, ErrorKind::Other),
+        ];
+        for (code, kind) in table {
+            assert_eq!(closed_by_peer(code, "why").kind, kind, "{code}");
+        }
+        assert_eq!(closed_by_peer(10, "why").message, "the peer gave up: why");
     }
 }

@@ -70,7 +70,7 @@ mod ticket;
 
 pub use endpoint::{Server, connect};
 pub use error::{Error, ErrorKind};
-pub use options::{Cc, Codec, Family, Options, Profile, Service};
+pub use options::{Cc, Codec, Family, Icm, Options, Profile, Service};
 pub use recv_stream::RecvStream;
 pub use send_stream::SendStream;
 pub use shared::Session;

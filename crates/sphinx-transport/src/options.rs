@@ -67,6 +67,37 @@ impl Codec {
     }
 }
 
+/// When losses are compensated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Icm {
+    /// As soon as a packet counts as lost.
+    #[default]
+    Default,
+    /// By the paper's block rule.
+    Paper,
+    /// Only by retransmission timers.
+    Off,
+}
+
+impl Icm {
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Paper => "paper",
+            Self::Off => "off",
+        }
+    }
+
+    pub(crate) fn core(self) -> sphinx_proto::Icm {
+        match self {
+            Self::Default => sphinx_proto::Icm::Default,
+            Self::Paper => sphinx_proto::Icm::Paper,
+            Self::Off => sphinx_proto::Icm::Off,
+        }
+    }
+}
+
 /// Rate control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Cc {
@@ -131,6 +162,8 @@ pub struct Options {
     pub profile: Profile,
     /// Code.
     pub codec: Codec,
+    /// When losses are compensated.
+    pub icm: Icm,
     /// Rate control.
     pub cc: Cc,
     /// How long to try to reach the peer.
@@ -145,6 +178,7 @@ impl Default for Options {
             family: Family::default(),
             profile: Profile::Auto,
             codec: Codec::Auto,
+            icm: Icm::Default,
             cc: Cc::Auto,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),

@@ -11,6 +11,7 @@ use sphinx_proto::Slot;
 use sphinx_proto::wire::ConnectionId;
 
 use crate::error::{Error, ErrorKind};
+use crate::options::Profile;
 use crate::recv_stream::{Incoming, RecvStream};
 use crate::send_stream::{READY_PER_STREAM, ReadyBlock, SendStream, Slicer};
 use crate::stats::Stats;
@@ -44,8 +45,12 @@ pub(crate) struct Inner {
     next_accept: u16,
     /// Slots whose data has been read.
     pub(crate) released: Vec<Slot>,
+    /// What the application wants redundancy to be for from now on.
+    pub(crate) profile: Option<Profile>,
     pub(crate) close: Option<(u64, String)>,
     pub(crate) closed: Option<Error>,
+    /// The code of the peer's CLOSE, if that is what ended the session.
+    pub(crate) peer_code: Option<u64>,
     /// The peer has answered CLOSE, or it makes no sense to wait.
     pub(crate) close_answered: bool,
     pub(crate) stats: Stats,
@@ -298,6 +303,13 @@ impl Session {
         Ok(RecvStream::new(stream, Arc::clone(&self.shared)))
     }
 
+    /// What redundancy is for from now on, instead of what the session's options say: for an
+    /// application that learns only from its peer what is to be sent.
+    pub fn set_profile(&self, profile: Profile) {
+        self.shared.lock().profile = Some(profile);
+        self.shared.wake();
+    }
+
     /// Counters and estimates, at most some milliseconds old; those of the session's end once it is
     /// over.
     pub fn stats(&self) -> Stats {
@@ -332,6 +344,12 @@ impl Session {
             let waited = self.shared.changed.wait_timeout(inner, left);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// The code that the peer closed the session with, if that is how it ended. A peer that had
+    /// nothing more to say closes with 0, one that gave up with another.
+    pub fn peer_code(&self) -> Option<u64> {
+        self.shared.lock().peer_code
     }
 
     /// Why the session has ended, if it has.

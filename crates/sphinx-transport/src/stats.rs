@@ -48,6 +48,8 @@ pub struct Stats {
     pub bytes_received: u64,
     /// Largest symbol on the present path MTU, bytes.
     pub symbol_bytes: u32,
+    /// When losses are compensated.
+    pub icm: &'static str,
     /// Rate control.
     pub cc: &'static str,
     /// Erasure code.

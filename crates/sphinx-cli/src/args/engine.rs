@@ -34,7 +34,7 @@ pub(crate) type Io = Choice<()>;
 pub(crate) type Workers = Choice<()>;
 pub(crate) type Codec = Choice<transport::Codec>;
 pub(crate) type Profile = Choice<transport::Profile>;
-pub(crate) type Icm = Choice<()>;
+pub(crate) type Icm = Choice<transport::Icm>;
 pub(crate) type Cc = Choice<transport::Cc>;
 
 pub(crate) fn io(text: &str) -> Result<Io, String> {
@@ -77,11 +77,12 @@ pub(crate) fn profile(text: &str) -> Result<Profile, String> {
 }
 
 pub(crate) fn icm(text: &str) -> Result<Icm, String> {
-    match text {
-        "default" => Ok(Choice::Built(())),
-        "paper" | "off" => Ok(later_value(text)),
-        _ => Err("expected default, paper or off".to_owned()),
-    }
+    Ok(Choice::Built(match text {
+        "default" => transport::Icm::Default,
+        "paper" => transport::Icm::Paper,
+        "off" => transport::Icm::Off,
+        _ => return Err("expected default, paper or off".to_owned()),
+    }))
 }
 
 pub(crate) fn cc(text: &str) -> Result<Cc, String> {
@@ -121,6 +122,7 @@ impl CommonArgs {
                 chosen => chosen,
             },
             codec: self.codec.value(),
+            icm: self.icm.value(),
             cc: self.cc.value(),
             connect_timeout: self.connect_timeout,
             idle_timeout: self.idle_timeout,
@@ -141,6 +143,8 @@ mod tests {
         );
         assert_eq!(cc("cubic").unwrap().later(), Some("cubic"));
         assert_eq!(io("xdp:eth0").unwrap().later(), Some("xdp:eth0"));
+        assert_eq!(icm("paper"), Ok(Choice::Built(transport::Icm::Paper)));
+        assert!(icm("on").is_err());
         assert_eq!(workers("1"), Ok(Choice::Built(())));
         assert_eq!(workers("2").unwrap().later(), Some("2"));
         assert!(workers("0").is_err());

@@ -261,7 +261,7 @@ pub(crate) struct CommonArgs {
     /// What redundancy is chosen for: auto, bulk or latency (live is not built yet)
     #[arg(long, value_name = "P", default_value = "auto", value_parser = engine::profile)]
     pub(crate) profile: engine::Profile,
-    /// How losses are found and repaired: default (paper and off are not built yet)
+    /// When losses are repaired: default (at once), paper (its block rule) or off (by timer)
     #[arg(long, value_name = "MODE", default_value = "default", value_parser = engine::icm)]
     pub(crate) icm: engine::Icm,
     /// Rate control: auto, bbr, aimd-ecn or fixed:RATE (cubic and scavenger are not built yet)

@@ -38,7 +38,6 @@ fn common(args: &CommonArgs) -> Outcome<()> {
         ("--workers", args.workers.later()),
         ("--codec", args.codec.later()),
         ("--profile", args.profile.later()),
-        ("--icm", args.icm.later()),
         ("--cc", args.cc.later()),
     ];
     match choices
@@ -75,8 +74,6 @@ mod tests {
             "sphx send t a --codec fft-rs",
             "sphx send t a --codec lt",
             "sphx perf server --profile live",
-            "sphx perf server --icm paper",
-            "sphx perf server --icm off",
             "sphx perf client t --cc cubic",
             "sphx perf client t --cc scavenger",
             "sphx perf client t --message-size 100",
@@ -98,6 +95,8 @@ mod tests {
         for line in [
             "sphx recv",
             "sphx send t a --codec srlt --cc fixed:1mbit",
+            "sphx perf server --icm paper",
+            "sphx perf server --icm off",
             "sphx demo",
         ] {
             let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);

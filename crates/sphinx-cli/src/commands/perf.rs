@@ -27,11 +27,12 @@ pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
         "perf client TICKET",
     )?;
     let scope = context.clone();
-    let session = move |session: &Session| serve_one(session, &scope);
+    let chosen = options.profile;
+    let session = move |session: &Session| serve_one(session, chosen, &scope);
     listen::serve(&server, args.listen.once, context, session)
 }
 
-fn serve_one(session: &Session, context: &Context) -> Outcome<()> {
+fn serve_one(session: &Session, chosen: Profile, context: &Context) -> Outcome<()> {
     let peer = session.remote_addr().to_string();
     let progress = Arc::new(Progress::default());
     let stats = session.clone();
@@ -41,7 +42,12 @@ fn serve_one(session: &Session, context: &Context) -> Outcome<()> {
         Some(peer.clone()),
         move || stats.stats(),
     );
-    let measured = server::serve(session, &progress);
+    let planned = |paced| {
+        if chosen == Profile::Auto {
+            session.set_profile(profile_of(paced));
+        }
+    };
+    let measured = server::serve(session, &progress, planned);
     drop(ticker);
     report(&measured?, Some(&peer), context);
     Ok(())
@@ -55,10 +61,7 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
         std::env::var_os("SPHX_TICKET"),
     )?;
     let ticket = ticket::read(source)?;
-    let options = args.common.options(match request.pacing {
-        Some(_) => Profile::Latency,
-        None => Profile::Bulk,
-    });
+    let options = args.common.options(profile_of(request.pacing.is_some()));
     let (session, _registration) = context.connect(&ticket, Service::Perf, &options)?;
     let progress = Arc::new(Progress::default());
     if let Limit::Bytes(bytes) = request.limit {
@@ -72,6 +75,14 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     drop(ticker);
     report(&measured?, None, context);
     Ok(())
+}
+
+/// What `--profile auto` means.
+fn profile_of(paced: bool) -> Profile {
+    match paced {
+        true => Profile::Latency,
+        false => Profile::Bulk,
+    }
 }
 
 fn request(args: &PerfClientArgs) -> Outcome<Request> {

@@ -185,6 +185,11 @@ impl Channel for TcpChannel {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
+
+    /// TCP ends without a word.
+    fn peer_code(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl Outgoing for TcpEnd {
@@ -235,8 +240,9 @@ mod tests {
         for pacing in [None, Pacing::new(80_000_000, 10_000).ok()] {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let address = listener.local_addr().unwrap();
-            let server =
-                thread::spawn(move || serve(&TcpChannel::accept(listener), &Progress::default()));
+            let server = thread::spawn(move || {
+                serve(&TcpChannel::accept(listener), &Progress::default(), |_| {})
+            });
             let request = Request {
                 direction: Direction::Up,
                 limit: Limit::Bytes(1_000_000),

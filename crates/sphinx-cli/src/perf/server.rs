@@ -4,20 +4,42 @@ use super::clock::{self, ClockOffset};
 use super::control::{Direction, Hello, Report, VERSION, Welcome, get, put};
 use super::{Measured, close_on_failure, receive_data, send_data};
 use crate::channel::{Channel, Outgoing};
-use crate::failure::{Outcome, protocol};
+use crate::failure::{Outcome, code, protocol};
 use crate::report::{Progress, Role};
 use crate::usage;
 
-/// Serves one session to its end.
-pub(crate) fn serve<C: Channel>(channel: &C, progress: &Progress) -> Outcome<Measured> {
-    let mut measured = close_on_failure(channel, run(channel, progress))?;
-    // The client closes, after it has read the report. How does not matter any more.
-    let _ = channel.accept_stream();
+/// Serves one session to its end. `planned` hears before the first data whether paced blocks are
+/// measured.
+pub(crate) fn serve<C: Channel>(
+    channel: &C,
+    progress: &Progress,
+    planned: impl FnOnce(bool),
+) -> Outcome<Measured> {
+    let mut measured = close_on_failure(channel, run(channel, progress, planned))?;
+    ended(channel)?;
     measured.done.stats = channel.stats();
     Ok(measured)
 }
 
-fn run<C: Channel>(channel: &C, progress: &Progress) -> Outcome<Measured> {
+/// Waits for the client to close, which it does when it has read the report.
+fn ended<C: Channel>(channel: &C) -> Outcome<()> {
+    let Err(failure) = channel.accept_stream() else {
+        let failure = protocol("the client goes on after its report");
+        return close_on_failure(channel, Err(failure));
+    };
+    match channel.peer_code() {
+        // A client that does not repeat its farewell for ever may not be heard: that is no failure of
+        // a measurement that both ends have finished.
+        Some(code::DONE) | None => Ok(()),
+        Some(_) => Err(failure),
+    }
+}
+
+fn run<C: Channel>(
+    channel: &C,
+    progress: &Progress,
+    planned: impl FnOnce(bool),
+) -> Outcome<Measured> {
     let cpu_before = usage::cpu_time();
     let mut input = channel.accept_stream()?;
     let mut out = channel.open_stream()?;
@@ -37,6 +59,7 @@ fn run<C: Channel>(channel: &C, progress: &Progress) -> Outcome<Measured> {
             "paced blocks and the clock exchange belong together",
         ));
     }
+    planned(plan.pacing.is_some());
     let offer = clock
         .as_ref()
         .map(|asked| clock::offer(asked.nonce))
@@ -63,8 +86,8 @@ fn run<C: Channel>(channel: &C, progress: &Progress) -> Outcome<Measured> {
     done.clock = plan.pacing.map(|_| offset.name());
     // The client closes when it has this end's report: its own has to be here by then.
     let peer: Report = get(&mut input)?;
-    // From its first byte on the client may have it and close: a failure here may be just that, and
-    // both ends' numbers are known.
+    // From its last byte on the client may close, before this end has finished the stream. Whether
+    // a failure here is that is told by the code that it closes with.
     let _ = put(&mut out, &done.report()).and_then(|()| out.finish());
     if done.role == Role::Sender {
         done.block_ms = peer.blocks;

@@ -1,13 +1,14 @@
 //! Both ends of a measurement against each other in memory.
 
 use std::thread;
+use std::time::Duration;
 
 use sphinx_transport::ErrorKind;
 
 use super::client::{Request, measure};
-use super::control::{Hello, Plan, put};
+use super::control::{Hello, Plan, Report, Welcome, get, put};
 use super::server::serve;
-use super::{Direction, Limit, Measured, Pacing};
+use super::{Direction, Limit, Measured, Pacing, send_data};
 use crate::channel::{Channel, Outgoing};
 use crate::failure::Outcome;
 use crate::report::Progress;
@@ -15,7 +16,7 @@ use crate::testing::{End, pair};
 
 fn run(request: Request) -> (Outcome<Measured>, Outcome<Measured>) {
     let (near, far) = pair();
-    let server = thread::spawn(move || serve(&far, &Progress::default()));
+    let server = thread::spawn(move || serve(&far, &Progress::default(), |_| {}));
     let client = measure(&near, request, &Progress::default());
     (client, server.join().expect("the server does not panic"))
 }
@@ -98,10 +99,50 @@ fn paced_blocks_in_both_directions() {
     }
 }
 
+/// A client that sends what it announces and says at the end that it sent `claimed` bytes; it closes
+/// with `code` as soon as it has the server's report.
+fn ended_with(claimed: u64, code: u64) -> Outcome<Measured> {
+    let (near, far): (End, End) = pair();
+    let server = thread::spawn(move || serve(&far, &Progress::default(), |_| {}));
+    let plan = Plan {
+        direction: Direction::Up,
+        limit: Limit::Bytes(0),
+        streams: 1,
+        pacing: None,
+        seed: 1,
+        warmup_ns: 0,
+    };
+    let hello = Hello {
+        version: 1,
+        clock: None,
+        plan,
+    };
+    let mut control = near.open_stream().unwrap();
+    put(&mut control, &hello).unwrap();
+    let mut done = send_data(&near, &plan, &Progress::default(), Duration::ZERO).unwrap();
+    done.bytes = claimed;
+    put(&mut control, &done.report()).unwrap();
+    let mut answers = near.accept_stream().unwrap();
+    let _: Welcome = get(&mut answers).unwrap();
+    let report: Report = get(&mut answers).unwrap();
+    assert_eq!(report.bytes, 0);
+    near.close(code, "the end");
+    server.join().unwrap()
+}
+
+#[test]
+fn the_code_that_the_client_closes_with_decides() {
+    for _ in 0..200 {
+        assert_eq!(ended_with(0, 0).unwrap().done.bytes, 0);
+    }
+    assert_eq!(ended_with(1, 10).unwrap_err().kind, ErrorKind::Integrity);
+    assert_eq!(ended_with(0, 6).unwrap_err().kind, ErrorKind::Cancelled);
+}
+
 /// A client that announces one thing and sends another.
 fn hostile(plan: Plan, data: &[u8]) -> Outcome<Measured> {
     let (near, far): (End, End) = pair();
-    let server = thread::spawn(move || serve(&far, &Progress::default()));
+    let server = thread::spawn(move || serve(&far, &Progress::default(), |_| {}));
     let mut control = near.open_stream().unwrap();
     put(
         &mut control,

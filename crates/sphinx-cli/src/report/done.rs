@@ -124,6 +124,7 @@ impl Done {
             .with("replayed_datagrams", stats.replayed_datagrams)
             .with("cpu_seconds", rounded(self.cpu.as_secs_f64(), 6))
             .with("peak_rss_bytes", usage::peak_rss_bytes())
+            .with("icm", stats.icm)
             .with("cc", stats.cc)
             .with("codec", stats.codec)
             .with("profile", stats.profile)
@@ -206,7 +207,8 @@ mod tests {
     const FIELDS: &str = "v event bytes seconds goodput_mbit_s wire_bytes_sent wire_packets_sent \
         wire_bytes_received overhead repair_proactive repair_reactive plr_mean rtt_ms blocks \
         blocks_second_round block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
-        invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes cc codec profile io";
+        invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc codec profile \
+        io";
 
     fn done(bytes: u64) -> Done {
         let stats = Stats {

@@ -1,16 +1,12 @@
-//! What becomes of sent packets: acknowledgements, losses and their compensation (ICM).
+//! What becomes of sent packets: acknowledgements and losses.
 
-use sphinx_fec::Decoding;
-
-use super::{PATIENT_ROUNDS, Sender};
+use super::Sender;
 use crate::Nanos;
 use crate::block::SymbolChoice;
 use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl};
 use crate::fragment::Meaning;
 use crate::rtt::Rtt;
-use crate::selector::{EPSILON_REACTIVE, flight_repair};
 use crate::sent::{Carried, Settled};
-use crate::types::Profile;
 use crate::wire::Sack;
 
 impl Sender {
@@ -41,6 +37,7 @@ impl Sender {
     pub(crate) fn sent_symbol(&mut self, now: Nanos, ip_bytes: u32, choice: &SymbolChoice) {
         if let Some(block) = self.block_mut(choice.sequence) {
             block.in_flight += 1;
+            block.last_sent = now;
         }
         let source = choice.code.is_none().then_some(choice.row as u16);
         let carried = Carried::Symbol {
@@ -61,10 +58,9 @@ impl Sender {
     ) {
         let pn = self.next_pn();
         self.groups.sent(first, pn, count);
-        if pn == first
-            && let Some(block) = self.block_mut(choice.sequence)
-        {
-            block.in_flight += 1;
+        if let Some(block) = self.block_mut(choice.sequence) {
+            block.in_flight += u32::from(pn == first);
+            block.last_sent = now;
         }
         let carried = Carried::Fragment {
             block: choice.sequence,
@@ -152,14 +148,19 @@ impl Sender {
         }
         let mut progress = true;
         match packet.carried {
-            Carried::Symbol { block, .. } => progress = self.symbol_arrived(block, packet.late),
-            Carried::Fragment { block, after, .. } => {
-                match self.groups.acked(packet.info.pn - u64::from(after)) {
-                    Meaning::Arrived => progress = self.symbol_arrived(block, false),
-                    Meaning::ArrivedLate => progress = self.symbol_arrived(block, true),
-                    Meaning::Nothing | Meaning::Lost => {}
-                }
+            Carried::Symbol { block, source, .. } => {
+                progress = self.symbol_arrived(block, source, packet.late);
             }
+            Carried::Fragment {
+                block,
+                source,
+                after,
+                ..
+            } => match self.groups.acked(packet.info.pn - u64::from(after)) {
+                Meaning::Arrived => progress = self.symbol_arrived(block, source, false),
+                Meaning::ArrivedLate => progress = self.symbol_arrived(block, source, true),
+                Meaning::Nothing | Meaning::Lost => {}
+            },
             Carried::MtuProbe(size) => self.mtu_acked = self.mtu_acked.max(Some(size)),
             Carried::ConnectionIds(highest) => self.ids_settled.push((highest, true)),
             // A PING beside probes brings blocks no further.
@@ -168,18 +169,6 @@ impl Sender {
         if progress {
             self.probes_unanswered = 0;
         }
-    }
-
-    /// A symbol has arrived, perhaps after it was given up; whether the block may have needed it.
-    fn symbol_arrived(&mut self, block: u64, late: bool) -> bool {
-        let Some(block) = self.block_mut(block) else {
-            return true;
-        };
-        block.acked += 1;
-        if !late {
-            block.in_flight -= 1;
-        }
-        block.acked <= u32::from(block.n)
     }
 
     /// Finds lost packets and compensates them; they are in `lost_infos` afterwards.
@@ -206,7 +195,7 @@ impl Sender {
                     block,
                     round,
                     source,
-                } => self.compensate(block, round, source),
+                } => self.symbol_lost(block, round, source),
                 Carried::Fragment {
                     block,
                     round,
@@ -215,7 +204,7 @@ impl Sender {
                 } => {
                     let first = packet.info.pn - u64::from(after);
                     if self.groups.lost(first) == Meaning::Lost {
-                        self.compensate(block, round, source);
+                        self.symbol_lost(block, round, source);
                     }
                 }
                 Carried::ConnectionIds(highest) => self.ids_settled.push((highest, false)),
@@ -242,53 +231,6 @@ impl Sender {
             ecn_capable: self.ect_seen + self.ce_seen > 0,
             bytes_in_flight: self.log.bytes_in_flight(),
         });
-    }
-
-    /// ICM: a packet of the block was lost; replace what the block now lacks by fresh repair rows
-    /// (ReFEC).
-    fn compensate(&mut self, sequence: u64, round: u8, source: Option<u16>) {
-        let plr = self.monitor.plr();
-        let patient =
-            self.profile == Profile::Bulk && !self.unsent.is_empty() && round < PATIENT_ROUNDS;
-        let peeling = self
-            .code
-            .is_some_and(|code| code.decoding() == Decoding::Peeling);
-        let carry = self.carry;
-        let Some(block) = self.block_mut(sequence) else {
-            return;
-        };
-        block.in_flight -= 1;
-        let mut left = carry;
-        let rows = if peeling {
-            // Only when the whole flight has passed is it known what peeling could not restore.
-            block.lost_sources.extend(source);
-            if block.in_flight > 0 || block.unsent() > 0 || block.due > 0 {
-                return;
-            }
-            (block.lost_sources.len() as u32).max(1)
-        } else {
-            let missing = block.deficit();
-            if missing == 0 {
-                return;
-            }
-            if patient {
-                // Later blocks keep the link full: send the expectation, pooled over all blocks.
-                left += f64::from(missing) * plr / (1.0 - plr).max(0.05);
-                let extra = left.floor();
-                left -= extra;
-                missing + extra as u32
-            } else {
-                let needed = u32::from(block.n).saturating_sub(block.acked);
-                let have = block.in_flight + block.due + block.unsent();
-                flight_repair(needed, have, plr, EPSILON_REACTIVE).max(missing)
-            }
-        };
-        block.due += rows;
-        block.rounds = block.rounds.max(round.saturating_add(1));
-        if rows > 0 {
-            self.repairs.insert(sequence);
-        }
-        self.carry = left;
     }
 
     fn forget_settled(&mut self, now: Nanos) {

@@ -8,7 +8,7 @@ use sphinx_proto::wire::{
     Blocks, ConnectionId, Frame, Header, PacketKind, Sack, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, Content, Event, Nanos, PacketMeta, Placement, Profile, Role, Session, Slot, Tuple,
+    Config, Content, Event, Icm, Nanos, PacketMeta, Placement, Profile, Role, Session, Slot, Tuple,
 };
 
 use crate::data::Rng;
@@ -41,6 +41,7 @@ impl Victim {
             tuple: TUPLE,
             profile: Profile::Latency,
             code: Some(CodeId::Rlc),
+            icm: Icm::Default,
             cc: CcKind::Bbr,
             initial_rtt: 10 * MS,
             idle_timeout: 15 * SEC,

@@ -12,6 +12,7 @@ mod bulk;
 mod ending;
 mod faults;
 mod hostile;
+mod icm;
 mod paths;
 mod random;
 mod table;

@@ -8,7 +8,7 @@ use sphinx_fec::CodeId;
 use sphinx_link::{Depth, Link, LinkConfig, Loss, Rate};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, Nanos, Profile, Role, Tuple};
+use sphinx_proto::{Config, Icm, Nanos, Profile, Role, Tuple};
 
 use crate::end::{Datagram, End, IP_OVERHEAD, Plan, Write};
 
@@ -32,6 +32,7 @@ pub(crate) struct Scenario {
     pub(crate) server: Plan,
     pub(crate) profile: Profile,
     pub(crate) code: Option<CodeId>,
+    pub(crate) icm: Icm,
     pub(crate) cc: CcKind,
     pub(crate) recv_window: u64,
     pub(crate) send_window: u64,
@@ -70,6 +71,7 @@ impl Scenario {
             server: Plan::default(),
             profile: Profile::Bulk,
             code: Some(CodeId::Rlc),
+            icm: Icm::Default,
             cc: CcKind::Bbr,
             recv_window: 32 << 20,
             send_window: 32 << 20,
@@ -131,6 +133,7 @@ impl Scenario {
             },
             profile: self.profile,
             code: self.code,
+            icm: self.icm,
             cc: self.cc,
             initial_rtt: rtt,
             idle_timeout: self.idle_timeout,

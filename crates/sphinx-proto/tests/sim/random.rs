@@ -13,9 +13,9 @@ use sphinx_link::{
     Blackout, Corruption, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order, Policer, Rate,
     RateStep, Reorder,
 };
-use sphinx_proto::Profile;
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::block_symbols_max;
+use sphinx_proto::{Icm, Profile};
 
 use crate::data::Rng;
 use crate::end::{Plan, Reader, Write};
@@ -165,6 +165,7 @@ fn random_scenario(seed: u64) -> Scenario {
     let budget = rng.pick(&[1_000, 50_000, 400_000, 1_500_000]);
     scenario.client = random_plan(rng, 0, budget);
     scenario.server = random_plan(rng, 1, budget);
+    scenario.icm = rng.pick(&[Icm::Default, Icm::Default, Icm::Paper, Icm::Off]);
     scenario
 }
 

@@ -5,9 +5,11 @@
 //! cargo test -p sphinx-proto --release --test sim -- --ignored --nocapture table
 //! ```
 
+use sphinx_fec::CodeId;
 use sphinx_link::{GilbertElliott, LinkConfig, Loss};
 use sphinx_proto::cc::CcKind;
 
+use crate::icm::MODES;
 use crate::pair::{MS, Pair, SEC, Scenario, link};
 
 const MBIT: u64 = 200;
@@ -126,6 +128,17 @@ fn print_bulk(name: &str, p: f64, len: u64, build: impl Fn(u64) -> Scenario) {
     );
 }
 
+fn print_blocks(name: &str, b: Blocks) {
+    println!(
+        "{name}: mean {:6.2} p99 {:6.2} max {:6.2}, second rounds {:.2} %, wire {:.3}",
+        b.mean_ms,
+        b.p99_ms,
+        b.max_ms,
+        100.0 * b.second_rounds,
+        b.overhead
+    );
+}
+
 fn with_return_loss(
     (forward, backward): (LinkConfig, LinkConfig),
     p: f64,
@@ -174,21 +187,40 @@ fn table() {
         50_000_000,
         |seed| Scenario::new(with_return_loss(link(MBIT, 80, bernoulli(0.03), seed), 0.3)),
     );
+    for (rtt, p) in [(10, 0.06), (10, 0.20), (100, 0.06)] {
+        for icm in MODES {
+            let name = format!("rtt {rtt} ms, loss {} %, icm {icm:?}", 100.0 * p);
+            print_bulk(&name, p, 50_000_000, |seed| Scenario {
+                icm,
+                ..Scenario::new(link(MBIT, rtt, bernoulli(p), seed))
+            });
+        }
+    }
     println!();
     println!("100 kB blocks, rtt 10 ms: one-way milliseconds");
     for (mbit, interval) in [(20, 40 * MS), (100, 8 * MS)] {
         for p in [0.0, 0.01, 0.02, 0.06, 0.10, 0.20] {
             let scenario = Scenario::new(link(MBIT, 10, bernoulli(p), 1));
             let b = blocks(&scenario, 100_000, interval, 2000, 25);
-            println!(
-                "{mbit:3} Mbit/s offered, loss {:4} %: mean {:6.2} p99 {:6.2} max {:6.2}, second rounds {:.2} %, wire {:.3}",
-                100.0 * p,
-                b.mean_ms,
-                b.p99_ms,
-                b.max_ms,
-                100.0 * b.second_rounds,
-                b.overhead
-            );
+            let name = format!("{mbit:3} Mbit/s offered, loss {:4} %", 100.0 * p);
+            print_blocks(&name, b);
+        }
+    }
+    // Without proactive repair every loss needs ICM.
+    for (rtt, interval) in [(10, 8 * MS), (10, 40 * MS), (40, 8 * MS)] {
+        for (code, p) in [(Some(CodeId::Rlc), 0.06), (None, 0.06)] {
+            for icm in MODES {
+                let scenario = Scenario {
+                    icm,
+                    code,
+                    ..Scenario::new(link(MBIT, rtt, bernoulli(p), 1))
+                };
+                let b = blocks(&scenario, 100_000, interval, 2000, 25);
+                let code = code.map_or("no code", |_| "rlc");
+                let every = interval / MS;
+                let name = format!("rtt {rtt} ms, every {every} ms, {code}, 6 %, icm {icm:?}");
+                print_blocks(&name, b);
+            }
         }
     }
 }

@@ -47,6 +47,7 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
         tuple,
         profile: Profile::Bulk,
         code: Some(sphinx_fec::CodeId::Rlc),
+        icm: sphinx_proto::Icm::Default,
         cc: CcKind::Fixed(2_500_000),
         initial_rtt: 10_000_000,
         idle_timeout: 5_000_000_000,
