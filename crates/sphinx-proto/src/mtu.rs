@@ -138,8 +138,9 @@ pub(crate) struct BlackHole {
     run: u32,
     first: Nanos,
     last: Nanos,
-    /// A small packet that left after the first got through.
-    small_arrived: bool,
+    /// When the last small and the last large packet left that got through.
+    small_arrived: Option<Nanos>,
+    large_arrived: Option<Nanos>,
 }
 
 impl BlackHole {
@@ -149,7 +150,8 @@ impl BlackHole {
             run: 0,
             first: 0,
             last: 0,
-            small_arrived: false,
+            small_arrived: None,
+            large_arrived: None,
         }
     }
 
@@ -159,7 +161,7 @@ impl BlackHole {
     }
 
     pub(crate) fn lost(&mut self, sent_at: Nanos, ip_bytes: u32) {
-        if !self.is_large(ip_bytes) {
+        if !self.is_large(ip_bytes) || self.large_arrived >= Some(sent_at) {
             return;
         }
         if self.run == 0 {
@@ -170,21 +172,22 @@ impl BlackHole {
         self.last = self.last.max(sent_at);
     }
 
+    /// A SACK's acknowledgements come before the losses that they show.
     pub(crate) fn acked(&mut self, sent_at: Nanos, ip_bytes: u32) {
-        // What left before the run says nothing about the path since.
-        if self.run == 0 || sent_at < self.first {
+        if !self.is_large(ip_bytes) {
+            self.small_arrived = self.small_arrived.max(Some(sent_at));
             return;
         }
-        if self.is_large(ip_bytes) {
-            self.forget();
-        } else {
-            self.small_arrived = true;
+        self.large_arrived = self.large_arrived.max(Some(sent_at));
+        // What left before the run says nothing about the path since.
+        if sent_at >= self.first {
+            self.run = 0;
         }
     }
 
     /// Whether the path has become too narrow; asked once all news of a SACK are known.
     pub(crate) fn is_found(&self, rtt: Nanos, plr: f64) -> bool {
-        if !self.small_arrived {
+        if self.run == 0 || self.small_arrived < Some(self.first) {
             return false;
         }
         let is_long = self.last - self.first >= RUN_ROUND_TRIPS * rtt;
@@ -193,8 +196,7 @@ impl BlackHole {
     }
 
     pub(crate) fn forget(&mut self) {
-        self.run = 0;
-        self.small_arrived = false;
+        *self = Self::new(self.small);
     }
 }
 

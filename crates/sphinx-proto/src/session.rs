@@ -90,6 +90,8 @@ pub struct Session {
     /// Packets that may leave beyond the window, to find out about a silent path.
     probes: u32,
     ping: bool,
+    /// A PING is to follow the probes.
+    small_probe: bool,
     paths: Paths,
     local_ids: LocalIds,
     peer_ids: PeerIds,
@@ -134,6 +136,7 @@ impl Session {
             backlog: false,
             probes: 0,
             ping: false,
+            small_probe: false,
             paths: Paths::new(config.tuple),
             local_ids: LocalIds::new(config.local_cid),
             peer_ids: PeerIds::new(config.peer_cid),
@@ -486,7 +489,7 @@ impl Session {
         let probes = self.sender.on_timeout(now, delay);
         self.probes = self.probes.max(probes);
         // If only large packets vanish, the answer to a small one shows it.
-        self.ping |= probes > 0 && self.mtu.current() > BASE_DATAGRAM;
+        self.small_probe |= probes > 0 && self.mtu.current() > BASE_DATAGRAM;
         self.news_of_packets(now);
         if self.silence_timeout().is_some_and(|at| at <= now) {
             self.silence += 1;

@@ -72,7 +72,13 @@ impl Session {
         if let Some(transmit) = self.poll_control(now) {
             return Some(transmit);
         }
-        self.poll_symbol(now)
+        if let Some(transmit) = self.poll_symbol(now) {
+            return Some(transmit);
+        }
+        // Behind the probes, so that its acknowledgement tells of them too.
+        let mut body = Vec::new();
+        Frame::Ping.encode(&mut body);
+        std::mem::take(&mut self.small_probe).then(|| self.control(now, body, true))
     }
 
     fn poll_control(&mut self, now: Nanos) -> Option<Transmit> {

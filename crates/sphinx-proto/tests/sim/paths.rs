@@ -226,15 +226,15 @@ fn the_path_becomes_narrow() {
             reconfigure(&mut pair, side, |link| link.mtu = Some(1280));
         }
         // Two or three probe timeouts later data flows again.
-        let wait = if loss < 0.2 { 400 * MS } else { 800 * MS };
-        pair.run_until(400 * MS + wait, |_| false);
+
+        pair.run_until(800 * MS, |_| false);
         let stats = pair.client().session.stats();
         assert_eq!(
             (stats.mtu_falls > 0, stats.symbol_len),
             (true, 1160),
             "loss {loss}"
         );
-        pair.run_until(600 * MS + wait, |_| false);
+        pair.run_until(1000 * MS, |_| false);
         let after = pair.server().bytes_received;
         assert!(after > before + 500_000, "loss {loss}: {before} {after}");
         pair.must_transfer(20 * SEC);
@@ -314,4 +314,21 @@ fn fragments_survive_reordering_and_duplication() {
         reconfigure(&mut pair, side, |link| link.mtu = Some(1280));
     }
     pair.must_transfer(20 * SEC);
+}
+
+#[test]
+fn a_black_hole_is_found_within_eight_round_trips() {
+    for loss in [0.0, 0.06, 0.2] {
+        for seed in 0..12 {
+            let mut pair = scenario(loss, seed).both_ways(10_000_000).build();
+            pair.run_until(400 * MS, |_| false);
+            for side in 0..2 {
+                reconfigure(&mut pair, side, |link| link.mtu = Some(1280));
+            }
+            let rtt = pair.client().session.stats().rtt;
+            let has_fallen = |pair: &mut Pair| pair.client().session.stats().mtu_falls > 0;
+            let found = pair.run_until(400 * MS + 8 * rtt, has_fallen);
+            assert!(found, "loss {loss}, seed {seed}");
+        }
+    }
 }
