@@ -41,7 +41,10 @@
 
 pub mod front;
 
+mod aqm;
 mod config;
+mod flow;
+mod ip;
 mod link;
 mod loss;
 mod packet;
@@ -53,9 +56,11 @@ mod record;
 use std::time::Duration;
 
 pub use config::{
-    Blackout, ConfigError, Corruption, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order,
-    Policer, Rate, RateStep, Reorder,
+    Aqm, Blackout, CoDel, ConfigError, Corruption, Depth, Flows, GilbertElliott, Jitter,
+    LinkConfig, Loss, LossTrace, Order, Policer, Rate, RateStep, RateTrace, Red, Reorder, Signal,
+    TraceError,
 };
+pub use flow::FlowKey;
 pub use link::{Delivery, Link};
 pub use packet::{Datagram, IpPacket, Packet};
 pub use record::{Counters, Event, Record};
