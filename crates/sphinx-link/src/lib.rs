@@ -40,6 +40,7 @@
 #![forbid(unsafe_code)]
 
 pub mod front;
+pub mod settings;
 
 mod aqm;
 mod config;
