@@ -41,11 +41,7 @@ impl LinkSpec {
 
     /// Long-term share of packets lost towards the receiver.
     pub fn forward_loss(&self) -> f64 {
-        match &self.forward {
-            Loss::None | Loss::Packets(_) => 0.0,
-            Loss::Bernoulli(probability) => *probability,
-            Loss::GilbertElliott(model) => model.mean_loss(),
-        }
+        self.forward.mean()
     }
 
     /// The emulator's settings. One seed loses the same packets, by their index, of every

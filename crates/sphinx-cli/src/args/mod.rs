@@ -4,6 +4,7 @@
 //! and refused by [`not_built`], so that the answer is "not built yet" and not "unknown".
 
 pub(crate) mod engine;
+pub(crate) mod lab;
 mod not_built;
 pub(crate) mod ticket;
 
@@ -78,8 +79,9 @@ Runs on this machine alone, without root where unprivileged user namespaces are 
     Demo(DemoArgs),
     /// Erasure codes: speed, plans, simulation, figures
     Codes(CodesArgs),
-    /// Emulator and experiments (not built yet)
-    Lab(LaterArgs),
+    /// Link emulator and experiments
+    #[command(arg_required_else_help = true)]
+    Lab(lab::LabArgs),
     /// Runs a part of the demonstration inside a network namespace
     #[command(name = "__demo", hide = true)]
     DemoPart(DemoPartArgs),

@@ -15,7 +15,7 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         Command::Perf {
             command: PerfCommand::Client(args),
         } => common(&args.common),
-        Command::Lab(_) => Err(not_built("sphx lab")),
+        Command::Lab(args) => Err(not_built(&format!("sphx lab {}", args.command.name()))),
         Command::Codes(_) | Command::Demo(_) | Command::DemoPart(_) => Ok(()),
     }
 }
@@ -53,7 +53,9 @@ mod tests {
     #[test]
     fn later_parts_say_so() {
         for line in [
-            "sphx lab",
+            "sphx lab run x.toml",
+            "sphx lab figure 9",
+            "sphx lab report",
             "sphx recv --io xdp:eth0",
             "sphx recv --io dpdk:-l,0",
             "sphx send t a --workers 2",

@@ -1,6 +1,7 @@
 //! The commands: arguments in, a session to a peer, an outcome out.
 
 pub(crate) mod codes;
+pub(crate) mod lab;
 mod listen;
 pub(crate) mod perf;
 pub(crate) mod recv;
