@@ -2,7 +2,10 @@
 
 use clap::{Args, Subcommand};
 
+use sphinx_lab::peers::Peer;
+
 use super::LaterArgs;
+use super::experiments::{FigureArgs, ReportArgs, RunArgs};
 
 /// `sphx lab`.
 #[derive(Args, Debug)]
@@ -15,15 +18,15 @@ pub(crate) struct LabArgs {
 pub(crate) enum LabCommand {
     /// Emulate a link between two network namespaces
     Link(LaterArgs),
-    /// Run an experiment (not built yet)
+    /// Run an experiment: links, workloads and contestants from a file
+    Run(RunArgs),
+    /// Reproduce a figure of the paper
+    Figure(FigureArgs),
+    /// Render the results as one page
+    Report(ReportArgs),
+    /// One end of a contestant
     #[command(hide = true)]
-    Run(LaterArgs),
-    /// Reproduce a figure of the paper (not built yet)
-    #[command(hide = true)]
-    Figure(LaterArgs),
-    /// Render the results (not built yet)
-    #[command(hide = true)]
-    Report(LaterArgs),
+    Peer(Peer),
 }
 
 impl LabCommand {
@@ -34,22 +37,27 @@ impl LabCommand {
             LabCommand::Run(_) => "run",
             LabCommand::Figure(_) => "figure",
             LabCommand::Report(_) => "report",
+            LabCommand::Peer(_) => "peer",
         }
     }
 
     /// Whether it starts links between namespaces of this process. A user namespace can be entered
     /// only before the process has threads.
     pub(crate) fn needs_namespaces(&self) -> bool {
-        matches!(self, LabCommand::Link(_))
+        matches!(
+            self,
+            LabCommand::Link(_) | LabCommand::Run(_) | LabCommand::Figure(_)
+        )
     }
 
     /// Whether JSON lines are wanted on standard output.
     pub(crate) fn json(&self) -> bool {
         match self {
-            LabCommand::Link(args)
-            | LabCommand::Run(args)
-            | LabCommand::Figure(args)
-            | LabCommand::Report(args) => args.rest.iter().any(|word| word == "--json"),
+            LabCommand::Link(args) => args.rest.iter().any(|word| word == "--json"),
+            LabCommand::Run(args) => args.output.json,
+            LabCommand::Figure(args) => args.output.json,
+            LabCommand::Report(args) => args.output.json,
+            LabCommand::Peer(_) => true,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! and refused by [`not_built`], so that the answer is "not built yet" and not "unknown".
 
 pub(crate) mod engine;
+pub(crate) mod experiments;
 pub(crate) mod lab;
 mod not_built;
 pub(crate) mod ticket;

@@ -1,5 +1,6 @@
 //! Parts of the contract that come later: a usage error that says so.
 
+use super::lab::LabCommand;
 use super::{Cli, Command, CommonArgs, PerfCommand};
 use crate::failure::{Failure, Outcome, fail_hint};
 use sphinx_transport::ErrorKind;
@@ -15,7 +16,10 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         Command::Perf {
             command: PerfCommand::Client(args),
         } => common(&args.common),
-        Command::Lab(args) => Err(not_built(&format!("sphx lab {}", args.command.name()))),
+        Command::Lab(args) => match &args.command {
+            LabCommand::Link(_) => Err(not_built(&format!("sphx lab {}", args.command.name()))),
+            _ => Ok(()),
+        },
         Command::Codes(_) | Command::Demo(_) | Command::DemoPart(_) => Ok(()),
     }
 }

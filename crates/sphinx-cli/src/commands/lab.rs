@@ -2,7 +2,7 @@
 
 use sphinx_lab::TestbedError;
 
-use super::Context;
+use super::{Context, experiments, requests};
 use crate::args::lab::LabCommand;
 use crate::failure::{Outcome, usage};
 
@@ -10,13 +10,14 @@ use crate::failure::{Outcome, usage};
 /// namespaces went, for commands that need them.
 pub(crate) fn run(
     command: LabCommand,
-    _namespaces: Option<Result<(), TestbedError>>,
-    _context: &Context,
+    namespaces: Option<Result<(), TestbedError>>,
+    context: &Context,
 ) -> Outcome<u8> {
     match command {
-        LabCommand::Link(_)
-        | LabCommand::Run(_)
-        | LabCommand::Figure(_)
-        | LabCommand::Report(_) => Err(usage("not built yet")),
+        LabCommand::Link(_) => Err(usage("not built yet")),
+        LabCommand::Run(args) => experiments::run(&args, namespaces, context).map(|()| 0),
+        LabCommand::Figure(args) => experiments::figure(&args, namespaces, context).map(|()| 0),
+        LabCommand::Report(args) => experiments::report(&args, context).map(|()| 0),
+        LabCommand::Peer(peer) => Ok(requests::peer(&peer)),
     }
 }
