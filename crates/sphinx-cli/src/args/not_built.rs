@@ -57,7 +57,6 @@ mod tests {
     #[test]
     fn later_parts_say_so() {
         for line in [
-            "sphx lab run x.toml",
             "sphx lab figure 9",
             "sphx lab report",
             "sphx recv --io xdp:eth0",
