@@ -16,6 +16,7 @@
 
 mod block;
 pub mod cc;
+mod coding;
 mod ecn;
 mod fragment;
 mod ids;

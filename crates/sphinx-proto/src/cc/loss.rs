@@ -284,7 +284,9 @@ impl ChannelLoss {
         self.difference.add(cruise.ratio() - low.ratio(), binomial);
         let history = self.pooled;
         let step = cruise.ratio() - history.ratio();
-        if suspect && history.packets >= HISTORY_MIN && step > STEP_MIN.max(history.chance(&cruise) * self.burstiness().sqrt())
+        if suspect
+            && history.packets >= HISTORY_MIN
+            && step > STEP_MIN.max(history.chance(&cruise) * self.burstiness().sqrt())
         {
             // More is lost than before. If the channel had become worse, so would the losses at
             // the lower rate.

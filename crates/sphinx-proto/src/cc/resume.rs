@@ -84,13 +84,34 @@ mod tests {
         };
         let judge = |seen| CarefulResume::new(Some(memory)).judge(&seen);
         assert_eq!(judge(same), Some((5e6, 0.05)));
-        assert!(judge(Jump { link: Some(9e6), ..same }).is_some());
+        assert!(
+            judge(Jump {
+                link: Some(9e6),
+                ..same
+            })
+            .is_some()
+        );
         for other in [
-            Jump { rtt: 20 * MS, ..same },
-            Jump { rtt: 600 * MS, ..same },
-            Jump { has_queue: true, ..same },
-            Jump { loss: (32, 10), ..same },
-            Jump { link: Some(4e6), ..same },
+            Jump {
+                rtt: 20 * MS,
+                ..same
+            },
+            Jump {
+                rtt: 600 * MS,
+                ..same
+            },
+            Jump {
+                has_queue: true,
+                ..same
+            },
+            Jump {
+                loss: (32, 10),
+                ..same
+            },
+            Jump {
+                link: Some(4e6),
+                ..same
+            },
         ] {
             assert_eq!(judge(other), None, "{other:?}");
         }

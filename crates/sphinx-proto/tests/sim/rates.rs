@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sphinx_link::{Blackout, Depth, GilbertElliott, Loss, Policer, Rate, RateStep};
+use sphinx_link::{Aqm, Blackout, Depth, GilbertElliott, Loss, Policer, Rate, RateStep};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::{PathMemory, SessionStats};
 
@@ -176,7 +176,7 @@ fn a_burst_of_losses_is_no_blackout() {
 #[test]
 fn marks_slow_the_sender_down() {
     let mut scenario = Scenario::new(link(100, 20, bernoulli(0.0), 12)).bulk(10_000_000);
-    scenario.forward.mark = Some(Depth::Time(Duration::from_millis(2)));
+    scenario.forward.aqm = Aqm::mark_above(Depth::Time(Duration::from_millis(2)));
     scenario.client.ecn = true;
     let mut pair = scenario.build();
     pair.must_transfer(10 * SEC);
@@ -212,7 +212,9 @@ fn aimd(loss: f64, mark: bool) -> Pair {
     scenario.cc = CcKind::AimdEcn;
     scenario.forward.queue = Depth::Bytes(2_000_000);
     scenario.client.ecn = mark;
-    scenario.forward.mark = mark.then_some(Depth::Time(Duration::from_millis(10)));
+    if mark {
+        scenario.forward.aqm = Aqm::mark_above(Depth::Time(Duration::from_millis(10)));
+    }
     scenario.build()
 }
 
