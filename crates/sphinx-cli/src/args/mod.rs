@@ -179,14 +179,14 @@ pub(crate) struct PerfClientArgs {
     /// The server sends, the client receives
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// Size of paced messages (not built yet)
-    #[arg(long, value_name = "B", value_parser = units::size, hide = true)]
+    /// Send messages of this size, one every --interval: a thin or live stream
+    #[arg(long, value_name = "B", value_parser = units::size, requires = "interval", conflicts_with = "rate")]
     pub(crate) message_size: Option<u64>,
-    /// Time between messages (not built yet)
-    #[arg(long, value_name = "MS", value_parser = units::duration_positive, hide = true)]
+    /// Time between messages
+    #[arg(long, value_name = "MS", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) interval: Option<Duration>,
-    /// When a message is of no use any more (not built yet)
-    #[arg(long, value_name = "MS", value_parser = units::duration_positive, hide = true)]
+    /// Count messages that take longer as late
+    #[arg(long, value_name = "MS", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) deadline: Option<Duration>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,

@@ -1,6 +1,6 @@
 //! Parts of the contract that come later: a usage error that says so.
 
-use super::{Cli, Command, CommonArgs, PerfClientArgs, PerfCommand};
+use super::{Cli, Command, CommonArgs, PerfCommand};
 use crate::failure::{Failure, Outcome, fail_hint};
 use sphinx_transport::ErrorKind;
 
@@ -14,22 +14,10 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         } => common(&args.common),
         Command::Perf {
             command: PerfCommand::Client(args),
-        } => perf_client(args),
+        } => common(&args.common),
         Command::Lab(_) => Err(not_built("sphx lab")),
         Command::Codes(_) | Command::Demo(_) | Command::DemoPart(_) => Ok(()),
     }
-}
-
-fn perf_client(args: &PerfClientArgs) -> Outcome<()> {
-    let message_flags = [
-        ("--message-size", args.message_size.is_some()),
-        ("--interval", args.interval.is_some()),
-        ("--deadline", args.deadline.is_some()),
-    ];
-    if let Some((flag, _)) = message_flags.iter().find(|(_, given)| *given) {
-        return Err(not_built(flag));
-    }
-    common(&args.common)
 }
 
 fn common(args: &CommonArgs) -> Outcome<()> {
@@ -76,8 +64,6 @@ mod tests {
             "sphx perf server --profile live",
             "sphx perf client t --cc cubic",
             "sphx perf client t --cc scavenger",
-            "sphx perf client t --message-size 100",
-            "sphx perf client t --interval 5ms",
         ] {
             let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);
             let failure = refuse_not_built(&cli).expect_err(line);
@@ -97,6 +83,7 @@ mod tests {
             "sphx send t a --codec srlt --cc fixed:1mbit",
             "sphx perf server --icm paper",
             "sphx perf server --icm off",
+            "sphx perf client t --message-size 100 --interval 5ms --deadline 50ms",
             "sphx demo",
         ] {
             let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);

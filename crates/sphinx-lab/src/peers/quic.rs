@@ -1,6 +1,7 @@
 //! QUIC: bulk on one stream, blocks on one stream each.
 
 use std::{
+    error::Error,
     fs, io,
     net::{SocketAddr, UdpSocket},
     sync::Arc,
@@ -94,10 +95,14 @@ fn endpoint(address: SocketAddr, server: Option<ServerConfig>) -> Result<Endpoin
     )
 }
 
-fn refused<T, E: ToString>(what: &'static str, result: Result<T, E>) -> Result<T, PeerError> {
-    result.map_err(|error| PeerError::Quic {
-        what,
-        reason: error.to_string(),
+fn refused<T, E: Error>(what: &'static str, result: Result<T, E>) -> Result<T, PeerError> {
+    result.map_err(|error| {
+        // "connection lost" alone does not say by what.
+        let cause = error.source().map(|cause| format!(": {cause}"));
+        PeerError::Quic {
+            what,
+            reason: format!("{error}{}", cause.unwrap_or_default()),
+        }
     })
 }
 
