@@ -9,7 +9,7 @@ use serde_json::json;
 use sphinx_fec::{CodeId, Engine};
 
 use super::{code, engine};
-use crate::bench::{self, Setting, Speed};
+use crate::bench::{self, Arrival, Setting, Speed};
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct BenchArgs {
@@ -72,9 +72,13 @@ pub(super) fn run(
                 symbol_len: args.symbol_bytes,
                 time: Duration::from_millis(args.time_ms),
             };
+            let mut ours = Vec::new();
             for code in &codes {
                 match bench::measure(*code, &setting) {
-                    Ok(speed) => print_speed(&speed, is_json, out)?,
+                    Ok(speed) => {
+                        print_speed(&speed, is_json, out)?;
+                        ours.push(speed);
+                    }
                     Err(error) if args.codes.is_empty() => {
                         let name = code.name();
                         if !is_json {
@@ -84,12 +88,68 @@ pub(super) fn run(
                     Err(error) => return Err(error.into()),
                 }
             }
-            for speed in bench::measure_peers(&setting) {
-                print_speed(&speed, is_json, out)?;
+            let peers = bench::measure_peers(&setting);
+            for speed in &peers {
+                print_speed(speed, is_json, out)?;
+            }
+            // The default code is the one to compare, if it was measured.
+            let ours = ours.iter().find(|speed| speed.code == "rlc");
+            if let Some(ours) = ours {
+                print_ratio(ours, &peers, is_json, out)?;
+                print_arrival(&bench::measure_arrival(&setting)?, is_json, out)?;
             }
         }
     }
     Ok(())
+}
+
+/// How many times as fast as the fastest of the others `ours` is.
+fn print_ratio(
+    ours: &Speed,
+    peers: &[Speed],
+    is_json: bool,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    let fastest = |of: fn(&Speed) -> f64| {
+        let peers = peers.iter();
+        peers.max_by(|a, b| of(a).total_cmp(&of(b)))
+    };
+    let (Some(encode), Some(decode)) = (fastest(Speed::encode_mb_s), fastest(Speed::decode_mb_s))
+    else {
+        return Ok(());
+    };
+    let ratios = [
+        ours.encode_mb_s() / encode.encode_mb_s(),
+        ours.decode_mb_s() / decode.decode_mb_s(),
+    ];
+    if is_json {
+        let [encode_ratio, decode_ratio] = ratios.map(|ratio| (ratio * 100.0).round() / 100.0);
+        let line = json!({
+            "v": 1, "event": "ratio", "code": ours.code, "n": ours.n, "lost": ours.lost,
+            "encode_ratio": encode_ratio, "encode_against": encode.code,
+            "decode_ratio": decode_ratio, "decode_against": decode.code,
+        });
+        return writeln!(out, "{line}");
+    }
+    writeln!(
+        out,
+        "  {} encodes {:.1} times as fast as {} and decodes {:.1} times as fast as {}",
+        ours.code, ratios[0], encode.code, ratios[1], decode.code
+    )
+}
+
+fn print_arrival(arrival: &Arrival, is_json: bool, out: &mut dyn Write) -> std::io::Result<()> {
+    let [all, last] = [arrival.all, arrival.last].map(|time| time.as_secs_f64() * 1e6);
+    if is_json {
+        let line = json!({
+            "v": 1, "event": "arrival", "code": "rlc", "block_us": all, "last_symbol_us": last,
+        });
+        return writeln!(out, "{line}");
+    }
+    writeln!(
+        out,
+        "  rlc decoded as symbols arrive: {all:.1} microseconds, of these {last:.1} for the last"
+    )
 }
 
 fn print_speed(speed: &Speed, is_json: bool, out: &mut dyn Write) -> std::io::Result<()> {
