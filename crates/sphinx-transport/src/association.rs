@@ -34,6 +34,8 @@ pub(crate) struct Workshop {
     pub(crate) pool: BufferPool,
     pub(crate) encoder: Encoder,
     pub(crate) decoder: BlockDecoder,
+    /// Uses all repairs together, those of peeling codes too.
+    pub(crate) thorough_decoder: BlockDecoder,
     pub(crate) queue: SendQueue,
     /// A repair symbol of which parts are sent.
     pub(crate) symbol: Vec<u8>,
@@ -245,7 +247,12 @@ impl Association {
     fn store(&mut self, now: Nanos, placement: Placement, symbol: &[u8], workshop: &mut Workshop) {
         self.rx.store(placement, symbol, &workshop.pool);
         while let Some(job) = self.core.poll_job() {
-            self.decode(now, job, &mut workshop.decoder);
+            let decoder = if job.maximum_likelihood {
+                &mut workshop.thorough_decoder
+            } else {
+                &mut workshop.decoder
+            };
+            self.decode(now, job, decoder);
         }
     }
 
@@ -484,6 +491,7 @@ impl Association {
             n: usize::from(n),
             symbol_len: usize::from(symbol_len),
             data_len: block.data_len,
+            transformed: None,
         });
         self.core
             .submit(block.stream, slot, n, symbol_len, block.tail);

@@ -4,6 +4,8 @@
 //! and refused by [`not_built`], so that the answer is "not built yet" and not "unknown".
 
 pub(crate) mod engine;
+pub(crate) mod experiments;
+pub(crate) mod lab;
 mod not_built;
 pub(crate) mod ticket;
 
@@ -78,8 +80,9 @@ Runs on this machine alone, without root where unprivileged user namespaces are 
     Demo(DemoArgs),
     /// Erasure codes: speed, plans, simulation, figures
     Codes(CodesArgs),
-    /// Emulator and experiments (not built yet)
-    Lab(LaterArgs),
+    /// Link emulator and experiments
+    #[command(arg_required_else_help = true)]
+    Lab(lab::LabArgs),
     /// Runs a part of the demonstration inside a network namespace
     #[command(name = "__demo", hide = true)]
     DemoPart(DemoPartArgs),
@@ -255,7 +258,7 @@ pub(crate) struct CommonArgs {
     /// Coding threads: 1 or auto (more are not built yet)
     #[arg(long, value_name = "N", default_value = "auto", value_parser = engine::workers)]
     pub(crate) workers: engine::Workers,
-    /// Erasure code: auto, rlc, srlt or none (window, rs, fft-rs and lt are not built yet)
+    /// Erasure code: auto, rlc, rs, fft-rs, srlt, lt or none (window is not built yet)
     #[arg(long, value_name = "CODE", default_value = "auto", value_parser = engine::codec)]
     pub(crate) codec: engine::Codec,
     /// What redundancy is chosen for: auto, bulk or latency (live is not built yet)

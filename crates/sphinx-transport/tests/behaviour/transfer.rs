@@ -153,7 +153,13 @@ fn every_code_and_profile_survives_bursts_of_loss() {
         let variants = [
             (Codec::Rlc, Profile::Bulk),
             (Codec::Rlc, Profile::Latency),
+            (Codec::Rs, Profile::Bulk),
+            (Codec::Rs, Profile::Latency),
+            (Codec::FftRs, Profile::Bulk),
+            (Codec::FftRs, Profile::Latency),
             (Codec::SemiRandomLt, Profile::Latency),
+            (Codec::Lt, Profile::Bulk),
+            (Codec::Lt, Profile::Latency),
             (Codec::None, Profile::Bulk),
         ];
         std::thread::scope(|scope| {
