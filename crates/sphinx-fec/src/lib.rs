@@ -86,7 +86,7 @@
 //! Rows and symbol numbers may come from a network: no value makes a
 //! [`Tracker`] or a [`BlockDecoder`] panic or grow without bound.
 
-#![cfg_attr(not(feature = "std"), no_std)]
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 extern crate alloc;
