@@ -261,6 +261,9 @@ fn a_window_gives_up_what_is_too_old() {
     assert_eq!(decoder.slot(u64::MAX), None);
     assert!(WindowDecoder::new(0, 1).is_err() && WindowDecoder::new(4097, 1).is_err());
     assert!(WindowEncoder::new(0, 0.1, 1).is_err());
+    let mut never = WindowEncoder::new(4, f64::NAN, 1).unwrap();
+    never.push(&[1]);
+    assert_eq!(never.next_repair(&mut [0]), None);
 }
 
 /// All code rows for block sizes at the edges of what there is.

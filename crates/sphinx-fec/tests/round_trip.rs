@@ -290,6 +290,11 @@ fn impossible_arguments_are_errors() {
         tracker.add_repair(&mut RowMaker::new(), CodeId::Srlt, row),
         Added::Invalid
     );
+    // Sizes whose product is more than a buffer can have.
+    let result = encoder.encode(CodeId::Rlc, 4, 1 << 62, &[], rlc::row(1, 0), &mut []);
+    assert!(matches!(result, Err(Error::Length { .. })));
+    let result = decoder.decode(4, 1 << 62, &mut [], &[], &[]);
+    assert!(matches!(result, Err(Error::Length { .. })));
     // Symbols of no bytes are nothing to compute, but not an error.
     let rows = [(CodeId::Rlc, rlc::row(1, 0))];
     assert_eq!(encoder.encode_rows(4, 0, &[], &rows, &mut []), Ok(()));

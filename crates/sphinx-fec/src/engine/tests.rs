@@ -46,6 +46,9 @@ fn a_term_behind_the_buffer_is_refused() {
 /// Symbols of up to so many bytes; Miri takes a microsecond for each.
 const LENGTH_MAX: usize = if cfg!(miri) { 40 } else { 700 };
 
+/// Terms of a row at most.
+const TERMS_MAX: usize = if cfg!(miri) { 4 } else { 30 };
+
 proptest! {
     /// Any length (so any tail), any alignment of source and target, any
     /// coefficients, zero and one included.
@@ -148,7 +151,7 @@ proptest! {
         first in 0_usize..70,
         accumulate: bool,
         rows in prop::collection::vec(
-            prop::collection::vec((0_u16..12, prop_oneof![Just(1_u8), any::<u8>()]), 0..30),
+            prop::collection::vec((0_u16..12, prop_oneof![Just(1_u8), any::<u8>()]), 0..TERMS_MAX),
             0..6,
         ),
         unwanted in 0_u16..24,
