@@ -27,6 +27,8 @@ pub enum Style {
     Line,
     /// A dashed line without dots.
     Dashes,
+    /// A line without dots, for many points.
+    Plain,
     /// Diamonds only, for values of others.
     Marks,
 }
@@ -230,7 +232,7 @@ fn draw(out: &mut String, style: Style, points: &[(f64, f64)], colour: &str) {
     }
     for (x, y) in points {
         let _ = match style {
-            Style::Dashes => Ok(()),
+            Style::Dashes | Style::Plain => Ok(()),
             Style::Line => writeln!(
                 out,
                 "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
