@@ -6,7 +6,7 @@ const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 520.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 220.0;
-const TOP: f64 = 50.0;
+const TOP: f64 = 58.0;
 const BOTTOM: f64 = 60.0;
 
 /// Legible on white and on black.
@@ -152,7 +152,7 @@ pub fn render(chart: &Chart) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"13\"{INK}>\n{PAPER}"
     );
-    text(&mut out, (LEFT, 28.0), "start", 16, &chart.title);
+    text(&mut out, (LEFT, 24.0), "start", 16, &chart.title);
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     for tick in x.ticks() {
         let at = x.place(tick);
@@ -174,7 +174,7 @@ pub fn render(chart: &Chart) -> String {
         13,
         &chart.x_label,
     );
-    text(&mut out, (8.0, TOP - 8.0), "start", 13, &chart.y_label);
+    text(&mut out, (8.0, TOP - 10.0), "start", 13, &chart.y_label);
     for (i, series) in chart.series.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];
         let placed: Vec<(f64, f64)> = series

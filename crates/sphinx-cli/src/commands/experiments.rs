@@ -10,7 +10,7 @@ use sphinx_lab::{
     contestants::Programs,
     figures::{self, Figure, Studio},
     machine::Environment,
-    report::table,
+    report::{site, table},
     runner::{self, Progress, Results, ScenarioFailure, minutes},
     scenario::Scenario,
 };
@@ -18,7 +18,7 @@ use sphinx_transport::ErrorKind;
 
 use super::Context;
 use crate::args::experiments::{FigureArgs, ReportArgs, RunArgs, Which};
-use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, usage};
+use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
 use crate::signals::Registration;
 use crate::text::printable;
@@ -273,6 +273,19 @@ fn show_figure(figure: Figure, outcome: &figures::Outcome, context: &Context) ->
 }
 
 /// Renders the page.
-pub(super) fn report(_args: &ReportArgs, _context: &Context) -> Outcome<()> {
-    Err(fail(ErrorKind::Usage, "not built yet"))
+pub(super) fn report(args: &ReportArgs, context: &Context) -> Outcome<()> {
+    let shown = printable(args.directory.as_os_str().as_encoded_bytes());
+    let (page, figures) =
+        site(&args.directory).map_err(|error| local_io("render", &shown, error))?;
+    let page = page.display().to_string();
+    let names: Vec<&str> = figures.into_iter().map(Figure::argument).collect();
+    context.reporter.event(
+        Event::new("done")
+            .with("page", page.as_str())
+            .with("figures", names),
+    );
+    if !context.reporter.json() {
+        context.reporter.data(&page);
+    }
+    Ok(())
 }
