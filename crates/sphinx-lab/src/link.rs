@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sphinx_link::{Depth, LinkConfig, Loss, Rate, RateStep, front::FrontConfig};
+use sphinx_link::{Aqm, Depth, LinkConfig, Loss, Rate, RateStep, front::FrontConfig};
 
 /// Sets the seeds of the two directions apart.
 const RETURN_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -48,7 +48,7 @@ impl LinkSpec {
 
     /// Long-term share of packets lost towards the receiver.
     pub fn forward_loss(&self) -> f64 {
-        mean_loss(&self.forward)
+        self.forward.mean()
     }
 
     /// The emulator's settings. One seed loses the same packets, by their index, of every
@@ -62,7 +62,7 @@ impl LinkSpec {
                 Some(seed) => cellular(self.rate, seed),
             },
             queue: self.queue.unwrap_or(product),
-            mark: self.mark,
+            aqm: self.mark.map(Aqm::mark_above).unwrap_or_default(),
             delay: self.rtt / 2,
             ..LinkConfig::default()
         };
@@ -93,7 +93,7 @@ impl LinkSpec {
             self.rtt.as_secs_f64() * 1e3,
             describe_loss(&self.forward),
         );
-        if mean_loss(&self.back) > 0.0 {
+        if self.back.mean() > 0.0 {
             let back = describe_loss(&self.back).replace(" loss", "");
             text += &format!(", {back} on the way back");
         }
@@ -110,14 +110,6 @@ impl LinkSpec {
     }
 }
 
-fn mean_loss(loss: &Loss) -> f64 {
-    match loss {
-        Loss::None | Loss::Packets(_) => 0.0,
-        Loss::Bernoulli(probability) => *probability,
-        Loss::GilbertElliott(model) => model.mean_loss(),
-    }
-}
-
 fn describe_loss(loss: &Loss) -> String {
     match loss {
         Loss::GilbertElliott(model) => format!(
@@ -126,7 +118,7 @@ fn describe_loss(loss: &Loss) -> String {
             1.0 / model.bad_to_good
         ),
         // Shares such as 0.07 are not exact in binary.
-        _ => format!("{} % loss", (mean_loss(loss) * 1e8).round() / 1e6),
+        _ => format!("{} % loss", (loss.mean() * 1e8).round() / 1e6),
     }
 }
 

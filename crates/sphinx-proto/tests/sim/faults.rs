@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sphinx_link::{Blackout, Corruption, Depth, Jitter, Order, Policer, Rate, RateStep, Reorder};
+use sphinx_link::{
+    Aqm, Blackout, Corruption, Depth, Jitter, Order, Policer, Rate, RateStep, Reorder,
+};
 use sphinx_proto::Event;
 
 use crate::pair::{MS, SEC, Scenario, link};
@@ -142,7 +144,7 @@ fn a_policer_with_a_small_bucket() {
 #[test]
 fn marks_slow_the_sender_down() {
     let mut scenario = Scenario::new(link(100, 20, bernoulli(0.0), 12)).bulk(10_000_000);
-    scenario.forward.mark = Some(Depth::Time(Duration::from_millis(2)));
+    scenario.forward.aqm = Aqm::mark_above(Depth::Time(Duration::from_millis(2)));
     scenario.client.ecn = true;
     let mut pair = scenario.build();
     pair.must_transfer(10 * SEC);

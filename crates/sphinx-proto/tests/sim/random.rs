@@ -8,15 +8,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use sphinx_fec::CodeId;
 use sphinx_link::{
-    Blackout, Corruption, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order, Policer, Rate,
-    RateStep, Reorder,
+    Aqm, Blackout, Corruption, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order, Policer,
+    Rate, RateStep, Reorder,
 };
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::block_symbols_max;
 use sphinx_proto::{Icm, Profile};
 
+use crate::codes::CODES;
 use crate::data::Rng;
 use crate::end::{Plan, Reader, Write};
 use crate::pair::{MS, Pair, SEC, Scenario};
@@ -73,7 +73,7 @@ fn random_link(rng: &mut Rng) -> LinkConfig {
         });
     }
     if rng.chance(0.2) {
-        link.mark = Some(Depth::Packets(rng.within(3, 50)));
+        link.aqm = Aqm::mark_above(Depth::Packets(rng.within(3, 50)));
     }
     if rng.chance(0.15) {
         let start = Duration::from_millis(rng.below(1000));
@@ -147,12 +147,7 @@ fn random_scenario(seed: u64) -> Scenario {
     let mut scenario = Scenario::new((random_link(rng), random_link(rng)));
     scenario.seed = seed;
     scenario.profile = rng.pick(&[Profile::Bulk, Profile::Latency]);
-    scenario.code = rng.pick(&[
-        Some(CodeId::Rlc),
-        Some(CodeId::Rlc),
-        Some(CodeId::Srlt),
-        None,
-    ]);
+    let special = rng.below(4) >= 2;
     scenario.cc = rng.pick(&[
         CcKind::Bbr,
         CcKind::Bbr,
@@ -166,6 +161,9 @@ fn random_scenario(seed: u64) -> Scenario {
     scenario.client = random_plan(rng, 0, budget);
     scenario.server = random_plan(rng, 1, budget);
     scenario.icm = rng.pick(&[Icm::Default, Icm::Default, Icm::Paper, Icm::Off]);
+    if special {
+        scenario.code = rng.pick(&CODES);
+    }
     scenario
 }
 
