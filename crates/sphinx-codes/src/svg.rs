@@ -6,7 +6,7 @@ const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 520.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 220.0;
-const TOP: f64 = 50.0;
+const TOP: f64 = 58.0;
 const BOTTOM: f64 = 60.0;
 
 /// Legible on white and on black.
@@ -27,6 +27,8 @@ pub enum Style {
     Line,
     /// A dashed line without dots.
     Dashes,
+    /// A line without dots, for many points.
+    Plain,
     /// A dotted line with dots, for what lies on top of another.
     Dotted,
     /// Large hollow shapes only, for values of others.
@@ -165,7 +167,7 @@ pub fn render(chart: &Chart) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"13\"{INK}>\n{PAPER}"
     );
-    text(&mut out, (LEFT, 28.0), "start", 16, &chart.title);
+    text(&mut out, (LEFT, 24.0), "start", 16, &chart.title);
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     for tick in x_ticks(&x, &xs) {
         let at = x.place(tick);
@@ -187,7 +189,7 @@ pub fn render(chart: &Chart) -> String {
         13,
         &chart.x_label,
     );
-    text(&mut out, (8.0, TOP - 8.0), "start", 13, &chart.y_label);
+    text(&mut out, (8.0, TOP - 10.0), "start", 13, &chart.y_label);
     for (i, series) in chart.series.iter().enumerate() {
         let look = series.look.unwrap_or(i);
         let colour = COLOURS[look % COLOURS.len()];
@@ -262,7 +264,7 @@ fn draw(out: &mut String, style: Style, points: &[(f64, f64)], look: usize) {
     }
     for at in points {
         match style {
-            Style::Dashes => {}
+            Style::Dashes | Style::Plain => {}
             Style::Line | Style::Dotted => {
                 let fill = format!("fill=\"{colour}\"");
                 shape(out, *at, 3.5, look, &fill);

@@ -29,6 +29,8 @@ pub struct GroupNumbers {
     pub goodput_spread: f64,
     /// Goodput / (rate × (1 − loss)); for blocks, goodput / offered rate.
     pub goodput_ratio: f64,
+    /// Share of the task's bytes that arrived before the cut-off.
+    pub delivered: f64,
     /// IP bytes sent forward per payload byte.
     pub wire_ratio: f64,
     /// The same × (1 − loss): what a perfect transport without headers holds at 1.
@@ -101,6 +103,7 @@ impl Group {
             goodput_interval: interval(&rates().collect::<Vec<_>>()),
             goodput_spread: if goodput > 0.0 { spread / goodput } else { 0.0 },
             goodput_ratio: goodput * 1e6 / reference,
+            delivered: over(&|run| run.done.bytes as f64)? / cell.workload.bytes().max(1) as f64,
             wire_ratio,
             wire_ratio_delivered: wire_ratio * delivered,
             queue_drop_share: over(&Run::queue_drop_share)?,

@@ -3,6 +3,7 @@
 mod quinn;
 mod sphinx;
 mod tcp;
+mod udp;
 
 use std::{
     path::{Path, PathBuf},
@@ -14,6 +15,7 @@ use crate::Contestant;
 pub use quinn::Quinn;
 pub use sphinx::Sphinx;
 pub use tcp::{Tcp, TcpSettings};
+pub use udp::Udp;
 
 /// A command that runs the [peers](crate::peers).
 #[derive(Clone, Debug)]

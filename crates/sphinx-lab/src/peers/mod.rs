@@ -15,6 +15,7 @@ pub mod quic;
 pub mod socket;
 mod tally;
 pub mod tcp;
+mod udp;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -48,6 +49,10 @@ pub enum Role {
     TcpReceive,
     /// Send over kernel TCP
     TcpSend,
+    /// Receive plain UDP
+    UdpReceive,
+    /// Send plain UDP
+    UdpSend,
     /// Receive over QUIC
     QuicReceive,
     /// Send over QUIC
@@ -75,6 +80,8 @@ pub struct PeerTask {
     pub congestion: String,
     /// Whether TCP is multipath TCP.
     pub mptcp: bool,
+    /// Bits per second of plain UDP.
+    pub rate: Option<u64>,
     /// The transfer is cut off after this time.
     pub limit: Duration,
     /// Blocks scheduled within this time after the first one are not measured.
@@ -109,6 +116,7 @@ impl PeerTask {
             workload: Workload::Bulk { bytes: 0 },
             congestion: congestion.to_owned(),
             mptcp: false,
+            rate: None,
             limit: Duration::ZERO,
             warmup: Duration::ZERO,
             seed: 0,

@@ -154,6 +154,16 @@ impl Tally {
         Ok(())
     }
 
+    /// Closes the account of a transfer that may end without being complete: its end is the last byte
+    /// that came.
+    pub fn close_at_last(self) -> Received {
+        let seconds = (self.last_ns - self.start_ns) as f64 * 1e-9;
+        Received {
+            seconds,
+            ..self.close()
+        }
+    }
+
     /// Closes the account.
     pub fn close(self) -> Received {
         let complete = self.is_complete();

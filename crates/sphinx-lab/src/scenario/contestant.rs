@@ -2,9 +2,10 @@
 
 use serde::Deserialize;
 
+use super::value::Rate;
 use crate::{
     Contestant,
-    contestants::{Programs, Quinn, Sphinx, Tcp, TcpSettings},
+    contestants::{Programs, Quinn, Sphinx, Tcp, TcpSettings, Udp},
 };
 
 /// As it is written; `name` has been given a default.
@@ -22,6 +23,8 @@ struct Written {
     kind: KindName,
     /// Of `sphinx`: options of `sphx perf client`.
     options: Option<String>,
+    /// Of `udp`.
+    rate: Option<Rate>,
     /// Of `tcp`, `mptcp` and `quinn`.
     congestion: Option<String>,
     /// Of `tcp`.
@@ -37,6 +40,7 @@ enum KindName {
     Tcp,
     Mptcp,
     Quinn,
+    Udp,
 }
 
 #[derive(Debug)]
@@ -44,6 +48,7 @@ enum Kind {
     Sphinx { options: Vec<String> },
     Tcp(TcpSettings),
     Quinn { congestion: String },
+    Udp { rate: u64 },
 }
 
 impl TryFrom<Written> for ContestantTable {
@@ -54,14 +59,17 @@ impl TryFrom<Written> for ContestantTable {
             name,
             kind,
             options,
+            rate,
             congestion,
             sack,
             rack,
         } = written;
         let is_tcp = matches!(kind, KindName::Tcp | KindName::Mptcp);
+        let has_congestion = is_tcp || kind == KindName::Quinn;
         for (key, is_given, belongs) in [
             ("options", options.is_some(), kind == KindName::Sphinx),
-            ("congestion", congestion.is_some(), kind != KindName::Sphinx),
+            ("rate", rate.is_some(), kind == KindName::Udp),
+            ("congestion", congestion.is_some(), has_congestion),
             ("sack", sack.is_some(), is_tcp),
             ("rack", rack.is_some(), is_tcp),
         ] {
@@ -87,6 +95,10 @@ impl TryFrom<Written> for ContestantTable {
                 };
                 (format!("{prefix}-{congestion}"), Kind::Tcp(settings))
             }
+            KindName::Udp => {
+                let Rate(rate) = rate.ok_or("plain UDP needs a 'rate'")?;
+                ("udp".to_owned(), Kind::Udp { rate })
+            }
             KindName::Quinn => {
                 let name = format!("quinn-{congestion}");
                 (name, Kind::Quinn { congestion })
@@ -107,6 +119,7 @@ impl ContestantTable {
                 Box::new(Sphinx::new(&programs.sphx, &programs.peers, &name, options))
             }
             Kind::Tcp(settings) => Box::new(Tcp::with_settings(&programs.peers, &name, settings)),
+            Kind::Udp { rate } => Box::new(Udp::new(&programs.peers, &name, rate)),
             Kind::Quinn { congestion } => {
                 Box::new(Quinn::with_name(&programs.quinn, &name, &congestion))
             }
