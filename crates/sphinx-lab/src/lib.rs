@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod contestants;
+pub mod link;
 pub mod machine;
 pub mod peers;
 pub mod report;

@@ -1,6 +1,6 @@
 //! Parts of the contract that come later: a usage error that says so.
 
-use super::{Cli, Command, CommonArgs, PerfClientArgs, PerfCommand};
+use super::{Cli, Command, CommonArgs, PerfClientArgs, PerfCommand, lab};
 use crate::failure::{Failure, Outcome, fail_hint};
 use sphinx_transport::ErrorKind;
 
@@ -15,6 +15,9 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         Command::Perf {
             command: PerfCommand::Client(args),
         } => perf_client(args),
+        Command::Lab(lab::LabArgs {
+            command: lab::LabCommand::Link(_),
+        }) => Ok(()),
         Command::Lab(args) => Err(not_built(&format!("sphx lab {}", args.command.name()))),
         Command::Codes(_) | Command::Demo(_) | Command::DemoPart(_) => Ok(()),
     }

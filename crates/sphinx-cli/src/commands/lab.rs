@@ -1,22 +1,30 @@
 //! `sphx lab`.
 
+use std::path::PathBuf;
+
 use sphinx_lab::TestbedError;
 
-use super::Context;
+use super::{Context, link};
 use crate::args::lab::LabCommand;
 use crate::failure::{Outcome, usage};
 
-/// Runs a command of the lab and returns its exit code. `namespaces` tells how getting the rights to
-/// namespaces went, for commands that need them.
+/// How getting the rights to namespaces went, before the process had threads.
+pub(crate) struct Namespaces {
+    pub(crate) prepared: Result<(), TestbedError>,
+    /// Where running links are found, as seen from outside of a user namespace.
+    pub(crate) link_directory: PathBuf,
+}
+
+/// Runs a command of the lab and returns its exit code.
 pub(crate) fn run(
     command: LabCommand,
-    _namespaces: Option<Result<(), TestbedError>>,
-    _context: &Context,
+    namespaces: Option<Namespaces>,
+    context: &Context,
 ) -> Outcome<u8> {
     match command {
-        LabCommand::Link(_)
-        | LabCommand::Run(_)
-        | LabCommand::Figure(_)
-        | LabCommand::Report(_) => Err(usage("not built yet")),
+        LabCommand::Link(args) => link::run(*args, namespaces, context),
+        LabCommand::Run(_) | LabCommand::Figure(_) | LabCommand::Report(_) => {
+            Err(usage("not built yet"))
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod codes;
 pub(crate) mod lab;
+mod link;
 mod listen;
 pub(crate) mod perf;
 pub(crate) mod recv;
