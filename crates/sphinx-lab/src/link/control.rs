@@ -120,7 +120,8 @@ pub(super) fn parse(line: &[u8]) -> Result<Request, LinkError> {
 ///
 /// There is no such link, it does not answer, or it refuses.
 pub fn ask(name: &str, request: &Request) -> Result<State, LinkError> {
-    let inside = env::var_os(SOCKET).filter(|_| name == NAME);
+    // Commands at the ends of a link mean that one.
+    let inside = env::var_os(SOCKET).filter(|path| name == NAME && !path.is_empty());
     let path = match inside {
         Some(path) => PathBuf::from(path),
         None => place::socket(name)?,
