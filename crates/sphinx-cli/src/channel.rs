@@ -4,7 +4,7 @@
 
 use sphinx_transport::{RecvStream, SendStream, Session, Stats};
 
-use crate::failure::Outcome;
+use crate::failure::{Outcome, protocol};
 
 /// One direction of bytes, towards the peer.
 pub(crate) trait Outgoing: Send {
@@ -19,7 +19,27 @@ pub(crate) trait Outgoing: Send {
 pub(crate) trait Incoming: Send {
     /// Returns 0 only at the end of the stream.
     fn read(&mut self, buf: &mut [u8]) -> Outcome<usize>;
+    /// Reads the next `len` bytes in the order in which they arrive; `sink` gets each piece with its
+    /// distance from the first of them. A stream that has only one order reads in that one.
+    fn read_unordered(&mut self, len: u64, sink: &mut Sink<'_>) -> Outcome<()> {
+        let mut buffer = vec![0; 64 << 10];
+        let mut at = 0;
+        while at < len {
+            let wanted = usize::try_from(len - at).unwrap_or(usize::MAX);
+            let wanted = wanted.min(buffer.len());
+            let n = self.read(&mut buffer[..wanted])?;
+            if n == 0 {
+                return Err(protocol("the stream ended too early"));
+            }
+            sink(at, &buffer[..n])?;
+            at += n as u64;
+        }
+        Ok(())
+    }
 }
+
+/// Takes pieces of data with their places.
+pub(crate) type Sink<'a> = dyn FnMut(u64, &[u8]) -> Outcome<()> + 'a;
 
 /// Bytes that have already arrived, in pieces of at most `piece`.
 #[cfg(any(test, fuzzing))]
@@ -35,6 +55,22 @@ impl Incoming for Arrived<'_> {
         buf[..n].copy_from_slice(&self.bytes[..n]);
         self.bytes = &self.bytes[n..];
         Ok(n)
+    }
+
+    /// The first half of the bytes comes last.
+    fn read_unordered(&mut self, len: u64, sink: &mut Sink<'_>) -> Outcome<()> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let Some((bytes, rest)) = self.bytes.split_at_checked(len) else {
+            return Err(protocol("the stream ended too early"));
+        };
+        self.bytes = rest;
+        let middle = len / 2;
+        for (start, half) in [(middle, &bytes[middle..]), (0, &bytes[..middle])] {
+            for (index, piece) in half.chunks(self.piece).enumerate() {
+                sink((start + index * self.piece) as u64, piece)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -68,6 +104,9 @@ impl Outgoing for SendStream {
 impl Incoming for RecvStream {
     fn read(&mut self, buf: &mut [u8]) -> Outcome<usize> {
         Self::read(self, buf)
+    }
+    fn read_unordered(&mut self, len: u64, sink: &mut Sink<'_>) -> Outcome<()> {
+        Self::read_unordered(self, len, sink)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sphinx_fuzz::Input;
-use sphinx_lab::link::{Plan, Request};
+use sphinx_lab::emulator::{Plan, Request};
 use sphinx_link::settings::LinkSettings;
 use sphinx_link::{IpPacket, Link};
 

@@ -123,7 +123,7 @@ impl Ground {
             Command::Demo(_) => Self::Demo(Scene::prepare()),
             Command::Lab(args) if args.command.needs_namespaces() => {
                 Self::Namespaces(Namespaces {
-                    link_directory: sphinx_lab::link::directory(),
+                    link_directory: sphinx_lab::emulator::directory(),
                     prepared: Testbed::prepare_process(),
                 })
             }

@@ -71,7 +71,14 @@ fn config(input: &mut Input<'_>) -> Config {
         local_cid: cid(8),
         tuple: place(0),
         profile: input.pick(&[Profile::Latency, Profile::Bulk]),
-        code: input.pick(&[Some(CodeId::Rlc), Some(CodeId::Srlt), None]),
+        code: input.pick(&[
+            Some(CodeId::Rlc),
+            Some(CodeId::Srlt),
+            None,
+            Some(CodeId::Rs),
+            Some(CodeId::FftRs),
+            Some(CodeId::Lt),
+        ]),
         cc: input.pick(&[
             CcKind::Bbr,
             CcKind::AimdEcn,

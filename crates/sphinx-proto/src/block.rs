@@ -31,10 +31,12 @@ pub(crate) struct TxBlock {
     pub(crate) rounds: u8,
     /// Has had its proactive repair.
     pub(crate) protected: bool,
-    /// Spread of its proactive rows (`rlc`) or their degree (`srlt`).
+    /// Symbols that must arrive beyond n.
+    pub(crate) surplus: u32,
+    /// Spread of its proactive rows (`rlc`), their degree (`srlt`), or the transform (`fft-rs`).
     pub(crate) shape: u32,
-    /// Source symbols whose packets were lost; kept where compensation begins with the originals
-    /// themselves: for codes that decode by peeling, and in the paper's mode.
+    /// Source symbols whose packets were lost; kept where compensation may use the originals
+    /// themselves: for codes that decode by peeling or have few rows, and in the paper's mode.
     pub(crate) lost_sources: Vec<u16>,
     /// Symbols that the peer says are missing, while that waits for the block's turn.
     pub(crate) wanted: u32,
@@ -54,6 +56,7 @@ impl TxBlock {
         n: u16,
         symbol_len: u16,
         tail: bool,
+        surplus: u32,
     ) -> Self {
         Self {
             stream,
@@ -71,6 +74,7 @@ impl TxBlock {
             claimed: 0,
             rounds: 0,
             protected: false,
+            surplus,
             shape: 1,
             lost_sources: Vec::new(),
             wanted: 0,
@@ -84,9 +88,19 @@ impl TxBlock {
         u32::from(self.n - self.next_source)
     }
 
-    /// Symbols that must still be decided on so that n can arrive at all.
+    /// Symbols that must arrive.
+    pub(crate) fn needed(&self) -> u32 {
+        u32::from(self.n) + self.surplus
+    }
+
+    /// Symbols decided on whose fate is not known.
+    pub(crate) fn expected(&self) -> u32 {
+        self.in_flight + self.unsent() + self.due
+    }
+
+    /// Symbols that must still be decided on so that enough can arrive at all.
     pub(crate) fn deficit(&self) -> u32 {
-        u32::from(self.n).saturating_sub(self.acked + self.in_flight + self.unsent() + self.due)
+        self.needed().saturating_sub(self.acked + self.expected())
     }
 
     /// A symbol of this block to send next.

@@ -16,6 +16,7 @@
 
 mod block;
 pub mod cc;
+mod coding;
 mod fragment;
 mod ids;
 mod monitor;

@@ -3,9 +3,10 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-use sphinx_fec::{Added, CodeId, Decoding, Row, RowMaker, Tracker};
+use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker};
 
 use crate::Nanos;
+use crate::coding;
 use crate::fragment::{Assembly, Key};
 use crate::ranges::RangeSet;
 use crate::types::{PacketMeta, PartPlacement, Placement, Slot, block_cost};
@@ -52,6 +53,30 @@ struct RxBlock {
     /// Repair symbols kept. With one the block goes through the decoder, even if the last symbol
     /// to arrive was a source symbol.
     repairs: u16,
+    /// They are those of a transform, which no others can be mixed with.
+    is_transform: bool,
+    /// Rows of peeling codes are eliminated like others: fewer of them are needed, and no more than n
+    /// are kept.
+    maximum_likelihood: bool,
+}
+
+impl RxBlock {
+    /// An authenticated repair symbol.
+    fn add_repair(&mut self, rows: &mut RowMaker, code: CodeId, row: Row) -> Added {
+        let is_transform = coding::is_transform(code);
+        if is_transform && !coding::is_transform_possible(self.n, self.symbol_len, row) {
+            return Added::Invalid;
+        }
+        if self.repairs > 0 && is_transform != self.is_transform {
+            return Added::Redundant;
+        }
+        let added = self.tracker.add_repair(rows, code, row);
+        if added == Added::Innovative {
+            self.repairs += 1;
+            self.is_transform = is_transform;
+        }
+        added
+    }
 }
 
 #[derive(Debug, Default)]
@@ -130,7 +155,14 @@ pub(crate) enum Progress {
     /// All source symbols are there.
     Whole { stream: u16, block: u64, slot: Slot },
     /// Missing symbols can be computed.
-    Decodable { stream: u16, block: u64, slot: Slot },
+    Decodable {
+        stream: u16,
+        block: u64,
+        slot: Slot,
+        maximum_likelihood: bool,
+    },
+    /// The peer broke the protocol.
+    Violation(&'static str),
 }
 
 impl Receiver {
@@ -246,6 +278,12 @@ impl Receiver {
             self.packets_refused += 1;
             return refused;
         }
+        let code = match CodeId::from_wire(header.code) {
+            None if header.code != CodeId::SOURCE => {
+                return (Placement::Discard, Progress::Violation("unknown code"));
+            }
+            code => code,
+        };
         let symbol_len = symbol_len as u16;
         let stream = self.streams.entry(stream_id).or_default();
         let id = expand_packet_number(header.block, stream.base);
@@ -260,7 +298,15 @@ impl Receiver {
             Entry::Vacant(entry) => {
                 let cost = block_cost(n, symbol_len);
                 let over = self.opened_cost + cost > self.released_cost + self.window;
-                let tracker = Tracker::new(usize::from(n));
+                // Of a block of `lt` no source symbol is sent.
+                let maximum_likelihood = coding::is_rateless(code);
+                let tracker = Tracker::new(usize::from(n)).map(|tracker| {
+                    if maximum_likelihood {
+                        tracker.maximum_likelihood()
+                    } else {
+                        tracker
+                    }
+                });
                 let (false, true, Ok(tracker)) =
                     (over, id < stream.base + BLOCKS_AHEAD_MAX, tracker)
                 else {
@@ -281,6 +327,8 @@ impl Receiver {
                     symbol_len,
                     tracker,
                     repairs: 0,
+                    is_transform: false,
+                    maximum_likelihood,
                 })
             }
         };
@@ -289,35 +337,28 @@ impl Receiver {
             return refused;
         }
         let slot = block.slot;
-        let (added, placement) = if header.code == CodeId::SOURCE {
-            let placement = Placement::Source {
-                slot,
-                n,
-                symbol_len,
-                index: header.row as u16,
-            };
-            (block.tracker.add_source(header.row as usize), placement)
-        } else if block.repairs >= n {
+        let (added, placement) = match (code, Row::new(header.row)) {
+            (None, _) => {
+                let placement = Placement::Source {
+                    slot,
+                    n,
+                    symbol_len,
+                    index: header.row as u16,
+                };
+                (block.tracker.add_source(header.row as usize), placement)
+            }
             // Peeling may want more; the missing symbols themselves will come.
-            (Added::Redundant, Placement::Discard)
-        } else {
-            // Transforms work only on their own and on some lengths: blocks of sessions have no such code.
-            let code = CodeId::from_wire(header.code)
-                .filter(|code| code.decoding() != Decoding::Transform);
-            match (code, Row::new(header.row)) {
-                (Some(code), Some(row)) => {
-                    let placement = Placement::Repair {
-                        slot,
-                        n,
-                        symbol_len,
-                        code,
-                        row,
-                    };
-                    let added = block.tracker.add_repair(&mut self.rows, code, row);
-                    block.repairs += u16::from(added == Added::Innovative);
-                    (added, placement)
-                }
-                _ => (Added::Invalid, Placement::Discard),
+            (Some(_), _) if block.repairs >= n => (Added::Redundant, Placement::Discard),
+            (Some(_), None) => (Added::Invalid, Placement::Discard),
+            (Some(code), Some(row)) => {
+                let placement = Placement::Repair {
+                    slot,
+                    n,
+                    symbol_len,
+                    code,
+                    row,
+                };
+                (block.add_repair(&mut self.rows, code, row), placement)
             }
         };
         match added {
@@ -339,6 +380,7 @@ impl Receiver {
                 stream: stream_id,
                 block: id,
                 slot,
+                maximum_likelihood: block.maximum_likelihood,
             }
         } else {
             Progress::Whole {

@@ -1,7 +1,5 @@
 //! The Parameter Selector: how much repair a flight gets (`DESIGN`: profiles, ICM).
 
-use sphinx_fec::{CodeId, Row, params, rlc, srlt};
-
 /// Block failure probability that the latency profile accepts in the first flight.
 pub(crate) const EPSILON: f64 = 0.002;
 /// Probability that a reactive round fails although it was meant to be the last one.
@@ -45,29 +43,6 @@ fn shortfall(sent: u32, needed: u32, plr: f64) -> f64 {
         within += term;
     }
     (1.0 - within).max(0.0)
-}
-
-/// Spread of the proactive rows of a block of n symbols with `repair` rows.
-pub(crate) fn spread(n: u16, repair: u32) -> u32 {
-    rlc::spread_for(usize::from(n), repair as usize)
-}
-
-/// The row number of a block's repair `index`: with spread `shape` for `rlc`, degree `shape` for `srlt`.
-pub(crate) fn row(code: CodeId, shape: u32, index: u32) -> Row {
-    match code {
-        CodeId::Srlt => srlt::row(shape.clamp(1, srlt::DEGREE_MAX), index % srlt::SEED_COUNT),
-        _ => rlc::row(shape.clamp(1, rlc::SPREAD_MAX), index % rlc::INDEX_COUNT),
-    }
-}
-
-/// Degree D_h and number N_pro of the ProFEC packets behind a block of n symbols, at the paper's
-/// operating point (§3.2.2).
-pub(crate) fn semi_random(n: u16, plr: f64, deviation: f64) -> (u32, u32) {
-    let n = usize::from(n);
-    let degree = params::srlt::degree(plr, deviation, params::srlt::degree_cap(n));
-    let count = params::srlt::packet_count(n, plr, degree, params::srlt::PAPER_THRESHOLD);
-    // Beyond n packets it is cheaper to send what was lost again.
-    (degree, count.min(n) as u32)
 }
 
 #[cfg(test)]

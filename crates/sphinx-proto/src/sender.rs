@@ -5,16 +5,17 @@ mod packets;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use sphinx_fec::{CodeId, Decoding};
+use sphinx_fec::CodeId;
 
 use crate::Nanos;
 use crate::block::{SymbolChoice, TxBlock};
 use crate::cc::{PacketInfo, RateControl};
+use crate::coding;
 use crate::fragment::Groups;
 use crate::monitor::Monitor;
 use crate::mtu::BlackHole;
 use crate::rtt::Rtt;
-use crate::selector::{self, EPSILON, EPSILON_REACTIVE, flight_repair};
+use crate::selector::{EPSILON, EPSILON_REACTIVE, flight_repair};
 use crate::sent::{SentLog, Settled};
 use crate::types::{Icm, Profile, Slot, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, Blocks};
@@ -204,7 +205,8 @@ impl Sender {
         self.open_cost += cost;
         self.unsent_bytes += u64::from(n) * u64::from(symbol_len);
         self.counters.blocks += 1;
-        let block = TxBlock::new(stream, id, slot, n, symbol_len, tail);
+        let surplus = coding::surplus(self.code, n);
+        let block = TxBlock::new(stream, id, slot, n, symbol_len, tail, surplus);
         self.blocks.push_back(Some(block));
         self.unsent.push_back(sequence);
         id
@@ -299,9 +301,7 @@ impl Sender {
 
     /// Nothing is left to send: protect what is on its way, once per block.
     pub(crate) fn protect_tail(&mut self, idle: Idle) {
-        if self.code.is_none() {
-            return;
-        }
+        let Some(code) = self.code else { return };
         let plr = self.monitor.plr();
         let cold = self.monitor.is_cold();
         let ended = idle == Idle::Application
@@ -311,18 +311,17 @@ impl Sender {
         }
         for (index, block) in self.blocks.iter_mut().enumerate() {
             let Some(block) = block else { continue };
-            if block.protected || block.acked >= u32::from(block.n) {
+            if block.protected || block.acked >= block.needed() {
                 continue;
             }
             block.protected = true;
-            let needed = u32::from(block.n) - block.acked;
-            let have = block.in_flight + block.due + block.unsent();
-            let mut repair = flight_repair(needed, have, plr, EPSILON);
+            let needed = block.needed() - block.acked;
+            let mut repair = flight_repair(needed, block.expected(), plr, EPSILON);
             if cold {
                 repair = repair.max(2);
             }
             if repair > 0 {
-                block.shape = selector::spread(block.n, repair);
+                block.shape = coding::shape(code, block.n, repair);
                 block.due += repair;
                 block.due_proactive += repair;
                 self.repairs.insert(self.first_sequence + index as u64);
@@ -340,25 +339,19 @@ impl Sender {
 
     fn next_repair(&mut self, sequence: u64) -> Option<SymbolChoice> {
         let code = self.code.unwrap_or(CodeId::Rlc);
+        let originals_first = coding::is_peeling(self.code) || self.icm == Icm::Paper;
+        let plr = self.monitor.plr();
         let block = self.block_mut(sequence)?;
         block.due -= 1;
         let proactive = block.due_proactive > 0;
         block.due_proactive = block.due_proactive.saturating_sub(1);
-        let lost_source = if proactive {
-            None
-        } else {
-            block.lost_sources.pop()
-        };
-        let (code, row) = match lost_source {
+        let first = (originals_first && !proactive).then(|| block.lost_sources.pop());
+        let (code, row) = match first.flatten() {
             Some(index) => (None, u32::from(index)),
-            None => {
-                let index = block.next_row;
-                block.next_row += 1;
-                // Rows that answer a loss are dense: each must help whatever is missing.
-                let dense = code.decoding() == Decoding::Elimination && !proactive;
-                let shape = if dense { 1 } else { block.shape };
-                (Some(code), selector::row(code, shape, index).number())
-            }
+            None => match coding::next_row(code, block, proactive, plr) {
+                Some((code, row)) => (Some(code), row.number()),
+                None => coding::used_before(code, block),
+            },
         };
         let done = block.due == 0;
         let choice = block.choice(sequence, code, row);
@@ -380,19 +373,23 @@ impl Sender {
         let block = self.block_mut(sequence)?;
         let row = u32::from(block.next_source);
         block.next_source += 1;
-        let mut choice = block.choice(sequence, None, row);
+        let rateless = code.filter(|_| coding::is_rateless(code));
+        let mut choice = match rateless.and_then(|code| coding::next_row(code, block, true, plr)) {
+            Some((code, row)) => block.choice(sequence, Some(code), row.number()),
+            None => block.choice(sequence, None, row),
+        };
         choice.round = 0;
         if block.unsent() == 0 {
+            let mut behind = block.surplus;
             // The paper's code sends its ProFEC packets behind every block.
-            if code.is_some_and(|code| code.decoding() == Decoding::Peeling) {
-                let (degree, count) = selector::semi_random(block.n, plr, deviation);
-                block.shape = degree;
+            if coding::is_peeling(code) {
+                (block.shape, behind) = coding::semi_random(block.n, plr, deviation);
                 block.protected = true;
-                block.due += count;
-                block.due_proactive += count;
-                if count > 0 {
-                    self.repairs.insert(sequence);
-                }
+            }
+            block.due += behind;
+            block.due_proactive += behind;
+            if behind > 0 {
+                self.repairs.insert(sequence);
             }
             self.unsent.pop_front();
         }

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use crate::Nanos;
 use crate::block::SymbolChoice;
+use crate::coding;
 use crate::ids::{LocalIds, PeerIds};
 use crate::mtu::PathMtu;
 use crate::pacer::Pacer;
@@ -31,10 +32,10 @@ const CLOSE_TIMES: [Nanos; 6] = [0, 5 * MS, 20 * MS, 60 * MS, 150 * MS, 300 * MS
 const DRAIN: Nanos = 400 * MS;
 /// Longest silence of an idle end.
 const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
-/// Symbols of a full block: what the link carries in this time …
+/// Symbols of a full block: what the link carries in this time, as far as the code allows …
 const BLOCK_TIME: Nanos = 10 * MS;
-/// … within these bounds.
-const BLOCK_SYMBOLS: (u64, u64) = (32, 256);
+/// … and at least so many.
+const BLOCK_SYMBOLS_MIN: u64 = 32;
 /// Full blocks that fit a window at least.
 const BLOCKS_PER_WINDOW: u64 = 8;
 /// Smallest send window.
@@ -156,12 +157,13 @@ impl Session {
     /// Source symbols and symbol size of a full block at present.
     pub fn block_shape(&self) -> (u16, u16) {
         let symbol_len = self.mtu.current() - OVERHEAD as u16;
+        let most_symbols = coding::block_symbols(self.config.code);
         let per_block = bytes_in(self.sender.cc.pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
         // Small windows hold several blocks, so that one can be sent while another is repaired.
         let window = self.config.peer_window.min(self.config.send_window);
         let most = (window / BLOCKS_PER_WINDOW).saturating_sub(BLOCK_OVERHEAD);
         let n = per_block
-            .clamp(BLOCK_SYMBOLS.0, BLOCK_SYMBOLS.1)
+            .clamp(BLOCK_SYMBOLS_MIN, u64::from(most_symbols))
             .min(most / u64::from(symbol_len))
             .max(1);
         (n as u16, symbol_len)
@@ -249,7 +251,7 @@ impl Session {
             return Placement::Discard;
         }
         let (placement, progress) = self.receiver.on_symbol(meta.now, header, symbol_len);
-        self.progress(progress);
+        self.progress(meta.now, progress);
         placement
     }
 
@@ -266,13 +268,14 @@ impl Session {
             return None;
         }
         let (part, progress) = self.receiver.on_fragment(meta.now, header, fragment)?;
-        self.progress(progress);
+        self.progress(meta.now, progress);
         Some(part)
     }
 
-    fn progress(&mut self, progress: Progress) {
+    fn progress(&mut self, now: Nanos, progress: Progress) {
         match progress {
             Progress::None => {}
+            Progress::Violation(what) => self.violation(now, what),
             Progress::Whole {
                 stream,
                 block,
@@ -288,6 +291,7 @@ impl Session {
                 stream,
                 block,
                 slot,
+                maximum_likelihood,
             } => {
                 let id = self.next_job;
                 self.next_job += 1;
@@ -299,7 +303,11 @@ impl Session {
                         slot,
                     },
                 ));
-                self.jobs.push_back(Job { id, decode: slot });
+                self.jobs.push_back(Job {
+                    id,
+                    decode: slot,
+                    maximum_likelihood,
+                });
             }
         }
     }

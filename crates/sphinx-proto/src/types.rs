@@ -194,6 +194,9 @@ pub struct Job {
     pub id: u64,
     /// Restore the missing source symbols of the block in this slot.
     pub decode: Slot,
+    /// With all repairs together ([`BlockDecoder::maximum_likelihood`](sphinx_fec::BlockDecoder::maximum_likelihood)):
+    /// rank was counted so.
+    pub maximum_likelihood: bool,
 }
 
 /// Something the application must hear of.

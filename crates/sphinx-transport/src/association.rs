@@ -20,7 +20,7 @@ use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::keys::{Arrival, Opener, ReplayWindow, Sealer};
 use crate::options::Options;
-use crate::recv_stream::Chunk;
+use crate::recv_stream::{Chunk, Incoming};
 use crate::routes::Source;
 use crate::send_stream::{PAUSE, ReadyBlock, Watch};
 use crate::shared::{Inner, Shared, StreamEnd};
@@ -34,19 +34,41 @@ pub(crate) struct Workshop {
     pub(crate) pool: BufferPool,
     pub(crate) encoder: Encoder,
     pub(crate) decoder: BlockDecoder,
+    /// Uses all repairs together, those of peeling codes too.
+    pub(crate) thorough_decoder: BlockDecoder,
     pub(crate) queue: SendQueue,
     /// A repair symbol of which parts are sent.
     pub(crate) symbol: Vec<u8>,
     pub(crate) segments_max: usize,
 }
 
-/// Puts the blocks of one stream in order (the paper's Data Assembler).
+/// Follows the order of one stream's blocks (the paper's Data Assembler).
 #[derive(Default)]
 struct Assembler {
-    next_block: u64,
     next_offset: u64,
-    ended: bool,
-    waiting: BTreeMap<u64, Slot>,
+    /// What the preambles of complete blocks say for which earlier ones are missing, by number.
+    ahead: BTreeMap<u64, Preamble>,
+}
+
+impl Assembler {
+    /// A block is complete: whether its place in the stream can be right. No two blocks overlap.
+    fn add(&mut self, block: u64, preamble: Preamble, incoming: &mut Incoming) -> bool {
+        let end = |p: &Preamble| p.offset.saturating_add(u64::from(p.len));
+        let before = self.ahead.range(..block).next_back();
+        let after = self.ahead.range(block..).next();
+        let fits = preamble.offset >= before.map_or(self.next_offset, |(_, p)| end(p))
+            && after.is_none_or(|(_, p)| p.offset >= end(&preamble));
+        self.ahead.insert(block, preamble);
+        while let Some(next) = self.ahead.remove(&incoming.next_block) {
+            if next.offset != self.next_offset || incoming.ended {
+                return false;
+            }
+            incoming.next_block += 1;
+            incoming.ended = next.end_of_stream;
+            self.next_offset = end(&next);
+        }
+        fits
+    }
 }
 
 /// Where and when a datagram came from.
@@ -225,7 +247,12 @@ impl Association {
     fn store(&mut self, now: Nanos, placement: Placement, symbol: &[u8], workshop: &mut Workshop) {
         self.rx.store(placement, symbol, &workshop.pool);
         while let Some(job) = self.core.poll_job() {
-            self.decode(now, job, &mut workshop.decoder);
+            let decoder = if job.maximum_likelihood {
+                &mut workshop.thorough_decoder
+            } else {
+                &mut workshop.decoder
+            };
+            self.decode(now, job, decoder);
         }
     }
 
@@ -256,9 +283,7 @@ impl Association {
                     block,
                     slot,
                 } => {
-                    let assembler = self.assemblers.entry(stream).or_default();
-                    assembler.waiting.insert(block, slot);
-                    self.assemble(now, stream, inner);
+                    self.assemble(now, (stream, block), slot, inner);
                 }
                 Event::BlockDelivered { slot, .. } => {
                     let block = self.tx.remove(slot);
@@ -288,40 +313,32 @@ impl Association {
         any
     }
 
-    /// Give out the blocks of a stream that are next in order.
-    fn assemble(&mut self, now: Nanos, stream: u16, inner: &mut Inner) {
-        let Some(assembler) = self.assemblers.get_mut(&stream) else {
-            return;
+    /// Give a complete block to its stream.
+    fn assemble(&mut self, now: Nanos, (stream, block): (u16, u64), slot: Slot, inner: &mut Inner) {
+        let Some(memory) = self.rx.remove(slot) else {
+            return self.violation(inner, now, "block without symbols");
+        };
+        let Ok(preamble) = Preamble::decode(&memory) else {
+            return self.violation(inner, now, "malformed block");
         };
         let incoming = inner.incoming.entry(stream).or_default();
-        while let Some(slot) = assembler.waiting.remove(&assembler.next_block) {
-            let Some(memory) = self.rx.remove(slot) else {
-                return self.violation(inner, now, "block without symbols");
-            };
-            let Ok(preamble) = Preamble::decode(&memory) else {
-                return self.violation(inner, now, "malformed block");
-            };
-            if preamble.offset != assembler.next_offset || assembler.ended {
-                return self.violation(inner, now, "block out of place");
-            }
-            assembler.next_block += 1;
-            assembler.next_offset = assembler
-                .next_offset
-                .saturating_add(u64::from(preamble.len));
-            assembler.ended = preamble.end_of_stream;
-            self.bytes_received += u64::from(preamble.len);
-            if incoming.abandoned {
-                self.core.release(now, slot);
-                continue;
-            }
-            incoming.chunks.push_back(Chunk {
-                memory,
-                slot,
-                from: PREAMBLE_LEN,
-                to: PREAMBLE_LEN + preamble.len as usize,
-                end_of_stream: preamble.end_of_stream,
-            });
+        let assembler = self.assemblers.entry(stream).or_default();
+        if !assembler.add(block, preamble, incoming) {
+            return self.violation(inner, now, "block out of place");
         }
+        self.bytes_received += u64::from(preamble.len);
+        if incoming.abandoned {
+            return self.core.release(now, slot);
+        }
+        let chunk = Chunk {
+            memory,
+            slot,
+            from: PREAMBLE_LEN,
+            to: PREAMBLE_LEN + preamble.len as usize,
+            offset: preamble.offset,
+            end_of_stream: preamble.end_of_stream,
+        };
+        incoming.blocks.insert(block, chunk);
     }
 
     fn violation(&mut self, inner: &mut Inner, now: Nanos, what: &'static str) {
@@ -474,6 +491,7 @@ impl Association {
             n: usize::from(n),
             symbol_len: usize::from(symbol_len),
             data_len: block.data_len,
+            transformed: None,
         });
         self.core
             .submit(block.stream, slot, n, symbol_len, block.tail);

@@ -1,6 +1,6 @@
 //! The memory that the core's slots name: blocks being sent and blocks being received.
 
-use sphinx_fec::{BlockDecoder, CodeId, Error, Repair, Row, bits};
+use sphinx_fec::{BlockDecoder, CodeId, Encoder, Error, Repair, Row, bits, fft_rs};
 use sphinx_net::{BufferPool, PoolBuffer};
 use sphinx_proto::{Placement, Slot};
 
@@ -10,6 +10,38 @@ pub(crate) struct TxBlock {
     pub(crate) n: usize,
     pub(crate) symbol_len: usize,
     pub(crate) data_len: u32,
+    /// All repairs of its transform, once one was wanted (`fft-rs`): one costs as much as all.
+    pub(crate) transformed: Option<PoolBuffer>,
+}
+
+impl TxBlock {
+    /// Computes a repair symbol.
+    pub(crate) fn encode(
+        &mut self,
+        code: CodeId,
+        row: Row,
+        encoder: &mut Encoder,
+        pool: &BufferPool,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        let (n, len) = (self.n, self.symbol_len);
+        let source = &self.memory[..n * len];
+        let Some((size, index)) = fft_rs::split(row).filter(|_| code == CodeId::FftRs) else {
+            return encoder.encode(code, n, len, source, row, out);
+        };
+        let repairs = match &mut self.transformed {
+            Some(repairs) => repairs,
+            none => {
+                let count = 1_usize << size;
+                let rows: Vec<_> = fft_rs::first_flight(count).collect();
+                let mut repairs = pool.take(count * len);
+                encoder.encode_rows(n, len, source, &rows, &mut repairs[..count * len])?;
+                none.insert(repairs)
+            }
+        };
+        out.copy_from_slice(&repairs[index as usize * len..][..len]);
+        Ok(())
+    }
 }
 
 /// Blocks being sent.
@@ -29,8 +61,8 @@ impl TxBlocks {
         slot
     }
 
-    pub(crate) fn get(&self, slot: Slot) -> Option<&TxBlock> {
-        self.blocks.get(slot.0 as usize)?.as_ref()
+    pub(crate) fn get_mut(&mut self, slot: Slot) -> Option<&mut TxBlock> {
+        self.blocks.get_mut(slot.0 as usize)?.as_mut()
     }
 
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<TxBlock> {
@@ -135,8 +167,6 @@ impl RxBlocks {
 
 #[cfg(test)]
 mod tests {
-    use sphinx_fec::Encoder;
-
     use super::*;
 
     #[test]
@@ -147,15 +177,16 @@ mod tests {
             n: 2,
             symbol_len: 2,
             data_len: 1,
+            transformed: None,
         };
         let mut blocks = TxBlocks::default();
         let (one, two) = (blocks.insert(block()), blocks.insert(block()));
         assert_ne!(one, two);
-        assert!(blocks.get(one).is_some());
+        assert!(blocks.get_mut(one).is_some());
         assert!(blocks.remove(one).is_some());
-        assert!(blocks.get(one).is_none() && blocks.remove(one).is_none());
+        assert!(blocks.get_mut(one).is_none() && blocks.remove(one).is_none());
         assert_eq!(blocks.insert(block()), one);
-        assert!(blocks.get(Slot(9)).is_none());
+        assert!(blocks.get_mut(Slot(9)).is_none());
     }
 
     #[test]

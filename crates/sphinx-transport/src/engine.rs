@@ -126,6 +126,7 @@ impl<Io: PacketIo> Engine<Io> {
                 pool: BufferPool::new(POOL_BYTES),
                 encoder: Encoder::new(),
                 decoder: BlockDecoder::new(),
+                thorough_decoder: BlockDecoder::new().maximum_likelihood(),
                 queue: SendQueue::with_capacity(2 * TURN_BYTES),
                 symbol: Vec::new(),
                 segments_max,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sphinx_fec::CodeId;
+
 pub use sphinx_net::Family;
 
 /// What the parameter selector optimises.
@@ -42,8 +44,14 @@ pub enum Codec {
     Auto,
     /// Systematic random linear code over GF(2^8).
     Rlc,
-    /// The paper's semi-random LT code.
+    /// Reed–Solomon over GF(2^8): blocks of at most 128 symbols, with as many repairs.
+    Rs,
+    /// Reed–Solomon over GF(2^16) by fast transforms: blocks of up to 1024 symbols.
+    FftRs,
+    /// The paper's semi-random LT code, with peeling.
     SemiRandomLt,
+    /// The traditional, rateless LT code: no source symbols are sent, and receivers eliminate.
+    Lt,
     /// No proactive repair; losses are still answered.
     None,
 }
@@ -53,15 +61,21 @@ impl Codec {
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto | Self::Rlc => "rlc",
+            Self::Rs => "rs",
+            Self::FftRs => "fft-rs",
             Self::SemiRandomLt => "srlt",
+            Self::Lt => "lt",
             Self::None => "none",
         }
     }
 
-    pub(crate) fn core(self) -> Option<sphinx_fec::CodeId> {
+    pub(crate) fn core(self) -> Option<CodeId> {
         match self {
-            Self::Auto | Self::Rlc => Some(sphinx_fec::CodeId::Rlc),
-            Self::SemiRandomLt => Some(sphinx_fec::CodeId::Srlt),
+            Self::Auto | Self::Rlc => Some(CodeId::Rlc),
+            Self::Rs => Some(CodeId::Rs),
+            Self::FftRs => Some(CodeId::FftRs),
+            Self::SemiRandomLt => Some(CodeId::Srlt),
+            Self::Lt => Some(CodeId::Lt),
             Self::None => None,
         }
     }

@@ -114,7 +114,9 @@ impl Slicer {
         open.memory[..PREAMBLE_LEN].copy_from_slice(&preamble.encode());
         self.offset += u64::from(data_len);
         let n = open.filled.div_ceil(usize::from(open.symbol_len_max));
-        let symbol_len = open.filled.div_ceil(n);
+        // Some codes need an even size; the largest one is even.
+        let symbol_len = open.filled.div_ceil(n).next_multiple_of(2);
+        let symbol_len = symbol_len.min(usize::from(open.symbol_len_max));
         let len = n * symbol_len;
         // A short block must not keep the memory of a full one until the peer has it.
         let mut memory = open.memory;

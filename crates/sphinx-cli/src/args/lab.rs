@@ -1,9 +1,10 @@
 //! `sphx lab`: the link emulator and the experiments on it.
 
 use clap::{Args, Subcommand};
-use sphinx_lab::link::{LinkArgs, LinkCommand};
+use sphinx_lab::emulator::{LinkArgs, LinkCommand};
+use sphinx_lab::peers::Peer;
 
-use super::LaterArgs;
+use super::experiments::{FigureArgs, ReportArgs, RunArgs};
 
 /// `sphx lab`.
 #[derive(Args, Debug)]
@@ -16,32 +17,26 @@ pub(crate) struct LabArgs {
 pub(crate) enum LabCommand {
     /// Emulate a link between two network namespaces
     Link(Box<LinkArgs>),
-    /// Run an experiment (not built yet)
+    /// Run an experiment: links, workloads and contestants from a file
+    Run(RunArgs),
+    /// Reproduce a figure of the paper
+    Figure(FigureArgs),
+    /// Render the results as one page
+    Report(ReportArgs),
+    /// One end of a contestant
     #[command(hide = true)]
-    Run(LaterArgs),
-    /// Reproduce a figure of the paper (not built yet)
-    #[command(hide = true)]
-    Figure(LaterArgs),
-    /// Render the results (not built yet)
-    #[command(hide = true)]
-    Report(LaterArgs),
+    Peer(Peer),
 }
 
 impl LabCommand {
-    /// Its name.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            LabCommand::Link(_) => "link",
-            LabCommand::Run(_) => "run",
-            LabCommand::Figure(_) => "figure",
-            LabCommand::Report(_) => "report",
-        }
-    }
-
     /// Whether it starts links between namespaces of this process. A user namespace can be entered
     /// only before the process has threads.
     pub(crate) fn needs_namespaces(&self) -> bool {
-        matches!(self, LabCommand::Link(args) if args.command.is_none())
+        match self {
+            LabCommand::Link(args) => args.command.is_none(),
+            LabCommand::Run(_) | LabCommand::Figure(_) => true,
+            LabCommand::Report(_) | LabCommand::Peer(_) => false,
+        }
     }
 
     /// Whether this is the first process of the namespace of a link's programs.
@@ -58,9 +53,10 @@ impl LabCommand {
                 Some(LinkCommand::Show(args)) => (args.json, false),
                 Some(LinkCommand::Init) => (false, true),
             },
-            LabCommand::Run(args) | LabCommand::Figure(args) | LabCommand::Report(args) => {
-                (args.rest.iter().any(|word| word == "--json"), false)
-            }
+            LabCommand::Run(args) => (args.output.json, false),
+            LabCommand::Figure(args) => (args.output.json, false),
+            LabCommand::Report(args) => (args.output.json, false),
+            LabCommand::Peer(_) => (true, false),
         }
     }
 }

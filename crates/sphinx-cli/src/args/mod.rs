@@ -4,6 +4,7 @@
 //! and refused by [`not_built`], so that the answer is "not built yet" and not "unknown".
 
 pub(crate) mod engine;
+pub(crate) mod experiments;
 pub(crate) mod lab;
 mod not_built;
 pub(crate) mod ticket;
@@ -181,14 +182,14 @@ pub(crate) struct PerfClientArgs {
     /// The server sends, the client receives
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// Size of paced messages (not built yet)
-    #[arg(long, value_name = "B", value_parser = units::size, hide = true)]
+    /// Send messages of this size, one every --interval: a thin or live stream
+    #[arg(long, value_name = "B", value_parser = units::size, requires = "interval", conflicts_with = "rate")]
     pub(crate) message_size: Option<u64>,
-    /// Time between messages (not built yet)
-    #[arg(long, value_name = "MS", value_parser = units::duration_positive, hide = true)]
+    /// Time between messages
+    #[arg(long, value_name = "MS", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) interval: Option<Duration>,
-    /// When a message is of no use any more (not built yet)
-    #[arg(long, value_name = "MS", value_parser = units::duration_positive, hide = true)]
+    /// Count messages that take longer as late
+    #[arg(long, value_name = "MS", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) deadline: Option<Duration>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
@@ -240,13 +241,6 @@ pub(crate) struct CodesArgs {
     pub(crate) json: bool,
 }
 
-/// Commands that come later still understand their place in the grammar.
-#[derive(Args, Debug)]
-pub(crate) struct LaterArgs {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    pub(crate) rest: Vec<String>,
-}
-
 /// Flags of every command that makes a session.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Engine")]
@@ -257,7 +251,7 @@ pub(crate) struct CommonArgs {
     /// Coding threads: 1 or auto (more are not built yet)
     #[arg(long, value_name = "N", default_value = "auto", value_parser = engine::workers)]
     pub(crate) workers: engine::Workers,
-    /// Erasure code: auto, rlc, srlt or none (window, rs, fft-rs and lt are not built yet)
+    /// Erasure code: auto, rlc, rs, fft-rs, srlt, lt or none (window is not built yet)
     #[arg(long, value_name = "CODE", default_value = "auto", value_parser = engine::codec)]
     pub(crate) codec: engine::Codec,
     /// What redundancy is chosen for: auto, bulk or latency (live is not built yet)

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use sphinx_lab::TestbedError;
 
-use super::{Context, link};
+use super::{Context, experiments, link, requests};
 use crate::args::lab::LabCommand;
-use crate::failure::{Outcome, usage};
+use crate::failure::Outcome;
 
 /// How getting the rights to namespaces went, before the process had threads.
 pub(crate) struct Namespaces {
@@ -21,10 +21,16 @@ pub(crate) fn run(
     namespaces: Option<Namespaces>,
     context: &Context,
 ) -> Outcome<u8> {
+    let prepared = |namespaces: Option<Namespaces>| namespaces.map(|found| found.prepared);
     match command {
         LabCommand::Link(args) => link::run(*args, namespaces, context),
-        LabCommand::Run(_) | LabCommand::Figure(_) | LabCommand::Report(_) => {
-            Err(usage("not built yet"))
+        LabCommand::Run(args) => {
+            experiments::run(&args, prepared(namespaces), context).map(|()| 0)
         }
+        LabCommand::Figure(args) => {
+            experiments::figure(&args, prepared(namespaces), context).map(|()| 0)
+        }
+        LabCommand::Report(args) => experiments::report(&args, context).map(|()| 0),
+        LabCommand::Peer(peer) => Ok(requests::peer(&peer)),
     }
 }

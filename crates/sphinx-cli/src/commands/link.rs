@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use sphinx_lab::link::{
+use sphinx_lab::emulator::{
     LinkArgs, LinkCommand, LinkError, LinkErrorKind, Plan, Request, RunArgs, Session, State, ask,
 };
 use sphinx_transport::ErrorKind;
@@ -83,7 +83,7 @@ fn emulate(args: RunArgs, namespaces: Namespaces, context: &Context) -> Outcome<
 
 fn introduction(state: &State) -> String {
     let options = match state.name.as_str() {
-        sphinx_lab::link::NAME => String::new(),
+        sphinx_lab::emulator::NAME => String::new(),
         name => format!(" --name {name}"),
     };
     format!(

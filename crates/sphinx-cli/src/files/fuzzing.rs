@@ -12,8 +12,8 @@ use super::paths::{SafePath, link_target};
 use super::recv::receive_tree;
 use super::tree::ContentDigest;
 use super::wire::{
-    Attributes, DATA_BYTES_MAX, Entry, Piece, Reader, Totals, data_header, put_entry, put_file_end,
-    put_hole, put_preamble,
+    Attributes, Entry, Piece, Reader, Totals, put_data, put_entry, put_file_end, put_hole,
+    put_preamble,
 };
 use crate::channel::Arrived;
 use crate::report::{Progress, Reporter};
@@ -61,23 +61,24 @@ pub fn records(data: &[u8]) {
     while let Ok(piece) = pieces.piece() {
         let mut written = Vec::new();
         match piece {
-            Piece::Data { bytes } => {
-                assert!((1..=DATA_BYTES_MAX).contains(&(bytes as usize)));
-                written.extend_from_slice(&data_header(bytes));
-            }
+            Piece::Data { bytes } => put_data(&mut written, bytes),
             Piece::Hole { bytes } => put_hole(&mut written, bytes),
             Piece::End { digest } => put_file_end(&mut written, &digest),
         }
         assert!(bytes[at..].starts_with(&written));
         at += written.len();
         if let Piece::Data { bytes: length } = piece {
-            let mut left = length;
-            while left > 0 {
-                let Ok(data) = pieces.data(left) else { return };
-                assert!(!data.is_empty() && bytes[at..].starts_with(data));
-                at += data.len();
-                left -= data.len() as u32;
+            let mut read = 0;
+            let mut sink = |place, data: &[u8]| {
+                assert!(!data.is_empty() && bytes[at + place as usize..].starts_with(data));
+                read += data.len();
+                Ok(())
+            };
+            if pieces.data(length, &mut sink).is_err() {
+                return;
             }
+            assert_eq!(read as u64, length);
+            at += read;
         }
     }
 
@@ -264,7 +265,7 @@ impl Stream {
                 }
                 len => {
                     let data = input.take(usize::from(len));
-                    contents.extend_from_slice(&data_header(data.len() as u32));
+                    put_data(&mut contents, data.len() as u64);
                     contents.extend_from_slice(data);
                     digest.data(data);
                     size = size.saturating_add(data.len() as u64);

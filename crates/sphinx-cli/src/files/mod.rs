@@ -2,9 +2,10 @@
 //!
 //! `docs/file-transfer.md` specifies it byte by byte.
 
+pub(crate) mod contents;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
-pub(crate) mod paths;
+mod paths;
 pub(crate) mod recv;
 pub(crate) mod send;
 mod target;

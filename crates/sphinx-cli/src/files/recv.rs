@@ -3,6 +3,7 @@
 use std::io;
 
 use super::OutputDir;
+use super::contents::Contents;
 use super::paths::{SafePath, link_target};
 use super::target::{Target, Temporary};
 use super::wire::{Attributes, Entry, Piece, Reader, Totals, put_verdict};
@@ -161,8 +162,8 @@ impl<I: Incoming> Tree<'_, I> {
 
     fn file(&mut self, path: &SafePath, attributes: Attributes, size: u64) -> Outcome<()> {
         self.progress.set_name(printable(path.as_bytes()));
-        let mut file = self.target.create(path)?;
-        let digest = self.contents(path, &mut file, size)?;
+        let file = self.target.create(path)?;
+        let digest = self.contents(path, &file, size)?;
         self.target.commit(path, file, attributes)?;
         self.done.bytes = self.done.bytes.saturating_add(size);
         self.progress.add_file();
@@ -180,46 +181,37 @@ impl<I: Incoming> Tree<'_, I> {
     }
 
     /// Writes and verifies the contents of one file; returns its digest in hexadecimal.
-    fn contents(&mut self, path: &SafePath, file: &mut Temporary, size: u64) -> Outcome<String> {
+    fn contents(&mut self, path: &SafePath, file: &Temporary, size: u64) -> Outcome<String> {
         let refused = |error: io::Error| local_io("write to", &printable(path.as_bytes()), error);
-        let mut digest = super::tree::ContentDigest::default();
+        let mut contents = Contents::new(file);
         let mut left = size;
-        let mut holes = false;
         loop {
+            let at = size - left;
             match self.reader.piece()? {
                 Piece::Data { bytes } => {
-                    left = take(left, u64::from(bytes))?;
-                    let mut piece_left = bytes;
-                    while piece_left > 0 {
-                        let data = self.reader.data(piece_left)?;
-                        file.write(data).map_err(refused)?;
-                        digest.data(data);
-                        self.progress.add_bytes(data.len() as u64);
-                        // At most `piece_left` bytes were asked for.
-                        piece_left -= data.len() as u32;
-                    }
+                    left = take(left, bytes)?;
+                    let progress = self.progress;
+                    self.reader.data(bytes, &mut |place, data| {
+                        contents.write(at + place, data).map_err(refused)?;
+                        progress.add_bytes(data.len() as u64);
+                        Ok(())
+                    })?;
                 }
                 Piece::Hole { bytes } => {
-                    let at = size - left;
                     left = take(left, bytes)?;
-                    file.skip(bytes).map_err(refused)?;
-                    digest.hole(at, bytes);
-                    holes = true;
+                    contents.hole(at, bytes);
                     self.progress.add_bytes(bytes);
                 }
                 Piece::End { digest: expected } => {
                     if left > 0 {
                         return Err(protocol("a file is shorter than announced"));
                     }
-                    let actual = digest.finish();
+                    let actual = contents.finish(size).map_err(refused)?;
                     if actual != expected {
                         return Err(fail(
                             ErrorKind::Integrity,
                             format!("{} arrived damaged", printable(path.as_bytes())),
                         ));
-                    }
-                    if holes {
-                        file.set_size(size).map_err(refused)?;
                     }
                     return Ok(hex(&actual));
                 }

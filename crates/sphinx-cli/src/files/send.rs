@@ -13,8 +13,7 @@ use rustix::io::Errno;
 use super::paths::SafePath;
 use super::tree::{ContentDigest, Root, Step, Walk, attributes, shown};
 use super::wire::{
-    DATA_HEADER_BYTES, Entry, Reader, Totals, data_header, put_entry, put_file_end, put_hole,
-    put_preamble,
+    Entry, Reader, Totals, put_data, put_entry, put_file_end, put_hole, put_preamble,
 };
 use crate::channel::{Channel, Outgoing};
 use crate::failure::{Failure, Outcome, close_code, code, fail, fail_hint, local_io, protocol};
@@ -22,8 +21,8 @@ use crate::report::{Event, Progress, Reporter};
 use crate::text::{hex, printable};
 use sphinx_transport::{ErrorKind, Stats};
 
-/// One read from a file, one `DATA` record.
-const DATA_BYTES: usize = 256 << 10;
+/// One read from a file.
+const READ_BYTES: usize = 256 << 10;
 /// Small records are gathered up to this before they go to the session.
 const GATHER_BYTES: usize = 64 << 10;
 const VERDICT_BUFFER_BYTES: usize = 4096;
@@ -94,8 +93,8 @@ pub(super) fn send_tree(
 ) -> Outcome<Totals> {
     let mut sender = Sender {
         out,
-        gathered: Vec::with_capacity(GATHER_BYTES + DATA_BYTES),
-        buffer: vec![0; DATA_HEADER_BYTES + DATA_BYTES],
+        gathered: Vec::with_capacity(2 * GATHER_BYTES),
+        buffer: vec![0; READ_BYTES],
         done: Totals::default(),
         progress,
         reporter,
@@ -115,7 +114,7 @@ struct Sender<'a, O> {
     out: &'a mut O,
     /// Records that wait to be passed on together.
     gathered: Vec<u8>,
-    /// A `DATA` record: header, then what is read from the file.
+    /// What is read from the file.
     buffer: Vec<u8>,
     done: Totals,
     progress: &'a Progress,
@@ -224,8 +223,11 @@ impl<O: Outgoing> Sender<'_, O> {
                 }
                 None => size,
             };
+            if at < data_end {
+                put_data(&mut self.gathered, data_end - at);
+            }
             while at < data_end {
-                let wanted = (data_end - at).min(DATA_BYTES as u64) as usize;
+                let wanted = (data_end - at).min(READ_BYTES as u64) as usize;
                 let read = self.data(file, wanted, source, &mut digest)?;
                 at += read as u64;
             }
@@ -248,22 +250,19 @@ impl<O: Outgoing> Sender<'_, O> {
         source: &Path,
         digest: &mut ContentDigest,
     ) -> Outcome<usize> {
-        let end = DATA_HEADER_BYTES + wanted;
-        match file.read_exact(&mut self.buffer[DATA_HEADER_BYTES..end]) {
+        match file.read_exact(&mut self.buffer[..wanted]) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 return Err(changed(source));
             }
             Err(error) => return Err(local_io("read", &shown(source), error)),
         }
-        // `wanted` is at most DATA_BYTES.
-        self.buffer[..DATA_HEADER_BYTES].copy_from_slice(&data_header(wanted as u32));
-        digest.data(&self.buffer[DATA_HEADER_BYTES..end]);
-        if self.gathered.len() + end <= GATHER_BYTES {
-            self.gathered.extend_from_slice(&self.buffer[..end]);
+        digest.data(&self.buffer[..wanted]);
+        if self.gathered.len() + wanted <= GATHER_BYTES {
+            self.gathered.extend_from_slice(&self.buffer[..wanted]);
         } else {
             self.pass_on()?;
-            self.out.write_all(&self.buffer[..end])?;
+            self.out.write_all(&self.buffer[..wanted])?;
         }
         self.progress.add_bytes(wanted as u64);
         Ok(wanted)

@@ -6,8 +6,9 @@
 //! was there before leads outside, also when somebody changes the tree meanwhile.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -199,7 +200,7 @@ impl Target {
 
 impl Temporary {
     fn create(directory: &Arc<OwnedFd>, name: &[u8]) -> Result<Self, Errno> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         for _ in 0..TEMPORARY_ATTEMPTS {
             let name = temporary_name(name)?;
             let mode = Mode::RUSR | Mode::WUSR;
@@ -220,15 +221,15 @@ impl Temporary {
         Err(Errno::EXIST)
     }
 
-    pub(super) fn write(&mut self, data: &[u8]) -> io::Result<()> {
-        self.file.write_all(data)
+    /// Writes at any place; what is never written becomes a hole, once
+    /// [`set_size`](Self::set_size) has made one at the end real.
+    pub(super) fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(data, offset)
     }
 
-    /// Leaves `bytes` unwritten; [`set_size`](Self::set_size) makes a hole at the end real.
-    pub(super) fn skip(&mut self, bytes: u64) -> io::Result<()> {
-        let bytes = i64::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        fs::seek(&self.file, fs::SeekFrom::Current(bytes))?;
-        Ok(())
+    /// Reads back what has been written.
+    pub(super) fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset)
     }
 
     pub(super) fn set_size(&self, bytes: u64) -> io::Result<()> {

@@ -16,7 +16,7 @@ use super::paths::SafePath;
 use super::recv::{receive, receive_tree};
 use super::send::{send, send_tree};
 use super::wire::{
-    Attributes, Entry, Totals, data_header, put_entry, put_file_end, put_hole, put_preamble,
+    Attributes, Entry, Totals, put_data, put_entry, put_file_end, put_hole, put_preamble,
 };
 use super::{OutputDir, tree};
 use crate::channel::{Arrived, Channel};
@@ -364,7 +364,7 @@ fn record() -> impl Strategy<Value = Vec<u8>> {
                     },
                 );
                 if n > 0 {
-                    out.extend_from_slice(&data_header(n as u32));
+                    put_data(&mut out, n);
                     out.extend(std::iter::repeat_n(b'x', n as usize));
                 }
                 put_file_end(&mut out, blake3::hash(&vec![b'x'; n as usize]).as_bytes());

@@ -3,7 +3,7 @@
 //! Numbers are big-endian. Parsing is total and bounded: every length is checked before anything is
 //! allocated for it.
 
-use crate::channel::Incoming;
+use crate::channel::{Incoming, Sink};
 use crate::failure::{Failure, Outcome, fail, kind_of_peer_code, protocol};
 use crate::files::paths::{PATH_BYTES_MAX, SafePath};
 
@@ -22,10 +22,6 @@ const FILE_END: u8 = 0x12;
 const VERDICT_OK: u8 = 0x01;
 const VERDICT_FAILED: u8 = 0x02;
 
-/// Most bytes in one `DATA` record.
-pub(super) const DATA_BYTES_MAX: usize = 1 << 20;
-/// What `DATA` puts before its bytes: type and length.
-pub(super) const DATA_HEADER_BYTES: usize = 5;
 /// Longest message of a verdict.
 const MESSAGE_BYTES_MAX: usize = 1024;
 const NANOSECONDS_MAX: u32 = 999_999_999;
@@ -68,7 +64,7 @@ pub(super) enum Entry {
 /// What comes inside a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    Data { bytes: u32 },
+    Data { bytes: u64 },
     Hole { bytes: u64 },
     End { digest: [u8; 32] },
 }
@@ -125,10 +121,10 @@ pub(super) fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
     }
 }
 
-/// The header of a `DATA` record, to be put in front of its bytes.
-pub(super) fn data_header(bytes: u32) -> [u8; DATA_HEADER_BYTES] {
-    let [a, b, c, d] = bytes.to_be_bytes();
-    [DATA, a, b, c, d]
+/// The header of a `DATA` record; its bytes follow.
+pub(super) fn put_data(out: &mut Vec<u8>, bytes: u64) {
+    out.push(DATA);
+    out.extend_from_slice(&bytes.to_be_bytes());
 }
 
 pub(super) fn put_hole(out: &mut Vec<u8>, bytes: u64) {
@@ -196,14 +192,25 @@ impl<I: Incoming> Reader<I> {
         }
     }
 
-    /// The next bytes of a `DATA` record: at least one, at most `max`, in large pieces where the
-    /// record is large. Waiting for a full buffer would only mean moving bytes about in it.
-    pub(super) fn data(&mut self, max: u32) -> Outcome<&[u8]> {
-        let max = usize::try_from(max).unwrap_or(usize::MAX);
-        self.fill(max.min(self.buffer.len() / 2))?;
-        let at = self.start;
-        self.start += max.min(self.end - at);
-        Ok(&self.buffer[at..self.start])
+    /// The bytes of a `DATA` record, each piece with its place in the record. Those of a long one come
+    /// in the order in which they arrive, straight from where they were received.
+    pub(super) fn data(&mut self, bytes: u64, sink: &mut Sink<'_>) -> Outcome<()> {
+        let mut at = 0;
+        // Short records are many, and their neighbours in the buffer already.
+        while at < bytes && (self.start < self.end || bytes - at < self.buffer.len() as u64) {
+            self.fill(1)?;
+            let piece = usize::try_from(bytes - at).unwrap_or(usize::MAX);
+            let piece = piece.min(self.end - self.start);
+            sink(at, &self.buffer[self.start..][..piece])?;
+            self.start += piece;
+            at += piece as u64;
+        }
+        match at < bytes {
+            true => {
+                (self.input).read_unordered(bytes - at, &mut |place, data| sink(at + place, data))
+            }
+            false => Ok(()),
+        }
     }
 
     pub(super) fn preamble(&mut self) -> Outcome<Totals> {
@@ -243,9 +250,8 @@ impl<I: Incoming> Reader<I> {
 
     pub(super) fn piece(&mut self) -> Outcome<Piece> {
         match self.u8()? {
-            DATA => match u32::from_be_bytes(self.array()?) {
+            DATA => match self.u64()? {
                 0 => Err(protocol("an empty piece of a file")),
-                bytes if bytes as usize > DATA_BYTES_MAX => Err(protocol("a piece is too long")),
                 bytes => Ok(Piece::Data { bytes }),
             },
             HOLE => match self.u64()? {
@@ -436,23 +442,27 @@ mod tests {
 
     #[test]
     fn pieces() {
-        let mut bytes = data_header(100).to_vec();
-        bytes.extend([7; 100]);
+        let contents: Vec<u8> = (0..100).collect();
+        let mut bytes = Vec::new();
+        put_data(&mut bytes, 100);
+        bytes.extend(&contents);
         put_hole(&mut bytes, 1 << 40);
         put_file_end(&mut bytes, &[9; 32]);
-        let mut reader = reader(&bytes, 9);
-        assert_eq!(reader.piece().unwrap(), Piece::Data { bytes: 100 });
-        let mut left = 100;
-        while left > 0 {
-            let data = reader.data(left).unwrap();
-            assert!(
-                data.iter().all(|byte| *byte == 7)
-                    && (32.min(left as usize)..=64).contains(&data.len())
-            );
-            left -= data.len() as u32;
+        for piece in [1, 9, 64, 200] {
+            let mut reader = reader(&bytes, piece);
+            assert_eq!(reader.piece().unwrap(), Piece::Data { bytes: 100 });
+            let mut read = vec![0xff; 100];
+            let mut store = |place, data: &[u8]| {
+                read[place as usize..][..data.len()].copy_from_slice(data);
+                Ok(())
+            };
+            reader.data(100, &mut store).unwrap();
+            assert_eq!(read, contents);
+            assert_eq!(reader.piece().unwrap(), Piece::Hole { bytes: 1 << 40 });
+            assert_eq!(reader.piece().unwrap(), Piece::End { digest: [9; 32] });
         }
-        assert_eq!(reader.piece().unwrap(), Piece::Hole { bytes: 1 << 40 });
-        assert_eq!(reader.piece().unwrap(), Piece::End { digest: [9; 32] });
+        let mut short = reader(&bytes[..50], 9);
+        assert!(short.piece().is_ok() && short.data(100, &mut |_, _| Ok(())).is_err());
     }
 
     #[test]
@@ -502,8 +512,8 @@ mod tests {
             );
         }
         for bytes in [
-            &data_header(0)[..],
-            &data_header(1 << 21),
+            &[DATA, 0, 0, 0, 0, 0, 0, 0, 0][..],
+            &[DATA, 1],
             &[HOLE, 0, 0, 0, 0, 0, 0, 0, 0],
         ] {
             assert_eq!(

@@ -117,6 +117,7 @@ proptest! {
         let before = bytes(rows * stride + first);
         let start = if accumulate { Start::Accumulate } else { Start::Zero };
         let columns = Columns { symbols: &source, symbol_len, first };
+        let starts: Vec<usize> = (0..rows).map(|k| k * stride + first).collect();
         let mut expected = before.clone();
         for (k, row) in matrix.chunks(symbols.len()).enumerate() {
             let terms: Vec<Term> = symbols
@@ -129,7 +130,7 @@ proptest! {
         }
         for engine in Engine::available() {
             let mut memory = before.clone();
-            let targets = Targets { bytes: &mut memory, stride, first, len };
+            let targets = Targets { bytes: &mut memory, starts: &starts, len };
             engine.combine_rows(targets, start, columns, &symbols, &matrix);
             prop_assert_eq!(&memory, &expected, "{:?}", engine);
         }

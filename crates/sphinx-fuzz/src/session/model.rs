@@ -78,6 +78,7 @@ pub(super) struct Model {
     is_client: bool,
     config: Config,
     decoder: BlockDecoder,
+    thorough_decoder: BlockDecoder,
     /// Numbers of the peer's packets so far.
     received: BTreeSet<u64>,
     places: Vec<Place>,
@@ -123,6 +124,7 @@ impl Model {
             is_client: config.role == Role::Client,
             config: config.clone(),
             decoder: BlockDecoder::new(),
+            thorough_decoder: BlockDecoder::new().maximum_likelihood(),
             received: BTreeSet::new(),
             places: vec![Place::new(config.tuple, true)],
             challenges: 0,
@@ -345,12 +347,17 @@ impl Model {
                 .map(|&(code, row)| Repair {
                     code,
                     row,
-                    symbol: &[0],
+                    symbol: &[0; 2],
                 })
                 .collect();
-            let mut memory = [0; DECODED_MAX];
-            self.decoder
-                .decode(n, 1, &mut memory[..n], &rx.have, &repairs)
+            let mut memory = [0; 2 * DECODED_MAX];
+            let decoder = if job.maximum_likelihood {
+                &mut self.thorough_decoder
+            } else {
+                &mut self.decoder
+            };
+            decoder
+                .decode(n, 2, &mut memory[..2 * n], &rx.have, &repairs)
                 .expect("the core asks only when it can be done");
         }
         rx.state = RxState::Decoded;

@@ -3,17 +3,18 @@
 //! What is lost is always known from the packet log. [`Icm`] decides when it is compensated: at once,
 //! by the paper's block rule, or by a timer.
 
-use sphinx_fec::Decoding;
-
 use super::Sender;
 use crate::Nanos;
 use crate::block::TxBlock;
+use crate::coding;
 use crate::selector::{EPSILON_REACTIVE, flight_repair};
 use crate::types::{Icm, Profile};
 
 /// Repair rows of one block that the peer may claim without any packet of it being lost, per
 /// source symbol.
 const CLAIMS_PER_SYMBOL_MAX: u32 = 8;
+/// Symbols in a row of `lt`, about.
+const LT_DEGREE: u32 = 8;
 /// Rounds of repair in which bulk data is patient: repair is pooled and has no margin, since later
 /// data fills the link while what is still missing is found out.
 const PATIENT_ROUNDS: u8 = 3;
@@ -24,8 +25,7 @@ const RULE_SYMBOLS: u32 = 3;
 
 impl Sender {
     fn is_peeling(&self) -> bool {
-        self.code
-            .is_some_and(|code| code.decoding() == Decoding::Peeling)
+        coding::is_peeling(self.code)
     }
 
     /// A symbol has arrived, perhaps after it was given up; whether the block may have needed it.
@@ -41,7 +41,7 @@ impl Sender {
             return true;
         };
         block.acked += 1;
-        let needed = block.acked <= u32::from(block.n);
+        let needed = block.acked <= block.needed();
         if !late {
             block.in_flight -= 1;
         } else if block.undo_loss(source, peeling) {
@@ -52,7 +52,7 @@ impl Sender {
 
     /// A symbol will not arrive.
     pub(super) fn symbol_lost(&mut self, sequence: u64, round: u8, source: Option<u16>) {
-        let originals = self.is_peeling() || self.icm == Icm::Paper;
+        let originals = coding::keeps_originals(self.code) || self.icm == Icm::Paper;
         let Some(block) = self.block_mut(sequence) else {
             return;
         };
@@ -98,9 +98,8 @@ impl Sender {
                 left -= extra;
                 missing + extra as u32
             } else {
-                let needed = u32::from(block.n).saturating_sub(block.acked);
-                let have = block.in_flight + block.due + block.unsent();
-                flight_repair(needed, have, plr, EPSILON_REACTIVE).max(missing)
+                let needed = block.needed().saturating_sub(block.acked);
+                flight_repair(needed, block.expected(), plr, EPSILON_REACTIVE).max(missing)
             }
         };
         block.due += rows;
@@ -142,11 +141,14 @@ impl Sender {
     /// Repair for what only the peer says is missing.
     fn grant_claim(&mut self, sequence: u64) {
         let plr = self.monitor.plr();
+        let rateless = coding::is_rateless(self.code);
         let Some(block) = self.block_mut(sequence) else {
             return;
         };
         let n = u32::from(block.n);
         let rows = flight_repair(block.wanted.min(n), 0, plr, EPSILON_REACTIVE);
+        // One row in so many holds a certain symbol.
+        let rows = rows.max(if rateless { n / LT_DEGREE } else { 0 });
         block.wanted = 0;
         block.due = rows.min(CLAIMS_PER_SYMBOL_MAX * n - block.claimed);
         block.claimed += block.due;
@@ -258,7 +260,7 @@ impl TxBlock {
     fn undo_loss(&mut self, source: Option<u16>, peeling: bool) -> bool {
         let before = self.lost_sources.len();
         self.lost_sources.retain(|lost| Some(*lost) != source);
-        let covered = self.acked + self.in_flight + self.unsent() + self.due > u32::from(self.n);
+        let covered = self.acked + self.expected() > self.needed();
         // Peeling may need more than n symbols, but no original twice.
         let spare = if peeling {
             self.lost_sources.len() < before

@@ -169,7 +169,8 @@ pub(crate) struct End {
     pub(crate) rx_held_max: u64,
     parts: Vec<Vec<u8>>,
     decoder: BlockDecoder,
-    jobs: BTreeSet<(Nanos, u64, Slot)>,
+    thorough_decoder: BlockDecoder,
+    jobs: BTreeMap<(Nanos, u64), Job>,
     to_release: VecDeque<(Nanos, Slot)>,
     reader_free_at: Nanos,
     seen: BTreeSet<u64>,
@@ -218,7 +219,8 @@ impl End {
             rx_held_max: 0,
             parts: vec![Vec::new(); 64],
             decoder: BlockDecoder::new(),
-            jobs: BTreeSet::new(),
+            thorough_decoder: BlockDecoder::new().maximum_likelihood(),
+            jobs: BTreeMap::new(),
             to_release: VecDeque::new(),
             reader_free_at: 0,
             seen: BTreeSet::new(),
@@ -235,7 +237,7 @@ impl End {
         let timers = [
             self.session.poll_timeout(),
             self.writes.front().map(|w| w.at),
-            self.jobs.first().map(|j| j.0),
+            self.jobs.first_key_value().map(|((at, _), _)| *at),
             self.to_release.front().map(|r| r.0),
         ];
         timers.into_iter().flatten().min()
@@ -295,11 +297,10 @@ impl End {
             let tx = self.tx.entry(write.stream).or_default();
             tx.messages.push_back((write.len, write.end_of_stream));
         }
-        while self.jobs.first().is_some_and(|j| j.0 <= now) {
-            if let Some((_, id, slot)) = self.jobs.pop_first() {
-                self.decode(slot);
-                self.session.job_done(id);
-            }
+        while let Some(job) = self.jobs.first_entry().filter(|job| job.key().0 <= now) {
+            let job = job.remove();
+            self.decode(job);
+            self.session.job_done(job.id);
         }
         while let Some((_, slot)) = self.to_release.pop_front_if(|r| r.0 <= now) {
             self.release(now, slot);
@@ -339,7 +340,8 @@ impl End {
             let len = left.min(capacity);
             let total = len + PREAMBLE_LEN as u64;
             let n = total.div_ceil(u64::from(s_full));
-            let symbol_len = total.div_ceil(n);
+            // Some codes need symbols of an even size.
+            let symbol_len = total.div_ceil(n).next_multiple_of(2).min(u64::from(s_full));
             let (n, symbol_len) = (n as u16, symbol_len as u16);
             if !self.session.can_submit(n, symbol_len) {
                 break;
@@ -553,16 +555,21 @@ impl End {
 
     fn start_job(&mut self, now: Nanos, job: Job) {
         if self.plan.job_delay_max == 0 {
-            self.decode(job.decode);
+            self.decode(job);
             self.session.job_done(job.id);
         } else {
             let at = now + self.rng.below(self.plan.job_delay_max);
-            self.jobs.insert((at, job.id, job.decode));
+            self.jobs.insert((at, job.id), job);
         }
     }
 
-    fn decode(&mut self, slot: Slot) {
-        let rx = &mut self.rx_slots[slot.0 as usize];
+    fn decode(&mut self, job: Job) {
+        let rx = &mut self.rx_slots[job.decode.0 as usize];
+        let decoder = if job.maximum_likelihood {
+            &mut self.thorough_decoder
+        } else {
+            &mut self.decoder
+        };
         let repairs: Vec<Repair<'_>> = rx
             .repairs
             .iter()
@@ -572,7 +579,7 @@ impl End {
                 symbol,
             })
             .collect();
-        self.decoder
+        decoder
             .decode(rx.n, rx.symbol_len, &mut rx.source, &rx.have, &repairs)
             .expect("the core asks only when it can be done");
     }

@@ -245,14 +245,42 @@ fn repairs_of_large_blocks_of_tiny_symbols_are_bounded() {
 }
 
 #[test]
-fn codes_that_blocks_do_not_have_are_refused() {
+fn transforms_out_of_proportion_are_refused() {
     let mut victim = Victim::new();
     let transform = CodeId::FftRs.to_wire();
-    for row in 0..4 {
-        let placement = victim.symbol(0, 0, 2, transform, 1 << 16 | row, 1000);
+    // 8 rows are the most for 2 symbols; symbols are even; there is no row 2 of 2.
+    for (row, len) in [
+        (4 << 16, 1000),
+        (15 << 16, 1000),
+        (1 << 16, 999),
+        (1 << 16 | 2, 1000),
+    ] {
+        let placement = victim.symbol(0, row + len as u32, 2, transform, row, len);
         assert_eq!(placement, Placement::Discard);
     }
     assert_eq!(victim.session.stats().packets_refused, 4);
+}
+
+#[test]
+fn transforms_and_other_repairs_are_not_mixed() {
+    let (transform, rlc) = (CodeId::FftRs.to_wire(), CodeId::Rlc.to_wire());
+    for (block, codes) in [[transform, rlc], [rlc, transform]].into_iter().enumerate() {
+        let mut victim = Victim::new();
+        let mut place = |code| {
+            let row = u32::from(code == transform) << 16;
+            victim.symbol(0, block as u32, 3, code, row, 1000)
+        };
+        assert!(matches!(place(codes[0]), Placement::Repair { .. }));
+        assert_eq!(place(codes[1]), Placement::Discard);
+    }
+}
+
+#[test]
+fn an_unknown_code_ends_the_session() {
+    let mut victim = Victim::new();
+    victim.symbol(0, 0, 2, 63, 0, 1000);
+    victim.wait(SEC);
+    assert!(victim.session.is_finished());
 }
 
 #[test]

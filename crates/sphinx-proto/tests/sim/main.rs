@@ -9,6 +9,7 @@ mod end;
 mod pair;
 
 mod bulk;
+mod codes;
 mod ending;
 mod faults;
 mod hostile;

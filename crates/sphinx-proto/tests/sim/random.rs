@@ -8,7 +8,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use sphinx_fec::CodeId;
 use sphinx_link::{
     Aqm, Blackout, Corruption, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order, Policer,
     Rate, RateStep, Reorder,
@@ -17,6 +16,7 @@ use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::block_symbols_max;
 use sphinx_proto::{Icm, Profile};
 
+use crate::codes::CODES;
 use crate::data::Rng;
 use crate::end::{Plan, Reader, Write};
 use crate::pair::{MS, Pair, SEC, Scenario};
@@ -147,12 +147,7 @@ fn random_scenario(seed: u64) -> Scenario {
     let mut scenario = Scenario::new((random_link(rng), random_link(rng)));
     scenario.seed = seed;
     scenario.profile = rng.pick(&[Profile::Bulk, Profile::Latency]);
-    scenario.code = rng.pick(&[
-        Some(CodeId::Rlc),
-        Some(CodeId::Rlc),
-        Some(CodeId::Srlt),
-        None,
-    ]);
+    let special = rng.below(4) >= 2;
     scenario.cc = rng.pick(&[
         CcKind::Bbr,
         CcKind::Bbr,
@@ -166,6 +161,9 @@ fn random_scenario(seed: u64) -> Scenario {
     scenario.client = random_plan(rng, 0, budget);
     scenario.server = random_plan(rng, 1, budget);
     scenario.icm = rng.pick(&[Icm::Default, Icm::Default, Icm::Paper, Icm::Off]);
+    if special {
+        scenario.code = rng.pick(&CODES);
+    }
     scenario
 }
 

@@ -78,18 +78,6 @@ fn many_streams_and_pauses() {
     }
 }
 
-#[test]
-fn every_code_delivers() {
-    for code in [Some(CodeId::Rlc), Some(CodeId::Srlt), None] {
-        for profile in [Profile::Bulk, Profile::Latency] {
-            let mut scenario = Scenario::new(link(100, 20, bernoulli(0.1), 5)).both_ways(3_000_000);
-            scenario.profile = profile;
-            scenario.code = code;
-            scenario.build().must_transfer(10 * SEC);
-        }
-    }
-}
-
 /// Paced messages of 1000 bytes arrive within a round trip and a half.
 #[test]
 fn small_messages_are_quick() {

@@ -1,7 +1,7 @@
 //! Sealing packets, and what the way that they take needs.
 
 use sphinx_fec::Encoder;
-use sphinx_net::{Destination, DropReason, Dropped, Ecn};
+use sphinx_net::{BufferPool, Destination, DropReason, Dropped, Ecn};
 use sphinx_proto::wire::{ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, OVERHEAD};
 use sphinx_proto::{Content, Nanos, Transmit};
 
@@ -21,10 +21,14 @@ impl Association {
             ecn: Ecn::Ect0,
         };
         let len = transmit.body_len + OVERHEAD;
-        let (symbol, encoder) = (&mut workshop.symbol, &mut workshop.encoder);
+        let tools = Tools {
+            encoder: &mut workshop.encoder,
+            pool: &workshop.pool,
+            symbol: &mut workshop.symbol,
+        };
         let datagram = workshop.queue.push(&to, len, workshop.segments_max);
         let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
-        let sealed = write_body(&self.tx, transmit, encoder, symbol, body).and_then(|()| {
+        let sealed = write_body(&mut self.tx, transmit, tools, body).and_then(|()| {
             self.sealer
                 .seal(&transmit.header, transmit.packet_number, datagram)
                 .map_err(|error| error.to_string())
@@ -76,32 +80,41 @@ impl Association {
     }
 }
 
-/// What a packet carries, before it is sealed. `symbol` is working memory.
+/// What encoding needs from the workshop.
+struct Tools<'a> {
+    encoder: &'a mut Encoder,
+    pool: &'a BufferPool,
+    symbol: &'a mut Vec<u8>,
+}
+
+/// What a packet carries, before it is sealed.
 fn write_body(
-    tx: &TxBlocks,
+    tx: &mut TxBlocks,
     transmit: &Transmit,
-    encoder: &mut Encoder,
-    symbol: &mut Vec<u8>,
+    tools: Tools<'_>,
     body: &mut [u8],
 ) -> Result<(), String> {
-    let block_of = |slot| tx.get(slot).ok_or("a symbol of a block that is gone");
+    const GONE: &str = "a symbol of a block that is gone";
     match &transmit.content {
         Content::Control(frames) => body.copy_from_slice(frames),
         Content::Source { slot, index } => {
-            let block = block_of(*slot)?;
+            let block = tx.get_mut(*slot).ok_or(GONE)?;
             let at = usize::from(*index) * block.symbol_len;
             let source = &block.memory[at..][..block.symbol_len];
             write_symbol(source, transmit.fragment, body);
         }
         Content::Repair { slot, code, row } => {
-            let block = block_of(*slot)?;
-            let (n, len) = (block.n, block.symbol_len);
-            let source = &block.memory[..n * len];
+            let block = tx.get_mut(*slot).ok_or(GONE)?;
+            let Tools {
+                encoder,
+                pool,
+                symbol,
+            } = tools;
             match transmit.fragment {
-                None => encoder.encode(*code, n, len, source, *row, body),
+                None => block.encode(*code, *row, encoder, pool, body),
                 part => {
-                    symbol.resize(len, 0);
-                    let encoded = encoder.encode(*code, n, len, source, *row, symbol);
+                    symbol.resize(block.symbol_len, 0);
+                    let encoded = block.encode(*code, *row, encoder, pool, symbol);
                     write_symbol(symbol, part, body);
                     encoded
                 }

@@ -84,6 +84,7 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
             pool,
             encoder: Encoder::new(),
             decoder: BlockDecoder::new(),
+            thorough_decoder: BlockDecoder::new().maximum_likelihood(),
             queue: SendQueue::default(),
             symbol: Vec::new(),
             segments_max: 64,

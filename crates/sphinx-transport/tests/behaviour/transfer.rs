@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sphinx_link::{Blackout, Corruption, GilbertElliott, Jitter, LinkConfig, Loss, Order, Reorder};
-use sphinx_transport::{Codec, Options, Profile};
+use sphinx_transport::{Codec, ErrorKind, Options, Profile};
 
 use crate::support::*;
 
@@ -84,6 +84,65 @@ fn duplicated_reordered_and_corrupted_packets_do_no_harm() {
 }
 
 #[test]
+fn bytes_may_be_read_in_the_order_in_which_they_arrive() {
+    bounded(|| {
+        let pair = pair(link(0.06, 1), link(0.01, 2));
+        // In order, then out of order in two goes, then in order to the end.
+        let (first, second, third) = (10_007, 1_500_000, 2_400_001);
+        let data = content(5, first + second + third + 777);
+        std::thread::scope(|scope| {
+            let mut stream = pair.client.open_stream().unwrap();
+            let sent = &data;
+            scope.spawn(move || write_and_wait(&mut stream, sent).unwrap());
+            let mut stream = pair.server.accept_stream().unwrap();
+            let mut received = vec![0; first];
+            let mut filled = 0;
+            while filled < first {
+                filled += stream.read(&mut received[filled..]).unwrap();
+            }
+            let mut jumps = 0;
+            for len in [second, third] {
+                let start = received.len();
+                received.resize(start + len, 0);
+                let mut next = 0;
+                let sink = |at: u64, piece: &[u8]| {
+                    jumps += usize::from(at != next);
+                    next = at + piece.len() as u64;
+                    let place = &mut received[start + at as usize..][..piece.len()];
+                    assert!(place.iter().all(|byte| *byte == 0), "twice at {at}");
+                    place.copy_from_slice(piece);
+                    Ok::<(), sphinx_transport::Error>(())
+                };
+                stream.read_unordered(len as u64, sink).unwrap();
+            }
+            received.extend(read_all(&mut stream).unwrap());
+            assert!(received == data);
+            assert!(jumps > 5, "{jumps} pieces out of order");
+        });
+    });
+}
+
+#[test]
+fn a_stream_that_ends_too_early_is_an_error() {
+    bounded(|| {
+        let pair = pair(link(0.0, 1), link(0.0, 2));
+        let mut stream = pair.client.open_stream().unwrap();
+        stream.write_all(&[7; 5000]).unwrap();
+        stream.finish().unwrap();
+        let mut stream = pair.server.accept_stream().unwrap();
+        let mut read = 0;
+        let sink = |_: u64, piece: &[u8]| {
+            read += piece.len();
+            Ok::<(), sphinx_transport::Error>(())
+        };
+        let error = stream.read_unordered(5001, sink).unwrap_err();
+        assert_eq!((error.kind, read), (ErrorKind::Protocol, 5000));
+        // What was skipped is not forgotten.
+        assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind, ErrorKind::Usage);
+    });
+}
+
+#[test]
 fn every_code_and_profile_survives_bursts_of_loss() {
     bounded(|| {
         let bursts = Loss::GilbertElliott(GilbertElliott::bursts(0.08, 6.0));
@@ -94,7 +153,13 @@ fn every_code_and_profile_survives_bursts_of_loss() {
         let variants = [
             (Codec::Rlc, Profile::Bulk),
             (Codec::Rlc, Profile::Latency),
+            (Codec::Rs, Profile::Bulk),
+            (Codec::Rs, Profile::Latency),
+            (Codec::FftRs, Profile::Bulk),
+            (Codec::FftRs, Profile::Latency),
             (Codec::SemiRandomLt, Profile::Latency),
+            (Codec::Lt, Profile::Bulk),
+            (Codec::Lt, Profile::Latency),
             (Codec::None, Profile::Bulk),
         ];
         std::thread::scope(|scope| {

@@ -1,0 +1,106 @@
+//! Every code, from end to end.
+
+use sphinx_fec::CodeId;
+use sphinx_link::{GilbertElliott, Loss};
+use sphinx_proto::Profile;
+
+use crate::icm::MODES;
+use crate::pair::{MS, SEC, Scenario, link};
+use crate::table::{bernoulli, blocks, bulk};
+
+/// All that `--codec` can name.
+pub(crate) const CODES: [Option<CodeId>; 6] = [
+    Some(CodeId::Rlc),
+    Some(CodeId::Rs),
+    Some(CodeId::FftRs),
+    Some(CodeId::Srlt),
+    Some(CodeId::Lt),
+    None,
+];
+
+fn with_code(code: Option<CodeId>, scenario: Scenario) -> Scenario {
+    Scenario { code, ..scenario }
+}
+
+#[test]
+fn every_code_delivers() {
+    let bursts = Loss::GilbertElliott(GilbertElliott::bursts(0.06, 8.0));
+    for code in CODES {
+        for loss in [
+            bernoulli(0.0),
+            bernoulli(0.06),
+            bernoulli(0.3),
+            bursts.clone(),
+        ] {
+            for profile in [Profile::Bulk, Profile::Latency] {
+                for icm in MODES {
+                    let mut scenario = Scenario::new(link(100, 20, loss.clone(), 1));
+                    scenario.profile = profile;
+                    scenario.icm = icm;
+                    let scenario = with_code(code, scenario).both_ways(1_500_000);
+                    scenario.build().must_transfer(10 * SEC);
+                }
+            }
+        }
+    }
+}
+
+/// What the first flight cannot restore, further repairs must.
+#[test]
+fn every_code_survives_heavy_loss() {
+    for code in CODES {
+        let scenario = Scenario::new(link(50, 20, bernoulli(0.6), 2)).both_ways(200_000);
+        let scenario = scenario.on_links(|link| link.loss = bernoulli(0.6));
+        with_code(code, scenario).build().must_transfer(60 * SEC);
+    }
+}
+
+/// Blocks of all sizes that an application may cut, odd symbols among them.
+#[test]
+fn every_code_takes_every_block() {
+    for code in CODES {
+        for shape in [(1, 1160), (2, 13), (32, 33), (255, 1160), (1024, 1160)] {
+            let scenario = Scenario::new(link(100, 20, bernoulli(0.1), 3)).bulk(700_000);
+            let mut scenario = with_code(code, scenario);
+            scenario.client.shape = Some(shape);
+            scenario.build().must_transfer(30 * SEC);
+        }
+    }
+}
+
+/// What bulk costs and brings with each code at 6 % loss.
+#[test]
+fn bulk_with_every_code() {
+    for code in CODES {
+        let scenario = with_code(code, Scenario::new(link(200, 10, bernoulli(0.06), 6)));
+        let result = bulk(&scenario, 10_000_000, 0.06);
+        println!("{code:?}: {result:?}");
+        // The paper's packets repair half of the blocks, and traditional LT is never systematic.
+        let (goodput, overhead) = match code {
+            Some(CodeId::Srlt) => (0.65, 1.30),
+            Some(CodeId::Lt) => (0.65, 1.15),
+            _ => (0.75, 1.09),
+        };
+        assert!(
+            result.goodput > goodput && result.overhead < overhead,
+            "{code:?}: {result:?}"
+        );
+    }
+}
+
+/// 100 kB every 40 ms at 6 % loss: block codes that decode by rank are alike.
+#[test]
+fn blocks_with_every_code() {
+    for code in CODES {
+        let scenario = with_code(code, Scenario::new(link(200, 10, bernoulli(0.06), 7)));
+        let result = blocks(&scenario, 100_000, 40 * MS, 525, 25);
+        println!("{code:?}: {result:?}");
+        let second_rounds = match code {
+            Some(CodeId::Srlt) => 0.65,
+            Some(CodeId::Lt) => 0.45,
+            None => 1.0,
+            _ => 0.01,
+        };
+        assert!(result.second_rounds < second_rounds, "{code:?}: {result:?}");
+    }
+}
