@@ -71,6 +71,16 @@ bench-instructions: tools ## Instructions per coded block, counted by callgrind
 figures: tools ## Draw the paper's figures 7 and 8 again into docs/figures
 	$(CARGO) run --release --locked --package sphinx-codes --features fft-rs --example codes -- figures
 
+.PHONY: results
+results: build ## Measure every figure and render docs/results (about 40 minutes)
+	$(SPHX) lab figure all
+	$(SPHX) lab report
+	@scripts/check-report
+
+.PHONY: lab-quick
+lab-quick: build ## The paper's figures in less than six minutes, with the orderings that must hold
+	@scripts/lab-quick
+
 .PHONY: lint
 lint: tools ## Formatting, clippy, documentation, licences
 	$(CARGO) fmt --all --check
