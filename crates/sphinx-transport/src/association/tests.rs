@@ -85,6 +85,7 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
             encoder: Encoder::new(),
             decoder: BlockDecoder::new(),
             thorough_decoder: BlockDecoder::new().maximum_likelihood(),
+            rows: RowMaker::new(),
             queue: SendQueue::default(),
             symbol: Vec::new(),
             segments_max: 64,
