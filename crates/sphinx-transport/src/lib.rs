@@ -69,6 +69,7 @@ mod sessions;
 mod shared;
 mod stats;
 mod ticket;
+mod windows;
 
 pub use endpoint::{Server, connect};
 pub use error::{Error, ErrorKind};

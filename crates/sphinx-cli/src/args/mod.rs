@@ -241,13 +241,6 @@ pub(crate) struct CodesArgs {
     pub(crate) json: bool,
 }
 
-/// Commands that come later still understand their place in the grammar.
-#[derive(Args, Debug)]
-pub(crate) struct LaterArgs {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    pub(crate) rest: Vec<String>,
-}
-
 /// Flags of every command that makes a session.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Engine")]
@@ -258,7 +251,7 @@ pub(crate) struct CommonArgs {
     /// Coding threads: 1 or auto (more are not built yet)
     #[arg(long, value_name = "N", default_value = "auto", value_parser = engine::workers)]
     pub(crate) workers: engine::Workers,
-    /// Erasure code: auto, rlc, rs, fft-rs, srlt, lt or none (window is not built yet)
+    /// Erasure code: auto, rlc, window, rs, fft-rs, srlt, lt or none
     #[arg(long, value_name = "CODE", default_value = "auto", value_parser = engine::codec)]
     pub(crate) codec: engine::Codec,
     /// What redundancy is chosen for: auto, bulk or latency (live is not built yet)

@@ -40,7 +40,7 @@ impl Sender {
         let Some(block) = self.block_mut(sequence) else {
             return true;
         };
-        block.acked += 1;
+        block.arrived(source);
         let needed = block.acked <= block.needed();
         if !late {
             block.in_flight -= 1;
@@ -52,7 +52,7 @@ impl Sender {
 
     /// A symbol will not arrive.
     pub(super) fn symbol_lost(&mut self, sequence: u64, round: u8, source: Option<u16>) {
-        let originals = coding::keeps_originals(self.code) || self.icm == Icm::Paper;
+        let originals = self.is_peeling() || self.icm == Icm::Paper;
         let Some(block) = self.block_mut(sequence) else {
             return;
         };
