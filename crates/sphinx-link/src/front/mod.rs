@@ -94,9 +94,9 @@ pub enum FrontError {
     /// The MTU is larger than an IP packet can be.
     #[error("an MTU of {0} is more than {MTU_MAX}")]
     Mtu(usize),
-    /// Namespaces, TUN devices or threads were refused; [`probe`](sphinx_net::netns::probe) tells
+    /// Namespaces, TUN devices, interfaces or threads were refused; [`probe`](sphinx_net::netns::probe) tells
     /// which access there is.
-    #[error("no link between namespaces: {0}")]
+    #[error("the link cannot be set up: {0}")]
     System(#[from] io::Error),
 }
 
