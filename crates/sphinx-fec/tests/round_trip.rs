@@ -150,11 +150,11 @@ fn any_row() -> impl Strategy<Value = (CodeId, Row)> {
 proptest! {
     #[test]
     fn tracker_and_decoder_agree_for_any_rows(
-        n in 12_usize..80,
-        symbol_len in 1_usize..200,
+        n in 12..if cfg!(miri) { 20 } else { 80_usize },
+        symbol_len in 1..if cfg!(miri) { 9 } else { 200_usize },
         seed: u64,
         loss_per_mille in 0_u32..700,
-        rows in prop::collection::vec(any_row(), 0..60),
+        rows in prop::collection::vec(any_row(), 0..if cfg!(miri) { 9 } else { 60 }),
         is_maximum_likelihood: bool,
     ) {
         let case = Case { n, symbol_len, seed, loss_per_mille, rows, is_maximum_likelihood };
@@ -163,9 +163,9 @@ proptest! {
 
     #[test]
     fn hostile_rows_do_no_harm(
-        n in 1_usize..300,
-        numbers in prop::collection::vec((0_usize..6, 0_u32..1 << 24), 1..80),
-        sources in prop::collection::vec(0_usize..400, 0..40),
+        n in 1..if cfg!(miri) { 30 } else { 300_usize },
+        numbers in prop::collection::vec((0_usize..6, 0_u32..1 << 24), 1..if cfg!(miri) { 9 } else { 80 }),
+        sources in prop::collection::vec(0_usize..400, 0..if cfg!(miri) { 9 } else { 40 }),
     ) {
         let mut maker = RowMaker::new();
         let mut tracker = Tracker::new(n).unwrap();
@@ -195,6 +195,10 @@ fn every_engine_restores_whole_blocks() {
             (300, 33, 40),
             (1024, 100, 110),
         ] {
+            // Miri takes minutes for the larger ones.
+            if cfg!(miri) && n * symbol_len > 20_000 {
+                continue;
+            }
             let rows = rlc::first_flight(n, repairs).collect();
             let case = Case {
                 n,
@@ -225,7 +229,7 @@ fn first_cauchy_rows_are_mds() {
         .zip(repairs.chunks(symbol_len))
         .map(|(&(code, row), symbol)| Repair { code, row, symbol })
         .collect();
-    for lost in 0..=64_usize {
+    for lost in (0..=64_usize).step_by(if cfg!(miri) { 16 } else { 1 }) {
         let mut memory = source.clone();
         memory[..lost * symbol_len].fill(0);
         let have = if lost == 64 { 0 } else { u64::MAX << lost };
@@ -286,6 +290,11 @@ fn impossible_arguments_are_errors() {
         tracker.add_repair(&mut RowMaker::new(), CodeId::Srlt, row),
         Added::Invalid
     );
+    // Sizes whose product is more than a buffer can have.
+    let result = encoder.encode(CodeId::Rlc, 4, 1 << 62, &[], rlc::row(1, 0), &mut []);
+    assert!(matches!(result, Err(Error::Length { .. })));
+    let result = decoder.decode(4, 1 << 62, &mut [], &[], &[]);
+    assert!(matches!(result, Err(Error::Length { .. })));
     // Symbols of no bytes are nothing to compute, but not an error.
     let rows = [(CodeId::Rlc, rlc::row(1, 0))];
     assert_eq!(encoder.encode_rows(4, 0, &[], &rows, &mut []), Ok(()));
@@ -299,6 +308,7 @@ fn impossible_arguments_are_errors() {
 
 /// The paper operating point: about half of the blocks decode in the first
 /// flight.
+#[cfg(feature = "std")]
 #[test]
 fn srlt_at_the_paper_operating_point() {
     use sphinx_fec::params::srlt as paper;
@@ -306,7 +316,8 @@ fn srlt_at_the_paper_operating_point() {
     let degree = paper::degree(p, 0.0, paper::degree_cap(n));
     let count = paper::packet_count(n, p, degree, paper::PAPER_THRESHOLD);
     assert_eq!((degree, count), (16, 15));
-    let decoded = (0..400_u64)
+    let blocks = if cfg!(miri) { 4 } else { 400_u64 };
+    let decoded = (0..blocks)
         .filter(|block| {
             let seed = *block as u32 * 16;
             let rows = (0..count as u32).map(|i| (CodeId::Srlt, srlt::row(degree, seed + i)));
@@ -321,7 +332,9 @@ fn srlt_at_the_paper_operating_point() {
             transfer(Engine::detect(), &case)
         })
         .count();
-    assert!((160..=250).contains(&decoded), "{decoded} of 400");
+    if !cfg!(miri) {
+        assert!((160..=250).contains(&decoded), "{decoded} of 400");
+    }
 }
 
 #[test]
@@ -330,7 +343,7 @@ fn a_receiver_restores_block_after_block() {
     let mut rng = Bytes(9);
     let mut encoder = Encoder::new();
     let mut receiver = BlockReceiver::new(0, n, symbol_len).unwrap();
-    for block in 0..40_u64 {
+    for block in 0..if cfg!(miri) { 2 } else { 40_u64 } {
         let first = block * n as u64;
         receiver.reset(first, n, symbol_len).unwrap();
         let source = rng.fill(n * symbol_len);

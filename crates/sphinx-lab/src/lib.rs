@@ -16,6 +16,7 @@
 
 pub mod contestants;
 pub mod emulator;
+pub mod figures;
 pub mod machine;
 pub mod peers;
 pub mod report;

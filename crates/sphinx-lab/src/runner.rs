@@ -11,8 +11,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use thiserror::Error;
 
 use crate::{
-    Cell, Contestant, Experiment, Group, Run, RunError, Validity, machine::Environment,
-    report::JsonLines, scenario::Scenario,
+    Cell, Contestant, Experiment, Group, Run, RunError, Validity,
+    machine::Environment,
+    report::JsonLines,
+    scenario::{Scenario, ScenarioError},
 };
 
 /// How often a run is repeated at once because the emulator was starved.
@@ -43,6 +45,9 @@ impl Results {
 /// Why there are no results.
 #[derive(Debug, Error)]
 pub enum ScenarioFailure {
+    /// There is no such experiment.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
     /// The file of results cannot be read or written.
     #[error("cannot write {path}: {error}")]
     File {

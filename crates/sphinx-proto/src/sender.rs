@@ -2,15 +2,19 @@
 
 mod icm;
 mod packets;
+mod window;
+
+pub(crate) use window::WindowChoice;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use sphinx_fec::CodeId;
+use sphinx_fec::{CodeId, bits};
 
 use crate::Nanos;
 use crate::block::{SymbolChoice, TxBlock};
 use crate::cc::{PacketInfo, RateControl};
 use crate::coding;
+use crate::ecn::Ecn;
 use crate::fragment::Groups;
 use crate::monitor::Monitor;
 use crate::mtu::BlackHole;
@@ -22,6 +26,11 @@ use crate::wire::{BLOCKS_AHEAD_MAX, Blocks};
 
 /// Longest wait between probes of a silent path.
 const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
+
+/// A path is dead, and not merely losing a burst, after so many probes without an answer …
+const PERSISTENT_PROBES: u32 = 3;
+/// … and so many probe timeouts of silence (compare RFC 9002 §7.6).
+const PERSISTENT_PTOS: u64 = 3;
 
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,6 +61,9 @@ struct TxStream {
     /// Sequences of blocks from `first_id` up, complete ones included until they leave the front.
     sequences: VecDeque<u64>,
     first_id: u64,
+    /// Repairs of the sliding window for every source symbol, and those owed.
+    window_rate: f64,
+    window_owed: f64,
 }
 
 pub(crate) struct Sender {
@@ -68,6 +80,9 @@ pub(crate) struct Sender {
     /// Sequences with unsent source symbols, in order.
     unsent: VecDeque<u64>,
     unsent_bytes: u64,
+    /// The newest block of a sliding window whose repair is due, and the next row of any.
+    window_due: Option<u64>,
+    window_row: u32,
     /// Sequences with repair due.
     repairs: BTreeSet<u64>,
     /// Fraction of a repair packet owed to later deficits (pooled ReFEC).
@@ -86,8 +101,9 @@ pub(crate) struct Sender {
     last_sent: Nanos,
     /// Probe timeouts since an acknowledgement that brought something forward.
     probes_unanswered: u32,
-    ce_seen: u64,
-    ect_seen: u64,
+    /// When something was last acknowledged, or first sent after that.
+    last_news: Nanos,
+    ecn: Ecn,
     pub(crate) counters: Counters,
     /// Slots whose blocks are complete.
     freed: VecDeque<(Slot, u16, u64)>,
@@ -113,7 +129,7 @@ impl Sender {
         cc: Box<dyn RateControl>,
         initial_rtt: Nanos,
         credit: u64,
-        small_packet: u32,
+        (small_packet, plr): (u32, Option<f64>),
         now: Nanos,
     ) -> Self {
         Self {
@@ -121,13 +137,15 @@ impl Sender {
             code,
             icm,
             rtt: Rtt::new(initial_rtt),
-            monitor: Monitor::default(),
+            monitor: Monitor::remembering(plr),
             cc,
             streams: BTreeMap::new(),
             blocks: VecDeque::new(),
             first_sequence: 0,
             unsent: VecDeque::new(),
             unsent_bytes: 0,
+            window_due: None,
+            window_row: 0,
             repairs: BTreeSet::new(),
             carry: 0.0,
             waiting: BTreeSet::new(),
@@ -139,8 +157,8 @@ impl Sender {
             log: SentLog::default(),
             last_sent: now,
             probes_unanswered: 0,
-            ce_seen: 0,
-            ect_seen: 0,
+            last_news: now,
+            ecn: Ecn::default(),
             counters: Counters::default(),
             freed: VecDeque::new(),
             groups: Groups::default(),
@@ -206,7 +224,10 @@ impl Sender {
         self.unsent_bytes += u64::from(n) * u64::from(symbol_len);
         self.counters.blocks += 1;
         let surplus = coding::surplus(self.code, n);
-        let block = TxBlock::new(stream, id, slot, n, symbol_len, tail, surplus);
+        let mut block = TxBlock::new(stream, id, slot, n, symbol_len, tail, surplus);
+        if coding::is_finite(self.code) {
+            block.arrived = vec![0; bits::words(usize::from(n))];
+        }
         self.blocks.push_back(Some(block));
         self.unsent.push_back(sequence);
         id
@@ -287,7 +308,7 @@ impl Sender {
 
     /// Whether a symbol could be sent if window and pacer allow.
     pub(crate) fn has_symbol(&self) -> bool {
-        !self.repairs.is_empty() || !self.unsent.is_empty()
+        !self.repairs.is_empty() || !self.unsent.is_empty() || self.window_due.is_some()
     }
 
     /// What is protected already stays so.
@@ -315,7 +336,8 @@ impl Sender {
                 continue;
             }
             block.protected = true;
-            let needed = block.needed() - block.acked;
+            // Repairs of a window say nothing about the symbols behind them.
+            let needed = block.needed() + block.windowed - block.acked;
             let mut repair = flight_repair(needed, block.expected(), plr, EPSILON);
             if cold {
                 repair = repair.max(2);
@@ -350,7 +372,7 @@ impl Sender {
             Some(index) => (None, u32::from(index)),
             None => match coding::next_row(code, block, proactive, plr) {
                 Some((code, row)) => (Some(code), row.number()),
-                None => coding::used_before(code, block),
+                None => (None, u32::from(coding::original(block))),
             },
         };
         let done = block.due == 0;
@@ -395,6 +417,9 @@ impl Sender {
         }
         self.unsent_bytes -= u64::from(choice.symbol_len);
         self.counters.source += 1;
+        if code == Some(CodeId::Window) {
+            self.owe_window(sequence, choice.stream, row == 0);
+        }
         Some(choice)
     }
 
@@ -443,7 +468,10 @@ impl Sender {
             return 0;
         }
         self.probes_unanswered += 1;
-        if self.probes_unanswered == 3 {
+        let silence = now.saturating_sub(self.last_news);
+        if self.probes_unanswered >= PERSISTENT_PROBES
+            && silence >= PERSISTENT_PTOS * self.rtt.pto(max_ack_delay)
+        {
             self.cc.on_persistent_loss(now);
         }
         // Silence: no later block will tell of these.

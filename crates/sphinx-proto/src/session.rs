@@ -15,11 +15,11 @@ use crate::path::Paths;
 use crate::receiver::{Progress, Receiver};
 use crate::sender::Sender;
 use crate::types::{
-    BLOCK_OVERHEAD, Config, Event, Job, PacketMeta, PartPlacement, Placement, Profile, Role,
-    SessionStats, Slot, block_cost,
+    BLOCK_OVERHEAD, Config, CoveredBlock, Event, Job, PacketMeta, PartPlacement, PathMemory, Placement, Profile,
+    Role, SessionStats, Slot, block_cost,
 };
 use crate::wire::{
-    Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max,
+    Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, WindowSpan, block_symbols_max,
 };
 
 const MS: Nanos = 1_000_000;
@@ -113,13 +113,17 @@ impl Session {
         let limit = config
             .peer_datagram_max
             .min((MAX_SYMBOL_LEN + OVERHEAD) as u16);
-        let mtu = PathMtu::new(BASE_DATAGRAM, &config.mtu_candidates, limit);
+        let remembered = config.memory.map(|memory| memory.datagram_len);
+        let mtu = PathMtu::new(BASE_DATAGRAM, &config.mtu_candidates, limit, remembered);
         let sender = Sender::new(
             (config.profile, config.code, config.icm),
-            moving::rate_control(&config),
+            moving::rate_control(&config, config.memory),
             config.initial_rtt,
             config.peer_window,
-            u32::from(BASE_DATAGRAM + config.ip_overhead),
+            (
+                u32::from(BASE_DATAGRAM + config.ip_overhead),
+                config.memory.map(|memory| memory.plr),
+            ),
             now,
         );
         let peer_parity = u16::from(config.role == Role::Client);
@@ -156,7 +160,8 @@ impl Session {
 
     /// Source symbols and symbol size of a full block at present.
     pub fn block_shape(&self) -> (u16, u16) {
-        let symbol_len = self.mtu.current() - OVERHEAD as u16;
+        let reserve = coding::symbol_reserve(self.config.code);
+        let symbol_len = self.mtu.current() - OVERHEAD as u16 - reserve;
         let most_symbols = coding::block_symbols(self.config.code);
         let per_block = bytes_in(self.sender.cc.pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
         // Small windows hold several blocks, so that one can be sent while another is repaired.
@@ -270,6 +275,30 @@ impl Session {
         let (part, progress) = self.receiver.on_fragment(meta.now, header, fragment)?;
         self.progress(meta.now, progress);
         Some(part)
+    }
+
+    /// A packet with a repair of a sliding window has opened: the blocks it covers, oldest first. The
+    /// caller takes the repair in and tells what it restores by [`Session::symbol_restored`]; without
+    /// blocks it forgets it.
+    pub fn handle_window(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        span: &WindowSpan,
+    ) -> Vec<CoveredBlock> {
+        self.received(meta, true);
+        if !matches!(self.life, Life::Open) {
+            return Vec::new();
+        }
+        self.receiver.on_window(header, span).unwrap_or_default()
+    }
+
+    /// A source symbol has been restored from repairs of sliding windows, and is in its block's memory.
+    pub fn symbol_restored(&mut self, now: Nanos, stream: u16, block: u64, index: u16) {
+        if matches!(self.life, Life::Open) {
+            let progress = self.receiver.on_restored(now, stream, block, index);
+            self.progress(now, progress);
+        }
     }
 
     fn progress(&mut self, now: Nanos, progress: Progress) {
@@ -533,6 +562,17 @@ impl Session {
     /// Whether nothing more will happen.
     pub fn is_finished(&self) -> bool {
         matches!(self.life, Life::Finished)
+    }
+
+    /// What is worth remembering about the path; `None` until its rate and its losses have been
+    /// measured.
+    pub fn path_memory(&self) -> Option<PathMemory> {
+        Some(PathMemory {
+            rate: self.sender.cc.measured_rate()?,
+            rtt: self.sender.cc.min_rtt()?,
+            plr: self.sender.monitor.worth_remembering()?,
+            datagram_len: self.mtu.current(),
+        })
     }
 
     /// Counters and estimates.

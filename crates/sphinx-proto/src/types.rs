@@ -6,7 +6,7 @@ use sphinx_fec::{CodeId, Row};
 
 use crate::Nanos;
 use crate::cc::CcKind;
-use crate::wire::{ConnectionId, Fragment, Header};
+use crate::wire::{ConnectionId, Fragment, Header, WindowSpan};
 
 /// Charged to the window for every block besides its symbols.
 pub(crate) const BLOCK_OVERHEAD: u64 = 512;
@@ -83,6 +83,19 @@ impl Tuple {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
+/// What a session has learned about its path, for a later one between the same hosts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PathMemory {
+    /// Capacity, IP bytes per second.
+    pub rate: u64,
+    /// Smallest round trip.
+    pub rtt: Nanos,
+    /// Packet loss rate, 0–1.
+    pub plr: f64,
+    /// Largest UDP payload that got through.
+    pub datagram_len: u16,
+}
+
 /// What a session is told at its beginning.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -118,6 +131,8 @@ pub struct Config {
     pub mtu_candidates: Vec<u16>,
     /// Largest UDP payload that the peer accepts.
     pub peer_datagram_max: u16,
+    /// What an earlier session found out about the path. It may be wrong.
+    pub memory: Option<PathMemory>,
 }
 
 /// A received packet that has opened.
@@ -171,6 +186,21 @@ pub enum Placement {
         /// Its row.
         row: Row,
     },
+}
+
+/// A block that a received repair of a sliding window covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoveredBlock {
+    /// Block id within the stream.
+    pub block: u64,
+    /// Block memory, new if the slot was free; `None` if the block has been complete before.
+    pub slot: Option<Slot>,
+    /// Source symbols in the block.
+    pub n: u16,
+    /// Bytes per symbol.
+    pub symbol_len: u16,
+    /// Symbols covered, from the first.
+    pub count: u16,
 }
 
 /// Where a received part of a symbol goes: to byte `offset` of the `symbol_len` bytes at `place`.
@@ -253,6 +283,16 @@ pub enum Content {
         slot: Slot,
         /// Code.
         code: CodeId,
+        /// Row.
+        row: Row,
+    },
+    /// A repair of a sliding window: [`WindowSpan::encode`], then the symbol, to be computed by
+    /// [`span::encode`](sphinx_fec::span::encode).
+    Window {
+        /// What it covers.
+        span: WindowSpan,
+        /// Memory of the blocks, oldest first.
+        slots: Vec<Slot>,
         /// Row.
         row: Row,
     },

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sphinx_fec::{BlockDecoder, Encoder};
+use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_net::{
     BufferPool, Destination, Dropped, Ecn, Interest, PacketIo, SendQueue, minimise_timer_slack,
 };
@@ -127,6 +127,7 @@ impl<Io: PacketIo> Engine<Io> {
                 encoder: Encoder::new(),
                 decoder: BlockDecoder::new(),
                 thorough_decoder: BlockDecoder::new().maximum_likelihood(),
+                rows: RowMaker::new(),
                 queue: SendQueue::with_capacity(2 * TURN_BYTES),
                 symbol: Vec::new(),
                 segments_max,
@@ -424,6 +425,7 @@ impl<Io: PacketIo> Engine<Io> {
             ip_overhead,
             mtu_candidates,
             peer_datagram_max: peer.max_udp_payload,
+            memory: None,
         };
         let core = Core::new(config, now);
         let waiting = self.holding.end(local_cid);

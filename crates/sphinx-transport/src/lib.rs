@@ -67,6 +67,7 @@ mod sessions;
 mod shared;
 mod stats;
 mod ticket;
+mod windows;
 
 pub use endpoint::{Server, connect};
 pub use error::{Error, ErrorKind};

@@ -44,6 +44,8 @@ pub enum Codec {
     Auto,
     /// Systematic random linear code over GF(2^8).
     Rlc,
+    /// Sliding window: repairs of the latest 128 symbols or more, across blocks, at an even rate.
+    Window,
     /// Reed–Solomon over GF(2^8): blocks of at most 128 symbols, with as many repairs.
     Rs,
     /// Reed–Solomon over GF(2^16) by fast transforms: blocks of up to 1024 symbols.
@@ -61,6 +63,7 @@ impl Codec {
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto | Self::Rlc => "rlc",
+            Self::Window => "window",
             Self::Rs => "rs",
             Self::FftRs => "fft-rs",
             Self::SemiRandomLt => "srlt",
@@ -72,6 +75,7 @@ impl Codec {
     pub(crate) fn core(self) -> Option<CodeId> {
         match self {
             Self::Auto | Self::Rlc => Some(CodeId::Rlc),
+            Self::Window => Some(CodeId::Window),
             Self::Rs => Some(CodeId::Rs),
             Self::FftRs => Some(CodeId::FftRs),
             Self::SemiRandomLt => Some(CodeId::Srlt),

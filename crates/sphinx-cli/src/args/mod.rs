@@ -251,7 +251,7 @@ pub(crate) struct CommonArgs {
     /// Coding threads: 1 or auto (more are not built yet)
     #[arg(long, value_name = "N", default_value = "auto", value_parser = engine::workers)]
     pub(crate) workers: engine::Workers,
-    /// Erasure code: auto, rlc, rs, fft-rs, srlt, lt or none (window is not built yet)
+    /// Erasure code: auto, rlc, window, rs, fft-rs, srlt, lt or none
     #[arg(long, value_name = "CODE", default_value = "auto", value_parser = engine::codec)]
     pub(crate) codec: engine::Codec,
     /// What redundancy is chosen for: auto, bulk or latency (live is not built yet)

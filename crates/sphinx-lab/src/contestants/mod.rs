@@ -1,8 +1,10 @@
 //! The transports that are compared.
 
+mod external;
 mod quinn;
 mod sphinx;
 mod tcp;
+mod udp;
 
 use std::{
     path::{Path, PathBuf},
@@ -11,9 +13,11 @@ use std::{
 
 use crate::Contestant;
 
+pub use external::{Adapter, External};
 pub use quinn::Quinn;
 pub use sphinx::Sphinx;
 pub use tcp::{Tcp, TcpSettings};
+pub use udp::Udp;
 
 /// A command that runs the [peers](crate::peers).
 #[derive(Clone, Debug)]

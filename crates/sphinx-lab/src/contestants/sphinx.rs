@@ -58,7 +58,6 @@ impl Sphinx {
 
     fn peer(&self, peer: &str, task: &Task) -> Command {
         let mut peer_task = PeerTask::new(task, "none");
-        peer_task.ticket = Some(task.directory.join("ticket"));
         peer_task.options.clone_from(&self.options);
         let mut command = self.program.command(peer);
         command.arg(peer_task.to_argument());

@@ -6,6 +6,7 @@
 //! speak [`http`].
 
 mod browser;
+mod external;
 pub mod http;
 mod output;
 mod pattern;
@@ -15,6 +16,7 @@ pub mod quic;
 pub mod socket;
 mod tally;
 pub mod tcp;
+mod udp;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -48,6 +50,22 @@ pub enum Role {
     TcpReceive,
     /// Send over kernel TCP
     TcpSend,
+    /// Receive plain UDP
+    UdpReceive,
+    /// Send plain UDP
+    UdpSend,
+    /// Receive over TCP through a tunnel
+    TunnelReceive,
+    /// Send over TCP through a tunnel
+    TunnelSend,
+    /// Receive a file by another program
+    FileReceive,
+    /// Send a file by another program
+    FileSend,
+    /// Receive by iperf3
+    IperfReceive,
+    /// Send by iperf3
+    IperfSend,
     /// Receive over QUIC
     QuicReceive,
     /// Send over QUIC
@@ -75,17 +93,17 @@ pub struct PeerTask {
     pub congestion: String,
     /// Whether TCP is multipath TCP.
     pub mptcp: bool,
+    /// Bits per second of plain UDP.
+    pub rate: Option<u64>,
     /// The transfer is cut off after this time.
     pub limit: Duration,
     /// Blocks scheduled within this time after the first one are not measured.
     pub warmup: Duration,
     /// Seed of the payload.
     pub seed: u64,
-    /// Where the QUIC receiver leaves its certificate.
-    pub certificate: Option<PathBuf>,
-    /// Where the Sphinx listener leaves its ticket.
-    pub ticket: Option<PathBuf>,
-    /// Options of `sphx` for the Sphinx ends.
+    /// Where the listener leaves what the other end needs: a ticket, a certificate, files.
+    pub directory: Option<PathBuf>,
+    /// Options of `sphx` for the Sphinx ends, the command of another program.
     pub options: Vec<String>,
 }
 
@@ -98,6 +116,7 @@ impl PeerTask {
             limit: task.limit,
             warmup: task.warmup,
             seed: task.seed,
+            directory: Some(task.directory.clone()),
             ..PeerTask::about(congestion)
         }
     }
@@ -109,11 +128,11 @@ impl PeerTask {
             workload: Workload::Bulk { bytes: 0 },
             congestion: congestion.to_owned(),
             mptcp: false,
+            rate: None,
             limit: Duration::ZERO,
             warmup: Duration::ZERO,
             seed: 0,
-            certificate: None,
-            ticket: None,
+            directory: None,
             options: Vec::new(),
         }
     }
@@ -228,7 +247,7 @@ mod tests {
     fn command_lines_come_back() {
         for workload in [Workload::Bulk { bytes: 50_000_000 }, blocks(100_000)] {
             let mut peer = task(workload);
-            peer.certificate = Some("/tmp/a certificate".into());
+            peer.directory = Some("/tmp/a directory".into());
             let argument = peer.to_argument();
             let line = Line::parse_from(["bench-link", "tcp-send", &argument]);
             assert_eq!((line.peer.role, line.peer.task), (Role::TcpSend, peer));

@@ -40,23 +40,7 @@ impl JsonLines {
             .iter()
             .rposition(|byte| *byte == b'\n')
             .map_or(0, |last| last + 1);
-        let mut runs = Vec::new();
-        for line in text[..whole].split(|byte| *byte == b'\n') {
-            if line.is_empty() {
-                continue;
-            }
-            let event: Value = serde_json::from_slice(line)
-                .ok()
-                .filter(|event: &Value| event["event"].is_string())
-                .ok_or_else(|| {
-                    let what = "there is a file of something else under this name";
-                    io::Error::new(io::ErrorKind::InvalidData, what)
-                })?;
-            if event["event"] == "run" {
-                // A run of another version is one that cannot be used again.
-                runs.extend(Run::deserialize(event).ok());
-            }
-        }
+        let runs = runs_in(&text[..whole])?;
         if whole < text.len() {
             file.set_len(whole as u64)?;
         }
@@ -153,6 +137,34 @@ impl JsonLines {
         }
         writeln!(self.file, "{line}")
     }
+}
+
+/// The runs of a file of results, if there is one that can be read; half a line at its end is none.
+pub fn runs_on_file(path: &Path) -> Vec<Run> {
+    let text = fs::read(path).unwrap_or_default();
+    let whole = text.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+    runs_in(&text[..whole]).unwrap_or_default()
+}
+
+fn runs_in(text: &[u8]) -> io::Result<Vec<Run>> {
+    let mut runs = Vec::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        if line.is_empty() {
+            continue;
+        }
+        let event: Value = serde_json::from_slice(line)
+            .ok()
+            .filter(|event: &Value| event["event"].is_string())
+            .ok_or_else(|| {
+                let what = "there is a file of something else under this name";
+                io::Error::new(io::ErrorKind::InvalidData, what)
+            })?;
+        if event["event"] == "run" {
+            // A run of another version is one that cannot be used again.
+            runs.extend(Run::deserialize(event).ok());
+        }
+    }
+    Ok(runs)
 }
 
 #[cfg(test)]

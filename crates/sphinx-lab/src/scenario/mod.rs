@@ -155,6 +155,8 @@ impl Scenario {
     pub fn limit(&self, cell: &Cell) -> Duration {
         self.limit.unwrap_or(match cell.workload {
             Workload::Bulk { .. } | Workload::Web(_) => BULK_LIMIT.max(shortest(cell) * 4),
+            // What comes after the end is not watched any more.
+            Workload::Video(_) => Duration::ZERO,
             _ => SCHEDULE_LIMIT,
         })
     }

@@ -7,6 +7,7 @@
 mod data;
 mod end;
 mod pair;
+mod spans;
 
 mod bulk;
 mod codes;
@@ -16,6 +17,7 @@ mod hostile;
 mod icm;
 mod paths;
 mod random;
+mod rates;
 mod table;
 mod windows;
 mod workloads;
