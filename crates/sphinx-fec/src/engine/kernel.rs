@@ -404,7 +404,7 @@ mod tests {
     fn strips_cover_everything_in_whole_registers() {
         for lane in [16, 32, 64] {
             for most in 2..=8 {
-                for len in lane..40 * lane {
+                for len in (lane..40 * lane).step_by(if cfg!(miri) { 97 } else { 1 }) {
                     let widths: Vec<usize> = strips(len, lane, most).collect();
                     assert_eq!(widths.iter().sum::<usize>(), len);
                     assert!(widths.iter().all(|w| *w >= lane && *w <= most * lane));

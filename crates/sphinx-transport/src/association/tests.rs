@@ -57,6 +57,7 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
         ip_overhead: 28,
         mtu_candidates: Vec::new(),
         peer_datagram_max: 1472,
+        memory: None,
     };
     let core = Session::new(config, 0);
     let io = MemoryIo::pair(addresses[usize::from(own) - 1], tuple.remote, 1000).expect("memory");
