@@ -46,6 +46,10 @@ bench-link: build ## Sphinx beside kernel TCP and QUIC on an emulated link (ARGS
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
 	@target/release/bench-link $(ARGS)
 
+.PHONY: bench-emulator
+bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on this machine
+	$(CARGO) run --release --locked --package sphinx-link --example accuracy -- $(ARGS)
+
 .PHONY: bench-codes
 bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n 100 --code rlc")
 	$(CARGO) run --release --locked --package sphinx-codes --features peers --example codes -- bench $(ARGS)

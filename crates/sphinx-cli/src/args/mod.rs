@@ -241,13 +241,6 @@ pub(crate) struct CodesArgs {
     pub(crate) json: bool,
 }
 
-/// Commands that come later still understand their place in the grammar.
-#[derive(Args, Debug)]
-pub(crate) struct LaterArgs {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    pub(crate) rest: Vec<String>,
-}
-
 /// Flags of every command that makes a session.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Engine")]

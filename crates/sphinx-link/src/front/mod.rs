@@ -13,7 +13,7 @@ use std::{
     process::{Child, Command},
     sync::Arc,
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant, SystemTime},
 };
 
 use sphinx_net::{
@@ -22,9 +22,9 @@ use sphinx_net::{
 };
 use thiserror::Error;
 
-use self::engine::{Engine, Shared};
+use self::engine::{Engine, Setup, Shared};
 pub use self::lateness::Lateness;
-use crate::{ConfigError, Counters, LinkConfig, Record};
+use crate::{ConfigError, Counters, LinkConfig, Record, Time};
 
 /// Kernel TCP with buffers that never limit a transfer, and no memory of earlier connections: set in
 /// both namespaces by default, so that runs can be compared.
@@ -106,6 +106,36 @@ pub enum Direction {
     RightToLeft,
 }
 
+/// One of the two ends, or what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The left end.
+    Left,
+    /// The right end.
+    Right,
+}
+
+/// Sees the packets of a [`Front`], from within the link's thread: it must not wait for anything.
+pub trait Observer: Send {
+    /// Called first, with the time of day at time 0 of the link.
+    fn start(&mut self, _started: SystemTime) {}
+
+    /// A packet leaves an end, or has been delivered there, at this time of the link.
+    fn packet(&mut self, side: Side, at: Time, packet: &[u8]);
+
+    /// Called within two milliseconds after packets have been shown.
+    fn pause(&mut self) {}
+}
+
+/// What is on its way at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inside {
+    /// Bytes in the queue, the packet being sent not included.
+    pub queue_bytes: u64,
+    /// Packets waiting, being sent, or in flight.
+    pub packets: usize,
+}
+
 /// Totals of both directions and of the thread that drives them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrontCounters {
@@ -113,6 +143,10 @@ pub struct FrontCounters {
     pub left_to_right: Counters,
     /// From right to left.
     pub right_to_left: Counters,
+    /// From left to right, now.
+    pub left_to_right_inside: Inside,
+    /// From right to left, now.
+    pub right_to_left_inside: Inside,
     /// How late packets were delivered.
     pub lateness: Lateness,
     /// CPU time of the link's thread, in which the kernel does most of the receivers' work too.
@@ -207,6 +241,7 @@ pub struct Front {
     right: End,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<io::Result<()>>>,
+    started: SystemTime,
     warnings: Vec<String>,
 }
 
@@ -217,6 +252,18 @@ impl Front {
     ///
     /// See [`FrontError`]. Nothing remains of what had been created.
     pub fn start(config: FrontConfig) -> Result<Front, FrontError> {
+        Front::start_observed(config, None)
+    }
+
+    /// The same with somebody who sees every packet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start`](Front::start).
+    pub fn start_observed(
+        config: FrontConfig,
+        observer: Option<Box<dyn Observer>>,
+    ) -> Result<Front, FrontError> {
         config.left_to_right.validate()?;
         config.right_to_left.validate()?;
         if config.mtu > MTU_MAX {
@@ -238,16 +285,28 @@ impl Front {
             &mut warnings,
         )?;
         let shared = Arc::new(Shared::new()?);
-        let configs = [config.left_to_right, config.right_to_left];
+        let links = [config.left_to_right, config.right_to_left];
+        let (start, started) = (Instant::now(), SystemTime::now());
+        let setup = Setup {
+            interfaces: [left_tun, right_tun],
+            links,
+            mtu: config.mtu,
+            start,
+            observer: observer.map(|mut observer| {
+                observer.start(started);
+                observer
+            }),
+        };
         let thread = thread::Builder::new().name("sphinx-link".into()).spawn({
             let shared = Arc::clone(&shared);
-            move || Engine::new([left_tun, right_tun], configs, config.mtu, shared)?.run()
+            move || Engine::new(setup, shared)?.run()
         })?;
         Ok(Front {
             left,
             right,
             shared,
             thread: Some(thread),
+            started,
             warnings,
         })
     }
@@ -260,6 +319,11 @@ impl Front {
     /// The right end.
     pub fn right(&self) -> &End {
         &self.right
+    }
+
+    /// When time 0 of the link was.
+    pub fn started(&self) -> SystemTime {
+        self.started
     }
 
     /// What could not be set up but is not essential, in words.
@@ -296,11 +360,16 @@ impl Front {
     ///
     /// What ended the link's thread before its time, if anything.
     pub fn stop(mut self) -> io::Result<FrontCounters> {
-        self.join()?;
+        self.halt()?;
         Ok(self.shared.counters())
     }
 
-    fn join(&mut self) -> io::Result<()> {
+    /// Ends the link; its totals and records can still be taken.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`stop`](Front::stop).
+    pub fn halt(&mut self) -> io::Result<()> {
         self.shared.stop();
         match self.thread.take().map(JoinHandle::join) {
             None => Ok(()),
@@ -313,7 +382,7 @@ impl Front {
 impl Drop for Front {
     fn drop(&mut self) {
         // Whoever wants to know how the thread ended calls `stop`.
-        let _ = self.join();
+        let _ = self.halt();
     }
 }
 
