@@ -55,6 +55,10 @@ bench-link: build ## Sphinx beside kernel TCP and QUIC on an emulated link (ARGS
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
 	@target/release/bench-link $(ARGS)
 
+.PHONY: bench-emulator
+bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on this machine
+	$(CARGO) run --release --locked --package sphinx-link --example accuracy -- $(ARGS)
+
 .PHONY: bench-codes
 bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n 100 --code rlc")
 	$(CARGO) run --release --locked --package sphinx-codes --features peers --example codes -- bench $(ARGS)
@@ -66,6 +70,16 @@ bench-instructions: tools ## Instructions per coded block, counted by callgrind
 .PHONY: figures
 figures: tools ## Draw the paper's figures 7 and 8 again into docs/figures
 	$(CARGO) run --release --locked --package sphinx-codes --features fft-rs --example codes -- figures
+
+.PHONY: results
+results: build ## Measure every figure and render docs/results (about 40 minutes)
+	$(SPHX) lab figure all
+	$(SPHX) lab report
+	@scripts/check-report
+
+.PHONY: lab-quick
+lab-quick: build ## The paper's figures in less than six minutes, with the orderings that must hold
+	@scripts/lab-quick
 
 .PHONY: lint
 lint: tools ## Formatting, clippy, documentation, licences

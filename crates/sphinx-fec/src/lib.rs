@@ -21,7 +21,7 @@
 //!
 //! [`Encoder`] makes the repairs of all block codes and [`BlockDecoder`] and
 //! [`BlockReceiver`] use them; [`WindowEncoder`] and [`WindowDecoder`] are for
-//! streams. [`SymbolDecoder`] is what the receiving ends have in common.
+//! streams, and [`span`] for streams in blocks. [`SymbolDecoder`] is what the receiving ends have in common.
 //!
 //! # Example
 //! Protect a block against 6 % loss so that it fails in at most 1 % of the
@@ -118,6 +118,7 @@ pub mod rlc;
 mod rng;
 mod rows;
 pub mod rs;
+pub mod span;
 pub mod srlt;
 mod tracker;
 pub mod window;
