@@ -123,9 +123,9 @@ pub fn redundancy(n: usize, loss_rates: &[f64], seed: u64) -> Chart {
                 window_redundancy(n, p, seed)
             })
             .with_look(look(CodeId::Window)),
-            series("srlt T = 0.5 (paper)", Style::Line, &|p| paper(p, 0.5))
+            series("srlt T=0.5 (paper)", Style::Line, &|p| paper(p, 0.5))
                 .with_look(look(CodeId::Srlt)),
-            series("srlt T = 0.9", Style::Line, &|p| paper(p, 0.9)).with_look(cautious),
+            series("srlt T=0.9", Style::Line, &|p| paper(p, 0.9)).with_look(cautious),
             series("lt (mean)", Style::Line, &|p| lt(p, false)).with_look(look(CodeId::Lt)),
             series("lt with ML (mean)", Style::Line, &|p| lt(p, true)).with_look(likelier),
             Series::new("published: srlt", Style::Marks, vec![(6.0, 14.0)])
@@ -219,8 +219,8 @@ mod tests {
             let series = chart.series.iter().find(|series| series.name == name);
             series.expect("a series of this name").points[0].1
         };
-        assert_eq!(of("srlt T = 0.5 (paper)"), 15.0);
-        assert_eq!(of("srlt T = 0.9"), 27.0);
+        assert_eq!(of("srlt T=0.5 (paper)"), 15.0);
+        assert_eq!(of("srlt T=0.9"), 27.0);
         assert_eq!(of("rs (1 % fail)"), 13.0);
         assert!(of("rlc (1 % fail)") <= 14.0);
         assert!((11.8..12.5).contains(&of("window (mean delay ≤ 8)")));

@@ -196,7 +196,7 @@ fn every_engine_restores_whole_blocks() {
             (1024, 100, 110),
         ] {
             // Miri takes minutes for the larger ones.
-            if cfg!(miri) && n * symbol_len > 20_000 {
+            if cfg!(miri) && n * symbol_len > 2000 {
                 continue;
             }
             let rows = rlc::first_flight(n, repairs).collect();
@@ -291,9 +291,9 @@ fn impossible_arguments_are_errors() {
         Added::Invalid
     );
     // Sizes whose product is more than a buffer can have.
-    let result = encoder.encode(CodeId::Rlc, 4, 1 << 62, &[], rlc::row(1, 0), &mut []);
+    let result = encoder.encode(CodeId::Rlc, 4, usize::MAX / 2, &[], rlc::row(1, 0), &mut []);
     assert!(matches!(result, Err(Error::Length { .. })));
-    let result = decoder.decode(4, 1 << 62, &mut [], &[], &[]);
+    let result = decoder.decode(4, usize::MAX / 2, &mut [], &[], &[]);
     assert!(matches!(result, Err(Error::Length { .. })));
     // Symbols of no bytes are nothing to compute, but not an error.
     let rows = [(CodeId::Rlc, rlc::row(1, 0))];
