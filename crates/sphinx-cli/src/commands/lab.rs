@@ -24,9 +24,7 @@ pub(crate) fn run(
     let prepared = |namespaces: Option<Namespaces>| namespaces.map(|found| found.prepared);
     match command {
         LabCommand::Link(args) => link::run(*args, namespaces, context),
-        LabCommand::Run(args) => {
-            experiments::run(&args, prepared(namespaces), context).map(|()| 0)
-        }
+        LabCommand::Run(args) => experiments::run(&args, prepared(namespaces), context).map(|()| 0),
         LabCommand::Figure(args) => {
             experiments::figure(&args, prepared(namespaces), context).map(|()| 0)
         }
