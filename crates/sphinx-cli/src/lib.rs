@@ -121,12 +121,10 @@ impl Ground {
     fn prepare(command: &Command) -> Self {
         match command {
             Command::Demo(_) => Self::Demo(Scene::prepare()),
-            Command::Lab(args) if args.command.needs_namespaces() => {
-                Self::Namespaces(Namespaces {
-                    link_directory: sphinx_lab::emulator::directory(),
-                    prepared: Testbed::prepare_process(),
-                })
-            }
+            Command::Lab(args) if args.command.needs_namespaces() => Self::Namespaces(Namespaces {
+                link_directory: sphinx_lab::emulator::directory(),
+                prepared: Testbed::prepare_process(),
+            }),
             _ => Self::Nothing,
         }
     }

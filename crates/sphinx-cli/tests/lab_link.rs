@@ -305,6 +305,8 @@ fn mistakes_are_usage_errors_wherever_they_are() {
         ("--json --config d.toml", "line 1"),
         ("--json --name a/b", "cannot be a name"),
         ("--json --return loss", "KEY=VALUE"),
+        ("--json --interfaces one", "two names"),
+        ("--json --interfaces a,b -- true", "cannot be used with"),
         ("--json --interface-mtu 100000 -- true", "MTU"),
     ] {
         let words: Vec<&str> = line.split(' ').collect();
@@ -320,6 +322,7 @@ fn mistakes_are_usage_errors_wherever_they_are() {
     for line in [
         "--json --rate trace:nowhere",
         "--json --config nowhere.toml",
+        "--json --interfaces no-such-if,lo",
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         run(&scratch, &words).expect(8).error("local_io");

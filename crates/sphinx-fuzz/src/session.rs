@@ -10,7 +10,7 @@ use sphinx_fec::CodeId;
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::{
     Blocks, ConnectionId, Fragment, Frame, FrameIter, Header, OVERHEAD, PacketKind, Sack,
-    VARINT_MAX, block_symbols_max,
+    VARINT_MAX, WindowSpan, block_symbols_max,
 };
 use sphinx_proto::{Config, Icm, Nanos, PacketMeta, Profile, Role, Session, Tuple};
 
@@ -78,6 +78,7 @@ fn config(input: &mut Input<'_>) -> Config {
             Some(CodeId::Rs),
             Some(CodeId::FftRs),
             Some(CodeId::Lt),
+            Some(CodeId::Window),
         ]),
         cc: input.pick(&[
             CcKind::Bbr,
@@ -225,6 +226,9 @@ impl Victim {
             n,
             row,
         };
+        if code == CodeId::Window.to_wire() && fragment.is_none() {
+            return self.window(input, meta, &header, len as u16);
+        }
         match fragment {
             None => {
                 let placement = self.session.handle_symbol(&meta, &header, len);
@@ -234,6 +238,37 @@ impl Victim {
                 if let Some(part) = self.session.handle_fragment(&meta, &header, fragment) {
                     self.model.place_part(part, &header, fragment);
                 }
+            }
+        }
+        self.model.take_jobs(&mut self.session);
+    }
+
+    /// A repair that covers several blocks; what it restores is up to the driver, that is, to the input.
+    fn window(
+        &mut self,
+        input: &mut Input<'_>,
+        meta: PacketMeta,
+        header: &Header,
+        symbol_len: u16,
+    ) {
+        let upto = 1 + input.below(u64::from(header.n)) as u16;
+        let Some(mut span) = WindowSpan::new(upto, header.n, symbol_len) else {
+            return;
+        };
+        for _ in 0..input.below(6) {
+            let shape = match input.byte() {
+                0..0xc0 => (header.n, symbol_len),
+                other => (u16::from(other & 7) + 1, 20 * u16::from(other >> 3)),
+            };
+            span.extend(shape.0, shape.1, usize::MAX);
+        }
+        let covered = self.session.handle_window(&meta, header, &span);
+        self.model.cover(header.stream, &covered);
+        for block in covered {
+            while input.rarely(2) {
+                let index = input.below(u64::from(block.n)) as u16;
+                self.model
+                    .restore(&mut self.session, self.now, header.stream, &block, index);
             }
         }
         self.model.take_jobs(&mut self.session);

@@ -1,6 +1,6 @@
 //! A block on its way: what of it was sent, what arrived, what is owed.
 
-use sphinx_fec::CodeId;
+use sphinx_fec::{CodeId, bits};
 
 use crate::Nanos;
 use crate::types::Slot;
@@ -25,6 +25,8 @@ pub(crate) struct TxBlock {
     pub(crate) due: u32,
     /// Of `due`, those decided before any loss was seen.
     pub(crate) due_proactive: u32,
+    /// Repairs of a sliding window that count as this block's.
+    pub(crate) windowed: u32,
     /// Repair rows that only the peer's word asked for.
     pub(crate) claimed: u32,
     /// Rounds of repair so far: 1 once a first transmission had to be replaced.
@@ -36,8 +38,10 @@ pub(crate) struct TxBlock {
     /// Spread of its proactive rows (`rlc`), their degree (`srlt`), or the transform (`fft-rs`).
     pub(crate) shape: u32,
     /// Source symbols whose packets were lost; kept where compensation may use the originals
-    /// themselves: for codes that decode by peeling or have few rows, and in the paper's mode.
+    /// themselves: for codes that decode by peeling, and in the paper's mode.
     pub(crate) lost_sources: Vec<u16>,
+    /// Source symbols that have arrived, as a bit map; kept where one may be sent twice (`fft-rs`).
+    pub(crate) arrived: Vec<u64>,
     /// Symbols that the peer says are missing, while that waits for the block's turn.
     pub(crate) wanted: u32,
     /// Latest round of the packets that were lost.
@@ -71,12 +75,14 @@ impl TxBlock {
             acked: 0,
             due: 0,
             due_proactive: 0,
+            windowed: 0,
             claimed: 0,
             rounds: 0,
             protected: false,
             surplus,
             shape: 1,
             lost_sources: Vec::new(),
+            arrived: Vec::new(),
             wanted: 0,
             lost_round: 0,
             last_sent: 0,
@@ -86,6 +92,16 @@ impl TxBlock {
 
     pub(crate) fn unsent(&self) -> u32 {
         u32::from(self.n - self.next_source)
+    }
+
+    /// A symbol has arrived; it counts unless it is the copy of another.
+    pub(crate) fn arrived(&mut self, source: Option<u16>) {
+        let copy = source.map(usize::from).filter(|_| !self.arrived.is_empty());
+        let is_new = copy.is_none_or(|at| !bits::contains(&self.arrived, at));
+        if let Some(at) = copy {
+            bits::insert(&mut self.arrived, at);
+        }
+        self.acked += u32::from(is_new);
     }
 
     /// Symbols that must arrive.

@@ -1,16 +1,23 @@
 //! What each code means for a session: of what a block's first flight is made, and which symbol
 //! replaces a lost one.
 
-use sphinx_fec::{CodeId, Decoding, Row, fft_rs, lt, params, rlc, rs, srlt};
+use sphinx_fec::{CodeId, Decoding, Row, bits, fft_rs, lt, params, rlc, rs, srlt};
 
 use crate::block::TxBlock;
 use crate::selector::{EPSILON, flight_repair};
-use crate::wire::MAX_BLOCK_SYMBOLS;
+use crate::wire::{MAX_BLOCK_SYMBOLS, WINDOW_PREFIX_LEN};
 
 /// Most symbols in a block that is not large for its code's sake.
 const SYMBOLS_MAX: u16 = 256;
 /// Half of the 256 symbols of `rs`, so that as many repairs as sources can be sent.
 const RS_SYMBOLS_MAX: u16 = 128;
+const WINDOW_BLOCK_SYMBOLS_MAX: u16 = 64;
+/// Symbols that a sliding window reaches back, at least.
+pub(crate) const WINDOW_SYMBOLS: usize = 128;
+/// Probability that a window has more losses than repairs.
+const WINDOW_EPSILON: f64 = 0.01;
+/// More than the rows of any transform that a receiver takes.
+const BEHIND_ROWS: u32 = 1 << 20;
 /// Rows of a transform (`fft-rs`) per source symbol, once n is rounded up to a power of two.
 const TRANSFORM_RATIO_MAX: u32 = 4;
 
@@ -19,6 +26,8 @@ pub(crate) fn block_symbols(code: Option<CodeId>) -> u16 {
     match code {
         Some(CodeId::Rs) => RS_SYMBOLS_MAX,
         Some(CodeId::FftRs) => MAX_BLOCK_SYMBOLS,
+        // Streams are delivered block by block, and the window does not end with a block.
+        Some(CodeId::Window) => WINDOW_BLOCK_SYMBOLS_MAX,
         _ => SYMBOLS_MAX,
     }
 }
@@ -29,9 +38,9 @@ pub(crate) fn is_peeling(code: Option<CodeId>) -> bool {
     code == Some(CodeId::Srlt)
 }
 
-/// Whether a block may need its lost originals: before any rows of the code, or after all of them.
-pub(crate) fn keeps_originals(code: Option<CodeId>) -> bool {
-    is_peeling(code) || code == Some(CodeId::FftRs)
+/// Whether source symbols may be sent again before they count as lost, for want of further rows.
+pub(crate) fn is_finite(code: Option<CodeId>) -> bool {
+    code == Some(CodeId::FftRs)
 }
 
 /// Whether no source symbol is ever sent, only rows.
@@ -55,6 +64,21 @@ pub(crate) fn shape(code: CodeId, n: u16, repair: u32) -> u32 {
         CodeId::Rlc | CodeId::Window => rlc::spread_for(usize::from(n), repair as usize),
         _ => 1,
     }
+}
+
+/// Bytes of a packet that no symbol uses, so that its repairs fit too.
+pub(crate) fn symbol_reserve(code: Option<CodeId>) -> u16 {
+    match code {
+        // Rounded up to an even number.
+        Some(CodeId::Window) => (WINDOW_PREFIX_LEN as u16).next_multiple_of(2),
+        _ => 0,
+    }
+}
+
+/// Repairs of a sliding window for every source symbol.
+pub(crate) fn window_rate(plr: f64) -> f64 {
+    let window = WINDOW_SYMBOLS as u32;
+    f64::from(flight_repair(window, window, plr, WINDOW_EPSILON)) / f64::from(window)
 }
 
 /// Degree D_h and number N_pro of the ProFEC packets behind a block of n symbols, at the paper's
@@ -133,22 +157,16 @@ pub(crate) fn next_row(
     Some((code, row))
 }
 
-/// What to send of a block whose code has no more rows: an original that was lost or, if none is known
-/// to be, all rows and originals in turn, of which any n will do.
-pub(crate) fn used_before(code: CodeId, block: &mut TxBlock) -> (Option<CodeId>, u32) {
-    if let Some(index) = block.lost_sources.pop() {
-        return (None, u32::from(index));
-    }
-    let rows = match code {
-        CodeId::FftRs if block.symbol_len.is_multiple_of(2) => 1 << block.shape,
-        _ => 0,
-    };
-    let turn = block.next_row % (rows + u32::from(block.n));
-    block.next_row += 1;
-    match fft_rs::row(block.shape, turn).filter(|_| turn < rows) {
-        Some(row) => (Some(code), row.number()),
-        None => (None, turn - rows),
-    }
+/// What to send of a block whose code has no more rows: the originals that are not known to have
+/// arrived, in turn.
+pub(crate) fn original(block: &mut TxBlock) -> u16 {
+    let n = u32::from(block.n);
+    let turns = (0..n).map(|i| (block.next_row + i) % n);
+    let mut missing = turns.filter(|at| !bits::contains(&block.arrived, *at as usize));
+    let at = missing.next().unwrap_or(0);
+    // Behind all rows of the code, and of the next symbol modulo n.
+    block.next_row = (BEHIND_ROWS / n) * n + at + 1;
+    at as u16
 }
 
 /// Whether the code's repairs are those of a transform.

@@ -1,4 +1,7 @@
-//! The receiving half: blocks, rank, and what feedback says.
+//! The receiving half: blocks, and how much of them is known.
+
+mod feedback;
+mod window;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,8 +14,8 @@ use crate::fragment::{Assembly, Key};
 use crate::ranges::RangeSet;
 use crate::types::{PacketMeta, PartPlacement, Placement, Slot, block_cost};
 use crate::wire::{
-    BLOCKS_AHEAD_MAX, Blocks, Fragment, Frame, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, Sack,
-    block_symbols_max, expand_packet_number, varint_len,
+    BLOCKS_AHEAD_MAX, Fragment, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, block_symbols_max,
+    expand_packet_number,
 };
 
 /// Streams that a peer may ever send on.
@@ -27,22 +30,11 @@ const SACK_DELAY_MIN: Nanos = 250_000;
 const SACK_DELAY_MAX: Nanos = 10_000_000;
 /// SACKs never follow each other more closely, whatever asks for them.
 const SACK_INTERVAL_MIN: Nanos = 250_000;
-/// What one SACK says, the following ones say again: so many in a row must be lost before packets
-/// that arrived count as lost, or before a complete block is not known to be complete.
-const SACK_REPEATS: usize = 8;
+/// A complete block is told in so many SACKs, so that all of them must be lost before the sender does not
+/// know of it.
 const BLOCKS_REPEATS: u8 = 3;
 /// How often the last SACK is repeated when nothing more arrives: the sender may be waiting for it.
 const TAIL_REPEATS: u8 = 2;
-/// Packet-number ranges that a SACK has room for on top of these repetitions; they report packets
-/// that were much delayed.
-const SACK_RANGES_MIN: usize = 32;
-/// Entries of a BLOCKS frame, and the bytes that it then has at most: no block is further than
-/// [`BLOCKS_AHEAD_MAX`] from the base, so that all numbers take two bytes.
-const COMPLETE_MAX: usize = 64;
-const DEFICITS_MAX: usize = 32;
-const BLOCKS_FRAME_MAX: usize = 16 + 4 * (COMPLETE_MAX + DEFICITS_MAX);
-/// Bytes of a SACK without its further ranges, at most.
-const SACK_FRAME_MIN: usize = 1 + 9 * 8;
 
 #[derive(Debug)]
 struct RxBlock {
@@ -145,6 +137,17 @@ pub(crate) struct Receiver {
     free_slots: Vec<Slot>,
     pub(crate) symbols_redundant: u64,
     pub(crate) packets_refused: u64,
+}
+
+/// Source symbols, and bytes of each.
+type Shape = (u16, u16);
+
+/// Whether a block takes symbols.
+enum Opened {
+    Open(Slot),
+    Complete,
+    /// It is beyond the window or another limit, or of another shape.
+    Refused,
 }
 
 /// What the symbol did to its block.
@@ -261,6 +264,74 @@ impl Receiver {
         self.sack_at = Some(self.sack_at.map_or(at, |earlier| earlier.min(at)));
     }
 
+    /// Whether there can be such a block; if so its stream exists from now on.
+    fn is_possible(&mut self, stream: u16, n: u16, symbol_len: usize) -> bool {
+        let is_possible = stream & 1 == self.peer_parity
+            && (1..=MAX_SYMBOL_LEN).contains(&symbol_len)
+            && (1..=block_symbols_max(symbol_len)).contains(&usize::from(n))
+            && (self.streams.contains_key(&stream) || self.streams.len() < STREAMS_MAX);
+        if is_possible {
+            self.streams.entry(stream).or_default();
+        }
+        is_possible
+    }
+
+    /// The incomplete block with this id, which is made if window and limits allow; `code` is that of its
+    /// first symbol.
+    fn open(&mut self, stream_id: u16, id: u64, shape: Shape, code: Option<CodeId>) -> Opened {
+        let Some(stream) = self.streams.get_mut(&stream_id) else {
+            return Opened::Refused;
+        };
+        if id < stream.base || stream.complete.contains(id) {
+            return Opened::Complete;
+        }
+        let vacant = match stream.open.entry(id) {
+            Entry::Occupied(entry) => {
+                let block = entry.into_mut();
+                return if (block.n, block.symbol_len) == shape {
+                    Opened::Open(block.slot)
+                } else {
+                    Opened::Refused
+                };
+            }
+            Entry::Vacant(entry) => entry,
+        };
+        let (n, symbol_len) = shape;
+        let cost = block_cost(n, symbol_len);
+        let over = self.opened_cost + cost > self.released_cost + self.window;
+        let (false, true, Ok(tracker)) = (
+            over,
+            id < stream.base + BLOCKS_AHEAD_MAX,
+            Tracker::new(usize::from(n)),
+        ) else {
+            return Opened::Refused;
+        };
+        // Of a block of `lt` no source symbol is sent.
+        let maximum_likelihood = coding::is_rateless(code);
+        self.opened_cost += cost;
+        self.open_blocks += 1;
+        stream.seen = stream.seen.max(id + 1);
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            Slot(self.slots.len() as u32 - 1)
+        });
+        self.slots[slot.0 as usize] = Some(cost);
+        vacant.insert(RxBlock {
+            slot,
+            n,
+            symbol_len,
+            tracker: if maximum_likelihood {
+                tracker.maximum_likelihood()
+            } else {
+                tracker
+            },
+            repairs: 0,
+            is_transform: false,
+            maximum_likelihood,
+        });
+        Opened::Open(slot)
+    }
+
     /// An authenticated symbol of `symbol_len` bytes: where it belongs.
     pub(crate) fn on_symbol(
         &mut self,
@@ -270,73 +341,33 @@ impl Receiver {
     ) -> (Placement, Progress) {
         let refused = (Placement::Discard, Progress::None);
         let (n, stream_id) = (header.n, header.stream);
-        let is_possible = stream_id & 1 == self.peer_parity
-            && (1..=MAX_SYMBOL_LEN).contains(&symbol_len)
-            && (1..=block_symbols_max(symbol_len)).contains(&usize::from(n))
-            && (self.streams.contains_key(&stream_id) || self.streams.len() < STREAMS_MAX);
-        if !is_possible {
-            self.packets_refused += 1;
-            return refused;
-        }
         let code = match CodeId::from_wire(header.code) {
             None if header.code != CodeId::SOURCE => {
                 return (Placement::Discard, Progress::Violation("unknown code"));
             }
             code => code,
         };
-        let symbol_len = symbol_len as u16;
-        let stream = self.streams.entry(stream_id).or_default();
-        let id = expand_packet_number(header.block, stream.base);
-        if id < stream.base || stream.complete.contains(id) {
-            self.symbols_redundant += 1;
-            // The peer has not heard that the block is complete.
-            stream.news = BLOCKS_REPEATS;
-            return refused;
-        }
-        let block = match stream.open.entry(id) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                let cost = block_cost(n, symbol_len);
-                let over = self.opened_cost + cost > self.released_cost + self.window;
-                // Of a block of `lt` no source symbol is sent.
-                let maximum_likelihood = coding::is_rateless(code);
-                let tracker = Tracker::new(usize::from(n)).map(|tracker| {
-                    if maximum_likelihood {
-                        tracker.maximum_likelihood()
-                    } else {
-                        tracker
-                    }
-                });
-                let (false, true, Ok(tracker)) =
-                    (over, id < stream.base + BLOCKS_AHEAD_MAX, tracker)
-                else {
-                    self.packets_refused += 1;
-                    return refused;
-                };
-                self.opened_cost += cost;
-                self.open_blocks += 1;
-                stream.seen = stream.seen.max(id + 1);
-                let slot = self.free_slots.pop().unwrap_or_else(|| {
-                    self.slots.push(None);
-                    Slot(self.slots.len() as u32 - 1)
-                });
-                self.slots[slot.0 as usize] = Some(cost);
-                entry.insert(RxBlock {
-                    slot,
-                    n,
-                    symbol_len,
-                    tracker,
-                    repairs: 0,
-                    is_transform: false,
-                    maximum_likelihood,
-                })
-            }
-        };
-        if block.n != n || block.symbol_len != symbol_len {
+        // A window's repairs have a body of their own.
+        if code == Some(CodeId::Window) || !self.is_possible(stream_id, n, symbol_len) {
             self.packets_refused += 1;
             return refused;
         }
-        let slot = block.slot;
+        let symbol_len = symbol_len as u16;
+        let id = self.expand_block(stream_id, header.block);
+        let slot = match self.open(stream_id, id, (n, symbol_len), code) {
+            Opened::Open(slot) => slot,
+            Opened::Complete => {
+                self.already_complete(stream_id);
+                return refused;
+            }
+            Opened::Refused => {
+                self.packets_refused += 1;
+                return refused;
+            }
+        };
+        let Some(block) = Self::block_mut(&mut self.streams, stream_id, id) else {
+            return refused;
+        };
         let (added, placement) = match (code, Row::new(header.row)) {
             (None, _) => {
                 let placement = Placement::Source {
@@ -364,35 +395,67 @@ impl Receiver {
         match added {
             Added::Invalid => {
                 self.packets_refused += 1;
-                return refused;
+                refused
             }
             Added::Redundant => {
                 self.symbols_redundant += 1;
-                return refused;
+                refused
             }
-            Added::Innovative => {}
+            Added::Innovative => (placement, self.advance(now, stream_id, id)),
         }
+    }
+
+    fn expand_block(&self, stream: u16, block: u32) -> u64 {
+        let base = self.streams.get(&stream).map_or(0, |stream| stream.base);
+        expand_packet_number(block, base)
+    }
+
+    fn block_mut(
+        streams: &mut BTreeMap<u16, RxStream>,
+        stream: u16,
+        id: u64,
+    ) -> Option<&mut RxBlock> {
+        streams.get_mut(&stream)?.open.get_mut(&id)
+    }
+
+    /// A symbol came for a block that needs none.
+    fn already_complete(&mut self, stream: u16) {
+        self.symbols_redundant += 1;
+        // The peer has not heard that the block is complete.
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.news = BLOCKS_REPEATS;
+        }
+    }
+
+    /// More of a block is known: what follows.
+    fn advance(&mut self, now: Nanos, stream: u16, id: u64) -> Progress {
+        let Some(block) = Self::block_mut(&mut self.streams, stream, id) else {
+            return Progress::None;
+        };
         if !block.tracker.is_decodable() {
-            return (placement, Progress::None);
+            return Progress::None;
         }
+        let slot = block.slot;
         let progress = if block.repairs > 0 {
             Progress::Decodable {
-                stream: stream_id,
+                stream,
                 block: id,
                 slot,
                 maximum_likelihood: block.maximum_likelihood,
             }
         } else {
             Progress::Whole {
-                stream: stream_id,
+                stream,
                 block: id,
                 slot,
             }
         };
-        stream.complete(id);
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.complete(id);
+        }
         self.open_blocks -= 1;
         self.want_sack(now);
-        (placement, progress)
+        progress
     }
 
     /// An authenticated part of a symbol: where it goes, and the symbol's place if this was the last part.
@@ -402,10 +465,9 @@ impl Receiver {
         header: &Header,
         fragment: Fragment,
     ) -> Option<(PartPlacement, Progress)> {
-        let base = self.streams.get(&header.stream).map_or(0, |s| s.base);
         let key = Key {
             stream: header.stream,
-            block: expand_packet_number(header.block, base),
+            block: self.expand_block(header.stream, header.block),
             code: header.code,
             row: header.row,
             symbol_len: fragment.symbol_len,
@@ -447,113 +509,5 @@ impl Receiver {
 
     fn credit(&self) -> u64 {
         self.released_cost + self.window
-    }
-
-    // ---- feedback ---------------------------------------------------------------------------
-
-    /// When a SACK is due.
-    pub(crate) fn sack_timeout(&self) -> Option<Nanos> {
-        self.largest.and(self.sack_at)
-    }
-
-    /// The next feedback names every stream.
-    pub(crate) fn report_all(&mut self) {
-        for stream in self.streams.values_mut() {
-            stream.news = stream.news.max(1);
-        }
-    }
-
-    /// Write SACK and BLOCKS frames into `out`, at most `room` bytes.
-    ///
-    /// Block-SACKs come first: the sender then does not compensate losses in blocks that are complete.
-    pub(crate) fn write_feedback(&mut self, now: Nanos, room: usize, out: &mut Vec<u8>) {
-        let Some((largest, received_at)) = self.largest else {
-            return;
-        };
-        let end = out.len() + room;
-        self.last_sack = Some(now);
-        self.sack_at = (self.tail_repeats > 0).then_some(now + self.tail_delay);
-        self.tail_repeats = self.tail_repeats.saturating_sub(1);
-        self.unacked = 0;
-        self.credit_told = self.credit();
-        self.write_blocks(out.len() + room / 2, out);
-        let sack = Sack {
-            sequence: self.sack_sequence,
-            delay_us: now.saturating_sub(received_at) / 1000,
-            time_us: received_at / 1000,
-            ect: self.ect,
-            ce: self.ce,
-            credit: self.credit(),
-            ranges: self.sack_ranges(end.saturating_sub(out.len() + SACK_FRAME_MIN)),
-        };
-        self.sack_sequence += 1;
-        if self.told.len() == SACK_REPEATS {
-            self.told.pop_front();
-        }
-        self.told.push_back(largest);
-        Frame::Sack(sack).encode(out);
-    }
-
-    /// Frames of streams with news, in turn, while they fit before `limit`; one in any case.
-    fn write_blocks(&mut self, limit: usize, out: &mut Vec<u8>) {
-        let (turn, start) = (self.feedback_turn, out.len());
-        for pass in [true, false] {
-            let streams = self.streams.iter_mut();
-            for (&id, stream) in streams.filter(|(id, _)| (**id >= turn) == pass) {
-                if stream.news == 0 && stream.open.is_empty() {
-                    continue;
-                }
-                if out.len() > start && out.len() + BLOCKS_FRAME_MAX > limit {
-                    return;
-                }
-                stream.news = stream.news.saturating_sub(1);
-                Frame::Blocks(blocks_frame(id, stream, self.flight_over)).encode(out);
-                self.feedback_turn = id.wrapping_add(1);
-            }
-        }
-    }
-
-    /// The largest packet numbers: what arrived since the last few SACKs, in at most `room` bytes.
-    fn sack_ranges(&self, room: usize) -> Vec<(u64, u64)> {
-        let floor = match self.told.front() {
-            Some(oldest) if self.told.len() == SACK_REPEATS => *oldest,
-            _ => 0,
-        };
-        let mut ranges = Vec::new();
-        let mut room_left = room;
-        let mut below = None;
-        for (low, high) in self.received.iter().rev() {
-            let gap = below.map_or(0, |below: u64| below - high - 2);
-            let size = varint_len(gap) + varint_len(high - low);
-            let enough = high < floor && ranges.len() >= SACK_RANGES_MIN;
-            if !ranges.is_empty() && (enough || size > room_left) {
-                break;
-            }
-            room_left = room_left.saturating_sub(size);
-            ranges.push((low, high));
-            below = Some(low);
-        }
-        ranges
-    }
-}
-
-/// State of one stream; deficits are those of blocks whose flight has passed: all but the newest,
-/// and that one too at the end of a flight.
-fn blocks_frame(id: u16, stream: &RxStream, flight_over: bool) -> Blocks {
-    let passed = if flight_over {
-        stream.seen
-    } else {
-        stream.seen.saturating_sub(1)
-    };
-    Blocks {
-        stream: id,
-        base: stream.base,
-        complete: stream.complete.iter().take(COMPLETE_MAX).collect(),
-        deficits: stream
-            .open
-            .range(..passed)
-            .take(DEFICITS_MAX)
-            .map(|(id, block)| (*id, block.tracker.deficit() as u32))
-            .collect(),
     }
 }

@@ -2,10 +2,13 @@
 
 mod icm;
 mod packets;
+mod window;
+
+pub(crate) use window::WindowChoice;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use sphinx_fec::CodeId;
+use sphinx_fec::{CodeId, bits};
 
 use crate::Nanos;
 use crate::block::{SymbolChoice, TxBlock};
@@ -58,6 +61,9 @@ struct TxStream {
     /// Sequences of blocks from `first_id` up, complete ones included until they leave the front.
     sequences: VecDeque<u64>,
     first_id: u64,
+    /// Repairs of the sliding window for every source symbol, and those owed.
+    window_rate: f64,
+    window_owed: f64,
 }
 
 pub(crate) struct Sender {
@@ -74,6 +80,9 @@ pub(crate) struct Sender {
     /// Sequences with unsent source symbols, in order.
     unsent: VecDeque<u64>,
     unsent_bytes: u64,
+    /// The newest block of a sliding window whose repair is due, and the next row of any.
+    window_due: Option<u64>,
+    window_row: u32,
     /// Sequences with repair due.
     repairs: BTreeSet<u64>,
     /// Fraction of a repair packet owed to later deficits (pooled ReFEC).
@@ -94,6 +103,7 @@ pub(crate) struct Sender {
     probes_unanswered: u32,
     /// When something was last acknowledged, or first sent after that.
     last_news: Nanos,
+    last_probe: Nanos,
     ecn: Ecn,
     pub(crate) counters: Counters,
     /// Slots whose blocks are complete.
@@ -135,6 +145,8 @@ impl Sender {
             first_sequence: 0,
             unsent: VecDeque::new(),
             unsent_bytes: 0,
+            window_due: None,
+            window_row: 0,
             repairs: BTreeSet::new(),
             carry: 0.0,
             waiting: BTreeSet::new(),
@@ -147,6 +159,7 @@ impl Sender {
             last_sent: now,
             probes_unanswered: 0,
             last_news: now,
+            last_probe: now,
             ecn: Ecn::default(),
             counters: Counters::default(),
             freed: VecDeque::new(),
@@ -213,7 +226,10 @@ impl Sender {
         self.unsent_bytes += u64::from(n) * u64::from(symbol_len);
         self.counters.blocks += 1;
         let surplus = coding::surplus(self.code, n);
-        let block = TxBlock::new(stream, id, slot, n, symbol_len, tail, surplus);
+        let mut block = TxBlock::new(stream, id, slot, n, symbol_len, tail, surplus);
+        if coding::is_finite(self.code) {
+            block.arrived = vec![0; bits::words(usize::from(n))];
+        }
         self.blocks.push_back(Some(block));
         self.unsent.push_back(sequence);
         id
@@ -294,7 +310,7 @@ impl Sender {
 
     /// Whether a symbol could be sent if window and pacer allow.
     pub(crate) fn has_symbol(&self) -> bool {
-        !self.repairs.is_empty() || !self.unsent.is_empty()
+        !self.repairs.is_empty() || !self.unsent.is_empty() || self.window_due.is_some()
     }
 
     /// What is protected already stays so.
@@ -322,7 +338,8 @@ impl Sender {
                 continue;
             }
             block.protected = true;
-            let needed = block.needed() - block.acked;
+            // Repairs of a window say nothing about the symbols behind them.
+            let needed = block.needed() + block.windowed - block.acked;
             let mut repair = flight_repair(needed, block.expected(), plr, EPSILON);
             if cold {
                 repair = repair.max(2);
@@ -357,7 +374,7 @@ impl Sender {
             Some(index) => (None, u32::from(index)),
             None => match coding::next_row(code, block, proactive, plr) {
                 Some((code, row)) => (Some(code), row.number()),
-                None => coding::used_before(code, block),
+                None => (None, u32::from(coding::original(block))),
             },
         };
         let done = block.due == 0;
@@ -402,6 +419,9 @@ impl Sender {
         }
         self.unsent_bytes -= u64::from(choice.symbol_len);
         self.counters.source += 1;
+        if code == Some(CodeId::Window) {
+            self.owe_window(sequence, choice.stream, row == 0);
+        }
         Some(choice)
     }
 
@@ -412,10 +432,10 @@ impl Sender {
         if self.log.packets_in_flight() == 0 && !waiting {
             return None;
         }
-        Some(
-            self.last_sent
-                .saturating_add(self.probe_wait(max_ack_delay)),
-        )
+        // A window that is still open must not hide that nothing comes back.
+        let wait = self.probe_wait(max_ack_delay);
+        let heard = self.last_news.saturating_add(wait).max(self.last_probe);
+        Some(self.last_sent.min(heard).saturating_add(wait))
     }
 
     /// How long a symbol's fate may stay unknown; longer the longer nothing is heard.
@@ -450,6 +470,7 @@ impl Sender {
             return 0;
         }
         self.probes_unanswered += 1;
+        self.last_probe = now;
         let silence = now.saturating_sub(self.last_news);
         if self.probes_unanswered >= PERSISTENT_PROBES
             && silence >= PERSISTENT_PTOS * self.rtt.pto(max_ack_delay)

@@ -15,11 +15,11 @@ use crate::path::Paths;
 use crate::receiver::{Progress, Receiver};
 use crate::sender::Sender;
 use crate::types::{
-    BLOCK_OVERHEAD, Config, Event, Job, PacketMeta, PartPlacement, PathMemory, Placement, Profile,
+    BLOCK_OVERHEAD, Config, CoveredBlock, Event, Job, PacketMeta, PartPlacement, PathMemory, Placement, Profile,
     Role, SessionStats, Slot, block_cost,
 };
 use crate::wire::{
-    Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max,
+    Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, WindowSpan, block_symbols_max,
 };
 
 const MS: Nanos = 1_000_000;
@@ -38,6 +38,8 @@ const BLOCK_TIME: Nanos = 10 * MS;
 const BLOCK_SYMBOLS_MIN: u64 = 32;
 /// Full blocks that fit a window at least.
 const BLOCKS_PER_WINDOW: u64 = 8;
+/// PINGs behind the probes of a silent path: one of them or its answer may be lost too.
+const SMALL_PROBES: u8 = 2;
 /// Smallest send window.
 const SEND_WINDOW_MIN: u64 = 512 * 1024;
 /// Source data handed over ahead of sending: what the link carries in this time, at least 64 KiB.
@@ -91,8 +93,8 @@ pub struct Session {
     /// Packets that may leave beyond the window, to find out about a silent path.
     probes: u32,
     ping: bool,
-    /// A PING is to follow the probes.
-    small_probe: bool,
+    /// PINGs that are to follow the probes.
+    small_probes: u8,
     paths: Paths,
     local_ids: LocalIds,
     peer_ids: PeerIds,
@@ -141,7 +143,7 @@ impl Session {
             backlog: false,
             probes: 0,
             ping: false,
-            small_probe: false,
+            small_probes: 0,
             paths: Paths::new(config.tuple),
             local_ids: LocalIds::new(config.local_cid),
             peer_ids: PeerIds::new(config.peer_cid),
@@ -160,7 +162,8 @@ impl Session {
 
     /// Source symbols and symbol size of a full block at present.
     pub fn block_shape(&self) -> (u16, u16) {
-        let symbol_len = self.mtu.current() - OVERHEAD as u16;
+        let reserve = coding::symbol_reserve(self.config.code);
+        let symbol_len = self.mtu.current() - OVERHEAD as u16 - reserve;
         let most_symbols = coding::block_symbols(self.config.code);
         let per_block = bytes_in(self.sender.cc.pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
         // Small windows hold several blocks, so that one can be sent while another is repaired.
@@ -274,6 +277,30 @@ impl Session {
         let (part, progress) = self.receiver.on_fragment(meta.now, header, fragment)?;
         self.progress(meta.now, progress);
         Some(part)
+    }
+
+    /// A packet with a repair of a sliding window has opened: the blocks it covers, oldest first. The
+    /// caller takes the repair in and tells what it restores by [`Session::symbol_restored`]; without
+    /// blocks it forgets it.
+    pub fn handle_window(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        span: &WindowSpan,
+    ) -> Vec<CoveredBlock> {
+        self.received(meta, true);
+        if !matches!(self.life, Life::Open) {
+            return Vec::new();
+        }
+        self.receiver.on_window(header, span).unwrap_or_default()
+    }
+
+    /// A source symbol has been restored from repairs of sliding windows, and is in its block's memory.
+    pub fn symbol_restored(&mut self, now: Nanos, stream: u16, block: u64, index: u16) {
+        if matches!(self.life, Life::Open) {
+            let progress = self.receiver.on_restored(now, stream, block, index);
+            self.progress(now, progress);
+        }
     }
 
     fn progress(&mut self, now: Nanos, progress: Progress) {
@@ -501,7 +528,9 @@ impl Session {
         let probes = self.sender.on_timeout(now, delay);
         self.probes = self.probes.max(probes);
         // If only large packets vanish, the answer to a small one shows it.
-        self.small_probe |= probes > 0 && self.mtu.current() > BASE_DATAGRAM;
+        if probes > 0 && self.mtu.current() > BASE_DATAGRAM {
+            self.small_probes = SMALL_PROBES;
+        }
         self.news_of_packets(now);
         if self.silence_timeout().is_some_and(|at| at <= now) {
             self.silence += 1;

@@ -6,7 +6,7 @@ use sphinx_fec::{CodeId, Row};
 
 use crate::Nanos;
 use crate::cc::CcKind;
-use crate::wire::{ConnectionId, Fragment, Header};
+use crate::wire::{ConnectionId, Fragment, Header, WindowSpan};
 
 /// Charged to the window for every block besides its symbols.
 pub(crate) const BLOCK_OVERHEAD: u64 = 512;
@@ -188,6 +188,21 @@ pub enum Placement {
     },
 }
 
+/// A block that a received repair of a sliding window covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoveredBlock {
+    /// Block id within the stream.
+    pub block: u64,
+    /// Block memory, new if the slot was free; `None` if the block has been complete before.
+    pub slot: Option<Slot>,
+    /// Source symbols in the block.
+    pub n: u16,
+    /// Bytes per symbol.
+    pub symbol_len: u16,
+    /// Symbols covered, from the first.
+    pub count: u16,
+}
+
 /// Where a received part of a symbol goes: to byte `offset` of the `symbol_len` bytes at `place`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartPlacement {
@@ -268,6 +283,16 @@ pub enum Content {
         slot: Slot,
         /// Code.
         code: CodeId,
+        /// Row.
+        row: Row,
+    },
+    /// A repair of a sliding window: [`WindowSpan::encode`], then the symbol, to be computed by
+    /// [`span::encode`](sphinx_fec::span::encode).
+    Window {
+        /// What it covers.
+        span: WindowSpan,
+        /// Memory of the blocks, oldest first.
+        slots: Vec<Slot>,
         /// Row.
         row: Row,
     },

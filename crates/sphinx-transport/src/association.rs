@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
-use sphinx_fec::{BlockDecoder, Encoder};
+use sphinx_fec::{BlockDecoder, CodeId, Encoder, RowMaker};
 use sphinx_net::{BufferPool, Ecn, SendQueue};
 use sphinx_proto::wire::{
-    ConnectionId, Fragment, Header, PREAMBLE_LEN, PacketKind, Preamble, expand_packet_number,
+    ConnectionId, Fragment, Header, PREAMBLE_LEN, PacketKind, Preamble, WindowSpan,
+    expand_packet_number,
 };
 use sphinx_proto::{Event, Job, Nanos, PacketMeta, Placement, Session, Slot, Tuple};
 
@@ -19,12 +20,14 @@ use crate::blocks::{RxBlocks, TxBlock, TxBlocks};
 use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::keys::{Arrival, Opener, ReplayWindow, Sealer};
+use crate::memory::PeerPaths;
 use crate::options::Options;
 use crate::recv_stream::{Chunk, Incoming};
 use crate::routes::Source;
 use crate::send_stream::{PAUSE, ReadyBlock, Watch};
 use crate::shared::{Inner, Shared, StreamEnd};
 use crate::stats::Stats;
+use crate::windows::Windows;
 
 /// How often the application's view of the counters is renewed.
 const STATS_INTERVAL: Nanos = 5_000_000;
@@ -36,6 +39,8 @@ pub(crate) struct Workshop {
     pub(crate) decoder: BlockDecoder,
     /// Uses all repairs together, those of peeling codes too.
     pub(crate) thorough_decoder: BlockDecoder,
+    /// Rows of sliding windows.
+    pub(crate) rows: RowMaker,
     pub(crate) queue: SendQueue,
     /// A repair symbol of which parts are sent.
     pub(crate) symbol: Vec<u8>,
@@ -85,12 +90,15 @@ pub(crate) struct Association {
     opener: Opener,
     replay: ReplayWindow,
     source: Source,
+    /// Where to remember the path at the end.
+    paths: Option<PeerPaths>,
     retired: Vec<ConnectionId>,
     /// Symbols of which parts have arrived, by place.
     parts: Vec<Vec<u8>>,
     shared: Arc<Shared>,
     tx: TxBlocks,
     rx: RxBlocks,
+    windows: Windows,
     assemblers: BTreeMap<u16, Assembler>,
     invalid: u64,
     replayed: u64,
@@ -117,7 +125,7 @@ impl Association {
     pub(crate) fn new(
         core: Session,
         (sealer, opener): (Sealer, Opener),
-        source: Source,
+        (source, paths): (Source, Option<PeerPaths>),
         shared: Arc<Shared>,
         options: &Options,
         strays: u64,
@@ -136,11 +144,13 @@ impl Association {
             opener,
             replay: ReplayWindow::new(),
             source,
+            paths,
             retired: Vec::new(),
             parts: Vec::new(),
             shared,
             tx: TxBlocks::default(),
             rx: RxBlocks::default(),
+            windows: Windows::default(),
             assemblers: BTreeMap::new(),
             invalid: 0,
             replayed: 0,
@@ -199,6 +209,9 @@ impl Association {
         let body = &datagram[body];
         match header.kind {
             PacketKind::Control => self.core.handle_control(&meta, body),
+            PacketKind::Symbol if header.code == CodeId::Window.to_wire() => {
+                self.handle_window(&meta, &header, body, workshop);
+            }
             PacketKind::Symbol => self.handle_symbol(&meta, &header, body, workshop),
             PacketKind::Fragment => self.handle_fragment(&meta, &header, body, workshop),
         }
@@ -212,7 +225,25 @@ impl Association {
         workshop: &mut Workshop,
     ) {
         let placement = self.core.handle_symbol(meta, header, symbol.len());
-        self.store(meta.now, placement, symbol, workshop);
+        self.store(meta.now, header, placement, symbol, workshop);
+    }
+
+    fn handle_window(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        body: &[u8],
+        workshop: &mut Workshop,
+    ) {
+        let Some((span, symbol)) = WindowSpan::split(body) else {
+            self.invalid += 1;
+            return;
+        };
+        let covered = self.core.handle_window(meta, header, &span);
+        let (rx, pool) = (&mut self.rx, &workshop.pool);
+        self.windows
+            .add_repair(header, &span, &covered, symbol, rx, pool);
+        self.settle(meta.now, workshop);
     }
 
     fn handle_fragment(
@@ -238,14 +269,39 @@ impl Association {
         symbol[to.offset..][..part.len()].copy_from_slice(part);
         if let Some(whole) = to.whole {
             let symbol = std::mem::take(symbol);
-            self.store(meta.now, whole, &symbol, workshop);
+            self.store(meta.now, header, whole, &symbol, workshop);
             self.parts[at] = symbol;
         }
     }
 
     /// Store a symbol, and decode what it completes.
-    fn store(&mut self, now: Nanos, placement: Placement, symbol: &[u8], workshop: &mut Workshop) {
+    fn store(
+        &mut self,
+        now: Nanos,
+        header: &Header,
+        placement: Placement,
+        symbol: &[u8],
+        workshop: &mut Workshop,
+    ) {
         self.rx.store(placement, symbol, &workshop.pool);
+        self.windows.stored(header, &placement, symbol);
+        self.settle(now, workshop);
+    }
+
+    /// Whatever can be restored now.
+    fn settle(&mut self, now: Nanos, workshop: &mut Workshop) {
+        loop {
+            self.decode_all(now, workshop);
+            let Some(restored) = self.windows.next_restored(&mut self.rx) else {
+                return;
+            };
+            let (stream, block) = (restored.stream, restored.block);
+            self.core
+                .symbol_restored(now, stream, block, restored.index);
+        }
+    }
+
+    fn decode_all(&mut self, now: Nanos, workshop: &mut Workshop) {
         while let Some(job) = self.core.poll_job() {
             let decoder = if job.maximum_likelihood {
                 &mut workshop.thorough_decoder
@@ -267,6 +323,7 @@ impl Association {
             ));
             return;
         }
+        self.windows.learn_block(job.decode, &self.rx);
         self.core.job_done(job.id);
     }
 
@@ -315,6 +372,7 @@ impl Association {
 
     /// Give a complete block to its stream.
     fn assemble(&mut self, now: Nanos, (stream, block): (u16, u64), slot: Slot, inner: &mut Inner) {
+        self.windows.leaves(stream, block, slot, &self.rx);
         let Some(memory) = self.rx.remove(slot) else {
             return self.violation(inner, now, "block without symbols");
         };
@@ -357,6 +415,10 @@ impl Association {
 
     fn end_in(&mut self, inner: &mut Inner, error: Error) {
         self.lasted.get_or_insert(self.shared.elapsed());
+        // Before the application hears of the end: it may exit at once.
+        if let (Some(paths), Some(memory)) = (self.paths.take(), self.core.path_memory()) {
+            paths.remember(self.core.tuple().remote.ip(), memory);
+        }
         inner.closed.get_or_insert(error);
         // What is still counted is on its way out; the clock stands.
         inner.stats = self.stats();

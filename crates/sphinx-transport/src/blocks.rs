@@ -61,6 +61,10 @@ impl TxBlocks {
         slot
     }
 
+    pub(crate) fn get(&self, slot: Slot) -> Option<&TxBlock> {
+        self.blocks.get(slot.0 as usize)?.as_ref()
+    }
+
     pub(crate) fn get_mut(&mut self, slot: Slot) -> Option<&mut TxBlock> {
         self.blocks.get_mut(slot.0 as usize)?.as_mut()
     }
@@ -119,6 +123,32 @@ impl RxBlocks {
                 block.repair_bytes.extend_from_slice(symbol);
             }
         }
+    }
+
+    /// Makes memory for a block of which nothing has arrived yet.
+    pub(crate) fn reserve(&mut self, slot: Slot, n: u16, symbol_len: u16, pool: &BufferPool) {
+        self.block(slot, n, symbol_len, pool);
+    }
+
+    /// A block's symbols, the bytes of each, and which of them have arrived or been restored by windows.
+    pub(crate) fn view(&self, slot: Slot) -> Option<(&[u8], usize, &[u64])> {
+        let block = self.blocks.get(slot.0 as usize)?.as_ref()?;
+        let symbols = &block.memory[..block.n * block.symbol_len];
+        Some((symbols, block.symbol_len, &block.have))
+    }
+
+    /// Stores a symbol that a window has restored, which may be padded; whether there is such a place.
+    pub(crate) fn restore(&mut self, slot: Slot, index: u16, symbol: &[u8]) -> bool {
+        let Some(Some(block)) = self.blocks.get_mut(slot.0 as usize) else {
+            return false;
+        };
+        let (index, len) = (usize::from(index), block.symbol_len);
+        let is_symbol = index < block.n && symbol.len() >= len;
+        if is_symbol {
+            block.memory[index * len..][..len].copy_from_slice(&symbol[..len]);
+            bits::insert(&mut block.have, index);
+        }
+        is_symbol
     }
 
     fn block(&mut self, slot: Slot, n: u16, symbol_len: u16, pool: &BufferPool) -> &mut RxBlock {

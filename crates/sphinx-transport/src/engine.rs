@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sphinx_fec::{BlockDecoder, Encoder};
+use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_net::{
     BufferPool, Destination, Dropped, Ecn, Interest, PacketIo, SendQueue, minimise_timer_slack,
 };
@@ -22,6 +22,7 @@ use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::greetings::{Greetings, is_initial};
 use crate::holding::Holding;
 use crate::keys::{Opener, Sealer};
+use crate::memory::PeerPaths;
 use crate::options::{Options, Service};
 use crate::routes::{Routes, Source};
 use crate::sessions::Sessions;
@@ -127,6 +128,7 @@ impl<Io: PacketIo> Engine<Io> {
                 encoder: Encoder::new(),
                 decoder: BlockDecoder::new(),
                 thorough_decoder: BlockDecoder::new().maximum_likelihood(),
+                rows: RowMaker::new(),
                 queue: SendQueue::with_capacity(2 * TURN_BYTES),
                 symbol: Vec::new(),
                 segments_max,
@@ -403,6 +405,13 @@ impl<Io: PacketIo> Engine<Io> {
             .idle_timeout
             .as_nanos()
             .min(u128::from(u64::MAX / 2)) as Nanos;
+        let tuple = Tuple { remote, local_ip };
+        let paths = match (&self.purpose, &self.options.path_memory) {
+            (Purpose::Connect { ticket, .. }, Some(file)) => {
+                Some(PeerPaths::new(file.clone(), *ticket.pin()))
+            }
+            _ => None,
+        };
         let config = Config {
             role: if is_client {
                 Role::Client
@@ -411,7 +420,7 @@ impl<Io: PacketIo> Engine<Io> {
             },
             peer_cid: peer.cid,
             local_cid,
-            tuple: Tuple { remote, local_ip },
+            tuple,
             profile: self.options.profile.core(),
             code: self.options.codec.core(),
             icm: self.options.icm.core(),
@@ -424,7 +433,7 @@ impl<Io: PacketIo> Engine<Io> {
             ip_overhead,
             mtu_candidates,
             peer_datagram_max: peer.max_udp_payload,
-            memory: None,
+            memory: paths.as_ref().and_then(|paths| paths.recall(remote.ip())),
         };
         let core = Core::new(config, now);
         let waiting = self.holding.end(local_cid);
@@ -443,7 +452,7 @@ impl<Io: PacketIo> Engine<Io> {
         let mut association = Association::new(
             core,
             keys,
-            Source::new(is_client),
+            (Source::new(is_client), paths),
             shared,
             &self.options,
             self.strays(),

@@ -1,5 +1,6 @@
 //! What a session is asked for.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use sphinx_fec::CodeId;
@@ -44,6 +45,8 @@ pub enum Codec {
     Auto,
     /// Systematic random linear code over GF(2^8).
     Rlc,
+    /// Sliding window: repairs of the latest 128 symbols or more, across blocks, at an even rate.
+    Window,
     /// Reed–Solomon over GF(2^8): blocks of at most 128 symbols, with as many repairs.
     Rs,
     /// Reed–Solomon over GF(2^16) by fast transforms: blocks of up to 1024 symbols.
@@ -61,6 +64,7 @@ impl Codec {
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto | Self::Rlc => "rlc",
+            Self::Window => "window",
             Self::Rs => "rs",
             Self::FftRs => "fft-rs",
             Self::SemiRandomLt => "srlt",
@@ -72,6 +76,7 @@ impl Codec {
     pub(crate) fn core(self) -> Option<CodeId> {
         match self {
             Self::Auto | Self::Rlc => Some(CodeId::Rlc),
+            Self::Window => Some(CodeId::Window),
             Self::Rs => Some(CodeId::Rs),
             Self::FftRs => Some(CodeId::FftRs),
             Self::SemiRandomLt => Some(CodeId::Srlt),
@@ -184,6 +189,10 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Silence after which the peer counts as lost.
     pub idle_timeout: Duration,
+    /// File in which a connecting end remembers rate, round trip, loss and MTU of its paths for a day,
+    /// so that the next session to the same peer starts faster; `None` remembers nothing.
+    /// [`path_memory_file`](crate::path_memory_file) is the usual place.
+    pub path_memory: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -196,6 +205,7 @@ impl Default for Options {
             cc: Cc::Auto,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
+            path_memory: None,
         }
     }
 }

@@ -59,12 +59,12 @@ pub(crate) fn codec(text: &str) -> Result<Codec, String> {
     Ok(Choice::Built(match text {
         "auto" => transport::Codec::Auto,
         "rlc" => transport::Codec::Rlc,
+        "window" => transport::Codec::Window,
         "rs" => transport::Codec::Rs,
         "fft-rs" => transport::Codec::FftRs,
         "srlt" => transport::Codec::SemiRandomLt,
         "lt" => transport::Codec::Lt,
         "none" => transport::Codec::None,
-        "window" => return Ok(later_value(text)),
         _ => return Err("expected auto, rlc, window, rs, fft-rs, srlt, lt or none".to_owned()),
     }))
 }
@@ -129,6 +129,11 @@ impl CommonArgs {
             cc: self.cc.value(),
             connect_timeout: self.connect_timeout,
             idle_timeout: self.idle_timeout,
+            path_memory: if self.no_cache {
+                None
+            } else {
+                transport::path_memory_file()
+            },
         }
     }
 }

@@ -33,7 +33,7 @@ impl LabCommand {
     /// only before the process has threads.
     pub(crate) fn needs_namespaces(&self) -> bool {
         match self {
-            LabCommand::Link(args) => args.command.is_none(),
+            LabCommand::Link(args) => args.command.is_none() && args.run.interfaces.is_none(),
             LabCommand::Run(_) | LabCommand::Figure(_) => true,
             LabCommand::Report(_) | LabCommand::Peer(_) => false,
         }

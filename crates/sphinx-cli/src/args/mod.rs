@@ -251,7 +251,7 @@ pub(crate) struct CommonArgs {
     /// Coding threads: 1 or auto (more are not built yet)
     #[arg(long, value_name = "N", default_value = "auto", value_parser = engine::workers)]
     pub(crate) workers: engine::Workers,
-    /// Erasure code: auto, rlc, rs, fft-rs, srlt, lt or none (window is not built yet)
+    /// Erasure code: auto, rlc, window, rs, fft-rs, srlt, lt or none
     #[arg(long, value_name = "CODE", default_value = "auto", value_parser = engine::codec)]
     pub(crate) codec: engine::Codec,
     /// What redundancy is chosen for: auto, bulk or latency (live is not built yet)
@@ -269,6 +269,9 @@ pub(crate) struct CommonArgs {
     /// Give up a session after hearing nothing for this long
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = units::duration_positive)]
     pub(crate) idle_timeout: Duration,
+    /// Neither use nor keep what sessions learn about the path to a peer (rate, round trip, loss, MTU)
+    #[arg(long)]
+    pub(crate) no_cache: bool,
     /// Use IPv4 only
     #[arg(short = '4', conflicts_with = "ipv6")]
     pub(crate) ipv4: bool,
@@ -323,6 +326,7 @@ mod tests {
             "sphx lab run x",
             "sphx send --io xdp:eth0 --workers 4 --codec window --profile live --icm paper --cc cubic t a",
             "sphx send --connect-timeout 1s --idle-timeout 2s -4 --json --quiet -v t a",
+            "sphx send --no-cache t a",
             "sphx recv --cc fixed:190mbit -6",
         ] {
             if let Err(error) = parse(line) {

@@ -55,7 +55,6 @@ mod tests {
             "sphx recv --io xdp:eth0",
             "sphx recv --io dpdk:-l,0",
             "sphx send t a --workers 2",
-            "sphx send t a --codec window",
             "sphx perf server --profile live",
             "sphx perf client t --cc cubic",
             "sphx perf client t --cc scavenger",
@@ -76,6 +75,7 @@ mod tests {
         for line in [
             "sphx recv",
             "sphx send t a --codec srlt --cc fixed:1mbit",
+            "sphx send t a --codec window",
             "sphx send t a --codec rs",
             "sphx send t a --codec fft-rs",
             "sphx send t a --codec lt",

@@ -5,6 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use sphinx_lab::emulator::{
     LinkArgs, LinkCommand, LinkError, LinkErrorKind, Plan, Request, RunArgs, Session, State, ask,
+    directory,
 };
 use sphinx_transport::ErrorKind;
 
@@ -24,13 +25,7 @@ pub(crate) fn run(
         Ok::<State, Failure>(state)
     };
     match args.command {
-        None => {
-            let namespaces = namespaces.ok_or_else(|| {
-                let message = "no namespaces have been prepared";
-                fail_hint(ErrorKind::Other, message, "")
-            })?;
-            return emulate(args.run, namespaces, context);
-        }
+        None => return emulate(args.run, namespaces, context),
         Some(LinkCommand::Set(args)) => {
             answer(&args.name, &Request::set(&args.settings))?;
         }
@@ -46,16 +41,23 @@ pub(crate) fn run(
 }
 
 /// Runs a link until its program has ended, and returns that program's exit code.
-fn emulate(args: RunArgs, namespaces: Namespaces, context: &Context) -> Outcome<u8> {
+fn emulate(args: RunArgs, namespaces: Option<Namespaces>, context: &Context) -> Outcome<u8> {
     let reporter = &context.reporter;
     // What was asked for wrongly is wrong whatever this machine allows.
     let plan = Plan::new(args).map_err(failure)?;
-    namespaces.prepared.map_err(|error| failure(error.into()))?;
+    let directory = match namespaces {
+        Some(namespaces) => {
+            namespaces.prepared.map_err(|error| failure(error.into()))?;
+            namespaces.link_directory
+        }
+        // Interfaces are those of this process's own namespace.
+        None => directory(),
+    };
     let program = std::env::current_exe()
         .map_err(|error| local_io("find", "the file of this program", error))?;
     let mut init = Command::new(program);
     init.args(["lab", "link", "__init"]);
-    let session = Session::start(plan, &namespaces.link_directory, init).map_err(failure)?;
+    let session = Session::start(plan, &directory, init).map_err(failure)?;
     let stopper = session.stopper();
     let _registration = context.stop.on_stop(move || stopper.stop());
 

@@ -8,8 +8,8 @@ use sphinx_proto::wire::{
     OVERHEAD, PacketKind, Sack, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, Content, Event, Job, Nanos, PartPlacement, Placement, Role, Session, Slot, Transmit,
-    Tuple, block_cost,
+    Config, Content, CoveredBlock, Event, Job, Nanos, PartPlacement, Placement, Role, Session,
+    Slot, Transmit, Tuple, block_cost,
 };
 
 use crate::Input;
@@ -284,6 +284,53 @@ impl Model {
         }
     }
 
+    /// The session keeps blocks for a repair of a window.
+    pub(super) fn cover(&mut self, stream: u16, covered: &[CoveredBlock]) {
+        assert!(
+            covered
+                .windows(2)
+                .all(|pair| pair[0].block + 1 == pair[1].block)
+        );
+        for block in covered {
+            let (n, symbol_len) = (block.n, block.symbol_len);
+            assert!((1..=n).contains(&block.count));
+            assert!(usize::from(n) <= block_symbols_max(usize::from(symbol_len)));
+            let Some(slot) = block.slot else { continue };
+            let rx = self.rx.entry(slot).or_insert_with(|| {
+                self.rx_held += block_cost(n, symbol_len);
+                RxBlock {
+                    stream,
+                    block: block.block as u32,
+                    n,
+                    symbol_len,
+                    have: vec![0; bits::words(usize::from(n))],
+                    repairs: Vec::new(),
+                    state: RxState::Open,
+                }
+            });
+            assert!(rx.stream == stream && rx.block == block.block as u32);
+            assert!(rx.n == n && rx.symbol_len == symbol_len && rx.state == RxState::Open);
+        }
+        assert!(self.rx_held <= self.config.recv_window, "over the window");
+    }
+
+    /// The driver has restored a symbol.
+    pub(super) fn restore(
+        &mut self,
+        session: &mut Session,
+        now: Nanos,
+        stream: u16,
+        block: &CoveredBlock,
+        index: u16,
+    ) {
+        let rx = block.slot.and_then(|slot| self.rx.get_mut(&slot));
+        if let Some(rx) = rx.filter(|rx| rx.state == RxState::Open) {
+            bits::insert(&mut rx.have, usize::from(index));
+            session.symbol_restored(now, stream, block.block, index);
+            self.take_jobs(session);
+        }
+    }
+
     /// Where the session wants a part of a symbol.
     pub(super) fn place_part(&mut self, to: PartPlacement, header: &Header, part: Fragment) {
         assert!(to.place < PLACES_MAX && to.symbol_len == part.symbol_len);
@@ -517,6 +564,21 @@ impl Model {
             Content::Repair { slot, code, row } => {
                 self.tx_block(*slot, transmit);
                 assert_eq!((header.code, header.row), (code.to_wire(), row.number()));
+            }
+            Content::Window { span, slots, row } => {
+                assert_eq!(
+                    (header.code, header.row),
+                    (CodeId::Window.to_wire(), row.number())
+                );
+                assert!(transmit.body_len == span.body_len() && transmit.fragment.is_none());
+                let mut next = Some(u64::from(header.block));
+                for (slot, shape) in slots.iter().rev().zip(span.blocks()) {
+                    let tx = self.tx.get(slot).expect("a block on its way");
+                    assert_eq!((tx.stream, Some(tx.id)), (header.stream, next));
+                    assert_eq!((tx.n, tx.symbol_len), shape);
+                    next = tx.id.checked_sub(1);
+                }
+                assert_eq!(slots.len(), span.blocks().count());
             }
             Content::Control(body) => {
                 assert_eq!(body.len(), transmit.body_len);

@@ -17,6 +17,7 @@ Examples:
   sphx lab link --rate 100mbit --rtt 20ms --queue 40ms --right 'iperf3 -s -1' -- iperf3 -c 10.77.0.2
   sphx lab link --loss burst:2%,6 --return loss=0 --left bash --right 'python3 -m http.server'
   sphx lab link --rate trace:lte.down --return rate=trace:lte.up --log drops.ndjson --pcap caps
+  sphx lab link --interfaces eth1,eth2 --rtt 80ms --loss 2%     a box in the middle of a cable
   sphx lab link set loss=5% return.rate=1mbit       from another terminal, or from inside
   sphx lab link show
 
@@ -71,6 +72,10 @@ pub struct RunArgs {
     /// Write what happened to which packet, and why, to this file (one JSON object per line)
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+    /// Join two Ethernet interfaces of this machine instead of namespaces; they need no addresses
+    #[arg(long, value_name = "LEFT,RIGHT", value_parser = interfaces)]
+    #[arg(conflicts_with_all = ["left", "right", "words", "interface_mtu"])]
+    pub interfaces: Option<[String; 2]>,
     /// MTU of the interfaces at both ends [default: 1500]
     #[arg(long, value_name = "BYTES")]
     pub interface_mtu: Option<usize>,
@@ -183,6 +188,13 @@ impl FromArgMatches for SettingFlags {
     }
 }
 
+fn interfaces(text: &str) -> Result<[String; 2], String> {
+    match text.split_once(',') {
+        Some((left, right)) if left != right => Ok([left.to_owned(), right.to_owned()]),
+        _ => Err("write two names, such as eth1,eth2".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory, Parser};
@@ -237,6 +249,8 @@ mod tests {
             ("link --rtt 1ms --delay 1ms", "cannot be used with"),
             ("link --left a -- b", "cannot be used with"),
             ("link --return loss", "write KEY=VALUE"),
+            ("link --interfaces a", "write two names"),
+            ("link --interfaces a,b -- ping", "cannot be used with"),
             ("link set", "required"),
             ("link ping", "unexpected argument"),
             ("link --rate 1mbit show", "unexpected argument"),

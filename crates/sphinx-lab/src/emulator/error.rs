@@ -100,7 +100,10 @@ impl From<FrontError> for LinkError {
     fn from(error: FrontError) -> LinkError {
         match error {
             FrontError::Config(_) | FrontError::Mtu(_) => LinkError::usage(error.to_string()),
-            _ => LinkError::new(LinkErrorKind::Local, error.to_string(), ""),
+            _ => {
+                let hint = "interfaces have to exist and to be up ('ip link'), and need root";
+                LinkError::new(LinkErrorKind::Local, error.to_string(), hint)
+            }
         }
     }
 }

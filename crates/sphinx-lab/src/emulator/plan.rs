@@ -34,6 +34,8 @@ pub struct Plan {
     pub(super) pcap: Option<PathBuf>,
     pub(super) log: Option<PathBuf>,
     pub(super) interface_mtu: usize,
+    /// Interfaces to join, instead of namespaces.
+    pub(super) interfaces: Option<[String; 2]>,
     /// Standard output of the commands goes to standard error.
     pub(super) output_is_taken: bool,
 }
@@ -69,6 +71,12 @@ impl Plan {
         plan.log = args.log.or(plan.log);
         plan.interface_mtu = args.interface_mtu.unwrap_or(plan.interface_mtu);
         plan.output_is_taken = args.json;
+        plan.interfaces = args.interfaces;
+        if plan.interfaces.is_some() && (plan.left.is_some() || plan.right.is_some()) {
+            return Err(LinkError::usage(
+                "between interfaces there are no ends to run commands at",
+            ));
+        }
         place::check_name(&plan.name)?;
         // What is wrong shall be said before anything is created.
         plan.configs()?;
@@ -91,6 +99,7 @@ impl Plan {
             pcap: None,
             log: None,
             interface_mtu: INTERFACE_MTU,
+            interfaces: None,
             output_is_taken: false,
         };
         let mut directions = Vec::new();

@@ -16,7 +16,7 @@ use rustix::{
     io::Errno,
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
 };
-use sphinx_link::front::{Front, FrontConfig, Observer, Side};
+use sphinx_link::front::{Front, FrontConfig, Observer, Side, join};
 use sphinx_net::pidns::PidNamespace;
 
 use super::{
@@ -27,7 +27,7 @@ use super::{
     place::Place,
     plan::Program,
     ready::somebody_listens,
-    shared::{RECORDS_MAX, Shared},
+    shared::{Ground, RECORDS_MAX, Shared},
 };
 
 /// How long the left program waits for the right one to listen.
@@ -143,14 +143,30 @@ impl Session {
         for config in [&mut forward, &mut back] {
             config.records = if log.is_some() { RECORDS_MAX } else { 0 };
         }
-        let config = FrontConfig {
-            left_to_right: forward,
-            right_to_left: back,
-            mtu: plan.interface_mtu,
-            ..FrontConfig::default()
+        let ground = match &plan.interfaces {
+            Some([left, right]) => Ground {
+                ends: None,
+                link: join([left, right], [forward, back], observer)?,
+                warnings: Vec::new(),
+            },
+            None => {
+                let config = FrontConfig {
+                    left_to_right: forward,
+                    right_to_left: back,
+                    mtu: plan.interface_mtu,
+                    ..FrontConfig::default()
+                };
+                let front = Front::start_observed(config, observer)?;
+                let warnings = front.warnings().to_vec();
+                let (left, right, link) = front.into_parts();
+                Ground {
+                    ends: Some([left, right]),
+                    link,
+                    warnings,
+                }
+            }
         };
-        let front = Front::start_observed(config, observer)?;
-        let shared = Shared::new(&plan, front, log, sender.clone())?;
+        let shared = Shared::new(&plan, ground, log, sender.clone())?;
         let server =
             Server::start(place.socket(), Arc::<Shared>::clone(&shared)).map_err(|error| {
                 LinkError::io("listen on", place.socket().to_string_lossy(), &error)
@@ -236,7 +252,10 @@ impl Session {
             let deadline = Instant::now() + READY;
             while self.programs[Side::Right as usize].is_some()
                 && Instant::now() < deadline
-                && !somebody_listens(self.shared.front().right())
+                && !self
+                    .shared
+                    .end_of(Side::Right)
+                    .is_some_and(somebody_listens)
             {
                 if self.next(LOOK, notice) == Next::End {
                     return Ok(Next::End);
@@ -284,14 +303,10 @@ impl Session {
             let error = io::stderr().as_fd().try_clone_to_owned();
             command.stdout(error.map_err(refused)?);
         }
-        let child = {
-            let front = self.shared.front();
-            let end = match side {
-                Side::Left => front.left(),
-                Side::Right => front.right(),
-            };
-            processes.spawn(end.namespace(), &mut command)
+        let Some(end) = self.shared.end_of(side) else {
+            return Ok(());
         };
+        let child = processes.spawn(end.namespace(), &mut command);
         let child = child.map_err(refused)?;
         let pid = Pid::from_child(&child);
         self.programs[side as usize] = Some(child);

@@ -13,7 +13,7 @@ use std::{
 
 use sphinx_link::{
     Record,
-    front::{Direction, End, Front},
+    front::{Direction, End, LinkThread, Side},
     settings::LinkSettings,
 };
 
@@ -29,8 +29,19 @@ const LOOK: Duration = Duration::from_millis(10);
 /// After the programs have ended, counters and records are complete once this has passed.
 const SETTLE: Duration = Duration::from_millis(5);
 
+/// What a session starts with.
+pub(super) struct Ground {
+    /// Left and right, unless the link joins interfaces.
+    pub(super) ends: Option<[End; 2]>,
+    pub(super) link: LinkThread,
+    pub(super) warnings: Vec<String>,
+}
+
 pub(super) struct Shared {
-    front: RwLock<Front>,
+    link: RwLock<LinkThread>,
+    /// Left and right, unless the link joins interfaces.
+    ends: Option<[End; 2]>,
+    warnings: Vec<String>,
     started: Instant,
     /// What never changes.
     base: State,
@@ -51,16 +62,26 @@ struct Changing {
 impl Shared {
     pub(super) fn new(
         plan: &Plan,
-        front: Front,
+        ground: Ground,
         log: Option<Log>,
         events: Sender<Event>,
     ) -> Result<Arc<Shared>, LinkError> {
+        let Ground {
+            ends,
+            link,
+            warnings,
+        } = ground;
+        let [left, right] = match (&ends, &plan.interfaces) {
+            (Some(ends), _) => ends.each_ref().map(addresses),
+            (None, Some(names)) => names.clone().map(|name| vec![name]),
+            (None, None) => [vec![], vec![]],
+        };
         let base = State {
             name: plan.name.clone(),
             process: std::process::id(),
             seconds: 0.0,
-            left: addresses(front.left()),
-            right: addresses(front.right()),
+            left,
+            right,
             forward: DirectionState::default(),
             back: DirectionState::default(),
             lateness: LatenessState::default(),
@@ -79,14 +100,16 @@ impl Shared {
                 missed: 0,
                 faults: Vec::new(),
             }),
-            front: RwLock::new(front),
+            link: RwLock::new(link),
+            ends,
+            warnings,
             events,
             logger: Mutex::new(None),
             ended: AtomicBool::new(false),
         });
         if has_log {
             let state = shared.state();
-            let started = shared.front().started();
+            let started = shared.link().started();
             shared.write(|log| log.start(started, &state));
             let logging = Arc::clone(&shared);
             let thread = thread::Builder::new()
@@ -98,23 +121,24 @@ impl Shared {
         Ok(shared)
     }
 
-    /// The running link.
-    pub(super) fn front(&self) -> RwLockReadGuard<'_, Front> {
-        self.front.read().unwrap_or_else(PoisonError::into_inner)
+    fn link(&self) -> RwLockReadGuard<'_, LinkThread> {
+        self.link.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of the ends, unless the link joins interfaces.
+    pub(super) fn end_of(&self, side: Side) -> Option<&End> {
+        self.ends.as_ref().map(|ends| &ends[side as usize])
     }
 
     pub(super) fn warnings(&self) -> Vec<String> {
-        self.front().warnings().to_vec()
+        self.warnings.clone()
     }
 
     /// What programs at the ends find in their environment.
     pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
-        let front = self.front();
         let mut variables = Vec::new();
-        for (end, ipv4, ipv6) in [
-            (front.left(), "SPHX_LEFT", "SPHX_LEFT6"),
-            (front.right(), "SPHX_RIGHT", "SPHX_RIGHT6"),
-        ] {
+        let names = [("SPHX_LEFT", "SPHX_LEFT6"), ("SPHX_RIGHT", "SPHX_RIGHT6")];
+        for (end, (ipv4, ipv6)) in self.ends.iter().flatten().zip(names) {
             variables.push((ipv4, end.ipv4().to_string()));
             variables.extend(end.ipv6().map(|address| (ipv6, address.to_string())));
         }
@@ -122,7 +146,7 @@ impl Shared {
     }
 
     pub(super) fn state(&self) -> State {
-        let counters = self.front().counters();
+        let counters = self.link().counters();
         let changing = lock(&self.changing);
         let mut state = State {
             seconds: self.started.elapsed().as_secs_f64(),
@@ -152,8 +176,8 @@ impl Shared {
         self.log_records();
         let state = self.state();
         self.write(|log| log.end(&state).and_then(|()| log.flush()));
-        let mut front = self.front.write().unwrap_or_else(PoisonError::into_inner);
-        front.halt()
+        let mut link = self.link.write().unwrap_or_else(PoisonError::into_inner);
+        link.halt()
     }
 
     fn keep_log(&self) {
@@ -167,10 +191,10 @@ impl Shared {
         let mut records: Vec<Record> = Vec::new();
         for direction in [Direction::LeftToRight, Direction::RightToLeft] {
             records.clear();
-            self.front().take_records(direction, &mut records);
+            self.link().take_records(direction, &mut records);
             self.write(|log| log.records(direction, &records));
         }
-        let missed = self.front().counters().records_missed;
+        let missed = self.link().counters().records_missed;
         let before = std::mem::replace(&mut lock(&self.changing).missed, missed);
         if missed > before {
             self.write(|log| log.missed(missed - before));
@@ -208,7 +232,7 @@ impl Shared {
                 true => RECORDS_MAX,
                 false => 0,
             };
-            self.front()
+            self.link()
                 .reconfigure(direction, config)
                 .map_err(|error| LinkError::usage(error.to_string()))?;
         }

@@ -15,11 +15,12 @@ use rustix::{
     io::Errno,
     time::{ClockId, clock_gettime},
 };
-use sphinx_net::tun::{Tun, serve_in_time};
+use sphinx_net::tun::serve_in_time;
 
 use super::{
     FrontCounters, Inside, Lateness, Observer, Side,
     pool::{Pool, PooledPacket},
+    port::Port,
 };
 use crate::{Link, LinkConfig, Record, Time, nanos};
 
@@ -93,8 +94,10 @@ impl Shared {
 
 /// What an engine works with.
 pub(super) struct Setup {
-    pub(super) interfaces: [Tun; 2],
+    pub(super) interfaces: [Port; 2],
     pub(super) links: [LinkConfig; 2],
+    /// Bytes in front of the IP header.
+    pub(super) header: usize,
     pub(super) mtu: usize,
     /// Time 0 of the links.
     pub(super) start: Instant,
@@ -103,9 +106,11 @@ pub(super) struct Setup {
 
 /// The thread's own state. Direction 0 goes from interface 0 to interface 1, direction 1 back.
 pub(super) struct Engine {
-    interfaces: [Tun; 2],
+    interfaces: [Port; 2],
     links: [Link<PooledPacket>; 2],
     pool: Pool,
+    /// What has been received and not handed over; empty between rounds.
+    arrived: Vec<PooledPacket>,
     shared: Arc<Shared>,
     start: Instant,
     observer: Option<Box<dyn Observer>>,
@@ -124,7 +129,8 @@ impl Engine {
         Ok(Engine {
             interfaces: setup.interfaces,
             links: [link(left_to_right)?, link(right_to_left)?],
-            pool: Pool::new(setup.mtu),
+            pool: Pool::new(setup.header, setup.mtu),
+            arrived: Vec::new(),
             shared,
             start: setup.start,
             observer: setup.observer,
@@ -175,26 +181,39 @@ impl Engine {
     /// Takes what an interface has, up to a batch, and returns how much that was.
     fn receive(&mut self, direction: usize) -> usize {
         for count in 0..BATCH {
-            let mut packet = self.pool.take();
-            match self.interfaces[direction].receive(packet.buffer()) {
-                Ok(length) => packet.set_length(length),
+            let mut arrived = std::mem::take(&mut self.arrived);
+            let result = self.interfaces[direction].receive(&self.pool, &mut arrived);
+            for packet in arrived.drain(..) {
+                self.enter(direction, packet);
+            }
+            self.arrived = arrived;
+            match result {
+                Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return count,
                 Err(_) => {
                     self.refused += 1;
                     return count + 1;
                 }
             }
-            if goes_to_many(packet.bytes()) {
-                self.ignored += 1;
-            } else {
-                let now = self.now();
-                if let Some(observer) = &mut self.observer {
-                    observer.packet(SIDES[direction], now, packet.bytes());
-                }
-                self.links[direction].enqueue(now, packet);
-            }
         }
         BATCH
+    }
+
+    /// A packet has come.
+    fn enter(&mut self, direction: usize, packet: PooledPacket) {
+        if goes_to_many(packet.bytes()) {
+            self.ignored += 1;
+            let other = &self.interfaces[1 - direction];
+            if other.passes_all() && other.send(&packet).is_err() {
+                self.refused += 1;
+            }
+            return;
+        }
+        let now = self.now();
+        if let Some(observer) = &mut self.observer {
+            observer.packet(SIDES[direction], now, packet.bytes());
+        }
+        self.links[direction].enqueue(now, packet);
     }
 
     /// Delivers what is due, up to a batch, and returns how much that was.
@@ -209,7 +228,7 @@ impl Engine {
                 observer.packet(SIDES[1 - direction], now, delivery.packet.bytes());
             }
             if self.interfaces[1 - direction]
-                .send(delivery.packet.bytes())
+                .send(&delivery.packet)
                 .is_err()
             {
                 self.refused += 1;

@@ -6,14 +6,14 @@
 mod engine;
 mod lateness;
 mod pool;
+mod port;
+mod thread;
 
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     process::{Child, Command},
-    sync::Arc,
-    thread::{self, JoinHandle},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use sphinx_net::{
@@ -22,8 +22,11 @@ use sphinx_net::{
 };
 use thiserror::Error;
 
-use self::engine::{Engine, Setup, Shared};
-pub use self::lateness::Lateness;
+use self::port::Port;
+pub use self::{
+    lateness::Lateness,
+    thread::{LinkThread, join},
+};
 use crate::{ConfigError, Counters, LinkConfig, Record, Time};
 
 /// Kernel TCP with buffers that never limit a transfer, and no memory of earlier connections: set in
@@ -91,9 +94,9 @@ pub enum FrontError {
     /// The MTU is larger than an IP packet can be.
     #[error("an MTU of {0} is more than {MTU_MAX}")]
     Mtu(usize),
-    /// Namespaces, TUN devices or threads were refused; [`probe`](sphinx_net::netns::probe) tells
+    /// Namespaces, TUN devices, interfaces or threads were refused; [`probe`](sphinx_net::netns::probe) tells
     /// which access there is.
-    #[error("no link between namespaces: {0}")]
+    #[error("the link cannot be set up: {0}")]
     System(#[from] io::Error),
 }
 
@@ -151,8 +154,8 @@ pub struct FrontCounters {
     pub lateness: Lateness,
     /// CPU time of the link's thread, in which the kernel does most of the receivers' work too.
     pub cpu: Duration,
-    /// Multicast and broadcast packets of the kernels, which the link leaves out so that they shift
-    /// no packet index.
+    /// Multicast and broadcast packets, and what is not IP, which the link leaves out so that they shift
+    /// no packet index. Between interfaces that exist they pass at once.
     pub ignored: u64,
     /// Packets that an interface refused, for example because it was turned off.
     pub refused: u64,
@@ -239,9 +242,7 @@ impl End {
 pub struct Front {
     left: End,
     right: End,
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<io::Result<()>>>,
-    started: SystemTime,
+    link: LinkThread,
     warnings: Vec<String>,
 }
 
@@ -284,29 +285,13 @@ impl Front {
             config.right_ipv6,
             &mut warnings,
         )?;
-        let shared = Arc::new(Shared::new()?);
+        let ports = [left_tun, right_tun].map(Port::Tun);
         let links = [config.left_to_right, config.right_to_left];
-        let (start, started) = (Instant::now(), SystemTime::now());
-        let setup = Setup {
-            interfaces: [left_tun, right_tun],
-            links,
-            mtu: config.mtu,
-            start,
-            observer: observer.map(|mut observer| {
-                observer.start(started);
-                observer
-            }),
-        };
-        let thread = thread::Builder::new().name("sphinx-link".into()).spawn({
-            let shared = Arc::clone(&shared);
-            move || Engine::new(setup, shared)?.run()
-        })?;
+        let link = LinkThread::start(ports, links, 0, config.mtu, observer)?;
         Ok(Front {
             left,
             right,
-            shared,
-            thread: Some(thread),
-            started,
+            link,
             warnings,
         })
     }
@@ -321,68 +306,43 @@ impl Front {
         &self.right
     }
 
-    /// When time 0 of the link was.
-    pub fn started(&self) -> SystemTime {
-        self.started
-    }
-
     /// What could not be set up but is not essential, in words.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
+    /// Takes it apart: the left and the right end, and the link, which ends when it is dropped.
+    pub fn into_parts(self) -> (End, End, LinkThread) {
+        (self.left, self.right, self.link)
+    }
+
     /// The totals, at most 2 ms old.
     pub fn counters(&self) -> FrontCounters {
-        self.shared.counters()
+        self.link.counters()
     }
 
-    /// Moves the records of a direction to the end of `into`, oldest first, except those of the last
-    /// 2 ms. [`LinkConfig::records`] limits how many are kept between two calls.
+    /// Those of the link: see [`LinkThread::take_records`].
     pub fn take_records(&self, direction: Direction, into: &mut Vec<Record>) {
-        self.shared.take_records(direction as usize, into);
+        self.link.take_records(direction, into);
     }
 
-    /// Changes one direction under way, as [`Link::reconfigure`](crate::Link::reconfigure) does,
-    /// within a millisecond. Times of schedules still count from the start.
+    /// Changes one direction under way: see [`LinkThread::reconfigure`].
     ///
     /// # Errors
     ///
     /// Any [`ConfigError`] of [`LinkConfig::validate`]; the link is then unchanged.
     pub fn reconfigure(&self, direction: Direction, config: LinkConfig) -> Result<(), ConfigError> {
-        config.validate()?;
-        self.shared.reconfigure(direction as usize, config);
-        Ok(())
+        self.link.reconfigure(direction, config)
     }
 
     /// Ends the link and returns its final totals. Packets still inside are gone.
     ///
     /// # Errors
     ///
-    /// What ended the link's thread before its time, if anything.
+    /// Those of [`LinkThread::halt`].
     pub fn stop(mut self) -> io::Result<FrontCounters> {
-        self.halt()?;
-        Ok(self.shared.counters())
-    }
-
-    /// Ends the link; its totals and records can still be taken.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`stop`](Front::stop).
-    pub fn halt(&mut self) -> io::Result<()> {
-        self.shared.stop();
-        match self.thread.take().map(JoinHandle::join) {
-            None => Ok(()),
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(io::Error::other("the link's thread panicked")),
-        }
-    }
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        // Whoever wants to know how the thread ended calls `stop`.
-        let _ = self.halt();
+        self.link.halt()?;
+        Ok(self.link.counters())
     }
 }
 

@@ -40,7 +40,7 @@ impl Sender {
         let Some(block) = self.block_mut(sequence) else {
             return true;
         };
-        block.acked += 1;
+        block.arrived(source);
         let needed = block.acked <= block.needed();
         if !late {
             block.in_flight -= 1;
@@ -52,7 +52,7 @@ impl Sender {
 
     /// A symbol will not arrive.
     pub(super) fn symbol_lost(&mut self, sequence: u64, round: u8, source: Option<u16>) {
-        let originals = coding::keeps_originals(self.code) || self.icm == Icm::Paper;
+        let originals = self.is_peeling() || self.icm == Icm::Paper;
         let Some(block) = self.block_mut(sequence) else {
             return;
         };
@@ -298,8 +298,14 @@ mod tests {
     impl Bench {
         fn new(icm: Icm, code: CodeId, blocks: u32) -> Self {
             let cc = cc::build(CcKind::Fixed(10_000_000), CcParams::default());
-            let mut sender =
-                Sender::new((Profile::Bulk, Some(code), icm), cc, RTT, 1 << 30, (1228, None), 0);
+            let mut sender = Sender::new(
+                (Profile::Bulk, Some(code), icm),
+                cc,
+                RTT,
+                1 << 30,
+                (1228, None),
+                0,
+            );
             for slot in 0..blocks {
                 sender.submit(0, Slot(slot), 10, 1000, false);
             }

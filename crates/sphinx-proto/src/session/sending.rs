@@ -6,7 +6,7 @@ use super::{BASE_DATAGRAM, CLOSE_TIMES, Life, MS, Session};
 use crate::Nanos;
 use crate::block::SymbolChoice;
 use crate::fragment::fragments_for;
-use crate::sender::Idle;
+use crate::sender::{Idle, WindowChoice};
 use crate::types::{Content, Transmit};
 use crate::wire::{FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind};
 
@@ -76,9 +76,10 @@ impl Session {
             return Some(transmit);
         }
         // Behind the probes, so that its acknowledgement tells of them too.
+        self.small_probes = self.small_probes.checked_sub(1)?;
         let mut body = Vec::new();
         Frame::Ping.encode(&mut body);
-        std::mem::take(&mut self.small_probe).then(|| self.control(now, body, true))
+        Some(self.control(now, body, true))
     }
 
     fn poll_control(&mut self, now: Nanos) -> Option<Transmit> {
@@ -114,6 +115,10 @@ impl Session {
         if let Some(transmit) = self.poll_part(now) {
             return Some(transmit);
         }
+        let room = usize::from(self.mtu.current()) - OVERHEAD;
+        if let Some(window) = self.sender.next_window(room) {
+            return Some(self.window(now, window));
+        }
         if !self.sender.has_symbol() {
             self.sender.protect_tail(self.idle_kind());
         }
@@ -137,8 +142,7 @@ impl Session {
         if !self.sender.has_symbol() {
             self.sender.protect_tail(self.idle_kind());
         }
-        choice.last_of_flight = !self.sender.has_symbol() && !self.backlog || self.probes == 1;
-        self.probes = self.probes.saturating_sub(1);
+        choice.last_of_flight = self.ends_flight();
         let count = fragments_for(choice.symbol_len, self.mtu.current());
         if count > 1 && !self.risks_whole(now, &choice) {
             let part = Fragment {
@@ -150,6 +154,33 @@ impl Session {
             return self.poll_part(now);
         }
         Some(self.symbol(now, &choice))
+    }
+
+    /// Whether the symbol that leaves now is the last one for a while.
+    fn ends_flight(&mut self) -> bool {
+        let is_last_probe = self.probes == 1;
+        self.probes = self.probes.saturating_sub(1);
+        !self.sender.has_symbol() && !self.backlog || is_last_probe
+    }
+
+    fn window(&mut self, now: Nanos, window: WindowChoice) -> Transmit {
+        let WindowChoice {
+            mut choice,
+            span,
+            slots,
+            row,
+        } = window;
+        if !self.sender.has_symbol() {
+            self.sender.protect_tail(self.idle_kind());
+        }
+        choice.last_of_flight = self.ends_flight();
+        let body_len = span.body_len();
+        let ip_bytes = self.account_sent(now, body_len);
+        let mut transmit = self.symbol_transmit(&choice, None, body_len);
+        transmit.content = Content::Window { span, slots, row };
+        self.pacer.spent(u64::from(ip_bytes));
+        self.sender.sent_symbol(now, ip_bytes, &choice);
+        transmit
     }
 
     /// Whether a symbol that does not fit the path is to leave whole all the same.

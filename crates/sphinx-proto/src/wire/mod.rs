@@ -7,6 +7,7 @@ mod frame;
 mod header;
 mod preamble;
 mod varint;
+mod window;
 
 pub use fragment::{FRAGMENT_PREFIX_LEN, FRAGMENTS_MAX, Fragment};
 pub use frame::{Blocks, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, Sack};
@@ -16,6 +17,7 @@ pub use header::{
 };
 pub use preamble::{PREAMBLE_LEN, Preamble};
 pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};
+pub use window::{WINDOW_PREFIX_LEN, WindowSpan};
 
 /// A malformed packet body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

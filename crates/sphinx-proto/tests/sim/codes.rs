@@ -3,14 +3,17 @@
 use sphinx_fec::CodeId;
 use sphinx_link::{GilbertElliott, Loss};
 use sphinx_proto::Profile;
+use sphinx_proto::cc::CcKind;
 
+use crate::end::Reader;
 use crate::icm::MODES;
 use crate::pair::{MS, SEC, Scenario, link};
 use crate::table::{bernoulli, blocks, bulk};
 
 /// All that `--codec` can name.
-pub(crate) const CODES: [Option<CodeId>; 6] = [
+pub(crate) const CODES: [Option<CodeId>; 7] = [
     Some(CodeId::Rlc),
+    Some(CodeId::Window),
     Some(CodeId::Rs),
     Some(CodeId::FftRs),
     Some(CodeId::Srlt),
@@ -79,6 +82,8 @@ fn bulk_with_every_code() {
         let (goodput, overhead) = match code {
             Some(CodeId::Srlt) => (0.65, 1.30),
             Some(CodeId::Lt) => (0.65, 1.15),
+            // Repairs go ahead of losses.
+            Some(CodeId::Window) => (0.75, 1.16),
             _ => (0.75, 1.09),
         };
         assert!(
@@ -86,6 +91,27 @@ fn bulk_with_every_code() {
             "{code:?}: {result:?}"
         );
     }
+}
+
+/// A long stream read in order: what a sliding window restores does not wait for a round trip, and so
+/// little has to be kept out of order.
+#[test]
+fn windows_deliver_in_order_without_second_rounds() {
+    let run = |code| {
+        let scenario = Scenario::new(link(100, 100, bernoulli(0.04), 8)).bulk(20_000_000);
+        let mut scenario = with_code(code, scenario);
+        scenario.cc = CcKind::Fixed(12_000_000);
+        scenario.server.reader = Reader::InOrder;
+        let mut pair = scenario.build();
+        pair.must_transfer(10 * SEC);
+        let stats = pair.client().session.stats();
+        let second_rounds = stats.blocks_second_round as f64 / stats.blocks as f64;
+        (second_rounds, pair.ends[1].rx_held_max)
+    };
+    let (rlc, window) = (run(Some(CodeId::Rlc)), run(Some(CodeId::Window)));
+    println!("second rounds and bytes held: rlc {rlc:?}, window {window:?}");
+    assert!(rlc.0 > 0.8 && window.0 < 0.15, "{rlc:?} {window:?}");
+    assert!(2 * window.1 < rlc.1, "{rlc:?} {window:?}");
 }
 
 /// 100 kB every 40 ms at 6 % loss: block codes that decode by rank are alike.

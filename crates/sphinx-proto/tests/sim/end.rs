@@ -3,18 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-use sphinx_fec::{BlockDecoder, CodeId, Encoder, Repair, Row, bits};
+use sphinx_fec::span::{self, SpanBlock};
+use sphinx_fec::{BlockDecoder, CodeId, Encoder, Repair, Row, RowMaker, bits};
 use sphinx_link::Packet;
 use sphinx_proto::wire::{
     ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, Header, OVERHEAD, PREAMBLE_LEN,
-    PacketKind, Preamble, expand_packet_number,
+    PacketKind, Preamble, WindowSpan, expand_packet_number,
 };
 use sphinx_proto::{
-    Config, Content, Event, Job, Nanos, PacketMeta, Placement, Session, Slot, Transmit, Tuple,
-    block_cost,
+    Config, Content, CoveredBlock, Event, Job, Nanos, PacketMeta, Placement, Session, Slot,
+    Transmit, Tuple, block_cost,
 };
 
 use crate::data::{Rng, fill};
+use crate::spans::{Spans, View};
 
 /// IPv4 and UDP headers.
 pub(crate) const IP_OVERHEAD: u16 = 28;
@@ -115,6 +117,16 @@ struct RxSlot {
     in_use: bool,
 }
 
+impl RxSlot {
+    fn view(&self) -> View<'_> {
+        View {
+            source: &self.source,
+            symbol_len: self.symbol_len,
+            have: &self.have,
+        }
+    }
+}
+
 /// What is to happen at one end.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -161,6 +173,7 @@ pub(crate) struct End {
     tx_slots: Vec<Vec<u8>>,
     tx_free: Vec<Slot>,
     encoder: Encoder,
+    rows: RowMaker,
     last_pn: Option<u64>,
 
     rx: BTreeMap<u16, RxStream>,
@@ -173,6 +186,7 @@ pub(crate) struct End {
     jobs: BTreeMap<(Nanos, u64), Job>,
     to_release: VecDeque<(Nanos, Slot)>,
     reader_free_at: Nanos,
+    spans: Spans,
     seen: BTreeSet<u64>,
     largest: Option<u64>,
 
@@ -212,6 +226,7 @@ impl End {
             tx_slots: Vec::new(),
             tx_free: Vec::new(),
             encoder: Encoder::new(),
+            rows: RowMaker::new(),
             last_pn: None,
             rx: BTreeMap::new(),
             rx_slots: Vec::new(),
@@ -223,6 +238,7 @@ impl End {
             jobs: BTreeMap::new(),
             to_release: VecDeque::new(),
             reader_free_at: 0,
+            spans: Spans::new(),
             seen: BTreeSet::new(),
             largest: None,
             ip_bytes_sent: 0,
@@ -401,6 +417,21 @@ impl End {
         };
         let body = match transmit.content {
             Content::Control(body) => body,
+            Content::Window { span, slots, row } => {
+                let mut sizes: Vec<_> = span.blocks().collect();
+                sizes.reverse();
+                let blocks = slots.iter().zip(sizes).enumerate();
+                let blocks: Vec<SpanBlock<'_>> = blocks
+                    .map(|(i, (slot, (n, symbol_len)))| SpanBlock {
+                        symbols: &self.tx_slots[slot.0 as usize],
+                        symbol_len: usize::from(symbol_len),
+                        count: usize::from(if i + 1 == slots.len() { span.upto() } else { n }),
+                    })
+                    .collect();
+                let mut symbol = vec![0; span.symbol_len()];
+                span::encode(&mut self.rows, row, &blocks, &mut symbol).expect("a row that exists");
+                [span.encode(), symbol].concat()
+            }
             Content::Source { slot, index } => {
                 let at = usize::from(index) * len;
                 self.tx_slots[slot.0 as usize][at..at + len].to_vec()
@@ -488,10 +519,21 @@ impl End {
                     self.place(whole, &symbol);
                 }
             }
+            PacketKind::Symbol if header.code == CodeId::Window.to_wire() => {
+                let (span, symbol) = WindowSpan::split(&datagram.body).expect("an honest window");
+                let covered = self.session.handle_window(&meta, &header, &span);
+                self.take_window(&header, &covered, symbol);
+                self.restore(now);
+            }
             PacketKind::Symbol => {
                 let len = datagram.body.len();
                 let placement = self.session.handle_symbol(&meta, &header, len);
                 self.place(placement, &datagram.body);
+                if let Placement::Source { index, .. } = placement {
+                    self.spans
+                        .learn(header.stream, header.block, index, &datagram.body);
+                    self.restore(now);
+                }
             }
         }
     }
@@ -524,6 +566,32 @@ impl End {
                     "no more repairs than symbols are kept"
                 );
             }
+        }
+    }
+
+    fn take_window(&mut self, header: &Header, covered: &[CoveredBlock], symbol: &[u8]) {
+        if covered.is_empty() {
+            return;
+        }
+        for block in covered {
+            if let Some(slot) = block.slot {
+                self.rx_slot(slot, block.n, block.symbol_len);
+            }
+        }
+        let rx_slots = &self.rx_slots;
+        let view = |slot: Slot| rx_slots[slot.0 as usize].view();
+        let name = (header.stream, header.row);
+        self.spans.add_repair(name, covered, symbol, view);
+    }
+
+    /// Stores what windows have restored.
+    fn restore(&mut self, now: Nanos) {
+        while let Some((stream, block, slot, index, value)) = self.spans.next_restored() {
+            let rx = &mut self.rx_slots[slot.0 as usize];
+            let at = usize::from(index) * rx.symbol_len;
+            rx.source[at..at + rx.symbol_len].copy_from_slice(&value[..rx.symbol_len]);
+            bits::insert(&mut rx.have, usize::from(index));
+            self.session.symbol_restored(now, stream, block, index);
         }
     }
 
@@ -607,6 +675,9 @@ impl End {
 
     /// A whole block: its bytes must be those that were sent.
     fn on_block(&mut self, now: Nanos, stream: u16, block: u64, slot: Slot) {
+        let view = self.rx_slots[slot.0 as usize].view();
+        self.spans.learn_block((stream, block), slot, view);
+        self.restore(now);
         let source = &self.rx_slots[slot.0 as usize].source;
         let preamble = Preamble::decode(source).expect("an honest preamble");
         let (data, padding) = source[PREAMBLE_LEN..].split_at(preamble.len as usize);
@@ -656,6 +727,7 @@ impl End {
     fn release(&mut self, now: Nanos, slot: Slot) {
         let rx = std::mem::take(&mut self.rx_slots[slot.0 as usize]);
         assert!(rx.in_use);
+        self.spans.taken(slot, rx.source, rx.symbol_len);
         self.rx_held -= block_cost(rx.n as u16, rx.symbol_len as u16);
         self.session.release(now, slot);
     }

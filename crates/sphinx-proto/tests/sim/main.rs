@@ -7,6 +7,7 @@
 mod data;
 mod end;
 mod pair;
+mod spans;
 
 mod bulk;
 mod codes;

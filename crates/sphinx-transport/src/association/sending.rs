@@ -1,6 +1,7 @@
 //! Sealing packets, and what the way that they take needs.
 
-use sphinx_fec::Encoder;
+use sphinx_fec::span::{self, SpanBlock};
+use sphinx_fec::{Encoder, RowMaker};
 use sphinx_net::{BufferPool, Destination, DropReason, Dropped, Ecn};
 use sphinx_proto::wire::{ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, OVERHEAD};
 use sphinx_proto::{Content, Nanos, Transmit};
@@ -23,6 +24,7 @@ impl Association {
         let len = transmit.body_len + OVERHEAD;
         let tools = Tools {
             encoder: &mut workshop.encoder,
+            rows: &mut workshop.rows,
             pool: &workshop.pool,
             symbol: &mut workshop.symbol,
         };
@@ -83,6 +85,7 @@ impl Association {
 /// What encoding needs from the workshop.
 struct Tools<'a> {
     encoder: &'a mut Encoder,
+    rows: &'a mut RowMaker,
     pool: &'a BufferPool,
     symbol: &'a mut Vec<u8>,
 }
@@ -97,6 +100,24 @@ fn write_body(
     const GONE: &str = "a symbol of a block that is gone";
     match &transmit.content {
         Content::Control(frames) => body.copy_from_slice(frames),
+        Content::Window { span, slots, row } => {
+            let mut blocks = Vec::with_capacity(slots.len());
+            for slot in slots {
+                let block = tx.get(*slot).ok_or(GONE)?;
+                blocks.push(SpanBlock {
+                    symbols: &block.memory[..block.n * block.symbol_len],
+                    symbol_len: block.symbol_len,
+                    count: block.n,
+                });
+            }
+            if let Some(newest) = blocks.last_mut() {
+                newest.count = usize::from(span.upto());
+            }
+            let prefix = span.encode();
+            body[..prefix.len()].copy_from_slice(&prefix);
+            span::encode(tools.rows, *row, &blocks, &mut body[prefix.len()..])
+                .map_err(|error| error.to_string())?;
+        }
         Content::Source { slot, index } => {
             let block = tx.get_mut(*slot).ok_or(GONE)?;
             let at = usize::from(*index) * block.symbol_len;
@@ -109,6 +130,7 @@ fn write_body(
                 encoder,
                 pool,
                 symbol,
+                ..
             } = tools;
             match transmit.fragment {
                 None => block.encode(*code, *row, encoder, pool, body),

@@ -46,7 +46,7 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
         local_cid: cid(own),
         tuple,
         profile: Profile::Bulk,
-        code: Some(sphinx_fec::CodeId::Rlc),
+        code: Some(CodeId::Rlc),
         icm: sphinx_proto::Icm::Default,
         cc: CcKind::Fixed(2_500_000),
         initial_rtt: 10_000_000,
@@ -79,13 +79,21 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
     let source = Source::new(is_client);
     let handle = Handle::new(Arc::clone(&shared));
     Side {
-        association: Association::new(core, keys, source, shared, &Options::default(), 0),
+        association: Association::new(
+            core,
+            keys,
+            (source, None),
+            shared,
+            &Options::default(),
+            0,
+        ),
         handle,
         workshop: Workshop {
             pool,
             encoder: Encoder::new(),
             decoder: BlockDecoder::new(),
             thorough_decoder: BlockDecoder::new().maximum_likelihood(),
+            rows: RowMaker::new(),
             queue: SendQueue::default(),
             symbol: Vec::new(),
             segments_max: 64,

@@ -153,6 +153,8 @@ fn every_code_and_profile_survives_bursts_of_loss() {
         let variants = [
             (Codec::Rlc, Profile::Bulk),
             (Codec::Rlc, Profile::Latency),
+            (Codec::Window, Profile::Bulk),
+            (Codec::Window, Profile::Latency),
             (Codec::Rs, Profile::Bulk),
             (Codec::Rs, Profile::Latency),
             (Codec::FftRs, Profile::Bulk),

@@ -1,0 +1,127 @@
+//! What the receiving half says: Symbol-SACK and Block-SACK.
+
+use super::{Receiver, RxStream};
+use crate::Nanos;
+use crate::wire::{Blocks, Frame, Sack, varint_len};
+
+/// What one SACK says, the following ones say again: so many in a row must be lost before packets
+/// that arrived count as lost.
+const SACK_REPEATS: usize = 8;
+/// Packet-number ranges that a SACK has room for on top of these repetitions; they report packets
+/// that were much delayed.
+const SACK_RANGES_MIN: usize = 32;
+/// Entries of a BLOCKS frame, and the bytes that it then has at most: no block is further than
+/// [`BLOCKS_AHEAD_MAX`] from the base, so that all numbers take two bytes.
+const COMPLETE_MAX: usize = 64;
+const DEFICITS_MAX: usize = 32;
+const BLOCKS_FRAME_MAX: usize = 16 + 4 * (COMPLETE_MAX + DEFICITS_MAX);
+/// Bytes of a SACK without its further ranges, at most.
+const SACK_FRAME_MIN: usize = 1 + 9 * 8;
+
+impl Receiver {
+    /// When a SACK is due.
+    pub(crate) fn sack_timeout(&self) -> Option<Nanos> {
+        self.largest.and(self.sack_at)
+    }
+
+    /// The next feedback names every stream.
+    pub(crate) fn report_all(&mut self) {
+        for stream in self.streams.values_mut() {
+            stream.news = stream.news.max(1);
+        }
+    }
+
+    /// Write SACK and BLOCKS frames into `out`, at most `room` bytes.
+    ///
+    /// Block-SACKs come first: the sender then does not compensate losses in blocks that are complete.
+    pub(crate) fn write_feedback(&mut self, now: Nanos, room: usize, out: &mut Vec<u8>) {
+        let Some((largest, received_at)) = self.largest else {
+            return;
+        };
+        let end = out.len() + room;
+        self.last_sack = Some(now);
+        self.sack_at = (self.tail_repeats > 0).then_some(now + self.tail_delay);
+        self.tail_repeats = self.tail_repeats.saturating_sub(1);
+        self.unacked = 0;
+        self.credit_told = self.credit();
+        self.write_blocks(out.len() + room / 2, out);
+        let sack = Sack {
+            sequence: self.sack_sequence,
+            delay_us: now.saturating_sub(received_at) / 1000,
+            time_us: received_at / 1000,
+            ect: self.ect,
+            ce: self.ce,
+            credit: self.credit(),
+            ranges: self.sack_ranges(end.saturating_sub(out.len() + SACK_FRAME_MIN)),
+        };
+        self.sack_sequence += 1;
+        if self.told.len() == SACK_REPEATS {
+            self.told.pop_front();
+        }
+        self.told.push_back(largest);
+        Frame::Sack(sack).encode(out);
+    }
+
+    /// Frames of streams with news, in turn, while they fit before `limit`; one in any case.
+    fn write_blocks(&mut self, limit: usize, out: &mut Vec<u8>) {
+        let (turn, start) = (self.feedback_turn, out.len());
+        for pass in [true, false] {
+            let streams = self.streams.iter_mut();
+            for (&id, stream) in streams.filter(|(id, _)| (**id >= turn) == pass) {
+                if stream.news == 0 && stream.open.is_empty() {
+                    continue;
+                }
+                if out.len() > start && out.len() + BLOCKS_FRAME_MAX > limit {
+                    return;
+                }
+                stream.news = stream.news.saturating_sub(1);
+                Frame::Blocks(blocks_frame(id, stream, self.flight_over)).encode(out);
+                self.feedback_turn = id.wrapping_add(1);
+            }
+        }
+    }
+
+    /// The largest packet numbers: what arrived since the last few SACKs, in at most `room` bytes.
+    fn sack_ranges(&self, room: usize) -> Vec<(u64, u64)> {
+        let floor = match self.told.front() {
+            Some(oldest) if self.told.len() == SACK_REPEATS => *oldest,
+            _ => 0,
+        };
+        let mut ranges = Vec::new();
+        let mut room_left = room;
+        let mut below = None;
+        for (low, high) in self.received.iter().rev() {
+            let gap = below.map_or(0, |below: u64| below - high - 2);
+            let size = varint_len(gap) + varint_len(high - low);
+            let enough = high < floor && ranges.len() >= SACK_RANGES_MIN;
+            if !ranges.is_empty() && (enough || size > room_left) {
+                break;
+            }
+            room_left = room_left.saturating_sub(size);
+            ranges.push((low, high));
+            below = Some(low);
+        }
+        ranges
+    }
+}
+
+/// State of one stream; deficits are those of blocks whose flight has passed: all but the newest,
+/// and that one too at the end of a flight.
+fn blocks_frame(id: u16, stream: &RxStream, flight_over: bool) -> Blocks {
+    let passed = if flight_over {
+        stream.seen
+    } else {
+        stream.seen.saturating_sub(1)
+    };
+    Blocks {
+        stream: id,
+        base: stream.base,
+        complete: stream.complete.iter().take(COMPLETE_MAX).collect(),
+        deficits: stream
+            .open
+            .range(..passed)
+            .take(DEFICITS_MAX)
+            .map(|(id, block)| (*id, block.tracker.deficit() as u32))
+            .collect(),
+    }
+}

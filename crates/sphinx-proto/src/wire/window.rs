@@ -1,0 +1,186 @@
+//! Which symbols a repair of a sliding window covers (`docs/protocol.md` §5.1).
+
+use super::{MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN};
+
+/// Runs of blocks of one shape in a window.
+const RUNS_MAX: usize = 4;
+/// Blocks in a window.
+const BLOCKS_MAX: usize = 32;
+/// Symbols in a window.
+const SYMBOLS_MAX: usize = 512;
+const RUN_LEN: usize = 5;
+/// Bytes before the symbol if the window has one run of blocks, or two.
+pub const WINDOW_PREFIX_LEN: usize = 3 + 2 * RUN_LEN;
+
+/// Consecutive blocks of one shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    blocks: u8,
+    n: u16,
+    symbol_len: u16,
+}
+
+/// The symbols that a repair covers: whole blocks up to the newest one, of that only the first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WindowSpan {
+    upto: u16,
+    /// Newest first.
+    runs: Vec<Run>,
+}
+
+impl WindowSpan {
+    /// The first `upto` symbols of one block, if that is within the limits.
+    pub fn new(upto: u16, n: u16, symbol_len: u16) -> Option<Self> {
+        let run = Run {
+            blocks: 1,
+            n,
+            symbol_len,
+        };
+        let span = Self {
+            upto,
+            runs: vec![run],
+        };
+        span.is_valid().then_some(span)
+    }
+
+    /// Covers the block before as well, all n symbols of it, if the body then has at most `room` bytes and
+    /// no limit is passed; whether it does.
+    pub fn extend(&mut self, n: u16, symbol_len: u16, room: usize) -> bool {
+        let mut longer = self.clone();
+        match longer.runs.last_mut() {
+            Some(run) if (run.n, run.symbol_len) == (n, symbol_len) => {
+                run.blocks = run.blocks.saturating_add(1);
+            }
+            _ => longer.runs.push(Run {
+                blocks: 1,
+                n,
+                symbol_len,
+            }),
+        }
+        let fits = longer.is_valid() && longer.body_len() <= room;
+        if fits {
+            *self = longer;
+        }
+        fits
+    }
+
+    fn is_valid(&self) -> bool {
+        let is_block = |run: &Run| {
+            (1..=MAX_BLOCK_SYMBOLS).contains(&run.n)
+                && (1..=MAX_SYMBOL_LEN).contains(&usize::from(run.symbol_len))
+                && run.blocks > 0
+        };
+        (1..=RUNS_MAX).contains(&self.runs.len())
+            && self.runs.iter().all(is_block)
+            && (1..=self.runs[0].n).contains(&self.upto)
+            && self.blocks().count() <= BLOCKS_MAX
+            && self.symbols() <= SYMBOLS_MAX
+    }
+
+    /// Symbols that the newest block has in the window.
+    pub fn upto(&self) -> u16 {
+        self.upto
+    }
+
+    /// Symbols and symbol size of each block, newest first.
+    pub fn blocks(&self) -> impl Iterator<Item = (u16, u16)> + '_ {
+        self.runs
+            .iter()
+            .flat_map(|run| std::iter::repeat_n((run.n, run.symbol_len), usize::from(run.blocks)))
+    }
+
+    /// Symbols covered.
+    pub fn symbols(&self) -> usize {
+        let before: usize = self.blocks().skip(1).map(|(n, _)| usize::from(n)).sum();
+        before + usize::from(self.upto)
+    }
+
+    /// Bytes of the repair symbol: those of the largest symbol covered; shorter ones count as padded
+    /// with zeros.
+    pub fn symbol_len(&self) -> usize {
+        let sizes = self.runs.iter().map(|run| usize::from(run.symbol_len));
+        sizes.max().unwrap_or(0)
+    }
+
+    fn prefix_len(&self) -> usize {
+        3 + RUN_LEN * self.runs.len()
+    }
+
+    /// Bytes of the body.
+    pub fn body_len(&self) -> usize {
+        self.prefix_len() + self.symbol_len()
+    }
+
+    /// The bytes before the symbol.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.prefix_len());
+        out.extend_from_slice(&self.upto.to_be_bytes());
+        out.push(self.runs.len() as u8);
+        for run in &self.runs {
+            out.push(run.blocks);
+            out.extend_from_slice(&run.n.to_be_bytes());
+            out.extend_from_slice(&run.symbol_len.to_be_bytes());
+        }
+        out
+    }
+
+    /// A body's span and its symbol; `None` if it is malformed or passes a limit.
+    pub fn split(body: &[u8]) -> Option<(Self, &[u8])> {
+        let (fixed, rest) = body.split_at_checked(3)?;
+        let count = usize::from(fixed[2]);
+        let (runs, symbol) = rest.split_at_checked(RUN_LEN * count)?;
+        let span = Self {
+            upto: u16::from_be_bytes([fixed[0], fixed[1]]),
+            runs: runs
+                .chunks_exact(RUN_LEN)
+                .map(|run| Run {
+                    blocks: run[0],
+                    n: u16::from_be_bytes([run[1], run[2]]),
+                    symbol_len: u16::from_be_bytes([run[3], run[4]]),
+                })
+                .collect(),
+        };
+        (span.is_valid() && symbol.len() == span.symbol_len()).then_some((span, symbol))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn vector() {
+        let mut span = WindowSpan::new(3, 64, 4).unwrap();
+        assert!(span.extend(64, 4, 100) && span.extend(2, 6, 100));
+        let prefix = [0, 3, 2, 2, 0, 64, 0, 4, 1, 0, 2, 0, 6];
+        assert_eq!(span.encode(), prefix);
+        assert_eq!(span.symbols(), 3 + 64 + 2);
+        let body = [&prefix[..], &[7; 6]].concat();
+        assert_eq!(body.len(), span.body_len());
+        assert_eq!(WindowSpan::split(&body), Some((span, &[7; 6][..])));
+    }
+
+    #[test]
+    fn limits() {
+        let mut span = WindowSpan::new(1, 1, 1000).unwrap();
+        let blocks = (0..100).take_while(|_| span.extend(1, 1000, 1300)).count();
+        assert_eq!(blocks + 1, BLOCKS_MAX);
+        let mut span = WindowSpan::new(1, 100, 1000).unwrap();
+        assert!(!span.extend(100, 1001, 3 + 2 * RUN_LEN + 1000));
+        assert!(span.extend(100, 1001, 3 + 2 * RUN_LEN + 1001));
+        let symbols = (0..100)
+            .take_while(|_| span.extend(100, 1001, 2000))
+            .count();
+        assert!(symbols == 3 && span.symbols() <= SYMBOLS_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn total(body in prop::collection::vec(any::<u8>(), 0..40)) {
+            if let Some((span, symbol)) = WindowSpan::split(&body) {
+                prop_assert_eq!([&span.encode()[..], symbol].concat(), body);
+            }
+        }
+    }
+}
