@@ -20,7 +20,6 @@ mod signals;
 #[cfg(test)]
 mod testing;
 mod text;
-mod units;
 mod usage;
 
 use std::ffi::OsString;
@@ -35,7 +34,9 @@ use demo::Scene;
 use failure::{Failure, usage};
 use report::Reporter;
 use signals::Stop;
+use sphinx_lab::{Testbed, TestbedError};
 use sphinx_transport::ErrorKind;
+use sphinx_units as units;
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
@@ -68,7 +69,7 @@ fn dispatch(cli: Cli) -> u8 {
     let (json, quiet, verbose) = output_flags(&cli.command);
     let reporter = Reporter::new(json, quiet, verbose);
     // A user namespace can only be entered while there is one thread: before the signals'.
-    let scene = matches!(cli.command, Command::Demo(_)).then(Scene::prepare);
+    let ground = Ground::prepare(&cli.command);
     let stop = Stop::default();
     let outcome = args::refuse_not_built(&cli)
         .and_then(|()| {
@@ -84,12 +85,12 @@ fn dispatch(cli: Cli) -> u8 {
                 reporter: reporter.clone(),
                 stop: stop.clone(),
             };
-            execute(cli.command, scene, &context)
+            execute(cli.command, ground, &context)
         });
     match outcome {
-        Ok(()) => {
+        Ok(code) => {
             reporter.ended();
-            0
+            code
         }
         Err(failure) => reporter.end_with_error(&asked_to(&stop, failure), stop.signal()),
     }
@@ -103,21 +104,54 @@ fn asked_to(stop: &Stop, failure: Failure) -> Failure {
     }
 }
 
-fn execute(command: Command, scene: Option<Scene>, context: &Context) -> failure::Outcome<()> {
+/// What a command stands on that has to be there before the process has threads.
+enum Ground {
+    Nothing,
+    Demo(Scene),
+    Namespaces(Result<(), TestbedError>),
+}
+
+impl Ground {
+    fn prepare(command: &Command) -> Self {
+        match command {
+            Command::Demo(_) => Self::Demo(Scene::prepare()),
+            Command::Lab(args) if args.command.needs_namespaces() => {
+                Self::Namespaces(Testbed::prepare_process())
+            }
+            _ => Self::Nothing,
+        }
+    }
+}
+
+/// Runs the command and returns the exit code.
+fn execute(command: Command, ground: Ground, context: &Context) -> failure::Outcome<u8> {
     match command {
-        Command::Recv(args) => commands::recv::run(args, context),
-        Command::Send(args) => commands::send::run(args, context),
+        Command::Recv(args) => commands::recv::run(args, context)?,
+        Command::Send(args) => commands::send::run(args, context)?,
         Command::Perf {
             command: PerfCommand::Server(args),
-        } => commands::perf::serve(args, context),
+        } => commands::perf::serve(args, context)?,
         Command::Perf {
             command: PerfCommand::Client(args),
-        } => commands::perf::measure(args, context),
-        Command::Demo(args) => demo::run(&args, scene.unwrap_or_else(Scene::prepare), context),
-        Command::DemoPart(args) => demo::part::run(&args, context),
-        Command::Codes(args) => commands::codes::run(&args),
-        Command::Lab(_) => Err(usage("not built yet")),
+        } => commands::perf::measure(args, context)?,
+        Command::Demo(args) => {
+            let scene = match ground {
+                Ground::Demo(scene) => scene,
+                _ => Scene::prepare(),
+            };
+            demo::run(&args, scene, context)?;
+        }
+        Command::DemoPart(args) => demo::part::run(&args, context)?,
+        Command::Codes(args) => commands::codes::run(&args)?,
+        Command::Lab(args) => {
+            let namespaces = match ground {
+                Ground::Namespaces(prepared) => Some(prepared),
+                _ => None,
+            };
+            return commands::lab::run(args.command, namespaces, context);
+        }
     }
+    Ok(0)
 }
 
 fn output_flags(command: &Command) -> (bool, bool, u8) {
@@ -133,9 +167,7 @@ fn output_flags(command: &Command) -> (bool, bool, u8) {
         Command::Demo(args) => return (args.json, args.quiet, 0),
         Command::DemoPart(_) => return (true, true, 0),
         Command::Codes(args) => return (args.json, false, 0),
-        Command::Lab(args) => {
-            return (args.rest.iter().any(|word| word == "--json"), false, 0);
-        }
+        Command::Lab(args) => return (args.command.json(), false, 0),
     };
     (common.json, common.quiet, common.verbose)
 }

@@ -69,6 +69,37 @@ fn paced_blocks() {
 }
 
 #[test]
+fn paced_messages() {
+    let scratch = Scratch::new();
+    let server = scratch.perf_server(&[]);
+    let paced = [
+        "--message-size",
+        "100",
+        "--interval",
+        "10ms",
+        "--time",
+        "1s",
+    ];
+    let client = scratch.perf_client(&[&paced[..], &["--deadline", "1us"]].concat());
+    let client = client.end().expect(0);
+    let server = server.end().expect(0);
+    for done in [client.done(), server.done()] {
+        assert_done_schema(done);
+        assert_eq!(done["messages_sent"], 100);
+        assert_eq!(done["messages_delivered"], 100);
+        assert_eq!(done["profile"], "latency");
+        assert!(done["block_ms_mean"].is_null());
+        let count = |field: &str| done[field].as_u64().expect(field);
+        // Nothing arrives within a microsecond.
+        assert_eq!(count("messages_late") + count("warmup_messages"), 100);
+        let ms = |field: &str| done[field].as_f64().expect(field);
+        assert!(ms("message_ms_p50") <= ms("message_ms_p90"));
+        assert!(ms("message_ms_p90") <= ms("message_ms_p99"));
+        assert!(ms("message_ms_p99") <= ms("message_ms_max"));
+    }
+}
+
+#[test]
 fn progress_comes_about_once_a_second() {
     let scratch = Scratch::new();
     let server = scratch.perf_server(&[]);

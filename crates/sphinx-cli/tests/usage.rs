@@ -14,7 +14,7 @@ fn what_is_not_built_says_so() {
         "recv --json --workers 2",
         "perf server --json --codec window",
         "perf client --json --profile live sphx1x",
-        "perf client --json --message-size 100 --interval 5ms sphx1x",
+        "perf client --json --profile live sphx1x",
         "send --json --cc cubic --ticket-file t a",
         "lab run --json",
     ] {

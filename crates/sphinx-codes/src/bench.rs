@@ -7,8 +7,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use sphinx_fec::{
-    BlockDecoder, CodeId, Encoder, Engine, Error, Repair, Row, SymbolDecoder, Tracker,
-    WindowDecoder, WindowEncoder, bits, fft_rs, lt, params, rlc, rs, srlt,
+    BlockDecoder, BlockReceiver, CodeId, Encoder, Engine, Error, Repair, Row, SymbolDecoder,
+    Tracker, WindowDecoder, WindowEncoder, bits, fft_rs, lt, params, rlc, rs, srlt,
 };
 
 use crate::loss::Random;
@@ -284,6 +284,72 @@ fn measure_window(setting: &Setting) -> Result<Speed, Error> {
     Ok(speed)
 }
 
+/// How fast a block is decoded while it arrives.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Time for all symbols of a block together.
+    pub all: Duration,
+    /// Time for the last one, which completes the block.
+    pub last: Duration,
+}
+
+/// Measures `rlc` as symbols arrive, source symbols first: what the last one
+/// costs is what the application waits for.
+///
+/// # Errors
+/// For settings that the code does not have.
+pub fn measure_arrival(setting: &Setting) -> Result<Arrival, Error> {
+    let Setting {
+        engine,
+        n,
+        repairs,
+        lost,
+        symbol_len,
+        time,
+    } = *setting;
+    let source = Random::new(1).bytes(n * symbol_len);
+    let rows: Vec<(CodeId, Row)> = rlc::first_flight(n, repairs).collect();
+    let mut symbols = vec![0; rows.len() * symbol_len];
+    Encoder::with_engine(engine).encode_rows(n, symbol_len, &source, &rows, &mut symbols)?;
+    let mut receiver = BlockReceiver::new(0, n, symbol_len)?.with_engine(engine);
+    let mut memory = source.clone();
+    let mut best = Arrival {
+        all: Duration::MAX,
+        last: Duration::MAX,
+    };
+    let patterns = patterns(n, lost);
+    let begin = Instant::now();
+    while begin.elapsed() < time || best.all == Duration::MAX {
+        for pattern in &patterns {
+            receiver.reset(0, n, symbol_len)?;
+            let start = Instant::now();
+            let kept = (0..n).filter(|i| pattern.binary_search(i).is_err());
+            for i in kept {
+                receiver.add_source(&mut memory, i as u64);
+            }
+            let mut last = Duration::ZERO;
+            for (&(code, row), symbol) in rows.iter().zip(symbols.chunks(symbol_len)) {
+                let repair = Repair { code, row, symbol };
+                let before = Instant::now();
+                receiver.add_repair(&mut memory, 0, n, repair);
+                last = before.elapsed();
+                if receiver.deficit() == 0 {
+                    break;
+                }
+            }
+            if receiver.deficit() == 0 {
+                best.all = best.all.min(start.elapsed());
+                best.last = best.last.min(last);
+            }
+        }
+        if best.all == Duration::MAX {
+            return Err(Error::NotDecodable { deficit: 1 });
+        }
+    }
+    assert!(memory == source, "rlc restored something else");
+    Ok(best)
+}
+
 /// Takes a source symbol, or the extent, row and bytes of a repair.
 type Each<'a> = &'a mut dyn FnMut(u64, Result<&[u8], (usize, Row, &[u8])>);
 
@@ -356,6 +422,8 @@ mod tests {
                 }
             }
         }
+        let arrival = measure_arrival(&setting).unwrap();
+        assert!(arrival.last <= arrival.all);
         let large = Setting { n: 300, ..setting };
         assert!(measure(CodeId::Rs, &large).is_err());
         let peers = measure_peers(&setting);

@@ -14,7 +14,8 @@ use crate::simulate::{self, Rows, Scenario};
 use crate::svg::{self, Chart, Series, Style};
 
 const BLOCK_BYTES: usize = 100_000;
-const LOSS_RATES: [f64; 9] = [0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.10];
+/// The loss rates of figure 7.
+pub const LOSS_RATES: [f64; 9] = [0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.10];
 const SYMBOL_LENGTHS: [usize; 6] = [250, 500, 1000, 2000, 4000, 8000];
 
 /// Share of blocks that may fail in the first flight, where a code is solved
@@ -61,13 +62,9 @@ pub fn to_csv(chart: &Chart) -> String {
 /// of `n` symbols. Seeded: the same everywhere.
 #[must_use]
 pub fn redundancy(n: usize, loss_rates: &[f64], seed: u64) -> Chart {
-    let series = |name: &str, style, percent: &dyn Fn(f64) -> f64| Series {
-        name: name.to_owned(),
-        style,
-        points: loss_rates
-            .iter()
-            .map(|p| (100.0 * p, percent(*p)))
-            .collect(),
+    let series = |name: &str, style, percent: &dyn Fn(f64) -> f64| {
+        let points = loss_rates.iter().map(|p| (100.0 * p, percent(*p)));
+        Series::new(name, style, points.collect())
     };
     let per_cent = |packets: f64| 100.0 * packets / n as f64;
     let paper = |p: f64, threshold: f64| {
@@ -95,7 +92,8 @@ pub fn redundancy(n: usize, loss_rates: &[f64], seed: u64) -> Chart {
         title: format!("Figure 7: redundancy against packet loss, n = {n}"),
         x_label: "packet loss rate (%)".to_owned(),
         y_label: "redundancy (%)".to_owned(),
-        is_logarithmic: false,
+        is_x_logarithmic: false,
+        is_y_logarithmic: false,
         series: vec![
             series("erasure bound p/(1-p)", Style::Dashes, &|p| {
                 100.0 * params::erasure_bound(p)
@@ -109,16 +107,8 @@ pub fn redundancy(n: usize, loss_rates: &[f64], seed: u64) -> Chart {
             series("srlt T=0.9", Style::Line, &|p| paper(p, 0.9)),
             series("lt (mean)", Style::Line, &|p| lt(p, false)),
             series("lt with ML (mean)", Style::Line, &|p| lt(p, true)),
-            Series {
-                name: "published: srlt".to_owned(),
-                style: Style::Marks,
-                points: vec![(6.0, 14.0)],
-            },
-            Series {
-                name: "published: lt".to_owned(),
-                style: Style::Marks,
-                points: vec![(6.0, 30.0)],
-            },
+            Series::new("published: srlt", Style::Marks, vec![(6.0, 14.0)]),
+            Series::new("published: lt", Style::Marks, vec![(6.0, 30.0)]),
         ],
     }
 }
@@ -144,45 +134,41 @@ fn window_redundancy(n: usize, p: f64, seed: u64) -> f64 {
 pub fn coding_time(is_encoding: bool, time: Duration) -> Chart {
     let codes = CodeId::ALL.into_iter();
     let mut series: Vec<Series> = codes
-        .map(|code| Series {
-            name: code.name().to_owned(),
-            style: Style::Line,
-            points: SYMBOL_LENGTHS
-                .iter()
-                .filter_map(|&symbol_len| {
-                    let n = BLOCK_BYTES / symbol_len;
-                    let setting = Setting {
-                        engine: Engine::detect(),
-                        n,
-                        repairs: params::repair_for(n, 0.06, EPSILON),
-                        lost: bench::usual_losses(n),
-                        symbol_len,
-                        time,
-                    };
-                    let speed = bench::measure(code, &setting).ok()?;
-                    let time = if is_encoding {
-                        speed.encode
-                    } else {
-                        speed.decode
-                    };
-                    Some((symbol_len as f64, time.as_secs_f64() * 1e6))
-                })
-                .collect(),
+        .map(|code| {
+            let points = SYMBOL_LENGTHS.iter().filter_map(|&symbol_len| {
+                let n = BLOCK_BYTES / symbol_len;
+                let setting = Setting {
+                    engine: Engine::detect(),
+                    n,
+                    repairs: params::repair_for(n, 0.06, EPSILON),
+                    lost: bench::usual_losses(n),
+                    symbol_len,
+                    time,
+                };
+                let speed = bench::measure(code, &setting).ok()?;
+                let time = if is_encoding {
+                    speed.encode
+                } else {
+                    speed.decode
+                };
+                Some((symbol_len as f64, time.as_secs_f64() * 1e6))
+            });
+            Series::new(code.name(), Style::Line, points.collect())
         })
         .filter(|series| !series.points.is_empty())
         .collect();
     let published = [("srlt", 2000.0), ("lt", 15_000.0), ("rs", 18_000.0)];
-    series.extend(published.map(|(name, time)| Series {
-        name: format!("published: {name}"),
-        style: Style::Marks,
-        points: vec![(1000.0, time)],
+    series.extend(published.map(|(name, time)| {
+        let name = format!("published: {name}");
+        Series::new(&name, Style::Marks, vec![(1000.0, time)])
     }));
     let verb = if is_encoding { "encode" } else { "decode" };
     Chart {
         title: format!("Figure 8: time to {verb} a block of 100 kB"),
         x_label: "symbol length (bytes)".to_owned(),
         y_label: "time (microseconds)".to_owned(),
-        is_logarithmic: true,
+        is_x_logarithmic: true,
+        is_y_logarithmic: true,
         series,
     }
 }

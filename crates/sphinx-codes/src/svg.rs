@@ -6,13 +6,19 @@ const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 520.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 220.0;
-const TOP: f64 = 50.0;
+const TOP: f64 = 58.0;
 const BOTTOM: f64 = 60.0;
 
+/// Legible on white and on black.
 const COLOURS: [&str; 10] = [
-    "#0b6e4f", "#c1121f", "#1d3557", "#e07a00", "#6a4c93", "#118ab2", "#7f5539", "#d81159",
-    "#4f772d", "#495057",
+    "#1a936f", "#d1495b", "#3d7ec9", "#e07a00", "#8e6bbf", "#12a5b8", "#a0714f", "#e0569b",
+    "#77932d", "#808890",
 ];
+
+/// The colour of text and lines of a drawing that stands alone.
+const INK: &str = " color=\"#222\"";
+/// The background of a drawing that stands alone.
+const PAPER: &str = "<rect width=\"860\" height=\"520\" fill=\"white\"/>\n";
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +27,8 @@ pub enum Style {
     Line,
     /// A dashed line without dots.
     Dashes,
+    /// A line without dots, for many points.
+    Plain,
     /// Diamonds only, for values of others.
     Marks,
 }
@@ -34,6 +42,21 @@ pub struct Series {
     pub style: Style,
     /// The points, in the order they are joined.
     pub points: Vec<(f64, f64)>,
+    /// Intervals: where on the horizontal axis, from, to.
+    pub ranges: Vec<(f64, f64, f64)>,
+}
+
+impl Series {
+    /// A series without intervals.
+    #[must_use]
+    pub fn new(name: &str, style: Style, points: Vec<(f64, f64)>) -> Self {
+        Self {
+            name: name.to_owned(),
+            style,
+            points,
+            ranges: Vec::new(),
+        }
+    }
 }
 
 /// A chart.
@@ -45,8 +68,10 @@ pub struct Chart {
     pub x_label: String,
     /// What the vertical axis shows.
     pub y_label: String,
-    /// Draw both axes logarithmically.
-    pub is_logarithmic: bool,
+    /// Draw the horizontal axis logarithmically.
+    pub is_x_logarithmic: bool,
+    /// Draw the vertical axis logarithmically.
+    pub is_y_logarithmic: bool,
     /// The data.
     pub series: Vec<Series>,
 }
@@ -62,8 +87,10 @@ struct Axis {
 
 impl Axis {
     fn new(values: &[f64], is_logarithmic: bool, from: f64, to: f64) -> Self {
-        let high = values.iter().copied().fold(f64::MIN, f64::max);
-        let low = values.iter().copied().fold(f64::MAX, f64::min);
+        let shown = || values.iter().copied().filter(|value| value.is_finite());
+        let positive = || shown().filter(|value| *value > 0.0);
+        let high = shown().fold(f64::MIN_POSITIVE, f64::max);
+        let low = positive().fold(high, f64::min);
         let (low, high) = if is_logarithmic {
             (low * 0.8, high * 1.25)
         } else {
@@ -80,7 +107,7 @@ impl Axis {
 
     fn place(&self, value: f64) -> f64 {
         let share = if self.is_logarithmic {
-            (value / self.low).ln() / (self.high / self.low).ln()
+            (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
         } else {
             (value - self.low) / (self.high - self.low)
         };
@@ -115,30 +142,30 @@ impl Axis {
 #[must_use]
 pub fn render(chart: &Chart) -> String {
     let points = || chart.series.iter().flat_map(|series| &series.points);
+    let ranges = || chart.series.iter().flat_map(|series| &series.ranges);
     let xs: Vec<f64> = points().map(|point| point.0).collect();
-    let ys: Vec<f64> = points().map(|point| point.1).collect();
-    let is_log = chart.is_logarithmic;
-    let x = Axis::new(&xs, is_log, LEFT, WIDTH - RIGHT);
-    let y = Axis::new(&ys, is_log, HEIGHT - BOTTOM, TOP);
+    let highs = ranges().map(|(_, _, high)| *high);
+    let ys: Vec<f64> = points().map(|point| point.1).chain(highs).collect();
+    let x = Axis::new(&xs, chart.is_x_logarithmic, LEFT, WIDTH - RIGHT);
+    let y = Axis::new(&ys, chart.is_y_logarithmic, HEIGHT - BOTTOM, TOP);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"sans-serif\" font-size=\"13\">\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
+         font-family=\"sans-serif\" font-size=\"13\"{INK}>\n{PAPER}"
     );
-    text(&mut out, (LEFT, 28.0), "start", 16, &chart.title);
+    text(&mut out, (LEFT, 24.0), "start", 16, &chart.title);
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     for tick in x.ticks() {
         let at = x.place(tick);
-        line(&mut out, (at, TOP), (at, bottom), "#e5e5e5");
+        line(&mut out, (at, TOP), (at, bottom), 0.15);
         text(&mut out, (at, bottom + 18.0), "middle", 12, &short(tick));
     }
     for tick in y.ticks() {
         let at = y.place(tick);
-        line(&mut out, (LEFT, at), (right, at), "#e5e5e5");
+        line(&mut out, (LEFT, at), (right, at), 0.15);
         text(&mut out, (LEFT - 8.0, at + 4.0), "end", 12, &short(tick));
     }
-    line(&mut out, (LEFT, bottom), (right, bottom), "#333");
-    line(&mut out, (LEFT, TOP), (LEFT, bottom), "#333");
+    line(&mut out, (LEFT, bottom), (right, bottom), 1.0);
+    line(&mut out, (LEFT, TOP), (LEFT, bottom), 1.0);
     let middle = (LEFT + right) / 2.0;
     text(
         &mut out,
@@ -147,14 +174,24 @@ pub fn render(chart: &Chart) -> String {
         13,
         &chart.x_label,
     );
-    text(&mut out, (8.0, TOP - 8.0), "start", 13, &chart.y_label);
+    text(&mut out, (8.0, TOP - 10.0), "start", 13, &chart.y_label);
     for (i, series) in chart.series.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];
         let placed: Vec<(f64, f64)> = series
             .points
             .iter()
+            .filter(|(px, py)| px.is_finite() && py.is_finite())
             .map(|(px, py)| (x.place(*px), y.place(*py)))
             .collect();
+        for (px, low, high) in &series.ranges {
+            let at = x.place(*px);
+            let (low, high) = (y.place(low.max(0.0)), y.place(*high));
+            let _ = writeln!(
+                out,
+                "<path d=\"M{at:.1} {low:.1}V{high:.1}\" stroke=\"{colour}\" stroke-opacity=\"0.5\" \
+                 stroke-width=\"4\"/>"
+            );
+        }
         draw(&mut out, series.style, &placed, colour);
         let at = TOP + 20.0 * i as f64 + 8.0;
         let sample = [(right + 14.0, at), (right + 42.0, at)];
@@ -195,7 +232,7 @@ fn draw(out: &mut String, style: Style, points: &[(f64, f64)], colour: &str) {
     }
     for (x, y) in points {
         let _ = match style {
-            Style::Dashes => Ok(()),
+            Style::Dashes | Style::Plain => Ok(()),
             Style::Line => writeln!(
                 out,
                 "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
@@ -209,11 +246,12 @@ fn draw(out: &mut String, style: Style, points: &[(f64, f64)], colour: &str) {
     }
 }
 
-fn line(out: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
+fn line(out: &mut String, from: (f64, f64), to: (f64, f64), opacity: f64) {
     let ((x1, y1), (x2, y2)) = (from, to);
     let _ = writeln!(
         out,
-        "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\"/>"
+        "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" \
+         stroke=\"currentColor\" stroke-opacity=\"{opacity}\"/>"
     );
 }
 
@@ -222,8 +260,15 @@ fn text(out: &mut String, at: (f64, f64), anchor: &str, size: u32, content: &str
     let (x, y) = at;
     let _ = writeln!(
         out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\">{content}</text>"
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" \
+         font-size=\"{size}\" fill=\"currentColor\">{content}</text>"
     );
+}
+
+/// A drawing without paper and in the colour of the text around it, to be part of a page.
+#[must_use]
+pub fn embed(svg: &str) -> String {
+    svg.replacen(INK, "", 1).replacen(PAPER, "", 1)
 }
 
 /// A number without needless digits.
@@ -240,15 +285,19 @@ mod tests {
     fn charts_hold_all_series() {
         for is_logarithmic in [false, true] {
             let series = |name: &str, style| Series {
-                name: name.to_owned(),
-                style,
-                points: vec![(1.0, 2.0), (10.0, 30.0)],
+                ranges: vec![(1.0, 0.0, 40.0)],
+                ..Series::new(
+                    name,
+                    style,
+                    vec![(1.0, 2.0), (10.0, 30.0), (11.0, f64::NAN)],
+                )
             };
             let chart = Chart {
                 title: "A & B".to_owned(),
                 x_label: "x".to_owned(),
                 y_label: "y".to_owned(),
-                is_logarithmic,
+                is_x_logarithmic: is_logarithmic,
+                is_y_logarithmic: is_logarithmic,
                 series: vec![
                     series("lines", Style::Line),
                     series("dashes", Style::Dashes),
@@ -259,6 +308,7 @@ mod tests {
             assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
             assert!(svg.contains("A &amp; B") && svg.contains("marks &lt;"));
             assert_eq!(svg.matches("<polyline").count(), 4);
+            assert!(svg.contains("white") && !embed(&svg).contains("white"));
             assert!(!svg.contains("NaN") && !svg.contains("inf"));
         }
     }

@@ -136,11 +136,11 @@ impl BlockDecoder {
             self.plan_peeling(n, repairs);
             let Self { engine, maker, .. } = self;
             let elimination = &mut self.elimination;
-            let deficit = elimination.plan(*engine, maker, n, &self.known, repairs);
+            let deficit = elimination.plan(*engine, maker, n, symbol_len, &self.known, repairs);
             check_deficit(deficit)?;
             self.peel(n, symbol_len, source, repairs);
             self.elimination
-                .run(self.engine, n, symbol_len, source, repairs);
+                .run(self.engine, symbol_len, source, repairs);
         }
         Ok(missing)
     }

@@ -2,12 +2,8 @@
 
 use alloc::vec::Vec;
 
-use crate::engine::{Columns, Engine, Start, Targets, Term};
+use crate::engine::{Columns, Engine, REGISTER_MAX, Start, Term};
 use crate::gf256;
-
-/// Rows take a multiple of this many bytes, so that every engine works on
-/// whole registers.
-const ALIGNMENT: usize = 64;
 
 /// A set of independent rows in reduced row echelon form: each row has a
 /// pivot, a column where it is 1 and all other rows are 0.
@@ -33,7 +29,9 @@ impl Echelon {
     pub(crate) fn reset(&mut self, width: usize, carried: usize) {
         self.width = width;
         self.carried = carried;
-        self.stride = (width + carried).next_multiple_of(ALIGNMENT).max(ALIGNMENT);
+        self.stride = (width + carried)
+            .next_multiple_of(REGISTER_MAX)
+            .max(REGISTER_MAX);
         self.rows.clear();
         self.pivots.clear();
     }
@@ -174,18 +172,7 @@ impl Echelon {
         let factors = others.chunks_exact(self.stride).map(|other| other[pivot]);
         self.factors.extend(factors);
         if self.factors.iter().any(|factor| *factor != 0) {
-            let targets = Targets {
-                bytes: others,
-                stride: self.stride,
-                first: 0,
-                len: self.stride,
-            };
-            let columns = Columns {
-                symbols: row,
-                symbol_len: self.stride,
-                first: 0,
-            };
-            engine.combine_rows(targets, Start::Accumulate, columns, &[0], &self.factors);
+            engine.add_multiples(others, row, &self.factors);
         }
         self.pivots.push(pivot as u16);
         true

@@ -5,11 +5,12 @@
 use alloc::vec::Vec;
 
 use crate::bits;
-use crate::code::{CodeId, Decoding, Row};
+use crate::code::Decoding;
 use crate::decode::Repair;
 use crate::echelon::Echelon;
-use crate::engine::{Columns, Engine, Start, Targets};
-use crate::plan::{Plan, tile_columns};
+use crate::engine::{Engine, Start, Term};
+use crate::inverse::Inverse;
+use crate::plan::Plan;
 use crate::rows::RowMaker;
 
 /// Stands for "not missing".
@@ -49,20 +50,15 @@ impl Missing {
 pub(crate) struct Elimination {
     missing: Missing,
     echelon: Echelon,
-    /// The repairs that are used, and their rows.
+    inverse: Inverse,
+    /// The repairs that are used.
     used: Vec<usize>,
-    rows: Vec<(CodeId, Row)>,
-    /// How to compute these rows from source symbols.
-    plan: Plan,
-    /// The inverse, one row after another, and the columns they restore.
-    inverse: Vec<u8>,
-    order: Vec<u16>,
-    /// 0, 1, 2 …
-    numbers: Vec<u16>,
-    /// One tile of the repairs less their known terms, and of what they
-    /// restore.
+    /// How to subtract the known symbols from them, and how to compute the
+    /// missing symbols from what remains.
+    residue_plan: Plan,
+    inverse_plan: Plan,
     residues: Vec<u8>,
-    restored: Vec<u8>,
+    terms: Vec<Term>,
 }
 
 impl Elimination {
@@ -73,117 +69,140 @@ impl Elimination {
         engine: Engine,
         maker: &mut RowMaker,
         n: usize,
+        symbol_len: usize,
         known: &[u64],
         repairs: &[Repair<'_>],
     ) -> usize {
         self.missing.number(known, n);
-        self.used.clear();
-        self.rows.clear();
         let width = self.missing.symbols.len();
-        self.echelon.reset(width, width);
+        self.used.clear();
+        let all = repairs.iter().enumerate();
+        let all = all.filter(|(_, repair)| is_row(maker, n, repair));
+        self.used.extend(all.map(|(id, _)| id).take(width));
+        // The first repairs will mostly do.
+        if self.used.len() < width || !self.invert(engine, maker, n, repairs) {
+            let rank = self.select(engine, maker, n, repairs);
+            if rank < width {
+                return width - rank;
+            }
+            let is_inverted = self.invert(engine, maker, n, repairs);
+            debug_assert!(is_inverted, "the rows are independent");
+        }
+        self.plan_payload(engine, maker, n, symbol_len, repairs);
+        0
+    }
+
+    /// Inverts the matrix that takes missing symbols to the used repairs, if
+    /// it has an inverse.
+    fn invert(
+        &mut self,
+        engine: Engine,
+        maker: &mut RowMaker,
+        n: usize,
+        repairs: &[Repair<'_>],
+    ) -> bool {
+        let width = self.missing.symbols.len();
+        self.inverse.begin(width);
+        for (position, id) in self.used.iter().enumerate() {
+            let row = self.inverse.row_mut(position);
+            let repair = &repairs[*id];
+            for term in maker.terms(repair.code, n, repair.row).unwrap_or_default() {
+                // The column behind the last takes what belongs to known
+                // symbols: to tell them apart would be branches that go either
+                // way.
+                let column = self.missing.columns[usize::from(term.index)];
+                row[usize::from(column).min(width)] = term.coefficient;
+            }
+        }
+        self.inverse.invert(engine)
+    }
+
+    /// Picks repairs that are independent, up to as many as are needed, and
+    /// says how many there are.
+    fn select(
+        &mut self,
+        engine: Engine,
+        maker: &mut RowMaker,
+        n: usize,
+        repairs: &[Repair<'_>],
+    ) -> usize {
+        let width = self.missing.symbols.len();
+        self.used.clear();
+        self.echelon.reset(width, 0);
         for (id, repair) in repairs.iter().enumerate() {
             if self.used.len() == width {
                 break;
             }
-            if repair.code.decoding() != Decoding::Elimination {
+            if !is_row(maker, n, repair) {
                 continue;
             }
-            let Ok(terms) = maker.terms(repair.code, n, repair.row) else {
-                continue;
-            };
-            let position = self.used.len();
+            let terms = maker.terms(repair.code, n, repair.row).unwrap_or_default();
             let is_independent = self.echelon.insert(engine, |row| {
                 for term in terms {
                     if let Some(column) = self.missing.column(term.index) {
                         row[column] = term.coefficient;
                     }
                 }
-                row[width + position] = 1;
             });
             if is_independent {
                 self.used.push(id);
-                self.rows.push((repair.code, repair.row));
             }
         }
-        let deficit = width - self.echelon.rank();
-        if deficit == 0 {
-            self.note_inverse(width);
-            let rows = self.rows.iter().copied();
-            let planned = self.plan.prepare(maker, n, rows);
-            debug_assert!(planned.is_ok(), "these rows were made just now");
-        }
-        deficit
+        self.echelon.rank()
     }
 
-    fn note_inverse(&mut self, width: usize) {
-        self.inverse.clear();
-        self.order.clear();
-        for (column, row) in self.echelon.solution() {
-            self.inverse.extend_from_slice(row);
-            self.order.push(column as u16);
+    fn plan_payload(
+        &mut self,
+        engine: Engine,
+        maker: &mut RowMaker,
+        n: usize,
+        symbol_len: usize,
+        repairs: &[Repair<'_>],
+    ) {
+        let columns = &self.missing.columns;
+        let is_known = |i| columns[usize::from(i)] == NONE;
+        self.residue_plan.begin(n, is_known);
+        for (position, id) in self.used.iter().enumerate() {
+            let repair = &repairs[*id];
+            let terms = maker.terms(repair.code, n, repair.row).unwrap_or_default();
+            let start = position * symbol_len;
+            self.residue_plan.push(engine, n, start, terms, is_known);
         }
-        self.numbers.clear();
-        self.numbers.extend(0..width as u16);
+        let width = self.missing.symbols.len();
+        self.inverse_plan.begin(width, |_| true);
+        for (symbol, row) in self.missing.symbols.iter().zip(self.inverse.rows()) {
+            let coefficients = row.iter().zip(0..);
+            self.terms.clear();
+            self.terms
+                .extend(coefficients.map(|(&coefficient, index)| Term { index, coefficient }));
+            let start = usize::from(*symbol) * symbol_len;
+            self.inverse_plan
+                .push(engine, width, start, &self.terms, |_| true);
+        }
     }
 
-    /// Restores what was planned. The places of missing symbols are made zero
-    /// first, so that whole rows can be subtracted from the repairs: which
-    /// symbols are missing differs from block to block, but the rows do not.
+    /// Restores what was planned.
     pub(crate) fn run(
         &mut self,
         engine: Engine,
-        n: usize,
         symbol_len: usize,
         source: &mut [u8],
         repairs: &[Repair<'_>],
     ) {
-        let width = self.order.len();
-        if self.missing.symbols.is_empty() {
-            return;
+        self.residues.clear();
+        for id in &self.used {
+            self.residues.extend_from_slice(repairs[*id].symbol);
         }
-        for symbol in &self.missing.symbols {
-            source[usize::from(*symbol) * symbol_len..][..symbol_len].fill(0);
-        }
-        let tile = tile_columns(n, symbol_len);
-        for first in (0..symbol_len).step_by(tile) {
-            let len = tile.min(symbol_len - first);
-            self.residues.resize(width * len, 0);
-            self.restored.resize(width * len, 0);
-            let residues = self.residues.chunks_exact_mut(len);
-            for (residue, id) in residues.zip(&self.used) {
-                residue.copy_from_slice(&repairs[*id].symbol[first..first + len]);
-            }
-            let columns = Columns {
-                symbols: source,
-                symbol_len,
-                first,
-            };
-            let mut targets = Targets {
-                bytes: &mut self.residues,
-                stride: len,
-                first: 0,
-                len,
-            };
-            self.plan
-                .run(engine, &mut targets, Start::Accumulate, columns);
-            let columns = Columns {
-                symbols: &self.residues,
-                symbol_len: len,
-                first: 0,
-            };
-            let targets = Targets {
-                bytes: &mut self.restored,
-                stride: len,
-                first: 0,
-                len,
-            };
-            engine.combine_rows(targets, Start::Zero, columns, &self.numbers, &self.inverse);
-            let restored = self.restored.chunks_exact(len);
-            for (column, restored) in self.order.iter().zip(restored) {
-                let symbol = self.missing.symbols[usize::from(*column)];
-                let at = usize::from(symbol) * symbol_len + first;
-                source[at..at + len].copy_from_slice(restored);
-            }
-        }
+        let residues = &mut self.residues;
+        self.residue_plan
+            .run(engine, residues, Start::Accumulate, source, symbol_len);
+        self.inverse_plan
+            .run(engine, source, Start::Zero, residues, symbol_len);
     }
+}
+
+/// Whether a repair is one to eliminate with.
+fn is_row(maker: &mut RowMaker, n: usize, repair: &Repair<'_>) -> bool {
+    repair.code.decoding() == Decoding::Elimination
+        && maker.terms(repair.code, n, repair.row).is_ok()
 }

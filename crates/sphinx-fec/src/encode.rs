@@ -1,9 +1,11 @@
 //! Encoding: repair symbols from a block of source symbols.
 
+use alloc::vec::Vec;
+
 use crate::code::{CodeId, Error, Row, check_block, check_length};
-use crate::engine::{Columns, Engine, Start, Targets};
+use crate::engine::{Engine, Start};
 use crate::fft_rs;
-use crate::plan::{Plan, tile_columns};
+use crate::plan::Plan;
 use crate::rows::RowMaker;
 
 /// Computes repair symbols. Keeps its memory between calls, and what it found
@@ -14,6 +16,9 @@ pub struct Encoder {
     engine: Engine,
     maker: RowMaker,
     plan: Plan,
+    /// Block size, symbol length and rows that `plan` is for.
+    made_for: Option<(usize, usize)>,
+    rows: Vec<(CodeId, Row)>,
     fft: fft_rs::Coder,
 }
 
@@ -37,6 +42,8 @@ impl Encoder {
             engine,
             maker: RowMaker::new(),
             plan: Plan::default(),
+            made_for: None,
+            rows: Vec::new(),
             fft: fft_rs::Coder::default(),
         }
     }
@@ -84,24 +91,33 @@ impl Encoder {
         if code == CodeId::FftRs {
             return self.fft.encode(n, symbol_len, source, rows, out);
         }
+        self.prepare(n, symbol_len, rows)?;
         self.plan
-            .prepare(&mut self.maker, n, rows.iter().copied())?;
-        let tile = tile_columns(n, symbol_len);
-        for first in (0..symbol_len).step_by(tile) {
-            let columns = Columns {
-                symbols: source,
-                symbol_len,
-                first,
-            };
-            let mut targets = Targets {
-                bytes: out,
-                stride: symbol_len,
-                first,
-                len: tile.min(symbol_len - first),
-            };
-            self.plan
-                .run(self.engine, &mut targets, Start::Zero, columns);
+            .run(self.engine, out, Start::Zero, source, symbol_len);
+        Ok(())
+    }
+
+    /// Plans these rows, unless the plan is for them already.
+    fn prepare(
+        &mut self,
+        n: usize,
+        symbol_len: usize,
+        rows: &[(CodeId, Row)],
+    ) -> Result<(), Error> {
+        if self.made_for == Some((n, symbol_len)) && self.rows == rows {
+            return Ok(());
         }
+        // Not for anything until the last row turned out to be possible.
+        self.made_for = None;
+        self.plan.begin(n, |_| true);
+        for (i, &(code, row)) in rows.iter().enumerate() {
+            let terms = self.maker.terms(code, n, row)?;
+            let start = i * symbol_len;
+            self.plan.push(self.engine, n, start, terms, |_| true);
+        }
+        self.rows.clear();
+        self.rows.extend_from_slice(rows);
+        self.made_for = Some((n, symbol_len));
         Ok(())
     }
 }

@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn multiplication_matches_the_definition() {
-        for a in 0..=255 {
+        // Miri takes one in seven.
+        for a in (0..=255).step_by(if cfg!(miri) { 7 } else { 1 }) {
             for b in 0..=255 {
                 let product = mul(a, b);
                 assert_eq!(product, mul_by_shifting(a, b));

@@ -102,6 +102,7 @@ pub mod engine;
 pub mod fft_rs;
 pub mod gf256;
 mod incremental;
+mod inverse;
 pub mod lt;
 mod math;
 mod ml;

@@ -40,7 +40,7 @@ pub(crate) fn sqrt(x: f64) -> f64 {
 mod tests {
     #[test]
     fn logarithms_and_roots() {
-        for i in 1..200_000_u32 {
+        for i in (1..200_000_u32).step_by(if cfg!(miri) { 997 } else { 1 }) {
             let x = f64::from(i) / 37.0;
             let error = (super::ln(x) - x.ln()).abs();
             assert!(error <= 4e-15 * (1.0 + x.ln().abs()), "ln {x}: {error}");

@@ -347,8 +347,7 @@ impl Solver {
             };
             let targets = Targets {
                 bytes: &mut self.symbol,
-                stride: symbol_len,
-                first: 0,
+                starts: &[0],
                 len: symbol_len,
             };
             engine.combine_rows(targets, Start::Zero, columns, &self.numbers, &self.inverse);

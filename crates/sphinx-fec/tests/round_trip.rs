@@ -195,6 +195,10 @@ fn every_engine_restores_whole_blocks() {
             (300, 33, 40),
             (1024, 100, 110),
         ] {
+            // Miri takes minutes for the larger ones.
+            if cfg!(miri) && n * symbol_len > 20_000 {
+                continue;
+            }
             let rows = rlc::first_flight(n, repairs).collect();
             let case = Case {
                 n,
@@ -225,7 +229,7 @@ fn first_cauchy_rows_are_mds() {
         .zip(repairs.chunks(symbol_len))
         .map(|(&(code, row), symbol)| Repair { code, row, symbol })
         .collect();
-    for lost in 0..=64_usize {
+    for lost in (0..=64_usize).step_by(if cfg!(miri) { 16 } else { 1 }) {
         let mut memory = source.clone();
         memory[..lost * symbol_len].fill(0);
         let have = if lost == 64 { 0 } else { u64::MAX << lost };
@@ -306,7 +310,8 @@ fn srlt_at_the_paper_operating_point() {
     let degree = paper::degree(p, 0.0, paper::degree_cap(n));
     let count = paper::packet_count(n, p, degree, paper::PAPER_THRESHOLD);
     assert_eq!((degree, count), (16, 15));
-    let decoded = (0..400_u64)
+    let blocks = if cfg!(miri) { 4 } else { 400_u64 };
+    let decoded = (0..blocks)
         .filter(|block| {
             let seed = *block as u32 * 16;
             let rows = (0..count as u32).map(|i| (CodeId::Srlt, srlt::row(degree, seed + i)));
@@ -321,7 +326,9 @@ fn srlt_at_the_paper_operating_point() {
             transfer(Engine::detect(), &case)
         })
         .count();
-    assert!((160..=250).contains(&decoded), "{decoded} of 400");
+    if !cfg!(miri) {
+        assert!((160..=250).contains(&decoded), "{decoded} of 400");
+    }
 }
 
 #[test]
@@ -330,7 +337,7 @@ fn a_receiver_restores_block_after_block() {
     let mut rng = Bytes(9);
     let mut encoder = Encoder::new();
     let mut receiver = BlockReceiver::new(0, n, symbol_len).unwrap();
-    for block in 0..40_u64 {
+    for block in 0..if cfg!(miri) { 2 } else { 40_u64 } {
         let first = block * n as u64;
         receiver.reset(first, n, symbol_len).unwrap();
         let source = rng.fill(n * symbol_len);

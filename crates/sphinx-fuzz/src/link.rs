@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use sphinx_link::{
-    Blackout, Corruption, Depth, GilbertElliott, IpPacket, Jitter, Link, LinkConfig, Loss, Order,
-    Packet, Policer, Rate, RateStep, Reorder,
+    Aqm, Blackout, CoDel, Corruption, Depth, FlowKey, Flows, GilbertElliott, IpPacket, Jitter,
+    Link, LinkConfig, Loss, LossTrace, Order, Packet, Policer, Rate, RateStep, RateTrace, Red,
+    Reorder, Signal,
 };
 
 use crate::Input;
@@ -27,6 +28,9 @@ pub fn packet(data: &[u8]) {
         0
     };
 
+    if original.flow() == FlowKey::default() {
+        assert_eq!(original.sequence(), None);
+    }
     let bits = original.corruptible_bits();
     assert!(bits <= 8 * original.ip_len() as u64);
     let mut flipped = original.clone();
@@ -88,8 +92,42 @@ fn depth(input: &mut Input<'_>) -> Depth {
     }
 }
 
+fn signal(input: &mut Input<'_>) -> Signal {
+    input.pick(&[Signal::Drop, Signal::Mark, Signal::MarkOnly])
+}
+
+fn aqm(input: &mut Input<'_>) -> Aqm {
+    match input.byte() % 4 {
+        0 => Aqm::None,
+        1 => Aqm::Step {
+            threshold: depth(input),
+            signal: signal(input),
+        },
+        2 => Aqm::CoDel(CoDel {
+            target: span(input),
+            interval: span(input),
+            signal: signal(input),
+        }),
+        _ => Aqm::Red(Red {
+            min: depth(input),
+            max: depth(input),
+            probability: probability(input),
+            weight: probability(input),
+            signal: signal(input),
+        }),
+    }
+}
+
+/// A trace from a few numbers, or nothing where they make none.
+fn trace(input: &mut Input<'_>) -> Option<RateTrace> {
+    let count = input.below(5);
+    let times: Vec<String> = (0..count).map(|_| input.any().to_string()).collect();
+    RateTrace::parse(&times.join("\n")).ok()
+}
+
 fn rate(input: &mut Input<'_>) -> Rate {
-    match input.byte() % 3 {
+    match input.byte() % 4 {
+        3 => trace(input).map_or(Rate::Unlimited, Rate::Trace),
         0 => Rate::Unlimited,
         1 => Rate::Constant(input.any()),
         _ => {
@@ -106,7 +144,8 @@ fn rate(input: &mut Input<'_>) -> Rate {
 }
 
 fn loss(input: &mut Input<'_>) -> Loss {
-    match input.byte() % 4 {
+    match input.byte() % 5 {
+        4 => LossTrace::parse(input.pick(&["0", "01", "0 0 1"])).map_or(Loss::None, Loss::Trace),
         0 => Loss::None,
         1 => Loss::Bernoulli(probability(input)),
         2 => Loss::GilbertElliott(GilbertElliott {
@@ -149,7 +188,7 @@ fn config(input: &mut Input<'_>) -> LinkConfig {
         config.queue = depth(input);
     }
     if has() {
-        config.mark = Some(depth(input));
+        config.aqm = aqm(input);
     }
     if has() {
         config.loss = loss(input);
@@ -157,6 +196,7 @@ fn config(input: &mut Input<'_>) -> LinkConfig {
     if has() {
         let (start, end) = (span(input), span(input));
         config.blackouts.push(Blackout { start, end });
+        config.blackouts_repeat = input.rarely(2).then(|| span(input));
     }
     if has() {
         config.corruption = Corruption {
@@ -184,6 +224,9 @@ fn config(input: &mut Input<'_>) -> LinkConfig {
     }
     if has() {
         config.records = input.below(1000) as usize;
+    }
+    if has() {
+        config.flows = Flows::Apart;
     }
     config
 }

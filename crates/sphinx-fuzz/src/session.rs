@@ -95,6 +95,7 @@ fn config(input: &mut Input<'_>) -> Config {
         ip_overhead,
         mtu_candidates: vec![1472, 8972],
         peer_datagram_max: input.pick(&[1472, 1200, 9040, 65_527]),
+        memory: None,
         icm: input.pick(&[Icm::Default, Icm::Paper, Icm::Off]),
     }
 }

@@ -1,77 +1,10 @@
-//! The links and workloads that are measured.
+//! Links with workloads, and the cells of the standing comparison.
 
 use std::{str::FromStr, time::Duration};
 
-use sphinx_link::{Depth, GilbertElliott, LinkConfig, Loss, Rate, front::FrontConfig};
+use sphinx_link::{GilbertElliott, Loss};
 
-use crate::Workload;
-
-/// Sets the seeds of the two directions apart.
-const RETURN_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// A symmetric link with a drop-tail queue of one bandwidth-delay product per direction.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LinkSpec {
-    /// Bits per second at the IP layer.
-    pub rate: u64,
-    /// Round-trip time of an empty link.
-    pub rtt: Duration,
-    /// Loss towards the receiver. A lost packet has used the link.
-    pub forward: Loss,
-    /// Loss towards the sender.
-    pub back: Loss,
-}
-
-impl LinkSpec {
-    /// 200 Mbit/s without loss.
-    pub fn clean(rtt: Duration) -> LinkSpec {
-        LinkSpec {
-            rate: 200_000_000,
-            rtt,
-            forward: Loss::None,
-            back: Loss::None,
-        }
-    }
-
-    /// What fits into the link at once, in bytes.
-    pub fn bandwidth_delay_product(&self) -> u64 {
-        let bits = u128::from(self.rate) * self.rtt.as_nanos() / 1_000_000_000;
-        u64::try_from(bits / 8).unwrap_or(u64::MAX)
-    }
-
-    /// Long-term share of packets lost towards the receiver.
-    pub fn forward_loss(&self) -> f64 {
-        match &self.forward {
-            Loss::None | Loss::Packets(_) => 0.0,
-            Loss::Bernoulli(probability) => *probability,
-            Loss::GilbertElliott(model) => model.mean_loss(),
-        }
-    }
-
-    /// The emulator's settings. One seed loses the same packets, by their index, of every
-    /// contestant.
-    pub fn front(&self, seed: u64) -> FrontConfig {
-        let direction = LinkConfig {
-            rate: Rate::Constant(self.rate),
-            queue: Depth::Bytes(self.bandwidth_delay_product()),
-            delay: self.rtt / 2,
-            ..LinkConfig::default()
-        };
-        FrontConfig {
-            left_to_right: LinkConfig {
-                seed,
-                loss: self.forward.clone(),
-                ..direction.clone()
-            },
-            right_to_left: LinkConfig {
-                seed: seed.wrapping_add(RETURN_SEED),
-                loss: self.back.clone(),
-                ..direction
-            },
-            ..FrontConfig::default()
-        }
-    }
-}
+use crate::{LinkSpec, Workload};
 
 /// A link and what to carry over it.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,37 +20,11 @@ pub struct Cell {
 impl Cell {
     /// Everything about the cell in one line.
     pub fn description(&self) -> String {
-        let LinkSpec {
-            rate, rtt, back, ..
-        } = &self.link;
-        let mut text = format!(
-            "{} Mbit/s, RTT {} ms, ",
-            *rate as f64 / 1e6,
-            rtt.as_secs_f64() * 1e3
-        );
-        text += &match &self.link.forward {
-            Loss::GilbertElliott(model) => format!(
-                "{:.3} % loss in bursts of {:.0}",
-                model.mean_loss() * 100.0,
-                1.0 / model.bad_to_good
-            ),
-            _ => format!("{} % loss", self.link.forward_loss() * 100.0),
-        };
-        if let Loss::Bernoulli(probability) = back {
-            text += &format!(", {} % on the way back", probability * 100.0);
-        }
-        match &self.workload {
-            Workload::Bulk { bytes } => text + &format!("; {} MB", *bytes as f64 / 1e6),
-            Workload::Blocks {
-                count,
-                bytes,
-                interval,
-            } => {
-                let every = interval.as_secs_f64() * 1e3;
-                let size = *bytes as f64 / 1e3;
-                text + &format!("; {count} blocks of {size} kB, one every {every} ms")
-            }
-        }
+        format!(
+            "{}; {}",
+            self.link.description(),
+            self.workload.description()
+        )
     }
 }
 
@@ -253,11 +160,5 @@ mod tests {
         );
         assert!(describe("r50-burst5x8").contains("5.000 % loss in bursts of 8"));
         assert!(describe("r80-l3-back30").contains("30 % on the way back"));
-    }
-
-    #[test]
-    fn the_queue_is_one_bandwidth_delay_product() {
-        let link = LinkSpec::clean(Duration::from_millis(10));
-        assert_eq!(link.bandwidth_delay_product(), 250_000);
     }
 }

@@ -1,6 +1,7 @@
 //! The two processes of a contestant: started, listened to, accounted, and never left behind.
 
 use std::{
+    fs,
     io::{self, BufRead, BufReader, Read},
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc::Sender,
@@ -35,6 +36,8 @@ pub(crate) enum Said {
 pub(crate) struct Process {
     child: Child,
     errors: Option<JoinHandle<String>>,
+    /// The most memory it was seen to have resident, in bytes.
+    peak_rss: Option<u64>,
     ended: Option<Ended>,
 }
 
@@ -44,6 +47,8 @@ pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     /// User and system time.
     pub(crate) cpu: Duration,
+    /// The most memory it was seen to have resident, in bytes.
+    pub(crate) peak_rss: Option<u64>,
 }
 
 impl Process {
@@ -64,6 +69,7 @@ impl Process {
         let mut process = Process {
             child,
             errors: None,
+            peak_rss: None,
             ended: None,
         };
         let stdout = stdout.ok_or_else(|| io::Error::other("no pipe for standard output"))?;
@@ -79,16 +85,28 @@ impl Process {
         Ok(process)
     }
 
+    /// Looks at its memory. To be called now and then: nothing is left of it when it has ended.
+    pub(crate) fn look(&mut self) {
+        let status = format!("/proc/{}/status", self.child.id());
+        let peak = fs::read_to_string(status).ok().as_deref().and_then(vm_hwm);
+        self.peak_rss = self.peak_rss.max(peak);
+    }
+
     /// Waits until the process has ended, at most until `deadline`.
     pub(crate) fn wait(&mut self, deadline: Instant) -> io::Result<Option<Ended>> {
         loop {
+            self.look();
             // The CPU time of children includes one from the moment it is waited for.
             let before = children_cpu();
             if self.ended.is_none()
                 && let Some(status) = self.child.try_wait()?
             {
                 let cpu = children_cpu().saturating_sub(before);
-                self.ended = Some(Ended { status, cpu });
+                self.ended = Some(Ended {
+                    status,
+                    cpu,
+                    peak_rss: self.peak_rss,
+                });
             }
             if self.ended.is_some() || Instant::now() >= deadline {
                 return Ok(self.ended);
@@ -121,6 +139,15 @@ impl Drop for Process {
             let _ = self.end();
         }
     }
+}
+
+/// The high-water mark of resident memory in a process's status, in bytes.
+fn vm_hwm(status: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 fn listen(stdout: impl Read, side: Side, said: &Sender<Said>) {

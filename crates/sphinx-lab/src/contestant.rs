@@ -2,18 +2,28 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, process::Command, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Workload;
 
 /// One of the two processes of a contestant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
     /// Sends, at the left end of the link.
     Sender,
     /// Receives, at the right end.
     Receiver,
+}
+
+impl Side {
+    /// The other one.
+    pub fn other(self) -> Side {
+        match self {
+            Side::Sender => Side::Receiver,
+            Side::Receiver => Side::Sender,
+        }
+    }
 }
 
 impl fmt::Display for Side {
@@ -28,7 +38,7 @@ impl fmt::Display for Side {
 /// What the two processes of a contestant have to do.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// Where the receiver listens.
+    /// Where the [listener](Workload::listener) listens.
     pub address: SocketAddr,
     /// What to carry.
     pub workload: Workload,
@@ -44,9 +54,9 @@ pub struct Task {
 
 /// A transport with its settings: two programs.
 ///
-/// Both write one JSON object per line to standard output, with a field `event`. The receiver says
-/// `listening` when it is ready; then the sender is started. The [`reporter`](Contestant::reporter)
-/// ends with `done`, whose fields [`Done`](crate::Done) reads; a process that fails says `error`
+/// Both write one JSON object per line to standard output, with a field `event`. The
+/// [listener](Workload::listener) says `listening` when it is ready; then the other one is started.
+/// The [`reporter`](Contestant::reporter) ends with `done`, whose fields [`Done`](crate::Done) reads; a process that fails says `error`
 /// (`message`) or exits with a code that is not 0. Other lines are ignored, except the `bytes` of
 /// `progress`.
 ///
@@ -65,6 +75,24 @@ pub trait Contestant: fmt::Debug {
     /// What is missing, in words.
     fn check(&self) -> Result<(), String>;
 
+    /// Whether it can carry such a workload.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, in words.
+    fn check_workload(&self, workload: &Workload) -> Result<(), String> {
+        match workload {
+            Workload::Bulk { .. } | Workload::Blocks { .. } => Ok(()),
+            Workload::Live { .. } => Err("cannot drop what comes too late".to_owned()),
+            Workload::Video(_) | Workload::Web(_) => Err("does not speak HTTP".to_owned()),
+        }
+    }
+
+    /// Kernel parameters that both its namespaces need.
+    fn parameters(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     /// The receiver's command.
     fn receiver(&self, task: &Task) -> Command;
 
@@ -72,9 +100,9 @@ pub trait Contestant: fmt::Debug {
     fn sender(&self, task: &Task) -> Command;
 
     /// Which `done` counts.
-    fn reporter(&self) -> Side;
+    fn reporter(&self, workload: &Workload) -> Side;
 
     /// Whether the reporter says `done` by itself when the limit has passed, with what had arrived
     /// by then. Otherwise both processes are killed at the limit, and the last `progress` counts.
-    fn keeps_limit(&self) -> bool;
+    fn keeps_limit(&self, workload: &Workload) -> bool;
 }

@@ -15,9 +15,9 @@ use sphinx_link::front::FrontCounters;
 use thiserror::Error;
 
 use crate::{
-    Cell, Contestant, Cpu, Done, Lateness, NotDone, Run, Side, Task, Testbed, TestbedError,
+    Cell, Contestant, Cpu, Done, Lateness, Memory, NotDone, Run, Side, Task, Testbed, TestbedError,
     Validity, Wire,
-    children::{Process, Said},
+    children::{Ended, Process, Said},
     machine::{MachineTime, process_cpu},
 };
 
@@ -76,7 +76,7 @@ pub enum RunError {
 }
 
 impl Experiment {
-    /// Runs one contestant once on a fresh link. Returns early when `stop` becomes true. Whatever
+    /// Runs one contestant once on a fresh link with the losses of `seed`. Returns early when `stop` becomes true. Whatever
     /// happens, no process remains.
     ///
     /// CPU time of the two processes is the growth of what this process's children used altogether,
@@ -110,9 +110,10 @@ impl Experiment {
         stop: &AtomicBool,
     ) -> Result<Run, RunError> {
         let directory = tempfile::tempdir()?;
-        let testbed = Testbed::start(&cell.link, seed)?;
+        let testbed = Testbed::start(&cell.link, seed, contestant.parameters())?;
+        let first = cell.workload.listener();
         let task = Task {
-            address: SocketAddr::new(testbed.end(Side::Receiver).ipv4().into(), PORT),
+            address: SocketAddr::new(testbed.end(first).ipv4().into(), PORT),
             workload: cell.workload.clone(),
             limit: cell.workload.schedule() + self.limit,
             warmup: cell.link.rtt * WARMUP_ROUND_TRIPS,
@@ -123,21 +124,29 @@ impl Experiment {
         let start = |side, mut command| {
             Process::start(testbed.end(side), &mut command, side, sender.clone())
         };
+        let command = |side| match side {
+            Side::Sender => contestant.sender(&task),
+            Side::Receiver => contestant.receiver(&task),
+        };
         let mut pair = Pair {
             stop,
             said,
-            receiver: start(Side::Receiver, contestant.receiver(&task))?,
-            sender: None,
+            processes: [None, None],
             dones: [None, None],
             arrived: 0,
         };
-        pair.expect_ready()?;
+        pair.processes[first as usize] = Some(start(first, command(first))?);
+        pair.expect_ready(first)?;
         let accounts = Accounts::open();
-        pair.sender = Some(start(Side::Sender, contestant.sender(&task))?);
-        let done = pair.expect_done(contestant, task.limit)?;
+        let second = first.other();
+        pair.processes[second as usize] = Some(start(second, command(second))?);
+        let done = pair.expect_done(contestant, &task)?;
         let (elapsed, machine, own) = accounts.close();
         let counters = testbed.counters();
-        let [sender_cpu, receiver_cpu] = pair.close()?;
+        let ended = pair.close()?;
+        let cpu_seconds = |side| ended[side as usize].map_or(0.0, |end| end.cpu.as_secs_f64());
+        let (sender_cpu, receiver_cpu) = (cpu_seconds(Side::Sender), cpu_seconds(Side::Receiver));
+        let [sender_memory, receiver_memory] = ended.map(|end| end?.peak_rss);
         let emulator = counters.cpu.as_secs_f64();
         let accounted = sender_cpu + receiver_cpu + own.max(emulator);
         let cpu = Cpu {
@@ -154,10 +163,17 @@ impl Experiment {
             contestant: contestant.name().to_owned(),
             cell: cell.name.clone(),
             seed,
+            repetition: 0,
+            settings: contestant.settings(),
+            description: cell.description(),
             goodput_mbit_s: done.goodput_mbit_s(),
             done,
             wire: wire(&counters),
             cpu,
+            memory: Memory {
+                sender: sender_memory,
+                receiver: receiver_memory,
+            },
             lateness,
             validity: Validity::judge(&lateness, &cpu),
             sender,
@@ -197,8 +213,8 @@ impl Accounts {
 struct Pair<'a> {
     stop: &'a AtomicBool,
     said: Receiver<Said>,
-    receiver: Process,
-    sender: Option<Process>,
+    /// The sender and the receiver.
+    processes: [Option<Process>; 2],
     /// The sender's and the receiver's last words.
     dones: [Option<Value>; 2],
     /// Payload bytes that the receiver last reported to have.
@@ -206,16 +222,18 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Waits until the receiver listens.
-    fn expect_ready(&mut self) -> Result<(), RunError> {
+    /// Waits until the first process listens.
+    fn expect_ready(&mut self, first: Side) -> Result<(), RunError> {
         let deadline = Instant::now() + READY;
         loop {
             match self.next(deadline)? {
-                Some((Side::Receiver, event)) if event["event"] == "listening" => return Ok(()),
+                Some((side, event)) if side == first && event["event"] == "listening" => {
+                    return Ok(());
+                }
                 Some(_) => {}
                 None => {
                     return Err(RunError::Silent {
-                        side: Side::Receiver,
+                        side: first,
                         event: "listening",
                     });
                 }
@@ -224,23 +242,17 @@ impl Pair<'_> {
     }
 
     /// Waits for the result, or makes one at the limit.
-    fn expect_done(
-        &mut self,
-        contestant: &dyn Contestant,
-        limit: Duration,
-    ) -> Result<Done, RunError> {
-        let side = contestant.reporter();
-        let grace = if contestant.keeps_limit() {
-            GRACE
-        } else {
-            Duration::ZERO
-        };
+    fn expect_done(&mut self, contestant: &dyn Contestant, task: &Task) -> Result<Done, RunError> {
+        let limit = task.limit;
+        let side = contestant.reporter(&task.workload);
+        let keeps_limit = contestant.keeps_limit(&task.workload);
+        let grace = if keeps_limit { GRACE } else { Duration::ZERO };
         let deadline = Instant::now() + limit + grace;
         while self.done(side).is_none() {
             if self.next(deadline)?.is_some() {
                 continue;
             }
-            if contestant.keeps_limit() {
+            if keeps_limit {
                 return Err(RunError::Silent {
                     side,
                     event: "done",
@@ -249,15 +261,14 @@ impl Pair<'_> {
             return Ok(Done {
                 bytes: self.arrived,
                 seconds: limit.as_secs_f64(),
-                complete: false,
-                blocks: None,
+                ..Done::default()
             });
         }
         Ok(Done::parse(self.done(side).unwrap_or(&Value::Null))?)
     }
 
-    /// Lets both processes end, and returns the CPU seconds of the sender and the receiver.
-    fn close(&mut self) -> Result<[f64; 2], RunError> {
+    /// Lets both processes end, and returns how the sender and the receiver did.
+    fn close(&mut self) -> Result<[Option<Ended>; 2], RunError> {
         // Their last words are in the pipes until both have closed them.
         let deadline = Instant::now() + FAREWELL;
         let both = |dones: &[Option<Value>; 2]| dones.iter().all(Option::is_some);
@@ -269,19 +280,15 @@ impl Pair<'_> {
                 Ok(None) | Err(_) => break,
             }
         }
-        let mut seconds = [0.0; 2];
-        for (process, seconds) in [self.sender.as_mut(), Some(&mut self.receiver)]
-            .into_iter()
-            .zip(&mut seconds)
-        {
+        let mut both = [None, None];
+        for (process, ended) in self.processes.iter_mut().zip(&mut both) {
             let Some(process) = process else { continue };
-            let ended = match process.wait(deadline)? {
-                Some(ended) => ended,
-                None => process.end()?,
+            *ended = match process.wait(deadline)? {
+                Some(ended) => Some(ended),
+                None => Some(process.end()?),
             };
-            *seconds = ended.cpu.as_secs_f64();
         }
-        Ok(seconds)
+        Ok(both)
     }
 
     fn done(&self, side: Side) -> Option<&Value> {
@@ -303,7 +310,11 @@ impl Pair<'_> {
                 }
                 Ok(Said::Closed(side)) => self.check_end(side)?,
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(None),
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    for process in self.processes.iter_mut().flatten() {
+                        process.look();
+                    }
+                }
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
             }
         }
@@ -332,11 +343,7 @@ impl Pair<'_> {
         if self.done(side).is_some() {
             return Ok(());
         }
-        let process = match side {
-            Side::Receiver => Some(&mut self.receiver),
-            Side::Sender => self.sender.as_mut(),
-        };
-        let Some(process) = process else {
+        let Some(process) = &mut self.processes[side as usize] else {
             return Ok(());
         };
         let ended = process.end()?;

@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use crate::{BlockNumbers, Cell, Run, Validity, stats::median};
+use crate::{
+    BlockNumbers, Cell, Run, Validity, VideoNumbers, WebNumbers,
+    stats::{interval, median},
+};
 
 /// The runs of one contestant in one cell.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,10 +23,14 @@ pub struct Group {
 pub struct GroupNumbers {
     /// Payload megabits per second.
     pub goodput_mbit_s: f64,
+    /// The interval of the goodput that [`interval`] gives.
+    pub goodput_interval: Option<(f64, f64)>,
     /// (Largest − smallest) / median of the goodput.
     pub goodput_spread: f64,
     /// Goodput / (rate × (1 − loss)); for blocks, goodput / offered rate.
     pub goodput_ratio: f64,
+    /// Share of the task's bytes that arrived before the cut-off.
+    pub delivered: f64,
     /// IP bytes sent forward per payload byte.
     pub wire_ratio: f64,
     /// The same × (1 − loss): what a perfect transport without headers holds at 1.
@@ -34,8 +41,20 @@ pub struct GroupNumbers {
     pub cpu_seconds_per_gb: f64,
     /// CPU seconds of the whole machine per GB.
     pub machine_seconds_per_gb: Option<f64>,
+    /// The most memory that either process was seen to need, in bytes.
+    pub peak_rss: Option<u64>,
     /// Medians of each run's latency statistics.
     pub blocks: Option<BlockNumbers>,
+    /// The interval of the runs' mean latencies.
+    pub mean_ms_interval: Option<(f64, f64)>,
+    /// The interval of the runs' 99th percentiles.
+    pub p99_ms_interval: Option<(f64, f64)>,
+    /// Messages that were late or missing.
+    pub late: Option<f64>,
+    /// Medians over the runs' videos; the buffer over time is that of the first.
+    pub video: Option<VideoNumbers>,
+    /// Medians over the runs' pages.
+    pub web: Option<WebNumbers>,
     /// Runs with everything delivered before the cut-off.
     pub runs_complete: usize,
     /// Runs that the medians are from.
@@ -81,14 +100,26 @@ impl Group {
         let wire_ratio = over(&Run::wire_ratio)?;
         Some(GroupNumbers {
             goodput_mbit_s: goodput,
+            goodput_interval: interval(&rates().collect::<Vec<_>>()),
             goodput_spread: if goodput > 0.0 { spread / goodput } else { 0.0 },
             goodput_ratio: goodput * 1e6 / reference,
+            delivered: over(&|run| run.done.bytes as f64)? / cell.workload.bytes().max(1) as f64,
             wire_ratio,
             wire_ratio_delivered: wire_ratio * delivered,
             queue_drop_share: over(&Run::queue_drop_share)?,
             cpu_seconds_per_gb: over(&Run::cpu_seconds_per_gb)?,
             machine_seconds_per_gb: over(&|run| run.machine_seconds_per_gb().unwrap_or(f64::NAN)),
+            peak_rss: used
+                .iter()
+                .flat_map(|run| [run.memory.sender, run.memory.receiver])
+                .max()
+                .flatten(),
             blocks: blocks(&used),
+            mean_ms_interval: interval(&block_values(&used, |one| one.mean_ms)),
+            p99_ms_interval: interval(&block_values(&used, |one| one.p99_ms)),
+            late: median(used.iter().filter_map(|run| Some(run.done.late? as f64))),
+            video: video(&used),
+            web: web(&used),
             runs_complete: used.iter().filter(|run| run.done.complete).count(),
             runs_used: used.len(),
             runs: self.runs.len(),
@@ -97,12 +128,46 @@ impl Group {
     }
 }
 
-fn blocks(runs: &[&Run]) -> Option<BlockNumbers> {
-    let numbers: Vec<&BlockNumbers> = runs
+fn block_values(runs: &[&Run], pick: fn(&BlockNumbers) -> f64) -> Vec<f64> {
+    let blocks = runs.iter().filter_map(|run| run.done.blocks.as_ref());
+    blocks.map(pick).collect()
+}
+
+fn video(runs: &[&Run]) -> Option<VideoNumbers> {
+    let all: Vec<&VideoNumbers> = runs
         .iter()
-        .filter_map(|run| run.done.blocks.as_ref())
+        .filter_map(|run| run.done.video.as_ref())
         .collect();
-    let over = |pick: fn(&BlockNumbers) -> f64| median(numbers.iter().map(|one| pick(one)));
+    let over = |pick: fn(&VideoNumbers) -> f64| median(all.iter().map(|one| pick(one)));
+    Some(VideoNumbers {
+        startup_seconds: over(|one| one.startup_seconds.unwrap_or(f64::NAN)),
+        stalls: over(|one| one.stalls as f64)? as u64,
+        stall_seconds: over(|one| one.stall_seconds)?,
+        segments: over(|one| one.segments as f64)? as u64,
+        mean_mbit_s: over(|one| one.mean_mbit_s)?,
+        switches: over(|one| one.switches as f64)? as u64,
+        levels: all.first()?.levels.clone(),
+    })
+}
+
+fn web(runs: &[&Run]) -> Option<WebNumbers> {
+    let all: Vec<&WebNumbers> = runs
+        .iter()
+        .filter_map(|run| run.done.web.as_ref())
+        .collect();
+    let over = |pick: fn(&WebNumbers) -> f64| median(all.iter().map(|one| pick(one)));
+    Some(WebNumbers {
+        pages: over(|one| one.pages as f64)? as u64,
+        page_ms_mean: over(|one| one.page_ms_mean)?,
+        page_ms_p50: over(|one| one.page_ms_p50)?,
+        page_ms_max: over(|one| one.page_ms_max)?,
+        object_ms_p50: over(|one| one.object_ms_p50)?,
+        object_ms_p99: over(|one| one.object_ms_p99)?,
+    })
+}
+
+fn blocks(runs: &[&Run]) -> Option<BlockNumbers> {
+    let over = |pick| median(block_values(runs, pick));
     Some(BlockNumbers {
         count: over(|one| one.count as f64)? as u64,
         mean_ms: over(|one| one.mean_ms)?,

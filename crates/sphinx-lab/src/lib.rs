@@ -13,26 +13,33 @@
 #![forbid(unsafe_code)]
 
 pub mod contestants;
+pub mod figures;
 pub mod machine;
 pub mod peers;
 pub mod report;
+pub mod runner;
+pub mod scenario;
 pub mod stats;
+pub mod video;
+pub mod web;
 
 mod cell;
 mod children;
 mod contestant;
 mod experiment;
 mod group;
+mod link;
 mod numbers;
 mod run;
 mod testbed;
 mod workload;
 
-pub use cell::{Cell, CellSet, LinkSpec};
+pub use cell::{Cell, CellSet};
 pub use contestant::{Contestant, Side, Task};
 pub use experiment::{Experiment, RunError};
 pub use group::{Group, GroupNumbers};
-pub use numbers::{BlockNumbers, Done, NotDone};
-pub use run::{Cpu, Lateness, Run, Validity, Wire};
+pub use link::LinkSpec;
+pub use numbers::{BlockNumbers, Done, NotDone, VideoNumbers, WebNumbers};
+pub use run::{Cpu, Lateness, Memory, Run, Validity, Wire};
 pub use testbed::{Testbed, TestbedError};
 pub use workload::Workload;

@@ -1,11 +1,11 @@
 //! What a contestant says about itself.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
 /// Latency of blocks from their scheduled time to complete reception, in milliseconds, one way.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockNumbers {
     /// Blocks received, those of the warm-up not counted.
     pub count: u64,
@@ -19,8 +19,44 @@ pub struct BlockNumbers {
     pub max_ms: f64,
 }
 
+/// What a viewer saw.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VideoNumbers {
+    /// Until the first picture; none if there was never one.
+    pub startup_seconds: Option<f64>,
+    /// How often the buffer ran empty.
+    pub stalls: u64,
+    /// For how long altogether.
+    pub stall_seconds: f64,
+    /// Segments fetched.
+    pub segments: u64,
+    /// Mean bit rate of their quality.
+    pub mean_mbit_s: f64,
+    /// How often the quality changed.
+    pub switches: u64,
+    /// The buffer over time: seconds since the start, seconds of video.
+    pub levels: Vec<(f64, f64)>,
+}
+
+/// What a browser's user saw.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WebNumbers {
+    /// Whole pages.
+    pub pages: u64,
+    /// Mean time until a page was whole, in milliseconds.
+    pub page_ms_mean: f64,
+    /// The median of that.
+    pub page_ms_p50: f64,
+    /// The slowest.
+    pub page_ms_max: f64,
+    /// Median time of an object from its request to its last byte.
+    pub object_ms_p50: f64,
+    /// 99 of 100 objects take no longer.
+    pub object_ms_p99: f64,
+}
+
 /// The event `done` of the end that reports.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     /// Payload bytes delivered.
     pub bytes: u64,
@@ -28,8 +64,17 @@ pub struct Done {
     pub seconds: f64,
     /// Whether everything arrived.
     pub complete: bool,
-    /// Latency, if the task was one of blocks.
+    /// Latency, if the task was one of blocks or messages.
     pub blocks: Option<BlockNumbers>,
+    /// Messages that came behind their deadline or not at all, if they had one.
+    #[serde(default)]
+    pub late: Option<u64>,
+    /// How a video was.
+    #[serde(default)]
+    pub video: Option<VideoNumbers>,
+    /// How pages came.
+    #[serde(default)]
+    pub web: Option<WebNumbers>,
 }
 
 /// Why an event is not a usable `done`.
@@ -59,6 +104,9 @@ impl Done {
             seconds,
             complete: event["complete"].as_bool().unwrap_or(true),
             blocks: blocks(event)?,
+            late: event["messages_late"].as_u64(),
+            video: Deserialize::deserialize(&event["video"]).ok(),
+            web: Deserialize::deserialize(&event["web"]).ok(),
         })
     }
 

@@ -1,12 +1,12 @@
 //! What one run measured.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Done;
 
 /// One contestant, once, on one link.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// [`Contestant::name`](crate::Contestant::name).
     pub contestant: String,
@@ -14,6 +14,15 @@ pub struct Run {
     pub cell: String,
     /// The link's seed.
     pub seed: u64,
+    /// Which of several runs with this seed, from 0.
+    #[serde(default)]
+    pub repetition: u32,
+    /// [`Contestant::settings`](crate::Contestant::settings).
+    #[serde(default)]
+    pub settings: String,
+    /// [`Cell::description`](crate::Cell::description).
+    #[serde(default)]
+    pub description: String,
     /// What arrived and when.
     #[serde(flatten)]
     pub done: Done,
@@ -23,6 +32,9 @@ pub struct Run {
     pub wire: Wire,
     /// CPU time spent meanwhile.
     pub cpu: Cpu,
+    /// Memory that they needed.
+    #[serde(default)]
+    pub memory: Memory,
     /// How late the emulator delivered packets.
     pub lateness: Lateness,
     /// Whether the machine allowed a measurement.
@@ -56,7 +68,7 @@ impl Run {
 }
 
 /// The emulator's counters. Bytes are IP bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
     /// Offered to the link by the sender, what the queue dropped included.
     pub forward_bytes: u64,
@@ -75,7 +87,7 @@ pub struct Wire {
 }
 
 /// CPU time in seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
     /// The sender's process from start to end.
     pub sender: f64,
@@ -91,8 +103,17 @@ pub struct Cpu {
     pub stolen: Option<f64>,
 }
 
+/// The most memory that the processes were seen to have resident, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// The sender's process.
+    pub sender: Option<u64>,
+    /// The receiver's.
+    pub receiver: Option<u64>,
+}
+
 /// How long after their due time packets were delivered, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lateness {
     /// The mean.
     pub mean_ms: f64,
@@ -103,7 +124,7 @@ pub struct Lateness {
 }
 
 /// Whether a run may be quoted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Validity {
     /// Yes.
@@ -145,11 +166,14 @@ pub(crate) mod tests {
             contestant: contestant.into(),
             cell: "r10-l6".into(),
             seed,
+            repetition: 0,
+            settings: "x 1".into(),
+            description: "a link".into(),
             done: Done {
                 bytes: 50_000_000,
                 seconds: 8.0 / 3.0,
                 complete: true,
-                blocks: None,
+                ..Done::default()
             },
             goodput_mbit_s: 150.0,
             wire: Wire {
@@ -169,6 +193,7 @@ pub(crate) mod tests {
                 others: Some(0.1),
                 stolen: Some(0.0),
             },
+            memory: Memory::default(),
             lateness: Lateness {
                 mean_ms: 0.02,
                 p99_ms: 0.1,

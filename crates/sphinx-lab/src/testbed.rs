@@ -41,13 +41,19 @@ impl Testbed {
         }
     }
 
-    /// Starts a fresh link.
+    /// Starts a fresh link; `parameters` are kernel parameters for both ends.
     ///
     /// # Errors
     ///
     /// [`TestbedError::Front`].
-    pub fn start(link: &LinkSpec, seed: u64) -> Result<Testbed, TestbedError> {
-        let front = Front::start(link.front(seed))?;
+    pub fn start(
+        link: &LinkSpec,
+        seed: u64,
+        parameters: Vec<(String, String)>,
+    ) -> Result<Testbed, TestbedError> {
+        let mut config = link.front(seed);
+        config.parameters.extend(parameters);
+        let front = Front::start(config)?;
         Ok(Testbed { front })
     }
 

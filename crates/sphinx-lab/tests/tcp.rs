@@ -1,14 +1,17 @@
 //! The whole way with kernel TCP. Skipped, saying why, where namespaces or TUN devices are not
 //! allowed. No test depends on being scheduled in time.
 
-use std::{path::Path, sync::atomic::AtomicBool, time::Duration};
+use std::{sync::atomic::AtomicBool, time::Duration};
 
-use sphinx_lab::{Cell, Experiment, LinkSpec, Run, RunError, Workload, contestants::Tcp};
+use sphinx_lab::{
+    Cell, Experiment, LinkSpec, Run, RunError, Workload,
+    contestants::{Program, Tcp},
+};
 use sphinx_link::Loss;
 use sphinx_net::netns::{Access, probe};
 
-fn program() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_bench-link"))
+fn program() -> Program {
+    Program::new(env!("CARGO_BIN_EXE_bench-link").as_ref(), &["peer"])
 }
 
 fn cell(workload: Workload) -> Cell {
@@ -38,7 +41,7 @@ fn run(workload: Workload, stop: bool) -> Option<Result<Run, RunError>> {
     let experiment = Experiment {
         limit: Duration::from_secs(30),
     };
-    let reno = Tcp::new(program(), "reno");
+    let reno = Tcp::new(&program(), "reno");
     Some(experiment.run(&cell(workload), &reno, 1, &AtomicBool::new(stop)))
 }
 

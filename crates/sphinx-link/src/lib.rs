@@ -40,8 +40,12 @@
 #![forbid(unsafe_code)]
 
 pub mod front;
+pub mod settings;
 
+mod aqm;
 mod config;
+mod flow;
+mod ip;
 mod link;
 mod loss;
 mod packet;
@@ -53,9 +57,11 @@ mod record;
 use std::time::Duration;
 
 pub use config::{
-    Blackout, ConfigError, Corruption, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order,
-    Policer, Rate, RateStep, Reorder,
+    Aqm, Blackout, CoDel, ConfigError, Corruption, Depth, Flows, GilbertElliott, Jitter,
+    LinkConfig, Loss, LossTrace, Order, Policer, Rate, RateStep, RateTrace, Red, Reorder, Signal,
+    TraceError,
 };
+pub use flow::FlowKey;
 pub use link::{Delivery, Link};
 pub use packet::{Datagram, IpPacket, Packet};
 pub use record::{Counters, Event, Record};

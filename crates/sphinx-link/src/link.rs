@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 
 use crate::{
     Time,
-    config::{ConfigError, Depth, LinkConfig, Order},
+    aqm::{AqmState, Verdict},
+    config::{Aqm, ConfigError, Depth, LinkConfig, Order, Signal},
+    flow::FlowTable,
     loss::LossProcess,
     nanos,
     packet::Packet,
@@ -14,12 +16,15 @@ use crate::{
     record::{Counters, Event, Log, Record},
 };
 
+/// A small packet: RED counts how many of these an idle link could have sent.
+const SMALL_PACKET_BYTES: usize = 500;
+
 /// One direction of a link, without a clock.
 ///
 /// Packets pass the elements in this order:
 ///
 /// ```text
-/// MTU → policer → queue (drop-tail, ECN marks) → rate → loss, blackout → corruption → duplication → delay
+/// MTU → policer → queue (drop-tail, AQM) → rate → loss, blackout → corruption → duplication → delay
 /// ```
 ///
 /// So a packet lost by the channel has used the link, as on a radio.
@@ -39,9 +44,15 @@ pub struct Link<P> {
     now: Time,
     limiter: Limiter,
     policer: Option<Bucket>,
+    aqm: AqmState,
     loss: LossProcess,
+    flows: FlowTable,
     queue: VecDeque<Waiting<P>>,
     queue_bytes: u64,
+    /// The largest packet so far, in bytes.
+    largest: usize,
+    /// Since when nothing has been sent, unless something is.
+    idle_since: Time,
     sending: Option<Sending<P>>,
     /// Ascending by due time.
     in_flight: VecDeque<Delivery<P>>,
@@ -66,6 +77,8 @@ pub struct Delivery<P> {
 struct Waiting<P> {
     index: u64,
     bytes: usize,
+    /// Since when it is here.
+    since: Time,
     packet: P,
 }
 
@@ -96,9 +109,13 @@ impl<P: Packet> Link<P> {
                 .policer
                 .as_ref()
                 .map(|policer| Bucket::new(policer, 0)),
-            loss: LossProcess::new(&config.loss, config.seed),
+            aqm: AqmState::new(&config.aqm, config.seed),
+            loss: LossProcess::new(&config.loss),
+            flows: FlowTable::new(config.flows, config.seed),
             queue: VecDeque::new(),
             queue_bytes: 0,
+            largest: 0,
+            idle_since: 0,
             sending: None,
             in_flight: VecDeque::new(),
             due_latest: 0,
@@ -125,7 +142,7 @@ impl<P: Packet> Link<P> {
                     .work
                     .saturating_sub(self.limiter.served(sending.start, self.now));
                 sending.start = self.now;
-                (sending.end, sending.spare) = limiter.finish(self.now, sending.work);
+                (sending.end, sending.spare) = limiter.finish(self.now, sending.work, 0);
             }
             self.limiter = limiter;
         }
@@ -136,9 +153,16 @@ impl<P: Packet> Link<P> {
                 .as_ref()
                 .map(|policer| Bucket::new(policer, now));
         }
-        if config.loss != self.config.loss || config.seed != self.config.seed {
-            self.loss = LossProcess::new(&config.loss, config.seed);
+        let reseeded = config.seed != self.config.seed;
+        if config.aqm != self.config.aqm || reseeded {
+            self.aqm = AqmState::new(&config.aqm, config.seed);
         }
+        let other_loss = config.loss != self.config.loss;
+        if other_loss {
+            self.loss = LossProcess::new(&config.loss);
+        }
+        self.flows
+            .reconfigure(config.flows, config.seed, other_loss || reseeded);
         self.log.set_limit(config.records);
         self.config = config;
         Ok(())
@@ -158,9 +182,10 @@ impl<P: Packet> Link<P> {
         self.counters.offered_bytes += bytes as u64;
 
         let now = self.now;
+        self.largest = self.largest.max(bytes);
         if self.config.mtu.is_some_and(|mtu| bytes > mtu) {
             self.counters.dropped_mtu += 1;
-            return self.record(now, index, None, bytes, Event::DroppedMtu);
+            return self.record(now, index, None, &packet, Event::DroppedMtu);
         }
         if self
             .policer
@@ -168,26 +193,23 @@ impl<P: Packet> Link<P> {
             .is_some_and(|bucket| !bucket.admit(now, bytes))
         {
             self.counters.dropped_policer += 1;
-            return self.record(now, index, None, bytes, Event::DroppedPolicer);
+            return self.record(now, index, None, &packet, Event::DroppedPolicer);
         }
         let waits = self.sending.is_some();
+        self.average();
         if waits && self.exceeds(self.config.queue, 1, bytes as u64) {
             self.counters.dropped_queue += 1;
-            return self.record(now, index, None, bytes, Event::DroppedQueue);
+            return self.record(now, index, None, &packet, Event::DroppedQueue);
         }
-        if waits
-            && self
-                .config
-                .mark
-                .is_some_and(|mark| self.exceeds(mark, 0, 0))
-            && packet.mark_ce()
+        if let Some(signal) = self.signal_on_arrival(index)
+            && self.drops(now, index, &mut packet, signal)
         {
-            self.counters.marked += 1;
-            self.record(now, index, None, bytes, Event::Marked);
+            return;
         }
         let waiting = Waiting {
             index,
             bytes,
+            since: now,
             packet,
         };
         if waits {
@@ -195,6 +217,9 @@ impl<P: Packet> Link<P> {
             self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(self.queue_bytes);
             self.queue.push_back(waiting);
         } else {
+            if let AqmState::CoDel(codel, _) = &mut self.aqm {
+                codel.idle();
+            }
             self.start_sending(waiting, now, 0);
             self.advance(now);
         }
@@ -256,12 +281,56 @@ impl<P: Packet> Link<P> {
         match depth {
             Depth::Bytes(limit) => bytes > limit,
             Depth::Packets(limit) => self.queue.len() as u64 + more_packets > limit,
-            Depth::Time(limit) => {
-                let capacity =
-                    u128::from(self.limiter.reference(self.now)) * u128::from(nanos(limit));
-                work(bytes as usize) > capacity
+            Depth::Time(limit) => self.limiter.reference(self.now).is_some_and(|rate| {
+                work(bytes as usize) > u128::from(rate) * u128::from(nanos(limit))
+            }),
+        }
+    }
+
+    /// Tells RED what a packet finds that comes now.
+    fn average(&mut self) {
+        let (AqmState::Red(red, _), Aqm::Red(settings)) = (&mut self.aqm, &self.config.aqm) else {
+            return;
+        };
+        let rate = self.limiter.reference(self.now).unwrap_or(u64::MAX);
+        if self.sending.is_none() {
+            let silence = u128::from(self.now - self.idle_since);
+            let packets = silence * u128::from(rate) / work(SMALL_PACKET_BYTES);
+            red.arrival_after_silence(Time::try_from(packets).unwrap_or(Time::MAX));
+            return;
+        }
+        red.arrival(match settings.min {
+            Depth::Bytes(_) => self.queue_bytes as f64,
+            Depth::Packets(_) => self.queue.len() as f64,
+            Depth::Time(_) => work(self.queue_bytes as usize) as f64 / rate.max(1) as f64,
+        });
+    }
+
+    /// How congestion is to be signalled with the packet that comes now, if it is.
+    fn signal_on_arrival(&mut self, index: u64) -> Option<Signal> {
+        match &mut self.aqm {
+            AqmState::None | AqmState::CoDel(..) => None,
+            AqmState::Red(red, signal) => red.signals(index).then_some(*signal),
+            &mut AqmState::Step(threshold, signal) => {
+                let found = self.sending.is_some() && self.exceeds(threshold, 0, 0);
+                found.then_some(signal)
             }
         }
+    }
+
+    /// Signals congestion with a packet; true if it has been dropped for that.
+    fn drops(&mut self, now: Time, index: u64, packet: &mut P, signal: Signal) -> bool {
+        if signal != Signal::Drop && packet.mark_ce() {
+            self.counters.marked += 1;
+            self.record(now, index, None, packet, Event::Marked);
+            return false;
+        }
+        if signal == Signal::MarkOnly {
+            return false;
+        }
+        self.counters.dropped_aqm += 1;
+        self.record(now, index, None, packet, Event::DroppedAqm);
+        true
     }
 
     /// Lets everything happen that happens inside up to `now`.
@@ -269,23 +338,38 @@ impl<P: Packet> Link<P> {
         while let Some(sending) = self.sending.take_if(|sending| sending.end <= now) {
             self.now = self.now.max(sending.end);
             self.leave(sending.waiting, sending.end);
-            if let Some(next) = self.queue.pop_front() {
-                self.queue_bytes -= next.bytes as u64;
-                self.start_sending(next, sending.end, sending.spare);
-            }
+            self.send_next(sending.end, sending.spare);
         }
         self.now = self.now.max(now);
     }
 
+    /// Sends what waits, if anything does, after another packet.
+    fn send_next(&mut self, now: Time, spare: u128) {
+        while let Some(mut next) = self.queue.pop_front() {
+            self.queue_bytes -= next.bytes as u64;
+            if let AqmState::CoDel(codel, signal) = &mut self.aqm {
+                let is_last = self.queue_bytes <= self.largest as u64;
+                let signal = *signal;
+                if codel.leaving(now, now - next.since, is_last) == Verdict::Signal
+                    && self.drops(now, next.index, &mut next.packet, signal)
+                {
+                    continue;
+                }
+            }
+            return self.start_sending(next, now, spare);
+        }
+        self.idle_since = now;
+    }
+
     fn start_sending(&mut self, waiting: Waiting<P>, start: Time, spare: u128) {
-        let work = work(waiting.bytes).saturating_sub(spare);
-        let (end, spare) = self.limiter.finish(start, work);
+        let work = work(waiting.bytes);
+        let (end, left) = self.limiter.finish(start, work, spare);
         self.sending = Some(Sending {
             waiting,
-            work,
+            work: work.saturating_sub(spare),
             start,
             end,
-            spare,
+            spare: left,
         });
     }
 
@@ -295,46 +379,62 @@ impl<P: Packet> Link<P> {
             index,
             bytes,
             mut packet,
+            ..
         } = waiting;
-        let sent = self.counters.sent_packets;
         self.counters.sent_packets += 1;
         self.counters.sent_bytes += bytes as u64;
+        let flow = self.flows.of(|| packet.flow());
+        let (seed, sent) = (flow.seed, flow.sent);
+        flow.sent += 1;
 
-        if self.loss.loses(sent) {
+        if self.loss.loses(&mut flow.channel, seed, sent) {
             self.counters.dropped_loss += 1;
-            return self.record(at, index, Some(sent), bytes, Event::DroppedLoss);
+            return self.record(at, index, Some(sent), &packet, Event::DroppedLoss);
         }
-        let blacked_out =
-            |blackout: &crate::Blackout| (nanos(blackout.start)..nanos(blackout.end)).contains(&at);
-        if self.config.blackouts.iter().any(blacked_out) {
+        if self.is_black(at) {
             self.counters.dropped_blackout += 1;
-            return self.record(at, index, Some(sent), bytes, Event::DroppedBlackout);
+            return self.record(at, index, Some(sent), &packet, Event::DroppedBlackout);
         }
-        if self.corrupt(sent, &mut packet) {
+        let draws = |element| Draws::new(seed, element);
+        if self.corrupt(draws(Element::Corruption), sent, &mut packet) {
             self.counters.corrupted += 1;
-            self.record(at, index, Some(sent), bytes, Event::Corrupted);
+            self.record(at, index, Some(sent), &packet, Event::Corrupted);
         }
-        let held_back = self
-            .draws(Element::Reorder)
-            .chance(sent, self.config.reorder.probability);
+        let held_back = draws(Element::Reorder).chance(sent, self.config.reorder.probability);
         if held_back {
             self.counters.held_back += 1;
-            self.record(at, index, Some(sent), bytes, Event::HeldBack);
+            self.record(at, index, Some(sent), &packet, Event::HeldBack);
         }
-        let copy = self
-            .draws(Element::Duplication)
-            .chance(sent, self.config.duplication);
-        let copy = copy.then(|| packet.duplicate());
-        self.fly(index, sent, packet, at, Element::Jitter, held_back);
-        if let Some(copy) = copy {
+        let due = |element, link: &mut Self| {
+            let extra = draws(element).up_to(sent, nanos(link.config.jitter.max));
+            link.due(at, extra, held_back)
+        };
+        let arrival = due(Element::Jitter, self);
+        if draws(Element::Duplication).chance(sent, self.config.duplication) {
+            let copy = packet.duplicate();
             self.counters.duplicated += 1;
-            self.record(at, index, Some(sent), bytes, Event::Duplicated);
-            self.fly(index, sent, copy, at, Element::DuplicateJitter, held_back);
+            self.record(at, index, Some(sent), &packet, Event::Duplicated);
+            self.fly(index, packet, arrival);
+            let arrival = due(Element::DuplicateJitter, self);
+            self.fly(index, copy, arrival);
+        } else {
+            self.fly(index, packet, arrival);
         }
     }
 
-    fn corrupt(&self, sent: u64, packet: &mut P) -> bool {
-        let draws = self.draws(Element::Corruption);
+    /// Whether there is a blackout at this time.
+    fn is_black(&self, at: Time) -> bool {
+        let blackouts = &self.config.blackouts;
+        let at = match self.config.blackouts_repeat.map(nanos) {
+            Some(repeat) => at % repeat,
+            None => at,
+        };
+        blackouts
+            .iter()
+            .any(|blackout| (nanos(blackout.start)..nanos(blackout.end)).contains(&at))
+    }
+
+    fn corrupt(&self, draws: Draws, sent: u64, packet: &mut P) -> bool {
         let bits = packet.corruptible_bits();
         if bits == 0 || !draws.chance(sent, self.config.corruption.probability) {
             return false;
@@ -352,20 +452,23 @@ impl<P: Packet> Link<P> {
         true
     }
 
-    /// Puts a packet on its way, to arrive after all delays.
-    fn fly(&mut self, index: u64, sent: u64, packet: P, at: Time, draw: Element, hold: bool) {
-        let jitter = self.config.jitter;
-        let extra = self.draws(draw).up_to(sent, nanos(jitter.max));
+    /// When a packet arrives that is sent at `at` and delayed by `extra` at random.
+    fn due(&mut self, at: Time, extra: Time, hold: bool) -> Time {
         let mut due = at
             .saturating_add(nanos(self.config.delay))
             .saturating_add(extra);
-        if jitter.order == Order::Kept {
+        if self.config.jitter.order == Order::Kept {
             due = due.max(self.due_latest);
             self.due_latest = due;
         }
         if hold {
             due = due.saturating_add(nanos(self.config.reorder.hold));
         }
+        due
+    }
+
+    /// Puts a packet on its way.
+    fn fly(&mut self, index: u64, packet: P, due: Time) {
         let delivery = Delivery {
             at: due,
             index,
@@ -379,16 +482,14 @@ impl<P: Packet> Link<P> {
         }
     }
 
-    fn draws(&self, element: Element) -> Draws {
-        Draws::new(self.config.seed, element)
-    }
-
-    fn record(&mut self, at: Time, offered: u64, sent: Option<u64>, bytes: usize, event: Event) {
-        self.log.push(Record {
+    fn record(&mut self, at: Time, offered: u64, sent: Option<u64>, packet: &P, event: Event) {
+        self.log.push(|| Record {
             at,
             offered,
             sent,
-            bytes,
+            flow: packet.flow(),
+            sequence: packet.sequence(),
+            bytes: packet.ip_len(),
             event,
         });
     }

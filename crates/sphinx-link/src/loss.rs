@@ -5,39 +5,38 @@ use crate::{
     random::{Draws, Element},
 };
 
-/// A loss process under way. Ask it once per packet, in order of transmission.
+/// A loss process, the same for all flows.
 #[derive(Clone, Debug)]
 pub(crate) struct LossProcess {
     loss: Loss,
-    seed: u64,
-    /// Gilbert–Elliott only: whether the channel is in the bad state; unknown before the first
-    /// packet.
+}
+
+/// The state of the process for one series of packets. Gilbert–Elliott only: whether the channel is in
+/// the bad state; unknown before the first packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Channel {
     bad: Option<bool>,
 }
 
 impl LossProcess {
     /// `loss` must have passed validation.
-    pub(crate) fn new(loss: &Loss, seed: u64) -> LossProcess {
+    pub(crate) fn new(loss: &Loss) -> LossProcess {
         let mut loss = loss.clone();
         if let Loss::Packets(indexes) = &mut loss {
             indexes.sort_unstable();
         }
-        LossProcess {
-            loss,
-            seed,
-            bad: None,
-        }
+        LossProcess { loss }
     }
 
-    /// Whether the packet with this index is lost.
-    pub(crate) fn loses(&mut self, index: u64) -> bool {
-        let chance =
-            |element, probability| Draws::new(self.seed, element).chance(index, probability);
+    /// Whether the packet with this index is lost. To be asked once per packet, in order of
+    /// transmission.
+    pub(crate) fn loses(&self, channel: &mut Channel, seed: u64, index: u64) -> bool {
+        let chance = |element, probability| Draws::new(seed, element).chance(index, probability);
         match &self.loss {
             Loss::None => false,
             Loss::Bernoulli(probability) => chance(Element::Loss, *probability),
             Loss::GilbertElliott(model) => {
-                let bad = self
+                let bad = channel
                     .bad
                     .unwrap_or_else(|| chance(Element::LossStart, model.time_in_bad()));
                 let (loss, leave) = if bad {
@@ -45,10 +44,11 @@ impl LossProcess {
                 } else {
                     (model.loss_in_good, model.good_to_bad)
                 };
-                self.bad = Some(bad ^ chance(Element::LossState, leave));
+                channel.bad = Some(bad ^ chance(Element::LossState, leave));
                 chance(Element::Loss, loss)
             }
             Loss::Packets(indexes) => indexes.binary_search(&index).is_ok(),
+            Loss::Trace(trace) => trace.loses(index),
         }
     }
 }
@@ -59,8 +59,11 @@ mod tests {
     use crate::config::GilbertElliott;
 
     fn pattern(loss: &Loss, seed: u64, count: u64) -> Vec<bool> {
-        let mut process = LossProcess::new(loss, seed);
-        (0..count).map(|index| process.loses(index)).collect()
+        let process = LossProcess::new(loss);
+        let mut channel = Channel::default();
+        (0..count)
+            .map(|index| process.loses(&mut channel, seed, index))
+            .collect()
     }
 
     fn bursts(pattern: &[bool]) -> (f64, f64) {
@@ -125,6 +128,13 @@ mod tests {
         let lost = pattern(&Loss::Packets(vec![7, 0, 3]), 1, 10);
         let indexes: Vec<usize> = (0..10).filter(|&index| lost[index]).collect();
         assert_eq!(indexes, [0, 3, 7]);
+    }
+
+    #[test]
+    fn a_trace_is_repeated() {
+        let trace = crate::LossTrace::parse("011").unwrap();
+        let lost = pattern(&Loss::Trace(trace), 1, 7);
+        assert_eq!(lost, [false, true, true, false, true, true, false]);
     }
 
     #[test]

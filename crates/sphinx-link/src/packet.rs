@@ -2,14 +2,12 @@
 
 use std::net::SocketAddr;
 
+use crate::{FlowKey, ip};
+
 /// Bytes of an IPv4 and a UDP header.
 const UDP_OVERHEAD_V4: usize = 28;
 /// Bytes of an IPv6 and a UDP header.
 const UDP_OVERHEAD_V6: usize = 48;
-/// The ECN codepoint "not ECN-capable transport".
-const NOT_ECT: u8 = 0b00;
-/// The ECN codepoint "congestion experienced".
-const CE: u8 = 0b11;
 
 /// A packet as a link sees it.
 ///
@@ -30,6 +28,17 @@ pub trait Packet: Sized {
 
     /// A second copy of the packet.
     fn duplicate(&self) -> Self;
+
+    /// The flow that the packet belongs to. Without an implementation, all belong to one.
+    fn flow(&self) -> FlowKey {
+        FlowKey::default()
+    }
+
+    /// What the packet's own protocol calls it, to find it again elsewhere: the sequence number of a
+    /// TCP segment or of an ICMP echo.
+    fn sequence(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// A UDP datagram of a simulator: payload and addresses, with the headers only counted.
@@ -56,9 +65,9 @@ impl Packet for Datagram {
     }
 
     fn mark_ce(&mut self) -> bool {
-        let capable = self.ecn & CE != NOT_ECT;
+        let capable = self.ecn & ip::CE != ip::NOT_ECT;
         if capable {
-            self.ecn = CE;
+            self.ecn = ip::CE;
         }
         capable
     }
@@ -68,11 +77,19 @@ impl Packet for Datagram {
     }
 
     fn flip_bit(&mut self, bit: u64) {
-        flip(&mut self.payload, bit);
+        ip::flip(&mut self.payload, bit);
     }
 
     fn duplicate(&self) -> Datagram {
         self.clone()
+    }
+
+    fn flow(&self) -> FlowKey {
+        FlowKey {
+            protocol: ip::UDP,
+            source: self.source,
+            destination: self.destination,
+        }
     }
 }
 
@@ -89,60 +106,28 @@ impl Packet for IpPacket {
     }
 
     fn mark_ce(&mut self) -> bool {
-        mark_ip_ce(&mut self.0)
+        ip::mark_ce(&mut self.0)
     }
 
     fn corruptible_bits(&self) -> u64 {
-        ip_body(&self.0).len() as u64 * 8
+        ip::body(&self.0).len() as u64 * 8
     }
 
     fn flip_bit(&mut self, bit: u64) {
-        let start = self.0.len() - ip_body(&self.0).len();
-        flip(&mut self.0[start..], bit);
+        let start = self.0.len() - ip::body(&self.0).len();
+        ip::flip(&mut self.0[start..], bit);
     }
 
     fn duplicate(&self) -> IpPacket {
         self.clone()
     }
-}
 
-/// Flips one bit of a slice; positions behind its end change nothing.
-pub(crate) fn flip(bytes: &mut [u8], bit: u64) {
-    if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
-        *byte ^= 1 << (bit % 8);
+    fn flow(&self) -> FlowKey {
+        ip::flow(&self.0)
     }
-}
 
-/// What follows the fixed IP header; empty for anything that is not IP.
-pub(crate) fn ip_body(packet: &[u8]) -> &[u8] {
-    let header = match packet.first().map(|byte| byte >> 4) {
-        Some(4) => 20,
-        Some(6) => 40,
-        _ => packet.len(),
-    };
-    packet.get(header..).unwrap_or(&[])
-}
-
-/// Sets CE in an IP header and repairs the IPv4 header checksum (RFC 1624); false if the packet is
-/// not ECN-capable or not IP.
-pub(crate) fn mark_ip_ce(packet: &mut [u8]) -> bool {
-    match packet.first().map(|byte| byte >> 4) {
-        Some(4) if packet.len() >= 20 && packet[1] & CE != NOT_ECT => {
-            let old = u16::from_be_bytes([packet[0], packet[1]]);
-            packet[1] |= CE;
-            let new = u16::from_be_bytes([packet[0], packet[1]]);
-            let checksum = u16::from_be_bytes([packet[10], packet[11]]);
-            let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
-            sum = (sum & 0xffff) + (sum >> 16);
-            sum = (sum & 0xffff) + (sum >> 16);
-            packet[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-            true
-        }
-        Some(6) if packet.len() >= 40 && (packet[1] >> 4) & CE != NOT_ECT => {
-            packet[1] |= CE << 4;
-            true
-        }
-        _ => false,
+    fn sequence(&self) -> Option<u32> {
+        ip::sequence(&self.0)
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) enum Element {
     Jitter = 6,
     DuplicateJitter = 7,
     Reorder = 8,
+    Red = 9,
 }
 
 /// The random numbers of one element: a function from packet index to value.
@@ -61,10 +62,17 @@ impl Draws {
 }
 
 /// The output function of SplitMix64.
-fn mix(value: u64) -> u64 {
+pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
+}
+
+/// A hash of some bytes and of what came before them.
+pub(crate) fn mix_bytes(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, &byte| {
+        mix(hash.wrapping_add(GAMMA) ^ u64::from(byte))
+    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::Time;
+use crate::{FlowKey, Time};
 
 /// Totals of one direction since its start. Bytes are IP bytes.
 ///
@@ -20,6 +20,8 @@ pub struct Counters {
     pub dropped_policer: u64,
     /// Packets that found the queue full.
     pub dropped_queue: u64,
+    /// Packets dropped by active queue management.
+    pub dropped_aqm: u64,
     /// Packets that have used the link: what the channel then lost is included.
     pub sent_packets: u64,
     /// Their bytes.
@@ -50,6 +52,7 @@ impl Counters {
         self.dropped_mtu
             + self.dropped_policer
             + self.dropped_queue
+            + self.dropped_aqm
             + self.dropped_loss
             + self.dropped_blackout
     }
@@ -62,8 +65,13 @@ pub struct Record {
     pub at: Time,
     /// Which packet: its index among those offered to the link, from 0.
     pub offered: u64,
-    /// Its index among those that have used the link, from 0, if it has.
+    /// Its index among those that have used the link, from 0, if it has: the index that losses depend
+    /// on, counted as [`Flows`](crate::Flows) says.
     pub sent: Option<u64>,
+    /// Its flow.
+    pub flow: FlowKey,
+    /// What its own protocol calls it; see [`Packet::sequence`](crate::Packet::sequence).
+    pub sequence: Option<u32>,
     /// Its IP bytes.
     pub bytes: usize,
     /// What happened.
@@ -76,6 +84,8 @@ pub struct Record {
 pub enum Event {
     /// Bits were flipped.
     Corrupted,
+    /// Dropped by active queue management.
+    DroppedAqm,
     /// Lost: sent during a blackout.
     DroppedBlackout,
     /// Lost by the loss process.
@@ -92,6 +102,37 @@ pub enum Event {
     HeldBack,
     /// Marked "congestion experienced".
     Marked,
+}
+
+impl Event {
+    /// A short name: `loss`, `queue`, `marked`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Event::Corrupted => "corrupted",
+            Event::DroppedAqm => "aqm",
+            Event::DroppedBlackout => "blackout",
+            Event::DroppedLoss => "loss",
+            Event::DroppedMtu => "mtu",
+            Event::DroppedPolicer => "policer",
+            Event::DroppedQueue => "queue",
+            Event::Duplicated => "duplicated",
+            Event::HeldBack => "held_back",
+            Event::Marked => "marked",
+        }
+    }
+
+    /// Whether the packet ends here.
+    pub fn is_drop(self) -> bool {
+        match self {
+            Event::DroppedAqm
+            | Event::DroppedBlackout
+            | Event::DroppedLoss
+            | Event::DroppedMtu
+            | Event::DroppedPolicer
+            | Event::DroppedQueue => true,
+            Event::Corrupted | Event::Duplicated | Event::HeldBack | Event::Marked => false,
+        }
+    }
 }
 
 /// A bounded list of records.
@@ -115,9 +156,10 @@ impl Log {
         self.limit = limit;
     }
 
-    pub(crate) fn push(&mut self, record: Record) {
+    /// Keeps a record, which is made only if records are wanted.
+    pub(crate) fn push(&mut self, record: impl FnOnce() -> Record) {
         if self.records.len() < self.limit {
-            self.records.push_back(record);
+            self.records.push_back(record());
         } else if self.limit > 0 {
             self.missed += 1;
         }

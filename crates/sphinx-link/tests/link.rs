@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sphinx_link::{
-    Blackout, Corruption, Delivery, Depth, Event, GilbertElliott, IpPacket, Jitter, Link,
-    LinkConfig, Loss, Order, Policer, Rate, RateStep, Record, Reorder, Time,
+    Aqm, Blackout, Corruption, Delivery, Depth, Event, FlowKey, GilbertElliott, IpPacket, Jitter,
+    Link, LinkConfig, Loss, Order, Policer, Rate, RateStep, Record, Reorder, Signal, Time,
 };
 
 const MS: Time = 1_000_000;
@@ -181,10 +181,13 @@ fn a_queue_in_time_follows_the_rate() {
 #[test]
 fn ecn_marks_exactly_above_the_step() {
     let rate = Rate::Constant(12_000_000);
-    for mark in [Depth::Packets(4), Depth::Bytes(6000), Depth::Time(ms(4))] {
+    for threshold in [Depth::Packets(4), Depth::Bytes(6000), Depth::Time(ms(4))] {
         let config = LinkConfig {
             rate: rate.clone(),
-            mark: Some(mark),
+            aqm: Aqm::Step {
+                threshold,
+                signal: Signal::MarkOnly,
+            },
             ..LinkConfig::default()
         };
         let mut link = link(config);
@@ -197,7 +200,7 @@ fn ecn_marks_exactly_above_the_step() {
             .iter()
             .map(|delivery| delivery.packet.0[1])
             .collect();
-        assert_eq!(marks, [2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 0], "{mark:?}");
+        assert_eq!(marks, [2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 0], "{threshold:?}");
         assert_eq!(link.counters().marked, 4);
     }
 }
@@ -221,6 +224,12 @@ fn oversize_packets_are_dropped_and_recorded() {
             at: 3,
             offered: 0,
             sent: None,
+            flow: FlowKey {
+                protocol: 0,
+                source: ([0; 4], 0).into(),
+                destination: ([0; 4], 0).into(),
+            },
+            sequence: None,
             bytes: 1281,
             event
         }]

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sphinx_link::{
-    Blackout, Corruption, Delivery, Depth, GilbertElliott, IpPacket, Jitter, Link, LinkConfig,
-    Loss, Order, Policer, Rate, RateStep, Reorder, Time,
+    Aqm, Blackout, CoDel, Corruption, Delivery, Depth, Flows, GilbertElliott, IpPacket, Jitter,
+    Link, LinkConfig, Loss, LossTrace, Order, Policer, Rate, RateStep, RateTrace, Red, Reorder,
+    Signal, Time,
 };
 
 fn micros(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
@@ -16,6 +17,7 @@ fn rate() -> impl Strategy<Value = Rate> {
     let steps = prop::collection::vec((1u64..5000, 0u64..50_000_000), 0..6);
     prop_oneof![
         Just(Rate::Unlimited),
+        trace().prop_map(Rate::Trace),
         (1_000u64..1_000_000_000).prop_map(Rate::Constant),
         (1u64..100_000_000, steps, any::<bool>()).prop_map(|(first, later, repeats)| {
             let mut at = Duration::ZERO;
@@ -44,6 +46,43 @@ fn depth() -> impl Strategy<Value = Depth> {
     ]
 }
 
+fn signal() -> impl Strategy<Value = Signal> {
+    prop::sample::select(vec![Signal::Drop, Signal::Mark, Signal::MarkOnly])
+}
+
+fn aqm() -> impl Strategy<Value = Aqm> {
+    let codel =
+        (micros(0..5000), micros(0..50_000), signal()).prop_map(|(target, interval, signal)| {
+            Aqm::CoDel(CoDel {
+                target,
+                interval,
+                signal,
+            })
+        });
+    let red = (1u64..20, 1u64..20, 0.0..=1.0, 0.0..=1.0, signal()).prop_map(
+        |(min, more, probability, weight, signal)| {
+            Aqm::Red(Red {
+                min: Depth::Packets(min),
+                max: Depth::Packets(min + more),
+                probability,
+                weight,
+                signal,
+            })
+        },
+    );
+    let step = (depth(), signal()).prop_map(|(threshold, signal)| Aqm::Step { threshold, signal });
+    prop_oneof![Just(Aqm::None), codel, red, step]
+}
+
+fn trace() -> impl Strategy<Value = RateTrace> {
+    prop::collection::vec(0u64..30, 1..30).prop_map(|mut times| {
+        times.sort_unstable();
+        times.push(30);
+        let lines: Vec<String> = times.iter().map(u64::to_string).collect();
+        RateTrace::parse(&lines.join("\n")).unwrap()
+    })
+}
+
 fn loss() -> impl Strategy<Value = Loss> {
     prop_oneof![
         Just(Loss::None),
@@ -53,6 +92,7 @@ fn loss() -> impl Strategy<Value = Loss> {
             (model.good_to_bad <= 1.0).then_some(Loss::GilbertElliott(model))
         }),
         prop::collection::vec(0u64..200, 0..50).prop_map(Loss::Packets),
+        "[01]{1,9}".prop_map(|text| Loss::Trace(LossTrace::parse(&text).unwrap())),
     ]
 }
 
@@ -70,7 +110,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         any::<u64>(),
         rate(),
         depth(),
-        prop::option::of(depth()),
+        aqm(),
         prop::option::of(policer),
     );
     let channel = (
@@ -78,6 +118,8 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         prop::collection::vec(blackout, 0..3),
         0.0..0.3,
         0.0..0.3,
+        any::<bool>(),
+        any::<bool>(),
     );
     let delays = (
         micros(0..50_000),
@@ -92,9 +134,10 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         policer: front.4,
         rate: front.1,
         queue: front.2,
-        mark: front.3,
+        aqm: front.3,
         loss: channel.0,
         blackouts: channel.1,
+        blackouts_repeat: channel.4.then_some(Duration::from_millis(30)),
         corruption: Corruption {
             probability: channel.2,
             bits: 2,
@@ -108,6 +151,11 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         reorder: Reorder {
             probability: delays.3,
             hold: delays.4,
+        },
+        flows: if channel.5 {
+            Flows::Apart
+        } else {
+            Flows::Together
         },
         records: 10_000,
     })

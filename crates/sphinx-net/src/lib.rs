@@ -15,6 +15,7 @@ mod counters;
 mod io;
 mod memory;
 pub mod netns;
+pub mod pidns;
 mod pool;
 mod queue;
 mod resolve;

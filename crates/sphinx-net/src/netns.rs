@@ -106,7 +106,9 @@ pub(crate) fn write_sysctl(name: &str, value: &str) -> io::Result<()> {
 }
 
 /// Runs a closure in a new thread, so that the caller's namespace cannot change.
-fn in_new_thread<T: Send>(action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub(crate) fn in_new_thread<T: Send>(
+    action: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new()
             .name("netns".into())

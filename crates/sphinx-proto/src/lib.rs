@@ -17,6 +17,7 @@
 mod block;
 pub mod cc;
 mod coding;
+mod ecn;
 mod fragment;
 mod ids;
 mod monitor;
@@ -37,6 +38,6 @@ pub use cc::Nanos;
 pub use monitor::Monitor;
 pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
-    Config, Content, CoveredBlock, Event, Icm, Job, PacketMeta, PartPlacement, Placement, Profile, Role,
+    Config, Content, CoveredBlock, Event, Icm, Job, PacketMeta, PartPlacement, PathMemory, Placement, Profile, Role,
     SessionStats, Slot, Transmit, Tuple, block_cost,
 };

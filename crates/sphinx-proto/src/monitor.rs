@@ -22,9 +22,19 @@ pub struct Monitor {
     path_packets: u64,
     lost_total: u64,
     since_loss: u64,
+    /// PLR of an earlier session, where one is known.
+    remembered: Option<f64>,
 }
 
 impl Monitor {
+    /// A Monitor that begins with the PLR, 0–1, of an earlier session on the same path.
+    pub(crate) fn remembering(plr: Option<f64>) -> Self {
+        Self {
+            remembered: plr.map(|plr| plr.clamp(0.0, 0.9)),
+            ..Self::default()
+        }
+    }
+
     /// One packet was acknowledged or lost.
     pub fn packet(&mut self, lost: bool) {
         self.packets_total += 1;
@@ -61,10 +71,11 @@ impl Monitor {
         self.current = (0, 0);
         self.since_loss = 0;
         self.path_packets = 0;
+        self.remembered = None;
     }
 
-    /// Estimated PLR, 0–1: the mean of the last 4096 packets, pulled towards 2 % while fewer than
-    /// about a hundred are known; 0 once 3000 packets in a row arrived.
+    /// Estimated PLR, 0–1: the mean of the last 4096 packets, pulled towards 2 %, or what is
+    /// remembered, while fewer than about a hundred are known; 0 once 3000 packets in a row arrived.
     pub fn plr(&self) -> f64 {
         if self.since_loss >= CLEAN {
             return 0.0;
@@ -74,7 +85,8 @@ impl Monitor {
         if packets >= 1000.0 {
             lost / packets
         } else {
-            (lost + PRIOR_PACKETS * PRIOR_PLR) / (packets + PRIOR_PACKETS)
+            let prior = self.remembered.unwrap_or(PRIOR_PLR);
+            (lost + PRIOR_PACKETS * prior) / (packets + PRIOR_PACKETS)
         }
     }
 
@@ -101,9 +113,14 @@ impl Monitor {
         }
     }
 
-    /// Whether so little has been seen that the estimate is mostly the prior.
+    /// Whether so little is known that the estimate is mostly a guess.
     pub fn is_cold(&self) -> bool {
-        self.path_packets < 1000
+        self.path_packets < 1000 && self.remembered.is_none()
+    }
+
+    /// PLR of the path as far as it is worth remembering, 0–1.
+    pub(crate) fn worth_remembering(&self) -> Option<f64> {
+        (self.path_packets >= 1000).then(|| self.plr())
     }
 }
 
@@ -129,6 +146,19 @@ mod tests {
             monitor.packet(false);
         }
         assert_eq!(monitor.plr(), 0.0);
+    }
+
+    #[test]
+    fn what_is_remembered_is_a_beginning() {
+        let mut monitor = Monitor::remembering(Some(0.06));
+        assert!(!monitor.is_cold() && monitor.worth_remembering().is_none());
+        assert!((monitor.plr() - 0.06).abs() < 1e-9);
+        for _ in 0..900 {
+            monitor.packet(false);
+        }
+        assert!(monitor.plr() < 0.01);
+        monitor.begin_path();
+        assert!(monitor.is_cold());
     }
 
     #[test]

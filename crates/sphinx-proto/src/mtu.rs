@@ -32,11 +32,19 @@ pub(crate) struct PathMtu {
     fell_at: Nanos,
     copies_sent: u8,
     next_copy: Nanos,
+    /// What an earlier session found: probed first, and nothing larger right after it.
+    remembered: Option<u16>,
 }
 
 impl PathMtu {
-    /// `candidates` rise; sizes not above `base` or above `limit` are ignored.
-    pub(crate) fn new(base: u16, candidates: &[u16], limit: u16) -> Self {
+    /// `candidates` rise; sizes not above `base` or above `limit` are ignored, and so is a `remembered`
+    /// size that is none of them.
+    pub(crate) fn new(
+        base: u16,
+        candidates: &[u16],
+        limit: u16,
+        remembered: Option<u16>,
+    ) -> Self {
         let wanted = |c: &u16| (base + 1..=limit).contains(c);
         Self {
             base,
@@ -47,6 +55,7 @@ impl PathMtu {
             fell_at: 0,
             copies_sent: 0,
             next_copy: 0,
+            remembered: remembered.filter(|size| candidates.contains(size) && wanted(size)),
         }
     }
 
@@ -56,6 +65,9 @@ impl PathMtu {
     }
 
     fn target(&self) -> Option<u16> {
+        if self.remembered.is_some() {
+            return self.remembered;
+        }
         self.sizes.iter().copied().find(|s| *s > self.current)
     }
 
@@ -67,6 +79,10 @@ impl PathMtu {
         }
         if self.copies_sent == COPIES || size >= self.refused {
             // All copies had time to be acknowledged: the path does not carry this size.
+            if self.remembered.take().is_some() {
+                self.search_from(now);
+                return self.poll(now, rtt);
+            }
             self.search_from(now + self.pause);
             self.pause = (2 * self.pause).min(AGAIN);
             return None;
@@ -96,7 +112,9 @@ impl PathMtu {
     pub(crate) fn acked(&mut self, size: u16) {
         if size > self.current {
             self.current = size;
-            self.search_from(0);
+            // An earlier session has tried the larger sizes.
+            let known = self.remembered.take() == Some(size);
+            self.search_from(if known { self.next_copy + AGAIN } else { 0 });
             self.pause = AGAIN;
         }
     }
@@ -111,6 +129,7 @@ impl PathMtu {
     /// Nothing is known about the path any more: back to the safe size, and search at once.
     pub(crate) fn fall(&mut self, now: Nanos) {
         self.current = self.base;
+        self.remembered = None;
         self.search_from(now);
         self.pause = AGAIN_SOON;
         self.fell_at = now;
@@ -206,7 +225,7 @@ mod tests {
 
     #[test]
     fn climbs_stops_and_tries_again_a_minute_later() {
-        let mut mtu = PathMtu::new(1200, &[1200, 1472, 8972], 9000);
+        let mut mtu = PathMtu::new(1200, &[1200, 1472, 8972], 9000, None);
         assert_eq!(mtu.poll(0, 8), Some(1472));
         assert_eq!(mtu.poll(1, 8), None);
         assert_eq!(mtu.poll(2, 8), Some(1472));
@@ -227,8 +246,33 @@ mod tests {
     }
 
     #[test]
+    fn tries_first_what_is_remembered() {
+        let new = |size| PathMtu::new(1200, &[1472, 8972], 9000, Some(size));
+        let mut mtu = new(8972);
+        assert_eq!(mtu.poll(0, 8), Some(8972));
+        mtu.acked(8972);
+        assert_eq!((mtu.current(), mtu.timeout()), (8972, None));
+        // Nothing larger for a minute.
+        let mut mtu = new(1472);
+        assert_eq!(mtu.poll(0, 8), Some(1472));
+        mtu.acked(1472);
+        assert!(mtu.timeout() > Some(AGAIN));
+        // It does not get through any more.
+        let mut mtu = new(8972);
+        let mut now = 0;
+        let sizes: Vec<u16> = (0..4)
+            .filter_map(|_| {
+                now = mtu.timeout()?;
+                mtu.poll(now, 8)
+            })
+            .collect();
+        assert_eq!(sizes, [8972, 8972, 8972, 1472]);
+        assert_eq!(new(1300).poll(0, 8), Some(1472));
+    }
+
+    #[test]
     fn falls_and_climbs_at_once() {
-        let mut mtu = PathMtu::new(1200, &[1472], 9000);
+        let mut mtu = PathMtu::new(1200, &[1472], 9000, None);
         mtu.acked(1472);
         mtu.fall(100);
         assert_eq!((mtu.current(), mtu.poll(100, 8)), (1200, Some(1472)));
@@ -240,7 +284,7 @@ mod tests {
 
     #[test]
     fn believes_its_own_interface() {
-        let mut mtu = PathMtu::new(1200, &[1372, 1472], 9000);
+        let mut mtu = PathMtu::new(1200, &[1372, 1472], 9000, None);
         mtu.acked(1472);
         mtu.too_large(5, 1472);
         mtu.too_large(5, 1200);

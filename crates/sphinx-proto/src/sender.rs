@@ -14,6 +14,7 @@ use crate::Nanos;
 use crate::block::{SymbolChoice, TxBlock};
 use crate::cc::{PacketInfo, RateControl};
 use crate::coding;
+use crate::ecn::Ecn;
 use crate::fragment::Groups;
 use crate::monitor::Monitor;
 use crate::mtu::BlackHole;
@@ -25,6 +26,11 @@ use crate::wire::{BLOCKS_AHEAD_MAX, Blocks};
 
 /// Longest wait between probes of a silent path.
 const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
+
+/// A path is dead, and not merely losing a burst, after so many probes without an answer …
+const PERSISTENT_PROBES: u32 = 3;
+/// … and so many probe timeouts of silence (compare RFC 9002 §7.6).
+const PERSISTENT_PTOS: u64 = 3;
 
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default)]
@@ -95,8 +101,9 @@ pub(crate) struct Sender {
     last_sent: Nanos,
     /// Probe timeouts since an acknowledgement that brought something forward.
     probes_unanswered: u32,
-    ce_seen: u64,
-    ect_seen: u64,
+    /// When something was last acknowledged, or first sent after that.
+    last_news: Nanos,
+    ecn: Ecn,
     pub(crate) counters: Counters,
     /// Slots whose blocks are complete.
     freed: VecDeque<(Slot, u16, u64)>,
@@ -122,7 +129,7 @@ impl Sender {
         cc: Box<dyn RateControl>,
         initial_rtt: Nanos,
         credit: u64,
-        small_packet: u32,
+        (small_packet, plr): (u32, Option<f64>),
         now: Nanos,
     ) -> Self {
         Self {
@@ -130,7 +137,7 @@ impl Sender {
             code,
             icm,
             rtt: Rtt::new(initial_rtt),
-            monitor: Monitor::default(),
+            monitor: Monitor::remembering(plr),
             cc,
             streams: BTreeMap::new(),
             blocks: VecDeque::new(),
@@ -150,8 +157,8 @@ impl Sender {
             log: SentLog::default(),
             last_sent: now,
             probes_unanswered: 0,
-            ce_seen: 0,
-            ect_seen: 0,
+            last_news: now,
+            ecn: Ecn::default(),
             counters: Counters::default(),
             freed: VecDeque::new(),
             groups: Groups::default(),
@@ -461,7 +468,10 @@ impl Sender {
             return 0;
         }
         self.probes_unanswered += 1;
-        if self.probes_unanswered == 3 {
+        let silence = now.saturating_sub(self.last_news);
+        if self.probes_unanswered >= PERSISTENT_PROBES
+            && silence >= PERSISTENT_PTOS * self.rtt.pto(max_ack_delay)
+        {
             self.cc.on_persistent_loss(now);
         }
         // Silence: no later block will tell of these.

@@ -15,8 +15,8 @@ use crate::path::Paths;
 use crate::receiver::{Progress, Receiver};
 use crate::sender::Sender;
 use crate::types::{
-    BLOCK_OVERHEAD, Config, CoveredBlock, Event, Job, PacketMeta, PartPlacement, Placement, Profile, Role,
-    SessionStats, Slot, block_cost,
+    BLOCK_OVERHEAD, Config, CoveredBlock, Event, Job, PacketMeta, PartPlacement, PathMemory, Placement, Profile,
+    Role, SessionStats, Slot, block_cost,
 };
 use crate::wire::{
     Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, WindowSpan, block_symbols_max,
@@ -113,13 +113,17 @@ impl Session {
         let limit = config
             .peer_datagram_max
             .min((MAX_SYMBOL_LEN + OVERHEAD) as u16);
-        let mtu = PathMtu::new(BASE_DATAGRAM, &config.mtu_candidates, limit);
+        let remembered = config.memory.map(|memory| memory.datagram_len);
+        let mtu = PathMtu::new(BASE_DATAGRAM, &config.mtu_candidates, limit, remembered);
         let sender = Sender::new(
             (config.profile, config.code, config.icm),
-            moving::rate_control(&config),
+            moving::rate_control(&config, config.memory),
             config.initial_rtt,
             config.peer_window,
-            u32::from(BASE_DATAGRAM + config.ip_overhead),
+            (
+                u32::from(BASE_DATAGRAM + config.ip_overhead),
+                config.memory.map(|memory| memory.plr),
+            ),
             now,
         );
         let peer_parity = u16::from(config.role == Role::Client);
@@ -558,6 +562,17 @@ impl Session {
     /// Whether nothing more will happen.
     pub fn is_finished(&self) -> bool {
         matches!(self.life, Life::Finished)
+    }
+
+    /// What is worth remembering about the path; `None` until its rate and its losses have been
+    /// measured.
+    pub fn path_memory(&self) -> Option<PathMemory> {
+        Some(PathMemory {
+            rate: self.sender.cc.measured_rate()?,
+            rtt: self.sender.cc.min_rtt()?,
+            plr: self.sender.monitor.worth_remembering()?,
+            datagram_len: self.mtu.current(),
+        })
     }
 
     /// Counters and estimates.

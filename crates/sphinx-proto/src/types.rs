@@ -83,6 +83,19 @@ impl Tuple {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
+/// What a session has learned about its path, for a later one between the same hosts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PathMemory {
+    /// Capacity, IP bytes per second.
+    pub rate: u64,
+    /// Smallest round trip.
+    pub rtt: Nanos,
+    /// Packet loss rate, 0–1.
+    pub plr: f64,
+    /// Largest UDP payload that got through.
+    pub datagram_len: u16,
+}
+
 /// What a session is told at its beginning.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -118,6 +131,8 @@ pub struct Config {
     pub mtu_candidates: Vec<u16>,
     /// Largest UDP payload that the peer accepts.
     pub peer_datagram_max: u16,
+    /// What an earlier session found out about the path. It may be wrong.
+    pub memory: Option<PathMemory>,
 }
 
 /// A received packet that has opened.

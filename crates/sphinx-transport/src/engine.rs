@@ -425,6 +425,7 @@ impl<Io: PacketIo> Engine<Io> {
             ip_overhead,
             mtu_candidates,
             peer_datagram_max: peer.max_udp_payload,
+            memory: None,
         };
         let core = Core::new(config, now);
         let waiting = self.holding.end(local_cid);

@@ -4,6 +4,8 @@
 //! and refused by [`not_built`], so that the answer is "not built yet" and not "unknown".
 
 pub(crate) mod engine;
+pub(crate) mod experiments;
+pub(crate) mod lab;
 mod not_built;
 pub(crate) mod ticket;
 
@@ -78,8 +80,9 @@ Runs on this machine alone, without root where unprivileged user namespaces are 
     Demo(DemoArgs),
     /// Erasure codes: speed, plans, simulation, figures
     Codes(CodesArgs),
-    /// Emulator and experiments (not built yet)
-    Lab(LaterArgs),
+    /// Link emulator and experiments
+    #[command(arg_required_else_help = true)]
+    Lab(lab::LabArgs),
     /// Runs a part of the demonstration inside a network namespace
     #[command(name = "__demo", hide = true)]
     DemoPart(DemoPartArgs),
@@ -179,14 +182,14 @@ pub(crate) struct PerfClientArgs {
     /// The server sends, the client receives
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// Size of paced messages (not built yet)
-    #[arg(long, value_name = "B", value_parser = units::size, hide = true)]
+    /// Send messages of this size, one every --interval: a thin or live stream
+    #[arg(long, value_name = "B", value_parser = units::size, requires = "interval", conflicts_with = "rate")]
     pub(crate) message_size: Option<u64>,
-    /// Time between messages (not built yet)
-    #[arg(long, value_name = "MS", value_parser = units::duration_positive, hide = true)]
+    /// Time between messages
+    #[arg(long, value_name = "MS", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) interval: Option<Duration>,
-    /// When a message is of no use any more (not built yet)
-    #[arg(long, value_name = "MS", value_parser = units::duration_positive, hide = true)]
+    /// Count messages that take longer as late
+    #[arg(long, value_name = "MS", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) deadline: Option<Duration>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,

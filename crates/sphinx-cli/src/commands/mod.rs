@@ -1,9 +1,12 @@
 //! The commands: arguments in, a session to a peer, an outcome out.
 
 pub(crate) mod codes;
+mod experiments;
+pub(crate) mod lab;
 mod listen;
 pub(crate) mod perf;
 pub(crate) mod recv;
+mod requests;
 pub(crate) mod send;
 
 use sphinx_transport::{Options, Service, Session, Ticket, connect};

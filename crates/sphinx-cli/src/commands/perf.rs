@@ -9,7 +9,7 @@ use super::{Context, listen};
 use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
 use crate::failure::{Outcome, usage};
 use crate::perf::client::Request;
-use crate::perf::{Direction, Limit, Measured, Pacing, client, server};
+use crate::perf::{Direction, Limit, Measured, Messages, Pacing, client, server};
 use crate::report::{Progress, Role, Ticker};
 use crate::units::{show_rate, show_size};
 
@@ -98,14 +98,21 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
             Limit::Nanoseconds(u64::try_from(time).unwrap_or(u64::MAX))
         }
     };
-    let pacing = match (args.rate, args.block_size) {
-        (Some(rate), Some(block_bytes)) => {
-            let pacing = Pacing::new(rate, block_bytes).map_err(usage)?;
-            pacing.blocks(limit).map_err(usage)?;
-            Some(pacing)
-        }
-        _ => None,
-    };
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let blocks = args.rate.zip(args.block_size);
+    let blocks = blocks.map(|(rate, bytes)| Pacing::new(rate, bytes));
+    let messages = args
+        .interval
+        .zip(args.message_size)
+        .map(|(interval, bytes)| {
+            let deadline_ns = args.deadline.map(nanoseconds);
+            let messages = Messages { deadline_ns };
+            Pacing::every(nanoseconds(interval), bytes, Some(messages))
+        });
+    let pacing = blocks.or(messages).transpose().map_err(usage)?;
+    if let Some(pacing) = pacing {
+        pacing.blocks(limit).map_err(usage)?;
+    }
     let direction = if args.reverse {
         Direction::Down
     } else {

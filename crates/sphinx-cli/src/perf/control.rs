@@ -16,7 +16,7 @@ pub(super) const VERSION: u32 = 1;
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub(super) const STREAMS_MAX: u16 = 64;
 /// Every block carries its header inside.
-pub(super) const BLOCK_BYTES_MIN: u64 = 64;
+pub(super) const BLOCK_BYTES_MIN: u64 = 32;
 pub(super) const BLOCK_BYTES_MAX: u64 = 16 << 20;
 /// Each stream holds one block at a time: this much for all of them.
 const BLOCKS_BYTES_MAX: u64 = 32 << 20;
@@ -46,23 +46,42 @@ pub(crate) enum Limit {
 pub(crate) struct Pacing {
     pub(crate) block_bytes: u64,
     pub(crate) interval_ns: u64,
+    /// The blocks are the messages of a thin or live stream, and are reported as such.
+    pub(crate) messages: Option<Messages>,
+}
+
+/// What is expected of paced messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Messages {
+    /// One that takes longer is late.
+    pub(crate) deadline_ns: Option<u64>,
 }
 
 impl Pacing {
     /// Whole blocks at `rate` bits per second.
     pub(crate) fn new(rate: u64, block_bytes: u64) -> Result<Self, String> {
-        if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes) {
-            return Err(format!(
-                "blocks have {BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX} bytes, not {block_bytes}"
-            ));
-        }
         let interval = u128::from(block_bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
         match u64::try_from(interval) {
-            Ok(interval_ns @ 1..) => Ok(Self {
+            Ok(interval_ns @ 1..) => Self::every(interval_ns, block_bytes, None),
+            _ => Err("these blocks at this rate make no sensible interval".to_owned()),
+        }
+    }
+
+    /// One block or message every `interval_ns`, which is not 0.
+    pub(crate) fn every(
+        interval_ns: u64,
+        block_bytes: u64,
+        messages: Option<Messages>,
+    ) -> Result<Self, String> {
+        match block_bytes {
+            BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX => Ok(Self {
                 block_bytes,
                 interval_ns,
+                messages,
             }),
-            _ => Err("these blocks at this rate make no sensible interval".to_owned()),
+            _ => Err(format!(
+                "blocks and messages have {BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX} bytes, not {block_bytes}"
+            )),
         }
     }
 
@@ -228,6 +247,7 @@ mod tests {
             pacing: Some(Pacing {
                 block_bytes: 100_000,
                 interval_ns: 40_000_000,
+                messages: None,
             }),
             seed: u64::MAX,
             warmup_ns: 0,

@@ -91,7 +91,7 @@ pub(super) fn receive<C: Channel>(
         bytes += stream_bytes;
         samples.merge(stream_samples);
     }
-    let blocks = plan.pacing.map(|_| samples.numbers());
+    let blocks = plan.pacing.map(|pacing| samples.numbers(pacing.messages));
     Ok(Received {
         bytes,
         stats: channel.stats(),

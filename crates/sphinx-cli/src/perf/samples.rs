@@ -1,6 +1,7 @@
 //! Latencies of blocks, all of them kept.
 
-use crate::report::{BlockMs, BlockNumbers};
+use super::Messages;
+use crate::report::{BlockMs, BlockNumbers, Punctuality};
 
 /// Resolution of a sample.
 const UNIT_NS: u64 = 100;
@@ -34,8 +35,12 @@ impl Samples {
         self.unsent += other.unsent;
     }
 
-    pub(super) fn numbers(mut self) -> BlockNumbers {
+    pub(super) fn numbers(mut self, messages: Option<Messages>) -> BlockNumbers {
         self.kept.sort_unstable();
+        let late = |deadline_ns: u64| {
+            let in_time = |units: &u32| u64::from(*units) * UNIT_NS <= deadline_ns;
+            (self.kept.len() - self.kept.partition_point(in_time)) as u64
+        };
         let ms = |units: f64| units * UNIT_NS as f64 / 1e6;
         let quantile = |permille: usize| {
             // The smallest sample that so many others do not exceed.
@@ -49,9 +54,13 @@ impl Samples {
             count: self.kept.len() as u64,
             warmup: self.warmup,
             unsent: self.unsent,
+            messages: messages.map(|messages| Punctuality {
+                late: messages.deadline_ns.map(late),
+            }),
             ms: (!self.kept.is_empty()).then(|| BlockMs {
                 mean: ms(sum as f64 / self.kept.len() as f64),
                 p50: quantile(500),
+                p90: quantile(900),
                 p99: quantile(990),
                 max: quantile(1000),
             }),
@@ -70,22 +79,27 @@ mod tests {
         let mut more = Samples::default();
         more.add_warmup();
         samples.merge(more);
-        let numbers = samples.numbers();
+        let messages = Messages {
+            deadline_ns: Some(150_000_000),
+        };
+        let numbers = samples.numbers(Some(messages));
         assert_eq!((numbers.count, numbers.warmup), (200, 1));
         let ms = BlockMs {
             mean: 100.5,
             p50: 100.0,
+            p90: 180.0,
             p99: 198.0,
             max: 200.0,
         };
         assert_eq!(numbers.ms, Some(ms));
+        assert_eq!(numbers.messages, Some(Punctuality { late: Some(50) }));
     }
 
     #[test]
     fn nothing_and_too_much() {
-        assert_eq!(Samples::default().numbers().ms, None);
+        assert_eq!(Samples::default().numbers(None).ms, None);
         let mut samples = Samples::default();
         samples.add(u64::MAX);
-        assert!(samples.numbers().ms.unwrap().max > 400_000.0);
+        assert!(samples.numbers(None).ms.unwrap().max > 400_000.0);
     }
 }

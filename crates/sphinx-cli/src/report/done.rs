@@ -27,8 +27,17 @@ pub(crate) struct BlockNumbers {
     pub(crate) warmup: u64,
     /// Blocks whose turn never came because the ones before took all the time.
     pub(crate) unsent: u64,
+    /// Present when the blocks are messages.
+    pub(crate) messages: Option<Punctuality>,
     /// `None` when there was nothing but warm-up.
     pub(crate) ms: Option<BlockMs>,
+}
+
+/// How many messages came after their deadline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Punctuality {
+    /// `None` when there is no deadline.
+    pub(crate) late: Option<u64>,
 }
 
 /// Milliseconds.
@@ -36,6 +45,7 @@ pub(crate) struct BlockNumbers {
 pub(crate) struct BlockMs {
     pub(crate) mean: f64,
     pub(crate) p50: f64,
+    pub(crate) p90: f64,
     pub(crate) p99: f64,
     pub(crate) max: f64,
 }
@@ -89,7 +99,8 @@ impl Done {
     /// The event, for scripts.
     pub(crate) fn event(&self) -> Event {
         let stats = &self.stats;
-        let blocks = self.block_ms;
+        let messages = self.block_ms.filter(|blocks| blocks.messages.is_some());
+        let blocks = self.block_ms.filter(|blocks| blocks.messages.is_none());
         let measured = blocks.and_then(|blocks| blocks.ms);
         let block_ms = |pick: fn(BlockMs) -> f64| measured.map(|ms| rounded(pick(ms), 3));
         let mut event = Event::new("done")
@@ -135,6 +146,24 @@ impl Done {
                 .with("warmup_blocks", blocks.warmup)
                 .with("blocks_unsent", blocks.unsent);
         }
+        if let Some((numbers, punctuality)) =
+            messages.and_then(|all| all.messages.map(|m| (all, m)))
+        {
+            let ms = |pick: fn(BlockMs) -> f64| numbers.ms.map(|ms| rounded(pick(ms), 3));
+            // Streams are reliable: what was sent was delivered, or the measurement failed.
+            let messages = numbers.count + numbers.warmup;
+            event = event
+                .with("messages_sent", messages)
+                .with("messages_delivered", messages)
+                .with("messages_late", punctuality.late)
+                .with("messages_unsent", numbers.unsent)
+                .with("warmup_messages", numbers.warmup)
+                .with("message_ms_mean", ms(|m| m.mean))
+                .with("message_ms_p50", ms(|m| m.p50))
+                .with("message_ms_p90", ms(|m| m.p90))
+                .with("message_ms_p99", ms(|m| m.p99))
+                .with("message_ms_max", ms(|m| m.max));
+        }
         event
     }
 
@@ -177,17 +206,24 @@ impl Done {
     /// Block latency for people.
     pub(crate) fn block_summary(&self) -> Option<String> {
         let blocks = self.block_ms?;
+        let what = if blocks.messages.is_some() {
+            "message"
+        } else {
+            "block"
+        };
         let Some(ms) = blocks.ms else {
             return Some(format!(
-                "block latency: {} blocks, all of them warm-up",
+                "{what} latency: {} {what}s, all of them warm-up",
                 blocks.warmup
             ));
         };
+        let late = blocks.messages.and_then(|messages| messages.late);
+        let late = late.map_or(String::new(), |late| format!("{late} late, "));
         let clock = self.clock.as_deref().unwrap_or("estimated");
         Some(format!(
-            "block latency: mean {:.2} ms, p50 {:.2}, p99 {:.2}, max {:.2} \
-             ({} blocks and {} of warm-up, clock {clock})",
-            ms.mean, ms.p50, ms.p99, ms.max, blocks.count, blocks.warmup,
+            "{what} latency: mean {:.2} ms, p50 {:.2}, p90 {:.2}, p99 {:.2}, max {:.2} \
+             ({late}{} {what}s and {} of warm-up, clock {clock})",
+            ms.mean, ms.p50, ms.p90, ms.p99, ms.max, blocks.count, blocks.warmup,
         ))
     }
 }

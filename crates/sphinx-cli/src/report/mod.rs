@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use serde_json::{Map, Value, json};
 
-pub(crate) use done::{BlockMs, BlockNumbers, Done, Role};
+pub(crate) use done::{BlockMs, BlockNumbers, Done, Punctuality, Role};
 pub(crate) use progress::{Progress, Ticker};
 
 use crate::failure::{Failure, exit_code, kind_name};

@@ -7,13 +7,15 @@ use core::arch::x86_64::{
 };
 
 use super::kernel::kernels;
-use super::{Columns, Start, Term, ssse3};
+use super::{Columns, RowSet, Start, Term, ssse3};
 use crate::gf256::NIBBLES;
 
 type Lane = __m256i;
+type Prepared = Nibbles;
 const LANE: usize = 32;
 const WIDE: usize = 8;
 const NARROW: [usize; 5] = [0, 0, 4, 2, 2];
+const SET: usize = 4;
 
 /// The products of a coefficient with the sixteen low and the sixteen high
 /// nibbles.
@@ -67,7 +69,14 @@ fn xor(a: Lane, b: Lane) -> Lane {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn factor(coefficient: u8) -> Factor {
-    let table = NIBBLES[usize::from(coefficient)].as_ptr();
+    unpack(u32::from(coefficient))
+}
+
+/// A packed coefficient is its row in the table.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn unpack(coefficient: u32) -> Factor {
+    let table = NIBBLES[coefficient as usize & 255].as_ptr();
     // SAFETY: a row of the table has 32 bytes.
     let (low, high) = unsafe {
         (

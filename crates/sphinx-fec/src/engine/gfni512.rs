@@ -1,19 +1,21 @@
 //! GFNI with AVX-512: 64 products at a time by one field multiplication.
 
 use core::arch::x86_64::{
-    __m512i, _mm512_gf2p8mul_epi8, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_setzero_si512,
-    _mm512_storeu_si512, _mm512_xor_si512,
+    __m512i, _mm512_gf2p8mul_epi8, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi32,
+    _mm512_setzero_si512, _mm512_storeu_si512, _mm512_xor_si512,
 };
 
 use super::kernel::kernels;
-use super::{Columns, Start, Term, gfni};
+use super::{Columns, RowSet, Start, Term, gfni};
 
 type Lane = __m512i;
+type Prepared = Lane;
 /// A coefficient in every byte.
 type Factor = __m512i;
 const LANE: usize = 64;
 const WIDE: usize = 8;
 const NARROW: [usize; 5] = [0, 0, 8, 6, 5];
+const SET: usize = 4;
 
 kernels!("avx512f,avx512bw,gfni");
 
@@ -61,6 +63,14 @@ fn xor(a: Lane, b: Lane) -> Lane {
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 fn factor(coefficient: u8) -> Factor {
     _mm512_set1_epi8(coefficient.cast_signed())
+}
+
+/// A packed coefficient is in all four bytes: four bytes at a time are
+/// broadcast on the way from memory, single ones by a further instruction.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+fn unpack(coefficient: u32) -> Factor {
+    _mm512_set1_epi32(coefficient.cast_signed())
 }
 
 /// Nothing to prepare: the instruction takes bytes as they are.

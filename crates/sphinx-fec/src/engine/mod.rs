@@ -17,6 +17,7 @@ mod gfni;
 #[cfg(target_arch = "x86_64")]
 mod gfni512;
 mod kernel;
+mod kind;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod row_set;
@@ -28,7 +29,14 @@ mod tests;
 
 use core::fmt;
 
+use kind::{KINDS, Kind};
 pub(crate) use row_set::RowSet;
+
+/// Bytes of the longest register of any engine.
+pub(crate) const REGISTER_MAX: usize = 64;
+
+/// Bytes of a stage for one symbol: a strip of it, prepared for multiplications.
+const STAGE_BYTES: usize = 256;
 
 /// One addend of [`Engine::combine`]: `coefficient · symbol[index]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,15 +69,13 @@ pub struct Columns<'a> {
 }
 
 /// Where [`Engine::combine_rows`] writes: row `k` to the `len` bytes from
-/// `k * stride + first`.
+/// `starts[k]`.
 #[derive(Debug)]
 pub struct Targets<'a> {
     /// The memory of all rows.
     pub bytes: &'a mut [u8],
-    /// Bytes from the start of a row to that of the next.
-    pub stride: usize,
-    /// Where in each row to begin.
-    pub first: usize,
+    /// The first byte of each row.
+    pub starts: &'a [usize],
     /// Bytes to write in each row.
     pub len: usize,
 }
@@ -80,109 +86,6 @@ pub struct Targets<'a> {
 /// this type is the proof that its instructions exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Engine(Kind);
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Scalar,
-    #[cfg(target_arch = "x86_64")]
-    Ssse3,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    #[cfg(target_arch = "x86_64")]
-    Avx2Gfni,
-    #[cfg(target_arch = "x86_64")]
-    Avx512Gfni,
-    #[cfg(target_arch = "aarch64")]
-    Neon,
-}
-
-/// From the simplest to the fastest.
-const KINDS: &[Kind] = &[
-    Kind::Scalar,
-    #[cfg(target_arch = "x86_64")]
-    Kind::Ssse3,
-    #[cfg(target_arch = "x86_64")]
-    Kind::Avx2,
-    #[cfg(target_arch = "x86_64")]
-    Kind::Avx2Gfni,
-    #[cfg(target_arch = "x86_64")]
-    Kind::Avx512Gfni,
-    #[cfg(target_arch = "aarch64")]
-    Kind::Neon,
-];
-
-/// Whether the processor has all of these features: asked at run time with the
-/// standard library, otherwise what the build was told.
-#[cfg(target_arch = "x86_64")]
-macro_rules! has {
-    ($($feature:tt),+) => {{
-        #[cfg(feature = "std")]
-        let has = $(std::arch::is_x86_feature_detected!($feature))&&+;
-        #[cfg(not(feature = "std"))]
-        let has = $(cfg!(target_feature = $feature))&&+;
-        has
-    }};
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Scalar => "scalar",
-            #[cfg(target_arch = "x86_64")]
-            Self::Ssse3 => "ssse3",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2Gfni => "avx2-gfni",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Gfni => "avx512-gfni",
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon => "neon",
-        }
-    }
-
-    fn is_supported(self) -> bool {
-        match self {
-            Self::Scalar => true,
-            #[cfg(target_arch = "x86_64")]
-            Self::Ssse3 => has!("ssse3"),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => has!("avx2"),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2Gfni => has!("avx2", "gfni"),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Gfni => has!("avx2", "gfni", "avx512f", "avx512bw"),
-            // Part of every 64-bit ARM processor.
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon => true,
-        }
-    }
-
-    /// Rows computed together, at most 4: the more, the less often source bytes
-    /// are loaded, until the registers do not hold their sums any more.
-    fn rows_at_once(self) -> usize {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Ssse3 => 2,
-            _ => 4,
-        }
-    }
-
-    /// Bytes in a register; stretches should be of at least this length.
-    fn lane(self) -> usize {
-        match self {
-            Self::Scalar => 1,
-            #[cfg(target_arch = "x86_64")]
-            Self::Ssse3 => 16,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx2Gfni => 32,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Gfni => 64,
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon => 16,
-        }
-    }
-}
 
 impl Engine {
     /// Name of the environment variable that forces an engine by its name.
@@ -253,28 +156,10 @@ impl Engine {
         };
         columns.check(last, out.len());
         let is_xor = terms.iter().all(|term| term.coefficient == 1);
-        // SAFETY: the stretch of the last symbol, and so of all, was checked.
-        unsafe { self.combine_checked(out, start, columns, terms, is_xor) };
-    }
-
-    /// `combine` after its checks.
-    ///
-    /// # Safety
-    /// For every term the bytes `index * symbol_len + first ..` of length
-    /// `out.len()` lie in the symbols, and `is_xor` only if all coefficients
-    /// are 1.
-    unsafe fn combine_checked(
-        self,
-        out: &mut [u8],
-        start: Start,
-        columns: Columns<'_>,
-        terms: &[Term],
-        is_xor: bool,
-    ) {
         match self.0 {
             Kind::Scalar => scalar::combine(out, start, columns, terms),
             // SAFETY: an engine of this kind exists only if the processor has
-            // SSSE3; the rest is the caller's promise.
+            // SSSE3; the stretch of the last symbol, and so of all, was checked.
             #[cfg(target_arch = "x86_64")]
             Kind::Ssse3 => unsafe { ssse3::combine(out, start, columns, terms, is_xor) },
             // SAFETY: as above, with AVX2.
@@ -298,10 +183,12 @@ impl Engine {
     /// [`Self::combine`] for each row, as a source byte is loaded once for
     /// several of them.
     ///
+    /// Rows must not overlap: what they then contain is not specified.
+    ///
     /// # Panics
-    /// If rows of the target overlap or end behind its memory, if the matrix
-    /// is not made of whole rows, or if the stretch of a symbol ends behind
-    /// the buffer.
+    /// If a row ends behind the memory of the targets, if the matrix has not
+    /// an element for every row and symbol, or if the stretch of a symbol ends
+    /// behind the buffer.
     pub fn combine_rows(
         self,
         targets: Targets<'_>,
@@ -310,104 +197,45 @@ impl Engine {
         symbols: &[u16],
         matrix: &[u8],
     ) {
+        let Targets { bytes, starts, len } = targets;
+        let elements = starts.len() * symbols.len();
+        assert_eq!(matrix.len(), elements, "a matrix of another size");
+        let end = starts
+            .iter()
+            .max()
+            .map_or(Some(0), |at| at.checked_add(len));
+        let is_inside = end.is_some_and(|end| end <= bytes.len());
+        assert!(is_inside, "a row outside the target");
         let Some(last) = symbols.iter().max() else {
-            assert!(matrix.is_empty(), "coefficients without symbols");
+            if start == Start::Zero {
+                let rows = starts.iter();
+                rows.for_each(|at| bytes[*at..*at + len].fill(0));
+            }
             return;
         };
-        columns.check(*last, targets.len);
-        let rows = matrix.len() / symbols.len();
-        assert_eq!(rows * symbols.len(), matrix.len(), "part of a row");
-        if rows == 0 {
-            return;
-        }
-        assert!(targets.len <= targets.stride || rows == 1, "rows overlap");
-        let end = (rows - 1)
-            .checked_mul(targets.stride)
-            .and_then(|at| at.checked_add(targets.first))
-            .and_then(|at| at.checked_add(targets.len));
-        let is_inside = end.is_some_and(|end| end <= targets.bytes.len());
-        assert!(is_inside, "a row outside the target");
-        let mut row = 0;
-        while row < rows {
-            let count = if targets.len < self.0.lane() {
-                1
-            } else {
-                (rows - row).min(self.0.rows_at_once())
-            };
-            let offset = row * targets.stride + targets.first;
-            let part = &matrix[row * symbols.len()..(row + count) * symbols.len()];
+        columns.check(*last, len);
+        let at_once = if len < self.0.lane() {
+            1
+        } else {
+            self.0.rows_at_once()
+        };
+        let rows = starts.chunks(at_once);
+        for (starts, matrix) in rows.zip(matrix.chunks(at_once * symbols.len())) {
             let few = Few {
-                out: &mut targets.bytes[offset..],
-                offsets: [0, 1, 2, 3].map(|k| k * targets.stride),
-                len: targets.len,
+                out: &mut *bytes,
+                starts,
+                len,
                 start,
                 columns,
                 symbols,
-                matrix: part,
+                matrix,
             };
-            match count {
+            match starts.len() {
                 4 => self.few_rows::<4>(few),
                 3 => self.few_rows::<3>(few),
                 2 => self.few_rows::<2>(few),
                 _ => self.one_row(few),
             }
-            row += count;
-        }
-    }
-
-    /// Adds to two different rows of the targets:
-    /// `row += Σ matrix[k][j] · symbol[symbols[j]]` for the two rows of the
-    /// matrix.
-    ///
-    /// # Panics
-    /// As for [`Self::combine_rows`].
-    pub(crate) fn add_to_pair(
-        self,
-        targets: Targets<'_>,
-        rows: [usize; 2],
-        columns: Columns<'_>,
-        symbols: &[u16],
-        matrix: &[u8],
-    ) {
-        let Targets {
-            bytes,
-            stride,
-            first,
-            len,
-        } = targets;
-        let Some(last) = symbols.iter().max() else {
-            return;
-        };
-        columns.check(*last, len);
-        assert_eq!(matrix.len(), 2 * symbols.len(), "part of a row");
-        assert!(rows[0] != rows[1] && len <= stride, "rows overlap");
-        let end = rows[0].max(rows[1]).checked_mul(stride);
-        let end = end.and_then(|at| at.checked_add(first + len));
-        let is_inside = end.is_some_and(|end| end <= bytes.len());
-        assert!(is_inside, "a row outside the target");
-        let offsets = rows.map(|row| row * stride + first);
-        if len >= self.0.lane() {
-            self.few_rows::<2>(Few {
-                out: bytes,
-                offsets: [offsets[0], offsets[1], 0, 0],
-                len,
-                start: Start::Accumulate,
-                columns,
-                symbols,
-                matrix,
-            });
-            return;
-        }
-        for (offset, matrix) in offsets.into_iter().zip(matrix.chunks_exact(symbols.len())) {
-            self.one_row(Few {
-                out: &mut bytes[offset..],
-                offsets: [0; 4],
-                len,
-                start: Start::Accumulate,
-                columns,
-                symbols,
-                matrix,
-            });
         }
     }
 
@@ -415,57 +243,141 @@ impl Engine {
     fn few_rows<const K: usize>(self, few: Few<'_>) {
         let Few {
             out,
-            offsets,
+            starts,
             len,
             start,
             columns,
             symbols,
             matrix,
         } = few;
-        let offsets: [usize; K] = core::array::from_fn(|k| offsets[k]);
+        let starts: [usize; K] = core::array::from_fn(|k| starts[k]);
         let matrix: [&[u8]; K] =
             core::array::from_fn(|k| &matrix[k * symbols.len()..(k + 1) * symbols.len()]);
         match self.0 {
             Kind::Scalar => {
-                for (row, offset) in matrix.iter().zip(offsets) {
-                    let out = &mut out[offset..offset + len];
+                for (row, at) in matrix.iter().zip(starts) {
+                    let out = &mut out[at..at + len];
                     scalar::combine_row(out, start, columns, symbols, row);
                 }
             }
             // SAFETY: an engine of this kind exists only if the processor has
-            // SSSE3; `combine_rows` checked that the rows lie apart from each
-            // other in `out`, that all stretches lie in the symbols, and that
-            // they fill a register.
+            // SSSE3; `combine_rows` checked that the rows lie in `out`, that all
+            // stretches lie in the symbols, and that they fill a register.
             #[cfg(target_arch = "x86_64")]
             Kind::Ssse3 => unsafe {
-                ssse3::combine_rows(out, offsets, len, start, columns, symbols, matrix);
+                ssse3::combine_rows(out, starts, len, start, columns, symbols, matrix);
             },
             // SAFETY: as above, with AVX2.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => unsafe {
-                avx2::combine_rows(out, offsets, len, start, columns, symbols, matrix);
+                avx2::combine_rows(out, starts, len, start, columns, symbols, matrix);
             },
             // SAFETY: as above, with AVX2 and GFNI.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2Gfni => unsafe {
-                gfni::combine_rows(out, offsets, len, start, columns, symbols, matrix);
+                gfni::combine_rows(out, starts, len, start, columns, symbols, matrix);
             },
             // SAFETY: as above, with AVX-512 F and BW and GFNI.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Gfni => unsafe {
-                gfni512::combine_rows(out, offsets, len, start, columns, symbols, matrix);
+                gfni512::combine_rows(out, starts, len, start, columns, symbols, matrix);
             },
             // SAFETY: as above, with NEON.
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => unsafe {
-                neon::combine_rows(out, offsets, len, start, columns, symbols, matrix);
+                neon::combine_rows(out, starts, len, start, columns, symbols, matrix);
             },
         }
     }
 
+    /// Adds `factors[k] · symbol` to row `k`, for rows as long as the symbol
+    /// that lie one after another. Their length is a multiple of
+    /// [`REGISTER_MAX`], and may be short.
+    ///
+    /// # Panics
+    /// If it is not, or the number of rows and factors differ.
+    pub(crate) fn add_multiples(self, rows: &mut [u8], symbol: &[u8], factors: &[u8]) {
+        let len = symbol.len();
+        assert!(
+            len.is_multiple_of(REGISTER_MAX) && len > 0,
+            "part of a register"
+        );
+        assert_eq!(rows.len(), factors.len() * len, "factors for other rows");
+        match self.0 {
+            Kind::Scalar => scalar::add_multiples(rows, symbol, factors),
+            // SAFETY: an engine of this kind exists only if the processor has
+            // SSSE3; the lengths were just checked.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Ssse3 => unsafe { ssse3::add_multiples(rows, symbol, factors) },
+            // SAFETY: as above, with AVX2.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => unsafe { avx2::add_multiples(rows, symbol, factors) },
+            // SAFETY: as above, with AVX2 and GFNI.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2Gfni => unsafe { gfni::add_multiples(rows, symbol, factors) },
+            // SAFETY: as above, with AVX-512 F and BW and GFNI.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Gfni => unsafe { gfni512::add_multiples(rows, symbol, factors) },
+            // SAFETY: as above, with NEON.
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => unsafe { neon::add_multiples(rows, symbol, factors) },
+        }
+    }
+
+    /// All rows of a set.
+    ///
+    /// # Safety
+    /// `len` fills a register and the `len` bytes from the target of each row
+    /// lie in `out`; the stretches of all symbols up to the last of the set lie
+    /// in the symbols; `stage` has [`STAGE_BYTES`] for each of them, aligned to
+    /// 64 bytes, and nobody else uses it.
+    unsafe fn combine_set(
+        self,
+        out: &mut [u8],
+        len: usize,
+        start: Start,
+        columns: Columns<'_>,
+        set: &RowSet,
+        stage: Option<*mut u8>,
+    ) {
+        match self.0 {
+            Kind::Scalar => scalar::combine_set(out, len, start, columns, set),
+            // SAFETY: an engine of this kind exists only if the processor has
+            // SSSE3; the rest is the caller's promise.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Ssse3 => unsafe { ssse3::combine_set(out, len, start, columns, set, stage) },
+            // SAFETY: as above, with AVX2.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => unsafe { avx2::combine_set(out, len, start, columns, set, stage) },
+            // SAFETY: as above, with AVX2 and GFNI.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2Gfni => unsafe { gfni::combine_set(out, len, start, columns, set, stage) },
+            // SAFETY: as above, with AVX-512 F and BW and GFNI.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Gfni => unsafe {
+                gfni512::combine_set(out, len, start, columns, set, stage);
+            },
+            // SAFETY: as above, with NEON.
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => unsafe { neon::combine_set(out, len, start, columns, set, stage) },
+        }
+    }
+
+    /// Whether many rows over the same symbols are best computed by
+    /// [`Self::combine_rows`], and not by a [`RowSet`].
+    pub(crate) fn combines_rows_best(self) -> bool {
+        !self.0.has_stage()
+    }
+
+    /// What a coefficient is multiplied with for `combine_set`.
+    fn packing(self) -> u32 {
+        self.0.packing()
+    }
+
     /// A single row of `combine_rows`, term by term in small batches.
     fn one_row(self, few: Few<'_>) {
-        let out = &mut few.out[..few.len];
+        let at = few.starts[0];
+        let out = &mut few.out[at..at + few.len];
         let mut start = few.start;
         let mut terms = [Term::default(); 64];
         for (symbols, row) in few.symbols.chunks(64).zip(few.matrix.chunks(64)) {
@@ -496,11 +408,10 @@ impl Engine {
     }
 }
 
-/// The arguments of a few rows of [`Engine::combine_rows`], the first of them
-/// at the start of `out`.
+/// The arguments of a few rows of [`Engine::combine_rows`].
 struct Few<'a> {
     out: &'a mut [u8],
-    offsets: [usize; 4],
+    starts: &'a [usize],
     len: usize,
     start: Start,
     columns: Columns<'a>,

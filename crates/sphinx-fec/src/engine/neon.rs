@@ -5,13 +5,15 @@ use core::arch::aarch64::{
 };
 
 use super::kernel::kernels;
-use super::{Columns, Start, Term, scalar};
+use super::{Columns, RowSet, Start, Term, scalar};
 use crate::gf256::NIBBLES;
 
 type Lane = uint8x16_t;
+type Prepared = Nibbles;
 const LANE: usize = 16;
 const WIDE: usize = 8;
 const NARROW: [usize; 5] = [0, 0, 6, 4, 4];
+const SET: usize = 8;
 
 /// The products of a coefficient with the sixteen low and the sixteen high
 /// nibbles.
@@ -64,7 +66,14 @@ fn xor(a: Lane, b: Lane) -> Lane {
 #[inline]
 #[target_feature(enable = "neon")]
 fn factor(coefficient: u8) -> Factor {
-    let table = NIBBLES[usize::from(coefficient)].as_ptr();
+    unpack(u32::from(coefficient))
+}
+
+/// A packed coefficient is its row in the table.
+#[inline]
+#[target_feature(enable = "neon")]
+fn unpack(coefficient: u32) -> Factor {
+    let table = NIBBLES[coefficient as usize & 255].as_ptr();
     // SAFETY: a row of the table has 32 bytes.
     let (low, high) = unsafe { (load(table), load(table.add(LANE))) };
     Factor { low, high }

@@ -2,69 +2,175 @@
 
 use alloc::vec::Vec;
 
-use super::{Columns, Engine, Start, Term};
+use super::{Columns, Engine, STAGE_BYTES, Start, Term};
 
-/// A list of rows of terms. What [`Engine::combine`] finds out about the terms
-/// of every call is found out when a row is added.
-#[derive(Clone, Debug, Default)]
+/// Rows of terms over the same symbols, each with the place it is written to:
+/// what [`Engine::combine`] finds out about its terms in every call is found
+/// out when a row is added.
+#[derive(Debug, Default)]
 pub(crate) struct RowSet {
-    terms: Vec<Term>,
-    rows: Vec<Facts>,
+    terms: Vec<PackedTerm>,
+    rows: Vec<RowFacts>,
+    /// The largest index of all terms, left out or not.
+    last: u16,
+    /// Terms that need a multiplication.
+    product_count: usize,
+    stage: Vec<Aligned>,
+}
+
+/// A term with its coefficient as the kernels of an engine want it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PackedTerm {
+    pub(super) factor: u32,
+    pub(super) index: u16,
+    pub(super) coefficient: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Facts {
-    /// The terms of the row: from where those of the row before end.
+pub(super) struct RowFacts {
+    /// The terms of the row.
     begin: usize,
     end: usize,
-    /// The largest index among them.
-    last: u16,
-    is_xor: bool,
+    /// Where its bytes begin.
+    pub(super) target: usize,
+    /// Whether all coefficients are 1.
+    pub(super) is_xor: bool,
 }
+
+/// A piece of the stage.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Aligned(#[expect(dead_code, reason = "only its memory is used")] [u8; 64]);
 
 impl RowSet {
     pub(crate) fn clear(&mut self) {
         self.terms.clear();
         self.rows.clear();
+        self.last = 0;
+        self.product_count = 0;
     }
 
-    /// Adds a row; its number is the count of those before it.
-    pub(crate) fn push(&mut self, terms: impl Iterator<Item = Term>) {
+    /// Adds a row that is written to the bytes from `target`, for an engine
+    /// that is then used for all rows. Terms whose symbol `is_wanted` is not
+    /// are left out.
+    pub(crate) fn push(
+        &mut self,
+        engine: Engine,
+        target: usize,
+        terms: &[Term],
+        is_wanted: impl Fn(u16) -> bool,
+    ) {
         let begin = self.terms.len();
-        self.terms.extend(terms);
-        let row = &self.terms[begin..];
-        self.rows.push(Facts {
+        let all = begin + terms.len();
+        self.terms.resize(all, PackedTerm::default());
+        let room = &mut self.terms[begin..];
+        let (mut count, mut last, mut is_xor) = (0, self.last, true);
+        let packing = engine.packing();
+        for &Term { index, coefficient } in terms {
+            // Without a branch: nobody could predict it.
+            room[count] = PackedTerm {
+                factor: u32::from(coefficient) * packing,
+                index,
+                coefficient,
+            };
+            count += usize::from(is_wanted(index));
+            is_xor &= coefficient == 1;
+            last = last.max(index);
+        }
+        self.last = last;
+        let end = begin + count;
+        self.terms.truncate(end);
+        if !is_xor {
+            self.product_count += end - begin;
+        }
+        self.rows.push(RowFacts {
             begin,
-            end: self.terms.len(),
-            last: row.iter().map(|term| term.index).max().unwrap_or(0),
-            is_xor: row.iter().all(|term| term.coefficient == 1),
+            end,
+            target,
+            is_xor,
         });
     }
 
-    /// [`Engine::combine`] with the terms of row `row`.
+    pub(super) fn last(&self) -> u16 {
+        self.last
+    }
+
+    pub(super) fn rows(&self) -> &[RowFacts] {
+        &self.rows
+    }
+
+    pub(super) fn terms(&self, row: &RowFacts) -> &[PackedTerm] {
+        &self.terms[row.begin..row.end]
+    }
+
+    /// Computes the first `len` bytes of all rows: `start + Σ coefficient ·
+    /// symbol` over the columns from `columns.first`.
     ///
     /// # Panics
-    /// If there is no such row, or the stretch of a term's symbol ends behind
-    /// the buffer.
+    /// If a row ends behind `out`, or a symbol behind the buffer.
     pub(crate) fn combine(
-        &self,
+        &mut self,
         engine: Engine,
-        row: usize,
         out: &mut [u8],
+        len: usize,
         start: Start,
         columns: Columns<'_>,
     ) {
-        let facts = self.rows[row];
-        let terms = &self.terms[facts.begin..facts.end];
-        if terms.is_empty() {
+        let Some(target) = self.rows.iter().map(|row| row.target).max() else {
+            return;
+        };
+        let end = target.checked_add(len);
+        assert!(end.is_some_and(|end| end <= out.len()), "a row outside");
+        if self.terms.is_empty() {
             if start == Start::Zero {
-                out.fill(0);
+                let rows = self.rows.iter();
+                rows.for_each(|row| out[row.target..row.target + len].fill(0));
             }
             return;
         }
-        columns.check(facts.last, out.len());
-        // SAFETY: the facts were taken from these very terms, and the stretch
-        // of the last symbol was just checked.
-        unsafe { engine.combine_checked(out, start, columns, terms, facts.is_xor) };
+        columns.check(self.last, len);
+        if len < engine.0.lane() {
+            self.combine_short(engine, out, len, start, columns);
+            return;
+        }
+        // Preparing the symbols pays when each is used a few times.
+        let symbols = usize::from(self.last) + 1;
+        let stage = (engine.0.has_stage() && self.product_count > 3 * symbols).then(|| {
+            let pieces = symbols * STAGE_BYTES / size_of::<Aligned>();
+            if self.stage.len() < pieces {
+                self.stage.resize(pieces, Aligned([0; 64]));
+            }
+            self.stage.as_mut_ptr().cast::<u8>()
+        });
+        // SAFETY: rows lie in `out` and symbols in their buffer, as was just
+        // checked; the stage is as large and aligned as it has to be, and only
+        // this set, which is exclusively borrowed, knows of it.
+        unsafe { engine.combine_set(out, len, start, columns, self, stage) };
+    }
+
+    fn combine_short(
+        &self,
+        engine: Engine,
+        out: &mut [u8],
+        len: usize,
+        start: Start,
+        columns: Columns<'_>,
+    ) {
+        for row in &self.rows {
+            let out = &mut out[row.target..row.target + len];
+            if start == Start::Zero {
+                out.fill(0);
+            }
+            let mut batch = [Term::default(); 64];
+            for terms in self.terms(row).chunks(batch.len()) {
+                for (term, packed) in batch.iter_mut().zip(terms) {
+                    *term = Term {
+                        index: packed.index,
+                        coefficient: packed.coefficient,
+                    };
+                }
+                engine.combine(out, Start::Accumulate, columns, &batch[..terms.len()]);
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The engine without special instructions: the definition of the others.
 
-use super::{Columns, Start, Term};
+use super::{Columns, RowSet, Start, Term};
 use crate::gf256::NIBBLES;
 
 pub(super) fn combine(out: &mut [u8], start: Start, columns: Columns<'_>, terms: &[Term]) {
@@ -29,6 +29,34 @@ pub(super) fn combine_row(
         let at = usize::from(*index) * columns.symbol_len + columns.first;
         let source = &columns.symbols[at..at + out.len()];
         add_multiple(out, source, *coefficient);
+    }
+}
+
+/// `row k += factors[k] · symbol`.
+pub(super) fn add_multiples(rows: &mut [u8], symbol: &[u8], factors: &[u8]) {
+    for (row, factor) in rows.chunks_exact_mut(symbol.len()).zip(factors) {
+        add_multiple(row, symbol, *factor);
+    }
+}
+
+/// All rows of a set.
+pub(super) fn combine_set(
+    out: &mut [u8],
+    len: usize,
+    start: Start,
+    columns: Columns<'_>,
+    set: &RowSet,
+) {
+    for row in set.rows() {
+        let out = &mut out[row.target..row.target + len];
+        if start == Start::Zero {
+            out.fill(0);
+        }
+        for term in set.terms(row) {
+            let at = usize::from(term.index) * columns.symbol_len + columns.first;
+            let source = &columns.symbols[at..at + len];
+            add_multiple(out, source, term.coefficient);
+        }
     }
 }
 

@@ -6,13 +6,15 @@ use core::arch::x86_64::{
 };
 
 use super::kernel::kernels;
-use super::{Columns, Start, Term, scalar};
+use super::{Columns, RowSet, Start, Term, scalar};
 use crate::gf256::NIBBLES;
 
 type Lane = __m128i;
+type Prepared = Nibbles;
 const LANE: usize = 16;
 const WIDE: usize = 4;
 const NARROW: [usize; 5] = [0, 0, 3, 2, 2];
+const SET: usize = 8;
 
 /// The products of a coefficient with the sixteen low and the sixteen high
 /// nibbles.
@@ -65,7 +67,14 @@ fn xor(a: Lane, b: Lane) -> Lane {
 #[inline]
 #[target_feature(enable = "ssse3")]
 fn factor(coefficient: u8) -> Factor {
-    let table = NIBBLES[usize::from(coefficient)].as_ptr();
+    unpack(u32::from(coefficient))
+}
+
+/// A packed coefficient is its row in the table.
+#[inline]
+#[target_feature(enable = "ssse3")]
+fn unpack(coefficient: u32) -> Factor {
+    let table = NIBBLES[coefficient as usize & 255].as_ptr();
     // SAFETY: a row of the table has 32 bytes.
     let (low, high) = unsafe { (load(table), load(table.add(LANE))) };
     Factor { low, high }

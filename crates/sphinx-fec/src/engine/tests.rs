@@ -117,6 +117,7 @@ proptest! {
         let before = bytes(rows * stride + first);
         let start = if accumulate { Start::Accumulate } else { Start::Zero };
         let columns = Columns { symbols: &source, symbol_len, first };
+        let starts: Vec<usize> = (0..rows).map(|k| k * stride + first).collect();
         let mut expected = before.clone();
         for (k, row) in matrix.chunks(symbols.len()).enumerate() {
             let terms: Vec<Term> = symbols
@@ -129,9 +130,94 @@ proptest! {
         }
         for engine in Engine::available() {
             let mut memory = before.clone();
-            let targets = Targets { bytes: &mut memory, stride, first, len };
+            let targets = Targets { bytes: &mut memory, starts: &starts, len };
             engine.combine_rows(targets, start, columns, &symbols, &matrix);
             prop_assert_eq!(&memory, &expected, "{:?}", engine);
+        }
+    }
+
+    /// A set of rows gives what each of them gives alone, staged or not, and
+    /// without the terms that are not wanted.
+    #[test]
+    fn rows_of_a_set_equal_rows_apart(
+        seed: u64,
+        symbol_len in 1_usize..400,
+        first in 0_usize..70,
+        accumulate: bool,
+        rows in prop::collection::vec(
+            prop::collection::vec((0_u16..12, prop_oneof![Just(1_u8), any::<u8>()]), 0..30),
+            0..6,
+        ),
+        unwanted in 0_u16..24,
+    ) {
+        let first = first.min(symbol_len - 1);
+        let len = symbol_len - first;
+        let mut state = seed;
+        let mut bytes = |len: usize| -> Vec<u8> {
+            (0..len)
+                .map(|_| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+                    (state >> 56) as u8
+                })
+                .collect()
+        };
+        let source = bytes(12 * symbol_len);
+        let stride = len + 3;
+        let before = bytes(rows.len() * stride);
+        let start = if accumulate { Start::Accumulate } else { Start::Zero };
+        let columns = Columns { symbols: &source, symbol_len, first };
+        let rows: Vec<Vec<Term>> = rows
+            .iter()
+            .map(|row| {
+                let terms = row.iter();
+                terms.map(|&(index, coefficient)| Term { index, coefficient }).collect()
+            })
+            .collect();
+        let mut expected = before.clone();
+        for (row, out) in rows.iter().zip(expected.chunks_mut(stride)) {
+            let wanted = row.iter().copied().filter(|term| term.index != unwanted);
+            let wanted: Vec<Term> = wanted.collect();
+            Engine::scalar().combine(&mut out[..len], start, columns, &wanted);
+        }
+        for engine in Engine::available() {
+            let mut set = RowSet::default();
+            for (k, row) in rows.iter().enumerate() {
+                set.push(engine, k * stride, row, |index| index != unwanted);
+            }
+            let mut memory = before.clone();
+            set.combine(engine, &mut memory, len, start, columns);
+            prop_assert_eq!(&memory, &expected, "{:?}", engine);
+        }
+    }
+
+    /// Multiples of one symbol added to rows give what one addition after
+    /// another gives.
+    #[test]
+    fn multiples_are_added_to_all_rows(
+        seed: u64,
+        registers in 1_usize..4,
+        rows in 0_usize..9,
+    ) {
+        let mut state = seed;
+        let mut bytes = |len: usize| -> Vec<u8> {
+            (0..len)
+                .map(|_| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+                    (state >> 56) as u8
+                })
+                .collect()
+        };
+        let symbol = bytes(registers * REGISTER_MAX);
+        let factors = bytes(rows);
+        let before = bytes(rows * symbol.len());
+        let mut expected = before.clone();
+        for (row, factor) in expected.chunks_mut(symbol.len()).zip(&factors) {
+            Engine::scalar().mul_add(row, &symbol, *factor);
+        }
+        for engine in Engine::available() {
+            let mut rows = before.clone();
+            engine.add_multiples(&mut rows, &symbol, &factors);
+            prop_assert_eq!(&rows, &expected, "{:?}", engine);
         }
     }
 }

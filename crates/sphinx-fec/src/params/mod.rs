@@ -231,11 +231,12 @@ mod tests {
 
     #[test]
     fn hopeless_links_get_a_finite_answer() {
-        assert_eq!(
-            repair_for(4096, 1.0, 0.002),
-            repair_for(4096, LOSS_MAX, 0.002)
-        );
-        assert_eq!(repair_for(4096, 0.5, -1.0), REPAIRS_MAX);
+        // The searches look at a hundred thousand repairs and more.
+        let n = if cfg!(miri) { 1 } else { 4096 };
+        assert_eq!(repair_for(n, 1.0, 0.002), repair_for(n, LOSS_MAX, 0.002));
+        if !cfg!(miri) {
+            assert_eq!(repair_for(n, 0.5, -1.0), REPAIRS_MAX);
+        }
         assert_eq!(repair_for(0, 0.5, 0.01), 0);
     }
 

@@ -117,9 +117,10 @@ mod tests {
 
     #[test]
     fn closed_form_equals_the_papers_sum_exactly() {
+        let samples_max = if cfg!(miri) { 8 } else { 16 };
         for n in [3_u32, 7, 12] {
             for q in 1..=n.min(4) {
-                for k in q..=16 {
+                for k in q..=samples_max {
                     // All counts out of n^k equally likely samples.
                     let by_equation_4: i128 = (q..=k)
                         .map(|l| {
@@ -167,7 +168,12 @@ mod tests {
 
     #[test]
     fn k_star_is_the_smallest() {
-        for n in [10, 100, 1024, 4096] {
+        let sizes: &[usize] = if cfg!(miri) {
+            &[10]
+        } else {
+            &[10, 100, 1024, 4096]
+        };
+        for &n in sizes {
             for q in [1, 2, n / 10, n / 4] {
                 for threshold in [0.3, 0.5, 0.9, 0.99] {
                     let samples = sample_count(n, q, threshold);

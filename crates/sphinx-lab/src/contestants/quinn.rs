@@ -1,11 +1,9 @@
 //! QUIC by the quinn library.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::process::{Command, Stdio};
 
-use crate::{Contestant, Side, Task, peers::PeerTask};
+use super::Program;
+use crate::{Contestant, Side, Task, Workload, peers::PeerTask};
 
 /// The versions that this workspace was built with.
 const LOCK: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock"));
@@ -14,25 +12,30 @@ const LOCK: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Carg
 #[derive(Clone, Debug)]
 pub struct Quinn {
     name: String,
-    program: PathBuf,
+    program: Program,
     congestion: String,
 }
 
 impl Quinn {
-    /// `program` takes a [`Peer`](crate::peers::Peer) behind the word `peer`.
-    pub fn new(program: &Path, congestion: &str) -> Quinn {
+    /// `program` must have been built with the feature `quinn`.
+    pub fn new(program: &Program, congestion: &str) -> Quinn {
+        Quinn::with_name(program, &format!("quinn-{congestion}"), congestion)
+    }
+
+    /// With another name than `quinn-CONGESTION`.
+    pub fn with_name(program: &Program, name: &str, congestion: &str) -> Quinn {
         Quinn {
-            name: format!("quinn-{congestion}"),
-            program: program.to_owned(),
+            name: name.to_owned(),
+            program: program.clone(),
             congestion: congestion.to_owned(),
         }
     }
 
     fn command(&self, peer: &str, task: &Task) -> Command {
-        let mut command = Command::new(&self.program);
         let mut peer_task = PeerTask::new(task, &self.congestion);
         peer_task.certificate = Some(task.directory.join("certificate.der"));
-        command.args(["peer", peer]).args(peer_task.to_arguments());
+        let mut command = self.program.command(peer);
+        command.arg(peer_task.to_argument());
         command
     }
 }
@@ -54,12 +57,20 @@ impl Contestant for Quinn {
     }
 
     fn check(&self) -> Result<(), String> {
-        #[cfg(feature = "quinn")]
-        let result = crate::peers::quic::check_congestion(&self.congestion)
-            .map_err(|error| error.to_string());
-        #[cfg(not(feature = "quinn"))]
-        let result = Err("built without the feature 'quinn'".to_owned());
-        result
+        let mut command = self.program.command("quic-check");
+        command.arg(PeerTask::about(&self.congestion).to_argument());
+        let run = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        match run {
+            Ok(status) if status.success() => Ok(()),
+            _ => Err(format!(
+                "no program with quinn's {} (make bench-link builds one)",
+                self.congestion
+            )),
+        }
     }
 
     fn receiver(&self, task: &Task) -> Command {
@@ -70,11 +81,11 @@ impl Contestant for Quinn {
         self.command("quic-send", task)
     }
 
-    fn reporter(&self) -> Side {
+    fn reporter(&self, _workload: &Workload) -> Side {
         Side::Receiver
     }
 
-    fn keeps_limit(&self) -> bool {
+    fn keeps_limit(&self, _workload: &Workload) -> bool {
         true
     }
 }

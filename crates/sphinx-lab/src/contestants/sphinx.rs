@@ -1,36 +1,92 @@
 //! Sphinx, by its own command.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::OnceLock,
 };
 
-use crate::{Contestant, Side, Task, Workload, machine::output};
+use serde_json::Value;
 
-/// `sphx perf` with any options.
-#[derive(Clone, Debug)]
+use super::Program;
+use crate::{Contestant, Side, Task, Workload, machine::output, peers::PeerTask};
+
+/// Exit code of `sphx` for a command line that it does not take.
+const USAGE: i32 = 2;
+
+/// `sphx perf` with any options. Requests (video, web) go over the streams of a session between two
+/// [peers](crate::peers), with the same options.
+#[derive(Debug)]
 pub struct Sphinx {
     name: String,
-    program: PathBuf,
+    sphx: PathBuf,
+    program: Program,
     options: Vec<String>,
+    version: OnceLock<Option<String>>,
 }
 
 impl Sphinx {
     /// `options` are added to the sender's command.
-    pub fn new(program: &Path, name: &str, options: Vec<String>) -> Sphinx {
+    pub fn new(sphx: &Path, program: &Program, name: &str, options: Vec<String>) -> Sphinx {
         Sphinx {
             name: name.to_owned(),
-            program: program.to_owned(),
+            sphx: sphx.to_owned(),
+            program: program.clone(),
             options,
+            version: OnceLock::new(),
         }
     }
 
-    fn command(&self, role: &str, task: &Task) -> Command {
-        let mut command = Command::new(&self.program);
+    /// The version and the beginning of the program's hash.
+    fn version(&self) -> Option<&str> {
+        let find = || {
+            let version = output(Command::new(&self.sphx).arg("--version"))?;
+            let build = blake3::hash(&fs::read(&self.sphx).ok()?).to_hex();
+            Some(format!("{version} (build {})", &build[..8]))
+        };
+        self.version.get_or_init(find).as_deref()
+    }
+
+    fn perf(&self, role: &str, task: &Task) -> Command {
+        let mut command = Command::new(&self.sphx);
         command
             .args(["perf", role, "--json", "--ticket-file"])
             .arg(task.directory.join("ticket"));
         command
+    }
+
+    fn peer(&self, peer: &str, task: &Task) -> Command {
+        let mut peer_task = PeerTask::new(task, "none");
+        peer_task.ticket = Some(task.directory.join("ticket"));
+        peer_task.options.clone_from(&self.options);
+        let mut command = self.program.command(peer);
+        command.arg(peer_task.to_argument());
+        command
+    }
+
+    /// What `sphx` says about options that it does not take.
+    fn refusal(&self, options: &[&str]) -> Result<(), String> {
+        // A ticket file that does not exist ends the command before it does anything.
+        let mut command = Command::new(&self.sphx);
+        command
+            .args([
+                "perf",
+                "client",
+                "--json",
+                "--ticket-file",
+                "/dev/null/none",
+            ])
+            .args(options);
+        let ended = command.output().map_err(|error| error.to_string())?;
+        if ended.status.code() != Some(USAGE) {
+            return Ok(());
+        }
+        let said = ended.stdout.split(|byte| *byte == b'\n');
+        let message = said
+            .filter_map(|line| serde_json::from_slice::<Value>(line).ok())
+            .find_map(|event| Some(event["message"].as_str()?.to_owned()));
+        Err(message.unwrap_or_else(|| "sphx does not take these options".to_owned()))
     }
 }
 
@@ -40,23 +96,35 @@ impl Contestant for Sphinx {
     }
 
     fn settings(&self) -> String {
-        let version = output(Command::new(&self.program).arg("--version"));
-        let version = version.unwrap_or_else(|| "sphx of unknown version".into());
+        let version = self.version().unwrap_or("sphx of unknown version");
         match self.options.as_slice() {
-            [] => version,
+            [] => version.to_owned(),
             options => format!("{version}, {}", options.join(" ")),
         }
     }
 
     fn check(&self) -> Result<(), String> {
-        match output(Command::new(&self.program).arg("--version")) {
-            Some(_) => Ok(()),
-            None => Err(format!("{} does not run", self.program.display())),
+        if self.version().is_none() {
+            return Err(format!("{} does not run", self.sphx.display()));
+        }
+        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        self.refusal(&options)
+    }
+
+    fn check_workload(&self, workload: &Workload) -> Result<(), String> {
+        match workload {
+            Workload::Live { .. } => {
+                self.refusal(&["--message-size=100", "--interval=10ms", "--deadline=50ms"])
+            }
+            _ => Ok(()),
         }
     }
 
     fn receiver(&self, task: &Task) -> Command {
-        let mut command = self.command("server", task);
+        if let Workload::Video(_) | Workload::Web(_) = task.workload {
+            return self.peer("sphinx-client", task);
+        }
+        let mut command = self.perf("server", task);
         command
             .arg("--once")
             .arg("--listen")
@@ -65,33 +133,49 @@ impl Contestant for Sphinx {
     }
 
     fn sender(&self, task: &Task) -> Command {
-        let mut command = self.command("client", task);
-        match &task.workload {
-            Workload::Bulk { bytes } => {
-                command.arg("--bytes").arg(bytes.to_string());
-            }
-            blocks @ Workload::Blocks { bytes, .. } => {
-                let rate = blocks.offered_bits().unwrap_or_default();
-                let micros = blocks.schedule().as_micros();
+        let workload = &task.workload;
+        let micros = format!("{}us", workload.schedule().as_micros());
+        let mut command = match workload {
+            Workload::Video(_) | Workload::Web(_) => return self.peer("sphinx-server", task),
+            _ => self.perf("client", task),
+        };
+        match workload {
+            Workload::Bulk { bytes } => command.arg("--bytes").arg(bytes.to_string()),
+            Workload::Blocks { bytes, .. } => {
+                let rate = workload.offered_bits().unwrap_or_default();
                 command
                     .arg("--rate")
                     .arg(format!("{rate}bit"))
                     .arg("--block-size")
                     .arg(bytes.to_string())
-                    .arg("--time")
-                    .arg(format!("{micros}us"));
+                    .args(["--time", &micros])
             }
-        }
+            Workload::Live {
+                bytes,
+                interval,
+                deadline,
+                ..
+            } => command
+                .arg("--message-size")
+                .arg(bytes.to_string())
+                .arg(format!("--interval={}us", interval.as_micros()))
+                .arg(format!("--deadline={}us", deadline.as_micros()))
+                .args(["--time", &micros]),
+            Workload::Video(_) | Workload::Web(_) => &mut command,
+        };
         command.args(&self.options);
         command
     }
 
-    fn reporter(&self) -> Side {
-        Side::Sender
+    fn reporter(&self, workload: &Workload) -> Side {
+        match workload {
+            Workload::Video(_) | Workload::Web(_) => Side::Receiver,
+            _ => Side::Sender,
+        }
     }
 
-    fn keeps_limit(&self) -> bool {
-        false
+    fn keeps_limit(&self, workload: &Workload) -> bool {
+        matches!(workload, Workload::Video(_) | Workload::Web(_))
     }
 }
 
@@ -109,7 +193,8 @@ mod tests {
     #[test]
     fn commands_follow_the_contract() {
         let options = vec!["--cc".to_owned(), "fixed:190mbit".to_owned()];
-        let sphinx = Sphinx::new("sphx".as_ref(), "sphinx-fixed", options);
+        let program = Program::new("sphx".as_ref(), &["lab", "peer"]);
+        let sphinx = Sphinx::new("sphx".as_ref(), &program, "sphinx-fixed", options);
         let mut task = Task {
             address: "10.77.0.2:5201".parse().unwrap(),
             workload: Workload::Bulk { bytes: 50_000_000 },
@@ -140,7 +225,8 @@ mod tests {
 
     #[test]
     fn a_missing_command_is_noticed() {
-        let sphinx = Sphinx::new("/nowhere/sphx".as_ref(), "sphinx", Vec::new());
+        let program = Program::new("/nowhere/sphx".as_ref(), &[]);
+        let sphinx = Sphinx::new("/nowhere/sphx".as_ref(), &program, "sphinx", Vec::new());
         assert_eq!(sphinx.check(), Err("/nowhere/sphx does not run".into()));
     }
 }

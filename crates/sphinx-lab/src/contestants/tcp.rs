@@ -1,39 +1,69 @@
 //! Kernel TCP.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::process::Command;
 
 use sphinx_link::front::TCP_PARAMETERS;
 
+use super::Program;
 use crate::{
-    Contestant, Side, Task,
-    peers::{PeerTask, tcp::check_congestion},
+    Contestant, Side, Task, Workload,
+    peers::{PeerTask, socket::check_congestion},
 };
 
 /// Kernel TCP with one of the kernel's congestion controls.
 #[derive(Clone, Debug)]
 pub struct Tcp {
     name: String,
-    program: PathBuf,
-    congestion: String,
+    program: Program,
+    settings: TcpSettings,
+}
+
+/// How the kernel's TCP is to work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpSettings {
+    /// One of the kernel's congestion controls.
+    pub congestion: String,
+    /// Selective acknowledgements.
+    pub sack: bool,
+    /// Loss detection by time; without SACK there is none either.
+    pub rack: bool,
+    /// Multipath TCP (over the one path that there is).
+    pub mptcp: bool,
+}
+
+impl TcpSettings {
+    /// The kernel's defaults.
+    pub fn new(congestion: &str) -> TcpSettings {
+        TcpSettings {
+            congestion: congestion.to_owned(),
+            sack: true,
+            rack: true,
+            mptcp: false,
+        }
+    }
 }
 
 impl Tcp {
-    /// `program` takes a [`Peer`](crate::peers::Peer) behind the word `peer`.
-    pub fn new(program: &Path, congestion: &str) -> Tcp {
+    /// With the kernel's defaults; the name is `tcp-CONGESTION`.
+    pub fn new(program: &Program, congestion: &str) -> Tcp {
+        let name = format!("tcp-{congestion}");
+        Tcp::with_settings(program, &name, TcpSettings::new(congestion))
+    }
+
+    /// With other settings.
+    pub fn with_settings(program: &Program, name: &str, settings: TcpSettings) -> Tcp {
         Tcp {
-            name: format!("tcp-{congestion}"),
-            program: program.to_owned(),
-            congestion: congestion.to_owned(),
+            name: name.to_owned(),
+            program: program.clone(),
+            settings,
         }
     }
 
     fn command(&self, peer: &str, task: &Task) -> Command {
-        let mut command = Command::new(&self.program);
-        let arguments = PeerTask::new(task, &self.congestion).to_arguments();
-        command.args(["peer", peer]).args(arguments);
+        let mut peer_task = PeerTask::new(task, &self.settings.congestion);
+        peer_task.mptcp = self.settings.mptcp;
+        let mut command = self.program.command(peer);
+        command.arg(peer_task.to_argument());
         command
     }
 }
@@ -44,30 +74,64 @@ impl Contestant for Tcp {
     }
 
     fn settings(&self) -> String {
+        let TcpSettings {
+            congestion, mptcp, ..
+        } = &self.settings;
         let parameters: Vec<_> = TCP_PARAMETERS
             .iter()
             .map(|(name, value)| format!("{name} = {value}"))
+            .chain(
+                self.parameters()
+                    .into_iter()
+                    .map(|(name, value)| format!("{name} = {value}")),
+            )
             .collect();
-        format!("kernel TCP, {}; {}", self.congestion, parameters.join(", "))
+        let multipath = if *mptcp { "multipath " } else { "" };
+        format!(
+            "kernel {multipath}TCP, {congestion}; {}",
+            parameters.join(", ")
+        )
     }
 
     fn check(&self) -> Result<(), String> {
-        check_congestion(&self.congestion).map_err(|error| error.to_string())
+        check_congestion(&self.settings.congestion, self.settings.mptcp)
+            .map_err(|error| error.to_string())
+    }
+
+    fn check_workload(&self, _workload: &Workload) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn parameters(&self) -> Vec<(String, String)> {
+        let mut parameters = Vec::new();
+        if !self.settings.sack {
+            parameters.push(("net.ipv4.tcp_sack".to_owned(), "0".to_owned()));
+        }
+        if !self.settings.rack {
+            parameters.push(("net.ipv4.tcp_recovery".to_owned(), "0".to_owned()));
+        }
+        parameters
     }
 
     fn receiver(&self, task: &Task) -> Command {
-        self.command("tcp-receive", task)
+        match task.workload {
+            Workload::Video(_) | Workload::Web(_) => self.command("http-client", task),
+            _ => self.command("tcp-receive", task),
+        }
     }
 
     fn sender(&self, task: &Task) -> Command {
-        self.command("tcp-send", task)
+        match task.workload {
+            Workload::Video(_) | Workload::Web(_) => self.command("http-server", task),
+            _ => self.command("tcp-send", task),
+        }
     }
 
-    fn reporter(&self) -> Side {
+    fn reporter(&self, _workload: &Workload) -> Side {
         Side::Receiver
     }
 
-    fn keeps_limit(&self) -> bool {
+    fn keeps_limit(&self, _workload: &Workload) -> bool {
         true
     }
 }

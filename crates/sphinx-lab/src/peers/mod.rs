@@ -1,24 +1,31 @@
 //! The programs behind the contestants: small senders and receivers.
 //!
-//! Both ends get the same [`PeerTask`]. The transfer begins with a [`Preamble`] that says when the
+//! Both ends get the same [`PeerTask`]. A transfer begins with a [`Preamble`] that says when the
 //! sender started to connect, on the clock that all processes of a machine share; so the receiver
-//! knows when to cut off, and measures everything.
+//! knows when to cut off, and measures everything. Where the receiver asks for what it gets, the ends
+//! speak [`http`].
 
+mod browser;
+pub mod http;
 mod output;
 mod pattern;
+mod player;
 #[cfg(feature = "quinn")]
 pub mod quic;
+pub mod socket;
 mod tally;
 pub mod tcp;
+mod udp;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Args, Subcommand};
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{Task, Workload, machine::monotonic_ns};
 
-pub use output::{run, watch_standard_input};
+pub use output::{listening, run, watch_standard_input};
 pub use pattern::Pattern;
 pub use tally::{Preamble, Received, Tally};
 
@@ -26,137 +33,128 @@ pub use tally::{Preamble, Received, Tally};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One end of a transfer, as a command line.
-#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
-pub enum Peer {
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Which end of what
+    pub role: Role,
+    /// A PeerTask as JSON
+    #[arg(value_parser = PeerTask::parse)]
+    pub task: PeerTask,
+}
+
+/// Which end of what transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
     /// Receive over kernel TCP
-    TcpReceive(PeerTask),
+    TcpReceive,
     /// Send over kernel TCP
-    TcpSend(PeerTask),
+    TcpSend,
+    /// Receive plain UDP
+    UdpReceive,
+    /// Send plain UDP
+    UdpSend,
     /// Receive over QUIC
-    #[cfg(feature = "quinn")]
-    QuicReceive(PeerTask),
+    QuicReceive,
     /// Send over QUIC
-    #[cfg(feature = "quinn")]
-    QuicSend(PeerTask),
+    QuicSend,
+    /// Succeed if there is QUIC with this congestion control
+    QuicCheck,
+    /// Answer requests over kernel TCP
+    HttpServer,
+    /// Make them
+    HttpClient,
+    /// Answer requests over the streams of a Sphinx session
+    SphinxServer,
+    /// Make them
+    SphinxClient,
 }
 
 /// What both ends must know.
-#[derive(Args, Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerTask {
-    /// Where the receiver listens
-    #[arg(long)]
+    /// Where the [listener](Workload::listener) listens.
     pub address: SocketAddr,
-    /// The sender's congestion control
-    #[arg(long)]
+    /// What to carry.
+    pub workload: Workload,
+    /// The sender's congestion control.
     pub congestion: String,
-    /// Cut the transfer off after this many microseconds
-    #[arg(long)]
-    pub limit_us: u64,
-    /// Do not measure blocks scheduled within this many microseconds after the first one
-    #[arg(long)]
-    pub warmup_us: u64,
-    /// Seed of the payload
-    #[arg(long)]
+    /// Whether TCP is multipath TCP.
+    pub mptcp: bool,
+    /// Bits per second of plain UDP.
+    pub rate: Option<u64>,
+    /// The transfer is cut off after this time.
+    pub limit: Duration,
+    /// Blocks scheduled within this time after the first one are not measured.
+    pub warmup: Duration,
+    /// Seed of the payload.
     pub seed: u64,
-    /// Bytes altogether, or of one block
-    #[arg(long)]
-    pub bytes: u64,
-    /// Send this many blocks instead of one piece
-    #[arg(long, requires = "interval_us")]
-    pub blocks: Option<u64>,
-    /// Microseconds from one block to the next
-    #[arg(long, requires = "blocks")]
-    pub interval_us: Option<u64>,
-    /// Where the QUIC receiver leaves its certificate
-    #[arg(long)]
+    /// Where the QUIC receiver leaves its certificate.
     pub certificate: Option<PathBuf>,
+    /// Where the Sphinx listener leaves its ticket.
+    pub ticket: Option<PathBuf>,
+    /// Options of `sphx` for the Sphinx ends.
+    pub options: Vec<String>,
 }
 
 impl PeerTask {
     /// The part of a contestant's task that its programs must know.
     pub fn new(task: &Task, congestion: &str) -> PeerTask {
-        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-        let (bytes, blocks, interval_us) = match task.workload {
-            Workload::Bulk { bytes } => (bytes, None, None),
-            Workload::Blocks {
-                count,
-                bytes,
-                interval,
-            } => (bytes, Some(count), Some(micros(interval))),
-        };
         PeerTask {
             address: task.address,
-            congestion: congestion.to_owned(),
-            limit_us: micros(task.limit),
-            warmup_us: micros(task.warmup),
+            workload: task.workload.clone(),
+            limit: task.limit,
+            warmup: task.warmup,
             seed: task.seed,
-            bytes,
-            blocks,
-            interval_us,
+            ..PeerTask::about(congestion)
+        }
+    }
+
+    /// The question whether there is such a congestion control.
+    pub fn about(congestion: &str) -> PeerTask {
+        PeerTask {
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            workload: Workload::Bulk { bytes: 0 },
+            congestion: congestion.to_owned(),
+            mptcp: false,
+            rate: None,
+            limit: Duration::ZERO,
+            warmup: Duration::ZERO,
+            seed: 0,
             certificate: None,
+            ticket: None,
+            options: Vec::new(),
         }
     }
 
-    /// The command line that this is parsed from.
-    pub fn to_arguments(&self) -> Vec<String> {
-        let mut arguments: Vec<String> = [
-            ("--address", self.address.to_string()),
-            ("--congestion", self.congestion.clone()),
-            ("--limit-us", self.limit_us.to_string()),
-            ("--warmup-us", self.warmup_us.to_string()),
-            ("--seed", self.seed.to_string()),
-            ("--bytes", self.bytes.to_string()),
-        ]
-        .into_iter()
-        .flat_map(|(name, value)| [name.to_owned(), value])
-        .collect();
-        let mut add = |name: &str, value: Option<String>| {
-            arguments.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
-        };
-        add("--blocks", self.blocks.map(|count| count.to_string()));
-        add("--interval-us", self.interval_us.map(|us| us.to_string()));
-        let certificate = self.certificate.as_ref();
-        add(
-            "--certificate",
-            certificate.map(|path| path.display().to_string()),
-        );
-        arguments
+    /// The argument that this is parsed from.
+    pub fn to_argument(&self) -> String {
+        // Numbers, text and durations can always be written.
+        serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// What to carry.
-    ///
-    /// # Errors
-    ///
-    /// [`PeerError::BlockSize`].
-    pub fn workload(&self) -> Result<Workload, PeerError> {
-        let (Some(count), Some(interval_us)) = (self.blocks, self.interval_us) else {
-            return Ok(Workload::Bulk { bytes: self.bytes });
-        };
-        if !(Workload::BLOCK_BYTES_MIN..=1 << 30).contains(&self.bytes) {
-            return Err(PeerError::BlockSize(self.bytes));
+    fn parse(text: &str) -> Result<PeerTask, String> {
+        let task: PeerTask = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        match &task.workload {
+            Workload::Blocks { bytes, .. } | Workload::Live { bytes, .. }
+                if !(Workload::BLOCK_BYTES_MIN..=1 << 30).contains(bytes) =>
+            {
+                Err(format!(
+                    "a block of {bytes} bytes is too small or too large"
+                ))
+            }
+            _ => Ok(task),
         }
-        Ok(Workload::Blocks {
-            count,
-            bytes: self.bytes,
-            interval: Duration::from_micros(interval_us),
-        })
     }
 
     /// Opens the receiver's account of a transfer.
     fn tally(&self, preamble: Preamble) -> Result<Tally, PeerError> {
-        let warmup = Duration::from_micros(self.warmup_us);
         Tally::open(
             preamble,
-            self.workload()?,
-            self.limit(),
-            warmup,
+            self.workload.clone(),
+            self.limit,
+            self.warmup,
             monotonic_ns(),
         )
-    }
-
-    /// When to cut off.
-    pub fn limit(&self) -> Duration {
-        Duration::from_micros(self.limit_us)
     }
 }
 
@@ -164,9 +162,9 @@ impl PeerTask {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// A block of this size cannot be measured.
-    #[error("a block of {0} bytes is too small or too large")]
-    BlockSize(u64),
+    /// This program has no such end, or the end cannot do this.
+    #[error("cannot {0}")]
+    Cannot(&'static str),
     /// The kernel or the library has no such congestion control.
     #[error("no congestion control '{0}'")]
     Congestion(String),
@@ -187,10 +185,9 @@ pub enum PeerError {
         /// How it failed.
         error: std::io::Error,
     },
-    /// The QUIC library refused something.
-    #[cfg(feature = "quinn")]
+    /// A transport's library refused something.
     #[error("{what}: {reason}")]
-    Quic {
+    Refused {
         /// What was tried.
         what: &'static str,
         /// How it failed.
@@ -199,7 +196,7 @@ pub enum PeerError {
 }
 
 /// Says what was tried.
-fn tried<T>(what: &'static str, result: std::io::Result<T>) -> Result<T, PeerError> {
+pub(crate) fn tried<T>(what: &'static str, result: std::io::Result<T>) -> Result<T, PeerError> {
     result.map_err(|error| PeerError::System { what, error })
 }
 
@@ -211,49 +208,47 @@ mod tests {
 
     #[derive(Parser)]
     struct Line {
-        #[command(subcommand)]
+        #[command(flatten)]
         peer: Peer,
+    }
+
+    pub(super) fn task(workload: Workload) -> PeerTask {
+        let task = Task {
+            address: "127.0.0.1:0".parse().unwrap(),
+            workload,
+            limit: Duration::from_secs(20),
+            warmup: Duration::from_millis(100),
+            seed: 5,
+            directory: PathBuf::new(),
+        };
+        PeerTask::new(&task, "reno")
+    }
+
+    fn blocks(bytes: u64) -> Workload {
+        Workload::Blocks {
+            count: 600,
+            bytes,
+            interval: Duration::from_millis(40),
+        }
     }
 
     #[test]
     fn command_lines_come_back() {
-        let bulk = Workload::Bulk { bytes: 50_000_000 };
-        let blocks = Workload::Blocks {
-            count: 600,
-            bytes: 100_000,
-            interval: Duration::from_millis(40),
-        };
-        for workload in [bulk, blocks] {
-            let task = Task {
-                address: "10.77.0.2:5201".parse().unwrap(),
-                workload: workload.clone(),
-                limit: Duration::from_millis(10_500),
-                warmup: Duration::from_millis(100),
-                seed: 3,
-                directory: PathBuf::new(),
-            };
-            let mut peer = PeerTask::new(&task, "bbr");
+        for workload in [Workload::Bulk { bytes: 50_000_000 }, blocks(100_000)] {
+            let mut peer = task(workload);
             peer.certificate = Some("/tmp/a certificate".into());
-            assert_eq!(peer.workload().unwrap(), workload);
-            let mut line = vec!["bench-link".to_owned(), "tcp-send".to_owned()];
-            line.extend(peer.to_arguments());
-            assert_eq!(Line::parse_from(line).peer, Peer::TcpSend(peer));
+            let argument = peer.to_argument();
+            let line = Line::parse_from(["bench-link", "tcp-send", &argument]);
+            assert_eq!((line.peer.role, line.peer.task), (Role::TcpSend, peer));
         }
     }
 
     #[test]
     fn impossible_blocks_are_refused() {
-        let line = "x tcp-send --address 1.2.3.4:5 --congestion bbr --limit-us 1 --warmup-us 0 --seed 1 \
-            --blocks 1 --interval-us 1 --bytes";
-        let parse = |bytes: &str| {
-            let line = line.split_whitespace().chain([bytes]);
-            let Peer::TcpSend(task) = Line::parse_from(line).peer else {
-                panic!("another peer");
-            };
-            task.workload()
-        };
-        assert!(parse("16").is_ok());
-        assert!(parse("15").is_err());
-        assert!(parse("18446744073709551615").is_err());
+        let parse = |bytes| PeerTask::parse(&task(blocks(bytes)).to_argument());
+        assert!(parse(64).is_ok());
+        assert!(parse(63).is_err());
+        assert!(parse(u64::MAX).is_err());
+        assert!(PeerTask::parse("{}").is_err());
     }
 }

@@ -3,38 +3,44 @@
 use std::{
     io::{self, Read, Write},
     net::SocketAddr,
-    process::ExitCode,
     thread,
 };
 
 use serde_json::{Value, json};
 
-#[cfg(feature = "quinn")]
-use super::quic;
-use super::{Peer, PeerError, PeerTask, Received, tcp};
+use super::{Peer, PeerError, PeerTask, Received, Role, http, tcp, udp};
 use crate::machine::process_cpu;
 
 /// A receiver: it calls the closure when a sender may come.
 type Receive = fn(&PeerTask, &dyn Fn(SocketAddr)) -> Result<Received, PeerError>;
 
-/// Runs one end and prints its events, as [`Contestant`](crate::Contestant) wants them.
-pub fn run(peer: &Peer) -> ExitCode {
-    let result = match peer {
-        Peer::TcpReceive(task) => receive(task, tcp::receive),
-        Peer::TcpSend(task) => send(task, tcp::send),
+/// Runs one end and prints its events, as [`Contestant`](crate::Contestant) wants them. `more` runs
+/// the ends that this crate does not have. Whether it went well.
+pub fn run(peer: &Peer, more: impl FnOnce(Role, &PeerTask) -> Result<Value, PeerError>) -> bool {
+    let task = &peer.task;
+    let result = match peer.role {
+        Role::TcpReceive => receive(task, tcp::receive),
+        Role::TcpSend => send(task, tcp::send),
+        Role::UdpReceive => receive(task, udp::receive),
+        Role::UdpSend => send(task, udp::send),
+        Role::HttpServer => http::serve_tcp(task, &|address| listening(address)),
+        Role::HttpClient => http::use_client(task, &http::TcpClient::new(task)),
         #[cfg(feature = "quinn")]
-        Peer::QuicReceive(task) => receive(task, quic::receive),
+        Role::QuicReceive => receive(task, super::quic::receive),
         #[cfg(feature = "quinn")]
-        Peer::QuicSend(task) => send(task, quic::send),
+        Role::QuicSend => send(task, super::quic::send),
+        #[cfg(feature = "quinn")]
+        Role::QuicCheck => super::quic::check_congestion(&task.congestion).map(|()| json!({})),
+        other => more(other, task),
     };
     match result {
         Ok(event) => {
             print(&event);
-            ExitCode::SUCCESS
+            true
         }
         Err(error) => {
             print(&json!({"v": 1, "event": "error", "message": error.to_string()}));
-            ExitCode::FAILURE
+            false
         }
     }
 }
@@ -54,11 +60,13 @@ pub fn watch_standard_input() -> io::Result<()> {
     Ok(())
 }
 
+/// Says that the other end may come.
+pub fn listening(address: SocketAddr) {
+    print(&json!({"v": 1, "event": "listening", "addresses": [address.to_string()]}));
+}
+
 fn receive(task: &PeerTask, program: Receive) -> Result<Value, PeerError> {
-    let listening = |address: SocketAddr| {
-        print(&json!({"v": 1, "event": "listening", "addresses": [address.to_string()]}));
-    };
-    let received = program(task, &listening)?;
+    let received = program(task, &|address| listening(address))?;
     let blocks = received.block_ms;
     Ok(json!({
         "v": 1,
@@ -69,6 +77,7 @@ fn receive(task: &PeerTask, program: Receive) -> Result<Value, PeerError> {
         "goodput_mbit_s": received.bytes as f64 * 8e-6 / received.seconds,
         "complete": received.complete,
         "blocks": received.blocks,
+        "messages_late": received.late,
         "blocks_measured": blocks.map(|blocks| blocks.count),
         "block_ms_mean": blocks.map(|blocks| blocks.mean),
         "block_ms_p50": blocks.map(|blocks| blocks.p50),

@@ -99,7 +99,7 @@ fn refused<T, E: Error>(what: &'static str, result: Result<T, E>) -> Result<T, P
     result.map_err(|error| {
         // "connection lost" alone does not say by what.
         let cause = error.source().map(|cause| format!(": {cause}"));
-        PeerError::Quic {
+        PeerError::Refused {
             what,
             reason: format!("{error}{}", cause.unwrap_or_default()),
         }
@@ -112,7 +112,7 @@ fn refused<T, E: Error>(what: &'static str, result: Result<T, E>) -> Result<T, P
 ///
 /// [`PeerError`].
 pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Received, PeerError> {
-    let workload = task.workload()?;
+    let workload = task.workload.clone();
     let certified = refused(
         "certificate",
         rcgen::generate_simple_self_signed([NAME.to_owned()]),
@@ -130,7 +130,7 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
     runtime()?.block_on(async {
         let endpoint = endpoint(task.address, Some(server))?;
         listening(tried("address", endpoint.local_addr())?);
-        let patience = task.limit() + PATIENCE;
+        let patience = task.limit + PATIENCE;
         let late = |_| PeerError::System {
             what: "accept",
             error: io::ErrorKind::TimedOut.into(),
@@ -153,6 +153,7 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
                 Workload::Blocks { bytes, .. } => {
                     blocks_from(&connection, bytes as usize, &mut tally, &pattern).await
                 }
+                _ => Err(PeerError::Cannot("carry this over QUIC")),
             }
         };
         // What has not arrived when the time is over does not count.
@@ -218,7 +219,7 @@ async fn blocks_from(
 ///
 /// [`PeerError`].
 pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
-    let workload = task.workload()?;
+    let workload = task.workload.clone();
     let path = task
         .certificate
         .as_deref()
@@ -256,13 +257,14 @@ pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
                     let task = (count, bytes, interval);
                     blocks_to(&connection, start_ns, task, &pattern, &mut sent).await?;
                 }
+                _ => return Err(PeerError::Cannot("carry this over QUIC")),
             }
             // The receiver closes when it has everything.
             connection.closed().await;
             Ok(())
         };
         // After the limit, the receiver has cut off.
-        timeout(task.limit(), transfer).await.unwrap_or(Ok(()))?;
+        timeout(task.limit, transfer).await.unwrap_or(Ok(()))?;
         Ok(sent)
     })
 }
@@ -351,16 +353,19 @@ mod tests {
     /// Both ends over loopback.
     fn transfer(congestion: &str, blocks: Option<u64>, bytes: u64) -> (Received, u64) {
         let directory = tempfile::tempdir().unwrap();
+        let workload = match blocks {
+            None => Workload::Bulk { bytes },
+            Some(count) => Workload::Blocks {
+                count,
+                bytes,
+                interval: Duration::from_millis(2),
+            },
+        };
         let receiver_task = PeerTask {
-            address: "127.0.0.1:0".parse().unwrap(),
             congestion: congestion.into(),
-            limit_us: 20_000_000,
-            warmup_us: 10_000,
-            seed: 5,
-            bytes,
-            blocks,
-            interval_us: blocks.map(|_| 2_000),
+            warmup: Duration::from_millis(10),
             certificate: Some(directory.path().join("certificate")),
+            ..super::super::tests::task(workload)
         };
         thread::scope(|scope| {
             let (ready, address) = channel();

@@ -58,6 +58,7 @@ pub struct Tally {
     bytes: u64,
     last_ns: u64,
     blocks: u64,
+    late: u64,
     latencies_ms: Vec<f64>,
 }
 
@@ -87,6 +88,7 @@ impl Tally {
             bytes: 0,
             last_ns: preamble.start_ns,
             blocks: 0,
+            late: 0,
             latencies_ms: Vec::new(),
         })
     }
@@ -121,11 +123,17 @@ impl Tally {
     ///
     /// [`PeerError::Impossible`] if there is no such block or it comes from the future.
     pub fn add_block(&mut self, head: [u8; 16], now_ns: u64) -> Result<(), PeerError> {
-        let Workload::Blocks {
-            count, interval, ..
-        } = self.workload
-        else {
-            return Err(PeerError::Impossible("block"));
+        let (count, interval, deadline) = match self.workload {
+            Workload::Blocks {
+                count, interval, ..
+            } => (count, interval, Duration::MAX),
+            Workload::Live {
+                count,
+                interval,
+                deadline,
+                ..
+            } => (count, interval, deadline),
+            _ => return Err(PeerError::Impossible("block")),
         };
         let (number, scheduled_ns) = unpair(head);
         let after = u128::from(number) * interval.as_nanos();
@@ -138,11 +146,22 @@ impl Tally {
             .ok_or(PeerError::Impossible("time of a block"))?;
         if now_ns <= self.deadline_ns {
             self.blocks += 1;
+            self.late += u64::from(u128::from(late) > deadline.as_nanos());
             if after >= self.warmup.as_nanos() {
                 self.latencies_ms.push(late as f64 * 1e-6);
             }
         }
         Ok(())
+    }
+
+    /// Closes the account of a transfer that may end without being complete: its end is the last byte
+    /// that came.
+    pub fn close_at_last(self) -> Received {
+        let seconds = (self.last_ns - self.start_ns) as f64 * 1e-9;
+        Received {
+            seconds,
+            ..self.close()
+        }
     }
 
     /// Closes the account.
@@ -158,6 +177,7 @@ impl Tally {
             seconds: (end_ns - self.start_ns) as f64 * 1e-9,
             complete,
             blocks: self.blocks,
+            late: self.late,
             block_ms: Distribution::of(&self.latencies_ms),
         }
     }
@@ -174,6 +194,8 @@ pub struct Received {
     pub complete: bool,
     /// Whole blocks.
     pub blocks: u64,
+    /// Those that came behind their deadline.
+    pub late: u64,
     /// Their latencies from the scheduled time, without the warm-up.
     pub block_ms: Option<Distribution>,
 }

@@ -7,10 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use socket2::{Domain, Protocol, Socket, Type};
-
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally, tally::block_head, tried,
+    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally,
+    socket::{listen, socket},
+    tally::block_head,
+    tried,
 };
 use crate::{Workload, machine::monotonic_ns};
 
@@ -19,29 +20,10 @@ const READ_BYTES: usize = 256 << 10;
 /// Unsent bytes the kernel may hold while blocks are sent: a later block must not queue behind data
 /// that could not leave yet.
 const NOTSENT_LOWAT_BYTES: u32 = 16 << 10;
+/// What an end without requests cannot do.
+const UNASKED: &str = "send what has to be asked for";
 /// Between two looks at the clock while nothing moves.
 const POLL: Duration = Duration::from_millis(20);
-
-/// Whether the kernel lets this process use a congestion control.
-///
-/// # Errors
-///
-/// [`PeerError::Congestion`], or why there is no socket.
-pub fn check_congestion(name: &str) -> Result<(), PeerError> {
-    socket(SocketAddr::from(([127, 0, 0, 1], 0)), name).map(drop)
-}
-
-fn socket(address: SocketAddr, congestion: &str) -> Result<Socket, PeerError> {
-    let domain = Domain::for_address(address);
-    let socket = tried(
-        "socket",
-        Socket::new(domain, Type::STREAM, Some(Protocol::TCP)),
-    )?;
-    socket
-        .set_tcp_congestion(congestion.as_bytes())
-        .map_err(|_| PeerError::Congestion(congestion.to_owned()))?;
-    Ok(socket)
-}
 
 /// Receives one transfer; `listening` is called when a sender may come.
 ///
@@ -49,22 +31,13 @@ fn socket(address: SocketAddr, congestion: &str) -> Result<Socket, PeerError> {
 ///
 /// [`PeerError`].
 pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Received, PeerError> {
-    let workload = task.workload()?;
-    let listener = socket(task.address, &task.congestion)?;
-    tried("bind", listener.bind(&task.address.into()))?;
-    tried("listen", listener.listen(1))?;
-    let address = tried("address", listener.local_addr())?;
-    listening(address.as_socket().unwrap_or(task.address));
-    // The time limit of reading is that of accepting, too.
-    tried(
-        "listen",
-        listener.set_read_timeout(Some(task.limit() + PATIENCE)),
-    )?;
+    let (listener, address) = listen(task, 1)?;
+    listening(address);
     let (stream, _) = tried("accept", listener.accept())?;
     let mut stream = TcpStream::from(stream);
     tried(
         "accept",
-        stream.set_read_timeout(Some(task.limit() + PATIENCE)),
+        stream.set_read_timeout(Some(task.limit + PATIENCE)),
     )?;
     let mut preamble = [0; Preamble::BYTES];
     tried("preamble", stream.read_exact(&mut preamble))?;
@@ -77,9 +50,12 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
         pattern: Pattern::new(task.seed),
         buffer: vec![0; READ_BYTES],
     };
-    match workload {
+    match task.workload {
         Workload::Bulk { .. } => incoming.bulk()?,
-        Workload::Blocks { bytes, .. } => incoming.blocks(bytes as usize)?,
+        Workload::Blocks { bytes, .. } | Workload::Live { bytes, .. } => {
+            incoming.blocks(bytes as usize)?;
+        }
+        Workload::Video(_) | Workload::Web(_) => return Err(PeerError::Cannot(UNASKED)),
     }
     Ok(incoming.tally.close())
 }
@@ -155,9 +131,8 @@ impl Incoming {
 ///
 /// [`PeerError`].
 pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
-    let workload = task.workload()?;
-    let socket = socket(task.address, &task.congestion)?;
-    if matches!(workload, Workload::Blocks { .. }) {
+    let socket = socket(task)?;
+    if !matches!(task.workload, Workload::Bulk { .. }) {
         tried("TCP_NODELAY", socket.set_tcp_nodelay(true))?;
         tried(
             "TCP_NOTSENT_LOWAT",
@@ -165,10 +140,10 @@ pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
         )?;
     }
     let start_ns = monotonic_ns();
-    let deadline = Instant::now() + task.limit();
+    let deadline = Instant::now() + task.limit;
     tried(
         "connect",
-        socket.connect_timeout(&task.address.into(), task.limit()),
+        socket.connect_timeout(&task.address.into(), task.limit),
     )?;
     tried("connect", socket.set_write_timeout(Some(POLL)))?;
     tried("connect", socket.set_read_timeout(Some(POLL)))?;
@@ -178,13 +153,20 @@ pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
         sent: 0,
     };
     let pattern = Pattern::new(task.seed);
-    let taken = match workload {
+    let taken = match task.workload {
         Workload::Bulk { bytes } => outgoing.bulk(start_ns, bytes, &pattern)?,
         Workload::Blocks {
             count,
             bytes,
             interval,
+        }
+        | Workload::Live {
+            count,
+            bytes,
+            interval,
+            ..
         } => outgoing.blocks(start_ns, count, bytes, interval, &pattern)?,
+        Workload::Video(_) | Workload::Web(_) => return Err(PeerError::Cannot(UNASKED)),
     };
     outgoing.wait_for_close();
     Ok(taken.saturating_sub(Preamble::BYTES as u64))
@@ -295,20 +277,18 @@ fn is_closed(kind: ErrorKind) -> bool {
 mod tests {
     use std::sync::mpsc;
 
-    use super::*;
+    use super::{super::tests::task, *};
 
-    fn task(blocks: Option<u64>, bytes: u64) -> PeerTask {
-        PeerTask {
-            address: "127.0.0.1:0".parse().unwrap(),
-            congestion: "reno".into(),
-            limit_us: 20_000_000,
-            warmup_us: 100_000,
-            seed: 5,
-            bytes,
-            blocks,
-            interval_us: blocks.map(|_| 2_000),
-            certificate: None,
-        }
+    fn blocks() -> PeerTask {
+        task(Workload::Blocks {
+            count: 60,
+            bytes: 100_000,
+            interval: Duration::from_millis(2),
+        })
+    }
+
+    fn bulk(bytes: u64) -> PeerTask {
+        task(Workload::Bulk { bytes })
     }
 
     /// Both ends over loopback.
@@ -327,7 +307,7 @@ mod tests {
 
     #[test]
     fn bulk_arrives() {
-        let (received, sent) = transfer(&task(None, 1_000_003));
+        let (received, sent) = transfer(&bulk(1_000_003));
         assert_eq!((received.bytes, sent), (1_000_003, 1_000_003));
         assert!(received.complete && received.seconds > 0.0);
         assert_eq!(received.block_ms, None);
@@ -335,7 +315,7 @@ mod tests {
 
     #[test]
     fn blocks_arrive_and_are_timed() {
-        let (received, _) = transfer(&task(Some(60), 100_000));
+        let (received, _) = transfer(&blocks());
         assert_eq!((received.blocks, received.bytes), (60, 6_000_000));
         let block_ms = received.block_ms.unwrap();
         assert_eq!(block_ms.count, 10);
@@ -344,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_wrong_payload_is_noticed() {
-        let receiver_task = task(None, 100_000);
+        let receiver_task = bulk(100_000);
         let (ready, address) = mpsc::channel();
         thread::scope(|scope| {
             let receiver = scope.spawn(|| receive(&receiver_task, &|at| ready.send(at).unwrap()));
@@ -357,12 +337,5 @@ mod tests {
             let result = receiver.join().unwrap();
             assert!(matches!(result, Err(PeerError::Corrupt(_))), "{result:?}");
         });
-    }
-
-    #[test]
-    fn an_unknown_congestion_control_is_refused() {
-        assert!(check_congestion("reno").is_ok());
-        let error = check_congestion("no-such-thing").unwrap_err();
-        assert_eq!(error.to_string(), "no congestion control 'no-such-thing'");
     }
 }

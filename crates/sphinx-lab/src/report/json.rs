@@ -1,15 +1,15 @@
 //! One JSON object per line.
 
 use std::{
-    fs::File,
-    io::{self, Write},
+    fs::{self, File},
+    io::{self, Read, Write},
     path::Path,
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Cell, Contestant, Group, Run, machine::Environment};
+use crate::{Cell, Contestant, Group, Run, machine::Environment, scenario::Scenario};
 
 /// A file of results. Every line is written at once, so that what is there stays there when the
 /// program is interrupted.
@@ -19,14 +19,32 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Creates the file.
+    /// Opens the file to go on with it, and returns the runs that it has; creates it if need be. Half
+    /// a line at the end, which an interruption leaves, is cut off.
     ///
     /// # Errors
     ///
-    /// Those of creating a file.
-    pub fn create(path: &Path) -> io::Result<JsonLines> {
-        let file = File::create(path)?;
-        Ok(JsonLines { file })
+    /// Those of opening, reading and truncating a file; `InvalidData` for a file of something else.
+    pub fn open(path: &Path) -> io::Result<(JsonLines, Vec<Run>)> {
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        let mut file = File::options()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path)?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        let whole = text
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |last| last + 1);
+        let runs = runs_in(&text[..whole])?;
+        if whole < text.len() {
+            file.set_len(whole as u64)?;
+        }
+        Ok((JsonLines { file }, runs))
     }
 
     /// Where and with what the runs are made.
@@ -38,14 +56,19 @@ impl JsonLines {
         &mut self,
         environment: &Environment,
         contestants: &[&dyn Contestant],
-        seeds: &[u64],
+        scenario: &Scenario,
     ) -> io::Result<()> {
         let settings: Value = contestants
             .iter()
             .map(|contestant| (contestant.name().to_owned(), json!(contestant.settings())))
             .collect::<serde_json::Map<_, _>>()
             .into();
-        let fields = json!({"contestants": settings, "seeds": seeds});
+        let fields = json!({
+            "title": scenario.title,
+            "contestants": settings,
+            "seeds": scenario.seeds,
+            "repetitions": scenario.repetitions,
+        });
         self.write("environment", environment, fields)
     }
 
@@ -116,6 +139,34 @@ impl JsonLines {
     }
 }
 
+/// The runs of a file of results, if there is one that can be read; half a line at its end is none.
+pub fn runs_on_file(path: &Path) -> Vec<Run> {
+    let text = fs::read(path).unwrap_or_default();
+    let whole = text.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+    runs_in(&text[..whole]).unwrap_or_default()
+}
+
+fn runs_in(text: &[u8]) -> io::Result<Vec<Run>> {
+    let mut runs = Vec::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        if line.is_empty() {
+            continue;
+        }
+        let event: Value = serde_json::from_slice(line)
+            .ok()
+            .filter(|event: &Value| event["event"].is_string())
+            .ok_or_else(|| {
+                let what = "there is a file of something else under this name";
+                io::Error::new(io::ErrorKind::InvalidData, what)
+            })?;
+        if event["event"] == "run" {
+            // A run of another version is one that cannot be used again.
+            runs.extend(Run::deserialize(event).ok());
+        }
+    }
+    Ok(runs)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -123,24 +174,53 @@ mod tests {
     use super::*;
     use crate::{CellSet, run::tests::example};
 
+    fn scenario() -> Scenario {
+        Scenario {
+            title: "T".into(),
+            about: String::new(),
+            cells: Vec::new(),
+            contestants: Vec::new(),
+            seeds: vec![1, 2],
+            repetitions: 1,
+            limit: None,
+        }
+    }
+
+    #[test]
+    fn half_a_line_is_cut_off_and_the_rest_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("new/results.ndjson");
+        let (mut lines, none) = JsonLines::open(&path).unwrap();
+        assert!(none.is_empty());
+        lines.run(&example("x", 1)).unwrap();
+        let whole = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("{whole}{}", &whole[..whole.len() / 2])).unwrap();
+        let (mut lines, runs) = JsonLines::open(&path).unwrap();
+        assert_eq!(runs, [example("x", 1)]);
+        lines.run(&example("x", 2)).unwrap();
+        assert_eq!(JsonLines::open(&path).unwrap().1.len(), 2);
+        fs::write(&path, "a letter\n").unwrap();
+        assert!(JsonLines::open(&path).is_err());
+    }
+
     #[test]
     fn lines_can_be_read_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("results.ndjson");
-        let mut lines = JsonLines::create(&path).unwrap();
+        let mut lines = JsonLines::open(&path).unwrap().0;
         let cell = &CellSet::Slice.cells(50_000_000, Duration::from_secs(1))[2];
         let environment = Environment::detect();
         let group = Group {
             runs: vec![example("x", 1)],
             ..Group::new("x")
         };
-        lines.environment(&environment, &[], &[1, 2]).unwrap();
+        lines.environment(&environment, &[], &scenario()).unwrap();
         lines.skipped("y", "not there").unwrap();
         lines.run(&group.runs[0]).unwrap();
         lines.failed(cell, "z", 1, "why").unwrap();
         lines.medians(cell, &group).unwrap();
         lines.medians(cell, &Group::new("z")).unwrap();
-        let text = std::fs::read_to_string(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
         let events: Vec<Value> = text
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())

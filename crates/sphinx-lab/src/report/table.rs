@@ -12,7 +12,27 @@ const BULK_COLUMNS: [&str; 8] = [
     "CPU s/GB",
     "machine s/GB",
 ];
-const BLOCK_COLUMNS: [&str; 9] = [
+const VIDEO_COLUMNS: [&str; 8] = [
+    "",
+    "startup s",
+    "stalls",
+    "stalled s",
+    "quality Mbit/s",
+    "switches",
+    "buffer at end s",
+    "wire/payload",
+];
+const WEB_COLUMNS: [&str; 8] = [
+    "",
+    "pages",
+    "page mean ms",
+    "p50 ms",
+    "max ms",
+    "object p50 ms",
+    "p99 ms",
+    "wire/payload",
+];
+const BLOCK_COLUMNS: [&str; 10] = [
     "",
     "blocks",
     "mean ms",
@@ -20,6 +40,7 @@ const BLOCK_COLUMNS: [&str; 9] = [
     "p99 ms",
     "max ms",
     "of offered",
+    "late",
     "wire/payload",
     "CPU s/GB",
 ];
@@ -28,7 +49,9 @@ const BLOCK_COLUMNS: [&str; 9] = [
 pub fn table(cell: &Cell, groups: &[Group]) -> String {
     let header: &[&str] = match cell.workload {
         Workload::Bulk { .. } => &BULK_COLUMNS,
-        Workload::Blocks { .. } => &BLOCK_COLUMNS,
+        Workload::Blocks { .. } | Workload::Live { .. } => &BLOCK_COLUMNS,
+        Workload::Video(_) => &VIDEO_COLUMNS,
+        Workload::Web(_) => &WEB_COLUMNS,
     };
     let mut rows = vec![header.iter().map(ToString::to_string).collect::<Vec<_>>()];
     let mut notes = vec![String::new()];
@@ -71,7 +94,7 @@ fn columns(cell: &Cell, numbers: &GroupNumbers) -> Vec<String> {
             show(numbers.cpu_seconds_per_gb, 1),
             show(machine, 1),
         ],
-        Workload::Blocks { .. } => {
+        Workload::Blocks { .. } | Workload::Live { .. } => {
             let block = |pick: fn(&crate::BlockNumbers) -> f64| {
                 show(numbers.blocks.as_ref().map_or(f64::NAN, pick), 2)
             };
@@ -82,10 +105,35 @@ fn columns(cell: &Cell, numbers: &GroupNumbers) -> Vec<String> {
                 block(|blocks| blocks.p99_ms),
                 block(|blocks| blocks.max_ms),
                 show(numbers.goodput_ratio, 3),
+                numbers.late.map_or("-".into(), |late| show(late, 0)),
                 show(numbers.wire_ratio, 3),
                 show(numbers.cpu_seconds_per_gb, 1),
             ]
         }
+        Workload::Video(_) => match &numbers.video {
+            None => Vec::new(),
+            Some(video) => vec![
+                show(video.startup_seconds.unwrap_or(f64::NAN), 2),
+                video.stalls.to_string(),
+                show(video.stall_seconds, 1),
+                show(video.mean_mbit_s, 2),
+                video.switches.to_string(),
+                show(video.levels.last().map_or(f64::NAN, |last| last.1), 1),
+                show(numbers.wire_ratio, 3),
+            ],
+        },
+        Workload::Web(_) => match &numbers.web {
+            None => Vec::new(),
+            Some(web) => vec![
+                web.pages.to_string(),
+                show(web.page_ms_mean, 0),
+                show(web.page_ms_p50, 0),
+                show(web.page_ms_max, 0),
+                show(web.object_ms_p50, 1),
+                show(web.object_ms_p99, 1),
+                show(numbers.wire_ratio, 3),
+            ],
+        },
     }
 }
 
@@ -179,9 +227,9 @@ r10-l6: 200 Mbit/s, RTT 10 ms, 6 % loss; 50 MB
         }];
         let text = table(&cell("blocks20-l6"), &groups);
         let row = text.lines().last().unwrap();
-        let words: Vec<_> = row.split_whitespace().take(9).collect();
+        let words: Vec<_> = row.split_whitespace().take(10).collect();
         let expected = [
-            "tcp-bbr", "597", "30.05", "29.01", "56.70", "100.00", "1.000", "1.200", "15.0",
+            "tcp-bbr", "597", "30.05", "29.01", "56.70", "100.00", "1.000", "-", "1.200", "15.0",
         ];
         assert_eq!(words, expected);
         assert!(row.ends_with("INVALID: the emulator was starved"), "{row}");

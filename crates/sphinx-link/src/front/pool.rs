@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, rc::Rc};
 
-use crate::packet::{Packet, flip, ip_body, mark_ip_ce};
+use crate::{FlowKey, Packet, ip};
 
 /// Buffers of one size. It grows to what is in use at once and allocates nothing from then on.
 #[derive(Clone, Debug)]
@@ -69,16 +69,16 @@ impl Packet for PooledPacket {
     }
 
     fn mark_ce(&mut self) -> bool {
-        mark_ip_ce(&mut self.buffer[..self.length])
+        ip::mark_ce(&mut self.buffer[..self.length])
     }
 
     fn corruptible_bits(&self) -> u64 {
-        ip_body(self.bytes()).len() as u64 * 8
+        ip::body(self.bytes()).len() as u64 * 8
     }
 
     fn flip_bit(&mut self, bit: u64) {
-        let start = self.length - ip_body(self.bytes()).len();
-        flip(&mut self.buffer[start..self.length], bit);
+        let start = self.length - ip::body(self.bytes()).len();
+        ip::flip(&mut self.buffer[start..self.length], bit);
     }
 
     fn duplicate(&self) -> PooledPacket {
@@ -86,6 +86,14 @@ impl Packet for PooledPacket {
         copy.buffer[..self.length].copy_from_slice(self.bytes());
         copy.length = self.length;
         copy
+    }
+
+    fn flow(&self) -> FlowKey {
+        ip::flow(self.bytes())
+    }
+
+    fn sequence(&self) -> Option<u32> {
+        ip::sequence(self.bytes())
     }
 }
 

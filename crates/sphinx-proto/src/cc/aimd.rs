@@ -12,6 +12,7 @@ const PACING_GAIN: f64 = 1.25;
 /// Additive increase by one block, multiplicative decrease by half.
 #[derive(Debug)]
 pub struct AimdEcn {
+    block_packets: f64,
     block_bytes: f64,
     min_cwnd: f64,
     cwnd: f64,
@@ -30,8 +31,10 @@ impl AimdEcn {
     /// Starts with a window of one block.
     pub fn new(params: CcParams) -> Self {
         let packet = f64::from(params.packet_bytes.max(1));
-        let block_bytes = packet * f64::from(params.block_packets.max(1));
+        let block_packets = f64::from(params.block_packets.max(1));
+        let block_bytes = packet * block_packets;
         Self {
+            block_packets,
             block_bytes,
             min_cwnd: 2.0 * packet,
             cwnd: block_bytes.max(2.0 * packet),
@@ -102,6 +105,12 @@ impl RateControl for AimdEcn {
 
     fn min_rtt(&self) -> Option<Nanos> {
         self.min_rtt
+    }
+
+    fn set_packet_bytes(&mut self, ip_bytes: u32) {
+        let packet = f64::from(ip_bytes.max(1));
+        self.block_bytes = packet * self.block_packets;
+        self.min_cwnd = 2.0 * packet;
     }
 
     fn channel_plr(&self) -> f64 {

@@ -14,11 +14,14 @@
 //!   down (0.75, which drains the queue and shows what the channel loses by itself). Found capacity
 //!   leads back to start-up's growth; a drained queue in each cycle makes ProbeRTT rare.
 
+mod cycle;
+
 use super::loss::{ChannelLoss, Pace};
 use super::path::PathDelay;
+use super::resume::{CarefulResume, Jump};
 use super::sampler::{RateSampler, Sample};
 use super::startup::{INITIAL_PACKETS, Startup, Verdict};
-use super::{AckSummary, CcParams, MS, Nanos, PathHint, RateControl, bytes_in, time_for};
+use super::{AckSummary, CcParams, MS, Nanos, RateControl, bytes_in, time_for};
 
 /// Round trip assumed before the first sample.
 const INITIAL_RTT: Nanos = 100 * MS;
@@ -35,17 +38,7 @@ const DOUBT_GAIN: f64 = 0.5;
 const WARY_GAIN: f64 = 0.98;
 /// Window in BDPs.
 const CWND_GAIN: f64 = 2.0;
-/// Growth that proves new capacity in probe up.
-const GROWTH: f64 = 1.12;
-/// Rounds at the estimated rate, and the most after fruitless probes that cost packets.
-const CRUISE_ROUNDS: u32 = 4;
-const CRUISE_ROUNDS_MAX: u32 = 64;
-/// Fruitless probes that are remembered.
-const CAUTION_MAX: u32 = 4;
-/// Samples in a row with more loss than the channel's before the estimate is in doubt.
-const LOSSY_SAMPLES: u32 = 4;
-/// Rounds at an estimate in doubt before it is compared again.
-const DOUBT_ROUNDS: u32 = 4;
+const DOWN_CWND_GAIN: f64 = 1.25;
 /// Rate after CE in cruise, once per round.
 const CE_FACTOR: f64 = 0.85;
 /// Part of an old rate that is resumed at once (after a blackout, or from an earlier session).
@@ -95,6 +88,8 @@ pub struct Bbr {
     startup: Startup,
     /// Estimate when probe up began.
     up_from: f64,
+    /// Bytes sent in this probe up.
+    up_sent: f64,
     /// Estimate before the first of several probes in a row.
     probe_from: f64,
     /// Probes in a row that found capacity.
@@ -110,8 +105,14 @@ pub struct Bbr {
     lossy_samples: u32,
     /// Round of the last reaction to CE.
     ce_round: Option<u64>,
-    /// Unconfirmed rate and round trip of an earlier session.
-    hint: Option<PathHint>,
+    /// What an earlier session knew.
+    resume: CarefulResume,
+    /// A start-up has come to an end.
+    found: bool,
+    /// Estimate that a lower one is being compared with.
+    before_trial: f64,
+    /// First run at the present estimate.
+    trial_run: u64,
     /// Smallest round trip seen in this ProbeRTT.
     probe_rtt_min: Option<Nanos>,
     /// Cycles in a row in which no round trip came near the minimum.
@@ -139,6 +140,7 @@ impl Bbr {
             round_end_pn: 0,
             startup,
             up_from: 0.0,
+            up_sent: 0.0,
             probe_from: f64::INFINITY,
             growths: 0,
             up_lost_too_much: false,
@@ -147,7 +149,10 @@ impl Bbr {
             slow_samples: 0,
             lossy_samples: 0,
             ce_round: None,
-            hint: params.hint,
+            resume: CarefulResume::new(params.memory),
+            found: false,
+            before_trial: 0.0,
+            trial_run: 0,
             probe_rtt_min: None,
             cycles_without_min: 0,
         }
@@ -191,10 +196,13 @@ impl Bbr {
         self.lossy_samples = 0;
         match phase {
             Phase::Startup => {
-                self.startup = Startup::with_cwnd(self.startup_window());
+                self.startup = Startup::with_cwnd(self.startup_window(), self.loss.known());
                 self.up_from = self.bw;
             }
-            Phase::Up => self.up_from = self.bw,
+            Phase::Up => {
+                self.up_from = self.bw;
+                self.up_sent = 0.0;
+            }
             Phase::ProbeRtt => self.probe_rtt_min = None,
             Phase::Drain | Phase::Cruise | Phase::Down | Phase::Blackout => {}
         }
@@ -213,9 +221,20 @@ impl Bbr {
     fn sample_window(&self) -> Nanos {
         match self.phase {
             Phase::Startup => self.startup.sample_window(self.rtt()),
+            // A bucket of a policer may hide it for a while.
+            Phase::Up if self.caution() > 0 => self.train_time(),
             Phase::Up => (self.rtt() / 4).max(4 * MS),
             _ => (self.rtt() / 2).max(8 * MS),
         }
+    }
+
+    /// Length of a probe up where there may be a policer, time and bytes.
+    fn train_time(&self) -> Nanos {
+        (self.rtt() / 4).max(12 * MS)
+    }
+
+    fn train(&self) -> f64 {
+        bytes_in(UP_GAIN * self.up_from, self.train_time())
     }
 
     /// Fewest packets in a sample.
@@ -233,13 +252,19 @@ impl Bbr {
         self.round_at = now;
         self.round_end_pn = self.sampler.last_pn().saturating_add(1);
         if self.phase == Phase::Startup {
-            let (bw, verdict) = self.startup.on_round(self.bw, self.rtt(), self.has_queue());
+            // Samples begin with the train.
+            self.phase_run = self.sampler.start_run(Phase::Startup);
+            let (rtt, has_queue) = (self.rtt(), self.has_queue());
+            let (bw, verdict) = self
+                .startup
+                .on_round(self.bw, rtt, has_queue, self.packet_bytes);
             self.bw = bw;
             self.judge_startup(verdict, now);
         }
     }
 
     fn judge_startup(&mut self, verdict: Verdict, now: Nanos) {
+        self.found |= verdict != Verdict::Grow;
         match verdict {
             Verdict::Grow => {}
             Verdict::Found => self.enter(Phase::Drain, now),
@@ -259,6 +284,8 @@ impl Bbr {
             // A queue that grows is not full: what is missing was lost behind it. Otherwise growth
             // must show in what arrives.
             let stretched = s.stretched(8);
+            let known = self.startup.loss().unwrap_or(channel);
+            let strict = (s.delivered_rate() / (1.0 - known)).min(s.full_rate());
             let rate = if stretched { s.full_rate() } else { strict };
             let bw = self.startup.on_sample(&s, rate, stretched, self.bw);
             self.bw = if s.app_limited {
@@ -269,7 +296,8 @@ impl Bbr {
             let verdict = self.startup.grow(CWND_GAIN, self.bdp(), self.slack());
             self.judge_startup(verdict, now);
         } else {
-            let rate = if lossy { strict } else { s.full_rate() };
+            let wary = lossy || (s.run.phase == Phase::Up && self.caution() > 0);
+            let rate = if wary { strict } else { s.full_rate() };
             self.on_cycle_sample(s, rate, lossy, now);
         }
     }
@@ -283,68 +311,6 @@ impl Bbr {
         }
     }
 
-    /// Loss beyond the channel's that is still taken for chance.
-    fn tolerance(&self, s: &Sample, channel: f64) -> f64 {
-        let n = s.packets.max(1) as f64;
-        let spread = (channel.max(1.0 / n) * (1.0 - channel) / n).sqrt();
-        let chance = (3.0 * spread).max(0.03);
-        // Sent at g times the estimate, a policer at the estimate would lose 1 − (1 − p) / g: half
-        // way there it is the likelier cause.
-        let gain = s.full_rate() / self.bw.max(1.0);
-        if gain > 1.1 {
-            chance.min((1.0 - channel) * (1.0 - 1.0 / gain) / 2.0)
-        } else {
-            chance
-        }
-    }
-
-    fn on_cycle_sample(&mut self, s: Sample, rate: f64, lossy: bool, now: Nanos) {
-        if lossy && s.run.phase == Phase::Up && !self.up_lost_too_much {
-            // What this probe seemed to find was the bucket of a policer or the room in a queue.
-            self.up_lost_too_much = true;
-            self.bw = self.bw.min(self.probe_from);
-        }
-        let limited = lossy || (s.stretched(32) && self.has_queue());
-        if !limited {
-            self.bw = self.bw.max(rate);
-        } else if rate > self.bw || (s.run.phase == Phase::Up && !s.app_limited) {
-            self.bw += (rate - self.bw) / 2.0;
-        } else if !s.app_limited && rate < 0.75 * self.bw && self.has_queue() {
-            self.slow_samples += 1;
-            if self.slow_samples >= 2 {
-                self.bw = rate;
-                self.enter(Phase::Drain, now);
-                return;
-            }
-        } else if !s.app_limited && self.has_queue() {
-            self.slow_samples = 0;
-            self.bw += (rate - self.bw) / 8.0;
-        }
-        if s.run.phase == Phase::Cruise && self.phase == Phase::Cruise && s.window_full {
-            self.lossy_samples = if lossy && !self.has_queue() {
-                self.lossy_samples + 1
-            } else {
-                0
-            };
-            if self.lossy_samples >= LOSSY_SAMPLES && !self.in_doubt {
-                // The channel became worse or a policer stricter: a lower rate will tell.
-                self.in_doubt = true;
-                self.enter(Phase::Down, now);
-                return;
-            }
-        }
-        if s.run.id >= self.phase_run && self.phase == Phase::Up {
-            if !limited && rate > GROWTH * self.up_from {
-                self.growths += 1;
-                // The bucket of a policer gives way for a while: look again before growing.
-                let proven = self.growths > self.caution();
-                self.enter(if proven { Phase::Startup } else { Phase::Up }, now);
-            } else if s.window_full {
-                self.enter(Phase::Down, now);
-            }
-        }
-    }
-
     fn on_ce(&mut self, now: Nanos) {
         if self.ce_round == Some(self.round) {
             return;
@@ -352,7 +318,7 @@ impl Bbr {
         self.ce_round = Some(self.round);
         match self.phase {
             Phase::Up => self.enter(Phase::Down, now),
-            Phase::Startup => self.enter(Phase::Drain, now),
+            Phase::Startup => self.judge_startup(Verdict::Found, now),
             // Marks of the first round belong to what was sent before.
             Phase::Cruise | Phase::Down | Phase::Drain if self.rounds_in_phase() < 2 => {}
             Phase::Cruise | Phase::Down | Phase::Drain => {
@@ -363,103 +329,38 @@ impl Bbr {
         }
     }
 
-    /// Moves through the phases.
-    fn step(&mut self, now: Nanos, in_flight: f64) {
-        let in_phase = now.saturating_sub(self.phase_at);
-        let round = self.rtt().max(self.min_round());
-        match self.phase {
-            Phase::Startup | Phase::Blackout => {}
-            Phase::Drain | Phase::Down => {
-                let drained = in_flight <= self.bdp() + self.slack();
-                // Nothing tells a policer from a channel but a round at a lower rate.
-                let compared = !(self.up_lost_too_much || self.in_doubt) || in_phase >= round;
-                let excess = (in_flight - self.bdp()).max(0.0);
-                let patience = round
-                    .saturating_mul(3)
-                    .saturating_add(time_for(excess, self.bw));
-                if (drained && compared) || in_phase > patience {
-                    self.enter(Phase::Cruise, now);
-                }
-            }
-            Phase::Cruise => {
-                let rounds = if self.in_doubt {
-                    DOUBT_ROUNDS
-                } else {
-                    (CRUISE_ROUNDS << self.caution().min(8)).min(CRUISE_ROUNDS_MAX)
-                };
-                if self.rounds_in_phase() >= u64::from(rounds) {
-                    self.end_cycle(now);
-                }
-            }
-            Phase::Up => {
-                if self.rounds_in_phase() >= 3 {
-                    self.enter(Phase::Down, now);
-                }
-            }
-            Phase::ProbeRtt => {
-                if self.rounds_in_phase() >= 2 {
-                    if let Some(rtt) = self.probe_rtt_min {
-                        self.delay.replace_min_rtt(now, rtt);
-                    }
-                    self.enter(Phase::Cruise, now);
-                }
-            }
-        }
-    }
-
-    /// Fruitless probes in a row that cost packets.
-    fn caution(&self) -> u32 {
-        if self.up_lost_too_much {
-            self.lossy_probes + 1
-        } else {
-            self.lossy_probes
-        }
-    }
-
-    fn end_cycle(&mut self, now: Nanos) {
-        let caution = if self.up_lost_too_much {
-            self.caution()
-        } else {
-            self.lossy_probes / 2
-        };
-        self.lossy_probes = caution.min(CAUTION_MAX);
-        self.up_lost_too_much = false;
-        let excess = self.loss.end_cycle(caution > 0);
-        self.in_doubt = excess > 0.0;
-        if self.in_doubt {
-            self.bw *= 1.0 - excess;
-            self.up_lost_too_much = true;
-            self.enter(Phase::Down, now);
-            return;
-        }
-        let confirmed = self.delay.confirmed_since(self.phase_at);
-        self.cycles_without_min = if confirmed {
-            0
-        } else {
-            self.cycles_without_min + 1
-        };
-        if self.cycles_without_min >= 4 || self.delay.is_stale(now) {
-            self.cycles_without_min = 0;
-            self.enter(Phase::ProbeRtt, now);
-        } else {
-            self.probe_from = self.bw;
-            self.growths = 0;
-            self.enter(Phase::Up, now);
-        }
-    }
-
     /// First feedback after a blackout, or first round trip of a resumed path.
-    fn resume(&mut self, rate: f64, now: Nanos) {
+    fn resume(&mut self, rate: f64, loss: Option<f64>, now: Nanos) {
         self.bw = rate.max(1.0);
         self.enter(Phase::Startup, now);
         let least = INITIAL_PACKETS * self.packet_bytes;
-        self.startup = Startup::resumed((self.bdp() + self.slack()).max(least));
+        self.startup = Startup::resumed((self.bdp() + self.slack()).max(least), loss);
+    }
+
+    /// The first packets have arrived: may the rest of start-up be skipped?
+    fn try_resume(&mut self, sample: &Sample, now: Nanos) {
+        let jump = self.resume.judge(&Jump {
+            rtt: self.rtt(),
+            has_queue: self.has_queue(),
+            loss: (sample.packets, sample.packets_lost),
+            link: sample.stretched(8).then(|| sample.full_rate()),
+        });
+        if let Some((rate, loss)) = jump
+            && rate > self.bw
+        {
+            self.resume(rate, Some(loss), now);
+        }
     }
 }
 
 impl RateControl for Bbr {
     fn on_sent(&mut self, now: Nanos, pn: u64, ip_bytes: u32, _bytes_in_flight: u64) {
         self.sampler.on_sent(now, pn, ip_bytes, self.bw);
+        match self.phase {
+            Phase::Startup => self.startup.on_sent(ip_bytes),
+            Phase::Up => self.up_sent += f64::from(ip_bytes),
+            _ => {}
+        }
     }
 
     fn on_ack(&mut self, ack: &AckSummary<'_>) {
@@ -467,15 +368,8 @@ impl RateControl for Bbr {
         self.delay.on_ack(ack);
         if !ack.acked.is_empty() && self.phase == Phase::Blackout {
             self.sampler.forget();
-            self.resume(RESUME_FACTOR * self.bw, now);
-        }
-        if let (Some(hint), Some(rtt)) = (self.hint, ack.rtt_sample) {
-            self.hint = None;
-            // A path that is much shorter or longer is another path.
-            let plausible = rtt >= hint.min_rtt / 2 && rtt <= hint.min_rtt.saturating_mul(4);
-            if plausible && self.phase == Phase::Startup {
-                self.resume(self.bw.max(RESUME_FACTOR * hint.rate as f64), now);
-            }
+            let known = self.loss.known();
+            self.resume(RESUME_FACTOR * self.bw, known, now);
         }
         if self.phase == Phase::ProbeRtt
             && self.rounds_in_phase() >= 1
@@ -491,16 +385,22 @@ impl RateControl for Bbr {
             .next_settled(self.sample_window(), self.sample_packets())
         {
             let pace = match settled.run.phase {
+                Phase::Cruise if settled.run.id < self.trial_run => None,
                 Phase::Cruise => Some(Pace::Cruise),
                 Phase::Down | Phase::Drain => Some(Pace::Low),
                 Phase::Startup | Phase::Up | Phase::ProbeRtt | Phase::Blackout => None,
             };
-            if settled.run.phase == Phase::Startup {
-                self.startup
-                    .on_settled(settled.packets, settled.packets_lost);
-            }
             if let Some(sample) = settled.sample.filter(|s| self.is_usable(s)) {
                 self.on_sample(sample, now);
+                if self.resume.is_waiting() && self.phase == Phase::Startup {
+                    self.try_resume(&sample, now);
+                }
+            }
+            if settled.run.phase == Phase::Startup && self.phase == Phase::Startup {
+                if let Some(rate) = self.startup.on_settled(&settled) {
+                    self.bw = self.bw.min(rate);
+                    self.judge_startup(Verdict::Policed, now);
+                }
             }
             if let Some(pace) = pace {
                 let (packets, lost) = (settled.packets, settled.packets_lost);
@@ -515,10 +415,11 @@ impl RateControl for Bbr {
         if ack.ce_marked > 0 {
             self.on_ce(now);
         }
-        if round_done && now.saturating_sub(self.round_at) >= self.min_round() {
+        let round_done = round_done && now.saturating_sub(self.round_at) >= self.min_round();
+        if round_done {
             self.on_round(now);
         }
-        self.step(now, ack.bytes_in_flight as f64);
+        self.step(now, ack.bytes_in_flight as f64, round_done);
     }
 
     fn on_app_limited(&mut self, _now: Nanos) {
@@ -535,8 +436,10 @@ impl RateControl for Bbr {
 
     fn pacing_rate(&self) -> u64 {
         let gain = match self.phase {
-            Phase::Startup => self.startup.gain(),
-            Phase::Up => UP_GAIN,
+            Phase::Startup => self.startup.gain(self.bw),
+            // Not of what the probe itself has found.
+            Phase::Up if self.caution() > 0 && self.up_sent > self.train() => 1.0,
+            Phase::Up => UP_GAIN * self.up_from / self.bw.max(1.0),
             Phase::Down if self.in_doubt => DOUBT_GAIN,
             Phase::Drain | Phase::Down => DOWN_GAIN,
             Phase::Cruise if self.lossy_probes >= 2 => WARY_GAIN,
@@ -555,7 +458,12 @@ impl RateControl for Bbr {
             Phase::ProbeRtt => self.bdp() / 2.0,
             Phase::Blackout => return (PROBE_PACKETS * self.packet_bytes) as u64,
             Phase::Cruise | Phase::Up | Phase::Down => {
-                CWND_GAIN * self.bdp() + self.slack() + bytes_in(self.bw, jitter)
+                // Below the estimate less is under way, and a path that has died is noticed later.
+                let gain = match self.phase {
+                    Phase::Down => DOWN_CWND_GAIN,
+                    _ => CWND_GAIN,
+                };
+                gain * self.bdp() + self.slack() + bytes_in(self.bw, jitter)
             }
         };
         window.max(MIN_PACKETS * self.packet_bytes) as u64
@@ -567,6 +475,14 @@ impl RateControl for Bbr {
 
     fn min_rtt(&self) -> Option<Nanos> {
         self.delay.min_rtt()
+    }
+
+    fn measured_rate(&self) -> Option<u64> {
+        self.found.then_some(self.bw as u64)
+    }
+
+    fn set_packet_bytes(&mut self, ip_bytes: u32) {
+        self.packet_bytes = f64::from(ip_bytes.max(64));
     }
 
     fn channel_plr(&self) -> f64 {

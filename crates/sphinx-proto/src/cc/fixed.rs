@@ -73,6 +73,10 @@ impl RateControl for Fixed {
         self.min_rtt
     }
 
+    fn set_packet_bytes(&mut self, ip_bytes: u32) {
+        self.packet_bytes = ip_bytes;
+    }
+
     fn channel_plr(&self) -> f64 {
         self.lost as f64 / self.acked.saturating_add(self.lost).max(1) as f64
     }

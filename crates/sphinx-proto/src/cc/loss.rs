@@ -19,6 +19,19 @@ const MEMORY: f64 = 0.85;
 
 /// Smallest excess worth a reaction.
 const EXCESS_MIN: f64 = 0.003;
+/// Standard errors by which a difference between cycles must exceed chance.
+const EXCESS_ERRORS: f64 = 2.0;
+/// Packets per side, and standard errors, that show an excess within a cycle.
+const SUDDEN_MIN: f64 = 96.0;
+const SUDDEN_ERRORS: f64 = 2.5;
+/// With fewer packets sent below the estimate nothing is known about the channel.
+const UNSURE: f64 = 200.0;
+/// Lower rates in a row that do not help before the channel is held to have become worse. (The first
+/// excess may be too small: the bucket of a policer hid some.)
+const TRIALS: u32 = 2;
+/// Weight of one reading of the dispersion, and packets that make one.
+const DISPERSION_GAIN: f64 = 1.0 / 32.0;
+const DISPERSION_MIN: f64 = 96.0;
 
 /// Rate relative to the estimate at which packets were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +121,24 @@ pub(super) struct ChannelLoss {
     cruise: Counts,
     low: Counts,
     difference: Difference,
+    /// Variance of the losses in a few packets over that of independent ones, less 1.
+    dispersion: f64,
+    /// By pace, the latest packets, and some before them.
+    few: [(Counts, Counts); 2],
+    /// Excess because of which a lower rate is being tried, and trials in a row that left it so.
+    tried: f64,
+    failed: u32,
+}
+
+/// What losses at the full rate mean within a cycle.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Sudden {
+    /// Nothing new.
+    Nothing,
+    /// This share of what is sent would not be lost at a lower rate.
+    Excess(f64),
+    /// The lower rate has changed nothing: the channel has become worse.
+    Channel,
 }
 
 impl ChannelLoss {
@@ -121,6 +152,7 @@ impl ChannelLoss {
     /// Packets settled while there was no queue. Where a policer is suspected, losses at the full
     /// rate are believed only after comparison.
     pub(super) fn on_settled(&mut self, pace: Pace, packets: u64, lost: u64, suspect: bool) {
+        self.disperse(pace, packets, lost);
         match pace {
             Pace::Cruise => self.cruise.add(packets, lost),
             Pace::Low => self.low.add(packets, lost),
@@ -132,12 +164,95 @@ impl ChannelLoss {
         }
     }
 
+    /// Losses in bursts vary more than independent ones. Neighbours are compared, so that a loss rate
+    /// that changes is not taken for bursts.
+    fn disperse(&mut self, pace: Pace, packets: u64, lost: u64) {
+        let (few, last) = &mut self.few[pace as usize];
+        few.add(packets, lost);
+        if few.packets < DISPERSION_MIN {
+            return;
+        }
+        let now = std::mem::take(few);
+        let before = std::mem::replace(last, now);
+        if before.packets == 0.0 {
+            return;
+        }
+        let mut both = now;
+        both.packets += before.packets;
+        both.lost += before.lost;
+        let p = both.ratio();
+        let variance = p * (1.0 - p) * (1.0 / now.packets + 1.0 / before.packets);
+        if variance > 0.0 {
+            let reading = (now.ratio() - before.ratio()).powi(2) / variance;
+            self.dispersion += (reading - 1.0 - self.dispersion) * DISPERSION_GAIN;
+        }
+    }
+
+    /// A lower rate is being tried.
+    pub(super) fn is_trying(&self) -> bool {
+        self.tried > 0.0
+    }
+
+    /// To be asked once a round at the full rate where a policer is suspected. After an answer the
+    /// counts at the full rate begin afresh.
+    pub(super) fn sudden(&mut self) -> Sudden {
+        let (cruise, known) = (self.cruise, self.pooled);
+        if cruise.packets < SUDDEN_MIN || known.packets < SUDDEN_MIN {
+            return Sudden::Nothing;
+        }
+        let p = known.ratio();
+        let samples = 1.0 / cruise.packets + 1.0 / known.packets;
+        let spread = p.max(1.0 / known.packets) * (1.0 - p) * samples;
+        let error = (spread * self.burstiness()).sqrt();
+        let excess = cruise.ratio() - p;
+        if excess - SUDDEN_ERRORS * error < EXCESS_MIN {
+            if excess < self.tried / 2.0 - error {
+                (self.tried, self.failed) = (0.0, 0);
+            }
+            return Sudden::Nothing;
+        }
+        self.cruise = Counts::default();
+        self.held = Counts::default();
+        if self.tried > 0.0 && excess > self.tried / 2.0 {
+            self.failed += 1;
+        }
+        if self.failed >= TRIALS {
+            (self.tried, self.failed) = (0.0, 0);
+            self.pooled = cruise;
+            return Sudden::Channel;
+        }
+        self.tried = excess;
+        Sudden::Excess(excess / (1.0 - p).max(0.1))
+    }
+
     fn pool(&mut self, packets: f64, lost: f64) {
         self.pooled.packets += packets;
         self.pooled.lost += lost;
         if self.pooled.packets > POOL_MAX {
             self.pooled.scale(POOL_MAX / 2.0 / self.pooled.packets);
         }
+    }
+
+    /// Whether too little has been seen for comparisons.
+    pub(super) fn is_unsure(&self) -> bool {
+        self.pooled.packets < UNSURE
+    }
+
+    /// Variance of losses relative to independent ones, at least 1.
+    pub(super) fn burstiness(&self) -> f64 {
+        1.0 + self.dispersion.max(0.0)
+    }
+
+    /// Relative standard error of a rate that is inferred from what arrives of `packets`.
+    pub(super) fn rate_error(&self, packets: u64) -> f64 {
+        let p = self.channel();
+        let spread = p * (1.0 - p) / packets.max(1) as f64 * self.burstiness();
+        spread.sqrt() / (1.0 - p)
+    }
+
+    /// The channel's loss rate, 0 to 1, if it has been measured.
+    pub(super) fn known(&self) -> Option<f64> {
+        (!self.is_unsure()).then(|| self.channel())
     }
 
     /// The channel's loss rate, 0 to 1.
@@ -164,11 +279,14 @@ impl ChannelLoss {
         let mut both = cruise;
         both.add(low.packets as u64, low.lost as u64);
         let p = both.ratio();
-        let binomial = p * (1.0 - p) * (1.0 / cruise.packets + 1.0 / low.packets);
+        let samples = 1.0 / cruise.packets + 1.0 / low.packets;
+        let binomial = p * (1.0 - p) * samples * self.burstiness();
         self.difference.add(cruise.ratio() - low.ratio(), binomial);
         let history = self.pooled;
         let step = cruise.ratio() - history.ratio();
-        if suspect && history.packets >= HISTORY_MIN && step > STEP_MIN.max(history.chance(&cruise))
+        if suspect
+            && history.packets >= HISTORY_MIN
+            && step > STEP_MIN.max(history.chance(&cruise) * self.burstiness().sqrt())
         {
             // More is lost than before. If the channel had become worse, so would the losses at
             // the lower rate.
@@ -177,11 +295,14 @@ impl ChannelLoss {
                 return step / (1.0 - history.ratio()).max(0.1);
             }
         }
-        let excess = self.difference.lower_bound(if suspect { 0.5 } else { 1.0 });
-        if excess < EXCESS_MIN {
-            self.pool(held.packets, held.lost);
+        if self.difference.lower_bound(EXCESS_ERRORS) < EXCESS_MIN {
+            // What is neither proven nor refuted teaches nothing.
+            if step <= history.chance(&cruise) / 3.0 {
+                self.pool(held.packets, held.lost);
+            }
             return 0.0;
         }
+        let excess = self.difference.lower_bound(1.0);
         // The caller lowers its rate now, so that the comparison starts afresh.
         self.difference = Difference::default();
         self.pooled = low;

@@ -19,6 +19,7 @@ mod bbr;
 mod fixed;
 mod loss;
 mod path;
+mod resume;
 mod sampler;
 mod startup;
 #[cfg(test)]
@@ -29,6 +30,8 @@ mod tests;
 pub use aimd::AimdEcn;
 pub use bbr::{Bbr, Phase};
 pub use fixed::Fixed;
+
+use crate::types::PathMemory;
 
 /// A point in time, or a span of it, in nanoseconds.
 pub type Nanos = u64;
@@ -99,8 +102,8 @@ pub trait RateControl: Send {
     /// The window and the pacer would have allowed another packet, but there was none to send.
     fn on_app_limited(&mut self, now: Nanos);
 
-    /// Nothing has been acknowledged for several probe timeouts although packets were sent (a
-    /// blackout). Until something is acknowledged the controller allows probes only.
+    /// Nothing has been acknowledged for at least three probe timeouts although three probes were
+    /// sent (a blackout). May be repeated. Until something is acknowledged the controller allows probes only.
     fn on_persistent_loss(&mut self, now: Nanos);
 
     /// Rate at which packets may be released, IP bytes per second, at least 1.
@@ -114,6 +117,14 @@ pub trait RateControl: Send {
 
     /// Smallest round trip believed in, if one was measured.
     fn min_rtt(&self) -> Option<Nanos>;
+
+    /// The estimated capacity, if it has been measured and is worth remembering.
+    fn measured_rate(&self) -> Option<u64> {
+        None
+    }
+
+    /// From now on a full packet has this many IP bytes.
+    fn set_packet_bytes(&mut self, _ip_bytes: u32) {}
 
     /// Share of packets, 0 to 1, believed lost by the channel rather than by congestion.
     fn channel_plr(&self) -> f64;
@@ -143,8 +154,8 @@ pub struct CcParams {
     pub packet_bytes: u32,
     /// Packets per block, the step of [`AimdEcn`].
     pub block_packets: u32,
-    /// What an earlier session to this peer measured (careful resume).
-    pub hint: Option<PathHint>,
+    /// What an earlier session on this path measured.
+    pub memory: Option<PathMemory>,
 }
 
 impl Default for CcParams {
@@ -152,18 +163,9 @@ impl Default for CcParams {
         Self {
             packet_bytes: 1500,
             block_packets: 100,
-            hint: None,
+            memory: None,
         }
     }
-}
-
-/// Remembered properties of a path.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PathHint {
-    /// [`RateControl::bandwidth_estimate`] at the end of the earlier session.
-    pub rate: u64,
-    /// [`RateControl::min_rtt`] at that time.
-    pub min_rtt: Nanos,
 }
 
 /// Builds the controller for one path.

@@ -123,9 +123,12 @@ impl Sample {
 pub(super) struct Settled {
     /// Run of the anchor.
     pub(super) run: Run,
-    /// Packets settled since the previous anchor.
+    /// Packets of this run settled since the previous anchor.
     pub(super) packets: u64,
     pub(super) packets_lost: u64,
+    /// Bytes delivered until the anchor, from any origin, and when it arrived.
+    pub(super) delivered_until: u64,
+    pub(super) received_at: Nanos,
     /// Larger of the queueing delays at both anchors.
     pub(super) queue: Nanos,
     /// Everything since the sample began, if the anchor is in its run.
@@ -142,6 +145,7 @@ pub(super) struct RateSampler {
     /// Where the present sample began.
     start: Option<Anchor>,
     last: Totals,
+    last_run: u64,
     last_queue: Nanos,
     run: Run,
     last_sent: Option<Nanos>,
@@ -157,6 +161,7 @@ impl RateSampler {
             totals: Totals::default(),
             start: None,
             last: Totals::default(),
+            last_run: 0,
             last_queue: 0,
             run: Run { id: 0, phase },
             last_sent: None,
@@ -254,6 +259,11 @@ impl RateSampler {
                 return None;
             }
             self.records.pop_front();
+            if record.run.id != self.last_run {
+                // What an earlier run lost between anchors says nothing about this one.
+                self.last_run = record.run.id;
+                self.last = self.totals;
+            }
             self.totals.packets += 1;
             if record.fate == Fate::Acked {
                 self.totals.delivered += u64::from(record.bytes);
@@ -301,6 +311,8 @@ impl RateSampler {
             run: anchor.run,
             packets: self.totals.packets - self.last.packets,
             packets_lost: self.totals.packets_lost - self.last.packets_lost,
+            delivered_until: self.totals.delivered,
+            received_at: anchor.received_at,
             queue: anchor.queue.max(self.last_queue),
             sample,
         };

@@ -5,13 +5,17 @@
 //! then the link's rate is known after two or three round trips, and only the window still has to
 //! grow (eightfold per round at most, for the train says nothing about a policer behind it).
 
-use super::sampler::Sample;
+use super::sampler::{CLOCK_NOISE, Sample, Settled};
 use super::{MS, Nanos, rate_of};
 
 /// First flight, packets.
 pub(super) const INITIAL_PACKETS: f64 = 32.0;
 /// Time over which the first flight is spread.
 const INITIAL_SPREAD: Nanos = 2 * MS;
+/// Part of a round trip, and packets at least, that leave faster than the estimate in each round; the
+/// rest follows at the estimate, so that little is lost if that was too much.
+const TRAIN_PART: Nanos = 4;
+const TRAIN_PACKETS: f64 = 64.0;
 /// Growth of the window in one round at most.
 const CWND_GROWTH: f64 = 8.0;
 /// Pacing relative to the estimate while packets come out as fast as they go in.
@@ -21,9 +25,11 @@ const GAIN: f64 = 2.0;
 const GROWTH: f64 = 1.25;
 /// More loss than in the round before, as a share, that shows a policer when growth ends.
 const LOSS_STEP: f64 = 0.1;
-/// More loss than in the round before that stops growth at once, and packets that show it.
-const LOSS_BRAKE: f64 = 0.25;
-const BRAKE_PACKETS: u64 = 48;
+/// More loss than in the round before in so many groups of packets in a row shows a policer at once;
+/// standard errors of that loss besides. (A burst of channel losses hits one or two groups.)
+const LOSSY_GROUPS: u32 = 4;
+const GROUP_PACKETS: u64 = 24;
+const GROUP_ERRORS: f64 = 3.0;
 /// Stretched samples that measure the link.
 const STRETCHED: u32 = 2;
 
@@ -54,7 +60,18 @@ pub(super) struct Startup {
     app_limited: bool,
     packets: u64,
     packets_lost: u64,
+    /// Loss of the last round, 1 if there was none.
     last_loss: f64,
+    group: (u64, u64),
+    /// Packets, and lost ones, of the round without lossy groups.
+    clean: (u64, u64),
+    lossy_groups: u32,
+    /// Bytes delivered until the end of the first of them, and when that was.
+    lossy_from: (u64, Nanos),
+    /// What has arrived since, as the rate of a link with the last round's loss.
+    lossy_rate: Option<f64>,
+    /// Bytes that may still leave faster than the estimate in this round.
+    train: f64,
     /// There has been a sample, in this start-up or before it.
     measured: bool,
 }
@@ -64,12 +81,13 @@ impl Startup {
     pub(super) fn new(packet_bytes: f64) -> Self {
         Self {
             measured: false,
-            ..Self::with_cwnd(INITIAL_PACKETS * packet_bytes)
+            ..Self::with_cwnd(INITIAL_PACKETS * packet_bytes, None)
         }
     }
 
-    /// Start-up from a window that has been in use, bytes.
-    pub(super) fn with_cwnd(cwnd: f64) -> Self {
+    /// Start-up from a window that has been in use, bytes, over a channel that loses the share `loss`,
+    /// if that is known.
+    pub(super) fn with_cwnd(cwnd: f64, loss: Option<f64>) -> Self {
         Self {
             cwnd,
             round_cwnd: cwnd,
@@ -82,16 +100,24 @@ impl Startup {
             app_limited: false,
             packets: 0,
             packets_lost: 0,
-            last_loss: 1.0,
+            last_loss: loss.unwrap_or(1.0),
+            group: (0, 0),
+            clean: (0, 0),
+            lossy_groups: 0,
+            lossy_from: (0, 0),
+            lossy_rate: None,
+            train: cwnd,
             measured: true,
         }
     }
 
-    /// Start-up from a remembered rate: its first round does not go beyond it.
-    pub(super) fn resumed(cwnd: f64) -> Self {
+    /// Start-up from a remembered rate: its first round does not go beyond it, and more loss than
+    /// `loss` in it shows a policer.
+    pub(super) fn resumed(cwnd: f64, loss: Option<f64>) -> Self {
         Self {
             braked: true,
-            ..Self::with_cwnd(cwnd)
+            train: 0.0,
+            ..Self::with_cwnd(cwnd, loss)
         }
     }
 
@@ -106,12 +132,26 @@ impl Startup {
     }
 
     /// Pacing relative to the estimate.
-    pub(super) fn gain(&self) -> f64 {
-        if self.stretched > 0 || self.braked {
-            1.0
-        } else {
-            GAIN
+    pub(super) fn gain(&self, bw: f64) -> f64 {
+        match self.lossy_groups {
+            0 if self.stretched == 0 && !self.braked && self.train > 0.0 => GAIN,
+            0 | 1 => 1.0,
+            // What arrived is all that there is, if this is a policer.
+            _ => self
+                .lossy_rate
+                .map_or(1.0, |rate| (rate / bw.max(1.0)).clamp(0.25, 1.0)),
         }
+    }
+
+    /// A packet left.
+    pub(super) fn on_sent(&mut self, bytes: u32) {
+        self.train -= f64::from(bytes);
+    }
+
+    /// A round begins, and with it a train.
+    fn begin_train(&mut self, bw: f64, rtt: Nanos, packet_bytes: f64) {
+        let time = super::bytes_in(GAIN * bw, rtt / TRAIN_PART);
+        self.train = time.max(TRAIN_PACKETS * packet_bytes);
     }
 
     /// Length of a sample.
@@ -124,20 +164,51 @@ impl Startup {
         self.app_limited = true;
     }
 
-    /// Packets of this start-up were settled.
-    pub(super) fn on_settled(&mut self, packets: u64, packets_lost: u64) {
-        self.packets += packets;
-        self.packets_lost += packets_lost;
+    /// Packets of this start-up were settled; the rate behind a policer if they show one.
+    pub(super) fn on_settled(&mut self, s: &Settled) -> Option<f64> {
+        self.packets += s.packets;
+        self.packets_lost += s.packets_lost;
+        self.group.0 += s.packets;
+        self.group.1 += s.packets_lost;
+        if self.group.0 < GROUP_PACKETS {
+            return None;
+        }
+        let (n, lost) = std::mem::take(&mut self.group);
+        if lost as f64 <= n as f64 * self.loss_bearable(n) {
+            self.clean = (self.clean.0 + n, self.clean.1 + lost);
+            self.lossy_groups = 0;
+            self.lossy_rate = None;
+            return None;
+        }
+        self.lossy_groups += 1;
+        if self.lossy_groups == 1 {
+            // Before, a bucket may have held some.
+            self.lossy_from = (s.delivered_until, s.received_at);
+            return None;
+        }
+        let bytes = s.delivered_until.saturating_sub(self.lossy_from.0);
+        let time = s.received_at.saturating_sub(self.lossy_from.1);
+        let delivered = rate_of(bytes as f64, time.saturating_add(CLOCK_NOISE));
+        self.lossy_rate = Some(delivered / (1.0 - self.last_loss).max(0.1));
+        self.lossy_rate
+            .filter(|_| self.lossy_groups >= LOSSY_GROUPS)
+    }
+
+    /// Loss in earlier rounds at lower rates.
+    pub(super) fn loss(&self) -> Option<f64> {
+        (self.last_loss < 1.0).then_some(self.last_loss)
+    }
+
+    /// Share of `n` packets that may be lost in a row of groups if the channel is what it was.
+    fn loss_bearable(&self, n: u64) -> f64 {
+        let p = self.last_loss;
+        p + LOSS_STEP.max(GROUP_ERRORS * (p * (1.0 - p) / n.max(1) as f64).sqrt())
     }
 
     /// A sample and the `rate` it stands for, stretched or not. Returns the new estimate.
     pub(super) fn on_sample(&mut self, s: &Sample, rate: f64, stretched: bool, bw: f64) -> f64 {
         let mut bw = bw;
         let finished = s.window_full;
-        if !stretched && s.packets >= BRAKE_PACKETS && s.loss() > self.last_loss + LOSS_BRAKE {
-            self.braked = true;
-            bw = rate;
-        }
         if stretched {
             bw = if self.stretched == 0 || !self.measured {
                 rate
@@ -171,7 +242,14 @@ impl Startup {
     }
 
     /// A round ended; returns the estimate that it supports.
-    pub(super) fn on_round(&mut self, bw: f64, rtt: Nanos, has_queue: bool) -> (f64, Verdict) {
+    pub(super) fn on_round(
+        &mut self,
+        bw: f64,
+        rtt: Nanos,
+        has_queue: bool,
+        packet_bytes: f64,
+    ) -> (f64, Verdict) {
+        self.begin_train(bw, rtt, packet_bytes);
         let app_limited = std::mem::take(&mut self.app_limited);
         let mut bw = bw;
         if !self.measured {
@@ -198,7 +276,11 @@ impl Startup {
             bw = this.max(self.last_best);
         }
         self.last_best = this;
-        self.last_loss = loss;
+        let (n, lost) = std::mem::take(&mut self.clean);
+        if n > 0 {
+            // Few packets may have been lucky.
+            self.last_loss = (lost + 1) as f64 / (n + 2) as f64;
+        }
         self.best = 0.0;
         self.unfinished = 0.0;
         self.packets = 0;
@@ -207,7 +289,7 @@ impl Startup {
         if self.flat_rounds >= 2 || (self.flat_rounds >= 1 && jumped) {
             (
                 this,
-                if loss > LOSS_STEP {
+                if jumped {
                     Verdict::Policed
                 } else {
                     Verdict::Found

@@ -571,7 +571,7 @@ impl World {
         let waited = now.saturating_sub(flow.last_progress);
         if flow.bytes_in_flight > 0 && waited > pto * (1 << flow.probes.min(5)) {
             flow.probes += 1;
-            if flow.probes >= 2 {
+            if flow.probes >= 3 {
                 flow.cc.on_persistent_loss(now);
             }
             self.send(f);

@@ -1,7 +1,7 @@
 //! Properties of the controllers over the test link.
 
 use super::testlink::{App, Link, Report, World, mbit};
-use super::{CcKind, CcParams, MS, Nanos, PathHint, SEC, build};
+use super::{CcKind, CcParams, MS, Nanos, PathMemory, SEC, build};
 
 /// Length of the runs of the table.
 const SECONDS: u64 = 20;
@@ -219,14 +219,16 @@ fn a_blackout_is_survived() {
 #[test]
 fn a_hint_saves_start_up_and_a_wrong_one_is_survived() {
     for (hinted, rate) in [(200.0, 200.0), (200.0, 20.0)] {
-        let hint = PathHint {
+        let memory = PathMemory {
             rate: mbit(hinted) as u64,
-            min_rtt: 100 * MS,
+            rtt: 100 * MS,
+            plr: 0.01,
+            datagram_len: 1472,
         };
         let cc = build(
             CcKind::Bbr,
             CcParams {
-                hint: Some(hint),
+                memory: Some(memory),
                 ..CcParams::default()
             },
         );

@@ -28,6 +28,9 @@ impl Sender {
             return;
         }
         self.last_sent = now;
+        if self.log.packets_in_flight() == 1 {
+            self.last_news = now;
+        }
         if carried.counts() {
             let in_flight = self.log.bytes_in_flight();
             self.cc.on_sent(now, pn, ip_bytes, in_flight);
@@ -103,6 +106,9 @@ impl Sender {
         for packet in &acked {
             self.on_packet_acked(packet);
         }
+        if acked.iter().any(|packet| packet.on_path) {
+            self.last_news = now;
+        }
         let on_time = acked.iter().filter(|p| !p.late && p.counts());
         self.acked_infos.clear();
         self.acked_infos.extend(on_time.map(|p| p.info));
@@ -117,9 +123,7 @@ impl Sender {
             sample.saturating_sub(delay).max(1)
         });
         self.detect_losses(now);
-        let ce_marked = sack.ce.saturating_sub(self.ce_seen);
-        self.ce_seen = self.ce_seen.max(sack.ce);
-        self.ect_seen = self.ect_seen.max(sack.ect);
+        let ce_marked = self.ecn.on_sack(sack.ect, sack.ce, self.acked_infos.len() as u64);
         let arrival = newest.map(|newest| Arrival {
             pn: newest.pn,
             received_at: sack.time_us.saturating_mul(1000),
@@ -228,7 +232,7 @@ impl Sender {
             srtt: self.rtt.smoothed(),
             arrival,
             ce_marked,
-            ecn_capable: self.ect_seen + self.ce_seen > 0,
+            ecn_capable: self.ecn.is_capable(),
             bytes_in_flight: self.log.bytes_in_flight(),
         });
     }
@@ -247,12 +251,19 @@ impl Sender {
     }
 
     /// From now on packets travel another way through the network.
-    pub(crate) fn begin_path(&mut self, cc: Box<dyn RateControl>, round_trip: Nanos) {
+    pub(crate) fn begin_path(
+        &mut self,
+        now: Nanos,
+        cc: Box<dyn RateControl>,
+        round_trip: Nanos,
+    ) {
         self.cc = cc;
         self.rtt = Rtt::new(round_trip);
         self.monitor.begin_path();
         self.log.begin_path();
         self.hole.forget();
         self.probes_unanswered = 0;
+        self.last_news = now;
+        self.ecn.begin_path();
     }
 }

@@ -5,7 +5,7 @@ use crate::Nanos;
 use crate::cc::{self, CcParams, RateControl};
 use crate::pacer::Pacer;
 use crate::path::{Letter, Moved};
-use crate::types::{Config, Event, Transmit, Tuple};
+use crate::types::{Config, Event, PathMemory, Transmit, Tuple};
 use crate::wire::{ConnectionId, Frame, OVERHEAD};
 
 /// Silence after which a receiver that lacks symbols says where it is.
@@ -44,7 +44,7 @@ impl Session {
         self.peer_ids.change();
         if !moved.same_hosts {
             self.sender
-                .begin_path(rate_control(&self.config), moved.round_trip);
+                .begin_path(now, rate_control(&self.config, None), moved.round_trip);
             self.pacer = Pacer::new(now);
             self.mtu.fall(now);
         }
@@ -73,6 +73,12 @@ impl Session {
                 self.mtu.fall(now);
             }
         }
+        self.tell_packet_size();
+    }
+
+    fn tell_packet_size(&mut self) {
+        let ip_bytes = self.mtu.current().saturating_add(self.config.ip_overhead);
+        self.sender.cc.set_packet_bytes(u32::from(ip_bytes));
     }
 
     /// The operating system refused a UDP payload of `size` as too large.
@@ -81,6 +87,7 @@ impl Session {
         let before = self.mtu.current();
         self.mtu.too_large(now, size);
         self.counts.mtu_falls += u64::from(self.mtu.current() < before);
+        self.tell_packet_size();
     }
 
     /// The operating system cannot send from this end's address any more: what follows will come from
@@ -131,11 +138,12 @@ impl Session {
     }
 }
 
-pub(super) fn rate_control(config: &Config) -> Box<dyn RateControl> {
+/// Rate control for a path about which `memory` tells.
+pub(super) fn rate_control(config: &Config, memory: Option<PathMemory>) -> Box<dyn RateControl> {
     let params = CcParams {
         packet_bytes: u32::from(BASE_DATAGRAM + config.ip_overhead),
         block_packets: 100,
-        hint: None,
+        memory,
     };
     cc::build(config.cc, params)
 }

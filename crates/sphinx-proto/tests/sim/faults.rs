@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sphinx_link::{Blackout, Corruption, Depth, Jitter, Order, Policer, Rate, RateStep, Reorder};
+use sphinx_link::{Blackout, Corruption, Jitter, Order, Rate, RateStep, Reorder};
 use sphinx_proto::Event;
 
 use crate::pair::{MS, SEC, Scenario, link};
@@ -123,31 +123,6 @@ fn the_rate_changes() {
     let mut pair = scenario.build();
     pair.must_transfer(12 * SEC);
     assert!(pair.now < 5 * SEC, "{} ms", pair.now / MS);
-}
-
-#[test]
-fn a_policer_with_a_small_bucket() {
-    let mut scenario = Scenario::new(link(1000, 20, bernoulli(0.06), 11)).bulk(20_000_000);
-    scenario.forward.policer = Some(Policer {
-        bits_per_second: 100_000_000,
-        burst_bytes: 30_000,
-    });
-    let mut pair = scenario.build();
-    pair.must_transfer(20 * SEC);
-    let counters = pair.links[0].counters();
-    let dropped = counters.dropped_policer as f64 / counters.offered_packets as f64;
-    println!("policer: {dropped:.3} dropped, {} ms", pair.now / MS);
-}
-
-#[test]
-fn marks_slow_the_sender_down() {
-    let mut scenario = Scenario::new(link(100, 20, bernoulli(0.0), 12)).bulk(10_000_000);
-    scenario.forward.mark = Some(Depth::Time(Duration::from_millis(2)));
-    scenario.client.ecn = true;
-    let mut pair = scenario.build();
-    pair.must_transfer(10 * SEC);
-    assert!(pair.links[0].counters().marked > 0);
-    assert_eq!(pair.links[0].counters().dropped_queue, 0);
 }
 
 #[test]

@@ -51,6 +51,7 @@ impl Victim {
             ip_overhead: IP_OVERHEAD,
             mtu_candidates: vec![1472],
             peer_datagram_max: 1472,
+            memory: None,
         };
         Self {
             session: Session::new(config, 0),

@@ -17,6 +17,7 @@ mod hostile;
 mod icm;
 mod paths;
 mod random;
+mod rates;
 mod table;
 mod windows;
 mod workloads;

@@ -8,7 +8,7 @@ use sphinx_fec::CodeId;
 use sphinx_link::{Depth, Link, LinkConfig, Loss, Rate};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, Icm, Nanos, Profile, Role, Tuple};
+use sphinx_proto::{Config, Icm, Nanos, PathMemory, Profile, Role, Tuple};
 
 use crate::end::{Datagram, End, IP_OVERHEAD, Plan, Write};
 
@@ -37,6 +37,8 @@ pub(crate) struct Scenario {
     pub(crate) recv_window: u64,
     pub(crate) send_window: u64,
     pub(crate) idle_timeout: Nanos,
+    /// What both ends remember about the path.
+    pub(crate) memory: Option<PathMemory>,
 }
 
 /// Both directions of the link of the measurements: `mbit` at the IP layer, a queue of one
@@ -76,6 +78,7 @@ impl Scenario {
             recv_window: 32 << 20,
             send_window: 32 << 20,
             idle_timeout: 15 * SEC,
+            memory: None,
         }
     }
 
@@ -143,6 +146,7 @@ impl Scenario {
             ip_overhead: IP_OVERHEAD,
             mtu_candidates: vec![1472, 8972],
             peer_datagram_max: 9040,
+            memory: self.memory,
         };
         let (client_seed, server_seed) = (self.seed << 1, (self.seed << 1) + 1);
         let client = End::new(

@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use sphinx_link::{
-    Blackout, Corruption, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order, Policer, Rate,
-    RateStep, Reorder,
+    Aqm, Blackout, Corruption, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order, Policer,
+    Rate, RateStep, Reorder,
 };
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::block_symbols_max;
@@ -73,7 +73,7 @@ fn random_link(rng: &mut Rng) -> LinkConfig {
         });
     }
     if rng.chance(0.2) {
-        link.mark = Some(Depth::Packets(rng.within(3, 50)));
+        link.aqm = Aqm::mark_above(Depth::Packets(rng.within(3, 50)));
     }
     if rng.chance(0.15) {
         let start = Duration::from_millis(rng.below(1000));

@@ -46,7 +46,7 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
         local_cid: cid(own),
         tuple,
         profile: Profile::Bulk,
-        code: Some(sphinx_fec::CodeId::Rlc),
+        code: Some(CodeId::Rlc),
         icm: sphinx_proto::Icm::Default,
         cc: CcKind::Fixed(2_500_000),
         initial_rtt: 10_000_000,
@@ -57,6 +57,7 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
         ip_overhead: 28,
         mtu_candidates: Vec::new(),
         peer_datagram_max: 1472,
+        memory: None,
     };
     let core = Session::new(config, 0);
     let io = MemoryIo::pair(addresses[usize::from(own) - 1], tuple.remote, 1000).expect("memory");

@@ -60,10 +60,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// One end of a contestant (used by this program itself)
     #[command(hide = true)]
-    Peer {
-        #[command(subcommand)]
-        peer: Peer,
-    },
+    Peer(Peer),
 }
 
 /// Sphinx with options.

@@ -14,26 +14,25 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use sphinx_lab::{
-    Cell, Contestant, Experiment, Group, RunError, Testbed,
+    Cell, Group, Run, RunError, Testbed,
     machine::Environment,
-    peers,
-    report::{JsonLines, table},
+    peers::{self, PeerError},
+    report::table,
+    runner::{self, Observer, Plan, Progress},
 };
 
-use self::{
-    args::{Arguments, Command},
-    plan::Plan,
-};
+use self::args::{Arguments, Command};
 
 /// Exit code after Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(Command::Peer { peer }) = &arguments.command {
+    if let Some(Command::Peer(peer)) = &arguments.command {
+        let more = |_, _: &_| Err(PeerError::Cannot("play this role"));
         return match peers::watch_standard_input() {
-            Ok(()) => peers::run(peer),
-            Err(_) => ExitCode::FAILURE,
+            Ok(()) if peers::run(peer, more) => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
         };
     }
     match bench(&arguments) {
@@ -46,9 +45,9 @@ fn main() -> ExitCode {
 }
 
 fn bench(arguments: &Arguments) -> Result<ExitCode> {
-    let plan = Plan::new(arguments)?;
+    let scenario = plan::scenario(arguments)?;
     if arguments.list {
-        print!("{}", plan.names());
+        print!("{}", plan::names(&scenario));
         return Ok(ExitCode::SUCCESS);
     }
     // Both before any thread exists.
@@ -58,98 +57,38 @@ fn bench(arguments: &Arguments) -> Result<ExitCode> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("signals")?;
     }
-    let (contestants, skipped) = plan.contestants_that_run();
-    let mut output = Output {
-        json: match &arguments.json {
-            Some(path) => Some(
-                JsonLines::create(path).with_context(|| format!("writing {}", path.display()))?,
-            ),
-            None => None,
-        },
-    };
-    let Environment {
-        kernel, cpu, cores, ..
-    } = &environment;
-    println!("{cpu}, {cores} cores, Linux {kernel}");
-    for (name, reason) in &skipped {
-        println!("skipped: {name} ({reason})");
+    if let Some(path) = &arguments.json
+        && let Err(error) = std::fs::remove_file(path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(error).with_context(|| format!("replacing {}", path.display()));
     }
-    println!("{}\n", plan.expectation(contestants.len()));
-    output.with(|json| json.environment(&environment, &contestants, &plan.seeds))?;
-    for (name, reason) in &skipped {
-        output.with(|json| json.skipped(name, reason))?;
-    }
-    for cell in &plan.cells {
-        let finished = measure(cell, &contestants, &plan, &stop, &mut output)?;
-        if !finished {
-            return Ok(ExitCode::from(INTERRUPTED));
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    let mut tables = Tables(Progress::new(false));
+    let file = arguments.json.as_deref();
+    let results = runner::run(&scenario, file, environment, &stop, &mut tables)?;
+    Ok(match results.interrupted {
+        true => ExitCode::from(INTERRUPTED),
+        false => ExitCode::SUCCESS,
+    })
 }
 
-/// Measures one cell and prints its table; false after an interruption.
-fn measure(
-    cell: &Cell,
-    contestants: &[&dyn Contestant],
-    plan: &Plan,
-    stop: &AtomicBool,
-    output: &mut Output,
-) -> Result<bool> {
-    let experiment = Experiment {
-        limit: plan.limit(cell),
-    };
-    let mut groups: Vec<Group> = contestants
-        .iter()
-        .map(|one| Group::new(one.name()))
-        .collect();
-    let mut finished = true;
-    'seeds: for &seed in &plan.seeds {
-        // Side by side in time, so that a change of the machine meets all contestants.
-        for (contestant, group) in contestants.iter().zip(&mut groups) {
-            let name = contestant.name();
-            eprint!("{} {name}, seed {seed}: ", cell.name);
-            match experiment.run(cell, *contestant, seed, stop) {
-                Ok(run) => {
-                    let others = run.cpu.others.unwrap_or(f64::NAN);
-                    eprintln!(
-                        "{:.1} Mbit/s, {:?}, others {others:.2} cores, late {:.2} ms (p99)",
-                        run.goodput_mbit_s, run.validity, run.lateness.p99_ms
-                    );
-                    output.with(|json| json.run(&run))?;
-                    group.runs.push(run);
-                }
-                Err(RunError::Interrupted) => {
-                    eprintln!("interrupted");
-                    finished = false;
-                    break 'seeds;
-                }
-                Err(error) => {
-                    eprintln!("{error}");
-                    let reason = error.to_string();
-                    output.with(|json| json.failed(cell, name, seed, &reason))?;
-                    group.failures.push(reason);
-                }
-            }
-        }
-    }
-    for group in &groups {
-        output.with(|json| json.medians(cell, group))?;
-    }
-    println!("{}", table(cell, &groups));
-    Ok(finished)
-}
+/// Progress, and a table after each cell.
+struct Tables(Progress);
 
-/// The file for programs, if one is wanted.
-struct Output {
-    json: Option<JsonLines>,
-}
+impl Observer for Tables {
+    fn begin(&mut self, plan: &Plan<'_>) {
+        self.0.begin(plan);
+    }
 
-impl Output {
-    fn with(&mut self, write: impl FnOnce(&mut JsonLines) -> std::io::Result<()>) -> Result<()> {
-        self.json
-            .as_mut()
-            .map_or(Ok(()), write)
-            .context("writing the results")
+    fn run(&mut self, cell: &Cell, contestant: &str, seed: u64) {
+        self.0.run(cell, contestant, seed);
+    }
+
+    fn ended(&mut self, cell: &Cell, contestant: &str, result: &Result<Run, RunError>) {
+        self.0.ended(cell, contestant, result);
+    }
+
+    fn cell(&mut self, cell: &Cell, groups: &[Group]) {
+        println!("{}", table(cell, groups));
     }
 }

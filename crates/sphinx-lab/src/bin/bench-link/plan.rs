@@ -1,101 +1,37 @@
-//! What will be run, and how long that takes.
-
-use std::time::Duration;
+//! What will be run.
 
 use anyhow::{Context, Result, bail};
-use sphinx_lab::{Cell, CellSet, Contestant, Workload, contestants};
+use sphinx_lab::{
+    Cell, CellSet, Contestant,
+    contestants::{self, Program},
+    scenario::Scenario,
+};
 
 use super::args::Arguments;
 
-/// Until a bulk transfer is cut off.
-const BULK_LIMIT: Duration = Duration::from_secs(10);
-/// How long after the last block its arrival is awaited.
-const BLOCKS_LIMIT: Duration = Duration::from_secs(2);
-/// Making and removing namespaces, starting and ending processes.
-const AROUND_A_RUN: Duration = Duration::from_millis(300);
-
 /// The chosen cells, contestants and seeds.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) cells: Vec<Cell>,
-    pub(crate) seeds: Vec<u64>,
-    contestants: Vec<Box<dyn Contestant>>,
-    limit: Option<Duration>,
+pub(crate) fn scenario(arguments: &Arguments) -> Result<Scenario> {
+    Ok(Scenario {
+        title: "Sphinx beside kernel TCP and QUIC".to_owned(),
+        about: String::new(),
+        cells: choose_cells(arguments)?,
+        contestants: choose_contestants(arguments)?,
+        seeds: arguments.seeds.clone(),
+        repetitions: 1,
+        limit: arguments.limit,
+    })
 }
 
-impl Plan {
-    pub(crate) fn new(arguments: &Arguments) -> Result<Plan> {
-        Ok(Plan {
-            cells: choose_cells(arguments)?,
-            seeds: arguments.seeds.clone(),
-            contestants: choose_contestants(arguments)?,
-            limit: arguments.limit,
-        })
+/// What there is to choose from.
+pub(crate) fn names(scenario: &Scenario) -> String {
+    let mut text = String::new();
+    for contestant in &scenario.contestants {
+        text += &format!("{:16} {}\n", contestant.name(), contestant.settings());
     }
-
-    pub(crate) fn names(&self) -> String {
-        let mut text = String::new();
-        for contestant in &self.contestants {
-            text += &format!("{:16} {}\n", contestant.name(), contestant.settings());
-        }
-        for cell in &self.cells {
-            text += &format!("{:16} {}\n", cell.name, cell.description());
-        }
-        text
+    for cell in &scenario.cells {
+        text += &format!("{:16} {}\n", cell.name, cell.description());
     }
-
-    /// The contestants that can run here, and why the others cannot.
-    pub(crate) fn contestants_that_run(&self) -> (Vec<&dyn Contestant>, Vec<(String, String)>) {
-        let mut skipped = Vec::new();
-        let mut running = Vec::new();
-        for contestant in &self.contestants {
-            match contestant.check() {
-                Ok(()) => running.push(contestant.as_ref()),
-                Err(reason) => skipped.push((contestant.name().to_owned(), reason)),
-            }
-        }
-        (running, skipped)
-    }
-
-    /// The [`Experiment::limit`](sphinx_lab::Experiment::limit) of a cell.
-    pub(crate) fn limit(&self, cell: &Cell) -> Duration {
-        self.limit.unwrap_or(match cell.workload {
-            Workload::Bulk { .. } => BULK_LIMIT.max(shortest(cell) * 4),
-            Workload::Blocks { .. } => BLOCKS_LIMIT,
-        })
-    }
-
-    /// How long everything takes.
-    pub(crate) fn expectation(&self, contestants: usize) -> String {
-        let repetitions = contestants * self.seeds.len();
-        let times = u32::try_from(repetitions).unwrap_or(u32::MAX);
-        let over = |time: &dyn Fn(&Cell) -> Duration| {
-            let each = self.cells.iter().map(|cell| time(cell) + AROUND_A_RUN);
-            each.sum::<Duration>().saturating_mul(times)
-        };
-        let least = over(&shortest);
-        let most = over(&|cell| cell.workload.schedule() + self.limit(cell));
-        format!(
-            "{} runs; expected duration {} to {}, depending on how many transfers are cut off",
-            repetitions * self.cells.len(),
-            minutes(least),
-            minutes(most)
-        )
-    }
-}
-
-/// What a perfect transport would need.
-fn shortest(cell: &Cell) -> Duration {
-    let bits = cell.workload.bytes() as f64 * 8.0;
-    let transfer = Duration::from_secs_f64(bits / cell.link.rate as f64);
-    transfer.max(cell.workload.schedule())
-}
-
-fn minutes(time: Duration) -> String {
-    match time.as_secs() {
-        seconds @ 0..=119 => format!("{seconds} s"),
-        seconds => format!("{} min", (seconds + 30) / 60),
-    }
+    text
 }
 
 fn choose_cells(arguments: &Arguments) -> Result<Vec<Cell>> {
@@ -120,11 +56,13 @@ fn choose_contestants(arguments: &Arguments) -> Result<Vec<Box<dyn Contestant>>>
         Some(path) => path.clone(),
         None => program.with_file_name("sphx"),
     };
+    let program = Program::new(&program, &["peer"]);
     let mut all = contestants::all(&program, &sphx);
     for variant in &arguments.sphinx {
         let options = variant.options.clone();
         all.push(Box::new(contestants::Sphinx::new(
             &sphx,
+            &program,
             &variant.name,
             options,
         )));

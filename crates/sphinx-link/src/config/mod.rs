@@ -1,8 +1,20 @@
 //! The description of one direction of a link.
 
+mod loss;
+mod queue;
+mod rate;
+mod trace;
+
 use std::time::Duration;
 
 use thiserror::Error;
+
+pub use self::{
+    loss::{GilbertElliott, Loss, LossTrace},
+    queue::{Aqm, CoDel, Depth, Policer, Red, Signal},
+    rate::{Rate, RateStep, RateTrace},
+    trace::TraceError,
+};
 
 /// One direction of a link. The default is a perfect one: no limit, no delay, no loss.
 ///
@@ -21,13 +33,14 @@ pub struct LinkConfig {
     /// How much may wait for the link besides the packet being sent; a packet that would exceed it
     /// is dropped (drop-tail).
     pub queue: Depth,
-    /// Marks "congestion experienced" on ECN-capable packets that find more than this waiting.
-    /// Others pass unmarked.
-    pub mark: Option<Depth>,
+    /// Signals congestion before the queue is full.
+    pub aqm: Aqm,
     /// Packets lost by the channel, after they have used the link.
     pub loss: Loss,
     /// Times at which every packet that has just been sent is lost.
     pub blackouts: Vec<Blackout>,
+    /// The blackouts come again after this time, for ever. None may end behind it.
+    pub blackouts_repeat: Option<Duration>,
     /// Bit errors.
     pub corruption: Corruption,
     /// Probability (0 to 1) that a packet is delivered twice. Copies are made behind the rate limit.
@@ -38,6 +51,8 @@ pub struct LinkConfig {
     pub jitter: Jitter,
     /// Packets held back so that later ones overtake them.
     pub reorder: Reorder,
+    /// Whether the packets of all flows have one series of indexes, or each flow its own.
+    pub flows: Flows,
     /// How many [`Record`](crate::Record)s the link keeps until they are taken; 0 turns them off.
     pub records: usize,
 }
@@ -50,14 +65,16 @@ impl Default for LinkConfig {
             policer: None,
             rate: Rate::Unlimited,
             queue: Depth::Packets(1000),
-            mark: None,
+            aqm: Aqm::None,
             loss: Loss::None,
             blackouts: Vec::new(),
+            blackouts_repeat: None,
             corruption: Corruption::default(),
             duplication: 0.0,
             delay: Duration::ZERO,
             jitter: Jitter::default(),
             reorder: Reorder::default(),
+            flows: Flows::default(),
             records: 0,
         }
     }
@@ -72,7 +89,7 @@ impl LinkConfig {
             ("reorder.probability", self.reorder.probability),
         ];
         match &self.loss {
-            Loss::None | Loss::Packets(_) => {}
+            Loss::None | Loss::Packets(_) | Loss::Trace(_) => {}
             Loss::Bernoulli(probability) => probabilities.push(("loss", *probability)),
             Loss::GilbertElliott(model) => probabilities.extend([
                 ("loss.good_to_bad", model.good_to_bad),
@@ -80,6 +97,12 @@ impl LinkConfig {
                 ("loss.loss_in_good", model.loss_in_good),
                 ("loss.loss_in_bad", model.loss_in_bad),
             ]),
+        }
+        if let Aqm::Red(red) = &self.aqm {
+            probabilities.extend([
+                ("aqm.probability", red.probability),
+                ("aqm.weight", red.weight),
+            ]);
         }
         for (field, value) in probabilities {
             if !(0.0..=1.0).contains(&value) {
@@ -93,6 +116,12 @@ impl LinkConfig {
         {
             return Err(ConfigError::EmptyBlackout);
         }
+        if let Some(repeat) = self.blackouts_repeat
+            && (repeat.is_zero() || self.blackouts.iter().any(|blackout| blackout.end > repeat))
+        {
+            return Err(ConfigError::BlackoutRepeat);
+        }
+        self.aqm.validate()?;
         self.rate.validate()
     }
 }
@@ -101,6 +130,9 @@ impl LinkConfig {
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum ConfigError {
+    /// Blackouts reach past their repetition, or repeat after no time.
+    #[error("blackouts must end before they repeat")]
+    BlackoutRepeat,
     /// A blackout does not end after it starts.
     #[error("a blackout must end after it starts")]
     EmptyBlackout,
@@ -116,130 +148,9 @@ pub enum ConfigError {
     /// without ever sending anything.
     #[error("rate steps must begin at 0, ascend, end before they repeat and send something then")]
     RateSteps,
-}
-
-/// A rate in bits per second at the IP layer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Rate {
-    /// Packets leave at once; nothing ever waits in the queue.
-    #[default]
-    Unlimited,
-    /// Always the same rate; 0 sends nothing.
-    Constant(u64),
-    /// A rate that changes at given times.
-    Steps {
-        /// Ascending in time, the first at 0; the last one stays.
-        steps: Vec<RateStep>,
-        /// Begins again at this time, for ever. Must lie behind the last step.
-        repeat: Option<Duration>,
-    },
-}
-
-impl Rate {
-    fn validate(&self) -> Result<(), ConfigError> {
-        let Rate::Steps { steps, repeat } = self else {
-            return Ok(());
-        };
-        let begins_at_zero = steps.first().is_some_and(|step| step.at.is_zero());
-        let ascends = steps.windows(2).all(|pair| pair[0].at < pair[1].at);
-        let repeats = repeat.is_none_or(|repeat| {
-            steps.last().is_some_and(|step| step.at < repeat)
-                && steps.iter().any(|step| step.bits_per_second > 0)
-        });
-        if begins_at_zero && ascends && repeats {
-            Ok(())
-        } else {
-            Err(ConfigError::RateSteps)
-        }
-    }
-}
-
-/// A rate from some time on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateStep {
-    /// When it begins.
-    pub at: Duration,
-    /// Bits per second at the IP layer; 0 is a pause during which packets wait.
-    pub bits_per_second: u64,
-}
-
-/// An amount of waiting packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
-    /// IP bytes.
-    Bytes(u64),
-    /// Packets.
-    Packets(u64),
-    /// What the link sends in this time at its present rate (during a pause: at the highest rate of
-    /// its schedule).
-    Time(Duration),
-}
-
-/// A token-bucket policer: no queue of its own, excess is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policer {
-    /// Bits per second at the IP layer.
-    pub bits_per_second: u64,
-    /// What may pass at once after a silence. Below the size of a packet, nothing ever passes.
-    pub burst_bytes: usize,
-}
-
-/// Which packets the channel loses. Indexes count the packets that have used the link, from 0.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Loss {
-    /// None.
-    #[default]
-    None,
-    /// Each with this probability (0 to 1), independently.
-    Bernoulli(f64),
-    /// In bursts.
-    GilbertElliott(GilbertElliott),
-    /// Exactly these indexes, in any order.
-    Packets(Vec<u64>),
-}
-
-/// A channel with two states and a loss probability in each. The state may change after every
-/// packet; the first state is drawn with the long-term share of time of each.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GilbertElliott {
-    /// Probability to go from the good to the bad state after a packet.
-    pub good_to_bad: f64,
-    /// Probability to go back after a packet; its inverse is the mean stay in the bad state.
-    pub bad_to_good: f64,
-    /// Loss probability in the good state.
-    pub loss_in_good: f64,
-    /// Loss probability in the bad state.
-    pub loss_in_bad: f64,
-}
-
-impl GilbertElliott {
-    /// Bursts in which everything is lost, and nothing between them: `mean_loss` of all packets
-    /// (0 to below 1), `mean_burst` packets in a row (1 or more) on average.
-    pub fn bursts(mean_loss: f64, mean_burst: f64) -> GilbertElliott {
-        let bad_to_good = 1.0 / mean_burst;
-        GilbertElliott {
-            good_to_bad: bad_to_good * mean_loss / (1.0 - mean_loss),
-            bad_to_good,
-            loss_in_good: 0.0,
-            loss_in_bad: 1.0,
-        }
-    }
-
-    /// Long-term share of lost packets.
-    pub fn mean_loss(&self) -> f64 {
-        let bad = self.time_in_bad();
-        bad * self.loss_in_bad + (1.0 - bad) * self.loss_in_good
-    }
-
-    /// Long-term share of packets sent in the bad state.
-    pub(crate) fn time_in_bad(&self) -> f64 {
-        let changes = self.good_to_bad + self.bad_to_good;
-        if changes > 0.0 {
-            self.good_to_bad / changes
-        } else {
-            0.0
-        }
-    }
+    /// The thresholds of RED are of different kinds, or the lower one is not below the upper one.
+    #[error("RED needs two thresholds of the same kind, the lower one first")]
+    RedThresholds,
 }
 
 /// A time without reception: a packet is lost when its last bit leaves within `start..end`. (For an
@@ -250,6 +161,20 @@ pub struct Blackout {
     pub start: Duration,
     /// The first moment behind it.
     pub end: Duration,
+}
+
+/// What the index of a packet counts. Losses, corruption, duplication, jitter and reordering depend
+/// on it and on the seed only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Flows {
+    /// All packets that have used the link.
+    #[default]
+    Together,
+    /// The packets of the same flow ([`FlowKey`](crate::FlowKey)) that have used the link. So the
+    /// same packets of each flow are lost however the flows are mixed. Flows are told apart by
+    /// protocol, addresses and the lower of the two ports, and if these are the same, by the order in
+    /// which they begin: ephemeral ports have no influence.
+    Apart,
 }
 
 /// Bit errors.

@@ -3,14 +3,20 @@
 //! Every parser here is total: any string gives a value or a sentence that says what was expected.
 //! Numbers are decimal, computed exactly in integers, never through floating point.
 
+#![forbid(unsafe_code)]
+
 use std::time::Duration;
 
 /// Longest number accepted, digits before and after the point together. Keeps the arithmetic far
 /// inside `u128`.
 const DIGITS_MAX: usize = 18;
 
-/// Bits per second, from `200mbit`, `1.5gbit`, `100kbit`, `9600bit`.
-pub(crate) fn rate(text: &str) -> Result<u64, String> {
+/// Bits per second, from `200mbit`, `1.5gbit`, `100kbit`, `9600bit`; 1 or more.
+///
+/// # Errors
+///
+/// What was expected, in words; the same holds for the other parsers.
+pub fn rate(text: &str) -> Result<u64, String> {
     const EXPECTED: &str = "write a rate in bits per second, such as 200mbit, 1.5gbit or 100kbit";
     let (number, unit) = split(text).ok_or_else(|| refuse(text, EXPECTED))?;
     if unit.contains('B') {
@@ -42,7 +48,7 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
 }
 
 /// Bytes, from `100kB` (1000), `64KiB` (1024), `10MB`, `1500`.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     const EXPECTED: &str = "write a size in bytes, such as 1500, 100kB (1000), 64KiB (1024) or 2GB";
     let (number, unit) = split(text).ok_or_else(|| refuse(text, EXPECTED))?;
     let unit = unit.to_ascii_lowercase();
@@ -69,7 +75,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// A duration, from `5ms`, `2s`, `1m`, `1h`, `500us`, or plain seconds.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     const EXPECTED: &str = "write a duration such as 5ms, 2s, 1.5s or 1m";
     let (number, unit) = split(text).ok_or_else(|| refuse(text, EXPECTED))?;
     let scale = match unit {
@@ -88,7 +94,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A duration that is not zero.
-pub(crate) fn duration_positive(text: &str) -> Result<Duration, String> {
+pub fn duration_positive(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err(format!("'{text}' is zero: it must be longer")),
         some => Ok(some),
@@ -96,7 +102,7 @@ pub(crate) fn duration_positive(text: &str) -> Result<Duration, String> {
 }
 
 /// A share of one, from `6%` or `0.06`.
-pub(crate) fn fraction(text: &str) -> Result<f64, String> {
+pub fn fraction(text: &str) -> Result<f64, String> {
     const EXPECTED: &str = "write a share such as 6% or 0.06";
     // Parts per 10^12 keep the result exact to the last digit anybody writes.
     const ONE: u64 = 1_000_000_000_000;
@@ -162,7 +168,7 @@ fn refuse(text: &str, expected: &str) -> String {
 }
 
 /// A rate for people, in bits.
-pub(crate) fn show_rate(bits_per_second: f64) -> String {
+pub fn show_rate(bits_per_second: f64) -> String {
     let (value, unit) = match bits_per_second {
         x if x >= 1e9 => (x / 1e9, "Gbit/s"),
         x if x >= 1e6 => (x / 1e6, "Mbit/s"),
@@ -173,7 +179,7 @@ pub(crate) fn show_rate(bits_per_second: f64) -> String {
 }
 
 /// A size for people, in IEC units.
-pub(crate) fn show_size(bytes: u64) -> String {
+pub fn show_size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -188,12 +194,12 @@ pub(crate) fn show_size(bytes: u64) -> String {
 }
 
 /// A share for people, in percent.
-pub(crate) fn show_percent(share: f64) -> String {
+pub fn show_percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
 /// A length of time for people.
-pub(crate) fn show_duration(time: Duration) -> String {
+pub fn show_duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match time.as_secs() {
         0 => format!("{} ms", three_digits(seconds * 1000.0)),

@@ -1,0 +1,86 @@
+//! `sphx lab run`, `figure`, `report`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// `sphx lab run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// The experiment, in TOML (docs/lab.md describes it)
+    #[arg(value_name = "SCENARIO.toml")]
+    pub(crate) scenario: PathBuf,
+    /// Results, one JSON object per line; what is there already is not run again
+    /// [default: the scenario's name with .ndjson, here]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) results: Option<PathBuf>,
+    /// Apply the scenario's section [quick]
+    #[arg(long)]
+    pub(crate) quick: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `sphx lab figure`.
+#[derive(Args, Debug)]
+pub(crate) struct FigureArgs {
+    /// Which
+    #[arg(value_name = "FIGURE")]
+    pub(crate) figure: Which,
+    /// Fewer points and shorter runs: all the paper's figures in less than six minutes
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Directory for CSV, SVG, PNG, Markdown and NDJSON; runs that are there are not run again
+    /// [default: docs/results, with --quick lab-quick]
+    #[arg(long, short, value_name = "DIR")]
+    pub(crate) output_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `sphx lab report`.
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// Directory that `sphx lab figure` wrote; index.html goes there as well
+    #[arg(value_name = "DIR", default_value = "docs/results")]
+    pub(crate) directory: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// What comes out.
+#[derive(Args, Debug)]
+pub(crate) struct OutputArgs {
+    /// One JSON object per line on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress, only the result
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// A figure of the paper, or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Which {
+    /// Redundancy against loss
+    #[value(name = "7")]
+    Seven,
+    /// Coding time against symbol length
+    #[value(name = "8")]
+    Eight,
+    /// Goodput against loss
+    #[value(name = "9")]
+    Nine,
+    /// Completion time of blocks against loss
+    #[value(name = "10")]
+    Ten,
+    /// Buffer of a video player over time
+    #[value(name = "11")]
+    Eleven,
+    /// Reliability, goodput, efficiency, computation and latency as numbers
+    Table1,
+    /// What else matters: block size, redundancy, bursts, feedback loss, round-trip times, rates
+    Ablations,
+    /// All of the paper's; without --quick the ablations as well
+    All,
+}

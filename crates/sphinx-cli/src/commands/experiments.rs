@@ -1,0 +1,291 @@
+//! `sphx lab run`, `figure` and `report`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sphinx_lab::{
+    TestbedError,
+    contestants::Programs,
+    figures::{self, Figure, Studio},
+    machine::Environment,
+    report::{site, table},
+    runner::{self, Progress, Results, ScenarioFailure, minutes},
+    scenario::Scenario,
+};
+use sphinx_transport::ErrorKind;
+
+use super::Context;
+use crate::args::experiments::{FigureArgs, ReportArgs, RunArgs, Which};
+use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
+use crate::report::Event;
+use crate::signals::Registration;
+use crate::text::printable;
+
+/// Runs a scenario and prints a table for every cell.
+pub(super) fn run(
+    args: &RunArgs,
+    namespaces: Option<Result<(), TestbedError>>,
+    context: &Context,
+) -> Outcome<()> {
+    let scenario = read(&args.scenario, args.quick)?;
+    allowed(namespaces)?;
+    let file = args.results.clone().unwrap_or_else(|| {
+        let name = args.scenario.file_stem().unwrap_or_default();
+        PathBuf::from(name).with_extension("ndjson")
+    });
+    let (stop, _registration) = stop_flag(context);
+    let mut progress = Progress::new(args.output.quiet || args.output.json);
+    let results = runner::run(
+        &scenario,
+        Some(&file),
+        Environment::detect(),
+        &stop,
+        &mut progress,
+    );
+    drop(progress);
+    let results = results.map_err(cannot_write)?;
+    show(&results, context);
+    if results.interrupted {
+        return Err(context.stop.failure());
+    }
+    context.reporter.event(
+        Event::new("done")
+            .with("results", file.display().to_string())
+            .with("missing", pairs(&results.missing)),
+    );
+    context
+        .reporter
+        .note(&format!("Every run: {}", file.display()));
+    Ok(())
+}
+
+fn read(path: &Path, quick: bool) -> Outcome<Scenario> {
+    let shown = printable(path.as_os_str().as_encoded_bytes());
+    let text = fs::read_to_string(path).map_err(|error| local_io("read", &shown, error))?;
+    Scenario::parse(&text, &programs()?, quick).map_err(|error| {
+        fail_hint(
+            ErrorKind::Usage,
+            format!("{shown}: {}", error.to_string().trim_end()),
+            "docs/lab.md describes scenario files",
+        )
+    })
+}
+
+fn programs() -> Outcome<Programs> {
+    let own = std::env::current_exe().map_err(|error| local_io("find", "this program", error))?;
+    Ok(Programs::of_sphx(&own))
+}
+
+fn allowed(namespaces: Option<Result<(), TestbedError>>) -> Outcome<()> {
+    match namespaces {
+        Some(Err(error)) => Err(fail_hint(
+            ErrorKind::Other,
+            error.to_string(),
+            "the lab needs root, or unprivileged user namespaces, and /dev/net/tun; sphx demo runs \
+             without",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Becomes true when the user wants to stop, for as long as the registration lives.
+fn stop_flag(context: &Context) -> (Arc<AtomicBool>, Registration) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let registration = context
+        .stop
+        .on_stop(move || flag.store(true, Ordering::SeqCst));
+    (stop, registration)
+}
+
+fn cannot_write(failure: ScenarioFailure) -> Failure {
+    match failure {
+        ScenarioFailure::File { path, error } => {
+            local_io("write", &path.display().to_string(), error)
+        }
+        ScenarioFailure::Scenario(error) => usage(error.to_string()),
+    }
+}
+
+/// Names with reasons.
+fn pairs(missing: &[(String, String)]) -> serde_json::Value {
+    let missing = missing.iter();
+    missing
+        .map(|(name, reason)| (name.clone(), serde_json::Value::from(reason.clone())))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+fn show(results: &Results, context: &Context) {
+    for (cell, groups) in &results.cells {
+        if !context.reporter.json() {
+            context.reporter.data(&table(cell, groups));
+            continue;
+        }
+        for group in groups {
+            let numbers = group.numbers(cell).and_then(|numbers| {
+                // Numbers and text can always be written.
+                serde_json::to_value(numbers).ok()
+            });
+            context.reporter.event(
+                Event::new("medians")
+                    .with("cell", cell.name.as_str())
+                    .with("description", cell.description())
+                    .with("contestant", group.contestant.as_str())
+                    .with("numbers", numbers)
+                    .with("failures", group.failures.clone()),
+            );
+        }
+    }
+    for (name, reason) in &results.missing {
+        context
+            .reporter
+            .note(&format!("missing: {name} ({reason})"));
+    }
+}
+
+/// Reproduces figures: says how long it takes, measures, draws, and checks what must hold.
+pub(super) fn figure(
+    args: &FigureArgs,
+    namespaces: Option<Result<(), TestbedError>>,
+    context: &Context,
+) -> Outcome<()> {
+    let figures = chosen(args.figure, args.quick);
+    // The figures of the codes need no link.
+    let needs_link = |figure: &&Figure| !matches!(figure, Figure::Redundancy | Figure::CodingTime);
+    if figures.iter().any(|figure| needs_link(&figure)) {
+        allowed(namespaces)?;
+    }
+    let directory = match (&args.output_dir, args.quick) {
+        (Some(directory), _) => directory.clone(),
+        (None, false) => PathBuf::from("docs/results"),
+        (None, true) => PathBuf::from("lab-quick"),
+    };
+    let (stop, _registration) = stop_flag(context);
+    let programs = programs()?;
+    let environment = Environment::detect();
+    let mut studio = Studio {
+        programs: &programs,
+        directory: &directory,
+        quick: args.quick,
+        environment: &environment,
+        stop: &stop,
+        progress: Progress::new(args.output.quiet || args.output.json),
+    };
+    let (least, most) = studio.duration(&figures);
+    let expectation = format!(
+        "expected duration: {} to {} in all, if nothing is on file in {}",
+        minutes(least),
+        minutes(most),
+        directory.display()
+    );
+    studio.progress.say(&expectation);
+    let mut broken = Vec::new();
+    for figure in figures {
+        let outcome = studio.draw(figure).map_err(cannot_write)?;
+        if outcome.interrupted {
+            return Err(context.stop.failure());
+        }
+        broken.extend(show_figure(figure, &outcome, context));
+    }
+    match broken.first() {
+        None => {
+            let directory = directory.display().to_string();
+            context
+                .reporter
+                .event(Event::new("done").with("directory", directory));
+            Ok(())
+        }
+        Some(first) => Err(fail_hint(
+            ErrorKind::Other,
+            format!("{} of the orderings do not hold: {first}", broken.len()),
+            "a busy machine can be the reason: run again when it is quiet",
+        )),
+    }
+}
+
+fn chosen(which: Which, quick: bool) -> Vec<Figure> {
+    match which {
+        Which::Seven => vec![Figure::Redundancy],
+        Which::Eight => vec![Figure::CodingTime],
+        Which::Nine => vec![Figure::Goodput],
+        Which::Ten => vec![Figure::Blocks],
+        Which::Eleven => vec![Figure::Video],
+        Which::Table1 => vec![Figure::Table1],
+        Which::Ablations => vec![Figure::Ablations],
+        Which::All if quick => Figure::PAPER.to_vec(),
+        Which::All => Figure::ALL.to_vec(),
+    }
+}
+
+/// Prints a figure's table; the orderings that do not hold.
+fn show_figure(figure: Figure, outcome: &figures::Outcome, context: &Context) -> Vec<String> {
+    let reporter = &context.reporter;
+    let files: Vec<String> = outcome
+        .files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    let checks: Vec<serde_json::Value> = outcome
+        .checks
+        .iter()
+        .map(|check| {
+            serde_json::json!({
+                "claim": check.claim,
+                "measured": check.measured,
+                "holds": check.holds,
+            })
+        })
+        .collect();
+    reporter.event(
+        Event::new("figure")
+            .with("figure", figure.argument())
+            .with("files", files.clone())
+            .with("missing", pairs(&outcome.missing))
+            .with("checks", checks),
+    );
+    if !reporter.json() {
+        reporter.data(&format!(
+            "{}\n{}",
+            figure.name(),
+            outcome.summary.trim_end()
+        ));
+        for check in &outcome.checks {
+            let sign = match check.holds {
+                Some(true) => "holds",
+                Some(false) => "DOES NOT HOLD",
+                None => "not measured",
+            };
+            reporter.data(&format!("{sign}: {} ({})", check.claim, check.measured));
+        }
+        for (name, reason) in &outcome.missing {
+            reporter.data(&format!("missing: {name} ({reason})"));
+        }
+        reporter.data(&format!("files: {}\n", files.join(" ")));
+    }
+    let broken = outcome
+        .checks
+        .iter()
+        .filter(|check| check.holds == Some(false));
+    broken.map(|check| check.claim.clone()).collect()
+}
+
+/// Renders the page.
+pub(super) fn report(args: &ReportArgs, context: &Context) -> Outcome<()> {
+    let shown = printable(args.directory.as_os_str().as_encoded_bytes());
+    let (page, figures) =
+        site(&args.directory).map_err(|error| local_io("render", &shown, error))?;
+    let page = page.display().to_string();
+    let names: Vec<&str> = figures.into_iter().map(Figure::argument).collect();
+    context.reporter.event(
+        Event::new("done")
+            .with("page", page.as_str())
+            .with("figures", names),
+    );
+    if !context.reporter.json() {
+        context.reporter.data(&page);
+    }
+    Ok(())
+}

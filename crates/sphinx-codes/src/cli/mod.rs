@@ -1,0 +1,164 @@
+//! The subcommand `codes`: `bench`, `plan`, `simulate` and `figures`.
+
+mod bench;
+mod plan;
+mod simulate;
+
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use sphinx_fec::{CodeId, Engine};
+
+use crate::figures;
+
+/// Arguments of `codes`.
+#[derive(Args, Clone, Debug)]
+pub struct CodesArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Command {
+    /// Measure coding speed on one core, in MB/s of source data
+    Bench(bench::BenchArgs),
+    /// Show what each code would send for a loss rate
+    Plan(plan::PlanArgs),
+    /// Send blocks or a stream through simulated loss
+    Simulate(simulate::SimulateArgs),
+    /// Draw the paper's figures 7 and 8 as CSV and SVG
+    Figures(FiguresArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+struct FiguresArgs {
+    /// Where to write the files
+    #[arg(long, default_value = "docs/figures", value_name = "DIR")]
+    output: PathBuf,
+}
+
+fn code(name: &str) -> Result<CodeId, String> {
+    CodeId::by_name(name).ok_or_else(|| {
+        let names = CodeId::ALL.map(CodeId::name).join(", ");
+        format!("the codes are {names}")
+    })
+}
+
+fn engine(name: &str) -> Result<Engine, String> {
+    Engine::by_name(name).ok_or_else(|| {
+        let names: Vec<_> = Engine::available().map(Engine::name).collect();
+        format!("this processor has {}", names.join(", "))
+    })
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(number) => (number, 0.01),
+        None => (text, 1.0),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(value) if (0.0..=1.0).contains(&(value * scale)) => Ok(value * scale),
+        _ => Err("expected a share like 6% or 0.06".to_owned()),
+    }
+}
+
+/// Runs the subcommand, writing tables or, with `is_json`, one object per line
+/// to `out`.
+///
+/// # Errors
+/// For parameters that a code cannot have, and if writing fails.
+pub fn run(args: &CodesArgs, is_json: bool, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    match &args.command {
+        Command::Bench(args) => bench::run(args, is_json, out),
+        Command::Plan(args) => plan::run(args, is_json, out),
+        Command::Simulate(args) => simulate::run(args, is_json, out),
+        Command::Figures(args) => {
+            for file in figures::write_all(&args.output)? {
+                writeln!(out, "{}", file.display())?;
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        codes: CodesArgs,
+    }
+
+    fn output(args: &str, is_json: bool) -> Result<String, Box<dyn Error>> {
+        let args = std::iter::once("codes").chain(args.split_whitespace());
+        let cli = Cli::try_parse_from(args)?;
+        let mut out = Vec::new();
+        run(&cli.codes, is_json, &mut out)?;
+        Ok(String::from_utf8(out)?)
+    }
+
+    #[test]
+    fn plan_prints_every_code_and_the_bound() {
+        let text = output("plan --plr 6% --n 100", false).unwrap();
+        assert!(text.contains("6.38 %"), "{text}");
+        for code in CodeId::ALL {
+            assert!(text.contains(code.name()), "{text}");
+        }
+        let lines = output("plan --plr 0.06", true).unwrap();
+        assert_eq!(lines.lines().count(), 7);
+        let rlc = lines.lines().nth(1).unwrap();
+        let rlc: serde_json::Value = serde_json::from_str(rlc).unwrap();
+        assert_eq!((&rlc["code"], &rlc["r"]), (&json!("rlc"), &json!(13)));
+        assert_eq!(rlc["degree"], 34.0);
+    }
+
+    #[test]
+    fn simulate_and_bench_print_json() {
+        let simulate = |args: &str| -> serde_json::Value {
+            let args = format!("simulate --plr 6% --blocks 50 {args}");
+            serde_json::from_str(&output(&args, true).unwrap()).unwrap()
+        };
+        for code in CodeId::ALL.map(CodeId::name) {
+            let value = simulate(&format!("--n 50 --repairs 9 --code {code}"));
+            assert_eq!(value["event"], "simulation");
+            let value = simulate(&format!("--n 50 --redundancy 18% --ml --code {code}"));
+            assert_eq!(value["redundancy"], 0.18, "{value}");
+        }
+        let srlt = simulate("--code srlt");
+        assert_eq!((&srlt["r"], &srlt["degree"]), (&json!(15), &json!(16)));
+        let srlt = simulate("--code srlt --threshold 0.9 --deviation 0.024 --degree-cap 10");
+        assert_eq!((&srlt["r"], &srlt["degree"]), (&json!(43), &json!(10)));
+        let lt = simulate("--code lt --lt-c 0.09 --lt-delta 0.5");
+        assert_eq!((&lt["c"], &lt["delta"]), (&json!(0.1), &json!(0.5)));
+        assert!(lt["packets_mean"].as_f64() > Some(110.0));
+        let line = output("bench --code rlc --n 16 --time-ms 1 --lost 2", true).unwrap();
+        let line = line.lines().next().unwrap();
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(value["event"], "code");
+        assert!(value["encode_mb_s"].as_f64() > Some(0.0));
+    }
+
+    #[test]
+    fn impossible_parameters_are_errors() {
+        for args in [
+            "plan --plr 6% --n 0",
+            "plan --plr 101%",
+            "simulate --plr 6% --code window --n 4096",
+            "simulate --plr 6% --code rs --n 250 --repairs 9",
+            "simulate --plr 6% --code abacus",
+            "simulate --plr 6% --repairs 9 --redundancy 9%",
+            "simulate --plr 6% --code srlt --degree-cap 0",
+            "bench --engine abacus",
+            "bench --code rs --n 300 --time-ms 1",
+        ] {
+            assert!(output(args, false).is_err(), "{args}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `codes plan`.
+
+use std::error::Error;
+use std::io::Write;
+
+use clap::Args;
+use serde_json::json;
+use sphinx_fec::params;
+
+use super::share;
+use crate::plan::{Plan, Request, plan};
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct PlanArgs {
+    /// Packet loss rate: 6% or 0.06
+    #[arg(long, value_parser = share)]
+    plr: f64,
+    /// Standard deviation of the loss rate, for the paper's rule
+    #[arg(long, default_value = "0", value_parser = share)]
+    deviation: f64,
+    /// Mean number of packets lost in a row
+    #[arg(long, default_value_t = 1.0)]
+    burst: f64,
+    /// Source symbols in a block
+    #[arg(long, default_value_t = 100)]
+    n: usize,
+    /// Share of blocks that may fail in their first flight
+    #[arg(long, default_value = "1%", value_parser = share)]
+    epsilon: f64,
+    /// T of the paper's rule
+    #[arg(long, default_value_t = params::srlt::PAPER_THRESHOLD)]
+    threshold: f64,
+    /// Blocks that may be interleaved at most
+    #[arg(long, default_value_t = 8)]
+    depth_max: usize,
+}
+
+pub(super) fn run(
+    args: &PlanArgs,
+    is_json: bool,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
+    if args.n == 0 || args.n > sphinx_fec::fft_rs::SYMBOLS_MAX {
+        return Err(sphinx_fec::Error::BlockSize { n: args.n }.into());
+    }
+    let request = Request {
+        loss_rate: args.plr,
+        deviation: args.deviation,
+        mean_burst: args.burst,
+        n: args.n,
+        epsilon: args.epsilon,
+        threshold: args.threshold,
+        depth_max: args.depth_max,
+    };
+    let plan = plan(&request);
+    if is_json {
+        print_plan_json(&request, &plan, out)?;
+    } else {
+        print_plan(&request, &plan, out)?;
+    }
+    Ok(())
+}
+
+fn print_plan_json(request: &Request, plan: &Plan, out: &mut dyn Write) -> std::io::Result<()> {
+    let head = json!({
+        "v": 1, "event": "plan", "plr": request.loss_rate, "n": request.n,
+        "epsilon": request.epsilon, "erasure_bound": plan.erasure_bound,
+        "interleave_depth": plan.depth, "correlation": plan.correlation,
+        "reactive": plan.reactive,
+    });
+    writeln!(out, "{head}")?;
+    for code in &plan.codes {
+        let redundancy = code.repairs.map(|r| r as f64 / request.n as f64);
+        let line = json!({
+            "v": 1, "event": "code_plan", "code": code.code.name(), "n": request.n,
+            "r": code.repairs, "redundancy": redundancy, "failure": code.failure,
+            "degree": code.degree, "note": code.note,
+        });
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+fn print_plan(request: &Request, plan: &Plan, out: &mut dyn Write) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "loss {:.2} %, n = {}, at most {:.2} % of blocks may fail in the first flight",
+        100.0 * request.loss_rate,
+        request.n,
+        100.0 * request.epsilon
+    )?;
+    writeln!(
+        out,
+        "erasure bound p/(1−p): {:.2} %",
+        100.0 * plan.erasure_bound
+    )?;
+    writeln!(out, "blocks to interleave: {}", plan.depth)?;
+    let [one, two, four, eight] = plan.reactive;
+    writeln!(
+        out,
+        "symbols to send for a deficit of 1, 2, 4, 8: {one}, {two}, {four}, {eight}\n"
+    )?;
+    writeln!(
+        out,
+        "{:<8} {:>7} {:>11} {:>10} {:>7}  note",
+        "code", "repairs", "redundancy", "failure", "degree"
+    )?;
+    for code in &plan.codes {
+        let Some(repairs) = code.repairs else {
+            writeln!(out, "{:<8} {:>7}  {}", code.code.name(), "none", code.note)?;
+            continue;
+        };
+        let degree = code.degree.map_or("–".to_owned(), |d| format!("{d:.0}"));
+        writeln!(
+            out,
+            "{:<8} {:>7} {:>9.1} % {:>8.3} % {:>7}  {}",
+            code.code.name(),
+            repairs,
+            100.0 * repairs as f64 / request.n as f64,
+            100.0 * code.failure.unwrap_or(0.0),
+            degree,
+            code.note
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! The paper's figures, and some of our own: the experiment, CSV, drawings and a page of text, by one
+//! call each.
+//!
+//! Published numbers are those of the paper's text (IPCCC 2019, §4). Orderings that must hold on every
+//! machine are [`Check`]s; absolute numbers never are.
+
+mod ablations;
+mod blocks;
+mod codes;
+mod curves;
+mod goodput;
+mod sheet;
+mod table1;
+mod video;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::AtomicBool,
+    time::Duration,
+};
+
+use self::sheet::Sheet;
+use crate::{
+    contestants::Programs,
+    machine::Environment,
+    runner::{self, Progress, Results, ScenarioFailure},
+    scenario::Scenario,
+};
+
+/// What can be drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// Figure 7: redundancy against loss.
+    Redundancy,
+    /// Figure 8: coding time against symbol length.
+    CodingTime,
+    /// Figure 9: goodput against loss.
+    Goodput,
+    /// Figure 10: completion time of blocks against loss.
+    Blocks,
+    /// Figure 11: a player's buffer over time.
+    Video,
+    /// Table 1 as numbers.
+    Table1,
+    /// What else matters.
+    Ablations,
+}
+
+impl Figure {
+    /// Those of the paper.
+    pub const PAPER: [Figure; 6] = [
+        Figure::Table1,
+        Figure::Redundancy,
+        Figure::CodingTime,
+        Figure::Goodput,
+        Figure::Blocks,
+        Figure::Video,
+    ];
+
+    /// All, in the order of the page.
+    pub const ALL: [Figure; 7] = [
+        Figure::Table1,
+        Figure::Redundancy,
+        Figure::CodingTime,
+        Figure::Goodput,
+        Figure::Blocks,
+        Figure::Video,
+        Figure::Ablations,
+    ];
+
+    /// The argument of `sphx lab figure`.
+    pub fn argument(self) -> &'static str {
+        match self {
+            Figure::Redundancy => "7",
+            Figure::CodingTime => "8",
+            Figure::Goodput => "9",
+            Figure::Blocks => "10",
+            Figure::Video => "11",
+            Figure::Table1 => "table1",
+            Figure::Ablations => "ablations",
+        }
+    }
+
+    /// The beginning of its files' names.
+    pub fn name(self) -> String {
+        let argument = self.argument();
+        match argument.parse::<u32>() {
+            Ok(_) => format!("fig{argument}"),
+            Err(_) => argument.to_owned(),
+        }
+    }
+
+    /// The scenarios that it needs.
+    fn scenarios(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Figure::Redundancy | Figure::CodingTime => &[],
+            Figure::Goodput => goodput::SCENARIOS,
+            Figure::Blocks => blocks::SCENARIOS,
+            Figure::Video => video::SCENARIOS,
+            Figure::Table1 => table1::SCENARIOS,
+            Figure::Ablations => ablations::SCENARIOS,
+        }
+    }
+}
+
+/// Something that must come out so on every machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Check {
+    /// What is claimed.
+    pub claim: String,
+    /// The numbers, in words.
+    pub measured: String,
+    /// Whether it holds; none where a part was not measured.
+    pub holds: Option<bool>,
+}
+
+impl Check {
+    /// Claims that `left` is at least `factor` times `right`.
+    fn at_least(claim: &str, left: Option<f64>, factor: f64, right: Option<f64>) -> Check {
+        let show =
+            |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.2}"));
+        Check {
+            claim: claim.to_owned(),
+            measured: format!("{} against {}", show(left), show(right)),
+            holds: left.zip(right).map(|(left, right)| left >= factor * right),
+        }
+    }
+}
+
+/// What came of a figure.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Orderings.
+    pub checks: Vec<Check>,
+    /// What was written.
+    pub files: Vec<PathBuf>,
+    /// Contestants that are not there, and why.
+    pub missing: Vec<(String, String)>,
+    /// The page's table, for the terminal.
+    pub summary: String,
+    /// Whether the user stopped it. Then nothing but results of runs has been written.
+    pub interrupted: bool,
+}
+
+/// Where figures are made.
+pub struct Studio<'a> {
+    /// What the contestants are made of.
+    pub programs: &'a Programs,
+    /// Where files go.
+    pub directory: &'a Path,
+    /// Fewer points and shorter runs.
+    pub quick: bool,
+    /// Where it is measured.
+    pub environment: &'a Environment,
+    /// Becomes true when the user wants to stop.
+    pub stop: &'a AtomicBool,
+    /// Progress.
+    pub progress: Progress,
+}
+
+impl Studio<'_> {
+    /// How long figures take, at least and at most, if nothing is on file.
+    pub fn duration(&self, figures: &[Figure]) -> (Duration, Duration) {
+        let (mut least, mut most) = (Duration::ZERO, Duration::ZERO);
+        for figure in figures {
+            for (_, text) in figure.scenarios() {
+                let Ok(scenario) = Scenario::parse(text, self.programs, self.quick) else {
+                    continue;
+                };
+                let running = scenario
+                    .contestants
+                    .iter()
+                    .filter(|one| one.check().is_ok());
+                let (shorter, longer) = scenario.duration(running.count());
+                least += shorter;
+                most += longer;
+            }
+            let coding = codes::duration(*figure, self.quick);
+            least += coding / 2;
+            most += coding;
+        }
+        (least, most)
+    }
+
+    /// Makes a figure.
+    ///
+    /// # Errors
+    ///
+    /// [`ScenarioFailure`] if files cannot be written.
+    pub fn draw(&mut self, figure: Figure) -> Result<Outcome, ScenarioFailure> {
+        let mut sheet = Sheet::new(figure, self);
+        let finished = match figure {
+            Figure::Redundancy | Figure::CodingTime => codes::draw(figure, self, &mut sheet)?,
+            Figure::Goodput => goodput::draw(self, &mut sheet)?,
+            Figure::Blocks => blocks::draw(self, &mut sheet)?,
+            Figure::Video => video::draw(self, &mut sheet)?,
+            Figure::Table1 => table1::draw(self, &mut sheet)?,
+            Figure::Ablations => ablations::draw(self, &mut sheet)?,
+        };
+        match finished {
+            true => sheet.finish(),
+            false => Ok(Outcome {
+                interrupted: true,
+                ..Outcome::default()
+            }),
+        }
+    }
+
+    /// Runs a bundled scenario; its results are kept under its name.
+    fn run(&mut self, name: &str, text: &str) -> Result<Results, ScenarioFailure> {
+        let scenario = Scenario::parse(text, self.programs, self.quick)?;
+        let file = self.directory.join(format!("{name}.ndjson"));
+        runner::run(
+            &scenario,
+            Some(&file),
+            self.environment.clone(),
+            self.stop,
+            &mut self.progress,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bundled_scenarios_can_be_read() {
+        let programs = Programs::for_tests();
+        for figure in Figure::ALL {
+            for (name, text) in figure.scenarios() {
+                for quick in [false, true] {
+                    let scenario = Scenario::parse(text, &programs, quick);
+                    assert!(scenario.is_ok(), "{name}: {}", scenario.unwrap_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_check_needs_both_numbers() {
+        let check = |left, right| Check::at_least("", left, 5.0, right).holds;
+        assert_eq!(check(Some(10.0), Some(2.0)), Some(true));
+        assert_eq!(check(Some(9.0), Some(2.0)), Some(false));
+        assert_eq!(check(None, Some(2.0)), None);
+    }
+}

@@ -1,0 +1,222 @@
+//! The links that are measured.
+
+use std::time::Duration;
+
+use sphinx_link::{Aqm, Depth, LinkConfig, Loss, Rate, RateStep, front::FrontConfig};
+
+/// Sets the seeds of the two directions apart.
+const RETURN_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A link with the same rate and delay in both directions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkSpec {
+    /// Bits per second at the IP layer; with [`cellular`](LinkSpec::cellular), on average.
+    pub rate: u64,
+    /// Round-trip time of an empty link.
+    pub rtt: Duration,
+    /// Loss towards the receiver. A lost packet has used the link.
+    pub forward: Loss,
+    /// Loss towards the sender.
+    pub back: Loss,
+    /// The drop-tail queue of each direction; none: one bandwidth-delay product.
+    pub queue: Option<Depth>,
+    /// ECN-capable packets that find more than this waiting are marked.
+    pub mark: Option<Depth>,
+    /// The seed of a rate that varies as that of a mobile phone does.
+    pub cellular: Option<u64>,
+}
+
+impl LinkSpec {
+    /// 200 Mbit/s without loss.
+    pub fn clean(rtt: Duration) -> LinkSpec {
+        LinkSpec {
+            rate: 200_000_000,
+            rtt,
+            forward: Loss::None,
+            back: Loss::None,
+            queue: None,
+            mark: None,
+            cellular: None,
+        }
+    }
+
+    /// What fits into the link at once, in bytes.
+    pub fn bandwidth_delay_product(&self) -> u64 {
+        let bits = u128::from(self.rate) * self.rtt.as_nanos() / 1_000_000_000;
+        u64::try_from(bits / 8).unwrap_or(u64::MAX)
+    }
+
+    /// Long-term share of packets lost towards the receiver.
+    pub fn forward_loss(&self) -> f64 {
+        self.forward.mean()
+    }
+
+    /// The emulator's settings. One seed loses the same packets, by their index, of every
+    /// contestant.
+    pub fn front(&self, seed: u64) -> FrontConfig {
+        // Two packets always fit, however slow and short the link.
+        let product = Depth::Bytes(self.bandwidth_delay_product().max(3000));
+        let direction = LinkConfig {
+            rate: match self.cellular {
+                None => Rate::Constant(self.rate),
+                Some(seed) => cellular(self.rate, seed),
+            },
+            queue: self.queue.unwrap_or(product),
+            aqm: self.mark.map(Aqm::mark_above).unwrap_or_default(),
+            delay: self.rtt / 2,
+            ..LinkConfig::default()
+        };
+        FrontConfig {
+            left_to_right: LinkConfig {
+                seed,
+                loss: self.forward.clone(),
+                ..direction.clone()
+            },
+            right_to_left: LinkConfig {
+                seed: seed.wrapping_add(RETURN_SEED),
+                loss: self.back.clone(),
+                ..direction
+            },
+            ..FrontConfig::default()
+        }
+    }
+
+    /// The link in a few words.
+    pub fn description(&self) -> String {
+        let mut text = format!(
+            "{} Mbit/s{}, RTT {} ms, {}",
+            self.rate as f64 / 1e6,
+            match self.cellular {
+                None => "",
+                Some(_) => " on average, varying as a mobile phone's",
+            },
+            self.rtt.as_secs_f64() * 1e3,
+            describe_loss(&self.forward),
+        );
+        if self.back.mean() > 0.0 {
+            let back = describe_loss(&self.back).replace(" loss", "");
+            text += &format!(", {back} on the way back");
+        }
+        match self.queue {
+            None => {}
+            Some(Depth::Bytes(bytes)) => text += &format!(", queue {} kB", bytes as f64 / 1e3),
+            Some(Depth::Packets(packets)) => text += &format!(", queue {packets} packets"),
+            Some(Depth::Time(time)) => text += &format!(", queue {} ms", time.as_millis()),
+        }
+        if self.mark.is_some() {
+            text += ", ECN marks";
+        }
+        text
+    }
+}
+
+fn describe_loss(loss: &Loss) -> String {
+    match loss {
+        Loss::GilbertElliott(model) => format!(
+            "{:.3} % loss in bursts of {:.0}",
+            model.mean_loss() * 100.0,
+            1.0 / model.bad_to_good
+        ),
+        // Shares such as 0.07 are not exact in binary.
+        _ => format!("{} % loss", (loss.mean() * 1e8).round() / 1e6),
+    }
+}
+
+/// From one change of a varying rate to the next.
+const STEP: Duration = Duration::from_millis(200);
+/// Steps until a varying rate repeats itself: two minutes.
+const STEPS: u32 = 600;
+/// How much of its deviation the logarithm of the rate keeps from step to step.
+const KEPT: f64 = 0.93;
+/// Standard deviation of the logarithm of the rate.
+const DEVIATION: f64 = 0.55;
+/// One step in so many begins a fade.
+const FADE_ONE_IN: u64 = 75;
+/// Steps that a fade lasts.
+const FADE_STEPS: u32 = 6;
+/// What a fade leaves of the rate.
+const FADE: f64 = 0.08;
+
+/// A rate that wanders (the logarithm is a first-order autoregressive process) and fades now and
+/// then for a second, as traces from moving mobile phones do.
+fn cellular(mean: u64, seed: u64) -> Rate {
+    let mut random = Random(seed);
+    let (mut deviation, mut fading) = (0.0, 0);
+    let mut shape: Vec<f64> = (0..STEPS)
+        .map(|_| {
+            let fresh = (1.0 - KEPT * KEPT).sqrt() * DEVIATION;
+            deviation = KEPT * deviation + fresh * random.normal();
+            fading = match random.next() % FADE_ONE_IN {
+                0 => FADE_STEPS,
+                _ => u32::saturating_sub(fading, 1),
+            };
+            deviation.exp() * if fading > 0 { FADE } else { 1.0 }
+        })
+        .collect();
+    let sum: f64 = shape.iter().sum();
+    for value in &mut shape {
+        *value *= f64::from(STEPS) / sum;
+    }
+    let steps = shape.iter().zip(0..).map(|(share, index)| RateStep {
+        at: STEP * index,
+        bits_per_second: (mean as f64 * share) as u64,
+    });
+    Rate::Steps {
+        steps: steps.collect(),
+        repeat: Some(STEP * STEPS),
+    }
+}
+
+/// SplitMix64.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(RETURN_SEED);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// Uniform from 0 to below 1.
+    pub(crate) fn uniform(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Mean 0, deviation 1: the sum of twelve uniform values, less six.
+    pub(crate) fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_is_one_bandwidth_delay_product() {
+        let link = LinkSpec::clean(Duration::from_millis(10));
+        assert_eq!(link.bandwidth_delay_product(), 250_000);
+        assert_eq!(link.front(1).left_to_right.queue, Depth::Bytes(250_000));
+    }
+
+    #[test]
+    fn a_varying_rate_keeps_its_mean_and_its_seed() {
+        let Rate::Steps { steps, .. } = cellular(20_000_000, 3) else {
+            panic!("steps");
+        };
+        let rates = || steps.iter().map(|step| step.bits_per_second as f64);
+        let mean = rates().sum::<f64>() / steps.len() as f64;
+        assert!((mean / 20e6 - 1.0).abs() < 1e-3, "{mean}");
+        assert!(rates().fold(f64::MAX, f64::min) < 5e6);
+        assert!(rates().fold(0.0, f64::max) > 30e6);
+        assert_eq!(cellular(1000, 3), cellular(1000, 3));
+        assert_ne!(cellular(1000, 3), cellular(1000, 4));
+        let link = LinkSpec {
+            cellular: Some(3),
+            ..LinkSpec::clean(STEP)
+        };
+        assert_eq!(link.front(1).left_to_right.validate(), Ok(()));
+    }
+}

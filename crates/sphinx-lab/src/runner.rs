@@ -1,0 +1,428 @@
+//! Runs a whole scenario: in turn, resumable, with everything on record.
+
+use std::{
+    collections::HashMap,
+    io,
+    path::{Path, PathBuf},
+    sync::atomic::AtomicBool,
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use thiserror::Error;
+
+use crate::{
+    Cell, Contestant, Experiment, Group, Run, RunError, Validity,
+    machine::Environment,
+    report::JsonLines,
+    scenario::{Scenario, ScenarioError},
+};
+
+/// How often a run is repeated at once because the emulator was starved.
+const STARVED_AGAIN: u32 = 2;
+
+/// What came of a scenario.
+#[derive(Debug)]
+pub struct Results {
+    /// Where it was measured.
+    pub environment: Environment,
+    /// Contestants that cannot run here, and why.
+    pub missing: Vec<(String, String)>,
+    /// Every cell with its groups, in the order of the scenario.
+    pub cells: Vec<(Cell, Vec<Group>)>,
+    /// Whether the user stopped it.
+    pub interrupted: bool,
+}
+
+impl Results {
+    /// The group of a contestant in a cell.
+    pub fn group(&self, cell: &str, contestant: &str) -> Option<(&Cell, &Group)> {
+        let (cell, groups) = self.cells.iter().find(|(one, _)| one.name == cell)?;
+        let group = groups.iter().find(|group| group.contestant == contestant)?;
+        Some((cell, group))
+    }
+}
+
+/// Why there are no results.
+#[derive(Debug, Error)]
+pub enum ScenarioFailure {
+    /// There is no such experiment.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The file of results cannot be read or written.
+    #[error("cannot write {path}: {error}")]
+    File {
+        /// Its name.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// Who watches.
+pub trait Observer {
+    /// What is going to happen: how many runs there are, how many of them exist already, and what is
+    /// missing.
+    fn begin(&mut self, plan: &Plan<'_>);
+    /// A run begins.
+    fn run(&mut self, cell: &Cell, contestant: &str, seed: u64);
+    /// It has ended.
+    fn ended(&mut self, cell: &Cell, contestant: &str, result: &Result<Run, RunError>);
+    /// All runs of a cell have ended.
+    fn cell(&mut self, cell: &Cell, groups: &[Group]);
+}
+
+/// What an observer is told first.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// The experiment.
+    pub scenario: &'a Scenario,
+    /// Where it is measured.
+    pub environment: &'a Environment,
+    /// Contestants that run.
+    pub contestants: usize,
+    /// Contestants that cannot run here, and why.
+    pub missing: &'a [(String, String)],
+    /// Runs with a usable result on file.
+    pub on_file: usize,
+}
+
+impl Plan<'_> {
+    /// How much there is to do and how long it takes, in words.
+    pub fn expectation(&self) -> String {
+        let all = self.scenario.runs(self.contestants);
+        let left = all.saturating_sub(self.on_file);
+        let share = left as f64 / all.max(1) as f64;
+        let (least, most) = self.scenario.duration(self.contestants);
+        let done = match self.on_file {
+            0 => String::new(),
+            some => format!(" ({some} more are on file)"),
+        };
+        format!(
+            "{left} runs{done}; expected duration {} to {}, depending on how many are cut off",
+            minutes(least.mul_f64(share)),
+            minutes(most.mul_f64(share))
+        )
+    }
+}
+
+/// A length of time for people.
+pub fn minutes(time: std::time::Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..=119 => format!("{seconds} s"),
+        seconds => format!("{} min", (seconds + 30) / 60),
+    }
+}
+
+/// Runs a scenario; with a `file`, results are kept there, and what is there already (the same
+/// contestant with the same settings on the same link) is not run again.
+///
+/// [`Testbed::prepare_process`](crate::Testbed::prepare_process) has to be called before.
+///
+/// # Errors
+///
+/// [`ScenarioFailure`]. A contestant that fails is part of the results.
+pub fn run(
+    scenario: &Scenario,
+    file: Option<&Path>,
+    environment: Environment,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+) -> Result<Results, ScenarioFailure> {
+    let mut record = Record::open(file)?;
+    let mut running: Vec<&dyn Contestant> = Vec::new();
+    let mut missing = Vec::new();
+    for contestant in &scenario.contestants {
+        match contestant.check() {
+            Ok(()) => running.push(contestant.as_ref()),
+            Err(reason) => missing.push((contestant.name().to_owned(), reason)),
+        }
+    }
+    let on_file = jobs(scenario, &running)
+        .filter(|job| record.known.contains_key(&job.key()))
+        .count();
+    observer.begin(&Plan {
+        scenario,
+        environment: &environment,
+        contestants: running.len(),
+        missing: &missing,
+        on_file,
+    });
+    if jobs(scenario, &running).count() > on_file {
+        record.write(|lines| lines.environment(&environment, &running, scenario))?;
+        for (name, reason) in &missing {
+            record.write(|lines| lines.skipped(name, reason))?;
+        }
+    }
+    let mut results = Results {
+        environment,
+        missing,
+        cells: Vec::new(),
+        interrupted: false,
+    };
+    for cell in &scenario.cells {
+        let mut groups: Vec<Group> = running.iter().map(|one| Group::new(one.name())).collect();
+        results.interrupted = !run_cell(
+            scenario,
+            cell,
+            &running,
+            &mut groups,
+            &mut record,
+            stop,
+            observer,
+        )?;
+        observer.cell(cell, &groups);
+        results.cells.push((cell.clone(), groups));
+        if results.interrupted {
+            break;
+        }
+    }
+    Ok(results)
+}
+
+/// False after an interruption.
+fn run_cell(
+    scenario: &Scenario,
+    cell: &Cell,
+    running: &[&dyn Contestant],
+    groups: &mut [Group],
+    record: &mut Record,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+) -> Result<bool, ScenarioFailure> {
+    let experiment = Experiment {
+        limit: scenario.limit(cell),
+    };
+    let mut fresh = false;
+    for (seed, repetition) in rounds(scenario) {
+        // Side by side in time, so that a change of the machine meets all contestants.
+        for (contestant, group) in running.iter().zip(&mut *groups) {
+            let job = Job {
+                cell,
+                contestant: *contestant,
+                seed,
+                repetition,
+            };
+            if let Some(run) = record.known.remove(&job.key()) {
+                group.runs.push(run);
+                continue;
+            }
+            let name = contestant.name();
+            if let Err(reason) = contestant.check_workload(&cell.workload) {
+                group.failures.push(format!("missing: {reason}"));
+                continue;
+            }
+            fresh = true;
+            for attempt in 0..=STARVED_AGAIN {
+                observer.run(cell, name, seed);
+                let mut result = experiment.run(cell, *contestant, seed, stop);
+                if let Ok(run) = &mut result {
+                    run.repetition = repetition;
+                }
+                observer.ended(cell, name, &result);
+                match result {
+                    Ok(run) => {
+                        record.write(|lines| lines.run(&run))?;
+                        let starved = run.validity == Validity::Starved;
+                        if !starved || attempt == STARVED_AGAIN {
+                            group.runs.push(run);
+                            break;
+                        }
+                    }
+                    Err(RunError::Interrupted) => return Ok(false),
+                    Err(error) => {
+                        let reason = error.to_string();
+                        record.write(|lines| lines.failed(cell, name, seed, &reason))?;
+                        group.failures.push(reason);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    if fresh {
+        for group in groups {
+            record.write(|lines| lines.medians(cell, group))?;
+        }
+    }
+    Ok(true)
+}
+
+/// One run that is wanted.
+struct Job<'a> {
+    cell: &'a Cell,
+    contestant: &'a dyn Contestant,
+    seed: u64,
+    repetition: u32,
+}
+
+type Key = (String, String, String, u64, u32);
+
+impl Job<'_> {
+    fn key(&self) -> Key {
+        let name = format!("{} {}", self.cell.name, self.contestant.name());
+        (
+            name,
+            self.cell.description(),
+            self.contestant.settings(),
+            self.seed,
+            self.repetition,
+        )
+    }
+}
+
+fn rounds(scenario: &Scenario) -> impl Iterator<Item = (u64, u32)> + '_ {
+    let seeds = scenario.seeds.iter();
+    seeds.flat_map(|seed| (0..scenario.repetitions).map(|repetition| (*seed, repetition)))
+}
+
+fn jobs<'a>(
+    scenario: &'a Scenario,
+    running: &'a [&'a dyn Contestant],
+) -> impl Iterator<Item = Job<'a>> {
+    scenario.cells.iter().flat_map(move |cell| {
+        rounds(scenario).flat_map(move |(seed, repetition)| {
+            running.iter().map(move |contestant| Job {
+                cell,
+                contestant: *contestant,
+                seed,
+                repetition,
+            })
+        })
+    })
+}
+
+/// The file of results, if there is one, and what it had.
+struct Record {
+    path: PathBuf,
+    lines: Option<JsonLines>,
+    known: HashMap<Key, Run>,
+}
+
+impl Record {
+    fn open(file: Option<&Path>) -> Result<Record, ScenarioFailure> {
+        let Some(path) = file else {
+            return Ok(Record {
+                path: PathBuf::new(),
+                lines: None,
+                known: HashMap::new(),
+            });
+        };
+        let opened = JsonLines::open(path).map_err(|error| ScenarioFailure::File {
+            path: path.to_owned(),
+            error,
+        })?;
+        let (lines, runs) = opened;
+        let usable = runs
+            .into_iter()
+            .filter(|run| run.validity != Validity::Starved);
+        let known = usable.map(|run| {
+            let name = format!("{} {}", run.cell, run.contestant);
+            let (description, settings) = (run.description.clone(), run.settings.clone());
+            ((name, description, settings, run.seed, run.repetition), run)
+        });
+        Ok(Record {
+            path: path.to_owned(),
+            known: known.collect(),
+            lines: Some(lines),
+        })
+    }
+
+    fn write(
+        &mut self,
+        write: impl FnOnce(&mut JsonLines) -> io::Result<()>,
+    ) -> Result<(), ScenarioFailure> {
+        let written = self.lines.as_mut().map_or(Ok(()), write);
+        written.map_err(|error| ScenarioFailure::File {
+            path: self.path.clone(),
+            error,
+        })
+    }
+}
+
+/// Progress on standard error: a bar on a terminal, a line per run elsewhere.
+#[derive(Debug)]
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    lines: bool,
+}
+
+impl Progress {
+    /// Nothing at all if `quiet`.
+    pub fn new(quiet: bool) -> Progress {
+        let terminal = io::IsTerminal::is_terminal(&io::stderr());
+        Progress {
+            bar: (terminal && !quiet).then(ProgressBar::hidden),
+            lines: !terminal && !quiet,
+        }
+    }
+
+    /// A line for people.
+    pub fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
+            None if self.lines => eprintln!("{text}"),
+            None => {}
+        }
+    }
+}
+
+impl Observer for Progress {
+    fn begin(&mut self, plan: &Plan<'_>) {
+        let Environment {
+            kernel, cpu, cores, ..
+        } = plan.environment;
+        self.say(&format!(
+            "{}\n{cpu}, {cores} cores, Linux {kernel}",
+            plan.scenario.title
+        ));
+        for (name, reason) in plan.missing {
+            self.say(&format!("missing: {name} ({reason})"));
+        }
+        self.say(&plan.expectation());
+        if let Some(bar) = &mut self.bar {
+            let runs = plan.scenario.runs(plan.contestants) - plan.on_file;
+            *bar = ProgressBar::with_draw_target(Some(runs as u64), ProgressDrawTarget::stderr());
+            let template = "{bar:30} {pos}/{len} {elapsed} {msg}";
+            // The template is right; without it the bar only looks different.
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+        }
+    }
+
+    fn run(&mut self, cell: &Cell, contestant: &str, seed: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("{} {contestant}, seed {seed}", cell.name));
+        }
+    }
+
+    fn ended(&mut self, cell: &Cell, contestant: &str, result: &Result<Run, RunError>) {
+        let name = &cell.name;
+        match result {
+            Ok(run) => {
+                if self.lines {
+                    let others = run.cpu.others.unwrap_or(f64::NAN);
+                    self.say(&format!(
+                        "{name} {contestant}, seed {}: {:.1} Mbit/s, {:?}, others {others:.2} \
+                         cores, late {:.2} ms (p99)",
+                        run.seed, run.goodput_mbit_s, run.validity, run.lateness.p99_ms
+                    ));
+                }
+            }
+            Err(error) => self.say(&format!("{name} {contestant}: {error}")),
+        }
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+        }
+    }
+
+    fn cell(&mut self, _cell: &Cell, _groups: &[Group]) {}
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

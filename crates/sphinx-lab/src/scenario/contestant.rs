@@ -1,0 +1,128 @@
+//! `[[contestant]]`: what is compared.
+
+use serde::Deserialize;
+
+use super::value::Rate;
+use crate::{
+    Contestant,
+    contestants::{Programs, Quinn, Sphinx, Tcp, TcpSettings, Udp},
+};
+
+/// As it is written; `name` has been given a default.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Written")]
+pub(super) struct ContestantTable {
+    pub(super) name: String,
+    kind: Kind,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: Option<String>,
+    kind: KindName,
+    /// Of `sphinx`: options of `sphx perf client`.
+    options: Option<String>,
+    /// Of `udp`.
+    rate: Option<Rate>,
+    /// Of `tcp`, `mptcp` and `quinn`.
+    congestion: Option<String>,
+    /// Of `tcp`.
+    sack: Option<bool>,
+    /// Of `tcp`.
+    rack: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum KindName {
+    Sphinx,
+    Tcp,
+    Mptcp,
+    Quinn,
+    Udp,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Sphinx { options: Vec<String> },
+    Tcp(TcpSettings),
+    Quinn { congestion: String },
+    Udp { rate: u64 },
+}
+
+impl TryFrom<Written> for ContestantTable {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<ContestantTable, String> {
+        let Written {
+            name,
+            kind,
+            options,
+            rate,
+            congestion,
+            sack,
+            rack,
+        } = written;
+        let is_tcp = matches!(kind, KindName::Tcp | KindName::Mptcp);
+        let has_congestion = is_tcp || kind == KindName::Quinn;
+        for (key, is_given, belongs) in [
+            ("options", options.is_some(), kind == KindName::Sphinx),
+            ("rate", rate.is_some(), kind == KindName::Udp),
+            ("congestion", congestion.is_some(), has_congestion),
+            ("sack", sack.is_some(), is_tcp),
+            ("rack", rack.is_some(), is_tcp),
+        ] {
+            if is_given && !belongs {
+                return Err(format!("this kind of contestant has no '{key}'"));
+            }
+        }
+        let congestion = congestion.unwrap_or_else(|| "cubic".to_owned());
+        let (default, kind) = match kind {
+            KindName::Sphinx => {
+                let options = options.unwrap_or_default();
+                let options = options.split_whitespace().map(ToOwned::to_owned).collect();
+                ("sphinx".to_owned(), Kind::Sphinx { options })
+            }
+            KindName::Tcp | KindName::Mptcp => {
+                let mptcp = kind == KindName::Mptcp;
+                let prefix = if mptcp { "mptcp" } else { "tcp" };
+                let settings = TcpSettings {
+                    sack: sack.unwrap_or(true),
+                    rack: rack.unwrap_or(true),
+                    mptcp,
+                    ..TcpSettings::new(&congestion)
+                };
+                (format!("{prefix}-{congestion}"), Kind::Tcp(settings))
+            }
+            KindName::Udp => {
+                let Rate(rate) = rate.ok_or("plain UDP needs a 'rate'")?;
+                ("udp".to_owned(), Kind::Udp { rate })
+            }
+            KindName::Quinn => {
+                let name = format!("quinn-{congestion}");
+                (name, Kind::Quinn { congestion })
+            }
+        };
+        Ok(ContestantTable {
+            name: name.unwrap_or(default),
+            kind,
+        })
+    }
+}
+
+impl ContestantTable {
+    pub(super) fn build(self, programs: &Programs) -> Box<dyn Contestant> {
+        let ContestantTable { name, kind } = self;
+        match kind {
+            Kind::Sphinx { options } => {
+                Box::new(Sphinx::new(&programs.sphx, &programs.peers, &name, options))
+            }
+            Kind::Tcp(settings) => Box::new(Tcp::with_settings(&programs.peers, &name, settings)),
+            Kind::Udp { rate } => Box::new(Udp::new(&programs.peers, &name, rate)),
+            Kind::Quinn { congestion } => {
+                Box::new(Quinn::with_name(&programs.quinn, &name, &congestion))
+            }
+        }
+    }
+}

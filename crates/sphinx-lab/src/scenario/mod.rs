@@ -1,0 +1,328 @@
+//! Scenario files: links × workloads × contestants × seeds, in TOML.
+//!
+//! `docs/lab.md` describes the format. Unknown keys are errors, and every error tells its line.
+
+mod contestant;
+mod link;
+mod value;
+mod workload;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use serde::Deserialize;
+use sphinx_units as units;
+use thiserror::Error;
+
+use self::{contestant::ContestantTable, link::LinkTable, value::Values, workload::WorkloadTable};
+use crate::{Cell, Contestant, Workload, contestants::Programs};
+
+/// What a bulk transfer has at least until it is cut off.
+const BULK_LIMIT: Duration = Duration::from_secs(10);
+/// How long after the end of a schedule the rest is awaited.
+const SCHEDULE_LIMIT: Duration = Duration::from_secs(2);
+
+/// An experiment.
+#[derive(Debug)]
+pub struct Scenario {
+    /// What it is called.
+    pub title: String,
+    /// What it is for, in a sentence or two.
+    pub about: String,
+    /// Links with workloads.
+    pub cells: Vec<Cell>,
+    /// Everything that is compared, whether or not it can run here.
+    pub contestants: Vec<Box<dyn Contestant>>,
+    /// The links' seeds.
+    pub seeds: Vec<u64>,
+    /// Runs with each seed.
+    pub repetitions: u32,
+    /// When transfers are cut off, if not after the usual time.
+    pub limit: Option<Duration>,
+}
+
+/// Why a scenario cannot be run.
+#[derive(Debug, Error)]
+pub enum ScenarioError {
+    /// It is not what the format wants.
+    #[error("{0}")]
+    Format(#[from] toml::de::Error),
+    /// It contradicts itself.
+    #[error("{0}")]
+    Sense(String),
+}
+
+/// The file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    title: String,
+    #[serde(default)]
+    about: String,
+    #[serde(default = "one")]
+    seeds: Vec<u64>,
+    #[serde(default = "once")]
+    repetitions: u32,
+    limit: Option<value::Time>,
+    link: Values<LinkTable>,
+    workload: Values<WorkloadTable>,
+    contestant: Vec<ContestantTable>,
+    #[serde(default)]
+    quick: Quick,
+}
+
+/// What is different when there is little time.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Quick {
+    seeds: Option<Vec<u64>>,
+    loss: Option<Values<value::Share>>,
+    rtt: Option<Values<value::Time>>,
+    rate: Option<Values<value::Rate>>,
+    bytes: Option<value::Size>,
+    time: Option<value::Time>,
+    limit: Option<value::Time>,
+    /// Contestants to leave out.
+    #[serde(default)]
+    without: Vec<String>,
+}
+
+fn one() -> Vec<u64> {
+    vec![1]
+}
+
+fn once() -> u32 {
+    1
+}
+
+impl Scenario {
+    /// Reads a scenario; `quick` applies its section of that name.
+    ///
+    /// # Errors
+    ///
+    /// [`ScenarioError`], with the line where the format is wrong.
+    pub fn parse(text: &str, programs: &Programs, quick: bool) -> Result<Scenario, ScenarioError> {
+        let mut file: File = toml::from_str(text)?;
+        let quickly = std::mem::take(&mut file.quick);
+        if quick {
+            file.hurry(quickly);
+        }
+        let mut cells = Vec::new();
+        let links = link::expand(file.link.0);
+        let workloads = workload::expand(file.workload.0)?;
+        for (link_name, link) in &links {
+            for (workload_name, workload) in &workloads {
+                // Bulk is what everything is measured by: it needs no name where it is alone.
+                let plain = workloads.len() == 1 && workload_name == "bulk";
+                cells.push(Cell {
+                    name: match plain {
+                        true => link_name.clone(),
+                        false => format!("{workload_name}-{link_name}"),
+                    },
+                    link: link.clone(),
+                    workload: workload.clone(),
+                });
+            }
+        }
+        let contestants: Vec<Box<dyn Contestant>> = file
+            .contestant
+            .into_iter()
+            .map(|table| table.build(programs))
+            .collect();
+        unique("cell", cells.iter().map(|cell| cell.name.as_str()))?;
+        unique("contestant", contestants.iter().map(|one| one.name()))?;
+        for (what, empty) in [
+            ("cell", cells.is_empty()),
+            ("contestant", contestants.is_empty()),
+            ("seed", file.seeds.is_empty()),
+            ("repetition", file.repetitions == 0),
+        ] {
+            if empty {
+                return Err(ScenarioError::Sense(format!("there is no {what}")));
+            }
+        }
+        Ok(Scenario {
+            title: file.title,
+            about: file.about,
+            cells,
+            contestants,
+            seeds: file.seeds,
+            repetitions: file.repetitions,
+            limit: file.limit.map(|time| time.0),
+        })
+    }
+
+    /// The [`Experiment::limit`](crate::Experiment::limit) of a cell.
+    pub fn limit(&self, cell: &Cell) -> Duration {
+        self.limit.unwrap_or(match cell.workload {
+            Workload::Bulk { .. } | Workload::Web(_) => BULK_LIMIT.max(shortest(cell) * 4),
+            // What comes after the end is not watched any more.
+            Workload::Video(_) => Duration::ZERO,
+            _ => SCHEDULE_LIMIT,
+        })
+    }
+
+    /// How many runs there are, with as many contestants.
+    pub fn runs(&self, contestants: usize) -> usize {
+        contestants * self.cells.len() * self.seeds.len() * self.repetitions as usize
+    }
+
+    /// How long all runs take: at least and at most, for as many contestants.
+    pub fn duration(&self, contestants: usize) -> (Duration, Duration) {
+        let times = self.runs(contestants) / self.cells.len().max(1);
+        let times = u32::try_from(times).unwrap_or(u32::MAX);
+        let sum = |time: &dyn Fn(&Cell) -> Duration| {
+            let each = self.cells.iter().map(|cell| time(cell) + AROUND_A_RUN);
+            each.sum::<Duration>().saturating_mul(times)
+        };
+        let most = |cell: &Cell| cell.workload.schedule() + self.limit(cell);
+        (sum(&shortest), sum(&most))
+    }
+}
+
+/// Making and removing namespaces, starting and ending processes.
+const AROUND_A_RUN: Duration = Duration::from_millis(300);
+
+/// What a perfect transport would need.
+fn shortest(cell: &Cell) -> Duration {
+    let bits = cell.workload.bytes() as f64 * 8.0;
+    let transfer = Duration::from_secs_f64(bits / cell.link.rate as f64);
+    transfer.max(cell.workload.schedule())
+}
+
+fn unique<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), ScenarioError> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            let text = format!("there are two {what}s called '{name}'");
+            return Err(ScenarioError::Sense(text));
+        }
+    }
+    Ok(())
+}
+
+impl File {
+    fn hurry(&mut self, quick: Quick) {
+        let Quick {
+            seeds,
+            loss,
+            rtt,
+            rate,
+            bytes,
+            time,
+            limit,
+            without,
+        } = quick;
+        self.seeds = seeds.unwrap_or_else(|| std::mem::take(&mut self.seeds));
+        self.limit = limit.or(self.limit);
+        for link in &mut self.link.0 {
+            link.hurry(loss.as_ref(), rtt.as_ref(), rate.as_ref());
+        }
+        for workload in &mut self.workload.0 {
+            workload.hurry(bytes, time);
+        }
+        self.contestant
+            .retain(|contestant| !without.contains(&contestant.name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+title = "T"
+seeds = [1, 2]
+limit = "5s"
+
+[link]
+rate = "200mbit"
+rtt = "10ms"
+loss = ["0%", "6%"]
+
+[[workload]]
+kind = "bulk"
+bytes = "20MB"
+
+[[contestant]]
+kind = "tcp"
+congestion = "cubic"
+
+[[contestant]]
+name = "paper"
+kind = "sphinx"
+options = "--codec srlt --icm paper"
+
+[quick]
+seeds = [7]
+loss = "6%"
+bytes = "1MB"
+without = ["paper"]
+"#;
+
+    fn parse(text: &str, quick: bool) -> Result<Scenario, ScenarioError> {
+        Scenario::parse(text, &Programs::for_tests(), quick)
+    }
+
+    #[test]
+    fn links_and_workloads_make_cells() {
+        let scenario = parse(TEXT, false).unwrap();
+        let names: Vec<_> = scenario.cells.iter().map(|cell| &cell.name).collect();
+        assert_eq!(names, ["r10-l0", "r10-l6"]);
+        let names: Vec<_> = scenario.contestants.iter().map(|one| one.name()).collect();
+        assert_eq!(names, ["tcp-cubic", "paper"]);
+        assert_eq!((scenario.runs(2), scenario.seeds.len()), (8, 2));
+        assert_eq!(scenario.limit(&scenario.cells[0]), Duration::from_secs(5));
+        let (least, most) = scenario.duration(2);
+        assert!(least > Duration::from_secs(8) && most > Duration::from_secs(40));
+    }
+
+    #[test]
+    fn quick_is_less_of_the_same() {
+        let scenario = parse(TEXT, true).unwrap();
+        assert_eq!((scenario.cells.len(), scenario.contestants.len()), (1, 1));
+        assert_eq!(scenario.cells[0].workload.bytes(), 1_000_000);
+        assert_eq!(scenario.seeds, [7]);
+    }
+
+    #[test]
+    fn errors_tell_the_line() {
+        for (wrong, right, line, words) in [
+            (
+                "lost = \"6%\"",
+                "loss = [\"0%\", \"6%\"]",
+                "line 9",
+                "unknown field",
+            ),
+            ("rate = \"fast\"", "rate = \"200mbit\"", "line 7", "200mbit"),
+            (
+                "kind = \"sctp\"",
+                "kind = \"tcp\"",
+                "line 1",
+                "unknown variant",
+            ),
+            ("bytes = \"20m B\"", "bytes = \"20MB\"", "line 1", "100kB"),
+            ("loss = \"7\"\n", "loss = \"6%\"\n", "line 2", "share"),
+        ] {
+            assert!(TEXT.contains(right), "{right}");
+            let error = parse(&TEXT.replace(right, wrong), false).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(line) && text.contains(words), "{text}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for (from, to, words) in [
+            (
+                "name = \"paper\"",
+                "name = \"tcp-cubic\"",
+                "two contestants",
+            ),
+            ("[\"0%\", \"6%\"]", "[\"6%\", \"0.06\"]", "two cells"),
+            ("seeds = [1, 2]", "seeds = []", "no seed"),
+        ] {
+            let error = parse(&TEXT.replace(from, to), false).unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Values as people write them, with their units.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, de::Error};
+
+use super::units;
+
+/// One value or several.
+#[derive(Clone, Debug)]
+pub(super) struct Values<T>(pub(super) Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Values<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<T> {
+            type Value = Vec<T>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a value or a list")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {
+                let one = serde::de::value::StrDeserializer::new(text);
+                Ok(vec![T::deserialize(one)?])
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Vec<T>, A::Error> {
+                let one = serde::de::value::MapAccessDeserializer::new(map);
+                Ok(vec![T::deserialize(one)?])
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(
+                self,
+                mut seq: A,
+            ) -> Result<Vec<T>, A::Error> {
+                let mut all = Vec::new();
+                while let Some(one) = seq.next_element()? {
+                    all.push(one);
+                }
+                Ok(all)
+            }
+        }
+        let visitor = Visitor(std::marker::PhantomData);
+        deserializer.deserialize_any(visitor).map(Values)
+    }
+}
+
+/// Text that a parser of `sphinx-units` turns into a value.
+macro_rules! value {
+    ($(#[$doc:meta])* $name:ident, $inner:ty, $parse:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub(super) struct $name(pub(super) $inner);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                $parse(&text).map($name).map_err(D::Error::custom)
+            }
+        }
+    };
+}
+
+value!(
+    /// Bits per second.
+    Rate, u64, units::rate
+);
+value!(
+    /// Bytes, at least one.
+    Size, u64, |text: &str| match units::size(text)? {
+        0 => Err(format!("'{text}' is nothing")),
+        some => Ok(some),
+    }
+);
+value!(
+    /// A time that is not zero.
+    Time, Duration, units::duration_positive
+);
+value!(
+    /// From 0 to 1.
+    Share, f64, units::fraction
+);

@@ -1,0 +1,213 @@
+//! `[workload]`: what is carried.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{
+    ScenarioError,
+    value::{Rate, Size, Time},
+};
+use crate::{
+    Workload,
+    video::{Quality, Video},
+    web::Web,
+};
+
+/// As it is written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
+pub(super) enum WorkloadTable {
+    /// One file as fast as possible.
+    Bulk {
+        #[serde(default)]
+        name: Option<String>,
+        bytes: Size,
+    },
+    /// Whole blocks at fixed times.
+    Blocks {
+        #[serde(default)]
+        name: Option<String>,
+        bytes: Size,
+        rate: Rate,
+        time: Time,
+    },
+    /// Small messages at fixed times.
+    Thin {
+        #[serde(default)]
+        name: Option<String>,
+        bytes: Size,
+        interval: Time,
+        time: Time,
+    },
+    /// Messages at fixed times that are of use until a deadline.
+    Live {
+        #[serde(default)]
+        name: Option<String>,
+        bytes: Size,
+        interval: Time,
+        deadline: Time,
+        time: Time,
+    },
+    /// A player of a video in segments.
+    Video {
+        #[serde(default)]
+        name: Option<String>,
+        time: Time,
+        segment: Time,
+        buffer: Time,
+        quality: QualityText,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// A browser that loads pages.
+    Web {
+        #[serde(default)]
+        name: Option<String>,
+        pages: u64,
+        objects: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+}
+
+/// A quality, checked where it is written.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct QualityText(Quality);
+
+impl TryFrom<String> for QualityText {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<QualityText, String> {
+        text.parse().map(QualityText)
+    }
+}
+
+impl WorkloadTable {
+    pub(super) fn hurry(&mut self, fewer: Option<Size>, shorter: Option<Time>) {
+        match self {
+            WorkloadTable::Bulk { bytes, .. } => *bytes = fewer.unwrap_or(*bytes),
+            WorkloadTable::Blocks { time, .. }
+            | WorkloadTable::Thin { time, .. }
+            | WorkloadTable::Live { time, .. }
+            | WorkloadTable::Video { time, .. } => *time = shorter.unwrap_or(*time),
+            WorkloadTable::Web { .. } => {}
+        }
+    }
+
+    fn build(self) -> (String, Workload) {
+        let (name, kind, workload) = match self {
+            WorkloadTable::Bulk { name, bytes } => {
+                (name, "bulk", Workload::Bulk { bytes: bytes.0 })
+            }
+            WorkloadTable::Blocks {
+                name,
+                bytes,
+                rate,
+                time,
+            } => {
+                let nanos = u128::from(bytes.0) * 8_000_000_000 / u128::from(rate.0);
+                let interval = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+                (name, "blocks", paced(bytes.0, interval, time.0))
+            }
+            WorkloadTable::Thin {
+                name,
+                bytes,
+                interval,
+                time,
+            } => (name, "thin", paced(bytes.0, interval.0, time.0)),
+            WorkloadTable::Live {
+                name,
+                bytes,
+                interval,
+                deadline,
+                time,
+            } => {
+                let live = Workload::Live {
+                    count: count(interval.0, time.0),
+                    bytes: bytes.0,
+                    interval: interval.0,
+                    deadline: deadline.0,
+                };
+                (name, "live", live)
+            }
+            WorkloadTable::Video {
+                name,
+                time,
+                segment,
+                buffer,
+                quality,
+                seed,
+            } => {
+                let video = Video {
+                    watch: time.0,
+                    segment: segment.0,
+                    buffer: buffer.0,
+                    quality: quality.0,
+                    seed,
+                };
+                (name, "video", Workload::Video(video))
+            }
+            WorkloadTable::Web {
+                name,
+                pages,
+                objects,
+                seed,
+            } => {
+                let web = Web {
+                    pages,
+                    objects,
+                    seed,
+                };
+                (name, "web", Workload::Web(web))
+            }
+        };
+        (name.unwrap_or_else(|| kind.to_owned()), workload)
+    }
+}
+
+fn paced(bytes: u64, interval: Duration, time: Duration) -> Workload {
+    Workload::Blocks {
+        count: count(interval, time),
+        bytes,
+        interval,
+    }
+}
+
+fn count(interval: Duration, time: Duration) -> u64 {
+    let count = time.as_nanos() / interval.as_nanos().max(1);
+    u64::try_from(count).unwrap_or(u64::MAX).max(1)
+}
+
+/// The workloads with their names.
+pub(super) fn expand(tables: Vec<WorkloadTable>) -> Result<Vec<(String, Workload)>, ScenarioError> {
+    let workloads: Vec<_> = tables.into_iter().map(WorkloadTable::build).collect();
+    for (name, workload) in &workloads {
+        let sense = |ok: bool, text: String| match ok {
+            true => Ok(()),
+            false => Err(ScenarioError::Sense(format!("workload '{name}': {text}"))),
+        };
+        match workload {
+            Workload::Blocks { bytes, count, .. } | Workload::Live { bytes, count, .. } => {
+                let sizes = Workload::BLOCK_BYTES_MIN..=16 << 20;
+                let text = format!("blocks have {} B to 16 MiB", Workload::BLOCK_BYTES_MIN);
+                sense(sizes.contains(bytes), text)?;
+                sense(*count <= 1 << 20, "more than 1048576 blocks".to_owned())?;
+            }
+            Workload::Web(web) => {
+                let most = web.pages.saturating_mul(web.objects.saturating_add(1));
+                let text = "a session has room for 200 objects altogether".to_owned();
+                sense((1..=200).contains(&most), text)?;
+            }
+            Workload::Video(video) => {
+                let segments = video.watch + video.buffer;
+                let many = segments.as_nanos() / video.segment.as_nanos().max(1);
+                let text = "a session has room for 200 segments".to_owned();
+                sense(many <= 200 && video.buffer > video.segment, text)?;
+            }
+            Workload::Bulk { .. } => {}
+        }
+    }
+    Ok(workloads)
+}

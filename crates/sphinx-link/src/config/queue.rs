@@ -1,0 +1,134 @@
+//! What may wait, and what is done about waiting.
+
+use std::time::Duration;
+
+use super::ConfigError;
+
+/// An amount of waiting packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// IP bytes.
+    Bytes(u64),
+    /// Packets.
+    Packets(u64),
+    /// What the link sends in this time at its present rate (during a pause: at the highest rate of
+    /// its schedule).
+    Time(Duration),
+}
+
+/// Active queue management: signals congestion before the queue is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Aqm {
+    /// None.
+    #[default]
+    None,
+    /// Signals when packets have waited too long for too long.
+    CoDel(CoDel),
+    /// Signals at random, more often the longer the queue is on average.
+    Red(Red),
+    /// Signals on every packet that finds more than this waiting.
+    Step {
+        /// What may wait without a signal.
+        threshold: Depth,
+        /// How.
+        signal: Signal,
+    },
+}
+
+impl Aqm {
+    /// Marks every ECN-capable packet that finds more than this waiting; others pass unmarked.
+    pub fn mark_above(threshold: Depth) -> Aqm {
+        Aqm::Step {
+            threshold,
+            signal: Signal::MarkOnly,
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        let Aqm::Red(red) = self else {
+            return Ok(());
+        };
+        let ascends = match (red.min, red.max) {
+            (Depth::Bytes(min), Depth::Bytes(max)) => min < max,
+            (Depth::Packets(min), Depth::Packets(max)) => min < max,
+            (Depth::Time(min), Depth::Time(max)) => min < max,
+            _ => false,
+        };
+        match ascends {
+            true => Ok(()),
+            false => Err(ConfigError::RedThresholds),
+        }
+    }
+}
+
+/// Controlled delay (RFC 8289).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoDel {
+    /// The waiting time that is acceptable for long.
+    pub target: Duration,
+    /// How long it may be exceeded: somewhat more than a usual round trip.
+    pub interval: Duration,
+    /// How congestion is signalled.
+    pub signal: Signal,
+}
+
+impl Default for CoDel {
+    /// 5 ms and 100 ms, dropping: sections 3.2 and 4.4 of the RFC.
+    fn default() -> CoDel {
+        CoDel {
+            target: Duration::from_millis(5),
+            interval: Duration::from_millis(100),
+            signal: Signal::Drop,
+        }
+    }
+}
+
+/// Random early detection (Floyd and Jacobson 1993, "gentle": the probability goes on rising to 1
+/// between `max` and twice `max`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Red {
+    /// Up to this average there is no signal.
+    pub min: Depth,
+    /// At this average the probability is `probability`. Of the same kind as `min`, and more.
+    pub max: Depth,
+    /// The probability (0 to 1) at `max`.
+    pub probability: f64,
+    /// Weight (0 to 1) of a new packet in the moving average.
+    pub weight: f64,
+    /// How congestion is signalled.
+    pub signal: Signal,
+}
+
+impl Red {
+    /// With a probability of 0.1 at `max`, a weight of 0.002, and drops.
+    pub fn new(min: Depth, max: Depth) -> Red {
+        Red {
+            min,
+            max,
+            probability: 0.1,
+            weight: 0.002,
+            signal: Signal::Drop,
+        }
+    }
+}
+
+/// How a queue signals congestion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Signal {
+    /// Drops the packet.
+    #[default]
+    Drop,
+    /// Marks it "congestion experienced" if it is ECN-capable, drops it otherwise (RFC 3168).
+    Mark,
+    /// Marks it if it is ECN-capable, and lets it pass otherwise.
+    MarkOnly,
+}
+
+/// A token-bucket policer: no queue of its own, excess is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policer {
+    /// Bits per second at the IP layer.
+    pub bits_per_second: u64,
+    /// What may pass at once after a silence. Below the size of a packet, nothing ever passes.
+    pub burst_bytes: usize,
+}

@@ -1,0 +1,215 @@
+//! IP packets as bytes. All functions are total.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::FlowKey;
+
+/// The ECN codepoint "not ECN-capable transport".
+pub(crate) const NOT_ECT: u8 = 0b00;
+/// The ECN codepoint "congestion experienced".
+pub(crate) const CE: u8 = 0b11;
+
+/// Protocol numbers.
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+const ICMP_V6: u8 = 58;
+
+/// Type of an IPv6 fragment header.
+const FRAGMENT: u8 = 44;
+/// IPv6 extension headers that say their length: hop by hop, routing, destination options.
+const EXTENSIONS: [u8; 3] = [0, 43, 60];
+/// More of them are not looked behind.
+const EXTENSIONS_MAX: usize = 8;
+
+/// Flips one bit of a slice; positions behind its end change nothing.
+pub(crate) fn flip(bytes: &mut [u8], bit: u64) {
+    if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
+        *byte ^= 1 << (bit % 8);
+    }
+}
+
+/// What follows the fixed IP header; empty for anything that is not IP.
+pub(crate) fn body(packet: &[u8]) -> &[u8] {
+    let header = match packet.first().map(|byte| byte >> 4) {
+        Some(4) => 20,
+        Some(6) => 40,
+        _ => packet.len(),
+    };
+    packet.get(header..).unwrap_or(&[])
+}
+
+/// Sets CE in an IP header and repairs the IPv4 header checksum (RFC 1624); false if the packet is
+/// not ECN-capable or not IP.
+pub(crate) fn mark_ce(packet: &mut [u8]) -> bool {
+    match packet.first().map(|byte| byte >> 4) {
+        Some(4) if packet.len() >= 20 && packet[1] & CE != NOT_ECT => {
+            let old = u16::from_be_bytes([packet[0], packet[1]]);
+            packet[1] |= CE;
+            let new = u16::from_be_bytes([packet[0], packet[1]]);
+            let checksum = u16::from_be_bytes([packet[10], packet[11]]);
+            let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
+            sum = (sum & 0xffff) + (sum >> 16);
+            sum = (sum & 0xffff) + (sum >> 16);
+            packet[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+            true
+        }
+        Some(6) if packet.len() >= 40 && (packet[1] >> 4) & CE != NOT_ECT => {
+            packet[1] |= CE << 4;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// What an IP packet carries.
+struct Carried<'a> {
+    protocol: u8,
+    source: IpAddr,
+    destination: IpAddr,
+    /// The transport header and what follows; empty in fragments behind the first.
+    transport: &'a [u8],
+}
+
+/// The flow of an IP packet; ports are 0 in fragments behind the first.
+pub(crate) fn flow(packet: &[u8]) -> FlowKey {
+    let Some(carried) = carried(packet) else {
+        return FlowKey::default();
+    };
+    let ports = match (carried.protocol, carried.transport) {
+        (TCP | UDP, &[a, b, c, d, ..]) => [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])],
+        _ => [0, 0],
+    };
+    FlowKey {
+        protocol: carried.protocol,
+        source: SocketAddr::new(carried.source, ports[0]),
+        destination: SocketAddr::new(carried.destination, ports[1]),
+    }
+}
+
+/// The sequence number of a TCP segment or of an ICMP echo.
+pub(crate) fn sequence(packet: &[u8]) -> Option<u32> {
+    let carried = carried(packet)?;
+    match (carried.protocol, carried.transport) {
+        (TCP, &[_, _, _, _, a, b, c, d, ..]) => Some(u32::from_be_bytes([a, b, c, d])),
+        (ICMP, &[0 | 8, _, _, _, _, _, a, b, ..])
+        | (ICMP_V6, &[128 | 129, _, _, _, _, _, a, b, ..]) => {
+            Some(u32::from(u16::from_be_bytes([a, b])))
+        }
+        _ => None,
+    }
+}
+
+fn carried(packet: &[u8]) -> Option<Carried<'_>> {
+    match packet.first()? >> 4 {
+        4 => carried_v4(packet),
+        6 => carried_v6(packet),
+        _ => None,
+    }
+}
+
+fn carried_v4(packet: &[u8]) -> Option<Carried<'_>> {
+    let header = packet.first_chunk::<20>()?;
+    let address = |at: usize| Some(Ipv4Addr::from(*header[at..].first_chunk::<4>()?).into());
+    let is_later_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0;
+    let length = usize::from(header[0] & 15) * 4;
+    let transport = packet.get(length.max(20)..).unwrap_or(&[]);
+    Some(Carried {
+        protocol: header[9],
+        source: address(12)?,
+        destination: address(16)?,
+        transport: if is_later_fragment { &[] } else { transport },
+    })
+}
+
+fn carried_v6(packet: &[u8]) -> Option<Carried<'_>> {
+    let header = packet.first_chunk::<40>()?;
+    let address = |at: usize| Some(Ipv6Addr::from(*header[at..].first_chunk::<16>()?).into());
+    let (mut protocol, mut transport) = (header[6], &packet[40..]);
+    for _ in 0..EXTENSIONS_MAX {
+        transport = match transport {
+            &[next, _, high, low, _, _, _, _, ref rest @ ..] if protocol == FRAGMENT => {
+                protocol = next;
+                let is_later = u16::from_be_bytes([high, low]) & 0xfff8 != 0;
+                if is_later { &[] } else { rest }
+            }
+            &[next, length, ..] if EXTENSIONS.contains(&protocol) => {
+                protocol = next;
+                let length = 8 * (usize::from(length) + 1);
+                transport.get(length..).unwrap_or(&[])
+            }
+            _ => break,
+        };
+    }
+    Some(Carried {
+        protocol,
+        source: address(8)?,
+        destination: address(24)?,
+        transport,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(protocol: u8, fragment: u16, transport: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x46; 24];
+        packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+        packet[9] = protocol;
+        packet[12..20].copy_from_slice(&[10, 77, 0, 1, 10, 77, 0, 2]);
+        packet.extend(transport);
+        packet
+    }
+
+    fn v6(next: u8, rest: &[&[u8]]) -> Vec<u8> {
+        let mut packet = vec![0; 40];
+        (packet[0], packet[6], packet[23], packet[39]) = (0x60, next, 1, 2);
+        packet.extend(rest.concat());
+        packet
+    }
+
+    const PORTS: [u8; 8] = [0x9c, 0x40, 0, 80, 1, 2, 3, 4];
+
+    #[test]
+    fn flows_of_ipv4() {
+        let key = flow(&v4(TCP, 0x4000, &PORTS));
+        assert_eq!(key.protocol, 6);
+        assert_eq!(key.source.to_string(), "10.77.0.1:40000");
+        assert_eq!(key.destination.to_string(), "10.77.0.2:80");
+        assert_eq!(flow(&v4(TCP, 0x2001, &PORTS)).source.port(), 0);
+        assert_eq!(flow(&v4(ICMP, 0, &PORTS)).source.port(), 0);
+        assert_eq!(flow(&v4(UDP, 0, &PORTS[..3])).source.port(), 0);
+        for broken in [&[][..], &[0x45; 19], &[0x55; 40]] {
+            assert_eq!(flow(broken), FlowKey::default());
+        }
+    }
+
+    #[test]
+    fn flows_of_ipv6_behind_extensions() {
+        let options = [UDP, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let first = [UDP, 0, 0, 1, 0, 0, 0, 7];
+        let later = [UDP, 0, 0, 9, 0, 0, 0, 7];
+        for (packet, port) in [
+            (v6(UDP, &[&PORTS]), 80),
+            (v6(0, &[&options, &PORTS]), 80),
+            (v6(FRAGMENT, &[&first, &PORTS]), 80),
+            (v6(FRAGMENT, &[&later, &PORTS]), 0),
+            (v6(0, &[&options[..9]]), 0),
+        ] {
+            let key = flow(&packet);
+            assert_eq!((key.protocol, key.destination.port()), (UDP, port));
+            assert_eq!(key.destination.ip().to_string(), "::2");
+        }
+    }
+
+    #[test]
+    fn sequences() {
+        assert_eq!(sequence(&v4(TCP, 0, &PORTS)), Some(0x0102_0304));
+        assert_eq!(sequence(&v4(UDP, 0, &PORTS)), None);
+        let echo = [8, 0, 0, 0, 0, 9, 1, 5];
+        assert_eq!(sequence(&v4(ICMP, 0, &echo)), Some(0x0105));
+        assert_eq!(sequence(&v6(ICMP_V6, &[&[128], &echo[1..]])), Some(0x0105));
+        assert_eq!(sequence(&[]), None);
+    }
+}

@@ -1,0 +1,547 @@
+//! Links as people write them: `rate=200mbit`, `loss=burst:5%,8`, `return.delay=20ms`.
+//!
+//! [`SETTINGS`] is the whole language: command-line flags, configuration files and control messages
+//! use the same keys and values. All parsers are total.
+
+mod queue;
+mod value;
+
+use std::{collections::BTreeMap, io};
+
+use thiserror::Error;
+
+use crate::{Flows, LinkConfig};
+
+/// Sets the seeds of the two directions apart.
+const RETURN_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// One thing that can be set for each direction of a link.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name.
+    pub key: &'static str,
+    /// What a value looks like, in one word.
+    pub value_name: &'static str,
+    /// What holds without it.
+    pub default: &'static str,
+    /// What it does, and every form of its value.
+    pub help: &'static str,
+}
+
+/// All settings, in the order in which a packet meets them.
+pub const SETTINGS: [Setting; 14] = [
+    Setting {
+        key: "mtu",
+        value_name: "BYTES",
+        default: "none",
+        help: "Drop larger packets silently (a hop whose MTU the ends do not know)",
+    },
+    Setting {
+        key: "policer",
+        value_name: "RATE,BURST",
+        default: "none",
+        help: "Drop what exceeds a token bucket, before the queue: 10mbit,30kB",
+    },
+    Setting {
+        key: "queue",
+        value_name: "DEPTH",
+        default: "1000p",
+        help: "What may wait: 100p (packets), 250kB or 50ms (of the present rate)",
+    },
+    Setting {
+        key: "aqm",
+        value_name: "AQM",
+        default: "none",
+        help: "Queue management: codel[:target=5ms,interval=100ms], red:MIN,MAX[,p=10%,weight=0.2%] or \
+               step:DEPTH; with ,drop ,mark (others are dropped) or ,mark-only (others pass)",
+    },
+    Setting {
+        key: "rate",
+        value_name: "RATE",
+        default: "unlimited",
+        help: "How fast packets leave the queue: 200mbit, unlimited, \
+               steps:0s=10mbit,5s=2mbit[,repeat=10s] or trace:FILE (mahimahi)",
+    },
+    Setting {
+        key: "loss",
+        value_name: "LOSS",
+        default: "0",
+        help: "What the channel loses: 2%, burst:5%,8 (mean loss, mean burst in packets), \
+               gilbert:P,R[,LOSS_GOOD,LOSS_BAD], packets:0,7-9 or trace:FILE (0s and 1s)",
+    },
+    Setting {
+        key: "blackout",
+        value_name: "TIMES",
+        default: "none",
+        help: "When everything is lost: 10s-12s[,20s-21s…][,repeat=60s]",
+    },
+    Setting {
+        key: "corrupt",
+        value_name: "SHARE[,BITS]",
+        default: "0",
+        help: "Flip bits of so many packets: 0.1% or 0.1%,3",
+    },
+    Setting {
+        key: "duplicate",
+        value_name: "SHARE",
+        default: "0",
+        help: "Deliver so many packets twice",
+    },
+    Setting {
+        key: "delay",
+        value_name: "TIME",
+        default: "0ms",
+        help: "Propagation delay, one way",
+    },
+    Setting {
+        key: "jitter",
+        value_name: "TIME[,reorder]",
+        default: "0ms",
+        help: "Random extra delay from 0 to this; packets keep their order unless ',reorder' is added",
+    },
+    Setting {
+        key: "reorder",
+        value_name: "SHARE,TIME",
+        default: "0",
+        help: "Hold so many packets back for so long, so that others overtake them: 1%,10ms",
+    },
+    Setting {
+        key: "seed",
+        value_name: "N",
+        default: "1",
+        help: "Seed of all random decisions: the same seed loses the same packets",
+    },
+    Setting {
+        key: "flows",
+        value_name: "apart|together",
+        default: "apart",
+        help: "Whether packets are counted flow by flow for these decisions, or all together",
+    },
+];
+
+/// Reads a file that a setting names.
+pub type ReadFile<'a> = &'a dyn Fn(&str) -> io::Result<String>;
+
+/// Why settings cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SettingError {
+    /// A file that cannot be read.
+    #[error("{key}: cannot read {path}: {error}")]
+    File {
+        /// The setting.
+        key: &'static str,
+        /// The file.
+        path: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// There is no such setting.
+    #[error("there is no setting '{0}'; there are {names}", names = names())]
+    Unknown(String),
+    /// A value that is not understood or impossible.
+    #[error("{key}: {message}")]
+    Value {
+        /// The setting.
+        key: &'static str,
+        /// What is wrong, and what is expected.
+        message: String,
+    },
+    /// Something that does not set anything.
+    #[error("'{0}' sets nothing: write KEY=VALUE, such as loss=2% or return.loss=0")]
+    NoValue(String),
+}
+
+fn names() -> String {
+    let keys: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
+    keys.join(", ")
+}
+
+/// The settings of one direction, as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings(BTreeMap<&'static str, String>);
+
+impl Settings {
+    /// Sets one, whatever it was before. The value is not looked at yet.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError::Unknown`].
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        let setting = SETTINGS.iter().find(|setting| setting.key == key);
+        let setting = setting.ok_or_else(|| SettingError::Unknown(key.to_owned()))?;
+        self.0.insert(setting.key, value.trim().to_owned());
+        Ok(())
+    }
+
+    /// All settings with their values, the defaults included.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        SETTINGS.iter().map(|setting| {
+            let value = self
+                .0
+                .get(setting.key)
+                .map_or(setting.default, String::as_str);
+            (setting.key, value)
+        })
+    }
+
+    /// What they describe.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError::Value`] and [`SettingError::File`].
+    pub fn config(&self, read: ReadFile<'_>) -> Result<LinkConfig, SettingError> {
+        let mut config = LinkConfig {
+            seed: 1,
+            flows: Flows::Apart,
+            ..LinkConfig::default()
+        };
+        for (&key, text) in &self.0 {
+            apply(&mut config, key, text, read)?;
+            // Of all that can be impossible, only this setting has been touched.
+            config.validate().map_err(|error| SettingError::Value {
+                key,
+                message: error.to_string(),
+            })?;
+        }
+        Ok(config)
+    }
+}
+
+/// The settings of both directions: forward is from left to right, return from right to left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkSettings {
+    /// From left to right.
+    pub forward: Settings,
+    /// From right to left.
+    pub back: Settings,
+}
+
+impl LinkSettings {
+    /// Sets `key=value` for both directions, `forward.key=value` or `return.key=value` for one.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError::NoValue`] and [`SettingError::Unknown`].
+    pub fn set_text(&mut self, text: &str) -> Result<(), SettingError> {
+        let parts = text.split_once('=');
+        let (key, value) = parts.ok_or_else(|| SettingError::NoValue(text.to_owned()))?;
+        self.set(key.trim(), value)
+    }
+
+    /// Sets `key`, `forward.key` or `return.key`; or `rtt`, twice the delay of both.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError::Unknown`], and [`SettingError::Value`] for an `rtt` that is no time.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        if key == "rtt" {
+            let rtt = sphinx_units::duration(value).map_err(|message| SettingError::Value {
+                key: "rtt",
+                message,
+            })?;
+            let delay = format!("{}ms", (rtt / 2).as_nanos() as f64 / 1e6);
+            return self.set("delay", &delay);
+        }
+        if let Some(key) = key.strip_prefix("forward.") {
+            return self.forward.set(key, value);
+        }
+        if let Some(key) = key.strip_prefix("return.") {
+            return self.back.set(key, value);
+        }
+        self.forward.set(key, value)?;
+        self.back.set(key, value)
+    }
+
+    /// What they describe: forward and return. With equal seeds the two directions still make
+    /// different decisions.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError::Value`] and [`SettingError::File`].
+    pub fn configs(&self, read: ReadFile<'_>) -> Result<[LinkConfig; 2], SettingError> {
+        let forward = self.forward.config(read)?;
+        let mut back = self.back.config(read)?;
+        back.seed = back.seed.wrapping_add(RETURN_SEED);
+        Ok([forward, back])
+    }
+}
+
+fn apply(
+    config: &mut LinkConfig,
+    key: &'static str,
+    text: &str,
+    read: ReadFile<'_>,
+) -> Result<(), SettingError> {
+    let result = match key {
+        "mtu" => value::optional(text, value::bytes).map(|mtu| config.mtu = mtu),
+        "policer" => value::optional(text, queue::policer).map(|policer| config.policer = policer),
+        "queue" => queue::depth(text).map(|depth| config.queue = depth),
+        "aqm" => queue::aqm(text).map(|aqm| config.aqm = aqm),
+        "rate" | "loss" => {
+            if let Some(path) = text.strip_prefix("trace:") {
+                let content = read(path).map_err(|error| SettingError::File {
+                    key,
+                    path: path.to_owned(),
+                    error,
+                })?;
+                value::trace(config, key, path, &content)
+            } else if key == "rate" {
+                value::rate(text).map(|rate| config.rate = rate)
+            } else {
+                value::loss(text).map(|loss| config.loss = loss)
+            }
+        }
+        "blackout" => value::blackouts(text).map(|(blackouts, repeat)| {
+            (config.blackouts, config.blackouts_repeat) = (blackouts, repeat);
+        }),
+        "corrupt" => value::corruption(text).map(|corruption| config.corruption = corruption),
+        "duplicate" => sphinx_units::fraction(text).map(|share| config.duplication = share),
+        "delay" => sphinx_units::duration(text).map(|delay| config.delay = delay),
+        "jitter" => value::jitter(text).map(|jitter| config.jitter = jitter),
+        "reorder" => value::reorder(text).map(|reorder| config.reorder = reorder),
+        "seed" => value::number(text).map(|seed| config.seed = seed),
+        "flows" => value::flows(text).map(|flows| config.flows = flows),
+        _ => return Err(SettingError::Unknown(key.to_owned())),
+    };
+    result.map_err(|message| SettingError::Value { key, message })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        Aqm, Blackout, CoDel, Corruption, Depth, GilbertElliott, Jitter, Loss, Order, Policer,
+        Rate, RateStep, RateTrace, Red, Reorder, Signal,
+    };
+
+    fn read(path: &str) -> io::Result<String> {
+        match path {
+            "slow" => Ok("5\n10\n".into()),
+            "bad" => Ok("5\n4\n".into()),
+            "lossy" => Ok("0001".into()),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn config(text: &str) -> Result<LinkConfig, SettingError> {
+        let mut settings = LinkSettings::default();
+        settings.set_text(text)?;
+        let [forward, back] = settings.configs(&read)?;
+        assert_eq!(back.seed, forward.seed.wrapping_add(RETURN_SEED));
+        Ok(forward)
+    }
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn defaults_are_what_the_table_says() {
+        let none = LinkSettings::default().configs(&read).unwrap();
+        let mut all = LinkSettings::default();
+        for setting in SETTINGS {
+            all.set(setting.key, setting.default).unwrap();
+        }
+        assert_eq!(all.configs(&read).unwrap(), none);
+        assert_eq!(none[0].flows, Flows::Apart);
+    }
+
+    #[test]
+    fn queues() {
+        let queue = |text: &str| config(&format!("queue={text}")).unwrap().queue;
+        assert_eq!(queue("100p"), Depth::Packets(100));
+        assert_eq!(queue("7 packets"), Depth::Packets(7));
+        assert_eq!(queue("250kB"), Depth::Bytes(250_000));
+        assert_eq!(queue("64KiB"), Depth::Bytes(65_536));
+        assert_eq!(queue("50ms"), Depth::Time(ms(50)));
+        let aqm = |text: &str| config(&format!("aqm={text}")).unwrap().aqm;
+        assert_eq!(aqm("codel"), Aqm::CoDel(CoDel::default()));
+        assert_eq!(
+            aqm("codel:target=1ms,mark,interval=20ms"),
+            Aqm::CoDel(CoDel {
+                target: ms(1),
+                interval: ms(20),
+                signal: Signal::Mark
+            })
+        );
+        assert_eq!(
+            aqm("red:10p,30p,p=5%,weight=0.01,mark-only"),
+            Aqm::Red(Red {
+                probability: 0.05,
+                weight: 0.01,
+                signal: Signal::MarkOnly,
+                ..Red::new(Depth::Packets(10), Depth::Packets(30))
+            })
+        );
+        assert_eq!(aqm("step:5ms"), Aqm::mark_above(Depth::Time(ms(5))));
+        assert_eq!(
+            aqm("step:5p,drop"),
+            Aqm::Step {
+                threshold: Depth::Packets(5),
+                signal: Signal::Drop
+            }
+        );
+        let policer = Policer {
+            bits_per_second: 10_000_000,
+            burst_bytes: 30_000,
+        };
+        assert_eq!(
+            config("policer=10mbit,30kB").unwrap().policer,
+            Some(policer)
+        );
+        assert_eq!(config("mtu=1400").unwrap().mtu, Some(1400));
+    }
+
+    #[test]
+    fn rates_and_times() {
+        let rate = |text: &str| config(&format!("rate={text}")).unwrap().rate;
+        assert_eq!(rate("200mbit"), Rate::Constant(200_000_000));
+        assert_eq!(rate("0"), Rate::Constant(0));
+        assert_eq!(rate("unlimited"), Rate::Unlimited);
+        let trace = RateTrace::parse("5\n10\n").unwrap();
+        assert_eq!(rate("trace:slow"), Rate::Trace(trace));
+        let steps = [(0, 10_000_000), (5, 0)].map(|(seconds, bits_per_second)| RateStep {
+            at: Duration::from_secs(seconds),
+            bits_per_second,
+        });
+        assert_eq!(
+            rate("steps:0s=10mbit,5s=0,repeat=10s"),
+            Rate::Steps {
+                steps: steps.into(),
+                repeat: Some(Duration::from_secs(10))
+            }
+        );
+        let link = config("blackout=10s-12s,20s-20.5s,repeat=1m").unwrap();
+        let blackout = |start, end| Blackout {
+            start: ms(start),
+            end: ms(end),
+        };
+        assert_eq!(
+            link.blackouts,
+            [blackout(10_000, 12_000), blackout(20_000, 20_500)]
+        );
+        assert_eq!(link.blackouts_repeat, Some(Duration::from_secs(60)));
+        assert_eq!(config("delay=5ms").unwrap().delay, ms(5));
+        let jitter = |order| Jitter { max: ms(2), order };
+        assert_eq!(config("jitter=2ms").unwrap().jitter, jitter(Order::Kept));
+        assert_eq!(
+            config("jitter=2ms,reorder").unwrap().jitter,
+            jitter(Order::Free)
+        );
+        let reorder = Reorder {
+            probability: 0.01,
+            hold: ms(10),
+        };
+        assert_eq!(config("reorder=1%,10ms").unwrap().reorder, reorder);
+    }
+
+    #[test]
+    fn losses() {
+        let loss = |text: &str| config(&format!("loss={text}")).unwrap().loss;
+        assert_eq!(loss("2%"), Loss::Bernoulli(0.02));
+        assert_eq!(
+            loss("burst:5%,8"),
+            Loss::GilbertElliott(GilbertElliott::bursts(0.05, 8.0))
+        );
+        let gilbert = |loss_in_good, loss_in_bad| {
+            Loss::GilbertElliott(GilbertElliott {
+                good_to_bad: 0.01,
+                bad_to_good: 0.25,
+                loss_in_good,
+                loss_in_bad,
+            })
+        };
+        assert_eq!(loss("gilbert:1%,25%"), gilbert(0.0, 1.0));
+        assert_eq!(loss("gilbert:1%,25%,0.1%,50%"), gilbert(0.001, 0.5));
+        assert_eq!(loss("packets:0,7-9"), Loss::Packets(vec![0, 7, 8, 9]));
+        assert!(matches!(loss("trace:lossy"), Loss::Trace(trace) if trace.packets() == 4));
+        let corruption = |bits| Corruption {
+            probability: 0.001,
+            bits,
+        };
+        assert_eq!(config("corrupt=0.1%").unwrap().corruption, corruption(1));
+        assert_eq!(config("corrupt=0.1%,3").unwrap().corruption, corruption(3));
+        assert_eq!(config("duplicate=1%").unwrap().duplication, 0.01);
+        assert_eq!(config("flows=together").unwrap().flows, Flows::Together);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_a_reason() {
+        for (text, reason) in [
+            (
+                "los=2%",
+                "there is no setting 'los'; there are mtu, policer",
+            ),
+            ("return.los=2%", "there is no setting 'los'"),
+            ("loss", "'loss' sets nothing: write KEY=VALUE"),
+            ("loss=2", "loss: '2' is more than 1: write a share"),
+            ("loss=burst:5%", "loss: write burst:MEAN_LOSS,MEAN_BURST"),
+            (
+                "loss=burst:90%,1",
+                "loss: loss.good_to_bad must be between 0 and 1",
+            ),
+            ("loss=burst:100%,8", "loss: "),
+            ("loss=gilbert:1%", "loss: write gilbert:P,R"),
+            ("loss=packets:9-7", "loss: '9-7' ends before it begins"),
+            ("loss=packets:0-99999999999", "loss: more than"),
+            ("loss=trace:nowhere", "loss: cannot read nowhere: "),
+            ("loss=trace:slow", "loss: slow: line 1: '5' is neither 0"),
+            ("rate=trace:bad", "rate: bad: line 2: this time is before"),
+            ("rate=5MB/s", "rate: '5MB/s' counts bytes"),
+            ("rate=steps:1s=1mbit", "rate: rate steps must begin at 0"),
+            ("rate=steps:1mbit", "rate: '1mbit' is no step"),
+            (
+                "queue=100",
+                "queue: write 100p (packets), 250kB (bytes) or 50ms",
+            ),
+            ("aqm=pie", "aqm: 'pie' is none of"),
+            ("aqm=red:5p", "aqm: write red:MIN,MAX"),
+            ("aqm=red:9p,5p", "aqm: RED needs two thresholds"),
+            ("aqm=codel:speed=3", "aqm: 'speed=3' is no part of"),
+            ("policer=1mbit", "policer: write RATE,BURST"),
+            ("blackout=5s", "blackout: '5s' is no time span"),
+            (
+                "blackout=5s-4s",
+                "blackout: a blackout must end after it starts",
+            ),
+            ("reorder=1%", "reorder: write SHARE,TIME"),
+            ("jitter=1ms,shuffle", "jitter: 'shuffle' is not 'reorder'"),
+            ("seed=x", "seed: 'x' is not a whole number"),
+            ("flows=many", "flows: write apart or together"),
+            ("mtu=-1", "mtu: "),
+        ] {
+            let error = config(text).expect_err(text).to_string();
+            assert!(error.starts_with(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn directions() {
+        let mut settings = LinkSettings::default();
+        for text in ["loss=2%", "return.loss=0", "forward.delay = 5ms", "seed=7"] {
+            settings.set_text(text).unwrap();
+        }
+        let [forward, back] = settings.configs(&read).unwrap();
+        assert_eq!(
+            (forward.loss, back.loss),
+            (Loss::Bernoulli(0.02), Loss::None)
+        );
+        assert_eq!((forward.delay, back.delay), (ms(5), ms(0)));
+        assert_eq!((forward.seed, back.seed != 7), (7, true));
+        settings.set_text("rtt=5ms").unwrap();
+        let [forward, back] = settings.configs(&read).unwrap();
+        assert_eq!((forward.delay, back.delay), (ms(5) / 2, ms(5) / 2));
+        assert!(
+            settings
+                .forward
+                .iter()
+                .any(|pair| pair == ("delay", "2.5ms"))
+        );
+        let told: Vec<_> = settings.back.iter().collect();
+        assert_eq!(told.len(), SETTINGS.len());
+        assert!(told.contains(&("loss", "0")) && told.contains(&("rate", "unlimited")));
+    }
+}

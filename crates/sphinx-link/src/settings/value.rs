@@ -1,0 +1,206 @@
+//! Values of settings.
+
+use std::time::Duration;
+
+use sphinx_units as units;
+
+use crate::{
+    Blackout, Corruption, Flows, GilbertElliott, Jitter, LinkConfig, Loss, LossTrace, Order, Rate,
+    RateStep, RateTrace, Reorder,
+};
+
+/// Most packets that a list may name.
+const PACKETS_MAX: usize = 1 << 20;
+
+/// Nothing, or a value.
+pub(super) fn optional<T>(
+    text: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    match text {
+        "none" => Ok(None),
+        _ => parse(text).map(Some),
+    }
+}
+
+pub(super) fn number(text: &str) -> Result<u64, String> {
+    text.trim()
+        .parse()
+        .map_err(|_| format!("'{text}' is not a whole number"))
+}
+
+pub(super) fn bytes(text: &str) -> Result<usize, String> {
+    let bytes = units::size(text)?;
+    usize::try_from(bytes).map_err(|_| format!("'{text}' is too large"))
+}
+
+/// Bits per second; 0 is a pause.
+fn bits_per_second(text: &str) -> Result<u64, String> {
+    match text.trim() {
+        "0" => Ok(0),
+        text => units::rate(text),
+    }
+}
+
+pub(super) fn rate(text: &str) -> Result<Rate, String> {
+    let Some(list) = text.strip_prefix("steps:") else {
+        return match text {
+            "unlimited" => Ok(Rate::Unlimited),
+            _ => bits_per_second(text).map(Rate::Constant),
+        };
+    };
+    let (mut steps, mut repeat) = (Vec::new(), None);
+    for part in list.split(',') {
+        let refuse = || format!("'{part}' is no step: write TIME=RATE, such as 5s=2mbit");
+        let (at, value) = part.split_once('=').ok_or_else(refuse)?;
+        if at.trim() == "repeat" {
+            repeat = Some(units::duration(value)?);
+        } else {
+            steps.push(RateStep {
+                at: units::duration(at)?,
+                bits_per_second: bits_per_second(value)?,
+            });
+        }
+    }
+    Ok(Rate::Steps { steps, repeat })
+}
+
+pub(super) fn loss(text: &str) -> Result<Loss, String> {
+    let parts = |list: &str| -> Vec<String> {
+        list.split(',').map(|part| part.trim().to_owned()).collect()
+    };
+    match text.split_once(':') {
+        Some(("burst", list)) => match &parts(list)[..] {
+            [mean, burst] => {
+                let burst: f64 = burst
+                    .parse()
+                    .map_err(|_| format!("'{burst}' is not a number of packets"))?;
+                let model = GilbertElliott::bursts(units::fraction(mean)?, burst);
+                Ok(Loss::GilbertElliott(model))
+            }
+            _ => Err("write burst:MEAN_LOSS,MEAN_BURST, such as burst:5%,8".into()),
+        },
+        Some(("gilbert", list)) => {
+            let shares: Result<Vec<f64>, String> = parts(list)
+                .iter()
+                .map(|part| units::fraction(part))
+                .collect();
+            let (rates, losses) = match shares?[..] {
+                [p, r] => ([p, r], [0.0, 1.0]),
+                [p, r, good, bad] => ([p, r], [good, bad]),
+                _ => {
+                    return Err(
+                        "write gilbert:P,R or gilbert:P,R,LOSS_GOOD,LOSS_BAD (shares): P \
+                                and R are the probabilities to leave the good and the bad state"
+                            .into(),
+                    );
+                }
+            };
+            Ok(Loss::GilbertElliott(GilbertElliott {
+                good_to_bad: rates[0],
+                bad_to_good: rates[1],
+                loss_in_good: losses[0],
+                loss_in_bad: losses[1],
+            }))
+        }
+        Some(("packets", list)) => packets(list).map(Loss::Packets),
+        _ => units::fraction(text).map(|share| match share {
+            0.0 => Loss::None,
+            _ => Loss::Bernoulli(share),
+        }),
+    }
+}
+
+/// Numbers and ranges of numbers.
+fn packets(list: &str) -> Result<Vec<u64>, String> {
+    let mut packets = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = match part.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(part)?, number(part)?),
+        };
+        if first > last {
+            return Err(format!("'{part}' ends before it begins"));
+        }
+        if last - first >= (PACKETS_MAX - packets.len()) as u64 {
+            return Err(format!("more than {PACKETS_MAX} packets are listed"));
+        }
+        packets.extend(first..=last);
+    }
+    Ok(packets)
+}
+
+/// The content of the file that `rate` or `loss` names.
+pub(super) fn trace(
+    config: &mut LinkConfig,
+    key: &str,
+    path: &str,
+    content: &str,
+) -> Result<(), String> {
+    let result = match key {
+        "rate" => RateTrace::parse(content).map(|trace| config.rate = Rate::Trace(trace)),
+        _ => LossTrace::parse(content).map(|trace| config.loss = Loss::Trace(trace)),
+    };
+    result.map_err(|error| format!("{path}: {error}"))
+}
+
+pub(super) fn blackouts(text: &str) -> Result<(Vec<Blackout>, Option<Duration>), String> {
+    let (mut blackouts, mut repeat) = (Vec::new(), None);
+    if text == "none" {
+        return Ok((blackouts, repeat));
+    }
+    for part in text.split(',') {
+        if let Some(time) = part.trim().strip_prefix("repeat=") {
+            repeat = Some(units::duration(time)?);
+            continue;
+        }
+        let refuse = || format!("'{part}' is no time span: write START-END, such as 10s-12s");
+        let (start, end) = part.split_once('-').ok_or_else(refuse)?;
+        blackouts.push(Blackout {
+            start: units::duration(start)?,
+            end: units::duration(end)?,
+        });
+    }
+    Ok((blackouts, repeat))
+}
+
+pub(super) fn corruption(text: &str) -> Result<Corruption, String> {
+    if text == "0" {
+        return Ok(Corruption::default());
+    }
+    let (share, bits) = text.split_once(',').unwrap_or((text, "1"));
+    let bits = number(bits)?;
+    Ok(Corruption {
+        probability: units::fraction(share)?,
+        bits: u32::try_from(bits).map_err(|_| format!("{bits} bits are too many"))?,
+    })
+}
+
+pub(super) fn jitter(text: &str) -> Result<Jitter, String> {
+    let (max, order) = match text.split_once(',') {
+        None => (text, Order::Kept),
+        Some((max, word)) if word.trim() == "reorder" => (max, Order::Free),
+        Some((_, word)) => return Err(format!("'{word}' is not 'reorder'")),
+    };
+    let max = units::duration(max)?;
+    Ok(Jitter { max, order })
+}
+
+pub(super) fn reorder(text: &str) -> Result<Reorder, String> {
+    match text.split_once(',') {
+        Some((share, hold)) => Ok(Reorder {
+            probability: units::fraction(share)?,
+            hold: units::duration(hold)?,
+        }),
+        None if text == "0" => Ok(Reorder::default()),
+        None => Err("write SHARE,TIME, such as 1%,10ms".into()),
+    }
+}
+
+pub(super) fn flows(text: &str) -> Result<Flows, String> {
+    match text {
+        "apart" => Ok(Flows::Apart),
+        "together" => Ok(Flows::Together),
+        _ => Err("write apart or together".into()),
+    }
+}

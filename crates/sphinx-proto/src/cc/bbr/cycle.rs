@@ -1,0 +1,224 @@
+//! The cycle of cruise, probe up and probe down: what samples mean there, and when phases change.
+//!
+//! A policer gives no queue to see, so that its losses look like the channel's. Three things tell it:
+//! a probe up loses more than the channel does (the controller becomes *cautious*: probes are rarer,
+//! shorter, and believed less); losses at the estimate vanish when the rate is lowered a little
+//! ([`Bbr::try_lower`], every round while cautious); and losses at the estimate exceed those of probe
+//! down, over several cycles ([`Bbr::end_cycle`]).
+
+use super::super::loss::Sudden;
+use super::super::sampler::Sample;
+use super::super::{MS, Nanos, time_for};
+use super::{Bbr, Phase, UP_GAIN};
+
+/// Growth that proves new capacity in probe up.
+const GROWTH: f64 = 1.12;
+/// Rounds at the estimated rate, and the most after fruitless probes that cost packets.
+const CRUISE_ROUNDS: u32 = 4;
+const CRUISE_ROUNDS_MAX: u32 = 64;
+/// Probes are no more frequent than if a round took this long: on short paths they would be all there is.
+const CYCLE_ROUND: Nanos = 9 * MS;
+/// Fruitless probes that are remembered.
+const CAUTION_MAX: u32 = 4;
+/// Samples in a row with more loss than the channel's before the estimate is in doubt.
+const LOSSY_SAMPLES: u32 = 4;
+/// Rounds at an estimate in doubt before it is compared again.
+const DOUBT_ROUNDS: u32 = 4;
+/// Longest comparison while little is known about the channel, rounds.
+const UNSURE_ROUNDS: u64 = 6;
+/// Least and most of the estimate that one probe of a policer is believed to show.
+const SINK: f64 = 0.9;
+const RISE: f64 = 1.06;
+/// Packets at least below the estimate in a cycle, and the time to which that may extend probe down.
+const LOW_PACKETS: f64 = 40.0;
+const LOW_TIME: Nanos = 4 * MS;
+impl Bbr {
+    /// Loss beyond the channel's that is still taken for chance.
+    pub(super) fn tolerance(&self, s: &Sample, channel: f64) -> f64 {
+        let n = s.packets.max(1) as f64;
+        let spread = channel.max(1.0 / n) * (1.0 - channel) / n * self.loss.burstiness();
+        let spread = spread.sqrt();
+        let chance = (3.0 * spread).max(0.03);
+        // Sent at g times the estimate, a policer at the estimate would lose 1 − (1 − p) / g: half
+        // way there it is the likelier cause.
+        let gain = s.full_rate() / self.bw.max(1.0);
+        if gain > 1.1 {
+            let likely = (1.0 - channel) * (1.0 - 1.0 / gain) / 2.0;
+            chance.min(likely.max(1.5 * spread))
+        } else {
+            chance
+        }
+    }
+
+    pub(super) fn on_cycle_sample(&mut self, s: Sample, rate: f64, lossy: bool, now: Nanos) {
+        if lossy && s.run.phase == Phase::Up && !self.up_lost_too_much {
+            // What this probe seemed to find was the bucket of a policer or the room in a queue.
+            self.up_lost_too_much = true;
+            self.bw = self.bw.min(self.probe_from);
+        }
+        if s.run.phase == Phase::Startup && self.up_lost_too_much {
+            // What was sent before the policer was recognised.
+            return;
+        }
+        let limited = lossy || (s.stretched(32) && self.has_queue());
+        let suspect = s.run.phase == Phase::Up && self.caution() > 0;
+        if suspect {
+            let error = self.loss.rate_error(s.packets) * self.bw;
+            // A full bucket gives way once, an empty one does not; and one burst of losses must not
+            // cost much.
+            let most = if self.growths > 0 { UP_GAIN } else { RISE };
+            if (rate > self.bw + error || rate < self.bw - 2.0 * error) && !s.app_limited {
+                self.bw += (rate.clamp(SINK * self.bw, most * self.bw) - self.bw) / 2.0;
+            }
+        } else if !limited && s.stretched(8) && s.run.phase == Phase::Up {
+            // The queue is too short to be seen, yet the link was the limit.
+            self.bw += ((rate - self.bw) / 2.0).max(0.0);
+        } else if !limited {
+            self.bw = self.bw.max(rate);
+        } else if rate > self.bw || (s.run.phase == Phase::Up && !s.app_limited) {
+            self.bw += (rate - self.bw) / 2.0;
+        } else if !s.app_limited && rate < 0.75 * self.bw && self.has_queue() {
+            self.slow_samples += 1;
+            if self.slow_samples >= 2 {
+                self.bw = rate;
+                self.enter(Phase::Drain, now);
+                return;
+            }
+        } else if !s.app_limited && self.has_queue() {
+            self.slow_samples = 0;
+            self.bw += (rate - self.bw) / 8.0;
+        }
+        if s.run.phase == Phase::Cruise && self.phase == Phase::Cruise && s.window_full {
+            self.lossy_samples = if lossy && !self.has_queue() {
+                self.lossy_samples + 1
+            } else {
+                0
+            };
+            if self.lossy_samples >= LOSSY_SAMPLES && !self.in_doubt {
+                // The channel became worse or a policer stricter: a lower rate will tell.
+                self.in_doubt = true;
+                self.enter(Phase::Down, now);
+                return;
+            }
+        }
+        if s.run.id >= self.phase_run && self.phase == Phase::Up {
+            if !limited && rate > GROWTH * self.up_from {
+                self.growths += 1;
+                // The bucket of a policer gives way for a while: look again before growing.
+                let proven = self.growths > self.caution();
+                self.enter(if proven { Phase::Startup } else { Phase::Up }, now);
+            } else if s.window_full {
+                self.enter(Phase::Down, now);
+            }
+        }
+    }
+
+    /// Moves through the phases.
+    pub(super) fn step(&mut self, now: Nanos, in_flight: f64, round_done: bool) {
+        let in_phase = now.saturating_sub(self.phase_at);
+        let round = self.rtt().max(self.min_round());
+        match self.phase {
+            Phase::Startup | Phase::Blackout => {}
+            Phase::Drain | Phase::Down => {
+                let drained = in_flight <= self.bdp() + self.slack();
+                // Nothing tells a policer from a channel but a round at a lower rate.
+                let compared = !(self.up_lost_too_much || self.in_doubt)
+                    || (in_phase >= round
+                        && (!self.loss.is_unsure() || in_phase > UNSURE_ROUNDS * round));
+                let excess = (in_flight - self.bdp()).max(0.0);
+                let patience = round
+                    .saturating_mul(3 + UNSURE_ROUNDS)
+                    .saturating_add(time_for(excess, self.bw));
+                let shown = time_for(LOW_PACKETS * self.packet_bytes, self.bw).min(LOW_TIME);
+                if (drained && compared && in_phase >= shown) || in_phase > patience {
+                    self.enter(Phase::Cruise, now);
+                }
+            }
+            Phase::Cruise => {
+                let rounds = if self.in_doubt {
+                    DOUBT_ROUNDS
+                } else {
+                    (CRUISE_ROUNDS << self.caution().min(8)).min(CRUISE_ROUNDS_MAX)
+                };
+                let long = in_phase >= Nanos::from(rounds) * CYCLE_ROUND;
+                if self.rounds_in_phase() >= u64::from(rounds) && long {
+                    self.end_cycle(now);
+                } else if self.caution() > 0 && round_done {
+                    self.try_lower();
+                }
+            }
+            Phase::Up => {
+                if self.rounds_in_phase() >= 3 {
+                    self.enter(Phase::Down, now);
+                }
+            }
+            Phase::ProbeRtt => {
+                if self.rounds_in_phase() >= 2 {
+                    if let Some(rtt) = self.probe_rtt_min {
+                        self.delay.replace_min_rtt(now, rtt);
+                    }
+                    self.enter(Phase::Cruise, now);
+                }
+            }
+        }
+    }
+
+    /// Fruitless probes in a row that cost packets.
+    pub(super) fn caution(&self) -> u32 {
+        if self.up_lost_too_much {
+            self.lossy_probes + 1
+        } else {
+            self.lossy_probes
+        }
+    }
+
+    /// Losses beyond the channel's at the estimate: are they the policer's, or has the channel become
+    /// worse? A slightly lower rate tells.
+    pub(super) fn try_lower(&mut self) {
+        let again = self.loss.is_trying();
+        match self.loss.sudden() {
+            Sudden::Nothing => return,
+            Sudden::Excess(excess) => {
+                if !again {
+                    self.before_trial = self.bw;
+                }
+                self.bw *= 1.0 - excess;
+            }
+            Sudden::Channel => self.bw = self.bw.max(self.before_trial),
+        }
+        // What is under way left at the old rate.
+        self.trial_run = self.sampler.start_run(Phase::Cruise);
+    }
+
+    pub(super) fn end_cycle(&mut self, now: Nanos) {
+        let caution = if self.up_lost_too_much {
+            self.caution()
+        } else {
+            self.lossy_probes / 2
+        };
+        self.lossy_probes = caution.min(CAUTION_MAX);
+        self.up_lost_too_much = false;
+        let excess = self.loss.end_cycle(caution > 0);
+        self.in_doubt = excess > 0.0;
+        if self.in_doubt {
+            self.bw *= 1.0 - excess;
+            self.up_lost_too_much = true;
+            self.enter(Phase::Down, now);
+            return;
+        }
+        let confirmed = self.delay.confirmed_since(self.phase_at);
+        self.cycles_without_min = if confirmed {
+            0
+        } else {
+            self.cycles_without_min + 1
+        };
+        if self.cycles_without_min >= 4 || self.delay.is_stale(now) {
+            self.cycles_without_min = 0;
+            self.enter(Phase::ProbeRtt, now);
+        } else {
+            self.probe_from = self.bw;
+            self.growths = 0;
+            self.enter(Phase::Up, now);
+        }
+    }
+}

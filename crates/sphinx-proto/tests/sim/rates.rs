@@ -1,0 +1,318 @@
+//! Rate control end to end: what it finds, what it follows, what it leaves alone.
+
+use std::time::Duration;
+
+use sphinx_link::{Aqm, Blackout, Depth, GilbertElliott, Loss, Policer, Rate, RateStep};
+use sphinx_proto::cc::CcKind;
+use sphinx_proto::{PathMemory, SessionStats};
+
+use crate::pair::{MS, Pair, SEC, Scenario, link};
+use crate::table::bernoulli;
+
+fn dropped(pair: &Pair) -> f64 {
+    let counters = pair.links[0].counters();
+    let dropped = counters.dropped_queue + counters.dropped_policer;
+    dropped as f64 / counters.offered_packets as f64
+}
+
+fn stats(pair: &Pair) -> SessionStats {
+    pair.client().session.stats()
+}
+
+/// Bits per second that the forward link carried until `until`.
+fn carried(pair: &mut Pair, until: u64) -> f64 {
+    let (before, from) = (carried_bytes(pair), pair.now);
+    pair.run_until(until, |_| false);
+    (carried_bytes(pair) - before) as f64 * 8e9 / (until - from) as f64
+}
+
+fn carried_bytes(pair: &Pair) -> u64 {
+    pair.links[0].counters().sent_bytes
+}
+
+fn steps(rates: &[(u64, u64)]) -> Rate {
+    let steps = rates.iter().map(|(ms, mbit)| RateStep {
+        at: Duration::from_millis(*ms),
+        bits_per_second: mbit * 1_000_000,
+    });
+    Rate::Steps {
+        steps: steps.collect(),
+        repeat: None,
+    }
+}
+
+#[test]
+fn policers_are_not_flooded() {
+    for (rtt, megabytes) in [(10, 20), (20, 20), (50, 50)] {
+        for burst_bytes in [15_000, 30_000, 60_000] {
+            let link = link(1000, rtt, bernoulli(0.06), 11);
+            let mut scenario = Scenario::new(link).bulk(megabytes * 1_000_000);
+            scenario.forward.policer = Some(Policer {
+                bits_per_second: 100_000_000,
+                burst_bytes,
+            });
+            let mut pair = scenario.build();
+            pair.must_transfer(20 * SEC);
+            let seconds = pair.now as f64 / 1e9;
+            let goodput = megabytes as f64 * 8.0 / seconds / 100.0 / 0.94;
+            let name = format!("RTT {rtt} ms, bucket {burst_bytes}");
+            assert!(dropped(&pair) < 0.03, "{name}: {:.3}", dropped(&pair));
+            assert!(goodput > 0.85, "{name}: {goodput:.3}");
+        }
+    }
+}
+
+#[test]
+fn capacity_steps_are_followed_within_ten_round_trips() {
+    for (rtt, loss) in [(10, 0.0), (10, 0.06), (50, 0.0), (50, 0.06)] {
+        let mut scenario = Scenario::new(link(200, rtt, bernoulli(loss), 5)).bulk(400_000_000);
+        let (down, up) = (2000, 4000);
+        scenario.forward.rate = steps(&[(0, 200), (down, 50), (up, 200)]);
+        let mut pair = scenario.build();
+        pair.run_until((down + 10 * rtt) * MS, |_| false);
+        let (mut sum, mut samples) = (0, 0);
+        let (before, from) = (carried_bytes(&pair), pair.now);
+        pair.run_until(up * MS, |pair| {
+            sum += pair.links[0].queue_bytes();
+            samples += 1;
+            false
+        });
+        let slow = (carried_bytes(&pair) - before) as f64 * 8e3 / (pair.now - from) as f64 / 50.0;
+        let queue = sum as f64 / f64::from(samples) / (50e6 / 8.0 * rtt as f64 / 1e3);
+        pair.run_until((up + 10 * rtt) * MS, |_| false);
+        let until = pair.now + SEC;
+        let fast = carried(&mut pair, until) / 200e6;
+        let name = format!("RTT {rtt} ms, loss {loss}");
+        assert!(slow > 0.97, "{name}: {slow:.3} of 50 Mbit/s");
+        assert!(queue < 0.5, "{name}: queue of {queue:.2} BDP");
+        assert!(fast > 0.9, "{name}: {fast:.3} of 200 Mbit/s");
+    }
+}
+
+#[test]
+fn start_up_loses_less_than_four_round_trips_and_floods_no_queue() {
+    for loss in [0.0, 0.01, 0.06, 0.2] {
+        let mut pair = Scenario::new(link(200, 100, bernoulli(loss), 3))
+            .bulk(100_000_000)
+            .build();
+        let rate = carried(&mut pair, 2 * SEC) / 200e6;
+        let lost = (1.0 - rate) * 20.0;
+        assert!(lost < 4.0, "loss {loss}: {lost:.2} RTT");
+        assert_eq!(pair.links[0].counters().dropped_queue, 0, "loss {loss}");
+    }
+}
+
+#[test]
+fn corners() {
+    let bursts = |p, len| Loss::GilbertElliott(GilbertElliott::bursts(p, len));
+    for (name, mbit, rtt, loss, back, seconds, least) in [
+        ("far and lossy", 20, 600, bernoulli(0.2), 0.0, 40, 0.9),
+        ("lossy", 20, 50, bernoulli(0.3), 0.0, 10, 0.9),
+        ("near", 200, 1, bernoulli(0.06), 0.0, 3, 0.9),
+        ("bursts", 200, 50, bursts(0.05, 8.0), 0.0, 8, 0.9),
+        ("long bursts", 200, 50, bursts(0.05, 40.0), 0.0, 8, 0.75),
+        ("return", 200, 80, bernoulli(0.03), 0.3, 8, 0.9),
+        ("slow", 1, 50, bernoulli(0.06), 0.0, 20, 0.9),
+    ] {
+        let mut scenario = Scenario::new(link(mbit, rtt, loss, 4)).bulk(400_000_000);
+        scenario.backward.loss = bernoulli(back);
+        let mut pair = scenario.build();
+        pair.run_until((30 * rtt * MS).max(SEC), |_| false);
+        let rate = carried(&mut pair, seconds * SEC) / (mbit as f64 * 1e6);
+        assert!(rate > least, "{name}: {rate:.3}");
+    }
+}
+
+#[test]
+fn a_thin_flow_keeps_the_rate_that_it_has_found() {
+    for loss in [0.0, 0.06] {
+        let mut pair = Scenario::new(link(200, 10, bernoulli(loss), 6))
+            .blocks(100_000, 40 * MS, 200)
+            .build();
+        for second in 1..8 {
+            pair.run_until(second * SEC, |_| false);
+            let rate = stats(&pair).pacing_rate as f64 * 8e-6;
+            // A probe may be under way.
+            assert!((140.0..260.0).contains(&rate), "loss {loss}: {rate}");
+        }
+    }
+}
+
+#[test]
+fn a_burst_of_losses_is_no_blackout() {
+    let blackout = |ms: u64| {
+        let mut scenario = Scenario::new(link(100, 40, bernoulli(0.02), 8)).bulk(400_000_000);
+        for link in [&mut scenario.forward, &mut scenario.backward] {
+            link.blackouts.push(Blackout {
+                start: Duration::from_secs(2),
+                end: Duration::from_millis(2000 + ms),
+            });
+        }
+        scenario.build()
+    };
+    // Too short for three probes and three timeouts: the rate is as before.
+    let mut pair = blackout(90);
+    let least = |pair: &mut Pair, until| {
+        let mut least = u64::MAX;
+        pair.run_until(until, |pair| {
+            least = least.min(stats(pair).cwnd);
+            false
+        });
+        least
+    };
+    pair.run_until(2 * SEC, |_| false);
+    assert!(least(&mut pair, 2600 * MS) > 200_000);
+    let after = carried(&mut pair, 3600 * MS) / 100e6;
+    assert!(after > 0.9, "{after}");
+    // Long enough: only probes leave.
+    let mut pair = blackout(1500);
+    pair.run_until(2 * SEC, |_| false);
+    assert!(least(&mut pair, 3600 * MS) < 10_000);
+    pair.run_until(4500 * MS, |_| false);
+    let after = carried(&mut pair, 6000 * MS) / 100e6;
+    assert!(after > 0.9, "{after}");
+}
+
+#[test]
+fn marks_slow_the_sender_down() {
+    let mut scenario = Scenario::new(link(100, 20, bernoulli(0.0), 12)).bulk(10_000_000);
+    scenario.forward.aqm = Aqm::mark_above(Depth::Time(Duration::from_millis(2)));
+    scenario.client.ecn = true;
+    let mut pair = scenario.build();
+    pair.must_transfer(10 * SEC);
+    assert!(pair.links[0].counters().marked > 0);
+    assert_eq!(pair.links[0].counters().dropped_queue, 0);
+}
+
+// ---- the paper's rate control ---------------------------------------------------------------
+
+/// Windows of the client whenever they change.
+fn windows(pair: &mut Pair, until: u64) -> Vec<u64> {
+    let mut windows = vec![stats(pair).cwnd];
+    pair.run_until(until, |pair| {
+        let now = stats(pair).cwnd;
+        if windows.last() != Some(&now) {
+            windows.push(now);
+        }
+        false
+    });
+    windows
+}
+
+/// How often a window fell, each time to a half as the paper has it.
+fn halvings(windows: &[u64]) -> usize {
+    let falls = windows.windows(2).filter(|pair| pair[1] < pair[0]);
+    falls
+        .inspect(|pair| assert_eq!(pair[1], pair[0] / 2, "not halved"))
+        .count()
+}
+
+fn aimd(loss: f64, mark: bool) -> Pair {
+    let mut scenario = Scenario::new(link(100, 20, bernoulli(loss), 12)).bulk(400_000_000);
+    scenario.cc = CcKind::AimdEcn;
+    scenario.forward.queue = Depth::Bytes(2_000_000);
+    scenario.client.ecn = mark;
+    if mark {
+        scenario.forward.aqm = Aqm::mark_above(Depth::Time(Duration::from_millis(10)));
+    }
+    scenario.build()
+}
+
+#[test]
+fn marks_halve_the_window_of_aimd_ecn_and_losses_do_not() {
+    let mut pair = aimd(0.02, true);
+    // Until the first mark it grows by a block per round trip, whatever is lost.
+    let before = windows(&mut pair, 60 * MS);
+    assert_eq!(pair.links[0].counters().marked, 0);
+    assert!(pair.links[0].counters().dropped_loss > 0);
+    assert_eq!(halvings(&before), 0);
+    let block = 100 * 1500;
+    let grown = before.last().expect("at least one") - before[0];
+    assert!((block / 2..=3 * block).contains(&grown), "{grown}");
+    let halved = halvings(&windows(&mut pair, 4 * SEC));
+    let counters = *pair.links[0].counters();
+    assert!(counters.marked > 0 && counters.dropped_queue == 0);
+    assert!((3..200).contains(&halved), "{halved}");
+    let until = pair.now + 2 * SEC;
+    let rate = carried(&mut pair, until) / 100e6;
+    assert!(rate > 0.8, "{rate}");
+}
+
+#[test]
+fn without_ecn_losses_halve_the_window_of_aimd_ecn() {
+    let mut pair = aimd(0.02, false);
+    assert!(halvings(&windows(&mut pair, 2 * SEC)) > 10);
+    let until = pair.now + 2 * SEC;
+    let rate = carried(&mut pair, until) / 100e6;
+    assert!(rate < 0.9, "{rate}");
+    // And a queue that overflows.
+    let mut pair = aimd(0.0, false);
+    assert!(halvings(&windows(&mut pair, 20 * SEC)) > 0);
+}
+
+// ---- careful resume ---------------------------------------------------------------------------
+
+fn remembered(pair: &Pair) -> PathMemory {
+    pair.client().session.path_memory().expect("measured")
+}
+
+#[test]
+fn what_was_learned_makes_the_next_session_start_faster() {
+    let scenario = |memory| Scenario {
+        memory,
+        recv_window: 128 << 20,
+        send_window: 128 << 20,
+        ..Scenario::new(link(1000, 100, bernoulli(0.06), 9)).bulk(400_000_000)
+    };
+    let mut first = scenario(None).build();
+    assert_eq!(first.client().session.path_memory(), None);
+    let cold = carried(&mut first, SEC / 2);
+    first.run_until(3 * SEC, |_| false);
+    let memory = remembered(&first);
+    assert!((0.9..1.1).contains(&(memory.rate as f64 * 8.0 / 1e9)));
+    assert!((100 * MS..103 * MS).contains(&memory.rtt));
+    assert!((0.04..0.08).contains(&memory.plr), "{}", memory.plr);
+    assert_eq!(memory.datagram_len, 1472);
+    let mut second = scenario(Some(memory)).build();
+    let warm = carried(&mut second, SEC / 2);
+    assert!(warm > 1.2 * cold, "{warm} after {cold}");
+    assert_eq!(second.links[0].counters().dropped_queue, 0);
+}
+
+#[test]
+fn a_path_that_has_changed_is_not_flooded() {
+    let memory = PathMemory {
+        rate: 200_000_000 / 8,
+        rtt: 100 * MS,
+        plr: 0.0,
+        datagram_len: 1472,
+    };
+    // Slower, longer, shorter, lossier, behind a policer.
+    let policed = || {
+        let mut links = link(1000, 100, bernoulli(0.0), 2);
+        links.0.policer = Some(Policer {
+            bits_per_second: 20_000_000,
+            burst_bytes: 50_000,
+        });
+        links
+    };
+    for (name, mbit, links) in [
+        ("slower", 20, link(20, 100, bernoulli(0.0), 2)),
+        ("longer", 20, link(20, 1500, bernoulli(0.0), 2)),
+        ("shorter", 20, link(20, 20, bernoulli(0.0), 2)),
+        ("lossier", 200, link(200, 100, bernoulli(0.3), 2)),
+        ("policed", 20, policed()),
+    ] {
+        let scenario = Scenario::new(links).bulk(400_000_000);
+        let mut plain = scenario.clone().build();
+        let memory = Some(memory);
+        let mut resumed = Scenario { memory, ..scenario }.build();
+        let rates = [&mut plain, &mut resumed].map(|pair| {
+            pair.run_until(4 * SEC, |_| false);
+            carried(pair, 8 * SEC) / (mbit as f64 * 1e6)
+        });
+        assert!(rates[1] > 0.9 * rates[0], "{name}: {rates:?}");
+        let drops = [&plain, &resumed].map(dropped);
+        assert!(drops[1] < drops[0] + 0.05, "{name}: {drops:?}");
+    }
+}
