@@ -32,10 +32,19 @@ demo: build ## Watch TCP and Sphinx cross the same lossy link
 .PHONY: test
 test: tools ## Run every test
 	$(CARGO) test --workspace --locked
+	$(CARGO) test --package sphinx-fec --package sphinx-codes --features sphinx-codes/peers --locked
 
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
 	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim random
+
+.PHONY: miri
+miri: tools ## Run the tests of sphinx-fec under Miri, scalar engine (minutes; nightly)
+	PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test --locked --package sphinx-fec --lib --tests
+
+.PHONY: test-neon
+test-neon: tools ## Run the tests of sphinx-fec on emulated 64-bit ARM (NEON engine)
+	@scripts/test-neon
 
 .PHONY: fuzz
 fuzz: tools ## Fuzz one target of docs/fuzzing.md (TARGET=sessions SECONDS=60)
@@ -45,6 +54,10 @@ fuzz: tools ## Fuzz one target of docs/fuzzing.md (TARGET=sessions SECONDS=60)
 bench-link: build ## Sphinx beside kernel TCP and QUIC on an emulated link (ARGS="--set full")
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
 	@target/release/bench-link $(ARGS)
+
+.PHONY: bench-emulator
+bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on this machine
+	$(CARGO) run --release --locked --package sphinx-link --example accuracy -- $(ARGS)
 
 .PHONY: bench-codes
 bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n 100 --code rlc")
@@ -58,10 +71,22 @@ bench-instructions: tools ## Instructions per coded block, counted by callgrind
 figures: tools ## Draw the paper's figures 7 and 8 again into docs/figures
 	$(CARGO) run --release --locked --package sphinx-codes --features fft-rs --example codes -- figures
 
+.PHONY: results
+results: build ## Measure every figure and render docs/results (about 40 minutes)
+	$(SPHX) lab figure all
+	$(SPHX) lab report
+	@scripts/check-report
+
+.PHONY: lab-quick
+lab-quick: build ## The paper's figures in less than six minutes, with the orderings that must hold
+	@scripts/lab-quick
+
 .PHONY: lint
 lint: tools ## Formatting, clippy, documentation, licences
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- --deny warnings
+	$(CARGO) clippy --package sphinx-codes --features peers --all-targets --locked -- --deny warnings
+	$(CARGO) clippy --package sphinx-fec --no-default-features --all-targets --locked -- --deny warnings
 	$(CARGO) clippy --package sphinx-lab --features quinn --all-targets --locked -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
 	@scripts/deny

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use sphinx_fuzz::Input;
+use sphinx_lab::emulator::{Plan, Request};
+use sphinx_link::settings::LinkSettings;
+use sphinx_link::{IpPacket, Link};
 
 use crate::{text, units};
 
@@ -43,6 +46,36 @@ pub fn units(data: &[u8]) {
     assert_eq!(text::printable(shown.as_bytes()), shown);
 }
 
+/// What people write about an emulated link: a configuration file, a message to a running link, and,
+/// line by line, settings, with the whole as the trace that any of them names.
+pub fn emulator(data: &[u8]) {
+    let _ = serde_json::from_slice::<Request>(data);
+    let written = String::from_utf8_lossy(data);
+    let _ = Plan::from_toml(&written);
+    let mut settings = LinkSettings::default();
+    for line in written.lines() {
+        let before = settings.clone();
+        if settings.set_text(line).is_err() {
+            assert_eq!(settings.forward, before.forward);
+        }
+        let read = |_: &str| Ok(written.clone().into_owned());
+        let Ok(configs) = settings.configs(&read) else {
+            settings = before;
+            continue;
+        };
+        // What is shown makes the same link.
+        let mut again = LinkSettings::default();
+        for (key, value) in settings.forward.iter() {
+            again.set(key, value).expect("a setting");
+        }
+        let [forward, _] = again.configs(&read).expect("what was understood before");
+        assert_eq!(forward, configs[0]);
+        for config in configs {
+            Link::<IpPacket>::new(config).expect("what has been checked");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -57,9 +90,18 @@ mod tests {
         replay("paths", paths);
         replay("measurements", measurement);
         replay("units", units);
+        replay("emulator", emulator);
     }
 
     proptest! {
+        #[test]
+        fn random_settings(
+            key in "(forward.|return.)?(mtu|policer|queue|aqm|rate|loss|blackout|corrupt|jitter|rtt)",
+            value in "(steps:|burst:|gilbert:|packets:|trace:|codel:|red:|step:)?([0-9.]{1,12}(mbit|ms|s|p|kB|%)?[,=-]?){0,5}",
+        ) {
+            emulator(format!("{key}={value}\n5\n").as_bytes());
+        }
+
         #[test]
         fn random(data in prop::collection::vec(any::<u8>(), 0..300)) {
             files(&data);
@@ -67,6 +109,7 @@ mod tests {
             paths(&data);
             measurement(&data);
             units(&data);
+            emulator(&data);
         }
     }
 }

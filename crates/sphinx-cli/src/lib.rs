@@ -30,11 +30,12 @@ use clap::error::ErrorKind as ClapError;
 
 use args::{Cli, Command, PerfCommand};
 use commands::Context;
+use commands::lab::Namespaces;
 use demo::Scene;
 use failure::{Failure, usage};
 use report::Reporter;
 use signals::Stop;
-use sphinx_lab::{Testbed, TestbedError};
+use sphinx_lab::Testbed;
 use sphinx_transport::ErrorKind;
 use sphinx_units as units;
 
@@ -66,6 +67,11 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
 }
 
 fn dispatch(cli: Cli) -> u8 {
+    if let Command::Lab(args) = &cli.command
+        && args.command.is_init()
+    {
+        sphinx_net::pidns::serve_as_init();
+    }
     let (json, quiet, verbose) = output_flags(&cli.command);
     let reporter = Reporter::new(json, quiet, verbose);
     // A user namespace can only be entered while there is one thread: before the signals'.
@@ -108,16 +114,17 @@ fn asked_to(stop: &Stop, failure: Failure) -> Failure {
 enum Ground {
     Nothing,
     Demo(Scene),
-    Namespaces(Result<(), TestbedError>),
+    Namespaces(Namespaces),
 }
 
 impl Ground {
     fn prepare(command: &Command) -> Self {
         match command {
             Command::Demo(_) => Self::Demo(Scene::prepare()),
-            Command::Lab(args) if args.command.needs_namespaces() => {
-                Self::Namespaces(Testbed::prepare_process())
-            }
+            Command::Lab(args) if args.command.needs_namespaces() => Self::Namespaces(Namespaces {
+                link_directory: sphinx_lab::emulator::directory(),
+                prepared: Testbed::prepare_process(),
+            }),
             _ => Self::Nothing,
         }
     }
@@ -167,7 +174,10 @@ fn output_flags(command: &Command) -> (bool, bool, u8) {
         Command::Demo(args) => return (args.json, args.quiet, 0),
         Command::DemoPart(_) => return (true, true, 0),
         Command::Codes(args) => return (args.json, false, 0),
-        Command::Lab(args) => return (args.command.json(), false, 0),
+        Command::Lab(args) => {
+            let (json, quiet) = args.command.output();
+            return (json, quiet, 0);
+        }
     };
     (common.json, common.quiet, common.verbose)
 }

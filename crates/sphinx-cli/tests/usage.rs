@@ -16,7 +16,6 @@ fn what_is_not_built_says_so() {
         "perf client --json --profile live sphx1x",
         "perf client --json --profile live sphx1x",
         "send --json --cc cubic --ticket-file t a",
-        "lab run --json",
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         let ended = Running::start(&scratch, &words, &[]).end().expect(2);

@@ -29,7 +29,9 @@ pub enum Style {
     Dashes,
     /// A line without dots, for many points.
     Plain,
-    /// Diamonds only, for values of others.
+    /// A dotted line with dots, for what lies on top of another.
+    Dotted,
+    /// Large hollow shapes only, for values of others.
     Marks,
 }
 
@@ -40,6 +42,9 @@ pub struct Series {
     pub name: String,
     /// How to draw it.
     pub style: Style,
+    /// Number of its colour and shape; that of its place in the chart if not
+    /// given. Series that belong together share one.
+    pub look: Option<usize>,
     /// The points, in the order they are joined.
     pub points: Vec<(f64, f64)>,
     /// Intervals: where on the horizontal axis, from, to.
@@ -53,8 +58,18 @@ impl Series {
         Self {
             name: name.to_owned(),
             style,
+            look: None,
             points,
             ranges: Vec::new(),
+        }
+    }
+
+    /// The series with colour and shape number `look`.
+    #[must_use]
+    pub fn with_look(self, look: usize) -> Self {
+        Self {
+            look: Some(look),
+            ..self
         }
     }
 }
@@ -154,7 +169,7 @@ pub fn render(chart: &Chart) -> String {
     );
     text(&mut out, (LEFT, 24.0), "start", 16, &chart.title);
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    for tick in x.ticks() {
+    for tick in x_ticks(&x, &xs) {
         let at = x.place(tick);
         line(&mut out, (at, TOP), (at, bottom), 0.15);
         text(&mut out, (at, bottom + 18.0), "middle", 12, &short(tick));
@@ -176,7 +191,8 @@ pub fn render(chart: &Chart) -> String {
     );
     text(&mut out, (8.0, TOP - 10.0), "start", 13, &chart.y_label);
     for (i, series) in chart.series.iter().enumerate() {
-        let colour = COLOURS[i % COLOURS.len()];
+        let look = series.look.unwrap_or(i);
+        let colour = COLOURS[look % COLOURS.len()];
         let placed: Vec<(f64, f64)> = series
             .points
             .iter()
@@ -192,7 +208,7 @@ pub fn render(chart: &Chart) -> String {
                  stroke-width=\"4\"/>"
             );
         }
-        draw(&mut out, series.style, &placed, colour);
+        draw(&mut out, series.style, &placed, look);
         let at = TOP + 20.0 * i as f64 + 8.0;
         let sample = [(right + 14.0, at), (right + 42.0, at)];
         let sample = if series.style == Style::Marks {
@@ -200,7 +216,7 @@ pub fn render(chart: &Chart) -> String {
         } else {
             &sample[..]
         };
-        draw(&mut out, series.style, sample, colour);
+        draw(&mut out, series.style, sample, look);
         text(
             &mut out,
             (right + 50.0, at + 4.0),
@@ -213,16 +229,32 @@ pub fn render(chart: &Chart) -> String {
     out
 }
 
-fn draw(out: &mut String, style: Style, points: &[(f64, f64)], colour: &str) {
+/// Where the horizontal axis is marked: on a logarithmic one at the points, if
+/// they are few, as nobody can read off values between two marks there.
+fn x_ticks(axis: &Axis, xs: &[f64]) -> Vec<f64> {
+    let mut marks: Vec<f64> = xs.iter().copied().filter(|x| x.is_finite()).collect();
+    marks.sort_by(f64::total_cmp);
+    marks.dedup();
+    let gaps = marks
+        .windows(2)
+        .map(|w| axis.place(w[1]) - axis.place(w[0]));
+    if axis.is_logarithmic && marks.len() <= 10 && gaps.fold(f64::MAX, f64::min) > 40.0 {
+        return marks;
+    }
+    axis.ticks()
+}
+
+fn draw(out: &mut String, style: Style, points: &[(f64, f64)], look: usize) {
+    let colour = COLOURS[look % COLOURS.len()];
     if style != Style::Marks && points.len() > 1 {
         let path: Vec<String> = points
             .iter()
             .map(|(x, y)| format!("{x:.1},{y:.1}"))
             .collect();
-        let dashes = if style == Style::Dashes {
-            " stroke-dasharray=\"6 4\""
-        } else {
-            ""
+        let dashes = match style {
+            Style::Dashes => " stroke-dasharray=\"6 4\"",
+            Style::Dotted => " stroke-dasharray=\"2 4\"",
+            _ => "",
         };
         let _ = writeln!(
             out,
@@ -230,20 +262,52 @@ fn draw(out: &mut String, style: Style, points: &[(f64, f64)], colour: &str) {
             path.join(" ")
         );
     }
-    for (x, y) in points {
-        let _ = match style {
-            Style::Dashes | Style::Plain => Ok(()),
-            Style::Line => writeln!(
-                out,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
-            ),
-            Style::Marks => writeln!(
-                out,
-                "<path d=\"M{x:.1} {:.1}l6 6l-6 6l-6 -6z\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-                y - 6.0
-            ),
-        };
+    for at in points {
+        match style {
+            Style::Dashes | Style::Plain => {}
+            Style::Line | Style::Dotted => {
+                let fill = format!("fill=\"{colour}\"");
+                shape(out, *at, 3.5, look, &fill);
+            }
+            Style::Marks => {
+                let stroke = format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"");
+                shape(out, *at, 7.0, look, &stroke);
+            }
+        }
     }
+}
+
+/// A shape of about radius `r`: what tells series apart without colour.
+fn shape(out: &mut String, at: (f64, f64), r: f64, look: usize, paint: &str) {
+    let (x, y) = at;
+    let _ = match look % 4 {
+        0 => writeln!(
+            out,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\" {paint}/>"
+        ),
+        1 => {
+            let (left, top, d) = (x - r, y - r, 2.0 * r);
+            writeln!(
+                out,
+                "<path d=\"M{left:.1} {top:.1}h{d}v{d}h-{d}z\" {paint}/>"
+            )
+        }
+        2 => {
+            let (r, top) = (1.2 * r, y - 1.2 * r);
+            writeln!(
+                out,
+                "<path d=\"M{x:.1} {top:.1}l{r} {0}h-{0}z\" {paint}/>",
+                2.0 * r
+            )
+        }
+        _ => {
+            let (r, top) = (1.3 * r, y - 1.3 * r);
+            writeln!(
+                out,
+                "<path d=\"M{x:.1} {top:.1}l{r} {r}l-{r} {r}l-{r} -{r}z\" {paint}/>"
+            )
+        }
+    };
 }
 
 fn line(out: &mut String, from: (f64, f64), to: (f64, f64), opacity: f64) {
@@ -301,13 +365,14 @@ mod tests {
                 series: vec![
                     series("lines", Style::Line),
                     series("dashes", Style::Dashes),
+                    series("dots", Style::Dotted).with_look(0),
                     series("marks <", Style::Marks),
                 ],
             };
             let svg = render(&chart);
             assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
             assert!(svg.contains("A &amp; B") && svg.contains("marks &lt;"));
-            assert_eq!(svg.matches("<polyline").count(), 4);
+            assert_eq!(svg.matches("<polyline").count(), 6);
             assert!(svg.contains("white") && !embed(&svg).contains("white"));
             assert!(!svg.contains("NaN") && !svg.contains("inf"));
         }

@@ -109,7 +109,7 @@ impl BlockDecoder {
     ) -> Result<usize, Error> {
         let is_fft = repairs.iter().any(|repair| repair.code == CodeId::FftRs);
         check_block(if is_fft { CodeId::FftRs } else { CodeId::Rlc }, n)?;
-        check_length(n * symbol_len, source.len())?;
+        check_length(n.saturating_mul(symbol_len), source.len())?;
         for repair in repairs {
             check_length(symbol_len, repair.symbol.len())?;
         }

@@ -86,8 +86,8 @@ impl Encoder {
     ) -> Result<(), Error> {
         let code = rows.first().map_or(CodeId::Rlc, |(code, _)| *code);
         check_block(code, n)?;
-        check_length(n * symbol_len, source.len())?;
-        check_length(rows.len() * symbol_len, out.len())?;
+        check_length(n.saturating_mul(symbol_len), source.len())?;
+        check_length(rows.len().saturating_mul(symbol_len), out.len())?;
         if code == CodeId::FftRs {
             return self.fft.encode(n, symbol_len, source, rows, out);
         }

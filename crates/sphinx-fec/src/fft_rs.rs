@@ -5,6 +5,22 @@
 //! arithmetic is that of the `reed-solomon-simd` crate, and needs the cargo
 //! feature `fft-rs`: without it every use of the code is [`Error::NotBuilt`].
 //!
+//! # Example
+//! ```
+//! use sphinx_fec::{Encoder, Error, CodeId, fft_rs};
+//!
+//! let (n, symbol_len) = (2000, 64);
+//! let source = vec![7; n * symbol_len];
+//! let rows: Vec<_> = fft_rs::first_flight(150).collect();
+//! let mut symbols = vec![0; rows.len() * symbol_len];
+//! let result = Encoder::new().encode_rows(n, symbol_len, &source, &rows, &mut symbols);
+//! if fft_rs::IS_BUILT {
+//!     assert_eq!(result, Ok(()));
+//! } else {
+//!     assert_eq!(result, Err(Error::NotBuilt { code: CodeId::FftRs }));
+//! }
+//! ```
+//!
 //! # Rows
 //! The 24-bit row number is `size << 16 | index`: the transform makes
 //! 2^`size` repairs (at most 2^15), of which this is number `index`. A sender

@@ -168,7 +168,7 @@ impl BlockReceiver {
     }
 
     fn check_memory(&self, memory: &[u8]) {
-        let expected = self.n * self.symbol_len;
+        let expected = self.n.saturating_mul(self.symbol_len);
         assert_eq!(memory.len(), expected, "memory for another block");
     }
 

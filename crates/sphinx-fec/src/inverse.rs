@@ -79,6 +79,9 @@ mod tests {
     fn a_matrix_times_its_inverse_is_the_identity() {
         let mut state = 1_u32;
         for width in [1, 2, 5, 14, 31, 32, 40] {
+            if cfg!(miri) && width > 5 {
+                break;
+            }
             let mut inverse = Inverse::default();
             inverse.begin(width);
             let matrix: Vec<Vec<u8>> = (0..width)

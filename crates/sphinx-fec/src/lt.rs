@@ -5,6 +5,30 @@
 //! robust soliton distribution. There is no end of rows, and source symbols
 //! need not be sent at all: that is how the published comparisons use it.
 //!
+//! # Example
+//! A block from repairs alone, as many as it takes:
+//!
+//! ```
+//! use sphinx_fec::{BlockReceiver, CodeId, Encoder, Repair, SymbolDecoder, lt};
+//!
+//! let (n, symbol_len) = (50, 8);
+//! let source: Vec<u8> = (0..n * symbol_len).map(|i| i as u8).collect();
+//! let shape = lt::Shape::nearest(0.1, 1.0);
+//! let mut encoder = Encoder::new();
+//! let mut receiver = BlockReceiver::new(0, n, symbol_len)?;
+//! let mut memory = vec![0; n * symbol_len];
+//! let mut sent = 0;
+//! while receiver.deficit() > 0 {
+//!     let (code, row) = (CodeId::Lt, shape.row(sent));
+//!     let mut symbol = [0; 8];
+//!     encoder.encode(code, n, symbol_len, &source, row, &mut symbol)?;
+//!     sent += 1;
+//!     receiver.add_repair(&mut memory, 0, n, Repair { code, row, symbol: &symbol });
+//! }
+//! assert!(memory == source && sent >= 50);
+//! # Ok::<(), sphinx_fec::Error>(())
+//! ```
+//!
 //! # Rows
 //! The 24-bit row number is `shape << 18 | seed`, where `shape` is
 //! `8 · i + k` for the constants `c =` [`C_VALUES`]`[i]` and

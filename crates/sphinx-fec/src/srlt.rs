@@ -6,6 +6,31 @@
 //! peeling. How many to send and of which degree is computed by
 //! [`params::srlt`](crate::params::srlt).
 //!
+//! # Example
+//! What the paper sends for a block of 100 symbols at 6 % loss:
+//!
+//! ```
+//! # #[cfg(feature = "std")] {
+//! use sphinx_fec::params::srlt as rule;
+//! use sphinx_fec::{Encoder, CodeId, srlt};
+//!
+//! let (n, loss, symbol_len) = (100, 0.06, 1000);
+//! let degree = rule::degree(loss, 0.0, rule::degree_cap(n));
+//! let count = rule::packet_count(n, loss, degree, rule::PAPER_THRESHOLD);
+//! assert_eq!((degree, count), (16, 15));
+//!
+//! let source = vec![1; n * symbol_len];
+//! let rows: Vec<_> = (0..count as u32)
+//!     .map(|seed| (CodeId::Srlt, srlt::row(degree, seed)))
+//!     .collect();
+//! let mut symbols = vec![0; count * symbol_len];
+//! Encoder::new().encode_rows(n, symbol_len, &source, &rows, &mut symbols)?;
+//! // Sixteen equal symbols add up to nothing.
+//! assert!(symbols.iter().all(|byte| *byte == 0));
+//! # }
+//! # Ok::<(), sphinx_fec::Error>(())
+//! ```
+//!
 //! # Rows
 //! The 24-bit row number is `(degree − 1) << 15 | seed`: a degree from 1 to
 //! 512, at most `n`, and a seed of 15 bits.

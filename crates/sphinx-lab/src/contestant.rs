@@ -82,8 +82,7 @@ pub trait Contestant: fmt::Debug {
     /// What is missing, in words.
     fn check_workload(&self, workload: &Workload) -> Result<(), String> {
         match workload {
-            Workload::Bulk { .. } | Workload::Blocks { .. } => Ok(()),
-            Workload::Live { .. } => Err("cannot drop what comes too late".to_owned()),
+            Workload::Bulk { .. } | Workload::Blocks { .. } | Workload::Live { .. } => Ok(()),
             Workload::Video(_) | Workload::Web(_) => Err("does not speak HTTP".to_owned()),
         }
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::{
-    BlockNumbers, Cell, Run, Validity, VideoNumbers, WebNumbers,
+    BlockNumbers, Cell, Run, Validity, VideoNumbers, WebNumbers, Workload,
     stats::{interval, median},
 };
 
@@ -49,8 +49,8 @@ pub struct GroupNumbers {
     pub mean_ms_interval: Option<(f64, f64)>,
     /// The interval of the runs' 99th percentiles.
     pub p99_ms_interval: Option<(f64, f64)>,
-    /// Messages that were late or missing.
-    pub late: Option<f64>,
+    /// Share of messages that were late or missing.
+    pub late_share: Option<f64>,
     /// Medians over the runs' videos; the buffer over time is that of the first.
     pub video: Option<VideoNumbers>,
     /// Medians over the runs' pages.
@@ -117,7 +117,7 @@ impl Group {
             blocks: blocks(&used),
             mean_ms_interval: interval(&block_values(&used, |one| one.mean_ms)),
             p99_ms_interval: interval(&block_values(&used, |one| one.p99_ms)),
-            late: median(used.iter().filter_map(|run| Some(run.done.late? as f64))),
+            late_share: late_share(&used, cell),
             video: video(&used),
             web: web(&used),
             runs_complete: used.iter().filter(|run| run.done.complete).count(),
@@ -131,6 +131,14 @@ impl Group {
 fn block_values(runs: &[&Run], pick: fn(&BlockNumbers) -> f64) -> Vec<f64> {
     let blocks = runs.iter().filter_map(|run| run.done.blocks.as_ref());
     blocks.map(pick).collect()
+}
+
+fn late_share(runs: &[&Run], cell: &Cell) -> Option<f64> {
+    let Workload::Live { count, .. } = cell.workload else {
+        return None;
+    };
+    let late = runs.iter().filter_map(|run| Some(run.done.late? as f64));
+    Some(median(late)? / count.max(1) as f64)
 }
 
 fn video(runs: &[&Run]) -> Option<VideoNumbers> {

@@ -8,11 +8,14 @@
 //! the machine itself can be trusted. [`Group`] joins the runs of several seeds, and [`report`]
 //! prints them. The binary `bench-link` does all of that; `docs/benchmarks.md` says how to read it.
 //!
+//! [`emulator`] is the emulator as a tool for any program: `sphx lab link`.
+//!
 //! The programs behind the contestants are in [`peers`], and may be used without the rest.
 
 #![forbid(unsafe_code)]
 
 pub mod contestants;
+pub mod emulator;
 pub mod figures;
 pub mod machine;
 pub mod peers;

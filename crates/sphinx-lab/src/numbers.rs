@@ -121,24 +121,43 @@ impl Done {
 }
 
 fn blocks(event: &Value) -> Result<Option<BlockNumbers>, NotDone> {
-    if event["block_ms_mean"].is_null() {
+    // Messages are small blocks under another name.
+    let (fields, counts) = match event["message_ms_mean"].is_null() {
+        false => (MESSAGE_FIELDS, ["messages_measured", "messages_delivered"]),
+        true => (BLOCK_FIELDS, ["blocks_measured", "blocks"]),
+    };
+    let [mean, p50, p99, max] = fields;
+    if event[mean].is_null() {
         return Ok(None);
     }
     if event["clock"] != "shared" {
         return Err(NotDone::Clock);
     }
-    let count = ["blocks_measured", "blocks"]
+    let count = counts
         .iter()
         .find_map(|field| event[field].as_u64())
         .ok_or(NotDone::Field("blocks"))?;
     Ok(Some(BlockNumbers {
         count,
-        mean_ms: number(event, "block_ms_mean")?,
-        p50_ms: number(event, "block_ms_p50")?,
-        p99_ms: number(event, "block_ms_p99")?,
-        max_ms: number(event, "block_ms_max")?,
+        mean_ms: number(event, mean)?,
+        p50_ms: number(event, p50)?,
+        p99_ms: number(event, p99)?,
+        max_ms: number(event, max)?,
     }))
 }
+
+const BLOCK_FIELDS: [&str; 4] = [
+    "block_ms_mean",
+    "block_ms_p50",
+    "block_ms_p99",
+    "block_ms_max",
+];
+const MESSAGE_FIELDS: [&str; 4] = [
+    "message_ms_mean",
+    "message_ms_p50",
+    "message_ms_p99",
+    "message_ms_max",
+];
 
 fn number(event: &Value, field: &'static str) -> Result<f64, NotDone> {
     event[field].as_f64().ok_or(NotDone::Field(field))

@@ -127,13 +127,13 @@ fn carried_v6(packet: &[u8]) -> Option<Carried<'_>> {
     let address = |at: usize| Some(Ipv6Addr::from(*header[at..].first_chunk::<16>()?).into());
     let (mut protocol, mut transport) = (header[6], &packet[40..]);
     for _ in 0..EXTENSIONS_MAX {
-        transport = match transport {
-            &[next, _, high, low, _, _, _, _, ref rest @ ..] if protocol == FRAGMENT => {
+        transport = match *transport {
+            [next, _, high, low, _, _, _, _, ref rest @ ..] if protocol == FRAGMENT => {
                 protocol = next;
                 let is_later = u16::from_be_bytes([high, low]) & 0xfff8 != 0;
                 if is_later { &[] } else { rest }
             }
-            &[next, length, ..] if EXTENSIONS.contains(&protocol) => {
+            [next, length, ..] if EXTENSIONS.contains(&protocol) => {
                 protocol = next;
                 let length = 8 * (usize::from(length) + 1);
                 transport.get(length..).unwrap_or(&[])

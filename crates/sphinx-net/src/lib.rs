@@ -12,10 +12,12 @@
 //! The crate is for Linux.
 
 mod counters;
+pub mod ethernet;
 mod io;
 mod memory;
 pub mod netns;
 pub mod pidns;
+mod offload;
 mod pool;
 mod queue;
 mod resolve;

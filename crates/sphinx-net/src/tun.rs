@@ -191,6 +191,19 @@ pub(crate) fn bring_up(name: &str) -> io::Result<()> {
         .map_err(|error| context(&format!("turning on {name}"), error))
 }
 
+/// The number and the MTU of an interface of the calling thread's namespace.
+pub(crate) fn index_and_mtu(name: &str) -> io::Result<(i32, usize)> {
+    let control = control_socket(libc::AF_INET)?;
+    let mut request = interface_request(name)?;
+    ioctl(&control, libc::SIOCGIFMTU, &mut request)?;
+    // SAFETY: SIOCGIFMTU has just filled in this field of the union.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    ioctl(&control, libc::SIOCGIFINDEX, &mut request)?;
+    // SAFETY: SIOCGIFINDEX has just filled in this field of the union.
+    let index = unsafe { request.ifr_ifru.ifru_ifindex };
+    Ok((index, usize::try_from(mtu).map_err(invalid)?))
+}
+
 /// Sets the length of an interface's transmit queue, by netlink: the ioctl for it is refused inside
 /// user namespaces.
 fn set_queue_length(index: i32, packets: u32) -> io::Result<()> {

@@ -110,6 +110,7 @@ pub(crate) struct Sender {
     probes_unanswered: u32,
     /// When something was last acknowledged, or first sent after that.
     last_news: Nanos,
+    last_probe: Nanos,
     ecn: Ecn,
     pub(crate) counters: Counters,
     /// Slots whose blocks are complete.
@@ -165,6 +166,7 @@ impl Sender {
             last_sent: now,
             probes_unanswered: 0,
             last_news: now,
+            last_probe: now,
             ecn: Ecn::default(),
             counters: Counters::default(),
             freed: VecDeque::new(),
@@ -446,10 +448,10 @@ impl Sender {
         if self.log.packets_in_flight() == 0 && !waiting {
             return None;
         }
-        Some(
-            self.last_sent
-                .saturating_add(self.probe_wait(max_ack_delay)),
-        )
+        // A window that is still open must not hide that nothing comes back.
+        let wait = self.probe_wait(max_ack_delay);
+        let heard = self.last_news.saturating_add(wait).max(self.last_probe);
+        Some(self.last_sent.min(heard).saturating_add(wait))
     }
 
     /// How long a symbol's fate may stay unknown; longer the longer nothing is heard.
@@ -494,6 +496,7 @@ impl Sender {
             return 0;
         }
         self.probes_unanswered += 1;
+        self.last_probe = now;
         let silence = now.saturating_sub(self.last_news);
         if self.probes_unanswered >= PERSISTENT_PROBES
             && silence >= PERSISTENT_PTOS * self.rtt.pto(max_ack_delay)

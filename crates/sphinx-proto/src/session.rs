@@ -38,6 +38,8 @@ const BLOCK_TIME: Nanos = 10 * MS;
 const BLOCK_SYMBOLS_MIN: u64 = 32;
 /// Full blocks that fit a window at least.
 const BLOCKS_PER_WINDOW: u64 = 8;
+/// PINGs behind the probes of a silent path: one of them or its answer may be lost too.
+const SMALL_PROBES: u8 = 2;
 /// Smallest send window.
 const SEND_WINDOW_MIN: u64 = 512 * 1024;
 /// Source data handed over ahead of sending: what the link carries in this time, at least 64 KiB.
@@ -91,8 +93,8 @@ pub struct Session {
     /// Packets that may leave beyond the window, to find out about a silent path.
     probes: u32,
     ping: bool,
-    /// A PING is to follow the probes.
-    small_probe: bool,
+    /// PINGs that are to follow the probes.
+    small_probes: u8,
     paths: Paths,
     local_ids: LocalIds,
     peer_ids: PeerIds,
@@ -141,7 +143,7 @@ impl Session {
             backlog: false,
             probes: 0,
             ping: false,
-            small_probe: false,
+            small_probes: 0,
             paths: Paths::new(config.tuple),
             local_ids: LocalIds::new(config.local_cid),
             peer_ids: PeerIds::new(config.peer_cid),
@@ -532,7 +534,9 @@ impl Session {
         let probes = self.sender.on_timeout(now, delay);
         self.probes = self.probes.max(probes);
         // If only large packets vanish, the answer to a small one shows it.
-        self.small_probe |= probes > 0 && self.mtu.current() > BASE_DATAGRAM;
+        if probes > 0 && self.mtu.current() > BASE_DATAGRAM {
+            self.small_probes = SMALL_PROBES;
+        }
         self.news_of_packets(now);
         if self.silence_timeout().is_some_and(|at| at <= now) {
             self.silence += 1;

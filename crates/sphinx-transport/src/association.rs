@@ -20,6 +20,7 @@ use crate::blocks::{RxBlocks, TxBlock, TxBlocks};
 use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::keys::{Arrival, Opener, ReplayWindow, Sealer};
+use crate::memory::PeerPaths;
 use crate::options::Options;
 use crate::recv_stream::{Chunk, Incoming};
 use crate::routes::Source;
@@ -89,6 +90,8 @@ pub(crate) struct Association {
     opener: Opener,
     replay: ReplayWindow,
     source: Source,
+    /// Where to remember the path at the end.
+    paths: Option<PeerPaths>,
     retired: Vec<ConnectionId>,
     /// Symbols of which parts have arrived, by place.
     parts: Vec<Vec<u8>>,
@@ -122,7 +125,7 @@ impl Association {
     pub(crate) fn new(
         core: Session,
         (sealer, opener): (Sealer, Opener),
-        source: Source,
+        (source, paths): (Source, Option<PeerPaths>),
         shared: Arc<Shared>,
         options: &Options,
         strays: u64,
@@ -141,6 +144,7 @@ impl Association {
             opener,
             replay: ReplayWindow::new(),
             source,
+            paths,
             retired: Vec::new(),
             parts: Vec::new(),
             shared,
@@ -411,6 +415,10 @@ impl Association {
 
     fn end_in(&mut self, inner: &mut Inner, error: Error) {
         self.lasted.get_or_insert(self.shared.elapsed());
+        // Before the application hears of the end: it may exit at once.
+        if let (Some(paths), Some(memory)) = (self.paths.take(), self.core.path_memory()) {
+            paths.remember(self.core.tuple().remote.ip(), memory);
+        }
         inner.closed.get_or_insert(error);
         // What is still counted is on its way out; the clock stands.
         inner.stats = self.stats();

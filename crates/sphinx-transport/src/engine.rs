@@ -22,6 +22,7 @@ use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::greetings::{Greetings, is_initial};
 use crate::holding::Holding;
 use crate::keys::{Opener, Sealer};
+use crate::memory::PeerPaths;
 use crate::options::{Options, Service};
 use crate::routes::{Routes, Source};
 use crate::sessions::Sessions;
@@ -401,6 +402,13 @@ impl<Io: PacketIo> Engine<Io> {
             .idle_timeout
             .as_nanos()
             .min(u128::from(u64::MAX / 2)) as Nanos;
+        let tuple = Tuple { remote, local_ip };
+        let paths = match (&self.purpose, &self.options.path_memory) {
+            (Purpose::Connect { ticket, .. }, Some(file)) => {
+                Some(PeerPaths::new(file.clone(), *ticket.pin()))
+            }
+            _ => None,
+        };
         let config = Config {
             role: if is_client {
                 Role::Client
@@ -409,7 +417,7 @@ impl<Io: PacketIo> Engine<Io> {
             },
             peer_cid: peer.cid,
             local_cid,
-            tuple: Tuple { remote, local_ip },
+            tuple,
             profile: self.options.profile.core(),
             code: self.options.codec.core(),
             icm: self.options.icm.core(),
@@ -422,7 +430,7 @@ impl<Io: PacketIo> Engine<Io> {
             ip_overhead,
             mtu_candidates: mtu_candidates(ip_overhead),
             peer_datagram_max: peer.max_udp_payload,
-            memory: None,
+            memory: paths.as_ref().and_then(|paths| paths.recall(remote.ip())),
         };
         let core = Core::new(config, now);
         let waiting = self.holding.end(local_cid);
@@ -441,7 +449,7 @@ impl<Io: PacketIo> Engine<Io> {
         let mut association = Association::new(
             core,
             keys,
-            Source::new(is_client),
+            (Source::new(is_client), paths),
             shared,
             &self.options,
             self.strays(),

@@ -44,6 +44,7 @@
 //! | `shared` | queues between the application's threads and the engine |
 //! | `send_stream`, `recv_stream` | the application's ends of streams; slicing |
 //! | `control` | QUIC: handshake, identity, parameters |
+//! | `memory` | what earlier sessions learned about paths |
 //! | `keys`, `ticket` | key schedule and sealing; what a client must know |
 
 #![forbid(unsafe_code)]
@@ -59,6 +60,7 @@ pub mod fuzzing;
 mod greetings;
 mod holding;
 mod keys;
+mod memory;
 mod options;
 mod recv_stream;
 mod routes;
@@ -71,6 +73,7 @@ mod windows;
 
 pub use endpoint::{Server, connect};
 pub use error::{Error, ErrorKind};
+pub use memory::path_memory_file;
 pub use options::{Cc, Codec, Family, Icm, Options, Profile, Service};
 pub use recv_stream::RecvStream;
 pub use send_stream::SendStream;

@@ -1,5 +1,6 @@
 //! What a session is asked for.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use sphinx_fec::CodeId;
@@ -188,6 +189,10 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Silence after which the peer counts as lost.
     pub idle_timeout: Duration,
+    /// File in which a connecting end remembers rate, round trip, loss and MTU of its paths for a day,
+    /// so that the next session to the same peer starts faster; `None` remembers nothing.
+    /// [`path_memory_file`](crate::path_memory_file) is the usual place.
+    pub path_memory: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -200,6 +205,7 @@ impl Default for Options {
             cc: Cc::Auto,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
+            path_memory: None,
         }
     }
 }

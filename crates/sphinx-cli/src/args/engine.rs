@@ -129,6 +129,11 @@ impl CommonArgs {
             cc: self.cc.value(),
             connect_timeout: self.connect_timeout,
             idle_timeout: self.idle_timeout,
+            path_memory: if self.no_cache {
+                None
+            } else {
+                transport::path_memory_file()
+            },
         }
     }
 }

@@ -1,10 +1,9 @@
 //! `sphx lab`: the link emulator and the experiments on it.
 
 use clap::{Args, Subcommand};
-
+use sphinx_lab::emulator::{LinkArgs, LinkCommand};
 use sphinx_lab::peers::Peer;
 
-use super::LaterArgs;
 use super::experiments::{FigureArgs, ReportArgs, RunArgs};
 
 /// `sphx lab`.
@@ -17,7 +16,7 @@ pub(crate) struct LabArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
     /// Emulate a link between two network namespaces
-    Link(LaterArgs),
+    Link(Box<LinkArgs>),
     /// Run an experiment: links, workloads and contestants from a file
     Run(RunArgs),
     /// Reproduce a figure of the paper
@@ -30,34 +29,34 @@ pub(crate) enum LabCommand {
 }
 
 impl LabCommand {
-    /// Its name.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            LabCommand::Link(_) => "link",
-            LabCommand::Run(_) => "run",
-            LabCommand::Figure(_) => "figure",
-            LabCommand::Report(_) => "report",
-            LabCommand::Peer(_) => "peer",
-        }
-    }
-
     /// Whether it starts links between namespaces of this process. A user namespace can be entered
     /// only before the process has threads.
     pub(crate) fn needs_namespaces(&self) -> bool {
-        matches!(
-            self,
-            LabCommand::Link(_) | LabCommand::Run(_) | LabCommand::Figure(_)
-        )
+        match self {
+            LabCommand::Link(args) => args.command.is_none() && args.run.interfaces.is_none(),
+            LabCommand::Run(_) | LabCommand::Figure(_) => true,
+            LabCommand::Report(_) | LabCommand::Peer(_) => false,
+        }
     }
 
-    /// Whether JSON lines are wanted on standard output.
-    pub(crate) fn json(&self) -> bool {
+    /// Whether this is the first process of the namespace of a link's programs.
+    pub(crate) fn is_init(&self) -> bool {
+        matches!(self, LabCommand::Link(args) if matches!(args.command, Some(LinkCommand::Init)))
+    }
+
+    /// Whether JSON lines are wanted on standard output, and nothing for people.
+    pub(crate) fn output(&self) -> (bool, bool) {
         match self {
-            LabCommand::Link(args) => args.rest.iter().any(|word| word == "--json"),
-            LabCommand::Run(args) => args.output.json,
-            LabCommand::Figure(args) => args.output.json,
-            LabCommand::Report(args) => args.output.json,
-            LabCommand::Peer(_) => true,
+            LabCommand::Link(args) => match &args.command {
+                None => (args.run.json, args.run.quiet),
+                Some(LinkCommand::Set(args)) => (args.json, false),
+                Some(LinkCommand::Show(args)) => (args.json, false),
+                Some(LinkCommand::Init) => (false, true),
+            },
+            LabCommand::Run(args) => (args.output.json, false),
+            LabCommand::Figure(args) => (args.output.json, false),
+            LabCommand::Report(args) => (args.output.json, false),
+            LabCommand::Peer(_) => (true, false),
         }
     }
 }

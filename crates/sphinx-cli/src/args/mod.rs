@@ -241,13 +241,6 @@ pub(crate) struct CodesArgs {
     pub(crate) json: bool,
 }
 
-/// Commands that come later still understand their place in the grammar.
-#[derive(Args, Debug)]
-pub(crate) struct LaterArgs {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    pub(crate) rest: Vec<String>,
-}
-
 /// Flags of every command that makes a session.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Engine")]
@@ -276,6 +269,9 @@ pub(crate) struct CommonArgs {
     /// Give up a session after hearing nothing for this long
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = units::duration_positive)]
     pub(crate) idle_timeout: Duration,
+    /// Neither use nor keep what sessions learn about the path to a peer (rate, round trip, loss, MTU)
+    #[arg(long)]
+    pub(crate) no_cache: bool,
     /// Use IPv4 only
     #[arg(short = '4', conflicts_with = "ipv6")]
     pub(crate) ipv4: bool,
@@ -330,6 +326,7 @@ mod tests {
             "sphx lab run x",
             "sphx send --io xdp:eth0 --workers 4 --codec window --profile live --icm paper --cc cubic t a",
             "sphx send --connect-timeout 1s --idle-timeout 2s -4 --json --quiet -v t a",
+            "sphx send --no-cache t a",
             "sphx recv --cc fixed:190mbit -6",
         ] {
             if let Err(error) = parse(line) {

@@ -1,22 +1,33 @@
 //! `sphx lab`.
 
+use std::path::PathBuf;
+
 use sphinx_lab::TestbedError;
 
-use super::{Context, experiments, requests};
+use super::{Context, experiments, link, requests};
 use crate::args::lab::LabCommand;
-use crate::failure::{Outcome, usage};
+use crate::failure::Outcome;
 
-/// Runs a command of the lab and returns its exit code. `namespaces` tells how getting the rights to
-/// namespaces went, for commands that need them.
+/// How getting the rights to namespaces went, before the process had threads.
+pub(crate) struct Namespaces {
+    pub(crate) prepared: Result<(), TestbedError>,
+    /// Where running links are found, as seen from outside of a user namespace.
+    pub(crate) link_directory: PathBuf,
+}
+
+/// Runs a command of the lab and returns its exit code.
 pub(crate) fn run(
     command: LabCommand,
-    namespaces: Option<Result<(), TestbedError>>,
+    namespaces: Option<Namespaces>,
     context: &Context,
 ) -> Outcome<u8> {
+    let prepared = |namespaces: Option<Namespaces>| namespaces.map(|found| found.prepared);
     match command {
-        LabCommand::Link(_) => Err(usage("not built yet")),
-        LabCommand::Run(args) => experiments::run(&args, namespaces, context).map(|()| 0),
-        LabCommand::Figure(args) => experiments::figure(&args, namespaces, context).map(|()| 0),
+        LabCommand::Link(args) => link::run(*args, namespaces, context),
+        LabCommand::Run(args) => experiments::run(&args, prepared(namespaces), context).map(|()| 0),
+        LabCommand::Figure(args) => {
+            experiments::figure(&args, prepared(namespaces), context).map(|()| 0)
+        }
         LabCommand::Report(args) => experiments::report(&args, context).map(|()| 0),
         LabCommand::Peer(peer) => Ok(requests::peer(&peer)),
     }

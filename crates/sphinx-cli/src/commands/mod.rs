@@ -3,6 +3,7 @@
 pub(crate) mod codes;
 mod experiments;
 pub(crate) mod lab;
+mod link;
 mod listen;
 pub(crate) mod perf;
 pub(crate) mod recv;

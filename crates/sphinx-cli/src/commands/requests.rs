@@ -2,7 +2,9 @@
 //! session are here: requests and answers, each on a stream of its own.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -57,6 +59,12 @@ fn refused<T, E: ToString>(what: &'static str, result: Result<T, E>) -> Result<T
     })
 }
 
+/// Where the server leaves its ticket.
+fn ticket_file(task: &PeerTask) -> PathBuf {
+    let directory = task.directory.as_deref().unwrap_or(".".as_ref());
+    directory.join("ticket")
+}
+
 /// Answers requests until the client closes the session.
 fn serve(task: &PeerTask) -> Result<serde_json::Value, PeerError> {
     let server = refused(
@@ -65,8 +73,7 @@ fn serve(task: &PeerTask) -> Result<serde_json::Value, PeerError> {
     )?;
     let host = task.address.ip().to_string();
     let ticket = refused("ticket", server.ticket(&[host]))?;
-    let path = task.ticket.as_deref().unwrap_or("ticket".as_ref());
-    refused("ticket", std::fs::write(path, ticket.to_string()))?;
+    refused("ticket", fs::write(ticket_file(task), ticket.to_string()))?;
     peers::listening(server.local_addr());
     let session = refused("accept", server.accept(Some(task.limit + PATIENCE)))?
         .ok_or(PeerError::Cannot("wait any longer for a client"))?;
@@ -94,8 +101,7 @@ fn serve(task: &PeerTask) -> Result<serde_json::Value, PeerError> {
 
 /// Makes the requests of a task.
 fn ask(task: &PeerTask) -> Result<serde_json::Value, PeerError> {
-    let path = task.ticket.as_deref().unwrap_or("ticket".as_ref());
-    let text = refused("ticket", std::fs::read_to_string(path))?;
+    let text = refused("ticket", fs::read_to_string(ticket_file(task)))?;
     let ticket: Ticket = refused("ticket", text.trim().parse())?;
     let client = StreamClient {
         ticket,

@@ -149,7 +149,7 @@ impl Contender {
         let mut arguments = match self.congestion_control() {
             Some(name) => words(&["tcp-client", &receiver.to_string(), "--cc", name]),
             // The ticket is in the environment.
-            None => words(&["perf", "client", "--json", "--quiet"]),
+            None => words(&["perf", "client", "--json", "--quiet", "--no-cache"]),
         };
         arguments.extend(phase.arguments());
         arguments

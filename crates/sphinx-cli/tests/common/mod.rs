@@ -292,6 +292,7 @@ pub(crate) fn command(directory: &Path, arguments: &[&str]) -> Command {
         .args(arguments)
         .current_dir(directory)
         .env_remove("SPHX_TICKET")
+        .env("XDG_CACHE_HOME", directory.join("cache"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -43,13 +43,19 @@ fn a_term_behind_the_buffer_is_refused() {
     Engine::detect().combine(&mut [0; 4], Start::Zero, columns, &[term]);
 }
 
+/// Symbols of up to so many bytes; Miri takes a microsecond for each.
+const LENGTH_MAX: usize = if cfg!(miri) { 40 } else { 700 };
+
+/// Terms of a row at most.
+const TERMS_MAX: usize = if cfg!(miri) { 4 } else { 30 };
+
 proptest! {
     /// Any length (so any tail), any alignment of source and target, any
     /// coefficients, zero and one included.
     #[test]
     fn all_engines_agree_with_the_definition(
         seed: u64,
-        symbol_len in 1_usize..700,
+        symbol_len in 1..LENGTH_MAX,
         first in 0_usize..70,
         shift in 0_usize..64,
         accumulate: bool,
@@ -93,7 +99,7 @@ proptest! {
     #[test]
     fn rows_together_equal_rows_apart(
         seed: u64,
-        symbol_len in 1_usize..500,
+        symbol_len in 1..LENGTH_MAX,
         first in 0_usize..70,
         gap in 0_usize..9,
         accumulate: bool,
@@ -141,11 +147,11 @@ proptest! {
     #[test]
     fn rows_of_a_set_equal_rows_apart(
         seed: u64,
-        symbol_len in 1_usize..400,
+        symbol_len in 1..LENGTH_MAX,
         first in 0_usize..70,
         accumulate: bool,
         rows in prop::collection::vec(
-            prop::collection::vec((0_u16..12, prop_oneof![Just(1_u8), any::<u8>()]), 0..30),
+            prop::collection::vec((0_u16..12, prop_oneof![Just(1_u8), any::<u8>()]), 0..TERMS_MAX),
             0..6,
         ),
         unwanted in 0_u16..24,

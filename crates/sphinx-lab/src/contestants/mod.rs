@@ -1,5 +1,6 @@
 //! The transports that are compared.
 
+mod external;
 mod quinn;
 mod sphinx;
 mod tcp;
@@ -12,6 +13,7 @@ use std::{
 
 use crate::Contestant;
 
+pub use external::{Adapter, External};
 pub use quinn::Quinn;
 pub use sphinx::Sphinx;
 pub use tcp::{Tcp, TcpSettings};

@@ -32,8 +32,7 @@ impl Quinn {
     }
 
     fn command(&self, peer: &str, task: &Task) -> Command {
-        let mut peer_task = PeerTask::new(task, &self.congestion);
-        peer_task.certificate = Some(task.directory.join("certificate.der"));
+        let peer_task = PeerTask::new(task, &self.congestion);
         let mut command = self.program.command(peer);
         command.arg(peer_task.to_argument());
         command
@@ -70,6 +69,13 @@ impl Contestant for Quinn {
                 "no program with quinn's {} (make bench-link builds one)",
                 self.congestion
             )),
+        }
+    }
+
+    fn check_workload(&self, workload: &Workload) -> Result<(), String> {
+        match workload {
+            Workload::Bulk { .. } | Workload::Blocks { .. } => Ok(()),
+            _ => Err("the QUIC program does not do this".to_owned()),
         }
     }
 

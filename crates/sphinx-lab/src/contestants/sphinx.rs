@@ -58,7 +58,6 @@ impl Sphinx {
 
     fn peer(&self, peer: &str, task: &Task) -> Command {
         let mut peer_task = PeerTask::new(task, "none");
-        peer_task.ticket = Some(task.directory.join("ticket"));
         peer_task.options.clone_from(&self.options);
         let mut command = self.program.command(peer);
         command.arg(peer_task.to_argument());
@@ -139,6 +138,8 @@ impl Contestant for Sphinx {
             Workload::Video(_) | Workload::Web(_) => return self.peer("sphinx-server", task),
             _ => self.perf("client", task),
         };
+        // Other contestants remember nothing either.
+        command.arg("--no-cache");
         match workload {
             Workload::Bulk { bytes } => command.arg("--bytes").arg(bytes.to_string()),
             Workload::Blocks { bytes, .. } => {
@@ -209,7 +210,7 @@ mod tests {
         );
         assert_eq!(
             line(&sphinx.sender(&task)),
-            "perf client --json --ticket-file /d/ticket --bytes 50000000 --cc fixed:190mbit"
+            "perf client --json --ticket-file /d/ticket --no-cache --bytes 50000000 --cc fixed:190mbit"
         );
         task.workload = Workload::Blocks {
             count: 600,
@@ -218,7 +219,7 @@ mod tests {
         };
         assert_eq!(
             line(&sphinx.sender(&task)),
-            "perf client --json --ticket-file /d/ticket --rate 20000000bit --block-size 100000 \
+            "perf client --json --ticket-file /d/ticket --no-cache --rate 20000000bit --block-size 100000 \
              --time 24000000us --cc fixed:190mbit"
         );
     }

@@ -25,6 +25,7 @@ pub(super) const SCENARIOS: &[(&str, &str)] = &[
     scenario!("ablation-block-size"),
     scenario!("ablation-profile"),
     scenario!("ablation-thin"),
+    scenario!("ablation-live"),
     scenario!("ablation-web"),
 ];
 
@@ -43,7 +44,7 @@ struct Sweep {
 
 const GOODPUT: &str = "goodput (Mbit/s)";
 
-const SWEEPS: [Sweep; 8] = [
+const SWEEPS: [Sweep; 9] = [
     Sweep {
         part: "rtt",
         title: "Round-trip time",
@@ -125,6 +126,17 @@ const SWEEPS: [Sweep; 8] = [
         y_label: "99th percentile (ms)",
         is_y_logarithmic: true,
         pick: p99_ms,
+    },
+    Sweep {
+        part: "live",
+        title: "A live stream",
+        about: "1000 bytes every 5 ms, RTT 50 ms; what comes more than 100 ms behind its time is of no use.",
+        x_label: "packet loss rate (%)",
+        x: loss_percent,
+        is_x_logarithmic: false,
+        y_label: "messages too late (%)",
+        is_y_logarithmic: false,
+        pick: super::curves::late_percent,
     },
     Sweep {
         part: "web",

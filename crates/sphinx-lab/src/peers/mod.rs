@@ -6,6 +6,7 @@
 //! speak [`http`].
 
 mod browser;
+mod external;
 pub mod http;
 mod output;
 mod pattern;
@@ -53,6 +54,18 @@ pub enum Role {
     UdpReceive,
     /// Send plain UDP
     UdpSend,
+    /// Receive over TCP through a tunnel
+    TunnelReceive,
+    /// Send over TCP through a tunnel
+    TunnelSend,
+    /// Receive a file by another program
+    FileReceive,
+    /// Send a file by another program
+    FileSend,
+    /// Receive by iperf3
+    IperfReceive,
+    /// Send by iperf3
+    IperfSend,
     /// Receive over QUIC
     QuicReceive,
     /// Send over QUIC
@@ -88,11 +101,9 @@ pub struct PeerTask {
     pub warmup: Duration,
     /// Seed of the payload.
     pub seed: u64,
-    /// Where the QUIC receiver leaves its certificate.
-    pub certificate: Option<PathBuf>,
-    /// Where the Sphinx listener leaves its ticket.
-    pub ticket: Option<PathBuf>,
-    /// Options of `sphx` for the Sphinx ends.
+    /// Where the listener leaves what the other end needs: a ticket, a certificate, files.
+    pub directory: Option<PathBuf>,
+    /// Options of `sphx` for the Sphinx ends, the command of another program.
     pub options: Vec<String>,
 }
 
@@ -105,6 +116,7 @@ impl PeerTask {
             limit: task.limit,
             warmup: task.warmup,
             seed: task.seed,
+            directory: Some(task.directory.clone()),
             ..PeerTask::about(congestion)
         }
     }
@@ -120,8 +132,7 @@ impl PeerTask {
             limit: Duration::ZERO,
             warmup: Duration::ZERO,
             seed: 0,
-            certificate: None,
-            ticket: None,
+            directory: None,
             options: Vec::new(),
         }
     }
@@ -236,7 +247,7 @@ mod tests {
     fn command_lines_come_back() {
         for workload in [Workload::Bulk { bytes: 50_000_000 }, blocks(100_000)] {
             let mut peer = task(workload);
-            peer.certificate = Some("/tmp/a certificate".into());
+            peer.directory = Some("/tmp/a directory".into());
             let argument = peer.to_argument();
             let line = Line::parse_from(["bench-link", "tcp-send", &argument]);
             assert_eq!((line.peer.role, line.peer.task), (Role::TcpSend, peer));

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Peer, PeerError, PeerTask, Received, Role, http, tcp, udp};
+use super::{Peer, PeerError, PeerTask, Received, Role, external, http, tcp, udp};
 use crate::machine::process_cpu;
 
 /// A receiver: it calls the closure when a sender may come.
@@ -21,6 +21,12 @@ pub fn run(peer: &Peer, more: impl FnOnce(Role, &PeerTask) -> Result<Value, Peer
     let result = match peer.role {
         Role::TcpReceive => receive(task, tcp::receive),
         Role::TcpSend => send(task, tcp::send),
+        Role::TunnelReceive => receive(task, external::tunnel_receive),
+        Role::TunnelSend => send(task, external::tunnel_send),
+        Role::FileReceive => receive(task, external::file_receive),
+        Role::FileSend => send(task, external::file_send),
+        Role::IperfReceive => receive(task, external::iperf_receive),
+        Role::IperfSend => send(task, external::iperf_send),
         Role::UdpReceive => receive(task, udp::receive),
         Role::UdpSend => send(task, udp::send),
         Role::HttpServer => http::serve_tcp(task, &|address| listening(address)),

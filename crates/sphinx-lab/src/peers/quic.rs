@@ -4,6 +4,7 @@ use std::{
     error::Error,
     fs, io,
     net::{SocketAddr, UdpSocket},
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -106,6 +107,12 @@ fn refused<T, E: Error>(what: &'static str, result: Result<T, E>) -> Result<T, P
     })
 }
 
+/// Where the receiver leaves its certificate.
+fn certificate_file(task: &PeerTask) -> PathBuf {
+    let directory = task.directory.as_deref().unwrap_or(".".as_ref());
+    directory.join("certificate.der")
+}
+
 /// Receives one transfer; `listening` is called when a sender may come and the certificate is there.
 ///
 /// # Errors
@@ -124,9 +131,10 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
         ServerConfig::with_single_cert(vec![certificate.clone()], key.into()),
     )?;
     server.transport_config(transport(task)?);
-    if let Some(path) = &task.certificate {
-        tried("certificate", fs::write(path, &certificate))?;
-    }
+    tried(
+        "certificate",
+        fs::write(certificate_file(task), &certificate),
+    )?;
     runtime()?.block_on(async {
         let endpoint = endpoint(task.address, Some(server))?;
         listening(tried("address", endpoint.local_addr())?);
@@ -220,11 +228,7 @@ async fn blocks_from(
 /// [`PeerError`].
 pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
     let workload = task.workload.clone();
-    let path = task
-        .certificate
-        .as_deref()
-        .unwrap_or("certificate".as_ref());
-    let certificate = tried("certificate", fs::read(path))?;
+    let certificate = tried("certificate", fs::read(certificate_file(task)))?;
     let mut roots = RootCertStore::empty();
     refused("certificate", roots.add(CertificateDer::from(certificate)))?;
     let mut client = refused(
@@ -364,7 +368,7 @@ mod tests {
         let receiver_task = PeerTask {
             congestion: congestion.into(),
             warmup: Duration::from_millis(10),
-            certificate: Some(directory.path().join("certificate")),
+            directory: Some(directory.path().to_owned()),
             ..super::super::tests::task(workload)
         };
         thread::scope(|scope| {

@@ -172,12 +172,17 @@ impl Tally {
         } else {
             self.deadline_ns
         };
+        // What never came is late as well.
+        let missing = match self.workload {
+            Workload::Live { count, .. } => count.saturating_sub(self.blocks),
+            _ => 0,
+        };
         Received {
             bytes: self.bytes,
             seconds: (end_ns - self.start_ns) as f64 * 1e-9,
             complete,
             blocks: self.blocks,
-            late: self.late,
+            late: self.late + missing,
             block_ms: Distribution::of(&self.latencies_ms),
         }
     }

@@ -34,6 +34,10 @@ impl JsonLines {
             .append(true)
             .create(true)
             .open(path)?;
+        if !file.metadata()?.is_file() {
+            let what = "results need a file that can be read again";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
         let whole = text

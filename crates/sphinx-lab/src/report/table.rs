@@ -105,7 +105,9 @@ fn columns(cell: &Cell, numbers: &GroupNumbers) -> Vec<String> {
                 block(|blocks| blocks.p99_ms),
                 block(|blocks| blocks.max_ms),
                 show(numbers.goodput_ratio, 3),
-                numbers.late.map_or("-".into(), |late| show(late, 0)),
+                numbers
+                    .late_share
+                    .map_or("-".into(), |share| show(share * 100.0, 2) + " %"),
                 show(numbers.wire_ratio, 3),
                 show(numbers.cpu_seconds_per_gb, 1),
             ]

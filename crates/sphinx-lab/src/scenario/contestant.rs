@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::value::Rate;
 use crate::{
     Contestant,
-    contestants::{Programs, Quinn, Sphinx, Tcp, TcpSettings, Udp},
+    contestants::{Adapter, External, Programs, Quinn, Sphinx, Tcp, TcpSettings, Udp},
 };
 
 /// As it is written; `name` has been given a default.
@@ -23,6 +23,9 @@ struct Written {
     kind: KindName,
     /// Of `sphinx`: options of `sphx perf client`.
     options: Option<String>,
+    /// Of `tunnel` and `file`: commands.
+    receiver: Option<String>,
+    sender: Option<String>,
     /// Of `udp`.
     rate: Option<Rate>,
     /// Of `tcp`, `mptcp` and `quinn`.
@@ -41,14 +44,32 @@ enum KindName {
     Mptcp,
     Quinn,
     Udp,
+    Iperf3,
+    Kcptun,
+    Srt,
+    Uftp,
+    Tunnel,
+    File,
 }
 
 #[derive(Debug)]
 enum Kind {
-    Sphinx { options: Vec<String> },
+    Sphinx {
+        options: Vec<String>,
+    },
     Tcp(TcpSettings),
-    Quinn { congestion: String },
-    Udp { rate: u64 },
+    Quinn {
+        congestion: String,
+    },
+    Udp {
+        rate: u64,
+    },
+    Known(&'static str),
+    External {
+        adapter: Adapter,
+        receiver: String,
+        sender: String,
+    },
 }
 
 impl TryFrom<Written> for ContestantTable {
@@ -59,15 +80,20 @@ impl TryFrom<Written> for ContestantTable {
             name,
             kind,
             options,
+            receiver,
+            sender,
             rate,
             congestion,
             sack,
             rack,
         } = written;
         let is_tcp = matches!(kind, KindName::Tcp | KindName::Mptcp);
+        let is_external = matches!(kind, KindName::Tunnel | KindName::File);
         let has_congestion = is_tcp || kind == KindName::Quinn;
         for (key, is_given, belongs) in [
             ("options", options.is_some(), kind == KindName::Sphinx),
+            ("receiver", receiver.is_some(), is_external),
+            ("sender", sender.is_some(), is_external),
             ("rate", rate.is_some(), kind == KindName::Udp),
             ("congestion", congestion.is_some(), has_congestion),
             ("sack", sack.is_some(), is_tcp),
@@ -95,6 +121,25 @@ impl TryFrom<Written> for ContestantTable {
                 };
                 (format!("{prefix}-{congestion}"), Kind::Tcp(settings))
             }
+            KindName::Iperf3 => ("iperf3".to_owned(), Kind::Known("iperf3")),
+            KindName::Kcptun => ("kcptun".to_owned(), Kind::Known("kcptun")),
+            KindName::Srt => ("srt".to_owned(), Kind::Known("srt")),
+            KindName::Uftp => ("uftp".to_owned(), Kind::Known("uftp")),
+            KindName::Tunnel | KindName::File => {
+                let adapter = match kind {
+                    KindName::Tunnel => Adapter::Tunnel,
+                    _ => Adapter::File,
+                };
+                let receiver = receiver.ok_or("it needs the 'receiver''s command")?;
+                let sender = sender.ok_or("it needs the 'sender''s command")?;
+                let first = receiver.split_whitespace().next().unwrap_or_default();
+                let external = Kind::External {
+                    adapter,
+                    receiver: receiver.clone(),
+                    sender,
+                };
+                (first.to_owned(), external)
+            }
             KindName::Udp => {
                 let Rate(rate) = rate.ok_or("plain UDP needs a 'rate'")?;
                 ("udp".to_owned(), Kind::Udp { rate })
@@ -119,6 +164,21 @@ impl ContestantTable {
                 Box::new(Sphinx::new(&programs.sphx, &programs.peers, &name, options))
             }
             Kind::Tcp(settings) => Box::new(Tcp::with_settings(&programs.peers, &name, settings)),
+            Kind::Known(kind) => match External::known(&programs.peers, kind, &name) {
+                Some(known) => Box::new(known),
+                None => unreachable!("every kind is known"),
+            },
+            Kind::External {
+                adapter,
+                receiver,
+                sender,
+            } => Box::new(External::new(
+                &programs.peers,
+                &name,
+                adapter,
+                &receiver,
+                &sender,
+            )),
             Kind::Udp { rate } => Box::new(Udp::new(&programs.peers, &name, rate)),
             Kind::Quinn { congestion } => {
                 Box::new(Quinn::with_name(&programs.quinn, &name, &congestion))

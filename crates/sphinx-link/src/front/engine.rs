@@ -15,11 +15,12 @@ use rustix::{
     io::Errno,
     time::{ClockId, clock_gettime},
 };
-use sphinx_net::tun::{Tun, serve_in_time};
+use sphinx_net::tun::serve_in_time;
 
 use super::{
-    FrontCounters, Lateness,
+    FrontCounters, Inside, Lateness, Observer, Side,
     pool::{Pool, PooledPacket},
+    port::Port,
 };
 use crate::{Link, LinkConfig, Record, Time, nanos};
 
@@ -30,6 +31,8 @@ const BATCH: usize = 32;
 const REST: Duration = Duration::from_micros(40);
 /// Most time between two publications of the counters while packets flow.
 const PUBLISH_NS: Time = 1_000_000;
+/// The sides of the interfaces.
+const SIDES: [Side; 2] = [Side::Left, Side::Right];
 
 /// What the thread and its owner share.
 #[derive(Debug)]
@@ -89,14 +92,28 @@ impl Shared {
     }
 }
 
+/// What an engine works with.
+pub(super) struct Setup {
+    pub(super) interfaces: [Port; 2],
+    pub(super) links: [LinkConfig; 2],
+    /// Bytes in front of the IP header.
+    pub(super) header: usize,
+    pub(super) mtu: usize,
+    /// Time 0 of the links.
+    pub(super) start: Instant,
+    pub(super) observer: Option<Box<dyn Observer>>,
+}
+
 /// The thread's own state. Direction 0 goes from interface 0 to interface 1, direction 1 back.
-#[derive(Debug)]
 pub(super) struct Engine {
-    interfaces: [Tun; 2],
+    interfaces: [Port; 2],
     links: [Link<PooledPacket>; 2],
     pool: Pool,
+    /// What has been received and not handed over; empty between rounds.
+    arrived: Vec<PooledPacket>,
     shared: Arc<Shared>,
     start: Instant,
+    observer: Option<Box<dyn Observer>>,
     lateness: Lateness,
     ignored: u64,
     refused: u64,
@@ -106,19 +123,17 @@ pub(super) struct Engine {
 
 impl Engine {
     /// To be called by the thread itself.
-    pub(super) fn new(
-        interfaces: [Tun; 2],
-        [left_to_right, right_to_left]: [LinkConfig; 2],
-        mtu: usize,
-        shared: Arc<Shared>,
-    ) -> io::Result<Engine> {
+    pub(super) fn new(setup: Setup, shared: Arc<Shared>) -> io::Result<Engine> {
         let link = |config| Link::new(config).map_err(io::Error::other);
+        let [left_to_right, right_to_left] = setup.links;
         Ok(Engine {
-            interfaces,
+            interfaces: setup.interfaces,
             links: [link(left_to_right)?, link(right_to_left)?],
-            pool: Pool::new(mtu),
+            pool: Pool::new(setup.header, setup.mtu),
+            arrived: Vec::new(),
             shared,
-            start: Instant::now(),
+            start: setup.start,
+            observer: setup.observer,
             lateness: Lateness::default(),
             ignored: 0,
             refused: 0,
@@ -166,23 +181,39 @@ impl Engine {
     /// Takes what an interface has, up to a batch, and returns how much that was.
     fn receive(&mut self, direction: usize) -> usize {
         for count in 0..BATCH {
-            let mut packet = self.pool.take();
-            match self.interfaces[direction].receive(packet.buffer()) {
-                Ok(length) => packet.set_length(length),
+            let mut arrived = std::mem::take(&mut self.arrived);
+            let result = self.interfaces[direction].receive(&self.pool, &mut arrived);
+            for packet in arrived.drain(..) {
+                self.enter(direction, packet);
+            }
+            self.arrived = arrived;
+            match result {
+                Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return count,
                 Err(_) => {
                     self.refused += 1;
                     return count + 1;
                 }
             }
-            if goes_to_many(packet.bytes()) {
-                self.ignored += 1;
-            } else {
-                let now = self.now();
-                self.links[direction].enqueue(now, packet);
-            }
         }
         BATCH
+    }
+
+    /// A packet has come.
+    fn enter(&mut self, direction: usize, packet: PooledPacket) {
+        if goes_to_many(packet.bytes()) {
+            self.ignored += 1;
+            let other = &self.interfaces[1 - direction];
+            if other.passes_all() && other.send(&packet).is_err() {
+                self.refused += 1;
+            }
+            return;
+        }
+        let now = self.now();
+        if let Some(observer) = &mut self.observer {
+            observer.packet(SIDES[direction], now, packet.bytes());
+        }
+        self.links[direction].enqueue(now, packet);
     }
 
     /// Delivers what is due, up to a batch, and returns how much that was.
@@ -193,8 +224,11 @@ impl Engine {
                 return count;
             };
             self.lateness.add(now - delivery.at);
+            if let Some(observer) = &mut self.observer {
+                observer.packet(SIDES[1 - direction], now, delivery.packet.bytes());
+            }
             if self.interfaces[1 - direction]
-                .send(delivery.packet.bytes())
+                .send(&delivery.packet)
                 .is_err()
             {
                 self.refused += 1;
@@ -242,6 +276,9 @@ impl Engine {
 
     fn publish(&mut self) {
         self.unpublished_since = None;
+        if let Some(observer) = &mut self.observer {
+            observer.pause();
+        }
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let mut state = self.shared.lock();
         for (link, records) in self.links.iter_mut().zip(&mut state.records) {
@@ -252,12 +289,21 @@ impl Engine {
         state.counters = FrontCounters {
             left_to_right: *self.links[0].counters(),
             right_to_left: *self.links[1].counters(),
+            left_to_right_inside: inside(&self.links[0]),
+            right_to_left_inside: inside(&self.links[1]),
             lateness: self.lateness.clone(),
             cpu: Duration::try_from(cpu).unwrap_or_default(),
             ignored: self.ignored,
             refused: self.refused,
             records_missed: self.links.iter().map(Link::records_missed).sum(),
         };
+    }
+}
+
+fn inside(link: &Link<PooledPacket>) -> Inside {
+    Inside {
+        queue_bytes: link.queue_bytes(),
+        packets: link.packets_inside(),
     }
 }
 

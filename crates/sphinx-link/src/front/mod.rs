@@ -6,14 +6,14 @@
 mod engine;
 mod lateness;
 mod pool;
+mod port;
+mod thread;
 
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     process::{Child, Command},
-    sync::Arc,
-    thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use sphinx_net::{
@@ -22,9 +22,12 @@ use sphinx_net::{
 };
 use thiserror::Error;
 
-use self::engine::{Engine, Shared};
-pub use self::lateness::Lateness;
-use crate::{ConfigError, Counters, LinkConfig, Record};
+use self::port::Port;
+pub use self::{
+    lateness::Lateness,
+    thread::{LinkThread, join},
+};
+use crate::{ConfigError, Counters, LinkConfig, Record, Time};
 
 /// Kernel TCP with buffers that never limit a transfer, and no memory of earlier connections: set in
 /// both namespaces by default, so that runs can be compared.
@@ -91,9 +94,9 @@ pub enum FrontError {
     /// The MTU is larger than an IP packet can be.
     #[error("an MTU of {0} is more than {MTU_MAX}")]
     Mtu(usize),
-    /// Namespaces, TUN devices or threads were refused; [`probe`](sphinx_net::netns::probe) tells
+    /// Namespaces, TUN devices, interfaces or threads were refused; [`probe`](sphinx_net::netns::probe) tells
     /// which access there is.
-    #[error("no link between namespaces: {0}")]
+    #[error("the link cannot be set up: {0}")]
     System(#[from] io::Error),
 }
 
@@ -106,6 +109,36 @@ pub enum Direction {
     RightToLeft,
 }
 
+/// One of the two ends, or what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The left end.
+    Left,
+    /// The right end.
+    Right,
+}
+
+/// Sees the packets of a [`Front`], from within the link's thread: it must not wait for anything.
+pub trait Observer: Send {
+    /// Called first, with the time of day at time 0 of the link.
+    fn start(&mut self, _started: SystemTime) {}
+
+    /// A packet leaves an end, or has been delivered there, at this time of the link.
+    fn packet(&mut self, side: Side, at: Time, packet: &[u8]);
+
+    /// Called within two milliseconds after packets have been shown.
+    fn pause(&mut self) {}
+}
+
+/// What is on its way at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inside {
+    /// Bytes in the queue, the packet being sent not included.
+    pub queue_bytes: u64,
+    /// Packets waiting, being sent, or in flight.
+    pub packets: usize,
+}
+
 /// Totals of both directions and of the thread that drives them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrontCounters {
@@ -113,12 +146,16 @@ pub struct FrontCounters {
     pub left_to_right: Counters,
     /// From right to left.
     pub right_to_left: Counters,
+    /// From left to right, now.
+    pub left_to_right_inside: Inside,
+    /// From right to left, now.
+    pub right_to_left_inside: Inside,
     /// How late packets were delivered.
     pub lateness: Lateness,
     /// CPU time of the link's thread, in which the kernel does most of the receivers' work too.
     pub cpu: Duration,
-    /// Multicast and broadcast packets of the kernels, which the link leaves out so that they shift
-    /// no packet index.
+    /// Multicast and broadcast packets, and what is not IP, which the link leaves out so that they shift
+    /// no packet index. Between interfaces that exist they pass at once.
     pub ignored: u64,
     /// Packets that an interface refused, for example because it was turned off.
     pub refused: u64,
@@ -205,8 +242,7 @@ impl End {
 pub struct Front {
     left: End,
     right: End,
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    link: LinkThread,
     warnings: Vec<String>,
 }
 
@@ -217,6 +253,18 @@ impl Front {
     ///
     /// See [`FrontError`]. Nothing remains of what had been created.
     pub fn start(config: FrontConfig) -> Result<Front, FrontError> {
+        Front::start_observed(config, None)
+    }
+
+    /// The same with somebody who sees every packet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start`](Front::start).
+    pub fn start_observed(
+        config: FrontConfig,
+        observer: Option<Box<dyn Observer>>,
+    ) -> Result<Front, FrontError> {
         config.left_to_right.validate()?;
         config.right_to_left.validate()?;
         if config.mtu > MTU_MAX {
@@ -237,17 +285,13 @@ impl Front {
             config.right_ipv6,
             &mut warnings,
         )?;
-        let shared = Arc::new(Shared::new()?);
-        let configs = [config.left_to_right, config.right_to_left];
-        let thread = thread::Builder::new().name("sphinx-link".into()).spawn({
-            let shared = Arc::clone(&shared);
-            move || Engine::new([left_tun, right_tun], configs, config.mtu, shared)?.run()
-        })?;
+        let ports = [left_tun, right_tun].map(Port::Tun);
+        let links = [config.left_to_right, config.right_to_left];
+        let link = LinkThread::start(ports, links, 0, config.mtu, observer)?;
         Ok(Front {
             left,
             right,
-            shared,
-            thread: Some(thread),
+            link,
             warnings,
         })
     }
@@ -267,53 +311,38 @@ impl Front {
         &self.warnings
     }
 
+    /// Takes it apart: the left and the right end, and the link, which ends when it is dropped.
+    pub fn into_parts(self) -> (End, End, LinkThread) {
+        (self.left, self.right, self.link)
+    }
+
     /// The totals, at most 2 ms old.
     pub fn counters(&self) -> FrontCounters {
-        self.shared.counters()
+        self.link.counters()
     }
 
-    /// Moves the records of a direction to the end of `into`, oldest first, except those of the last
-    /// 2 ms. [`LinkConfig::records`] limits how many are kept between two calls.
+    /// Those of the link: see [`LinkThread::take_records`].
     pub fn take_records(&self, direction: Direction, into: &mut Vec<Record>) {
-        self.shared.take_records(direction as usize, into);
+        self.link.take_records(direction, into);
     }
 
-    /// Changes one direction under way, as [`Link::reconfigure`](crate::Link::reconfigure) does,
-    /// within a millisecond. Times of schedules still count from the start.
+    /// Changes one direction under way: see [`LinkThread::reconfigure`].
     ///
     /// # Errors
     ///
     /// Any [`ConfigError`] of [`LinkConfig::validate`]; the link is then unchanged.
     pub fn reconfigure(&self, direction: Direction, config: LinkConfig) -> Result<(), ConfigError> {
-        config.validate()?;
-        self.shared.reconfigure(direction as usize, config);
-        Ok(())
+        self.link.reconfigure(direction, config)
     }
 
     /// Ends the link and returns its final totals. Packets still inside are gone.
     ///
     /// # Errors
     ///
-    /// What ended the link's thread before its time, if anything.
+    /// Those of [`LinkThread::halt`].
     pub fn stop(mut self) -> io::Result<FrontCounters> {
-        self.join()?;
-        Ok(self.shared.counters())
-    }
-
-    fn join(&mut self) -> io::Result<()> {
-        self.shared.stop();
-        match self.thread.take().map(JoinHandle::join) {
-            None => Ok(()),
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(io::Error::other("the link's thread panicked")),
-        }
-    }
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        // Whoever wants to know how the thread ended calls `stop`.
-        let _ = self.join();
+        self.link.halt()?;
+        Ok(self.link.counters())
     }
 }
 

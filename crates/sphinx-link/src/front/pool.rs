@@ -8,15 +8,27 @@ use crate::{FlowKey, Packet, ip};
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
     free: Rc<RefCell<Vec<Box<[u8]>>>>,
+    /// Bytes in front of the IP header.
+    header: usize,
     size: usize,
 }
 
 impl Pool {
-    pub(super) fn new(size: usize) -> Pool {
+    /// For packets of up to `mtu` bytes with so many in front of them.
+    pub(super) fn new(header: usize, mtu: usize) -> Pool {
         Pool {
             free: Rc::default(),
-            size,
+            header,
+            size: header + mtu,
         }
+    }
+
+    /// A packet with this content, if it is not too long.
+    pub(super) fn copy(&self, frame: &[u8]) -> Option<PooledPacket> {
+        let mut packet = self.take();
+        packet.buffer.get_mut(..frame.len())?.copy_from_slice(frame);
+        packet.length = frame.len();
+        Some(packet)
     }
 
     /// A packet of full size with any content.
@@ -40,8 +52,19 @@ pub(super) struct PooledPacket {
 }
 
 impl PooledPacket {
+    /// From the IP header on.
     pub(super) fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start()..self.length]
+    }
+
+    /// With what is in front of that.
+    pub(super) fn frame(&self) -> &[u8] {
         &self.buffer[..self.length]
+    }
+
+    /// Where the IP header is; at the end of what is too short to have one.
+    fn start(&self) -> usize {
+        self.pool.header.min(self.length)
     }
 
     /// The whole buffer, whatever the packet's length.
@@ -65,11 +88,11 @@ impl Drop for PooledPacket {
 
 impl Packet for PooledPacket {
     fn ip_len(&self) -> usize {
-        self.length
+        self.bytes().len()
     }
 
     fn mark_ce(&mut self) -> bool {
-        ip::mark_ce(&mut self.buffer[..self.length])
+        ip::mark_ce(&mut self.buffer[self.pool.header.min(self.length)..self.length])
     }
 
     fn corruptible_bits(&self) -> u64 {
@@ -83,7 +106,7 @@ impl Packet for PooledPacket {
 
     fn duplicate(&self) -> PooledPacket {
         let mut copy = self.pool.take();
-        copy.buffer[..self.length].copy_from_slice(self.bytes());
+        copy.buffer[..self.length].copy_from_slice(self.frame());
         copy.length = self.length;
         copy
     }
@@ -103,7 +126,7 @@ mod tests {
 
     #[test]
     fn buffers_come_back() {
-        let pool = Pool::new(100);
+        let pool = Pool::new(0, 100);
         let mut packet = pool.take();
         packet.buffer()[..3].copy_from_slice(b"abc");
         packet.set_length(3);
@@ -113,5 +136,23 @@ mod tests {
         assert_eq!(pool.free.borrow().len(), 2);
         let again = pool.take();
         assert_eq!((again.ip_len(), pool.free.borrow().len()), (100, 1));
+    }
+
+    #[test]
+    fn a_link_header_is_carried_and_not_counted() {
+        let pool = Pool::new(14, 50);
+        let mut frame = vec![1; 14];
+        frame.extend([0x60, 0x20]);
+        frame.resize(14 + 40, 0);
+        let mut packet = pool.copy(&frame).unwrap();
+        assert_eq!((packet.ip_len(), packet.corruptible_bits()), (40, 0));
+        assert!(packet.mark_ce());
+        let copy = packet.duplicate();
+        assert_eq!(
+            (copy.frame()[13], copy.frame()[15], copy.bytes()[1]),
+            (1, 0x30, 0x30)
+        );
+        assert!(pool.copy(&[0; 65]).is_none());
+        assert_eq!(pool.copy(&[0; 3]).unwrap().ip_len(), 0);
     }
 }

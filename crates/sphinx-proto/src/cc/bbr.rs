@@ -10,9 +10,20 @@
 //!   application that sends little nor noise moves the estimate.
 //! - *Losses* ([`super::loss`]) count as channel loss unless they come with a queue, exceed what is
 //!   known of the channel, or vanish when the rate is lowered.
-//! - *Phases*: start-up by paced trains; then cycles of cruise (gain 1), probe up (1.25) and probe
-//!   down (0.75, which drains the queue and shows what the channel loses by itself). Found capacity
-//!   leads back to start-up's growth; a drained queue in each cycle makes ProbeRTT rare.
+//!
+//! | phase | pace, of the estimate | window, BDPs | until |
+//! | --- | --- | --- | --- |
+//! | start-up | a train at 2, the rest of the round at 1 | grows | packets come out slower than they go in, or nothing new arrives for two rounds, or a policer shows |
+//! | drain | 0.75 | 1 | the queue is gone |
+//! | cruise | 1 (0.98 after probes that lost) | 2 | 4 to 64 rounds: the more, the more probes in a row lost packets |
+//! | up | 1.25 (for a train of a quarter round where a policer is suspected) | 2 | its first sample: more than 1.12 of the estimate leads back to start-up |
+//! | down | 0.75 (0.5 in doubt) | 1.25 | the queue is gone and enough has left below the estimate to know what the channel loses by itself |
+//! | probe-rtt | 1 | 0.5 | two rounds; rare, since down empties the queue in every cycle |
+//! | blackout | probes only | 2 packets | anything is acknowledged: then start-up from half the rate |
+//!
+//! [`super::startup`] has the first phase, [`super::resume`] its shortcut on a remembered path, `cycle` the
+//! others, and how policers are told from lossy channels. The measurements behind the constants are in
+//! `docs/decisions/0007-rate-control.md`.
 
 mod cycle;
 
@@ -396,11 +407,12 @@ impl RateControl for Bbr {
                     self.try_resume(&sample, now);
                 }
             }
-            if settled.run.phase == Phase::Startup && self.phase == Phase::Startup {
-                if let Some(rate) = self.startup.on_settled(&settled) {
-                    self.bw = self.bw.min(rate);
-                    self.judge_startup(Verdict::Policed, now);
-                }
+            if settled.run.phase == Phase::Startup
+                && self.phase == Phase::Startup
+                && let Some(rate) = self.startup.on_settled(&settled)
+            {
+                self.bw = self.bw.min(rate);
+                self.judge_startup(Verdict::Policed, now);
             }
             if let Some(pace) = pace {
                 let (packets, lost) = (settled.packets, settled.packets_lost);

@@ -4,6 +4,11 @@
 //! queue, does. So losses of packets sent at the estimated rate (*cruise*) are compared, cycle by
 //! cycle, with losses of packets sent clearly below it (*low*). What they share is channel loss;
 //! what cruise loses beyond that is our own doing.
+//!
+//! Where a policer is suspected, nobody waits for the end of a cycle: once a round the losses at the
+//! estimate are compared with the known ones ([`ChannelLoss::sudden`]). An excess leads to a lower
+//! estimate, which either makes it vanish or shows that the channel has become worse. All comparisons
+//! allow for bursts, whose strength is measured from neighbouring groups of packets.
 
 /// Packets after which the pooled counts are halved.
 const POOL_MAX: f64 = 4000.0;

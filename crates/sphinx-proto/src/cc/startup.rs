@@ -1,9 +1,11 @@
 //! Start-up by paced trains.
 //!
-//! The first flight goes out as a train whose dispersion at the receiver measures the link. Later
-//! flights are paced at twice what was measured until packets come out slower than they went in:
-//! then the link's rate is known after two or three round trips, and only the window still has to
-//! grow (eightfold per round at most, for the train says nothing about a policer behind it).
+//! The first flight goes out as a train whose dispersion at the receiver measures the link. Each later
+//! round begins with a train at twice what was measured, and goes on at the measured rate itself: until
+//! packets come out slower than they went in, when the link's rate is known and only the window still
+//! has to grow; or until several groups of packets in a row lose far more than earlier rounds did
+//! without any queue, which a policer does and a channel hardly ever. What arrived since the first of
+//! those groups is then the policer's rate.
 
 use super::sampler::{CLOCK_NOISE, Sample, Settled};
 use super::{MS, Nanos, rate_of};

@@ -298,8 +298,14 @@ mod tests {
     impl Bench {
         fn new(icm: Icm, code: CodeId, blocks: u32) -> Self {
             let cc = cc::build(CcKind::Fixed(10_000_000), CcParams::default());
-            let mut sender =
-                Sender::new((Profile::Bulk, Some(code), icm), cc, RTT, 1 << 30, (1228, None), 0);
+            let mut sender = Sender::new(
+                (Profile::Bulk, Some(code), icm),
+                cc,
+                RTT,
+                1 << 30,
+                (1228, None),
+                0,
+            );
             for slot in 0..blocks {
                 sender.submit(0, Slot(slot), 10, 1000, false);
             }

@@ -123,7 +123,9 @@ impl Sender {
             sample.saturating_sub(delay).max(1)
         });
         self.detect_losses(now);
-        let ce_marked = self.ecn.on_sack(sack.ect, sack.ce, self.acked_infos.len() as u64);
+        let ce_marked = self
+            .ecn
+            .on_sack(sack.ect, sack.ce, self.acked_infos.len() as u64);
         let arrival = newest.map(|newest| Arrival {
             pn: newest.pn,
             received_at: sack.time_us.saturating_mul(1000),
@@ -251,12 +253,7 @@ impl Sender {
     }
 
     /// From now on packets travel another way through the network.
-    pub(crate) fn begin_path(
-        &mut self,
-        now: Nanos,
-        cc: Box<dyn RateControl>,
-        round_trip: Nanos,
-    ) {
+    pub(crate) fn begin_path(&mut self, now: Nanos, cc: Box<dyn RateControl>, round_trip: Nanos) {
         self.cc = cc;
         self.rtt = Rtt::new(round_trip);
         self.monitor.begin_path();

@@ -76,9 +76,10 @@ impl Session {
             return Some(transmit);
         }
         // Behind the probes, so that its acknowledgement tells of them too.
+        self.small_probes = self.small_probes.checked_sub(1)?;
         let mut body = Vec::new();
         Frame::Ping.encode(&mut body);
-        std::mem::take(&mut self.small_probe).then(|| self.control(now, body, true))
+        Some(self.control(now, body, true))
     }
 
     fn poll_control(&mut self, now: Nanos) -> Option<Transmit> {

@@ -3,7 +3,9 @@
 
 mod ending;
 mod hostile;
+mod marks;
 mod meeting;
+mod memory;
 mod moving;
 mod path;
 mod proxy;

@@ -1,0 +1,252 @@
+//! What a running link and those who control it say to each other: one JSON object per line.
+
+use std::fmt::{self, Write};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sphinx_link::{
+    Counters,
+    front::{FrontCounters, Inside, Lateness},
+    settings::{SETTINGS, Settings},
+};
+
+use super::{LinkError, LinkErrorKind};
+
+/// A question or an order.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Change these settings, all or none.
+    Set {
+        /// `KEY=VALUE`, `forward.KEY=VALUE` or `return.KEY=VALUE`.
+        settings: Vec<String>,
+    },
+    /// Tell everything.
+    Show,
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    /// It has been done; this is how things are.
+    State(Box<State>),
+    /// It has not been done.
+    Refused {
+        /// Why.
+        message: String,
+        /// Whether a file of this machine is the reason.
+        local: bool,
+    },
+}
+
+/// Everything about a running link.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct State {
+    /// Its name.
+    pub name: String,
+    /// The process that runs it.
+    pub process: u32,
+    /// Its time: seconds since its start.
+    pub seconds: f64,
+    /// Addresses of the left end.
+    pub left: Vec<String>,
+    /// Addresses of the right end.
+    pub right: Vec<String>,
+    /// From left to right.
+    pub forward: DirectionState,
+    /// From right to left.
+    #[serde(rename = "return")]
+    pub back: DirectionState,
+    /// How exact it is.
+    pub lateness: LatenessState,
+    /// CPU time of its thread, in which the kernel does most of the receivers' work too.
+    pub cpu_seconds: f64,
+    /// Multicast and broadcast packets that were left out.
+    pub ignored_packets: u64,
+    /// Packets that an interface refused.
+    pub refused_packets: u64,
+    /// What went wrong meanwhile.
+    pub faults: Vec<String>,
+}
+
+/// One direction. Packets and bytes are totals; see [`Counters`] for the meaning of each.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "they are those of `Counters`")]
+pub struct DirectionState {
+    /// Every setting as text, defaults included, in the order in which packets meet them.
+    pub settings: Map<String, Value>,
+    pub offered_packets: u64,
+    pub offered_bytes: u64,
+    pub dropped_mtu: u64,
+    pub dropped_policer: u64,
+    pub dropped_queue: u64,
+    pub dropped_aqm: u64,
+    pub sent_packets: u64,
+    pub sent_bytes: u64,
+    pub dropped_loss: u64,
+    pub dropped_blackout: u64,
+    pub marked: u64,
+    pub corrupted: u64,
+    pub duplicated: u64,
+    pub held_back: u64,
+    pub delivered_packets: u64,
+    pub delivered_bytes: u64,
+    pub queue_bytes_max: u64,
+    /// In the queue now.
+    pub queue_bytes: u64,
+    /// Waiting, being sent or in flight now.
+    pub inside_packets: u64,
+}
+
+/// How long after their due time packets were delivered, in milliseconds.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct LatenessState {
+    pub mean_ms: f64,
+    pub p99_ms: f64,
+    pub max_ms: f64,
+}
+
+impl DirectionState {
+    pub(super) fn new(settings: &Settings, counters: &Counters, inside: Inside) -> DirectionState {
+        let text = |(key, value): (&str, &str)| (key.to_owned(), Value::from(value));
+        DirectionState {
+            settings: settings.iter().map(text).collect(),
+            offered_packets: counters.offered_packets,
+            offered_bytes: counters.offered_bytes,
+            dropped_mtu: counters.dropped_mtu,
+            dropped_policer: counters.dropped_policer,
+            dropped_queue: counters.dropped_queue,
+            dropped_aqm: counters.dropped_aqm,
+            sent_packets: counters.sent_packets,
+            sent_bytes: counters.sent_bytes,
+            dropped_loss: counters.dropped_loss,
+            dropped_blackout: counters.dropped_blackout,
+            marked: counters.marked,
+            corrupted: counters.corrupted,
+            duplicated: counters.duplicated,
+            held_back: counters.held_back,
+            delivered_packets: counters.delivered_packets,
+            delivered_bytes: counters.delivered_bytes,
+            queue_bytes_max: counters.queue_bytes_max,
+            queue_bytes: inside.queue_bytes,
+            inside_packets: inside.packets as u64,
+        }
+    }
+
+    fn counters(&self) -> [(&'static str, u64); 17] {
+        [
+            ("offered packets", self.offered_packets),
+            ("offered bytes", self.offered_bytes),
+            ("dropped: mtu", self.dropped_mtu),
+            ("dropped: policer", self.dropped_policer),
+            ("dropped: queue", self.dropped_queue),
+            ("dropped: aqm", self.dropped_aqm),
+            ("dropped: loss", self.dropped_loss),
+            ("dropped: blackout", self.dropped_blackout),
+            ("marked (ECN)", self.marked),
+            ("corrupted", self.corrupted),
+            ("duplicated", self.duplicated),
+            ("held back", self.held_back),
+            ("delivered packets", self.delivered_packets),
+            ("delivered bytes", self.delivered_bytes),
+            ("inside packets", self.inside_packets),
+            ("queue bytes", self.queue_bytes),
+            ("queue bytes, most", self.queue_bytes_max),
+        ]
+    }
+}
+
+impl LatenessState {
+    pub(super) fn new(lateness: &Lateness) -> LatenessState {
+        LatenessState {
+            mean_ms: lateness.mean().as_secs_f64() * 1e3,
+            p99_ms: lateness.quantile(0.99).as_secs_f64() * 1e3,
+            max_ms: lateness.max().as_secs_f64() * 1e3,
+        }
+    }
+}
+
+impl State {
+    /// Fills in what changes.
+    pub(super) fn count(&mut self, settings: [&Settings; 2], counters: &FrontCounters) {
+        self.forward = DirectionState::new(
+            settings[0],
+            &counters.left_to_right,
+            counters.left_to_right_inside,
+        );
+        self.back = DirectionState::new(
+            settings[1],
+            &counters.right_to_left,
+            counters.right_to_left_inside,
+        );
+        self.lateness = LatenessState::new(&counters.lateness);
+        self.cpu_seconds = counters.cpu.as_secs_f64();
+        self.ignored_packets = counters.ignored;
+        self.refused_packets = counters.refused;
+    }
+}
+
+/// For people: settings that are not the defaults, and counters that are not 0.
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rows = vec![[String::new(), "forward →".to_owned(), "← return".to_owned()]];
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or("?").to_owned();
+        for setting in SETTINGS {
+            let values = [&self.forward, &self.back]
+                .map(|direction| text(direction.settings.get(setting.key)));
+            if values.iter().any(|value| value != setting.default) {
+                let [forward, back] = values;
+                rows.push([setting.key.to_owned(), forward, back]);
+            }
+        }
+        let both = self
+            .forward
+            .counters()
+            .into_iter()
+            .zip(self.back.counters());
+        for ((name, forward), (_, back)) in both {
+            if forward > 0 || back > 0 {
+                rows.push([name.to_owned(), forward.to_string(), back.to_string()]);
+            }
+        }
+        let mut text = format!(
+            "Link '{}', process {}, {:.1} s: left {}, right {}\n",
+            self.name,
+            self.process,
+            self.seconds,
+            self.left.join(" "),
+            self.right.join(" ")
+        );
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+        let widths = [0, 1, 2].map(|column| width(column).unwrap_or(0));
+        for [name, forward, back] in &rows {
+            let [name_width, forward_width, back_width] = widths;
+            writeln!(
+                text,
+                "  {name:name_width$}  {forward:>forward_width$}  {back:>back_width$}"
+            )?;
+        }
+        let late = &self.lateness;
+        write!(
+            text,
+            "  packets late by {:.3} ms on average, 99 % by at most {:.2}, all by {:.2}; CPU {:.2} s",
+            late.mean_ms, late.p99_ms, late.max_ms, self.cpu_seconds
+        )?;
+        for fault in &self.faults {
+            write!(text, "\n  fault: {fault}")?;
+        }
+        f.write_str(&text)
+    }
+}
+
+impl Answer {
+    /// A refusal.
+    pub(super) fn refused(error: &LinkError) -> Answer {
+        Answer::Refused {
+            message: error.message.clone(),
+            local: error.kind == LinkErrorKind::Local,
+        }
+    }
+}

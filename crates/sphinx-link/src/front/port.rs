@@ -1,0 +1,67 @@
+//! The two kinds of interfaces that a link can join.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use sphinx_net::{ethernet::Ethernet, tun::Tun};
+
+use super::pool::{Pool, PooledPacket};
+
+/// An interface.
+#[derive(Debug)]
+pub(super) enum Port {
+    /// It carries IP packets of the namespace that it was made in.
+    Tun(Tun),
+    /// It carries frames, which may be of other machines.
+    Ethernet(Ethernet),
+}
+
+impl Port {
+    /// Takes what has arrived next: one packet, or several that the kernel has joined.
+    pub(super) fn receive(&mut self, pool: &Pool, into: &mut Vec<PooledPacket>) -> io::Result<()> {
+        match self {
+            Port::Tun(tun) => {
+                let mut packet = pool.take();
+                let length = tun.receive(packet.buffer())?;
+                packet.set_length(length);
+                into.push(packet);
+                Ok(())
+            }
+            Port::Ethernet(interface) => {
+                let mut too_long = false;
+                interface.receive(|frame| match pool.copy(frame) {
+                    Some(packet) => into.push(packet),
+                    None => too_long = true,
+                })?;
+                match too_long {
+                    true => Err(io::ErrorKind::InvalidData.into()),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+
+    pub(super) fn send(&self, packet: &PooledPacket) -> io::Result<()> {
+        match self {
+            Port::Tun(tun) => tun.send(packet.frame()),
+            Port::Ethernet(interface) => interface.send(packet.frame()),
+        }
+    }
+
+    /// Whether what the link does not handle (ARP, packets to many) has to reach the other side
+    /// nevertheless.
+    pub(super) fn passes_all(&self) -> bool {
+        matches!(self, Port::Ethernet(_))
+    }
+}
+
+impl AsFd for Port {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Port::Tun(tun) => tun.as_fd(),
+            Port::Ethernet(interface) => interface.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A link between interfaces that exist: two virtual Ethernet pairs, with all their offloads. Skipped,
+//! saying why, where that is not possible.
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream, UdpSocket},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use sphinx_link::{
+    LinkConfig, Loss,
+    front::{FrontError, LinkThread, join},
+};
+use sphinx_net::netns::{Access, Namespace, probe};
+
+/// A namespace with a process by which `ip` finds it.
+struct Host {
+    namespace: Namespace,
+    holder: Child,
+}
+
+impl Host {
+    fn new() -> Host {
+        let namespace = Namespace::new().unwrap();
+        let holder = namespace
+            .spawn(Command::new("sleep").arg("1000").stdin(Stdio::null()))
+            .unwrap();
+        Host { namespace, holder }
+    }
+
+    /// Runs `ip` with these words, or says why not.
+    fn ip(&self, words: &str) -> bool {
+        let mut command = Command::new("ip");
+        command.args(words.split_whitespace()).stderr(Stdio::null());
+        match self.namespace.spawn(&mut command) {
+            Ok(mut child) => child.wait().unwrap().success(),
+            Err(_) => false,
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// left —(veth)— middle —(veth)— right, and the link in the middle.
+fn start(links: [LinkConfig; 2]) -> Option<(Host, Host, Host, LinkThread)> {
+    match probe() {
+        Ok(Access::Direct) => {}
+        Ok(Access::UserNamespace) => {
+            eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
+            return None;
+        }
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+    }
+    let (left, middle, right) = (Host::new(), Host::new(), Host::new());
+    for (end, own, other, address) in [(&left, "a", "l", 1), (&right, "b", "r", 2)] {
+        let ready = middle.ip(&format!("link add {own} type veth peer name {other}"))
+            && middle.ip(&format!("link set {other} netns {}", end.holder.id()))
+            && middle.ip(&format!("link set {own} up"))
+            && end.ip(&format!("addr add 10.99.0.{address}/24 dev {other}"))
+            && end.ip(&format!("addr add fd99::{address}/64 dev {other} nodad"))
+            && end.ip(&format!("link set {other} up"));
+        if !ready {
+            eprintln!("skipped: no 'ip', or no veth");
+            return None;
+        }
+    }
+    let link = middle.namespace.run(|| join(["a", "b"], links, None));
+    Some((left, middle, right, link.unwrap().unwrap()))
+}
+
+#[test]
+fn tcp_crosses_in_single_packets_with_right_checksums() {
+    let link = |seed| LinkConfig {
+        seed,
+        loss: Loss::Bernoulli(0.01),
+        delay: Duration::from_millis(1),
+        ..LinkConfig::default()
+    };
+    let Some((left, _middle, right, link)) = start([link(1), link(2)]) else {
+        return;
+    };
+    let sent: Vec<u8> = (0..500_000_u32)
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    for address in ["10.99.0.2:7000", "[fd99::2]:7000"] {
+        let listener = right
+            .namespace
+            .run(|| TcpListener::bind(address))
+            .unwrap()
+            .unwrap();
+        let receiver = thread::spawn(move || {
+            let mut received = Vec::new();
+            let mut stream = listener.accept().unwrap().0;
+            stream.read_to_end(&mut received).unwrap();
+            received
+        });
+        let mut stream = left
+            .namespace
+            .run(|| TcpStream::connect(address))
+            .unwrap()
+            .unwrap();
+        stream.write_all(&sent).unwrap();
+        drop(stream);
+        assert!(receiver.join().unwrap() == sent);
+    }
+    let counters = link.counters().left_to_right;
+    // 1448 bytes of payload are in a packet, and some were lost and sent again.
+    assert!(counters.sent_packets > 2 * 2_000_000 / 1448, "{counters:?}");
+    assert!(counters.dropped_loss > 5, "{counters:?}");
+    // ARP and neighbour discovery have passed by.
+    assert!(link.counters().ignored > 0);
+}
+
+#[test]
+fn datagrams_cross_as_they_are() {
+    let Some((left, _middle, right, link)) = start([LinkConfig::default(), LinkConfig::default()])
+    else {
+        return;
+    };
+    for (own, other) in [("10.99.0.1", "10.99.0.2"), ("fd99::1", "fd99::2")] {
+        let bind = |host: &Host, address: &str| {
+            let socket = host.namespace.run(|| UdpSocket::bind((address, 0)));
+            let socket = socket.unwrap().unwrap();
+            socket
+                .set_read_timeout(Some(Duration::from_secs(20)))
+                .unwrap();
+            socket
+        };
+        let (left, right) = (bind(&left, own), bind(&right, other));
+        for length in [0, 1, 999, 1452] {
+            let sent = vec![7; length];
+            left.send_to(&sent, right.local_addr().unwrap()).unwrap();
+            let mut buffer = [0; 2000];
+            let (count, from) = right.recv_from(&mut buffer).unwrap();
+            assert_eq!((count, from), (length, left.local_addr().unwrap()));
+            assert!(buffer[..count] == sent);
+        }
+    }
+    assert_eq!(link.counters().left_to_right.offered_packets, 8);
+}
+
+#[test]
+fn what_is_no_interface_is_an_error() {
+    let links = [LinkConfig::default(), LinkConfig::default()];
+    match join(["no-such-if", "lo"], links, None) {
+        Err(FrontError::System(error)) => {
+            // Without rights it is another one.
+            let text = error.to_string();
+            assert!(text.contains("no-such-if"), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
