@@ -49,12 +49,7 @@ pub(crate) struct PathMtu {
 impl PathMtu {
     /// `candidates` rise; sizes not above `base` or above `limit` are ignored, and so is a `remembered`
     /// size that is none of them.
-    pub(crate) fn new(
-        base: u16,
-        candidates: &[u16],
-        limit: u16,
-        remembered: Option<u16>,
-    ) -> Self {
+    pub(crate) fn new(base: u16, candidates: &[u16], limit: u16, remembered: Option<u16>) -> Self {
         let wanted = |c: &u16| (base + 1..=limit).contains(c);
         Self {
             base,

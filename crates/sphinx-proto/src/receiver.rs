@@ -12,9 +12,7 @@ use crate::Nanos;
 use crate::coding;
 use crate::fragment::{Assembly, Key};
 use crate::ranges::RangeSet;
-use crate::types::{
-    PacketMeta, PartPlacement, Placement, STREAM_SHARE, Slot, block_cost,
-};
+use crate::types::{PacketMeta, PartPlacement, Placement, STREAM_SHARE, Slot, block_cost};
 use crate::wire::{
     BLOCKS_AHEAD_MAX, Fragment, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, block_symbols_max,
     expand_packet_number,
@@ -516,7 +514,9 @@ impl Receiver {
             stream.news = stream.news.max(1);
             // The sender may be waiting for this stream's share of the window, as far as it knows.
             let held = stream.opened - stream.taken_told;
-            let free = self.window.saturating_sub(self.opened_cost - self.released_cost);
+            let free = self
+                .window
+                .saturating_sub(self.opened_cost - self.released_cost);
             let share = STREAM_SHARE.saturating_mul(free);
             if 2 * held >= share && 4 * (stream.taken - stream.taken_told) >= held {
                 stream.news = BLOCKS_REPEATS;

@@ -206,7 +206,10 @@ impl Sender {
 
     /// Whether the stream's share of the peer's window allows another block of it.
     pub(crate) fn has_share(&self, stream: u16, cost: u64) -> bool {
-        let held = self.streams.get(&stream).map_or(0, |tx| tx.opened - tx.taken);
+        let held = self
+            .streams
+            .get(&stream)
+            .map_or(0, |tx| tx.opened - tx.taken);
         let free = self.credit.saturating_sub(self.opened_cost + cost);
         held == 0 || held + cost <= STREAM_SHARE.saturating_mul(free)
     }

@@ -15,8 +15,8 @@ use crate::path::Paths;
 use crate::receiver::{Progress, Receiver};
 use crate::sender::Sender;
 use crate::types::{
-    BLOCK_OVERHEAD, Config, CoveredBlock, Event, Job, PacketMeta, PartPlacement, PathMemory, Placement, Profile,
-    Role, SessionStats, Slot, block_cost,
+    BLOCK_OVERHEAD, Config, CoveredBlock, Event, Job, PacketMeta, PartPlacement, PathMemory,
+    Placement, Profile, Role, SessionStats, Slot, block_cost,
 };
 use crate::wire::{
     Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, WindowSpan, block_symbols_max,

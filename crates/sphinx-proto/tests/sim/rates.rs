@@ -312,7 +312,7 @@ fn a_path_that_has_changed_is_not_flooded() {
         let mut resumed = Scenario { memory, ..scenario }.build();
         let rates = [&mut plain, &mut resumed].map(|pair| {
             pair.run_until(4 * SEC, |_| false);
-            carried(pair, 8 * SEC) / (mbit as f64 * 1e6)
+            carried(pair, 8 * SEC) / (f64::from(mbit) * 1e6)
         });
         assert!(rates[1] > 0.9 * rates[0], "{name}: {rates:?}");
         let drops = [&plain, &resumed].map(dropped);
