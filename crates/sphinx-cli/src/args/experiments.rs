@@ -32,7 +32,7 @@ pub(crate) struct FigureArgs {
     pub(crate) quick: bool,
     /// Directory for CSV, SVG, PNG, Markdown and NDJSON; runs that are there are not run again
     /// [default: docs/results, with --quick lab-quick]
-    #[arg(long, short, value_name = "DIR")]
+    #[arg(long = "output", short, value_name = "DIR")]
     pub(crate) output_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
