@@ -318,7 +318,7 @@ fn srlt_at_the_paper_operating_point() {
     let degree = paper::degree(p, 0.0, paper::degree_cap(n));
     let count = paper::packet_count(n, p, degree, paper::PAPER_THRESHOLD);
     assert_eq!((degree, count), (16, 15));
-    let blocks = if cfg!(miri) { 4 } else { 400_u64 };
+    let blocks = if cfg!(miri) { 1 } else { 400_u64 };
     let decoded = (0..blocks)
         .filter(|block| {
             let seed = *block as u32 * 16;
