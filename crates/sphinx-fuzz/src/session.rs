@@ -93,7 +93,7 @@ fn config(input: &mut Input<'_>) -> Config {
         // The peer says so itself.
         peer_window: input.pick(&WINDOWS),
         ip_overhead,
-        mtu_candidates: vec![1472, 8972],
+        mtu_candidates: sphinx_proto::mtu_candidates(ip_overhead),
         peer_datagram_max: input.pick(&[1472, 1200, 9040, 65_527]),
         memory: None,
         icm: input.pick(&[Icm::Default, Icm::Paper, Icm::Off]),
@@ -341,6 +341,7 @@ impl Victim {
         Blocks {
             stream,
             base,
+            taken: input.any() >> 2,
             complete,
             deficits,
         }
@@ -418,8 +419,8 @@ impl Victim {
             _ => 1 + input.below(block_symbols_max(usize::from(symbol_len)) as u64),
         };
         let (n, tail) = (n as u16, shape & 0x10 != 0);
-        if self.session.can_submit(n, symbol_len) {
-            let stream = self.model.own_stream(shape >> 5);
+        let stream = self.model.own_stream(shape >> 5);
+        if self.session.can_submit(stream, n, symbol_len) {
             self.model
                 .submit(&mut self.session, stream, n, symbol_len, tail);
         }

@@ -18,6 +18,16 @@ const RUN_ROUND_TRIPS: Nanos = 2;
 const PLR_MAX: f64 = 0.97;
 const RUN_PROBABILITY: f64 = 1e-6;
 
+/// Largest UDP payload of an IPv4 packet on Ethernet: what most paths carry.
+const COMMON: u16 = 1472;
+/// IP packets that links carry: the least of IPv6, tunnels of several kinds, PPPoE, Ethernet, jumbo frames.
+const LINK_MTUS: [u16; 7] = [1280, 1400, 1420, 1452, 1492, 1500, 9000];
+
+/// UDP payloads to probe for, where IP and UDP headers have so many bytes.
+pub fn mtu_candidates(ip_overhead: u16) -> Vec<u16> {
+    LINK_MTUS.iter().map(|mtu| mtu - ip_overhead).collect()
+}
+
 /// Finds the largest UDP payload that the path carries, upwards from a safe size.
 #[derive(Debug)]
 pub(crate) struct PathMtu {
@@ -25,8 +35,8 @@ pub(crate) struct PathMtu {
     current: u16,
     /// Sizes to try, rising.
     sizes: Vec<u16>,
-    /// The interface refuses this and everything above.
-    refused: u16,
+    /// Of the present search, the smallest size that failed or that the interface refuses.
+    failed: Option<u16>,
     /// How long to leave a size alone that fails.
     pause: Nanos,
     fell_at: Nanos,
@@ -39,18 +49,13 @@ pub(crate) struct PathMtu {
 impl PathMtu {
     /// `candidates` rise; sizes not above `base` or above `limit` are ignored, and so is a `remembered`
     /// size that is none of them.
-    pub(crate) fn new(
-        base: u16,
-        candidates: &[u16],
-        limit: u16,
-        remembered: Option<u16>,
-    ) -> Self {
+    pub(crate) fn new(base: u16, candidates: &[u16], limit: u16, remembered: Option<u16>) -> Self {
         let wanted = |c: &u16| (base + 1..=limit).contains(c);
         Self {
             base,
             current: base,
             sizes: candidates.iter().copied().filter(wanted).collect(),
-            refused: u16::MAX,
+            failed: None,
             pause: AGAIN,
             fell_at: 0,
             copies_sent: 0,
@@ -64,29 +69,43 @@ impl PathMtu {
         self.current
     }
 
+    fn larger(&self) -> impl Iterator<Item = u16> + '_ {
+        let sizes = self.sizes.iter().copied();
+        sizes.filter(|size| *size > self.current)
+    }
+
+    /// What most paths carry, then more; what lies below a size that failed is searched by halves.
     fn target(&self) -> Option<u16> {
         if self.remembered.is_some() {
             return self.remembered;
         }
-        self.sizes.iter().copied().find(|s| *s > self.current)
+        let Some(failed) = self.failed else {
+            let common = self.larger().filter(|size| *size <= COMMON).last();
+            return common.or_else(|| self.larger().next());
+        };
+        let between: Vec<u16> = self.larger().filter(|size| *size < failed).collect();
+        between.get(between.len() / 2).copied()
     }
 
     /// Size of a probe to send now.
     pub(crate) fn poll(&mut self, now: Nanos, rtt: Nanos) -> Option<u16> {
-        let size = self.target()?;
-        if now < self.next_copy {
+        if self.timeout().is_none_or(|at| at > now) {
             return None;
         }
-        if self.copies_sent == COPIES || size >= self.refused {
+        if self.copies_sent == COPIES {
             // All copies had time to be acknowledged: the path does not carry this size.
             if self.remembered.take().is_some() {
                 self.search_from(now);
-                return self.poll(now, rtt);
+            } else {
+                self.failed = self.target();
+                self.copies_sent = 0;
             }
+        }
+        let Some(size) = self.target() else {
             self.search_from(now + self.pause);
             self.pause = (2 * self.pause).min(AGAIN);
             return None;
-        }
+        };
         self.copies_sent += 1;
         let wait = if self.copies_sent == COPIES {
             3 * rtt + 50_000_000
@@ -99,13 +118,14 @@ impl PathMtu {
 
     fn search_from(&mut self, at: Nanos) {
         self.copies_sent = 0;
-        self.refused = u16::MAX;
+        self.failed = None;
         self.next_copy = at;
     }
 
     /// When [`PathMtu::poll`] has something to do.
     pub(crate) fn timeout(&self) -> Option<Nanos> {
-        self.target().map(|_| self.next_copy)
+        let is_searching = self.remembered.is_some() || self.larger().next().is_some();
+        is_searching.then_some(self.next_copy)
     }
 
     /// A probe of `size` was acknowledged.
@@ -114,7 +134,9 @@ impl PathMtu {
             self.current = size;
             // An earlier session has tried the larger sizes.
             let known = self.remembered.take() == Some(size);
+            let failed = self.failed;
             self.search_from(if known { self.next_copy + AGAIN } else { 0 });
+            self.failed = failed;
             self.pause = AGAIN;
         }
     }
@@ -140,11 +162,14 @@ impl PathMtu {
         if size <= self.base {
             return;
         }
-        let refused = self.refused.min(size);
+        let failed = self.failed.map_or(size, |failed| failed.min(size));
         if size <= self.current {
             self.fall(now);
         }
-        self.refused = refused;
+        if self.target().is_some_and(|target| target >= size) {
+            self.copies_sent = 0;
+        }
+        self.failed = Some(failed);
     }
 }
 
@@ -243,6 +268,26 @@ mod tests {
         assert_eq!(mtu.poll(now, 8), Some(8972));
         mtu.acked(8972);
         assert_eq!((mtu.current(), mtu.timeout()), (8972, None));
+    }
+
+    #[test]
+    fn finds_what_lies_between() {
+        for mtu in [1228, 1280, 1399, 1400, 1420, 1452, 1492, 1500, 4000, 9000] {
+            let sizes = mtu_candidates(28);
+            let mut search = PathMtu::new(1200, &sizes, 9000, None);
+            let mut probes = 0;
+            while let Some(at) = search.timeout().filter(|at| *at < AGAIN) {
+                if let Some(size) = search.poll(at, 8) {
+                    probes += 1;
+                    if size + 28 <= mtu {
+                        search.acked(size);
+                    }
+                }
+            }
+            let fits = sizes.into_iter().filter(|size| size + 28 <= mtu).max();
+            assert_eq!(search.current(), fits.unwrap_or(1200), "{mtu}");
+            assert!(probes <= 13, "{mtu}: {probes}");
+        }
     }
 
     #[test]

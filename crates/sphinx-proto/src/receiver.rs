@@ -12,7 +12,7 @@ use crate::Nanos;
 use crate::coding;
 use crate::fragment::{Assembly, Key};
 use crate::ranges::RangeSet;
-use crate::types::{PacketMeta, PartPlacement, Placement, Slot, block_cost};
+use crate::types::{PacketMeta, PartPlacement, Placement, STREAM_SHARE, Slot, block_cost};
 use crate::wire::{
     BLOCKS_AHEAD_MAX, Fragment, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, block_symbols_max,
     expand_packet_number,
@@ -81,6 +81,10 @@ struct RxStream {
     seen: u64,
     /// SACKs that will have a BLOCKS frame even if nothing is open.
     news: u8,
+    /// Costs of all blocks opened, of those the application has taken, and of these told.
+    opened: u64,
+    taken: u64,
+    taken_told: u64,
 }
 
 impl RxStream {
@@ -132,8 +136,8 @@ pub(crate) struct Receiver {
     open_blocks: usize,
     /// Symbols of which a part has arrived.
     assembly: Assembly,
-    /// Costs by slot; `None` when the slot is free.
-    slots: Vec<Option<u64>>,
+    /// Costs and streams by slot; `None` when the slot is free.
+    slots: Vec<Option<(u64, u16)>>,
     free_slots: Vec<Slot>,
     pub(crate) symbols_redundant: u64,
     pub(crate) packets_refused: u64,
@@ -310,12 +314,13 @@ impl Receiver {
         let maximum_likelihood = coding::is_rateless(code);
         self.opened_cost += cost;
         self.open_blocks += 1;
+        stream.opened += cost;
         stream.seen = stream.seen.max(id + 1);
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(None);
             Slot(self.slots.len() as u32 - 1)
         });
-        self.slots[slot.0 as usize] = Some(cost);
+        self.slots[slot.0 as usize] = Some((cost, stream_id));
         vacant.insert(RxBlock {
             slot,
             n,
@@ -493,14 +498,31 @@ impl Receiver {
     /// The application has taken a complete block: its memory is free again. Whether the sender must
     /// be sure to hear of it, since it may be waiting for nothing else.
     pub(crate) fn release(&mut self, now: Nanos, slot: Slot) -> bool {
-        let Some(cost) = self.slots.get_mut(slot.0 as usize).and_then(Option::take) else {
+        let taken = self.slots.get_mut(slot.0 as usize).and_then(Option::take);
+        let Some((cost, stream)) = taken else {
             return false;
         };
         self.free_slots.push(slot);
         self.released_cost += cost;
         let untold = self.credit() - self.credit_told;
         let left = self.credit_told.saturating_sub(self.opened_cost);
-        let urgent = left < self.window / 2 && untold >= self.window / 4;
+        // With much of the window held by streams that are not read, the rest matters the more.
+        let scarce = left < self.window / 8 && 3 * untold >= left;
+        let mut urgent = left < self.window / 2 && untold >= self.window / 4 || scarce;
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.taken += cost;
+            stream.news = stream.news.max(1);
+            // The sender may be waiting for this stream's share of the window, as far as it knows.
+            let held = stream.opened - stream.taken_told;
+            let free = self
+                .window
+                .saturating_sub(self.opened_cost - self.released_cost);
+            let share = STREAM_SHARE.saturating_mul(free);
+            if 2 * held >= share && 4 * (stream.taken - stream.taken_told) >= held {
+                stream.news = BLOCKS_REPEATS;
+                urgent = true;
+            }
+        }
         if urgent {
             self.want_sack(now);
         }

@@ -21,11 +21,15 @@ use crate::mtu::BlackHole;
 use crate::rtt::Rtt;
 use crate::selector::{EPSILON, EPSILON_REACTIVE, flight_repair};
 use crate::sent::{SentLog, Settled};
-use crate::types::{Icm, Profile, Slot, block_cost};
+use crate::types::{Icm, Profile, STREAM_SHARE, Slot, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, Blocks};
 
-/// Longest wait between probes of a silent path.
+/// Longest wait between probes of a silent path, and of one that has been silent for long although it
+/// used to lose little: it is interrupted, and a probe at a time finds out when it is not.
 const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
+const PROBE_INTERVAL_LONG: Nanos = 1_000_000_000;
+const INTERRUPTED_AFTER: u32 = 8;
+const INTERRUPTED_PLR_MAX: f64 = 0.2;
 
 /// A path is dead, and not merely losing a burst, after so many probes without an answer …
 const PERSISTENT_PROBES: u32 = 3;
@@ -61,6 +65,9 @@ struct TxStream {
     /// Sequences of blocks from `first_id` up, complete ones included until they leave the front.
     sequences: VecDeque<u64>,
     first_id: u64,
+    /// Costs of all blocks, and of those that the peer's application has taken.
+    opened: u64,
+    taken: u64,
     /// Repairs of the sliding window for every source symbol, and those owed.
     window_rate: f64,
     window_owed: f64,
@@ -197,6 +204,16 @@ impl Sender {
         self.opened_cost + cost <= self.credit
     }
 
+    /// Whether the stream's share of the peer's window allows another block of it.
+    pub(crate) fn has_share(&self, stream: u16, cost: u64) -> bool {
+        let held = self
+            .streams
+            .get(&stream)
+            .map_or(0, |tx| tx.opened - tx.taken);
+        let free = self.credit.saturating_sub(self.opened_cost + cost);
+        held == 0 || held + cost <= STREAM_SHARE.saturating_mul(free)
+    }
+
     /// Whether another block keeps within [`BLOCKS_AHEAD_MAX`].
     pub(crate) fn has_room(&self) -> bool {
         (self.blocks.len() as u64) < BLOCKS_AHEAD_MAX
@@ -221,6 +238,7 @@ impl Sender {
         tx.next_id += 1;
         tx.sequences.push_back(sequence);
         let cost = block_cost(n, symbol_len);
+        tx.opened += cost;
         self.opened_cost += cost;
         self.open_cost += cost;
         self.unsent_bytes += u64::from(n) * u64::from(symbol_len);
@@ -292,9 +310,10 @@ impl Sender {
 
     /// Block-SACK.
     pub(crate) fn on_blocks(&mut self, blocks: &Blocks) {
-        let Some(tx) = self.streams.get(&blocks.stream) else {
+        let Some(tx) = self.streams.get_mut(&blocks.stream) else {
             return;
         };
+        tx.taken = tx.taken.max(blocks.taken.min(tx.opened));
         let (first, next) = (tx.first_id, tx.next_id);
         for id in first..blocks.base.min(next) {
             self.complete_block(blocks.stream, id);
@@ -443,7 +462,17 @@ impl Sender {
         let wait = self.rtt.pto(max_ack_delay);
         // Losing one probe or its answer is nothing special on a lossy path.
         let doublings = self.probes_unanswered.saturating_sub(1).min(6);
-        (wait << doublings).min(PROBE_INTERVAL_MAX.max(wait))
+        let longest = if self.is_interrupted() {
+            PROBE_INTERVAL_LONG
+        } else {
+            PROBE_INTERVAL_MAX
+        };
+        (wait << doublings).min(longest.max(wait))
+    }
+
+    /// Whether the silence is not a matter of chance.
+    fn is_interrupted(&self) -> bool {
+        self.probes_unanswered >= INTERRUPTED_AFTER && self.monitor.plr() < INTERRUPTED_PLR_MAX
     }
 
     /// When [`Sender::on_timeout`] has something to do.
@@ -485,9 +514,10 @@ impl Sender {
     /// Repair for the oldest incomplete blocks that have been sent; one packet in any case, which
     /// will be a PING if there is nothing to repair.
     fn queue_probes(&mut self) -> u32 {
+        let most = if self.is_interrupted() { 1 } else { 2 };
         if !self.repairs.is_empty() || !self.unsent.is_empty() {
             // There are symbols to send anyway; they serve as probes.
-            return 2;
+            return most;
         }
         let plr = self.monitor.plr();
         let first = self.first_sequence;
@@ -496,12 +526,12 @@ impl Sender {
             let Some(block) = block else { continue };
             // Whether the flight was lost or only its SACK is unknown: one packet if it was the
             // SACK, a second in case this one is lost too.
-            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE).min(2);
+            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE).min(most);
             block.due += rows;
             block.rounds = block.rounds.max(1);
             self.repairs.insert(first + index as u64);
             probes += rows;
-            if probes >= 2 {
+            if probes >= most {
                 break;
             }
         }

@@ -15,8 +15,8 @@ use crate::path::Paths;
 use crate::receiver::{Progress, Receiver};
 use crate::sender::Sender;
 use crate::types::{
-    BLOCK_OVERHEAD, Config, CoveredBlock, Event, Job, PacketMeta, PartPlacement, PathMemory, Placement, Profile,
-    Role, SessionStats, Slot, block_cost,
+    BLOCK_OVERHEAD, Config, CoveredBlock, Event, Job, PacketMeta, PartPlacement, PathMemory,
+    Placement, Profile, Role, SessionStats, Slot, block_cost,
 };
 use crate::wire::{
     Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN, OVERHEAD, WindowSpan, block_symbols_max,
@@ -176,8 +176,14 @@ impl Session {
         (n as u16, symbol_len)
     }
 
-    /// Whether a block may be handed over now: window, credit and the amount of unsent data allow it.
-    pub fn can_submit(&self, n: u16, symbol_len: u16) -> bool {
+    /// Whether a block of this stream may be handed over now: window, credit, the stream's share of it and
+    /// the amount of unsent data allow it.
+    pub fn can_submit(&self, stream: u16, n: u16, symbol_len: u16) -> bool {
+        self.can_open(n, symbol_len) && self.sender.has_share(stream, block_cost(n, symbol_len))
+    }
+
+    /// Whether some stream's block may be handed over.
+    fn can_open(&self, n: u16, symbol_len: u16) -> bool {
         let cost = block_cost(n, symbol_len);
         let ahead = bytes_in(self.sender.cc.pacing_rate(), UNSENT_TIME).max(UNSENT_MIN);
         matches!(self.life, Life::Open)

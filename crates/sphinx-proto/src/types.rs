@@ -11,6 +11,10 @@ use crate::wire::{ConnectionId, Fragment, Header, WindowSpan};
 /// Charged to the window for every block besides its symbols.
 pub(crate) const BLOCK_OVERHEAD: u64 = 512;
 
+/// A stream may hold so many times as much of a window as is free: with one stream all but a ninth,
+/// and however many are not read, some is left for the others.
+pub(crate) const STREAM_SHARE: u64 = 8;
+
 /// What a block costs in the flow-control window, bytes (`docs/protocol.md` §7).
 pub fn block_cost(n: u16, symbol_len: u16) -> u64 {
     u64::from(n) * u64::from(symbol_len) + BLOCK_OVERHEAD

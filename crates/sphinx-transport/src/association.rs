@@ -115,8 +115,8 @@ pub(crate) struct Association {
     stats_names: Stats,
     /// When to look again whether a writer pauses.
     pause_at: Option<Nanos>,
-    /// Shape of the next block that waits for window or credit.
-    waiting: Option<(u16, u16)>,
+    /// Of every stream with blocks that wait for window or credit, the shape of the next one.
+    waiting: Vec<(u16, u16, u16)>,
     /// How the control connection is to be closed.
     farewell: (u64, String),
 }
@@ -163,7 +163,7 @@ impl Association {
             stats_at: 0,
             stats_names,
             pause_at: None,
-            waiting: None,
+            waiting: Vec::new(),
             farewell: (0, String::new()),
         }
     }
@@ -478,8 +478,18 @@ impl Association {
         if self.watch_writers(&mut inner, now, clock) {
             news |= self.submit_ready(&mut inner);
         }
-        self.waiting = inner.ready.front().map(|block| (block.n, block.symbol_len));
-        self.core.set_backlog(self.waiting.is_some());
+        self.waiting.clear();
+        for block in &inner.ready {
+            if self
+                .waiting
+                .iter()
+                .all(|(stream, ..)| *stream != block.stream)
+            {
+                let (n, symbol_len) = (block.n, block.symbol_len);
+                self.waiting.push((block.stream, n, symbol_len));
+            }
+        }
+        self.core.set_backlog(!self.waiting.is_empty());
         for (stream, end) in &mut inner.ends {
             if *end == StreamEnd::Submitted && self.core.stream_delivered(*stream) {
                 *end = StreamEnd::Delivered;
@@ -503,10 +513,7 @@ impl Association {
     /// Hand queued blocks to the core while there is room; whether any was.
     fn submit_ready(&mut self, inner: &mut Inner) -> bool {
         let mut any = false;
-        while let Some(block) = inner
-            .ready
-            .pop_front_if(|block| self.core.can_submit(block.n, block.symbol_len))
-        {
+        while let Some(block) = self.next_ready(inner).and_then(|at| inner.ready.remove(at)) {
             if block.last {
                 inner.ends.insert(block.stream, StreamEnd::Submitted);
             }
@@ -514,6 +521,23 @@ impl Association {
             any = true;
         }
         any
+    }
+
+    /// The first queued block that may be submitted. Those of one stream keep their order; a stream that is
+    /// not read at the other end does not hold the others up.
+    fn next_ready(&self, inner: &Inner) -> Option<usize> {
+        let mut held_up = Vec::new();
+        inner.ready.iter().position(|block| {
+            let (stream, n, symbol_len) = (block.stream, block.n, block.symbol_len);
+            if held_up.contains(&stream) {
+                return false;
+            }
+            let can = self.core.can_submit(stream, n, symbol_len);
+            if !can {
+                held_up.push(stream);
+            }
+            can
+        })
     }
 
     /// Cut the blocks of writers that pause; whether there were any.
@@ -577,10 +601,8 @@ impl Association {
     /// When [`Association::service`] and [`Association::transmit`] are to be called next, if nothing
     /// happens before.
     pub(crate) fn poll_timeout(&mut self) -> Option<Nanos> {
-        if self
-            .waiting
-            .is_some_and(|(n, symbol_len)| self.core.can_submit(n, symbol_len))
-        {
+        let mut waiting = self.waiting.iter();
+        if waiting.any(|(stream, n, symbol_len)| self.core.can_submit(*stream, *n, *symbol_len)) {
             // Sending has made room for a block that waits.
             return Some(0);
         }

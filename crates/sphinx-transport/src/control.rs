@@ -19,12 +19,13 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::rand;
 use bytes::BytesMut;
 use quinn_proto::{
-    ConnectError, ConnectionHandle, DatagramEvent, Endpoint, EndpointEvent, Incoming, ServerConfig,
+    ConnectError, ConnectionHandle, ConnectionId as QuicConnectionId, DatagramEvent, Endpoint,
+    EndpointEvent, Incoming, ServerConfig,
 };
 use sphinx_proto::wire::ConnectionId;
 use zeroize::Zeroizing;
 
-use crate::keys::{Direction, SECRET_LEN, SessionSecret};
+use crate::keys::{Direction, SECRET_LEN, SessionSecret, greeting, is_greeting};
 use crate::ticket::Identity;
 pub(crate) use params::{Params, Service};
 use repeat::Copies;
@@ -259,7 +260,11 @@ impl Control {
         secret: &[u8; SECRET_LEN],
         settings: &Settings,
     ) -> Result<ConnId, Failure> {
-        let (config, wrong_server) = tls::client_config(pin);
+        let (mut config, wrong_server) = tls::client_config(pin);
+        let key = Zeroizing::new(*secret);
+        config.initial_dst_cid_provider(Arc::new(move || {
+            QuicConnectionId::new(&greeting(&key, random_bytes()))
+        }));
         let (handle, conn) = self
             .endpoint
             .connect(now, config, remote, tls::SERVER_NAME)
@@ -426,6 +431,13 @@ impl Control {
         let params = local_params(&server.settings);
         let secret = server.secret.clone();
         let mut response = Vec::new();
+        if !is_greeting(&secret, incoming.orig_dst_cid()) {
+            // The client hears at once that its ticket is of no use here; nothing is kept.
+            let transmit = self.endpoint.refuse(incoming, &mut response);
+            self.respond(transmit, response);
+            self.stats.failed_handshakes += 1;
+            return;
+        }
         if self.handshakes.len() >= RETRY_FROM_HANDSHAKES && incoming.may_retry() {
             if let Ok(transmit) = self.endpoint.retry(incoming, &mut response) {
                 self.respond(transmit, response);

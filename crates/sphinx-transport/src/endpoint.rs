@@ -174,12 +174,10 @@ impl Drop for Server {
 /// Connects to the first address of the ticket that answers, and waits until the server has shown
 /// that it is the ticket's.
 ///
-/// The server checks the ticket's secret while the client already sends, which saves a round trip: a
-/// wrong secret becomes an [`ErrorKind::Authentication`] of the session's later calls.
-///
 /// # Errors
 /// [`ErrorKind::Unreachable`] when nobody answers within the connect timeout or a name does not
-/// resolve, [`ErrorKind::Authentication`] for a server that is not the ticket's,
+/// resolve, [`ErrorKind::Authentication`] for a server that is not the ticket's, and for a ticket that the
+/// server does not know,
 /// [`ErrorKind::Protocol`] when the peer serves another purpose.
 pub fn connect(ticket: &Ticket, service: Service, options: &Options) -> Result<Session, Error> {
     let remotes = resolve_all(ticket, options.family)?;

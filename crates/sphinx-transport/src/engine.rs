@@ -13,7 +13,7 @@ use sphinx_net::{
     BufferPool, Destination, Dropped, Ecn, Interest, PacketIo, SendQueue, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
-use sphinx_proto::{Config, Nanos, Role, Session as Core, Tuple};
+use sphinx_proto::{Config, Nanos, Role, Session as Core, Tuple, mtu_candidates};
 
 use crate::association::{Association, Origin, Workshop};
 use crate::control::{ConnId, Control, Event, Failure, Params, Settings, random_bytes, random_cid};
@@ -396,10 +396,7 @@ impl<Io: PacketIo> Engine<Io> {
         rtt: Duration,
     ) {
         let is_client = matches!(self.purpose, Purpose::Connect { .. });
-        let (ip_overhead, mtu_candidates) = match remote {
-            SocketAddr::V4(_) => (28, vec![1472, 8972]),
-            SocketAddr::V6(_) => (48, vec![1452, 8952]),
-        };
+        let ip_overhead = if remote.is_ipv4() { 28 } else { 48 };
         let idle_timeout = self
             .options
             .idle_timeout
@@ -431,7 +428,7 @@ impl<Io: PacketIo> Engine<Io> {
             send_window: WINDOW_BYTES,
             peer_window: peer.receive_window,
             ip_overhead,
-            mtu_candidates,
+            mtu_candidates: mtu_candidates(ip_overhead),
             peer_datagram_max: peer.max_udp_payload,
             memory: paths.as_ref().and_then(|paths| paths.recall(remote.ip())),
         };

@@ -75,6 +75,7 @@ impl Receiver {
                     return;
                 }
                 stream.news = stream.news.saturating_sub(1);
+                stream.taken_told = stream.taken;
                 Frame::Blocks(blocks_frame(id, stream, self.flight_over)).encode(out);
                 self.feedback_turn = id.wrapping_add(1);
             }
@@ -116,6 +117,7 @@ fn blocks_frame(id: u16, stream: &RxStream, flight_over: bool) -> Blocks {
     Blocks {
         stream: id,
         base: stream.base,
+        taken: stream.taken,
         complete: stream.complete.iter().take(COMPLETE_MAX).collect(),
         deficits: stream
             .open

@@ -132,7 +132,7 @@ impl Session {
                 return Some(self.control(now, body, true));
             }
             let (n, symbol_len) = self.block_shape();
-            let starved = !self.backlog || !self.can_submit(n, symbol_len);
+            let starved = !self.backlog || !self.can_open(n, symbol_len);
             if starved && !self.app_limited_told {
                 self.app_limited_told = true;
                 self.sender.cc.on_app_limited(now);

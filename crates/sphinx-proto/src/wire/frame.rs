@@ -37,6 +37,8 @@ pub struct Blocks {
     pub stream: u16,
     /// Every block below is complete.
     pub base: u64,
+    /// Sum of the costs of the stream's blocks that the application has taken.
+    pub taken: u64,
     /// Complete blocks above `base`, inclusive, rising, disjoint and not adjacent; the first begins
     /// above `base`.
     pub complete: Vec<(u64, u64)>,
@@ -149,6 +151,7 @@ fn encode_blocks(blocks: &Blocks, out: &mut Vec<u8>) {
     out.push(3);
     put_varint(out, u64::from(blocks.stream));
     put_varint(out, blocks.base);
+    put_varint(out, blocks.taken);
     let complete = &blocks.complete[..blocks.complete.len().min(MAX_BLOCK_RANGES)];
     put_varint(out, complete.len() as u64);
     let mut next = blocks.base;
@@ -258,6 +261,7 @@ fn decode_blocks(r: &mut Reader<'_>) -> Result<Blocks, WireError> {
     const BAD: WireError = WireError::Invalid("block range");
     let stream = u16::try_from(r.varint()?).map_err(|_| WireError::Invalid("stream"))?;
     let base = r.varint()?;
+    let taken = r.varint()?;
     let count = r.varint()?;
     if count > MAX_BLOCK_RANGES as u64 {
         return Err(BAD);
@@ -286,6 +290,7 @@ fn decode_blocks(r: &mut Reader<'_>) -> Result<Blocks, WireError> {
     Ok(Blocks {
         stream,
         base,
+        taken,
         complete,
         deficits,
     })
@@ -328,11 +333,12 @@ mod tests {
         let blocks = Blocks {
             stream: 2,
             base: 10,
+            taken: 70,
             complete: vec![(11, 12), (15, 15)],
             deficits: vec![(10, 3), (13, 1)],
         };
         let bytes = bytes_of(&Frame::Blocks(blocks.clone()));
-        assert_eq!(bytes, [3, 2, 10, 2, 1, 1, 2, 0, 2, 0, 3, 3, 1]);
+        assert_eq!(bytes, [3, 2, 10, 64, 70, 2, 1, 1, 2, 0, 2, 0, 3, 3, 1]);
         assert_eq!(
             FrameIter::new(&bytes).next(),
             Some(Ok(Frame::Blocks(blocks)))

@@ -172,7 +172,7 @@ mod tests {
         let symbols = (0..100)
             .take_while(|_| span.extend(100, 1001, 2000))
             .count();
-        assert!(symbols == 3 && span.symbols() <= SYMBOLS_MAX);
+        assert!(symbols == 4 && span.symbols() <= SYMBOLS_MAX);
     }
 
     proptest! {

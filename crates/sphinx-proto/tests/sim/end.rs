@@ -135,6 +135,8 @@ pub(crate) struct Plan {
     /// Decoding takes up to this long.
     pub(crate) job_delay_max: Nanos,
     pub(crate) ecn: bool,
+    /// A stream that is never read.
+    pub(crate) unread: Option<u16>,
     /// Symbols and symbol size of full blocks, instead of what the session proposes.
     pub(crate) shape: Option<(u16, u16)>,
 }
@@ -146,6 +148,7 @@ impl Default for Plan {
             reader: Reader::AnyOrder,
             job_delay_max: 0,
             ecn: false,
+            unread: None,
             shape: None,
         }
     }
@@ -344,7 +347,8 @@ impl End {
 
     /// Cuts what the application has written into blocks, one stream after the other.
     fn slice(&mut self) {
-        while let Some(stream) = self.next_stream() {
+        let mut held_up = BTreeSet::new();
+        while let Some(stream) = self.next_stream(&held_up) {
             let (n_full, s_full) = self.plan.shape.unwrap_or(self.session.block_shape());
             let Some(tx) = self.tx.get_mut(&stream) else {
                 break;
@@ -359,8 +363,9 @@ impl End {
             // Some codes need symbols of an even size.
             let symbol_len = total.div_ceil(n).next_multiple_of(2).min(u64::from(s_full));
             let (n, symbol_len) = (n as u16, symbol_len as u16);
-            if !self.session.can_submit(n, symbol_len) {
-                break;
+            if !self.session.can_submit(stream, n, symbol_len) {
+                held_up.insert(stream);
+                continue;
             }
             let tail = len == left;
             let mut block = vec![0; usize::from(n) * usize::from(symbol_len)];
@@ -390,9 +395,10 @@ impl End {
         self.session.set_backlog(backlog);
     }
 
-    /// The next stream with data, in turn.
-    fn next_stream(&self) -> Option<u16> {
-        let waiting = |(_, tx): &(&u16, &TxStream)| !tx.messages.is_empty();
+    /// The next stream with data, in turn, that is not held up.
+    fn next_stream(&self, held_up: &BTreeSet<u16>) -> Option<u16> {
+        let waiting =
+            |(id, tx): &(&u16, &TxStream)| !tx.messages.is_empty() && !held_up.contains(id);
         let after = self.tx.range(self.tx_turn + 1..).find(waiting);
         after
             .or_else(|| self.tx.iter().find(waiting))
@@ -699,7 +705,7 @@ impl End {
             rx.early.insert(block, (preamble, slot)).is_none(),
             "block {block} came twice"
         );
-        if self.plan.reader == Reader::AnyOrder {
+        if self.plan.reader == Reader::AnyOrder && self.plan.unread != Some(stream) {
             self.to_release.push_back((now, slot));
         }
         while let Some((preamble, slot)) = rx.early.remove(&rx.next_block) {
@@ -710,6 +716,7 @@ impl End {
             rx.ended = preamble.end_of_stream;
             self.bytes_received += u64::from(preamble.len);
             match self.plan.reader {
+                _ if self.plan.unread == Some(stream) => {}
                 Reader::AnyOrder => {}
                 Reader::InOrder => self.to_release.push_back((now, slot)),
                 Reader::Slow(rate) => {

@@ -145,7 +145,7 @@ impl Victim {
 
     fn submit_blocks(&mut self, count: u32, n: u16) {
         for i in 0..count {
-            if self.session.can_submit(n, 1000) {
+            if self.session.can_submit(1, n, 1000) {
                 self.session.submit(1, Slot(i), n, 1000, false);
             }
         }
@@ -184,6 +184,7 @@ fn absurd_deficits_cost_a_bounded_number_of_rows() {
         let blocks = Blocks {
             stream: 1,
             base: 0,
+            taken: u64::MAX,
             complete: Vec::new(),
             deficits: (0..64).map(|i| (i, u32::MAX)).collect(),
         };
@@ -203,6 +204,7 @@ fn completing_what_was_never_sent_frees_it_and_no_more() {
         Frame::Blocks(Blocks {
             stream: 1,
             base,
+            taken: 0,
             complete,
             deficits: Vec::new(),
         })
@@ -328,6 +330,7 @@ fn anything() {
                     let blocks = Blocks {
                         stream: rng.below(4) as u16,
                         base,
+                        taken: small(rng),
                         complete: vec![(low, low + small(rng) % 1000)],
                         deficits: vec![(base + rng.below(30), small(rng) as u32)],
                     };
@@ -345,8 +348,8 @@ fn anything() {
                 4 => {
                     let (n, shape) = (rng.pick(&[1, 2, 50, 1024]), rng.within(1, 1400) as u16);
                     let n = n.min(block_symbols_max(usize::from(shape)) as u16);
-                    if victim.session.can_submit(n, shape) {
-                        let stream = rng.pick(&[1, 3]);
+                    let stream = rng.pick(&[1, 3]);
+                    if victim.session.can_submit(stream, n, shape) {
                         victim
                             .session
                             .submit(stream, Slot(0), n, shape, rng.chance(0.5));

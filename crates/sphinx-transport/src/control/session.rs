@@ -424,7 +424,10 @@ impl Session {
             ConnectionError::ConnectionClosed(close)
                 if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
             {
-                Failure::Unreachable("the other end takes no more connections".into())
+                Failure::Authentication(format!(
+                    "the other end at {} does not know this ticket",
+                    self.remote
+                ))
             }
             ConnectionError::VersionMismatch => {
                 Failure::Protocol("the other end speaks another version of QUIC".into())

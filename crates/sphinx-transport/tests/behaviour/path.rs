@@ -64,8 +64,10 @@ fn symbol_bytes(interface: usize, hop: Option<usize>, ipv6: bool) -> Option<u32>
 fn symbols_follow_the_path_mtu() {
     bounded(|| {
         for (interface, hop, ipv6, expected) in [
-            (1500, Some(1280), false, 1160),
-            (1280, None, true, 1160),
+            (1500, Some(1279), false, 1160),
+            (1500, Some(1280), false, 1212),
+            (1280, None, true, 1192),
+            (1500, Some(1420), false, 1352),
             (1500, None, false, 1432),
             (1500, None, true, 1412),
             (9000, Some(1500), false, 1432),

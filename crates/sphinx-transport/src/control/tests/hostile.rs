@@ -17,16 +17,24 @@ fn flush(control: &mut Control, now: Instant) -> Vec<Vec<u8>> {
     out
 }
 
-fn begin(client: &mut Control, now: Instant) {
+/// Clients that know the ticket of `server`, but not that its certificate is another one.
+fn begin(client: &mut Control, now: Instant, server: &Identity) {
+    let ticket = ticket_of(server);
     client
-        .connect(now, SERVER, &[0; 32], &[0; 32], &settings(Service::PERF))
+        .connect(
+            now,
+            SERVER,
+            &[0; 32],
+            ticket.secret(),
+            &settings(Service::PERF),
+        )
         .expect("a valid address");
 }
 
 /// First flights of clients that never go on.
-fn first_flights(now: Instant, count: usize) -> Vec<Vec<u8>> {
+fn first_flights(now: Instant, server: &Identity, count: usize) -> Vec<Vec<u8>> {
     let mut client = Control::client();
-    (0..count).for_each(|_| begin(&mut client, now));
+    (0..count).for_each(|_| begin(&mut client, now, server));
     let flights = flush(&mut client, now);
     assert_eq!(flights.len(), count, "one datagram each");
     flights
@@ -105,10 +113,24 @@ fn repeated_datagrams_make_no_second_session() {
 }
 
 #[test]
-fn silent_clients_are_forgotten() {
+fn clients_without_the_ticket_cost_nothing() {
     let now = Instant::now();
     let mut control = server();
-    for flight in first_flights(now, 10) {
+    for flight in first_flights(now, &Identity::generate(), 2000) {
+        control.handle_datagram(now, CLIENT, None, &flight);
+        let answers = flush(&mut control, now);
+        assert!(answers.iter().map(Vec::len).sum::<usize>() <= flight.len());
+    }
+    assert!(control.sessions.is_empty() && control.handshakes.is_empty());
+    assert!(control.poll_event().is_none() && control.poll_timeout().is_none());
+}
+
+#[test]
+fn silent_clients_are_forgotten() {
+    let now = Instant::now();
+    let identity = Identity::generate();
+    let mut control = Control::server(&identity, settings(Service::PERF));
+    for flight in first_flights(now, &identity, 10) {
         control.handle_datagram(now, CLIENT, None, &flight);
     }
     assert_eq!(control.sessions.len(), 10);
@@ -132,7 +154,7 @@ fn a_flood_of_clients_must_show_its_addresses() {
     let now = Instant::now();
     let identity = Identity::generate();
     let mut control = Control::server(&identity, settings(Service::PERF));
-    for flight in first_flights(now, RETRY_FROM_HANDSHAKES + 50) {
+    for flight in first_flights(now, &identity, RETRY_FROM_HANDSHAKES + 50) {
         control.handle_datagram(now, CLIENT, None, &flight);
     }
     flush(&mut control, now);
@@ -150,10 +172,11 @@ fn a_flood_of_clients_must_show_its_addresses() {
 #[test]
 fn the_oldest_unfinished_handshake_makes_room() {
     let now = Instant::now();
-    let mut control = server();
+    let identity = Identity::generate();
+    let mut control = Control::server(&identity, settings(Service::PERF));
     let mut clients = Control::client();
     let total = MAX_HANDSHAKES + 20;
-    (0..total).for_each(|_| begin(&mut clients, now));
+    (0..total).for_each(|_| begin(&mut clients, now, &identity));
     // Twice, because most are asked to show their address first.
     for _ in 0..2 {
         for flight in flush(&mut clients, now) {
