@@ -14,7 +14,7 @@ pub(crate) struct RunArgs {
     /// [default: the scenario's name with .ndjson, here]
     #[arg(long, value_name = "FILE")]
     pub(crate) results: Option<PathBuf>,
-    /// Apply the scenario's section [quick]
+    /// Apply the scenario's section 'quick'
     #[arg(long)]
     pub(crate) quick: bool,
     #[command(flatten)]
