@@ -40,7 +40,7 @@ sim: tools ## Random links, faults and configurations in virtual time (SEEDS=200
 
 .PHONY: miri
 miri: tools ## Run the tests of sphinx-fec under Miri, scalar engine (minutes; nightly)
-	PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test --locked --package sphinx-fec --lib --tests
+	PROPTEST_CASES=2 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-deterministic-floats" $(CARGO) +nightly miri test --locked --package sphinx-fec --lib --tests
 
 .PHONY: test-neon
 test-neon: tools ## Run the tests of sphinx-fec on emulated 64-bit ARM (NEON engine)
