@@ -119,7 +119,7 @@ pub(crate) struct Receiver {
     /// Repetitions left of the present SACK, and their distance.
     tail_repeats: u8,
     tail_delay: Nanos,
-    /// Largest packets of the last [`SACK_REPEATS`] SACKs, oldest first.
+    /// Largest packets of the last `SACK_REPEATS` SACKs, oldest first.
     told: VecDeque<u64>,
     /// The stream whose turn it is in the next BLOCKS frame.
     feedback_turn: u16,

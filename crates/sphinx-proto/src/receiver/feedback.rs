@@ -11,7 +11,7 @@ const SACK_REPEATS: usize = 8;
 /// that were much delayed.
 const SACK_RANGES_MIN: usize = 32;
 /// Entries of a BLOCKS frame, and the bytes that it then has at most: no block is further than
-/// [`BLOCKS_AHEAD_MAX`] from the base, so that all numbers take two bytes.
+/// [`crate::wire::BLOCKS_AHEAD_MAX`] from the base, so that all numbers take two bytes.
 const COMPLETE_MAX: usize = 64;
 const DEFICITS_MAX: usize = 32;
 const BLOCKS_FRAME_MAX: usize = 16 + 4 * (COMPLETE_MAX + DEFICITS_MAX);
