@@ -69,13 +69,19 @@ fn an_experiment_runs_and_goes_on_where_it_stopped() {
     let ended = Running::start(&scratch, &line, &[]).end().expect(0);
     let done = ended.done();
     let missing = &done["missing"];
-    assert_eq!(missing["no-such-program"], "no-such-program is not installed");
+    assert_eq!(
+        missing["no-such-program"],
+        "no-such-program is not installed"
+    );
     assert!(missing["nonsense"].is_string(), "{missing}");
     let text = fs::read_to_string(&results).unwrap();
     let runs = |text: &str| text.matches("\"event\":\"run\"").count();
     assert_eq!(runs(&text), 6, "{text}");
     assert!(!text.contains("\"event\":\"failed\""), "{text}");
-    assert!(text.contains("\"page_ms_mean\"") && text.contains("\"stalls\""), "{text}");
+    assert!(
+        text.contains("\"page_ms_mean\"") && text.contains("\"stalls\""),
+        "{text}"
+    );
     // Half a line, and all runs but one.
     let last = text.rfind("{\"v\":1,\"event\":\"run\"").unwrap();
     fs::write(&results, &text[..last + 30]).unwrap();
@@ -92,7 +98,10 @@ fn what_is_wrong_is_told_with_its_line() {
         .end()
         .expect(2);
     let message = ended.events.last().expect("an error")["message"].to_string();
-    assert!(message.contains("line 6") && message.contains("rrt"), "{message}");
+    assert!(
+        message.contains("line 6") && message.contains("rrt"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -102,7 +111,7 @@ fn a_report_needs_figures() {
     Running::start(&scratch, &["lab", "report", "d"], &[])
         .end()
         .expect(8);
-    let figure = ["lab", "figure", "8", "--quick", "--output-dir", "d"];
+    let figure = ["lab", "figure", "8", "--quick", "--output", "d"];
     Running::start(&scratch, &figure, &[]).end().expect(0);
     Running::start(&scratch, &["lab", "report", "d"], &[])
         .end()

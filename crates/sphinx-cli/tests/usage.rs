@@ -12,7 +12,6 @@ fn what_is_not_built_says_so() {
     for line in [
         "recv --json --io xdp:lo",
         "recv --json --workers 2",
-        "perf server --json --codec window",
         "perf client --json --profile live sphx1x",
         "perf client --json --profile live sphx1x",
         "send --json --cc cubic --ticket-file t a",

@@ -216,9 +216,11 @@ fn every_engine_restores_whole_blocks() {
 #[test]
 fn first_cauchy_rows_are_mds() {
     // Lose more and more of the front of the block, keep as many repairs.
-    let (n, symbol_len) = (64, 3);
+    let (n, symbol_len) = (if cfg!(miri) { 8 } else { 64 }, 3);
     let source = Bytes(1).fill(n * symbol_len);
-    let rows: Vec<_> = (0..64).map(|i| (CodeId::Rlc, rlc::row(1, 3 * i))).collect();
+    let rows: Vec<_> = (0..n as u32)
+        .map(|i| (CodeId::Rlc, rlc::row(1, 3 * i)))
+        .collect();
     let mut repairs = vec![0; rows.len() * symbol_len];
     let mut encoder = Encoder::new();
     encoder
@@ -229,12 +231,12 @@ fn first_cauchy_rows_are_mds() {
         .zip(repairs.chunks(symbol_len))
         .map(|(&(code, row), symbol)| Repair { code, row, symbol })
         .collect();
-    for lost in (0..=64_usize).step_by(if cfg!(miri) { 16 } else { 1 }) {
+    for lost in 0..=n {
         let mut memory = source.clone();
         memory[..lost * symbol_len].fill(0);
-        let have = if lost == 64 { 0 } else { u64::MAX << lost };
+        let have = u64::MAX.checked_shl(lost as u32).unwrap_or(0);
         let mut decoder = BlockDecoder::new();
-        let result = decoder.decode(n, symbol_len, &mut memory, &[have], &repairs[64 - lost..]);
+        let result = decoder.decode(n, symbol_len, &mut memory, &[have], &repairs[n - lost..]);
         assert_eq!(result, Ok(lost));
         assert!(memory == source);
     }
@@ -316,7 +318,7 @@ fn srlt_at_the_paper_operating_point() {
     let degree = paper::degree(p, 0.0, paper::degree_cap(n));
     let count = paper::packet_count(n, p, degree, paper::PAPER_THRESHOLD);
     assert_eq!((degree, count), (16, 15));
-    let blocks = if cfg!(miri) { 4 } else { 400_u64 };
+    let blocks = if cfg!(miri) { 1 } else { 400_u64 };
     let decoded = (0..blocks)
         .filter(|block| {
             let seed = *block as u32 * 16;

@@ -3,12 +3,14 @@
 use std::{
     fs,
     io::{self, BufRead, BufReader, Read},
+    os::unix::process::CommandExt,
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc::Sender,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use sphinx_link::front::End;
 
@@ -31,7 +33,8 @@ pub(crate) enum Said {
 }
 
 /// A running process. Its standard input stays open as long as this lives, so that programs can
-/// notice that nobody is interested any more. Dropping it kills the process.
+/// notice that nobody is interested any more. It leads a process group, so that what it starts ends with
+/// it. Dropping this kills the group.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -62,7 +65,8 @@ impl Process {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .stderr(Stdio::piped())
+            .process_group(0);
         let mut child = end.spawn(command)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         // From here on, dropping `process` ends the child whatever fails.
@@ -117,8 +121,12 @@ impl Process {
 
     /// Kills the process if it has not ended, and accounts for it.
     pub(crate) fn end(&mut self) -> io::Result<Ended> {
-        // Fails only if the process has ended just now.
-        let _ = self.child.kill();
+        // With everything that it has started. Fails only if the process has ended just now.
+        if self.ended.is_none()
+            && let Some(group) = Pid::from_raw(self.child.id().cast_signed())
+        {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let patience = Instant::now() + Duration::from_secs(10);
         self.wait(patience)?
             .ok_or_else(|| io::Error::other("a process cannot be killed"))

@@ -94,7 +94,7 @@ impl Experiment {
     ) -> Result<Run, RunError> {
         self.run_once(cell, contestant, seed, stop)
             .map_err(|error| {
-                // Ctrl-C on a terminal reaches the two processes as well, and they complain.
+                // After that, failures are of no interest.
                 match stop.load(Ordering::Relaxed) {
                     true => RunError::Interrupted,
                     false => error,

@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for percent in [0.1, 1.0, 6.0, 20.0] {
         loss(percent, span)?;
     }
-    for megabit in [200, 500] {
+    for megabit in [200, 500, 800] {
         tcp(megabit, span)?;
     }
     Ok(())

@@ -39,6 +39,6 @@ pub use monitor::Monitor;
 pub use mtu::mtu_candidates;
 pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
-    Config, Content, CoveredBlock, Event, Icm, Job, PacketMeta, PartPlacement, PathMemory, Placement, Profile, Role,
-    SessionStats, Slot, Transmit, Tuple, block_cost,
+    Config, Content, CoveredBlock, Event, Icm, Job, PacketMeta, PartPlacement, PathMemory,
+    Placement, Profile, Role, SessionStats, Slot, Transmit, Tuple, block_cost,
 };

@@ -217,10 +217,7 @@ fn view_of<'a>(
             (memory, symbol_len, block.slot.map(|_| have))
         }
         None => {
-            let past = history
-                .iter()
-                .rev()
-                .find(|past| past.id == block.block)?;
+            let past = history.iter().rev().find(|past| past.id == block.block)?;
             (&past.bytes[..], past.symbol_len, None)
         }
     };

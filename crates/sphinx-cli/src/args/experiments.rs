@@ -14,7 +14,7 @@ pub(crate) struct RunArgs {
     /// [default: the scenario's name with .ndjson, here]
     #[arg(long, value_name = "FILE")]
     pub(crate) results: Option<PathBuf>,
-    /// Apply the scenario's section [quick]
+    /// Apply the scenario's section 'quick'
     #[arg(long)]
     pub(crate) quick: bool,
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub(crate) struct FigureArgs {
     pub(crate) quick: bool,
     /// Directory for CSV, SVG, PNG, Markdown and NDJSON; runs that are there are not run again
     /// [default: docs/results, with --quick lab-quick]
-    #[arg(long, short, value_name = "DIR")]
+    #[arg(long = "output", short, value_name = "DIR")]
     pub(crate) output_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,

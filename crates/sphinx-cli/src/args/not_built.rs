@@ -75,10 +75,10 @@ mod tests {
         for line in [
             "sphx recv",
             "sphx send t a --codec srlt --cc fixed:1mbit",
-            "sphx send t a --codec window",
             "sphx send t a --codec rs",
             "sphx send t a --codec fft-rs",
             "sphx send t a --codec lt",
+            "sphx send t a --codec window",
             "sphx perf server --icm paper",
             "sphx perf server --icm off",
             "sphx perf client t --message-size 100 --interval 5ms --deadline 50ms",

@@ -15,7 +15,8 @@ type Prepared = Nibbles;
 const LANE: usize = 32;
 const WIDE: usize = 8;
 const NARROW: [usize; 5] = [0, 0, 4, 2, 2];
-const SET: usize = 4;
+const SET: usize = 8;
+const STAGED: usize = 4;
 
 /// The products of a coefficient with the sixteen low and the sixteen high
 /// nibbles.

@@ -16,6 +16,7 @@ const LANE: usize = 32;
 const WIDE: usize = 8;
 const NARROW: [usize; 5] = [0, 0, 4, 3, 2];
 const SET: usize = 8;
+const STAGED: usize = 8;
 
 kernels!("avx2,gfni");
 

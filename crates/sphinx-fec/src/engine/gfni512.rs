@@ -16,6 +16,7 @@ const LANE: usize = 64;
 const WIDE: usize = 8;
 const NARROW: [usize; 5] = [0, 0, 8, 6, 5];
 const SET: usize = 4;
+const STAGED: usize = 4;
 
 kernels!("avx512f,avx512bw,gfni");
 

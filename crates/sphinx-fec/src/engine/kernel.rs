@@ -13,13 +13,15 @@
 //! a strip are read before any is written.
 
 /// Defines `combine`, `combine_rows`, `add_multiples` and `combine_set` for the
-/// engine of the surrounding module, to be compiled with the given target features.
+/// engine of the surrounding module, to be compiled with the given target
+/// features.
 ///
-/// Expected in scope: `Lane`, `LANE`, `Factor`, `Prepared`; `WIDE`, `NARROW[k]` and
-/// `SET` (registers in a strip of one row, of `k` rows and of a set, from 2 to
-/// 8); `zero`, `load`, `store`, `xor`, `factor` of a coefficient, `unpack` for one
-/// that was packed, `prepare` for source bytes, `mul_add` for what that gives,
-/// and `short` for stretches below one register.
+/// Expected in scope: `Lane`, `LANE`, `Factor`, `Prepared`; `WIDE`, `NARROW[k]`,
+/// `SET` and `STAGED` (registers in a strip of one row, of `k` rows, and of a set
+/// without and with a stage, from 2 to 8); `zero`, `load`, `store`, `xor`, `factor`
+/// of a coefficient, `unpack` for one that was packed, `prepare` for source
+/// bytes, `mul_add` for what that gives, and `short` for stretches below one
+/// register.
 macro_rules! kernels {
     ($features:literal) => {
         /// Computes `out = start + Σ coefficient · symbol`.
@@ -241,9 +243,10 @@ macro_rules! kernels {
             set: &RowSet,
             stage: Option<*mut u8>,
         ) {
-            const { assert!(SET * size_of::<Prepared>() <= crate::engine::STAGE_BYTES) }
+            const { assert!(STAGED * size_of::<Prepared>() <= crate::engine::STAGE_BYTES) }
+            let most = if stage.is_some() { STAGED } else { SET };
             let mut at = 0;
-            for width in crate::engine::kernel::strips(len, LANE, SET) {
+            for width in crate::engine::kernel::strips(len, LANE, most) {
                 let out = &mut out[at..];
                 let stretch = Columns {
                     first: columns.first + at,

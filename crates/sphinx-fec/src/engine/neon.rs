@@ -14,6 +14,7 @@ const LANE: usize = 16;
 const WIDE: usize = 8;
 const NARROW: [usize; 5] = [0, 0, 6, 4, 4];
 const SET: usize = 8;
+const STAGED: usize = 8;
 
 /// The products of a coefficient with the sixteen low and the sixteen high
 /// nibbles.

@@ -14,7 +14,8 @@ type Prepared = Nibbles;
 const LANE: usize = 16;
 const WIDE: usize = 4;
 const NARROW: [usize; 5] = [0, 0, 3, 2, 2];
-const SET: usize = 8;
+const SET: usize = 4;
+const STAGED: usize = 8;
 
 /// The products of a coefficient with the sixteen low and the sixteen high
 /// nibbles.

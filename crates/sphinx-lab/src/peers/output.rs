@@ -6,6 +6,7 @@ use std::{
     thread,
 };
 
+use rustix::process::{Signal, getpgrp, getpid, kill_current_process_group};
 use serde_json::{Value, json};
 
 use super::{Peer, PeerError, PeerTask, Received, Role, external, http, tcp, udp};
@@ -60,6 +61,10 @@ pub fn watch_standard_input() -> io::Result<()> {
     let watch = || {
         let mut buffer = [0; 64];
         while io::stdin().read(&mut buffer).is_ok_and(|length| length > 0) {}
+        // The leader of a group takes along what it has started.
+        if getpgrp() == getpid() {
+            let _ = kill_current_process_group(Signal::KILL);
+        }
         std::process::exit(1);
     };
     thread::Builder::new().name("watch".into()).spawn(watch)?;

@@ -136,7 +136,9 @@ fn files(directory: &Path, name: &str) -> io::Result<String> {
         .filter(|file| {
             let rest = file.strip_prefix(name).unwrap_or_default();
             let own = rest.starts_with('.') || rest.starts_with('-');
-            own && [".csv", ".png", ".ndjson"].iter().any(|end| file.ends_with(end))
+            own && [".csv", ".png", ".ndjson"]
+                .iter()
+                .any(|end| file.ends_with(end))
         })
         .collect();
     names.sort();
@@ -166,7 +168,11 @@ mod tests {
              | 1 | 2 |\n\nReproduce this: `sphx lab figure 9`\n";
         fs::write(path.join("fig9.md"), text).unwrap();
         assert!(site(path).is_err(), "the drawing is missing");
-        fs::write(path.join("fig9-goodput.svg"), "<svg><path d=\"M0 0\"/></svg>\n").unwrap();
+        fs::write(
+            path.join("fig9-goodput.svg"),
+            "<svg><path d=\"M0 0\"/></svg>\n",
+        )
+        .unwrap();
         fs::write(path.join("fig9-goodput.csv"), "a\n").unwrap();
         let (page, figures) = site(path).unwrap();
         assert_eq!(figures, [Figure::Goodput]);
@@ -180,6 +186,9 @@ mod tests {
         ] {
             assert!(html.contains(part), "{part} in {html}");
         }
-        assert!(!html.contains("http") && !html.contains("<p><figure"), "{html}");
+        assert!(
+            !html.contains("http") && !html.contains("<p><figure"),
+            "{html}"
+        );
     }
 }
