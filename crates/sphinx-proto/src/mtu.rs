@@ -137,7 +137,9 @@ impl PathMtu {
             let failed = self.failed;
             self.search_from(if known { self.next_copy + AGAIN } else { 0 });
             self.failed = failed;
-            self.pause = AGAIN;
+            if failed.is_none() {
+                self.pause = AGAIN;
+            }
         }
     }
 
@@ -165,6 +167,8 @@ impl PathMtu {
         let failed = self.failed.map_or(size, |failed| failed.min(size));
         if size <= self.current {
             self.fall(now);
+        } else {
+            self.pause = AGAIN;
         }
         if self.target().is_some_and(|target| target >= size) {
             self.copies_sent = 0;
