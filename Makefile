@@ -55,6 +55,11 @@ bench-link: build ## Sphinx beside kernel TCP and QUIC on an emulated link (ARGS
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
 	@target/release/bench-link $(ARGS)
 
+.PHONY: bench-veth
+bench-veth: build ## Sphinx beside QUIC at line rate, over a veth pair (root, iproute2)
+	$(CARGO) build --release --locked --package sphinx-lab --features quinn
+	@scripts/bench-veth $(ARGS)
+
 .PHONY: bench-emulator
 bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on this machine
 	$(CARGO) run --release --locked --package sphinx-link --example accuracy -- $(ARGS)
