@@ -31,8 +31,8 @@ demo: build ## Watch TCP and Sphinx cross the same lossy link
 
 .PHONY: test
 test: tools ## Run every test
-	$(CARGO) test --workspace --locked
 	$(CARGO) test --package sphinx-fec --package sphinx-codes --features sphinx-codes/peers --locked
+	$(CARGO) test --workspace --locked
 
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
