@@ -14,9 +14,11 @@ use super::{MS, Nanos, rate_of};
 pub(super) const INITIAL_PACKETS: f64 = 32.0;
 /// Time over which the first flight is spread.
 const INITIAL_SPREAD: Nanos = 2 * MS;
-/// Part of a round trip, and packets at least, that leave faster than the estimate in each round; the
-/// rest follows at the estimate, so that little is lost if that was too much.
+/// Part of a round trip, and time and packets at least, that leave faster than the estimate in each round;
+/// the rest follows at the estimate, so that little is lost if that was too much. (Rounds and samples last a
+/// millisecond or two on the shortest paths: a train must be a good part of them to show.)
 const TRAIN_PART: Nanos = 4;
+const TRAIN_TIME: Nanos = MS;
 const TRAIN_PACKETS: f64 = 64.0;
 /// Growth of the window in one round at most.
 const CWND_GROWTH: f64 = 8.0;
@@ -152,7 +154,7 @@ impl Startup {
 
     /// A round begins, and with it a train.
     fn begin_train(&mut self, bw: f64, rtt: Nanos, packet_bytes: f64) {
-        let time = super::bytes_in(GAIN * bw, rtt / TRAIN_PART);
+        let time = super::bytes_in(GAIN * bw, (rtt / TRAIN_PART).max(TRAIN_TIME));
         self.train = time.max(TRAIN_PACKETS * packet_bytes);
     }
 
