@@ -19,7 +19,7 @@ use crate::blocks::{RxBlocks, TxBlocks};
 use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::keys::{Opener, ReplayWindow, Sealer};
-use crate::memory::PeerPaths;
+use crate::memory::PathFile;
 use crate::options::Options;
 use crate::routes::Source;
 use crate::shared::{Inner, Shared};
@@ -60,7 +60,7 @@ pub(crate) struct Association {
     replay: ReplayWindow,
     source: Source,
     /// Where to remember the path at the end.
-    paths: Option<PeerPaths>,
+    paths: Option<PathFile>,
     retired: Vec<ConnectionId>,
     /// Symbols of which parts have arrived, by place.
     parts: Vec<Vec<u8>>,
@@ -94,7 +94,7 @@ impl Association {
     pub(crate) fn new(
         core: Session,
         (sealer, opener): (Sealer, Opener),
-        (source, paths): (Source, Option<PeerPaths>),
+        (source, paths): (Source, Option<PathFile>),
         shared: Arc<Shared>,
         options: &Options,
         strays: u64,

@@ -14,7 +14,7 @@ use crate::control::{ConnId, Event, Failure, Params};
 use crate::endpoint::attempt_delay;
 use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::keys::{Opener, Sealer};
-use crate::memory::PeerPaths;
+use crate::memory::PathFile;
 use crate::routes::Source;
 use crate::shared::{Session, Shared};
 
@@ -82,9 +82,7 @@ impl<Io: PacketIo> Engine<Io> {
             .min(u128::from(u64::MAX / 2)) as Nanos;
         let tuple = Tuple { remote, local_ip };
         let paths = match (&self.purpose, &self.options.path_memory) {
-            (Purpose::Connect { ticket, .. }, Some(file)) => {
-                Some(PeerPaths::new(file.clone(), *ticket.pin()))
-            }
+            (Purpose::Connect { .. }, Some(file)) => Some(PathFile::new(file.clone())),
             _ => None,
         };
         let config = Config {
