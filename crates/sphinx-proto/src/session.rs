@@ -167,11 +167,15 @@ impl Session {
         // Small windows hold several blocks, so that one can be sent while another is repaired.
         let window = self.config.peer_window.min(self.config.send_window);
         let most = (window / BLOCKS_PER_WINDOW).saturating_sub(BLOCK_OVERHEAD);
-        let n = per_block
+        let mut n = per_block
             .clamp(BLOCK_SYMBOLS_MIN, u64::from(most_symbols))
             .min(most / u64::from(symbol_len))
-            .max(1);
-        (n as u16, symbol_len)
+            .max(1) as u16;
+        // What streams that nobody reads leave of the window is for the blocks of the others.
+        while n > 1 && !self.sender.has_credit(2 * block_cost(n, symbol_len)) {
+            n /= 2;
+        }
+        (n, symbol_len)
     }
 
     /// Whether a block of this stream may be handed over now: window, credit, the stream's share of it and
