@@ -5,8 +5,8 @@ use std::time::Duration;
 use sphinx_link::{Aqm, Blackout, Depth, GilbertElliott, Loss, Policer, Rate, RateStep};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::{PathMemory, SessionStats};
+use sphinx_sim::{MS, Pair, SEC, Scenario, link};
 
-use crate::pair::{MS, Pair, SEC, Scenario, link};
 use crate::table::bernoulli;
 
 fn dropped(pair: &Pair) -> f64 {
