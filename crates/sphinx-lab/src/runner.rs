@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use thiserror::Error;
 
 use crate::{
-    Cell, Contestant, Experiment, Group, Run, RunError, Validity,
+    Cell, Clock, Contestant, Experiment, Group, Run, RunError, Validity,
     machine::Environment,
     report::JsonLines,
     scenario::{Scenario, ScenarioError},
@@ -132,7 +132,11 @@ pub fn run(
     let mut running: Vec<&dyn Contestant> = Vec::new();
     let mut missing = Vec::new();
     for contestant in &scenario.contestants {
-        match contestant.check() {
+        let possible = match scenario.clock() {
+            Clock::Real => contestant.check(),
+            Clock::Virtual => contestant.in_virtual_time().map(drop),
+        };
+        match possible {
             Ok(()) => running.push(contestant.as_ref()),
             Err(reason) => missing.push((contestant.name().to_owned(), reason)),
         }
@@ -207,7 +211,7 @@ fn run_cell(
                 continue;
             }
             let name = contestant.name();
-            if let Err(reason) = contestant.check_workload(&cell.workload) {
+            if let Err(reason) = Experiment::check(cell, *contestant) {
                 group.failures.push(format!("missing: {reason}"));
                 continue;
             }
@@ -401,11 +405,18 @@ impl Observer for Progress {
         match result {
             Ok(run) => {
                 if self.lines {
-                    let others = run.cpu.others.unwrap_or(f64::NAN);
+                    let machine = match run.cpu {
+                        None => cell.clock.label().to_owned(),
+                        Some(cpu) => format!(
+                            "{:?}, others {:.2} cores, late {:.2} ms (p99)",
+                            run.validity,
+                            cpu.others.unwrap_or(f64::NAN),
+                            run.lateness.p99_ms
+                        ),
+                    };
                     self.say(&format!(
-                        "{name} {contestant}, seed {}: {:.1} Mbit/s, {:?}, others {others:.2} \
-                         cores, late {:.2} ms (p99)",
-                        run.seed, run.goodput_mbit_s, run.validity, run.lateness.p99_ms
+                        "{name} {contestant}, seed {}: {:.1} Mbit/s, {machine}",
+                        run.seed, run.goodput_mbit_s
                     ));
                 }
             }

@@ -12,6 +12,7 @@ mod goodput;
 mod sheet;
 mod table1;
 mod video;
+mod virtual_time;
 
 use std::{
     path::{Path, PathBuf},

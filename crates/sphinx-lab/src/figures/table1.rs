@@ -94,7 +94,10 @@ fn row(results: &Results, name: &str) -> Vec<String> {
         delivered.map_or("–".to_owned(), |percent| format!("{percent:.1} %")),
         show(from(|numbers| numbers.goodput_mbit_s), 1),
         show(from(|numbers| 1.0 / numbers.wire_ratio), 3),
-        show(from(|numbers| numbers.cpu_seconds_per_gb), 1),
+        show(
+            bulk.as_ref().and_then(|numbers| numbers.cpu_seconds_per_gb),
+            1,
+        ),
         show(
             bulk.as_ref()
                 .and_then(|numbers| numbers.machine_seconds_per_gb),
