@@ -41,7 +41,7 @@ congestion = "bbr"
 
 fn run(file: &Path) -> Results {
     let programs = Programs::of_sphx("/nowhere/sphx".as_ref());
-    let scenario = Scenario::parse(TEXT, &programs, false).unwrap();
+    let scenario = Scenario::parse(TEXT, Path::new(""), &programs, false).unwrap();
     let (environment, stop) = (Environment::detect(), AtomicBool::new(false));
     let mut progress = Progress::new(true);
     runner::run(&scenario, Some(file), environment, &stop, &mut progress).unwrap()

@@ -25,7 +25,7 @@ use crate::{
     contestants::Programs,
     machine::Environment,
     runner::{self, Progress, Results, ScenarioFailure},
-    scenario::Scenario,
+    scenario::{Scenario, ScenarioError},
 };
 
 /// What can be drawn.
@@ -165,13 +165,13 @@ impl Studio<'_> {
         let (mut least, mut most) = (Duration::ZERO, Duration::ZERO);
         for figure in figures {
             for (_, text) in figure.scenarios() {
-                let Ok(scenario) = Scenario::parse(text, self.programs, self.quick) else {
+                let Ok(scenario) = bundled(text, self.programs, self.quick) else {
                     continue;
                 };
                 let running = scenario
                     .contestants
                     .iter()
-                    .filter(|one| one.check().is_ok());
+                    .filter(|one| scenario.check(one.as_ref()).is_ok());
                 let (shorter, longer) = scenario.duration(running.count());
                 least += shorter;
                 most += longer;
@@ -209,7 +209,7 @@ impl Studio<'_> {
 
     /// Runs a bundled scenario; its results are kept under its name.
     fn run(&mut self, name: &str, text: &str) -> Result<Results, ScenarioFailure> {
-        let scenario = Scenario::parse(text, self.programs, self.quick)?;
+        let scenario = bundled(text, self.programs, self.quick)?;
         let file = self.directory.join(format!("{name}.ndjson"));
         runner::run(
             &scenario,
@@ -219,6 +219,11 @@ impl Studio<'_> {
             &mut self.progress,
         )
     }
+}
+
+/// A scenario that is part of the program; it names no files.
+fn bundled(text: &str, programs: &Programs, quick: bool) -> Result<Scenario, ScenarioError> {
+    Scenario::parse(text, Path::new(""), programs, quick)
 }
 
 #[cfg(test)]
@@ -231,7 +236,7 @@ mod tests {
         for figure in Figure::ALL {
             for (name, text) in figure.scenarios() {
                 for quick in [false, true] {
-                    let scenario = Scenario::parse(text, &programs, quick);
+                    let scenario = bundled(text, &programs, quick);
                     assert!(scenario.is_ok(), "{name}: {}", scenario.unwrap_err());
                 }
             }

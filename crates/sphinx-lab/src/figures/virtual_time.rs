@@ -46,7 +46,7 @@ pub(super) fn draw(
         capitalised(Clock::Virtual.label()),
         shown.about
     ));
-    sheet.missing(&results);
+    sheet.note(&results);
     let (y_label, drawn) = shown.values[0];
     sheet.chart(
         "virtual",
