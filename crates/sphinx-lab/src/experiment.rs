@@ -11,7 +11,6 @@ use std::{
 };
 
 use serde_json::Value;
-use sphinx_link::front::FrontCounters;
 use thiserror::Error;
 
 use crate::{
@@ -206,7 +205,7 @@ impl Experiment {
             others: machine.map(|time| ((time.busy - accounted) / elapsed).max(0.0)),
             stolen: machine.map(|time| time.stolen),
         };
-        let lateness = lateness(&counters);
+        let lateness = Lateness::from(&counters.lateness);
         let [sender, receiver] = pair.dones;
         Ok(Run {
             contestant: contestant.name().to_owned(),
@@ -411,15 +410,5 @@ impl Pair<'_> {
             false => format!("{}: {errors}", ended.status),
         };
         Err(RunError::Failed { side, reason })
-    }
-}
-
-fn lateness(counters: &FrontCounters) -> Lateness {
-    let ms = |span: Duration| span.as_secs_f64() * 1e3;
-    let late = &counters.lateness;
-    Lateness {
-        mean_ms: ms(late.mean()),
-        p99_ms: ms(late.quantile(0.99)),
-        max_ms: ms(late.max()),
     }
 }

@@ -1,5 +1,7 @@
 //! What one run measured.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sphinx_link::Counters;
@@ -141,6 +143,17 @@ pub struct Lateness {
     pub p99_ms: f64,
     /// The worst.
     pub max_ms: f64,
+}
+
+impl From<&sphinx_link::front::Lateness> for Lateness {
+    fn from(late: &sphinx_link::front::Lateness) -> Lateness {
+        let ms = |span: Duration| span.as_secs_f64() * 1e3;
+        Lateness {
+            mean_ms: ms(late.mean()),
+            p99_ms: ms(late.quantile(0.99)),
+            max_ms: ms(late.max()),
+        }
+    }
 }
 
 /// Whether a run may be quoted.

@@ -21,11 +21,9 @@ pub(super) const SCENARIOS: &[(&str, &str)] = &[
 const TCP_PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
 
 pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {
-    let (name, text) = SCENARIOS[0];
-    let results = studio.run(name, text)?;
-    if results.interrupted {
+    let Some(results) = studio.run(SCENARIOS[0])? else {
         return Ok(false);
-    }
+    };
     sheet.title(
         "Figure 9: goodput against packet loss",
         &format!(
@@ -104,7 +102,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     ]);
     let shown = Shown {
         scenario: SCENARIOS[1],
-        title: "The same at up to 10 Gbit/s",
+        title: "Figure 9 continued: goodput up to 10 Gbit/s",
         about: "What a link carries in two seconds (with `--quick` 0.8 s), RTT 10 ms. What is missing to 1 is \
                 headers (4.5 %), and start-up, which takes longer the more the rate has to grow. At 10 Gbit/s \
                 a third part comes in with loss: a session's window of 24 MiB, two bandwidth-delay products, \

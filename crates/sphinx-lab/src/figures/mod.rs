@@ -207,17 +207,18 @@ impl Studio<'_> {
         }
     }
 
-    /// Runs a bundled scenario; its results are kept under its name.
-    fn run(&mut self, name: &str, text: &str) -> Result<Results, ScenarioFailure> {
+    /// Runs a bundled scenario; its results are kept under its name. None after an interruption.
+    fn run(&mut self, (name, text): (&str, &str)) -> Result<Option<Results>, ScenarioFailure> {
         let scenario = bundled(text, self.programs, self.quick)?;
         let file = self.directory.join(format!("{name}.ndjson"));
-        runner::run(
+        let results = runner::run(
             &scenario,
             Some(&file),
             self.environment.clone(),
             self.stop,
             &mut self.progress,
-        )
+        )?;
+        Ok((!results.interrupted).then_some(results))
     }
 }
 

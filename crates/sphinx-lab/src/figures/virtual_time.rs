@@ -35,11 +35,9 @@ pub(super) fn draw(
     shown: &Shown,
     real: &Results,
 ) -> Result<Option<Results>, ScenarioFailure> {
-    let (name, text) = shown.scenario;
-    let results = studio.run(name, text)?;
-    if results.interrupted {
+    let Some(results) = studio.run(shown.scenario)? else {
         return Ok(None);
-    }
+    };
     sheet.paragraph(&format!(
         "## {}\n\n**{}.** {}",
         shown.title,
