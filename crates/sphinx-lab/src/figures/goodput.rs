@@ -105,8 +105,8 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         title: "Figure 9 continued: goodput up to 10 Gbit/s",
         about: "What a link carries in two seconds (with `--quick` 0.8 s), RTT 10 ms. What is missing to 1 is \
                 headers (4.5 %), and start-up, which takes longer the more the rate has to grow. At 10 Gbit/s \
-                a third part comes in with loss: a session's window of 24 MiB, two bandwidth-delay products, \
-                is too small to go on while losses are repaired. `sphinx-srlt` is the paper's code and \
+                with loss it is the window as well: 24 MiB are two bandwidth-delay products, too little to go on \
+                with while losses are repaired. `sphinx-srlt` is the paper's code and \
                 compensation under our rate control.",
         values: &[("goodput / (rate × (1 − loss))", curves::share)],
         places: 3,
