@@ -60,6 +60,10 @@ bench-veth: build ## Sphinx beside QUIC at line rate, over a veth pair (root, ip
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
 	@scripts/bench-veth $(ARGS)
 
+.PHONY: bench-fairness
+bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself (iperf3; 6 minutes)
+	@scripts/bench-fairness $(ARGS)
+
 .PHONY: bench-emulator
 bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on this machine
 	$(CARGO) run --release --locked --package sphinx-link --example accuracy -- $(ARGS)
