@@ -5,6 +5,9 @@ SPHX := target/release/sphx
 # Random links and faults for `make sim`.
 SEEDS ?= 2000
 
+# What is compared with, for benchmarks: other crates' codes, and QUIC.
+FEATURES := sphinx-codes/peers,sphinx-lab/quinn
+
 # Fuzz target and time for `make fuzz`.
 TARGET ?= sessions
 SECONDS ?= 60
@@ -31,8 +34,7 @@ demo: build ## Watch TCP and Sphinx cross the same lossy link
 
 .PHONY: test
 test: tools ## Run every test
-	$(CARGO) test --package sphinx-fec --package sphinx-codes --features sphinx-codes/peers --locked
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --features $(FEATURES) --locked
 
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
@@ -93,10 +95,8 @@ lab-quick: build ## The paper's figures in less than six minutes, with the order
 .PHONY: lint
 lint: tools ## Formatting, clippy, documentation, licences
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- --deny warnings
-	$(CARGO) clippy --package sphinx-codes --features peers --all-targets --locked -- --deny warnings
+	$(CARGO) clippy --workspace --all-targets --features $(FEATURES) --locked -- --deny warnings
 	$(CARGO) clippy --package sphinx-fec --no-default-features --all-targets --locked -- --deny warnings
-	$(CARGO) clippy --package sphinx-lab --features quinn --all-targets --locked -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
 	@scripts/deny
 

@@ -20,6 +20,9 @@ const INK: &str = " color=\"#222\"";
 /// The background of a drawing that stands alone.
 const PAPER: &str = "<rect width=\"860\" height=\"520\" fill=\"white\"/>\n";
 
+/// What a chart without any point says.
+const UNMEASURED: &str = "not measured";
+
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
@@ -168,6 +171,12 @@ pub fn render(chart: &Chart) -> String {
          font-family=\"sans-serif\" font-size=\"13\"{INK}>\n{PAPER}"
     );
     text(&mut out, (LEFT, 24.0), "start", 16, &chart.title);
+    if xs.is_empty() {
+        let middle = (WIDTH / 2.0, HEIGHT / 2.0);
+        text(&mut out, middle, "middle", 16, UNMEASURED);
+        out.push_str("</svg>\n");
+        return out;
+    }
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     for tick in x_ticks(&x, &xs) {
         let at = x.place(tick);
@@ -376,5 +385,20 @@ mod tests {
             assert!(svg.contains("white") && !embed(&svg).contains("white"));
             assert!(!svg.contains("NaN") && !svg.contains("inf"));
         }
+    }
+
+    #[test]
+    fn a_chart_of_nothing_says_so() {
+        let chart = Chart {
+            title: "A".to_owned(),
+            x_label: "x".to_owned(),
+            y_label: "y".to_owned(),
+            is_x_logarithmic: false,
+            is_y_logarithmic: false,
+            series: vec![Series::new("lines", Style::Line, Vec::new())],
+        };
+        let svg = render(&chart);
+        assert!(svg.ends_with("</svg>\n") && svg.contains(UNMEASURED));
+        assert!(!svg.contains("<polyline"));
     }
 }

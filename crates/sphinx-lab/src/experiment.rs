@@ -133,7 +133,7 @@ impl Experiment {
             said,
             processes: [None, None],
             dones: [None, None],
-            arrived: 0,
+            arrived: None,
         };
         pair.processes[first as usize] = Some(start(first, command(first))?);
         pair.expect_ready(first)?;
@@ -217,8 +217,8 @@ struct Pair<'a> {
     processes: [Option<Process>; 2],
     /// The sender's and the receiver's last words.
     dones: [Option<Value>; 2],
-    /// Payload bytes that the receiver last reported to have.
-    arrived: u64,
+    /// Payload bytes that the receiver last reported to have, and when.
+    arrived: Option<(u64, Instant)>,
 }
 
 impl Pair<'_> {
@@ -247,7 +247,8 @@ impl Pair<'_> {
         let side = contestant.reporter(&task.workload);
         let keeps_limit = contestant.keeps_limit(&task.workload);
         let grace = if keeps_limit { GRACE } else { Duration::ZERO };
-        let deadline = Instant::now() + limit + grace;
+        let begin = Instant::now();
+        let deadline = begin + limit + grace;
         while self.done(side).is_none() {
             if self.next(deadline)?.is_some() {
                 continue;
@@ -258,9 +259,14 @@ impl Pair<'_> {
                     event: "done",
                 });
             }
+            // What has come since the last report is not known.
+            let (bytes, seconds) = match self.arrived {
+                Some((bytes, at)) if at > begin => (bytes, at - begin),
+                _ => (0, limit),
+            };
             return Ok(Done {
-                bytes: self.arrived,
-                seconds: limit.as_secs_f64(),
+                bytes,
+                seconds: seconds.as_secs_f64(),
                 ..Done::default()
             });
         }
@@ -324,7 +330,9 @@ impl Pair<'_> {
         match event["event"].as_str() {
             Some("done") => self.dones[side as usize] = Some(event.clone()),
             Some("progress") if side == Side::Receiver => {
-                self.arrived = event["bytes"].as_u64().unwrap_or(self.arrived);
+                if let Some(bytes) = event["bytes"].as_u64() {
+                    self.arrived = Some((bytes, Instant::now()));
+                }
             }
             Some("error") => {
                 let message = event["message"].as_str().unwrap_or("no message");

@@ -1,8 +1,12 @@
 //! The links that are measured.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use sphinx_link::{Aqm, Depth, LinkConfig, Loss, Rate, RateStep, front::FrontConfig};
+use sphinx_link::{
+    Aqm, Depth, Flows, LinkConfig, Loss, Rate, RateStep,
+    front::FrontConfig,
+    settings::{LinkSettings, ReadFile, SettingError},
+};
 
 /// Sets the seeds of the two directions apart.
 const RETURN_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -24,6 +28,17 @@ pub struct LinkSpec {
     pub mark: Option<Depth>,
     /// The seed of a rate that varies as that of a mobile phone does.
     pub cellular: Option<u64>,
+    /// What [`with_settings`](LinkSpec::with_settings) has made of it.
+    pub adjusted: Option<Adjusted>,
+}
+
+/// A link after the emulator's own settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adjusted {
+    /// The settings in words.
+    text: String,
+    /// Towards the receiver and back, but for their seeds.
+    directions: [LinkConfig; 2],
 }
 
 impl LinkSpec {
@@ -37,7 +52,57 @@ impl LinkSpec {
             queue: None,
             mark: None,
             cellular: None,
+            adjusted: None,
         }
+    }
+
+    /// The link with settings of [`LinkSettings`], such as `jitter` to `2ms,reorder` or `return.aqm` to
+    /// `codel`. What they say of rate, delay, loss and queue replaces what was there. `read` reads the
+    /// files that they name.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError`]; a rate without limit and a seed are among the values that are refused.
+    pub fn with_settings(
+        mut self,
+        settings: &BTreeMap<String, String>,
+        read: ReadFile<'_>,
+    ) -> Result<LinkSpec, SettingError> {
+        let refuse = |key, message: &str| SettingError::Value {
+            key,
+            message: message.to_owned(),
+        };
+        let mut parsed = LinkSettings::default();
+        for (key, value) in settings {
+            if key.ends_with("seed") {
+                return Err(refuse("seed", "seeds are those of the scenario"));
+            }
+            parsed.set(key, value)?;
+        }
+        let FrontConfig {
+            left_to_right: mut forward,
+            right_to_left: mut back,
+            ..
+        } = self.front(0);
+        parsed.forward.change(&mut forward, read)?;
+        parsed.back.change(&mut back, read)?;
+        self.rate = forward
+            .rate
+            .mean_bits_per_second()
+            .filter(|mean| *mean > 0)
+            .ok_or_else(|| refuse("rate", "a scenario needs a rate"))?;
+        self.rtt = forward.delay + back.delay;
+        self.forward = forward.loss.clone();
+        self.back = back.loss.clone();
+        let text: Vec<String> = settings
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        self.adjusted = Some(Adjusted {
+            text: text.join(", "),
+            directions: [forward, back],
+        });
+        Ok(self)
     }
 
     /// What fits into the link at once, in bytes.
@@ -51,9 +116,24 @@ impl LinkSpec {
         self.forward.mean()
     }
 
-    /// The emulator's settings. One seed loses the same packets, by their index, of every
-    /// contestant.
+    /// The emulator's settings. One seed loses the same packets of each flow, by their index, in every
+    /// run.
     pub fn front(&self, seed: u64) -> FrontConfig {
+        let [forward, back] = match &self.adjusted {
+            Some(adjusted) => adjusted.directions.clone(),
+            None => self.directions(),
+        };
+        FrontConfig {
+            left_to_right: LinkConfig { seed, ..forward },
+            right_to_left: LinkConfig {
+                seed: seed.wrapping_add(RETURN_SEED),
+                ..back
+            },
+            ..FrontConfig::default()
+        }
+    }
+
+    fn directions(&self) -> [LinkConfig; 2] {
         // Two packets always fit, however slow and short the link.
         let product = Depth::Bytes(self.bandwidth_delay_product().max(3000));
         let direction = LinkConfig {
@@ -64,21 +144,13 @@ impl LinkSpec {
             queue: self.queue.unwrap_or(product),
             aqm: self.mark.map(Aqm::mark_above).unwrap_or_default(),
             delay: self.rtt / 2,
+            flows: Flows::Apart,
             ..LinkConfig::default()
         };
-        FrontConfig {
-            left_to_right: LinkConfig {
-                seed,
-                loss: self.forward.clone(),
-                ..direction.clone()
-            },
-            right_to_left: LinkConfig {
-                seed: seed.wrapping_add(RETURN_SEED),
-                loss: self.back.clone(),
-                ..direction
-            },
-            ..FrontConfig::default()
-        }
+        [&self.forward, &self.back].map(|loss| LinkConfig {
+            loss: loss.clone(),
+            ..direction.clone()
+        })
     }
 
     /// The link in a few words.
@@ -105,6 +177,9 @@ impl LinkSpec {
         }
         if self.mark.is_some() {
             text += ", ECN marks";
+        }
+        if let Some(adjusted) = &self.adjusted {
+            text += &format!("; {}", adjusted.text);
         }
         text
     }
@@ -199,6 +274,50 @@ mod tests {
         let link = LinkSpec::clean(Duration::from_millis(10));
         assert_eq!(link.bandwidth_delay_product(), 250_000);
         assert_eq!(link.front(1).left_to_right.queue, Depth::Bytes(250_000));
+    }
+
+    fn adjusted(settings: &[(&str, &str)]) -> Result<LinkSpec, SettingError> {
+        let pairs = settings
+            .iter()
+            .map(|(key, value)| (String::from(*key), String::from(*value)));
+        let read = |_: &str| Ok("10\n20\n".to_owned());
+        LinkSpec::clean(Duration::from_millis(10)).with_settings(&pairs.collect(), &read)
+    }
+
+    #[test]
+    fn settings_replace_what_was_there() {
+        let link = adjusted(&[
+            ("jitter", "2ms,reorder"),
+            ("rate", "trace:lte"),
+            ("return.loss", "5%"),
+            ("rtt", "40ms"),
+        ])
+        .unwrap();
+        assert_eq!((link.rate, link.rtt.as_millis()), (1_200_000, 40));
+        assert_eq!((link.forward_loss(), link.back.mean()), (0.0, 0.05));
+        let (front, other) = (link.front(3), link.front(4));
+        assert_eq!(front.left_to_right.seed, 3);
+        assert_ne!(front.right_to_left.seed, other.right_to_left.seed);
+        assert!(matches!(front.left_to_right.rate, Rate::Trace(_)));
+        // What was not set stays.
+        assert_eq!(front.left_to_right.queue, Depth::Bytes(250_000));
+        assert_eq!(front.left_to_right.flows, Flows::Apart);
+        let text = link.description();
+        assert!(text.contains("jitter=2ms,reorder"), "{text}");
+    }
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        for (key, value, words) in [
+            ("seed", "3", "scenario"),
+            ("return.seed", "3", "scenario"),
+            ("rate", "unlimited", "needs a rate"),
+            ("loss", "110%", "loss"),
+            ("lost", "1%", "no setting"),
+        ] {
+            let error = adjusted(&[(key, value)]).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     #[test]

@@ -19,6 +19,8 @@ use crate::{
 
 /// How often a run is repeated at once because the emulator was starved.
 const STARVED_AGAIN: u32 = 2;
+/// And how many of all runs: on a machine that is busy throughout, repeating does not help.
+const STARVED_AGAIN_ONE_IN: usize = 10;
 
 /// What came of a scenario.
 #[derive(Debug)]
@@ -159,92 +161,112 @@ pub fn run(
         cells: Vec::new(),
         interrupted: false,
     };
+    let repeats = (jobs(scenario, &running).count() - on_file).div_ceil(STARVED_AGAIN_ONE_IN);
+    let mut runner = Runner {
+        scenario,
+        running,
+        record,
+        repeats,
+        stop,
+        observer,
+    };
     for cell in &scenario.cells {
-        let mut groups: Vec<Group> = running.iter().map(|one| Group::new(one.name())).collect();
-        results.interrupted = !run_cell(
-            scenario,
-            cell,
-            &running,
-            &mut groups,
-            &mut record,
-            stop,
-            observer,
-        )?;
-        observer.cell(cell, &groups);
+        let (groups, finished) = runner.cell(cell)?;
+        runner.observer.cell(cell, &groups);
         results.cells.push((cell.clone(), groups));
-        if results.interrupted {
+        if !finished {
+            results.interrupted = true;
             break;
         }
     }
     Ok(results)
 }
 
-/// False after an interruption.
-fn run_cell(
-    scenario: &Scenario,
-    cell: &Cell,
-    running: &[&dyn Contestant],
-    groups: &mut [Group],
-    record: &mut Record,
-    stop: &AtomicBool,
-    observer: &mut dyn Observer,
-) -> Result<bool, ScenarioFailure> {
-    let experiment = Experiment {
-        limit: scenario.limit(cell),
-    };
-    let mut fresh = false;
-    for (seed, repetition) in rounds(scenario) {
-        // Side by side in time, so that a change of the machine meets all contestants.
-        for (contestant, group) in running.iter().zip(&mut *groups) {
-            let job = Job {
-                cell,
-                contestant: *contestant,
-                seed,
-                repetition,
-            };
-            if let Some(run) = record.known.remove(&job.key()) {
-                group.runs.push(run);
-                continue;
-            }
-            let name = contestant.name();
-            if let Err(reason) = contestant.check_workload(&cell.workload) {
-                group.failures.push(format!("missing: {reason}"));
-                continue;
-            }
-            fresh = true;
-            for attempt in 0..=STARVED_AGAIN {
-                observer.run(cell, name, seed);
-                let mut result = experiment.run(cell, *contestant, seed, stop);
-                if let Ok(run) = &mut result {
-                    run.repetition = repetition;
-                }
-                observer.ended(cell, name, &result);
-                match result {
-                    Ok(run) => {
-                        record.write(|lines| lines.run(&run))?;
-                        let starved = run.validity == Validity::Starved;
-                        if !starved || attempt == STARVED_AGAIN {
-                            group.runs.push(run);
-                            break;
-                        }
+/// A scenario under way.
+struct Runner<'a> {
+    scenario: &'a Scenario,
+    running: Vec<&'a dyn Contestant>,
+    record: Record,
+    /// Starved runs that may still be repeated.
+    repeats: usize,
+    stop: &'a AtomicBool,
+    observer: &'a mut dyn Observer,
+}
+
+impl Runner<'_> {
+    /// The runs of a cell, and whether they are all there; false after an interruption.
+    fn cell(&mut self, cell: &Cell) -> Result<(Vec<Group>, bool), ScenarioFailure> {
+        let mut groups: Vec<Group> = self
+            .running
+            .iter()
+            .map(|one| Group::new(one.name()))
+            .collect();
+        let mut fresh = false;
+        for (seed, repetition) in rounds(self.scenario) {
+            // Side by side in time, so that a change of the machine meets all contestants.
+            for (contestant, group) in self.running.clone().into_iter().zip(&mut groups) {
+                let job = Job {
+                    cell,
+                    contestant,
+                    seed,
+                    repetition,
+                };
+                if let Some(run) = self.record.known.remove(&job.key()) {
+                    group.runs.push(run);
+                } else if let Err(reason) = contestant.check_workload(&cell.workload) {
+                    group.failures.push(format!("missing: {reason}"));
+                } else {
+                    fresh = true;
+                    if !self.job(&job, group)? {
+                        return Ok((groups, false));
                     }
-                    Err(RunError::Interrupted) => return Ok(false),
-                    Err(error) => {
-                        let reason = error.to_string();
-                        record.write(|lines| lines.failed(cell, name, seed, &reason))?;
-                        group.failures.push(reason);
+                }
+            }
+        }
+        if fresh {
+            for group in &groups {
+                self.record.write(|lines| lines.medians(cell, group))?;
+            }
+        }
+        Ok((groups, true))
+    }
+
+    /// One run, repeated if it is starved; false after an interruption.
+    fn job(&mut self, job: &Job<'_>, group: &mut Group) -> Result<bool, ScenarioFailure> {
+        let (cell, name) = (job.cell, job.contestant.name());
+        let experiment = Experiment {
+            limit: self.scenario.limit(cell),
+        };
+        for attempt in 0..=STARVED_AGAIN {
+            self.observer.run(cell, name, job.seed);
+            let mut result = experiment.run(cell, job.contestant, job.seed, self.stop);
+            if let Ok(run) = &mut result {
+                run.repetition = job.repetition;
+            }
+            self.observer.ended(cell, name, &result);
+            match result {
+                Ok(run) => {
+                    self.record.write(|lines| lines.run(&run))?;
+                    let starved = run.validity == Validity::Starved;
+                    if !starved || attempt == STARVED_AGAIN || self.repeats == 0 {
+                        group.runs.push(run);
                         break;
                     }
+                    self.repeats -= 1;
+                }
+                Err(RunError::Interrupted) => return Ok(false),
+                Err(error) => {
+                    let reason = error.to_string();
+                    let seed = job.seed;
+                    self.record
+                        .write(|lines| lines.failed(cell, name, seed, &reason))?;
+                    group.failures.push(reason);
+                    break;
                 }
             }
         }
+        Ok(true)
     }
-    if fresh {
-        for group in groups {
-            record.write(|lines| lines.medians(cell, group))?;
-        }
-    }
-    Ok(true)
 }
 
 /// One run that is wanted.

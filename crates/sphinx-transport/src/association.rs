@@ -1,33 +1,31 @@
 //! One session inside the engine: the protocol core, its keys, and the memory that its slots name.
 
+mod exchange;
+mod receiving;
 mod sending;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sphinx_fec::{BlockDecoder, CodeId, Encoder, RowMaker};
+use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_net::{BufferPool, Ecn, SendQueue};
-use sphinx_proto::wire::{
-    ConnectionId, Fragment, Header, PREAMBLE_LEN, PacketKind, Preamble, WindowSpan,
-    expand_packet_number,
-};
-use sphinx_proto::{Event, Job, Nanos, PacketMeta, Placement, Session, Slot, Tuple};
+use sphinx_proto::wire::ConnectionId;
+use sphinx_proto::{Event, Nanos, Session, Tuple};
 
-use crate::blocks::{RxBlocks, TxBlock, TxBlocks};
+use crate::blocks::{RxBlocks, TxBlocks};
 use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, closed_by_peer};
-use crate::keys::{Arrival, Opener, ReplayWindow, Sealer};
-use crate::memory::PeerPaths;
+use crate::keys::{Opener, ReplayWindow, Sealer};
+use crate::memory::PathFile;
 use crate::options::Options;
-use crate::recv_stream::{Chunk, Incoming};
 use crate::routes::Source;
-use crate::send_stream::{PAUSE, ReadyBlock, Watch};
-use crate::shared::{Inner, Shared, StreamEnd};
+use crate::shared::{Inner, Shared};
 use crate::stats::Stats;
 use crate::windows::Windows;
+use receiving::Assembler;
 
 /// How often the application's view of the counters is renewed.
 const STATS_INTERVAL: Nanos = 5_000_000;
@@ -47,35 +45,6 @@ pub(crate) struct Workshop {
     pub(crate) segments_max: usize,
 }
 
-/// Follows the order of one stream's blocks (the paper's Data Assembler).
-#[derive(Default)]
-struct Assembler {
-    next_offset: u64,
-    /// What the preambles of complete blocks say for which earlier ones are missing, by number.
-    ahead: BTreeMap<u64, Preamble>,
-}
-
-impl Assembler {
-    /// A block is complete: whether its place in the stream can be right. No two blocks overlap.
-    fn add(&mut self, block: u64, preamble: Preamble, incoming: &mut Incoming) -> bool {
-        let end = |p: &Preamble| p.offset.saturating_add(u64::from(p.len));
-        let before = self.ahead.range(..block).next_back();
-        let after = self.ahead.range(block..).next();
-        let fits = preamble.offset >= before.map_or(self.next_offset, |(_, p)| end(p))
-            && after.is_none_or(|(_, p)| p.offset >= end(&preamble));
-        self.ahead.insert(block, preamble);
-        while let Some(next) = self.ahead.remove(&incoming.next_block) {
-            if next.offset != self.next_offset || incoming.ended {
-                return false;
-            }
-            incoming.next_block += 1;
-            incoming.ended = next.end_of_stream;
-            self.next_offset = end(&next);
-        }
-        fits
-    }
-}
-
 /// Where and when a datagram came from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
@@ -91,7 +60,7 @@ pub(crate) struct Association {
     replay: ReplayWindow,
     source: Source,
     /// Where to remember the path at the end.
-    paths: Option<PeerPaths>,
+    paths: Option<PathFile>,
     retired: Vec<ConnectionId>,
     /// Symbols of which parts have arrived, by place.
     parts: Vec<Vec<u8>>,
@@ -125,7 +94,7 @@ impl Association {
     pub(crate) fn new(
         core: Session,
         (sealer, opener): (Sealer, Opener),
-        (source, paths): (Source, Option<PeerPaths>),
+        (source, paths): (Source, Option<PathFile>),
         shared: Arc<Shared>,
         options: &Options,
         strays: u64,
@@ -166,165 +135,6 @@ impl Association {
             waiting: Vec::new(),
             farewell: (0, String::new()),
         }
-    }
-
-    // ---- receiving ----------------------------------------------------------------------------
-
-    /// A data-plane datagram with this session's connection id.
-    pub(crate) fn handle_datagram(
-        &mut self,
-        now: Nanos,
-        origin: Origin,
-        datagram: &mut [u8],
-        workshop: &mut Workshop,
-    ) {
-        let Some(header) = self.opener.unprotect(datagram) else {
-            self.invalid += 1;
-            return;
-        };
-        let packet_number = expand_packet_number(header.packet_number, self.replay.expected());
-        match self.replay.check(packet_number) {
-            Arrival::New => {}
-            Arrival::Replay | Arrival::Late => {
-                self.replayed += 1;
-                return;
-            }
-        }
-        let pto = self.core.probe_timeout();
-        let Ok(body) = self.opener.open(&header, packet_number, datagram, now, pto) else {
-            self.invalid += 1;
-            return;
-        };
-        self.replay.commit(packet_number);
-        let meta = PacketMeta {
-            now,
-            received_at: origin.received_at,
-            packet_number,
-            cid: header.cid,
-            tuple: origin.tuple,
-            ecn: origin.ecn.bits(),
-            datagram_len: datagram.len(),
-            last_of_flight: header.last_of_flight,
-        };
-        let body = &datagram[body];
-        match header.kind {
-            PacketKind::Control => self.core.handle_control(&meta, body),
-            PacketKind::Symbol if header.code == CodeId::Window.to_wire() => {
-                self.handle_window(&meta, &header, body, workshop);
-            }
-            PacketKind::Symbol => self.handle_symbol(&meta, &header, body, workshop),
-            PacketKind::Fragment => self.handle_fragment(&meta, &header, body, workshop),
-        }
-    }
-
-    fn handle_symbol(
-        &mut self,
-        meta: &PacketMeta,
-        header: &Header,
-        symbol: &[u8],
-        workshop: &mut Workshop,
-    ) {
-        let placement = self.core.handle_symbol(meta, header, symbol.len());
-        self.store(meta.now, header, placement, symbol, workshop);
-    }
-
-    fn handle_window(
-        &mut self,
-        meta: &PacketMeta,
-        header: &Header,
-        body: &[u8],
-        workshop: &mut Workshop,
-    ) {
-        let Some((span, symbol)) = WindowSpan::split(body) else {
-            self.invalid += 1;
-            return;
-        };
-        let covered = self.core.handle_window(meta, header, &span);
-        let (rx, pool) = (&mut self.rx, &workshop.pool);
-        self.windows
-            .add_repair(header, &span, &covered, symbol, rx, pool);
-        self.settle(meta.now, workshop);
-    }
-
-    fn handle_fragment(
-        &mut self,
-        meta: &PacketMeta,
-        header: &Header,
-        body: &[u8],
-        workshop: &mut Workshop,
-    ) {
-        let Some((fragment, part)) = Fragment::split(body) else {
-            self.invalid += 1;
-            return;
-        };
-        let Some(to) = self.core.handle_fragment(meta, header, fragment) else {
-            return;
-        };
-        let at = usize::from(to.place);
-        if self.parts.len() <= at {
-            self.parts.resize_with(at + 1, Vec::new);
-        }
-        let symbol = &mut self.parts[at];
-        symbol.resize(usize::from(to.symbol_len), 0);
-        symbol[to.offset..][..part.len()].copy_from_slice(part);
-        if let Some(whole) = to.whole {
-            let symbol = std::mem::take(symbol);
-            self.store(meta.now, header, whole, &symbol, workshop);
-            self.parts[at] = symbol;
-        }
-    }
-
-    /// Store a symbol, and decode what it completes.
-    fn store(
-        &mut self,
-        now: Nanos,
-        header: &Header,
-        placement: Placement,
-        symbol: &[u8],
-        workshop: &mut Workshop,
-    ) {
-        self.rx.store(placement, symbol, &workshop.pool);
-        self.windows.stored(header, &placement, symbol);
-        self.settle(now, workshop);
-    }
-
-    /// Whatever can be restored now.
-    fn settle(&mut self, now: Nanos, workshop: &mut Workshop) {
-        loop {
-            self.decode_all(now, workshop);
-            let Some(restored) = self.windows.next_restored(&mut self.rx) else {
-                return;
-            };
-            let (stream, block) = (restored.stream, restored.block);
-            self.core
-                .symbol_restored(now, stream, block, restored.index);
-        }
-    }
-
-    fn decode_all(&mut self, now: Nanos, workshop: &mut Workshop) {
-        while let Some(job) = self.core.poll_job() {
-            let decoder = if job.maximum_likelihood {
-                &mut workshop.thorough_decoder
-            } else {
-                &mut workshop.decoder
-            };
-            self.decode(now, job, decoder);
-        }
-    }
-
-    fn decode(&mut self, now: Nanos, job: Job, decoder: &mut BlockDecoder) {
-        // The core follows the rank of the same rows, so this cannot fail; if it ever did, the data
-        // would be wrong, and the session must not go on.
-        if let Err(error) = self.rx.decode(job.decode, decoder) {
-            self.core.close(now, 1, "cannot decode");
-            self.end(Error::new(
-                ErrorKind::Other,
-                format!("internal error: {error}"),
-            ));
-            return;
-        }
-        self.windows.learn_block(job.decode, &self.rx);
-        self.core.job_done(job.id);
     }
 
     // ---- events ---------------------------------------------------------------------------------
@@ -368,35 +178,6 @@ impl Association {
             }
         }
         any
-    }
-
-    /// Give a complete block to its stream.
-    fn assemble(&mut self, now: Nanos, (stream, block): (u16, u64), slot: Slot, inner: &mut Inner) {
-        self.windows.leaves(stream, block, slot, &self.rx);
-        let Some(memory) = self.rx.remove(slot) else {
-            return self.violation(inner, now, "block without symbols");
-        };
-        let Ok(preamble) = Preamble::decode(&memory) else {
-            return self.violation(inner, now, "malformed block");
-        };
-        let incoming = inner.incoming.entry(stream).or_default();
-        let assembler = self.assemblers.entry(stream).or_default();
-        if !assembler.add(block, preamble, incoming) {
-            return self.violation(inner, now, "block out of place");
-        }
-        self.bytes_received += u64::from(preamble.len);
-        if incoming.abandoned {
-            return self.core.release(now, slot);
-        }
-        let chunk = Chunk {
-            memory,
-            slot,
-            from: PREAMBLE_LEN,
-            to: PREAMBLE_LEN + preamble.len as usize,
-            offset: preamble.offset,
-            end_of_stream: preamble.end_of_stream,
-        };
-        incoming.blocks.insert(block, chunk);
     }
 
     fn violation(&mut self, inner: &mut Inner, now: Nanos, what: &'static str) {
@@ -445,142 +226,6 @@ impl Association {
         }
         self.shared.set_shape(self.core.block_shape());
         self.exchange(now, clock);
-    }
-
-    /// Take over what the application's threads have left, and tell them what happened.
-    fn exchange(&mut self, now: Nanos, clock: Instant) {
-        let shared = Arc::clone(&self.shared);
-        shared.answer();
-        let mut inner = shared.lock();
-        for slot in inner.released.drain(..) {
-            self.core.release(now, slot);
-        }
-        let mut news = self.handle_events(now, &mut inner);
-        if let Some(profile) = inner.profile.take() {
-            self.core.set_profile(profile.core());
-            self.stats_names.profile = profile.name();
-            news = true;
-        }
-        if let Some((code, reason)) = inner.close.take()
-            && inner.closed.is_none()
-        {
-            news = true;
-            self.core.close(now, code, &reason);
-            let error = Error::new(ErrorKind::Interrupted, "the session was closed at this end");
-            self.end_in(&mut inner, error);
-            self.farewell = (code, reason);
-        }
-        if inner.closed.is_some() {
-            inner.ready.clear();
-            inner.filling.clear();
-        }
-        news |= self.submit_ready(&mut inner);
-        if self.watch_writers(&mut inner, now, clock) {
-            news |= self.submit_ready(&mut inner);
-        }
-        self.waiting.clear();
-        for block in &inner.ready {
-            if self
-                .waiting
-                .iter()
-                .all(|(stream, ..)| *stream != block.stream)
-            {
-                let (n, symbol_len) = (block.n, block.symbol_len);
-                self.waiting.push((block.stream, n, symbol_len));
-            }
-        }
-        self.core.set_backlog(!self.waiting.is_empty());
-        for (stream, end) in &mut inner.ends {
-            if *end == StreamEnd::Submitted && self.core.stream_delivered(*stream) {
-                *end = StreamEnd::Delivered;
-                news = true;
-            }
-        }
-        if self.core.is_closed_by_peer() && !inner.close_answered {
-            inner.close_answered = true;
-            news = true;
-        }
-        if now >= self.stats_at || news {
-            self.stats_at = now + STATS_INTERVAL;
-            inner.stats = self.stats();
-        }
-        drop(inner);
-        if news {
-            shared.notify();
-        }
-    }
-
-    /// Hand queued blocks to the core while there is room; whether any was.
-    fn submit_ready(&mut self, inner: &mut Inner) -> bool {
-        let mut any = false;
-        while let Some(block) = self.next_ready(inner).and_then(|at| inner.ready.remove(at)) {
-            if block.last {
-                inner.ends.insert(block.stream, StreamEnd::Submitted);
-            }
-            self.submit(block);
-            any = true;
-        }
-        any
-    }
-
-    /// The first queued block that may be submitted. Those of one stream keep their order; a stream that is
-    /// not read at the other end does not hold the others up.
-    fn next_ready(&self, inner: &Inner) -> Option<usize> {
-        let mut held_up = Vec::new();
-        inner.ready.iter().position(|block| {
-            let (stream, n, symbol_len) = (block.stream, block.n, block.symbol_len);
-            if held_up.contains(&stream) {
-                return false;
-            }
-            let can = self.core.can_submit(stream, n, symbol_len);
-            if !can {
-                held_up.push(stream);
-            }
-            can
-        })
-    }
-
-    /// Cut the blocks of writers that pause; whether there were any.
-    fn watch_writers(&mut self, inner: &mut Inner, now: Nanos, clock: Instant) -> bool {
-        let mut again: Option<Duration> = None;
-        let mut any = false;
-        for slicer in std::mem::take(&mut inner.filling) {
-            let watch = match slicer.try_lock() {
-                Ok(mut slicer) => slicer.watch(&self.shared, clock, inner),
-                Err(TryLockError::Poisoned(slicer)) => {
-                    slicer.into_inner().watch(&self.shared, clock, inner)
-                }
-                // Being written to at this moment.
-                Err(TryLockError::WouldBlock) => Watch::Again(PAUSE),
-            };
-            match watch {
-                Watch::Cut(block) => {
-                    inner.ready.push_back(block);
-                    any = true;
-                }
-                Watch::Again(after) => {
-                    again = Some(again.map_or(after, |sooner| sooner.min(after)));
-                    inner.filling.push(slicer);
-                }
-                Watch::Full => inner.filling.push(slicer),
-                Watch::Empty => {}
-            }
-        }
-        self.pause_at = again.map(|after| now + after.as_nanos() as Nanos);
-        any
-    }
-
-    fn submit(&mut self, block: ReadyBlock) {
-        let (n, symbol_len) = (block.n, block.symbol_len);
-        let slot = self.tx.insert(TxBlock {
-            memory: block.memory,
-            n: usize::from(n),
-            symbol_len: usize::from(symbol_len),
-            data_len: block.data_len,
-            transformed: None,
-        });
-        self.core
-            .submit(block.stream, slot, n, symbol_len, block.tail);
     }
 
     /// Seal what may leave now into the queue, until it holds `limit` bytes.

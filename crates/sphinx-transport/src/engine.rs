@@ -1,32 +1,32 @@
 //! The engine: one thread that owns the socket, the control plane and all sessions of an endpoint
 //! (the paper's distributor, with coding and sealing done inline).
 
+mod meeting;
+
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_net::{
-    BufferPool, Destination, Dropped, Ecn, Interest, PacketIo, SendQueue, minimise_timer_slack,
+    BufferPool, Destination, Dropped, Interest, PacketIo, SendQueue, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
-use sphinx_proto::{Config, Nanos, Role, Session as Core, Tuple, mtu_candidates};
+use sphinx_proto::{Nanos, Tuple};
 
 use crate::association::{Association, Origin, Workshop};
-use crate::control::{ConnId, Control, Event, Failure, Params, Settings, random_bytes, random_cid};
-use crate::endpoint::{Lobby, attempt_delay};
-use crate::error::{Error, ErrorKind, closed_by_peer};
+use crate::control::{ConnId, Control, Settings, random_bytes, random_cid};
+use crate::endpoint::Lobby;
+use crate::error::{Error, ErrorKind};
 use crate::greetings::{Greetings, is_initial};
 use crate::holding::Holding;
-use crate::keys::{Opener, Sealer};
-use crate::memory::PeerPaths;
 use crate::options::{Options, Service};
-use crate::routes::{Routes, Source};
+use crate::routes::Routes;
 use crate::sessions::Sessions;
-use crate::shared::{Doorbell, Session, Shared};
+use crate::shared::Doorbell;
 use crate::ticket::Ticket;
 
 /// Memory for received blocks, and for blocks being sent, per session.
@@ -339,239 +339,6 @@ impl<Io: PacketIo> Engine<Io> {
         Ok((count, count == self.io.capabilities().recv_batch_max))
     }
 
-    // ---- the control plane -----------------------------------------------------------------------
-
-    fn run_control(&mut self, clock: Instant, now: Nanos) {
-        if self.control.poll_timeout().is_some_and(|at| at <= clock) {
-            self.control.handle_timeout(clock);
-        }
-        while let Some(event) = self.control.poll_event() {
-            match event {
-                Event::Pending { id, local_cid } => {
-                    self.connections.insert(id, local_cid);
-                    self.holding.begin(local_cid, now);
-                }
-                Event::Established {
-                    id,
-                    remote,
-                    local_ip,
-                    local_cid,
-                    peer,
-                    secret,
-                    direction,
-                    rtt,
-                } => {
-                    if self.connected {
-                        // Another address was faster.
-                        self.control.close(clock, id, 0, "");
-                        continue;
-                    }
-                    if self.sessions.len().max(self.lobby.waiting()) >= SESSIONS_MAX {
-                        self.holding.end(local_cid);
-                        self.connections.remove(&id);
-                        self.control.close(clock, id, 6, "too many sessions");
-                        continue;
-                    }
-                    let keys = (
-                        secret.sealer(direction, 0),
-                        secret.opener(direction.reverse(), 0),
-                    );
-                    self.establish(now, (id, local_cid), (remote, local_ip), &peer, keys, rtt);
-                }
-                Event::Failed { id, why } => self.control_failed(id, error_of(why), false),
-                Event::Closed { id, code, reason } => {
-                    self.control_failed(id, closed_by_peer(code, &reason), true);
-                }
-            }
-        }
-    }
-
-    fn establish(
-        &mut self,
-        now: Nanos,
-        (id, local_cid): (ConnId, ConnectionId),
-        (remote, local_ip): (SocketAddr, Option<IpAddr>),
-        peer: &Params,
-        keys: (Sealer, Opener),
-        rtt: Duration,
-    ) {
-        let is_client = matches!(self.purpose, Purpose::Connect { .. });
-        let ip_overhead = if remote.is_ipv4() { 28 } else { 48 };
-        let idle_timeout = self
-            .options
-            .idle_timeout
-            .as_nanos()
-            .min(u128::from(u64::MAX / 2)) as Nanos;
-        let tuple = Tuple { remote, local_ip };
-        let paths = match (&self.purpose, &self.options.path_memory) {
-            (Purpose::Connect { ticket, .. }, Some(file)) => {
-                Some(PeerPaths::new(file.clone(), *ticket.pin()))
-            }
-            _ => None,
-        };
-        let config = Config {
-            role: if is_client {
-                Role::Client
-            } else {
-                Role::Server
-            },
-            peer_cid: peer.cid,
-            local_cid,
-            tuple,
-            profile: self.options.profile.core(),
-            code: self.options.codec.core(),
-            icm: self.options.icm.core(),
-            cc: self.options.cc.core(),
-            initial_rtt: rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos,
-            idle_timeout,
-            recv_window: WINDOW_BYTES,
-            send_window: WINDOW_BYTES,
-            peer_window: peer.receive_window,
-            ip_overhead,
-            mtu_candidates: mtu_candidates(ip_overhead),
-            peer_datagram_max: peer.max_udp_payload,
-            memory: paths.as_ref().and_then(|paths| paths.recall(remote.ip())),
-        };
-        let core = Core::new(config, now);
-        let waiting = self.holding.end(local_cid);
-        // A client's first datagram left when its engine began.
-        let started = waiting.as_ref().map_or(0, |waiting| waiting.since);
-        let shared = Arc::new(Shared::new(
-            Arc::clone(&self.doorbell),
-            local_cid,
-            self.workshop.pool.clone(),
-            remote,
-            is_client,
-            core.block_shape(),
-            self.base + Duration::from_nanos(started),
-        ));
-        let session = Session::new(Arc::clone(&shared));
-        let mut association = Association::new(
-            core,
-            keys,
-            (Source::new(is_client), paths),
-            shared,
-            &self.options,
-            self.strays(),
-        );
-        for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
-            association.handle_datagram(now, held.origin, &mut held.datagram, &mut self.workshop);
-        }
-        self.sessions.insert(local_cid, Member { id, association });
-        self.connections.insert(id, local_cid);
-        self.lobby.arrive(session);
-        if is_client {
-            self.connected = true;
-            for other in std::mem::take(&mut self.attempts) {
-                if other != id {
-                    self.control.close(Instant::now(), other, 0, "");
-                }
-            }
-        }
-    }
-
-    /// A control connection is over; `by_peer`: because the peer closed it in peace.
-    fn control_failed(&mut self, id: ConnId, error: Error, by_peer: bool) {
-        if let Some(cid) = self.connections.remove(&id) {
-            self.holding.end(cid);
-            // Losing QUIC after the handshake is no loss. But a peer that closes it has no session
-            // any more; a server that finds the proof wrong says so only after the client has begun
-            // to send.
-            let refused = matches!(error.kind, ErrorKind::Authentication | ErrorKind::Protocol);
-            if (by_peer || refused)
-                && let Some(member) = self.sessions.wake(cid)
-            {
-                member.association.refused(error);
-            }
-            return;
-        }
-        if self.attempts.contains(&id) {
-            self.attempts.retain(|attempt| *attempt != id);
-            // The clearest answer wins: being refused says more than not being answered.
-            let clearer = self
-                .failure
-                .as_ref()
-                .is_none_or(|e| e.kind == ErrorKind::Unreachable);
-            if clearer {
-                self.failure = Some(error);
-            }
-        }
-    }
-
-    /// The client's next attempts; when to look again.
-    fn connect_more(&mut self, clock: Instant) -> Option<Duration> {
-        let Purpose::Connect {
-            service,
-            ticket,
-            remotes,
-        } = &self.purpose
-        else {
-            return None;
-        };
-        if self.connected {
-            return None;
-        }
-        let elapsed = clock.saturating_duration_since(self.base);
-        while let Some(remote) = remotes.get(self.next_attempt) {
-            let due = attempt_delay(self.next_attempt);
-            if elapsed < due && !self.attempts.is_empty() {
-                break;
-            }
-            self.next_attempt += 1;
-            let settings = settings(*service, &self.options);
-            match self
-                .control
-                .connect(clock, *remote, ticket.pin(), ticket.secret(), &settings)
-            {
-                Ok(id) => self.attempts.push(id),
-                Err(why) => {
-                    self.failure.get_or_insert(error_of(why));
-                }
-            }
-        }
-        let timeout = self.options.connect_timeout;
-        let hopeless = self.attempts.is_empty() && self.next_attempt >= remotes.len();
-        if hopeless || elapsed >= timeout {
-            let names = ticket.addresses().join(", ");
-            let unanswered = || {
-                Error::new(
-                    ErrorKind::Unreachable,
-                    format!("no answer from {names} within {timeout:?}"),
-                )
-                .with_hint("is the other end running, and does a firewall let UDP through?")
-            };
-            self.lobby
-                .fail(self.failure.take().unwrap_or_else(unanswered));
-            self.stopping.get_or_insert(clock);
-            return None;
-        }
-        let next_try =
-            (self.next_attempt < remotes.len()).then(|| attempt_delay(self.next_attempt));
-        next_try
-            .into_iter()
-            .chain([timeout])
-            .min()
-            .map(|at| at.saturating_sub(elapsed))
-    }
-
-    fn send_control(&mut self, clock: Instant) {
-        let mut buf = Vec::new();
-        // Where the socket takes nothing for a long time, more would only be memory.
-        while self.workshop.queue.len_bytes() < 2 * TURN_BYTES
-            && let Some(transmit) = self.control.poll_transmit(clock, &mut buf)
-        {
-            let to = Destination {
-                remote: transmit.remote,
-                local_ip: transmit.local_ip,
-                ecn: Ecn::NotEct,
-            };
-            self.workshop
-                .queue
-                .push(&to, buf.len(), self.workshop.segments_max)
-                .copy_from_slice(&buf);
-        }
-    }
-
     // ---- the end ------------------------------------------------------------------------------
 
     /// Close all sessions once the application has let go of the endpoint.
@@ -620,14 +387,4 @@ fn nanos_since(base: Instant, clock: Instant) -> Nanos {
         .saturating_duration_since(base)
         .as_nanos()
         .min(u128::from(u64::MAX)) as Nanos
-}
-
-fn error_of(why: Failure) -> Error {
-    let message = why.to_string();
-    match why {
-        Failure::Authentication(_) => Error::new(ErrorKind::Authentication, message)
-            .with_hint("use the ticket that the other end printed when it was started"),
-        Failure::Protocol(_) => Error::new(ErrorKind::Protocol, message),
-        Failure::Timeout | Failure::Unreachable(_) => Error::new(ErrorKind::Unreachable, message),
-    }
 }

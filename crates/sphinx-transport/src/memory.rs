@@ -1,12 +1,13 @@
 //! What earlier sessions learned about paths, kept by the connecting end in a small file.
 //!
-//! The file is text: a version line, then a line for each path with its key, rate (IP bytes per
-//! second), round trip (µs), loss (parts per million), UDP payload and the time of writing (Unix
-//! seconds). A key is a hash of the peer's certificate and of both ends' IP addresses: another peer or
-//! another network never matches, and who does not hold the peer's ticket cannot tell from the file
-//! whom the user talked with. Lines that make no sense are ignored, and any failure to read or write
-//! means only that nothing is remembered: the core takes what it is told with care
-//! (draft-ietf-tsvwg-careful-resume).
+//! The file is text: a line with the version and the file's salt, then a line for each path with its
+//! key, rate (IP bytes per second), round trip (µs), loss (parts per million), UDP payload and the time
+//! of writing (Unix seconds). A key is a salted hash of both ends' IP addresses, as RFC 9040 and the
+//! metrics of kernel TCP have it: what is remembered belongs to the path, whichever peer is at its end
+//! and however often that peer has been started anew. The salt keeps two files from being compared; it
+//! does not hide addresses from somebody who reads this one and tries them all. Lines that make no
+//! sense are ignored, and any failure to read or write means only that nothing is remembered: the core
+//! takes what it is told with care (draft-ietf-tsvwg-careful-resume).
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -16,10 +17,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aws_lc_rs::digest;
+use aws_lc_rs::{digest, rand};
 use sphinx_proto::PathMemory;
 
-const VERSION: &str = "sphinx-paths 1";
+const VERSION: &str = "sphinx-paths 2";
 /// Paths kept, the latest ones.
 const ENTRIES_MAX: usize = 256;
 /// More than that many paths need.
@@ -43,14 +44,22 @@ pub fn path_memory_file() -> Option<PathBuf> {
     Some(cache.join("sphinx").join("paths"))
 }
 
-/// Names a path without telling anybody which.
+/// What the keys of a file are made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Key([u8; 16]);
+struct Salt(u128);
 
-impl Key {
-    fn new(pin: &[u8; 32], remote: IpAddr, local: Option<IpAddr>) -> Self {
+impl Salt {
+    /// `None` when the operating system gives no randomness.
+    fn random() -> Option<Self> {
+        let mut bytes = [0; 16];
+        rand::fill(&mut bytes).ok()?;
+        Some(Self(u128::from_be_bytes(bytes)))
+    }
+
+    /// Names the path between two addresses.
+    fn key(self, remote: IpAddr, local: Option<IpAddr>) -> Key {
         let mut text = b"sphinx path\0".to_vec();
-        text.extend_from_slice(pin);
+        text.extend_from_slice(&self.0.to_be_bytes());
         for ip in [Some(remote), local] {
             match ip.map(|ip| ip.to_canonical()) {
                 None => text.push(0),
@@ -67,9 +76,13 @@ impl Key {
         let hash = digest::digest(&digest::SHA256, &text);
         let mut key = [0; 16];
         key.copy_from_slice(&hash.as_ref()[..16]);
-        Self(key)
+        Key(u128::from_be_bytes(key))
     }
 }
+
+/// Names a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Key(u128);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Entry {
@@ -83,7 +96,7 @@ impl Entry {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split(' ');
         let mut next = || fields.next();
-        let key = u128::from_str_radix(next().filter(|hex| hex.len() == 32)?, 16).ok()?;
+        let key = hex(next()?)?;
         let rate = next()?.parse().ok()?;
         let rtt_us: u64 = next()?.parse().ok()?;
         let plr_ppm: u32 = next()?.parse().ok()?;
@@ -95,7 +108,7 @@ impl Entry {
             && plr_ppm <= PLR_MAX_PPM
             && DATAGRAM.contains(&datagram_len);
         sane.then(|| Self {
-            key: Key(key.to_be_bytes()),
+            key: Key(key),
             memory: PathMemory {
                 rate,
                 rtt: rtt_us * 1000,
@@ -115,7 +128,7 @@ impl Entry {
         } = self.memory;
         format!(
             "{:032x} {} {} {} {datagram_len} {}\n",
-            u128::from_be_bytes(self.key.0),
+            self.key.0,
             rate.clamp(1, RATE_MAX),
             (rtt / 1000).clamp(1, RTT_MAX_US),
             ((plr * 1e6) as u32).min(PLR_MAX_PPM),
@@ -130,38 +143,40 @@ impl Entry {
     }
 }
 
-/// The paths to one peer in the file.
-#[derive(Debug, Clone)]
-pub(crate) struct PeerPaths {
-    file: PathBuf,
-    pin: [u8; 32],
+/// A number of 32 hexadecimal digits.
+fn hex(text: &str) -> Option<u128> {
+    let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    digits
+        .then(|| u128::from_str_radix(text, 16).ok())
+        .flatten()
 }
 
-impl PeerPaths {
-    /// Paths to the peer with this certificate.
-    pub(crate) fn new(file: PathBuf, pin: [u8; 32]) -> Self {
-        Self { file, pin }
+/// The file of an application that wants paths to be remembered.
+#[derive(Debug, Clone)]
+pub(crate) struct PathFile(PathBuf);
+
+impl PathFile {
+    pub(crate) fn new(file: PathBuf) -> Self {
+        Self(file)
     }
 
-    fn key(&self, remote: IpAddr) -> Key {
-        Key::new(&self.pin, remote, local_ip(remote))
-    }
-
-    /// What is remembered about the path to the peer at `remote`.
+    /// What is remembered about the path to `remote`.
     pub(crate) fn recall(&self, remote: IpAddr) -> Option<PathMemory> {
-        let key = self.key(remote);
-        let entry = load(&self.file, unix_now()).into_iter();
-        entry
-            .rev()
-            .find(|entry| entry.key == key)
-            .map(|entry| entry.memory)
+        let (salt, entries) = load(&self.0, unix_now())?;
+        let key = salt.key(remote, local_ip(remote));
+        let entry = entries.iter().rev().find(|entry| entry.key == key);
+        entry.map(|entry| entry.memory)
     }
 
     /// Remembers the path in place of what was known about it. Two processes that write at the same
     /// moment lose one of their entries and nothing else.
     pub(crate) fn remember(&self, remote: IpAddr, memory: PathMemory) {
-        let (key, now) = (self.key(remote), unix_now());
-        let mut entries = load(&self.file, now);
+        let now = unix_now();
+        let known = load(&self.0, now).or_else(|| Some((Salt::random()?, Vec::new())));
+        let Some((salt, mut entries)) = known else {
+            return;
+        };
+        let key = salt.key(remote, local_ip(remote));
         entries.retain(|entry| entry.key != key);
         entries.push(Entry {
             key,
@@ -170,34 +185,34 @@ impl PeerPaths {
         });
         let surplus = entries.len().saturating_sub(ENTRIES_MAX);
         // Without it nothing is worse than it was.
-        let _ = store(&self.file, &entries[surplus..]);
+        let _ = store(&self.0, salt, &entries[surplus..]);
     }
 }
 
-/// The fresh entries of the file, oldest first.
-fn load(file: &Path, now: u64) -> Vec<Entry> {
+/// The salt and the fresh entries of the file, oldest first; `None` if there is no such file.
+fn load(file: &Path, now: u64) -> Option<(Salt, Vec<Entry>)> {
     let mut text = Vec::new();
-    let read = File::open(file).and_then(|file| file.take(FILE_MAX).read_to_end(&mut text));
+    let file = File::open(file).ok()?;
+    file.take(FILE_MAX).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     let mut lines = text.lines();
-    if read.is_err() || lines.next() != Some(VERSION) {
-        return Vec::new();
-    }
-    lines
+    let salt = lines.next()?.strip_prefix(VERSION)?.strip_prefix(' ')?;
+    let entries = lines
         .filter_map(Entry::parse)
         .filter(|entry| entry.is_fresh(now))
         .take(ENTRIES_MAX)
-        .collect()
+        .collect();
+    Some((Salt(hex(salt)?), entries))
 }
 
 /// Replaces the file, readable by the user alone.
-fn store(file: &Path, entries: &[Entry]) -> io::Result<()> {
+fn store(file: &Path, salt: Salt, entries: &[Entry]) -> io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(directory)?;
-    let mut text = format!("{VERSION}\n");
+    let mut text = format!("{VERSION} {:032x}\n", salt.0);
     text.extend(entries.iter().map(Entry::line));
     let mut new = tempfile::NamedTempFile::new_in(directory)?;
     new.write_all(text.as_bytes())?;
@@ -243,22 +258,22 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_remembered_for_its_peer_and_addresses_alone() {
+    fn a_path_is_remembered_for_its_addresses_alone() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("cache/sphinx/paths");
-        let peer = PeerPaths::new(file.clone(), [1; 32]);
-        assert_eq!(peer.recall(path(1)), None);
-        peer.remember(path(1), MEMORY);
-        assert_eq!(peer.recall(path(1)), Some(MEMORY));
+        let paths = PathFile::new(file.clone());
+        assert_eq!(paths.recall(path(1)), None);
+        paths.remember(path(1), MEMORY);
+        assert_eq!(paths.recall(path(1)), Some(MEMORY));
         let newer = PathMemory {
             rate: 1_000_000,
             ..MEMORY
         };
-        peer.remember(path(1), newer);
-        peer.remember(path(2), MEMORY);
-        assert_eq!(peer.recall(path(1)), Some(newer));
-        assert_eq!(peer.recall(path(2)), Some(MEMORY));
-        assert_eq!(PeerPaths::new(file.clone(), [2; 32]).recall(path(1)), None);
+        paths.remember(path(1), newer);
+        paths.remember(path(2), MEMORY);
+        assert_eq!(paths.recall(path(1)), Some(newer));
+        assert_eq!(paths.recall(path(2)), Some(MEMORY));
+        assert_eq!(paths.recall(path(3)), None);
         // Nobody else reads it, nothing is left beside it, and it names no address.
         assert_eq!(
             fs::metadata(&file).unwrap().permissions().mode() & 0o777,
@@ -269,8 +284,8 @@ mod tests {
     }
 
     #[test]
-    fn peer_and_both_addresses_make_the_key() {
-        let key = |pin, remote, local| Key::new(&[pin; 32], path(remote), local);
+    fn the_salt_and_both_addresses_make_the_key() {
+        let key = |salt, remote, local| Salt(salt).key(path(remote), local);
         let local = |last| Some(path(last));
         assert_eq!(key(1, 1, local(7)), key(1, 1, local(7)));
         for other in [
@@ -282,7 +297,7 @@ mod tests {
             assert_ne!(other, key(1, 1, local(7)));
         }
         let mapped = "::ffff:127.0.0.1".parse().unwrap();
-        assert_eq!(key(1, 1, None), Key::new(&[1; 32], mapped, None));
+        assert_eq!(key(1, 1, None), Salt(1).key(mapped, None));
         assert_eq!(local_ip(path(1)), Some(path(1)));
     }
 
@@ -292,7 +307,7 @@ mod tests {
         let file = directory.path().join("paths");
         let now = unix_now();
         let entry = |n: u32, written_at| Entry {
-            key: Key(u128::from(n).to_be_bytes()),
+            key: Key(u128::from(n)),
             memory: MEMORY,
             written_at,
         };
@@ -302,16 +317,16 @@ mod tests {
             entry(2, now - day),
             entry(3, now + 9),
         ];
-        store(&file, &ages).unwrap();
-        assert_eq!(load(&file, now), [ages[1]]);
+        store(&file, Salt(7), &ages).unwrap();
+        assert_eq!(load(&file, now), Some((Salt(7), vec![ages[1]])));
         let many: Vec<Entry> = (0..ENTRIES_MAX as u32).map(|n| entry(n, now)).collect();
-        store(&file, &many).unwrap();
+        store(&file, Salt(7), &many).unwrap();
         assert!(fs::metadata(&file).unwrap().len() < FILE_MAX);
-        let peer = PeerPaths::new(file.clone(), [1; 32]);
-        peer.remember(path(1), MEMORY);
-        let kept = load(&file, now);
-        assert_eq!((kept.len(), kept[0]), (ENTRIES_MAX, many[1]));
-        assert_eq!(peer.recall(path(1)), Some(MEMORY));
+        let paths = PathFile::new(file.clone());
+        paths.remember(path(1), MEMORY);
+        let (salt, kept) = load(&file, now).unwrap();
+        assert_eq!((salt, kept.len(), kept[0]), (Salt(7), ENTRIES_MAX, many[1]));
+        assert_eq!(paths.recall(path(1)), Some(MEMORY));
     }
 
     #[test]
@@ -319,9 +334,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let blocked = directory.path().join("file");
         fs::write(&blocked, "").unwrap();
-        let peer = PeerPaths::new(blocked.join("paths"), [1; 32]);
-        peer.remember(path(1), MEMORY);
-        assert_eq!(peer.recall(path(1)), None);
+        let paths = PathFile::new(blocked.join("paths"));
+        paths.remember(path(1), MEMORY);
+        assert_eq!(paths.recall(path(1)), None);
     }
 
     proptest! {
@@ -329,13 +344,16 @@ mod tests {
         fn any_file_is_read_and_replaced(garbage: Vec<u8>, whole: bool) {
             let directory = tempfile::tempdir().unwrap();
             let file = directory.path().join("paths");
-            let mut bytes = if whole { format!("{VERSION}\n").into_bytes() } else { Vec::new() };
+            let mut bytes = Vec::new();
+            if whole {
+                bytes.extend(format!("{VERSION} {:032x}\n", 7).bytes());
+            }
             bytes.extend(garbage);
             fs::write(&file, bytes).unwrap();
-            let peer = PeerPaths::new(file, [1; 32]);
-            prop_assert_eq!(peer.recall(path(1)), None);
-            peer.remember(path(1), MEMORY);
-            prop_assert_eq!(peer.recall(path(1)), Some(MEMORY));
+            let paths = PathFile::new(file);
+            prop_assert_eq!(paths.recall(path(1)), None);
+            paths.remember(path(1), MEMORY);
+            prop_assert_eq!(paths.recall(path(1)), Some(MEMORY));
         }
 
         #[test]

@@ -190,7 +190,7 @@ pub struct Options {
     /// Silence after which the peer counts as lost.
     pub idle_timeout: Duration,
     /// File in which a connecting end remembers rate, round trip, loss and MTU of its paths for a day,
-    /// so that the next session to the same peer starts faster; `None` remembers nothing.
+    /// so that the next session over the same path starts faster; `None` remembers nothing.
     /// [`path_memory_file`](crate::path_memory_file) is the usual place.
     pub path_memory: Option<PathBuf>,
 }

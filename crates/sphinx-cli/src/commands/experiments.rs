@@ -64,7 +64,8 @@ pub(super) fn run(
 fn read(path: &Path, quick: bool) -> Outcome<Scenario> {
     let shown = printable(path.as_os_str().as_encoded_bytes());
     let text = fs::read_to_string(path).map_err(|error| local_io("read", &shown, error))?;
-    Scenario::parse(&text, &programs()?, quick).map_err(|error| {
+    let directory = path.parent().unwrap_or(Path::new(""));
+    Scenario::parse(&text, directory, &programs()?, quick).map_err(|error| {
         fail_hint(
             ErrorKind::Usage,
             format!("{shown}: {}", error.to_string().trim_end()),

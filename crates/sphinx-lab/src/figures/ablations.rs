@@ -175,7 +175,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         if results.interrupted {
             return Ok(false);
         }
-        sheet.missing(&results);
+        sheet.note(&results);
         sheet.paragraph(&format!(
             "## {}\n\n{} {}",
             sweep.title,

@@ -26,7 +26,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             caveat(&results)
         ),
     );
-    sheet.missing(&results);
+    sheet.note(&results);
     let parts: [(&str, &str, Pick); 2] = [
         ("mean", "mean", mean_ms),
         ("p99", "99th percentile", p99_ms),

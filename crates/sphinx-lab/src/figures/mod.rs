@@ -24,7 +24,7 @@ use crate::{
     contestants::Programs,
     machine::Environment,
     runner::{self, Progress, Results, ScenarioFailure},
-    scenario::Scenario,
+    scenario::{Scenario, ScenarioError},
 };
 
 /// What can be drawn.
@@ -164,7 +164,7 @@ impl Studio<'_> {
         let (mut least, mut most) = (Duration::ZERO, Duration::ZERO);
         for figure in figures {
             for (_, text) in figure.scenarios() {
-                let Ok(scenario) = Scenario::parse(text, self.programs, self.quick) else {
+                let Ok(scenario) = bundled(text, self.programs, self.quick) else {
                     continue;
                 };
                 let running = scenario
@@ -208,7 +208,7 @@ impl Studio<'_> {
 
     /// Runs a bundled scenario; its results are kept under its name.
     fn run(&mut self, name: &str, text: &str) -> Result<Results, ScenarioFailure> {
-        let scenario = Scenario::parse(text, self.programs, self.quick)?;
+        let scenario = bundled(text, self.programs, self.quick)?;
         let file = self.directory.join(format!("{name}.ndjson"));
         runner::run(
             &scenario,
@@ -218,6 +218,11 @@ impl Studio<'_> {
             &mut self.progress,
         )
     }
+}
+
+/// A scenario that is part of the program; it names no files.
+fn bundled(text: &str, programs: &Programs, quick: bool) -> Result<Scenario, ScenarioError> {
+    Scenario::parse(text, Path::new(""), programs, quick)
 }
 
 #[cfg(test)]
@@ -230,7 +235,7 @@ mod tests {
         for figure in Figure::ALL {
             for (name, text) in figure.scenarios() {
                 for quick in [false, true] {
-                    let scenario = Scenario::parse(text, &programs, quick);
+                    let scenario = bundled(text, &programs, quick);
                     assert!(scenario.is_ok(), "{name}: {}", scenario.unwrap_err());
                 }
             }

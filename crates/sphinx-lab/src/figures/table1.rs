@@ -29,7 +29,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             caveat(&results)
         ),
     );
-    sheet.missing(&results);
+    sheet.note(&results);
     let header = [
         "",
         "delivered",

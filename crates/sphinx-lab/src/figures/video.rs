@@ -52,7 +52,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     ];
     let mut csv_levels = "cell,contestant,seconds,buffer_seconds\n".to_owned();
     for (results, (part, title)) in all.iter().zip(titles) {
-        sheet.missing(results);
+        sheet.note(results);
         sheet.chart(part, &chart(results, title, &mut csv_levels))?;
         let (header, rows) = rows(results);
         sheet.summary(&header, &rows);

@@ -64,7 +64,7 @@ pub fn site(directory: &Path) -> io::Result<(PathBuf, Vec<Figure>)> {
          <title>Sphinx: results</title>\n<link rel=\"icon\" href=\"data:,\">\n\
          <style>{STYLE}</style>\n</head>\n<body>\n\
          <h1>Sphinx: results</h1>\n<p>Every figure of the paper (IPCCC 2019), measured again, and some \
-         beyond it. Peers run on the same emulated link, in the same run, with the same losses. Each \
+         beyond it. Peers run on the same emulated link, in the same run, with the same loss rates. Each \
          section ends with the command that makes it.</p>\n<nav><ul>\n{links}</ul></nav>\n<main>\n\
          {sections}</main>\n</body>\n</html>\n"
     );

@@ -1,10 +1,12 @@
 //! `[link]`: every combination of its rates, round-trip times and losses is a link.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
-use sphinx_link::{Depth, GilbertElliott, Loss};
+use sphinx_link::{Depth, GilbertElliott, Loss, settings::ReadFile};
 
 use super::{
-    units,
+    ScenarioError, units,
     value::{Rate, Share, Time, Values},
 };
 use crate::LinkSpec;
@@ -25,6 +27,9 @@ pub(super) struct LinkTable {
     queue: Option<Queue>,
     mark: Option<Queue>,
     cellular: Option<u64>,
+    /// Settings of the emulator, in its language.
+    #[serde(default)]
+    set: BTreeMap<String, String>,
 }
 
 /// `250kB` or `20ms` of waiting packets.
@@ -62,8 +67,11 @@ impl LinkTable {
 }
 
 /// The links with their names: `r10-l6` is an RTT of 10 ms and 6 % loss; the rate is named where there
-/// are several.
-pub(super) fn expand(tables: Vec<LinkTable>) -> Vec<(String, LinkSpec)> {
+/// are several. `read` reads traces.
+pub(super) fn expand(
+    tables: Vec<LinkTable>,
+    read: ReadFile<'_>,
+) -> Result<Vec<(String, LinkSpec)>, ScenarioError> {
     let mut links = Vec::new();
     for table in &tables {
         let none = Values(vec![Share(0.0)]);
@@ -95,13 +103,20 @@ pub(super) fn expand(tables: Vec<LinkTable>) -> Vec<(String, LinkSpec)> {
                         queue: table.queue.map(|queue| queue.0),
                         mark: table.mark.map(|queue| queue.0),
                         cellular: table.cellular,
+                        adjusted: None,
+                    };
+                    let link = match table.set.is_empty() {
+                        true => link,
+                        false => link
+                            .with_settings(&table.set, read)
+                            .map_err(|error| ScenarioError::Sense(error.to_string()))?,
                     };
                     links.push((name, link));
                 }
             }
         }
     }
-    links
+    Ok(links)
 }
 
 fn losses_of(share: f64, burst: Option<f64>) -> Loss {

@@ -7,7 +7,7 @@ mod link;
 mod value;
 mod workload;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use serde::Deserialize;
 use sphinx_units as units;
@@ -95,19 +95,26 @@ fn once() -> u32 {
 }
 
 impl Scenario {
-    /// Reads a scenario; `quick` applies its section of that name.
+    /// Reads a scenario; `quick` applies its section of that name. Traces that it names are looked for in
+    /// `directory`.
     ///
     /// # Errors
     ///
     /// [`ScenarioError`], with the line where the format is wrong.
-    pub fn parse(text: &str, programs: &Programs, quick: bool) -> Result<Scenario, ScenarioError> {
+    pub fn parse(
+        text: &str,
+        directory: &Path,
+        programs: &Programs,
+        quick: bool,
+    ) -> Result<Scenario, ScenarioError> {
         let mut file: File = toml::from_str(text)?;
         let quickly = std::mem::take(&mut file.quick);
         if quick {
             file.hurry(quickly);
         }
         let mut cells = Vec::new();
-        let links = link::expand(file.link.0);
+        let read = |path: &str| fs::read_to_string(directory.join(path));
+        let links = link::expand(file.link.0, &read)?;
         let workloads = workload::expand(file.workload.0)?;
         for (link_name, link) in &links {
             for (workload_name, workload) in &workloads {
@@ -260,7 +267,29 @@ without = ["paper"]
 "#;
 
     fn parse(text: &str, quick: bool) -> Result<Scenario, ScenarioError> {
-        Scenario::parse(text, &Programs::for_tests(), quick)
+        Scenario::parse(text, Path::new("."), &Programs::for_tests(), quick)
+    }
+
+    #[test]
+    fn links_take_settings_of_the_emulator() {
+        let link = "rtt = \"10ms\"\n";
+        let set = |value: &str| TEXT.replace(link, &format!("{link}set = {value}\n"));
+        let scenario = parse(&set("{ jitter = \"2ms\", aqm = \"codel\" }"), false).unwrap();
+        let description = scenario.cells[0].link.description();
+        assert!(
+            description.ends_with("aqm=codel, jitter=2ms"),
+            "{description}"
+        );
+        for (wrong, words) in [
+            ("{ jitters = \"2ms\" }", "no setting 'jitters'"),
+            (
+                "{ rate = \"trace:no-such-file\" }",
+                "cannot read no-such-file",
+            ),
+        ] {
+            let error = parse(&set(wrong), false).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     #[test]

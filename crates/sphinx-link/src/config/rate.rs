@@ -25,6 +25,30 @@ pub enum Rate {
 }
 
 impl Rate {
+    /// Bits per second in the long term; none if unlimited. Steps that do not repeat end with the last
+    /// one for ever.
+    pub fn mean_bits_per_second(&self) -> Option<u64> {
+        match self {
+            Rate::Unlimited => None,
+            Rate::Constant(rate) => Some(*rate),
+            Rate::Trace(trace) => Some(trace.mean_bits_per_second()),
+            Rate::Steps {
+                steps,
+                repeat: None,
+            } => steps.last().map(|last| last.bits_per_second),
+            Rate::Steps {
+                steps,
+                repeat: Some(period),
+            } => {
+                let ends = steps.iter().skip(1).map(|step| step.at).chain([*period]);
+                let bits = steps.iter().zip(ends).map(|(step, end)| {
+                    step.bits_per_second as f64 * end.saturating_sub(step.at).as_secs_f64()
+                });
+                Some((bits.sum::<f64>() / period.as_secs_f64()).round() as u64)
+            }
+        }
+    }
+
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let Rate::Steps { steps, repeat } = self else {
             return Ok(());
@@ -150,6 +174,26 @@ mod tests {
         assert_eq!(trace.period(), Duration::from_millis(7));
         // 4 × 1500 bytes in 7 ms.
         assert_eq!(trace.mean_bits_per_second(), 6_857_142);
+    }
+
+    #[test]
+    fn rates_have_means() {
+        let at = |ms, bits_per_second| RateStep {
+            at: Duration::from_millis(ms),
+            bits_per_second,
+        };
+        let steps = |repeat| Rate::Steps {
+            steps: vec![at(0, 100), at(10, 300)],
+            repeat,
+        };
+        for (rate, mean) in [
+            (Rate::Unlimited, None),
+            (Rate::Constant(7), Some(7)),
+            (steps(None), Some(300)),
+            (steps(Some(Duration::from_millis(40))), Some(250)),
+        ] {
+            assert_eq!(rate.mean_bits_per_second(), mean);
+        }
     }
 
     #[test]

@@ -196,15 +196,25 @@ impl Settings {
             flows: Flows::Apart,
             ..LinkConfig::default()
         };
+        self.change(&mut config, read)?;
+        Ok(config)
+    }
+
+    /// Changes what they set, and nothing else, in a valid configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError::Value`] and [`SettingError::File`].
+    pub fn change(&self, config: &mut LinkConfig, read: ReadFile<'_>) -> Result<(), SettingError> {
         for (&key, text) in &self.0 {
-            apply(&mut config, key, text, read)?;
+            apply(config, key, text, read)?;
             // Of all that can be impossible, only this setting has been touched.
             config.validate().map_err(|error| SettingError::Value {
                 key,
                 message: error.to_string(),
             })?;
         }
-        Ok(config)
+        Ok(())
     }
 }
 

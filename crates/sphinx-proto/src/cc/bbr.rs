@@ -61,6 +61,10 @@ const MIN_ROUND: Nanos = 2 * MS;
 /// Fewest packets of a round on a slow link.
 const ROUND_PACKETS: f64 = 16.0;
 
+/// Loss of a train that stretched, believed to lie behind the link while the channel is unknown: beyond that
+/// the train may have been more than the link's queue holds.
+const LOSS_UNPROVEN: f64 = 0.3;
+
 /// Where the controller is in its cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -300,7 +304,12 @@ impl Bbr {
             let stretched = s.stretched(8);
             let known = self.startup.loss().unwrap_or(channel);
             let strict = (s.delivered_rate() / (1.0 - known)).min(s.full_rate());
-            let rate = if stretched { s.full_rate() } else { strict };
+            let bearable = self.loss.known().unwrap_or(0.0).max(LOSS_UNPROVEN);
+            let rate = if stretched {
+                s.full_rate().min(s.delivered_rate() / (1.0 - bearable))
+            } else {
+                strict
+            };
             let rtt = self.rtt();
             let bw = self.startup.on_sample(&s, (rate, stretched), self.bw, rtt);
             self.bw = if s.app_limited {
@@ -392,6 +401,9 @@ impl RateControl for Bbr {
         {
             self.probe_rtt_min = Some(self.probe_rtt_min.map_or(rtt, |m| m.min(rtt)));
         }
+        if self.phase == Phase::Startup {
+            self.startup.on_ack(ack.acked.len(), ack.lost.len());
+        }
         let round_done = ack.acked.iter().any(|p| p.pn >= self.round_end_pn);
 
         self.sampler.on_ack(ack, self.delay.latest_queue());
@@ -420,9 +432,8 @@ impl RateControl for Bbr {
             }
             if let Some(pace) = pace {
                 let (packets, lost) = (settled.packets, settled.packets_lost);
-                if settled.queue > self.queue_threshold() {
-                    self.loss.on_queued(packets, lost);
-                } else {
+                // With a queue, losses may be its own.
+                if settled.queue <= self.queue_threshold() {
                     self.loss
                         .on_settled(pace, packets, lost, self.caution() > 0);
                 }

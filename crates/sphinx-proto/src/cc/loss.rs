@@ -120,7 +120,6 @@ impl Difference {
 #[derive(Debug, Default)]
 pub(super) struct ChannelLoss {
     pooled: Counts,
-    queued: Counts,
     /// Cruise packets that are pooled only if the cycle finds nothing wrong with them.
     held: Counts,
     cruise: Counts,
@@ -147,13 +146,6 @@ pub(super) enum Sudden {
 }
 
 impl ChannelLoss {
-    /// Packets settled while there was a queue: better than nothing as long as none were without.
-    pub(super) fn on_queued(&mut self, packets: u64, lost: u64) {
-        if self.pooled.packets < POOL_MIN {
-            self.queued.add(packets, lost);
-        }
-    }
-
     /// Packets settled while there was no queue. Where a policer is suspected, losses at the full
     /// rate are believed only after comparison.
     pub(super) fn on_settled(&mut self, pace: Pace, packets: u64, lost: u64, suspect: bool) {
@@ -262,12 +254,7 @@ impl ChannelLoss {
 
     /// The channel's loss rate, 0 to 1.
     pub(super) fn channel(&self) -> f64 {
-        let mut counts = self.pooled;
-        if counts.packets < POOL_MIN {
-            counts.packets += self.queued.packets;
-            counts.lost += self.queued.lost;
-        }
-        (counts.lost / counts.packets.max(POOL_MIN)).clamp(0.0, 0.9)
+        (self.pooled.lost / self.pooled.packets.max(POOL_MIN)).clamp(0.0, 0.9)
     }
 
     /// A cycle ends: returns the share of what was sent at the estimated rate that would not have

@@ -12,6 +12,8 @@ use super::{MS, Nanos, rate_of};
 
 /// First flight, packets.
 pub(super) const INITIAL_PACKETS: f64 = 32.0;
+/// Fewest packets of a flight when hardly anything of the first ones arrives.
+const FEWEST_PACKETS: f64 = 4.0;
 /// Time over which the first flight is spread.
 const INITIAL_SPREAD: Nanos = 2 * MS;
 /// Part of a round trip, and time and packets at least, that leave faster than the estimate in each round;
@@ -72,6 +74,8 @@ pub(super) struct Startup {
     app_limited: bool,
     packets: u64,
     packets_lost: u64,
+    /// Packets acknowledged and lost in a round, for as long as there is no sample.
+    unmeasured: (usize, usize),
     /// Loss of the last round, 1 if there was none.
     last_loss: f64,
     group: (u64, u64),
@@ -113,6 +117,7 @@ impl Startup {
             app_limited: false,
             packets: 0,
             packets_lost: 0,
+            unmeasured: (0, 0),
             last_loss: loss.unwrap_or(1.0),
             group: (0, 0),
             clean: (0, 0),
@@ -170,6 +175,12 @@ impl Startup {
     /// Length of a sample.
     pub(super) fn sample_window(&self, rtt: Nanos) -> Nanos {
         (rtt / 4).max(2 * MS)
+    }
+
+    /// Packets were acknowledged and lost.
+    pub(super) fn on_ack(&mut self, acked: usize, lost: usize) {
+        self.unmeasured.0 += acked;
+        self.unmeasured.1 += lost;
     }
 
     /// The application did not fill the window in this round.
@@ -273,9 +284,17 @@ impl Startup {
         let app_limited = std::mem::take(&mut self.app_limited);
         let mut bw = bw;
         if !self.measured {
-            if !app_limited && !has_queue {
-                // Too few packets or SACKs for a sample: grow as slow start does.
+            // Too few packets or SACKs for a sample.
+            let (acked, lost) = std::mem::take(&mut self.unmeasured);
+            if lost > acked {
+                // Hardly anything comes through: the first flight may be more than the path holds.
+                self.cwnd = (self.cwnd / 2.0).max(FEWEST_PACKETS * packet_bytes);
+                self.braked = true;
+                bw = rate_of(self.cwnd, rtt);
+            } else if !app_limited && !has_queue {
+                // Grow as slow start does.
                 self.cwnd = self.cwnd.max(2.0 * self.round_cwnd);
+                self.braked = false;
                 bw = bw.max(rate_of(self.cwnd, rtt));
             }
             self.round_cwnd = self.cwnd;

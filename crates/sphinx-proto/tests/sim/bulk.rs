@@ -2,8 +2,8 @@
 
 use sphinx_link::{GilbertElliott, Loss};
 use sphinx_proto::Profile;
+use sphinx_sim::{SEC, Scenario, link};
 
-use crate::pair::{SEC, Scenario, link};
 use crate::table::{bernoulli, bulk};
 
 /// 10 MB with start-up at RTT 10 ms.

@@ -4,10 +4,9 @@ use sphinx_fec::CodeId;
 use sphinx_link::{GilbertElliott, Loss};
 use sphinx_proto::Profile;
 use sphinx_proto::cc::CcKind;
+use sphinx_sim::{MS, Reader, SEC, Scenario, link};
 
-use crate::end::Reader;
 use crate::icm::MODES;
-use crate::pair::{MS, SEC, Scenario, link};
 use crate::table::{bernoulli, blocks, bulk};
 
 /// All that `--codec` can name.

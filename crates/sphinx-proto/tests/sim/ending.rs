@@ -1,8 +1,8 @@
 //! How sessions end, and what keeps idle ones alive.
 
 use sphinx_proto::Event;
+use sphinx_sim::{MS, SEC, Scenario, link};
 
-use crate::pair::{MS, SEC, Scenario, link};
 use crate::table::bernoulli;
 
 #[test]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sphinx_link::{Blackout, Corruption, Jitter, Order, Rate, RateStep, Reorder};
 use sphinx_proto::Event;
+use sphinx_sim::{MS, SEC, Scenario, link};
 
-use crate::pair::{MS, SEC, Scenario, link};
 use crate::table::bernoulli;
 
 fn lossy(seed: u64) -> Scenario {

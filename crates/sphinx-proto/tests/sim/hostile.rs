@@ -10,10 +10,7 @@ use sphinx_proto::wire::{
 use sphinx_proto::{
     Config, Content, Event, Icm, Nanos, PacketMeta, Placement, Profile, Role, Session, Slot, Tuple,
 };
-
-use crate::data::Rng;
-use crate::end::IP_OVERHEAD;
-use crate::pair::{MS, SEC};
+use sphinx_sim::{IP_OVERHEAD, MS, Rng, SEC};
 
 const WINDOW: u64 = 4 << 20;
 
@@ -316,7 +313,7 @@ fn anything() {
         for _ in 0..2000 {
             let small = |rng: &mut Rng| {
                 let bits = rng.below(62);
-                rng.next() & ((1 << bits) - 1)
+                rng.word() & ((1 << bits) - 1)
             };
             match rng.below(7) {
                 0 => {
@@ -337,7 +334,7 @@ fn anything() {
                     victim.control(&[Frame::Blocks(blocks)]);
                 }
                 2 => {
-                    let body: Vec<u8> = (0..rng.below(60)).map(|_| rng.next() as u8 % 9).collect();
+                    let body: Vec<u8> = (0..rng.below(60)).map(|_| rng.word() as u8 % 9).collect();
                     let meta = victim.meta(body.len());
                     if rng.chance(0.02) {
                         victim.session.handle_control(&meta, &body);

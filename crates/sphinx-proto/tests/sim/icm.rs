@@ -5,8 +5,8 @@ use std::time::Duration;
 use sphinx_fec::CodeId;
 use sphinx_link::{GilbertElliott, Jitter, Loss, Order, Reorder};
 use sphinx_proto::{Icm, Profile};
+use sphinx_sim::{MS, SEC, Scenario, link};
 
-use crate::pair::{MS, SEC, Scenario, link};
 use crate::table::{bernoulli, blocks, bulk};
 
 pub(crate) const MODES: [Icm; 3] = [Icm::Default, Icm::Paper, Icm::Off];

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use sphinx_link::LinkConfig;
 use sphinx_proto::Nanos;
+use sphinx_sim::{MS, Pair, SEC, Scenario, link};
 
-use crate::pair::{MS, Pair, SEC, Scenario, link};
 use crate::table::bernoulli;
 
 /// Another port of the client's NAT, and another network.
@@ -128,7 +128,7 @@ fn the_client_moves_again_and_again() {
 fn there_and_back() {
     let mut pair = scenario(0.03, 4).both_ways(10_000_000).build();
     move_client(&mut pair, 300 * MS, REBOUND, false);
-    move_client(&mut pair, 900 * MS, crate::pair::ADDRESSES[0], false);
+    move_client(&mut pair, 900 * MS, sphinx_sim::ADDRESSES[0], false);
     pair.must_transfer(20 * SEC);
     assert_eq!(pair.server().session.stats().path_changes, 2);
 }

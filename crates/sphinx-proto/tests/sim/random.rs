@@ -15,11 +15,9 @@ use sphinx_link::{
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::block_symbols_max;
 use sphinx_proto::{Icm, Profile};
+use sphinx_sim::{MS, Pair, Plan, Reader, Rng, SEC, Scenario, Write};
 
 use crate::codes::CODES;
-use crate::data::Rng;
-use crate::end::{Plan, Reader, Write};
-use crate::pair::{MS, Pair, SEC, Scenario};
 
 /// Seeds of an ordinary test run.
 const SEEDS: u64 = 200;
@@ -47,7 +45,7 @@ fn random_link(rng: &mut Rng) -> LinkConfig {
     let delay = micros(rng, 0, 60_000);
     let bdp = bits_per_second / 8 * (2 * delay.as_micros() as u64) / 1_000_000;
     let mut link = LinkConfig {
-        seed: rng.next(),
+        seed: rng.word(),
         mtu: Some(rng.pick(&[1280, 1400, 1500, 1500, 1500, 9000])),
         rate: Rate::Constant(bits_per_second),
         queue: Depth::Bytes(rng.pick(&[bdp / 4, bdp, 4 * bdp]).max(20_000)),

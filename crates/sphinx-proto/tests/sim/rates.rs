@@ -6,8 +6,8 @@ use std::time::Duration;
 use sphinx_link::{Aqm, Blackout, Depth, GilbertElliott, Loss, Policer, Rate, RateStep};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::{PathMemory, SessionStats};
+use sphinx_sim::{MS, Pair, SEC, Scenario, link};
 
-use crate::pair::{MS, Pair, SEC, Scenario, link};
 use crate::random::number;
 use crate::table::bernoulli;
 
@@ -355,5 +355,28 @@ fn a_path_that_has_changed_is_not_flooded() {
         assert!(rates[1] > 0.9 * rates[0], "{name}: {rates:?}");
         let drops = [&plain, &resumed].map(dropped);
         assert!(drops[1] < drops[0] + 0.05, "{name}: {drops:?}");
+    }
+}
+
+/// Where the first flight alone is more than the path and its queue hold, and the queue too short to be
+/// seen, losses must not be taken for the channel's: the estimate would feed on them.
+#[test]
+fn short_queues_of_slow_links_are_not_flooded() {
+    for (mbit, rtt, queue, most) in [
+        (1, 50, 6250, 0.18),
+        (2, 20, 6000, 0.12),
+        (5, 20, 12_500, 0.05),
+        (10, 10, 12_500, 0.05),
+        (10, 2, 6000, 0.07),
+    ] {
+        for (loss, seed) in [(0.0, 1), (0.02, 2), (0.02, 3)] {
+            let (mut forward, backward) = link(mbit, rtt, bernoulli(loss), seed);
+            forward.queue = Depth::Bytes(queue);
+            let mut pair = Scenario::new((forward, backward)).bulk(40_000_000).build();
+            let rate = carried(&mut pair, 10 * SEC) / (mbit as f64 * 1e6);
+            let name = format!("{mbit} Mbit/s, RTT {rtt} ms, loss {loss}, seed {seed}");
+            assert!(dropped(&pair) < most, "{name}: {:.3}", dropped(&pair));
+            assert!(rate > 0.9, "{name}: {rate:.3}");
+        }
     }
 }

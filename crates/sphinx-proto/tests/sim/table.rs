@@ -8,9 +8,9 @@
 use sphinx_fec::CodeId;
 use sphinx_link::{GilbertElliott, LinkConfig, Loss};
 use sphinx_proto::cc::CcKind;
+use sphinx_sim::{MS, Pair, SEC, Scenario, link};
 
 use crate::icm::MODES;
-use crate::pair::{MS, Pair, SEC, Scenario, link};
 use crate::random::number;
 
 const MBIT: u64 = 200;

@@ -1,7 +1,7 @@
 //! Flow control: slow readers and small windows stop the sender and nothing else.
 
-use crate::end::{Reader, Write};
-use crate::pair::{MS, SEC, Scenario, link};
+use sphinx_sim::{MS, Reader, SEC, Scenario, Write, link};
+
 use crate::table::bernoulli;
 
 /// A reader of 2 MB/s behind a link of 25 MB/s: the sender stops at the window, and what it sends

@@ -3,9 +3,8 @@
 use sphinx_fec::CodeId;
 use sphinx_link::Loss;
 use sphinx_proto::Profile;
+use sphinx_sim::{MS, Reader, SEC, Scenario, Write, link};
 
-use crate::end::{Reader, Write};
-use crate::pair::{MS, SEC, Scenario, link};
 use crate::table::{bernoulli, blocks};
 
 fn write(at: u64, stream: u16, len: u64, end_of_stream: bool) -> Write {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sphinx_fec::CodeId;
 use sphinx_link::{Datagram, Jitter, Link, LinkConfig, Loss, Order};
 use sphinx_net::{MemoryIo, PacketIo};
 use sphinx_proto::cc::CcKind;

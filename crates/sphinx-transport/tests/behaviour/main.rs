@@ -9,5 +9,7 @@ mod memory;
 mod moving;
 mod path;
 mod proxy;
+mod silence;
 mod support;
 mod transfer;
+mod windows;

@@ -7,7 +7,7 @@ use sphinx_lab::{CellSet, peers::Peer};
 
 /// Measure Sphinx beside kernel TCP and QUIC on an emulated link
 ///
-/// Every run has a fresh link of two network namespaces, the same seeded losses for every
+/// Every run has a fresh link of two network namespaces, seeded losses for every
 /// contestant, and two processes. Needs root or unprivileged user namespaces with /dev/net/tun. All
 /// else should be quiet: the emulator shares the processors with what it measures.
 #[derive(Debug, Parser)]

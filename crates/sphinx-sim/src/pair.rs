@@ -2,129 +2,48 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use sphinx_fec::CodeId;
-use sphinx_link::{Depth, Link, LinkConfig, Loss, Rate};
-use sphinx_proto::cc::CcKind;
+use sphinx_link::Link;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, Icm, Nanos, PathMemory, Profile, Role, Tuple};
+use sphinx_proto::{Config, Nanos, Role, Tuple};
 
-use crate::end::{Datagram, End, IP_OVERHEAD, Plan, Write};
-
-pub(crate) const MS: Nanos = 1_000_000;
-pub(crate) const SEC: Nanos = 1_000_000_000;
+use crate::MS;
+use crate::datagram::{Datagram, IP_OVERHEAD};
+use crate::end::End;
+use crate::scenario::Scenario;
 
 /// Where client and server are at the beginning.
-pub(crate) const ADDRESSES: [([u8; 4], u16); 2] = [([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 2000)];
+pub const ADDRESSES: [([u8; 4], u16); 2] = [([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 2000)];
 
 /// Rounds at one point in time after which the ends count as stuck in a loop.
 const SPIN_MAX: u32 = 1000;
+/// Given the sending end and its datagram, datagrams to send ahead of it.
+pub type Tap = Box<dyn FnMut(usize, &Datagram) -> Vec<Datagram>>;
 
-/// Everything that makes a run.
-#[derive(Debug, Clone)]
-pub(crate) struct Scenario {
-    pub(crate) seed: u64,
-    /// From the client to the server.
-    pub(crate) forward: LinkConfig,
-    pub(crate) backward: LinkConfig,
-    pub(crate) client: Plan,
-    pub(crate) server: Plan,
-    pub(crate) profile: Profile,
-    pub(crate) code: Option<CodeId>,
-    pub(crate) icm: Icm,
-    pub(crate) cc: CcKind,
-    pub(crate) recv_window: u64,
-    pub(crate) send_window: u64,
-    pub(crate) idle_timeout: Nanos,
-    /// What both ends remember about the path.
-    pub(crate) memory: Option<PathMemory>,
+/// A running simulation. Index 0 is the client and what it sends, 1 the server.
+pub struct Pair {
+    /// The time.
+    pub now: Nanos,
+    /// The ends.
+    pub ends: [End; 2],
+    /// The two directions.
+    pub links: [Link<Datagram>; 2],
+    /// Ends that no longer exist.
+    pub cut: [bool; 2],
+    /// Sees every datagram of an end before the link does, and adds others that overtake it.
+    pub tap: Option<Tap>,
+    /// UDP payload bytes that arrived where nobody is.
+    pub astray: BTreeMap<SocketAddr, u64>,
+    queue_samples: u64,
+    queue_sum: u64,
+    next_queue_sample: Nanos,
+    /// Milliseconds between lines of a trace of the client, from `SPHINX_SIM_TRACE`.
+    trace_ms: Option<u64>,
 }
 
-/// Both directions of the link of the measurements: `mbit` at the IP layer, a queue of one
-/// bandwidth-delay product, MTU 1500; loss forward only, behind the limiter.
-pub(crate) fn link(mbit: u64, rtt_ms: u64, loss: Loss, seed: u64) -> (LinkConfig, LinkConfig) {
-    let rate = mbit * 1_000_000;
-    let forward = LinkConfig {
-        seed,
-        mtu: Some(1500),
-        rate: Rate::Constant(rate),
-        queue: Depth::Bytes((rate / 8 * rtt_ms / 1000).max(6000)),
-        loss,
-        delay: Duration::from_micros(rtt_ms * 500),
-        ..LinkConfig::default()
-    };
-    let backward = LinkConfig {
-        seed: seed ^ 0xb,
-        loss: Loss::None,
-        ..forward.clone()
-    };
-    (forward, backward)
-}
-
-impl Scenario {
-    /// Default settings on a link.
-    pub(crate) fn new((forward, backward): (LinkConfig, LinkConfig)) -> Self {
-        Self {
-            seed: forward.seed,
-            forward,
-            backward,
-            client: Plan::default(),
-            server: Plan::default(),
-            profile: Profile::Bulk,
-            code: Some(CodeId::Rlc),
-            icm: Icm::Default,
-            cc: CcKind::Bbr,
-            recv_window: 32 << 20,
-            send_window: 32 << 20,
-            idle_timeout: 15 * SEC,
-            memory: None,
-        }
-    }
-
-    /// Both ends send `len` bytes on a stream of their own.
-    pub(crate) fn both_ways(mut self, len: u64) -> Self {
-        self.server.writes.push(Write {
-            at: 0,
-            stream: 1,
-            len,
-            end_of_stream: true,
-        });
-        self.bulk(len)
-    }
-
-    /// Applies a change to both directions of the link.
-    pub(crate) fn on_links(mut self, change: impl Fn(&mut LinkConfig)) -> Self {
-        change(&mut self.forward);
-        change(&mut self.backward);
-        self
-    }
-
-    /// The client sends this many bytes on stream 0.
-    pub(crate) fn bulk(mut self, len: u64) -> Self {
-        self.client.writes.push(Write {
-            at: 0,
-            stream: 0,
-            len,
-            end_of_stream: true,
-        });
-        self
-    }
-
-    /// The client hands over a block of `len` bytes every `interval`, `count` times.
-    pub(crate) fn blocks(mut self, len: u64, interval: Nanos, count: u64) -> Self {
-        self.profile = Profile::Latency;
-        self.client.writes.extend((0..count).map(|i| Write {
-            at: i * interval,
-            stream: 0,
-            len,
-            end_of_stream: i + 1 == count,
-        }));
-        self
-    }
-
-    pub(crate) fn build(&self) -> Pair {
-        let rtt = (self.forward.delay + self.backward.delay).as_nanos() as Nanos;
+impl Pair {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let rtt = (scenario.forward.delay + scenario.backward.delay).as_nanos() as Nanos;
         let addresses = ADDRESSES.map(SocketAddr::from);
         let config = |role, peer: u8, local: u8| Config {
             role,
@@ -134,39 +53,39 @@ impl Scenario {
                 remote: addresses[usize::from(peer) - 1],
                 local_ip: None,
             },
-            profile: self.profile,
-            code: self.code,
-            icm: self.icm,
-            cc: self.cc,
+            profile: scenario.profile,
+            code: scenario.code,
+            icm: scenario.icm,
+            cc: scenario.cc,
             initial_rtt: rtt,
-            idle_timeout: self.idle_timeout,
-            recv_window: self.recv_window,
-            send_window: self.send_window,
-            peer_window: self.recv_window,
+            idle_timeout: scenario.idle_timeout,
+            recv_window: scenario.recv_window,
+            send_window: scenario.send_window,
+            peer_window: scenario.recv_window,
             ip_overhead: IP_OVERHEAD,
             mtu_candidates: sphinx_proto::mtu_candidates(IP_OVERHEAD),
             peer_datagram_max: 9040,
-            memory: self.memory,
+            memory: scenario.memory,
         };
-        let (client_seed, server_seed) = (self.seed << 1, (self.seed << 1) + 1);
+        let (client_seed, server_seed) = (scenario.seed << 1, (scenario.seed << 1) + 1);
         let client = End::new(
             config(Role::Client, 2, 1),
             addresses[0],
-            self.client.clone(),
+            scenario.client.clone(),
             client_seed,
             server_seed,
         );
         let server = End::new(
             config(Role::Server, 1, 2),
             addresses[1],
-            self.server.clone(),
+            scenario.server.clone(),
             server_seed,
             client_seed,
         );
-        Pair {
+        Self {
             now: 0,
             ends: [client, server],
-            links: [&self.forward, &self.backward]
+            links: [&scenario.forward, &scenario.backward]
                 .map(|config| Link::new(config.clone()).expect("a valid link")),
             cut: [false; 2],
             tap: None,
@@ -179,44 +98,19 @@ impl Scenario {
                 .and_then(|ms| ms.parse().ok()),
         }
     }
-}
 
-/// Given the sending end and its datagram, datagrams to send ahead of it.
-pub(crate) type Tap = Box<dyn FnMut(usize, &Datagram) -> Vec<Datagram>>;
-
-/// A running simulation. Index 0 is the client and what it sends, 1 the server.
-pub(crate) struct Pair {
-    pub(crate) now: Nanos,
-    pub(crate) ends: [End; 2],
-    pub(crate) links: [Link<Datagram>; 2],
-    /// Ends that no longer exist.
-    pub(crate) cut: [bool; 2],
-    /// Sees every datagram of an end before the link does, and adds others that overtake it.
-    pub(crate) tap: Option<Tap>,
-    /// UDP payload bytes that arrived where nobody is.
-    pub(crate) astray: BTreeMap<SocketAddr, u64>,
-    queue_samples: u64,
-    queue_sum: u64,
-    next_queue_sample: Nanos,
-    /// Milliseconds between lines of a trace of the client, from `SPHINX_SIM_TRACE`.
-    trace_ms: Option<u64>,
-}
-
-impl Pair {
-    pub(crate) fn client(&self) -> &End {
+    /// The end that begins.
+    pub fn client(&self) -> &End {
         &self.ends[0]
     }
 
-    pub(crate) fn server(&self) -> &End {
+    /// Its peer.
+    pub fn server(&self) -> &End {
         &self.ends[1]
     }
 
     /// Runs until `done`, or nothing more can happen, or `limit`; whether it was `done`.
-    pub(crate) fn run_until(
-        &mut self,
-        limit: Nanos,
-        mut done: impl FnMut(&mut Self) -> bool,
-    ) -> bool {
+    pub fn run_until(&mut self, limit: Nanos, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let mut out = Vec::new();
         let (mut spins, mut spinning_at) = (0, 0);
         loop {
@@ -304,17 +198,21 @@ impl Pair {
     }
 
     /// Mean bytes waiting in the forward queue.
-    pub(crate) fn mean_queue(&self) -> u64 {
+    pub fn mean_queue(&self) -> u64 {
         self.queue_sum / self.queue_samples.max(1)
     }
 
     /// Runs until both ends know that everything they sent has arrived; whether they do.
-    pub(crate) fn run_transfer(&mut self, limit: Nanos) -> bool {
+    pub fn run_transfer(&mut self, limit: Nanos) -> bool {
         self.run_until(limit, |pair| pair.ends.iter().all(End::all_delivered))
     }
 
     /// Runs a transfer that must arrive within `limit`, and checks what must hold afterwards.
-    pub(crate) fn must_transfer(&mut self, limit: Nanos) {
+    ///
+    /// # Panics
+    ///
+    /// If it does not, or an invariant is broken.
+    pub fn must_transfer(&mut self, limit: Nanos) {
         // The peer may still be decoding when this end knows that it has enough.
         let arrived = |pair: &mut Self| {
             (0..2).all(|side| {

@@ -11,14 +11,14 @@ const PAST_MAX: usize = 64;
 
 /// A received block as this part sees it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct View<'a> {
-    pub(crate) source: &'a [u8],
-    pub(crate) symbol_len: usize,
-    pub(crate) have: &'a [u64],
+pub(super) struct View<'a> {
+    pub(super) source: &'a [u8],
+    pub(super) symbol_len: usize,
+    pub(super) have: &'a [u64],
 }
 
 /// All incoming windows of an end.
-pub(crate) struct Spans {
+pub(super) struct Spans {
     maker: RowMaker,
     decoders: BTreeMap<u16, SpanDecoder>,
     /// Ids and slots of blocks that repairs have covered, and where all symbols are there.
@@ -28,7 +28,7 @@ pub(crate) struct Spans {
 }
 
 impl Spans {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             maker: RowMaker::new(),
             decoders: BTreeMap::new(),
@@ -38,7 +38,7 @@ impl Spans {
         }
     }
 
-    pub(crate) fn add_repair<'a>(
+    pub(super) fn add_repair<'a>(
         &mut self,
         (stream, row): (u16, u32),
         covered: &[CoveredBlock],
@@ -89,7 +89,7 @@ impl Spans {
     }
 
     /// A symbol has arrived.
-    pub(crate) fn learn(&mut self, stream: u16, block: u32, index: u16, symbol: &[u8]) {
+    pub(super) fn learn(&mut self, stream: u16, block: u32, index: u16, symbol: &[u8]) {
         let decoder = self.decoders.get_mut(&stream);
         if let Some(decoder) = decoder.filter(|decoder| symbol.len() <= decoder.symbol_len()) {
             decoder.learn(1024 * u64::from(block) + u64::from(index), symbol);
@@ -97,7 +97,7 @@ impl Spans {
     }
 
     /// All of a block is there.
-    pub(crate) fn learn_block(&mut self, (stream, block): (u16, u64), slot: Slot, view: View<'_>) {
+    pub(super) fn learn_block(&mut self, (stream, block): (u16, u64), slot: Slot, view: View<'_>) {
         self.whole.insert(slot);
         let first = 1024 * block;
         if let Some(decoder) = self.decoders.get_mut(&stream) {
@@ -109,7 +109,7 @@ impl Spans {
     }
 
     /// A block's memory goes.
-    pub(crate) fn taken(&mut self, slot: Slot, source: Vec<u8>, symbol_len: usize) {
+    pub(super) fn taken(&mut self, slot: Slot, source: Vec<u8>, symbol_len: usize) {
         self.whole.remove(&slot);
         let name = self
             .slots
@@ -126,7 +126,7 @@ impl Spans {
     }
 
     /// The next symbol that is known now: its stream, block, slot, index and bytes.
-    pub(crate) fn next_restored(&mut self) -> Option<(u16, u64, Slot, u16, Vec<u8>)> {
+    pub(super) fn next_restored(&mut self) -> Option<(u16, u64, Slot, u16, Vec<u8>)> {
         for (stream, decoder) in &mut self.decoders {
             while let Some((number, value)) = decoder.next_restored() {
                 let (block, index) = (number / 1024, (number % 1024) as u16);

@@ -1,0 +1,198 @@
+//! What a session does with packets that have opened, and with the blocks that they make.
+
+use super::{Life, Session};
+use crate::Nanos;
+use crate::receiver::Progress;
+use crate::types::{CoveredBlock, Event, Job, PacketMeta, PartPlacement, Placement, Slot};
+use crate::wire::{Fragment, Frame, FrameIter, Header, WindowSpan};
+
+impl Session {
+    fn received(&mut self, meta: &PacketMeta, eliciting: bool) {
+        let newest = self
+            .receiver
+            .largest()
+            .is_none_or(|pn| meta.packet_number > pn);
+        self.paths
+            .on_packet(meta.now, meta.tuple, meta.datagram_len, newest);
+        let pto = self.probe_timeout();
+        self.local_ids.on_packet(meta.now, meta.cid, newest, pto);
+        self.silence = 0;
+        self.last_received = meta.now;
+        self.counts.packets_received += 1;
+        self.counts.ip_bytes_received +=
+            meta.datagram_len as u64 + u64::from(self.config.ip_overhead);
+        let rtt = self.sender.rtt.smoothed();
+        self.receiver.on_packet(meta, eliciting, rtt);
+    }
+
+    /// A symbol packet has opened: where its symbol of `symbol_len` bytes goes. The caller stores the symbol
+    /// before it polls for jobs and events.
+    pub fn handle_symbol(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        symbol_len: usize,
+    ) -> Placement {
+        self.received(meta, true);
+        if !matches!(self.life, Life::Open) {
+            return Placement::Discard;
+        }
+        let (placement, progress) = self.receiver.on_symbol(meta.now, header, symbol_len);
+        self.progress(meta.now, progress);
+        placement
+    }
+
+    /// A fragment packet has opened: where its part goes, and the symbol of which it is the last one.
+    /// The caller stores both before it polls for jobs and events.
+    pub fn handle_fragment(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        fragment: Fragment,
+    ) -> Option<PartPlacement> {
+        self.received(meta, true);
+        if !matches!(self.life, Life::Open) {
+            return None;
+        }
+        let (part, progress) = self.receiver.on_fragment(meta.now, header, fragment)?;
+        self.progress(meta.now, progress);
+        Some(part)
+    }
+
+    /// A packet with a repair of a sliding window has opened: the blocks it covers, oldest first. The
+    /// caller takes the repair in and tells what it restores by [`Session::symbol_restored`]; without
+    /// blocks it forgets it.
+    pub fn handle_window(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        span: &WindowSpan,
+    ) -> Vec<CoveredBlock> {
+        self.received(meta, true);
+        if !matches!(self.life, Life::Open) {
+            return Vec::new();
+        }
+        self.receiver.on_window(header, span).unwrap_or_default()
+    }
+
+    /// A source symbol has been restored from repairs of sliding windows, and is in its block's memory.
+    pub fn symbol_restored(&mut self, now: Nanos, stream: u16, block: u64, index: u16) {
+        if matches!(self.life, Life::Open) {
+            let progress = self.receiver.on_restored(now, stream, block, index);
+            self.progress(now, progress);
+        }
+    }
+
+    fn progress(&mut self, now: Nanos, progress: Progress) {
+        match progress {
+            Progress::None => {}
+            Progress::Violation(what) => self.violation(now, what),
+            Progress::Whole {
+                stream,
+                block,
+                slot,
+            } => {
+                self.events.push_back(Event::BlockComplete {
+                    stream,
+                    block,
+                    slot,
+                });
+            }
+            Progress::Decodable {
+                stream,
+                block,
+                slot,
+                maximum_likelihood,
+            } => {
+                let id = self.next_job;
+                self.next_job += 1;
+                self.pending_jobs.push((
+                    id,
+                    Event::BlockComplete {
+                        stream,
+                        block,
+                        slot,
+                    },
+                ));
+                self.jobs.push_back(Job {
+                    id,
+                    decode: slot,
+                    maximum_likelihood,
+                });
+            }
+        }
+    }
+
+    /// A control packet has opened.
+    pub fn handle_control(&mut self, meta: &PacketMeta, body: &[u8]) {
+        let eliciting = FrameIter::new(body)
+            .flatten()
+            .any(|frame| frame.is_ack_eliciting());
+        self.received(meta, eliciting);
+        let mut deficits = Vec::new();
+        let mut closed = None;
+        for frame in FrameIter::new(body) {
+            let Ok(frame) = frame else {
+                return self.violation(meta.now, "malformed frame");
+            };
+            match frame {
+                Frame::Padding | Frame::Ping => {}
+                Frame::NewConnectionId { sequence, cid } => self.peer_ids.offer(sequence, cid),
+                Frame::PathChallenge(data) => {
+                    self.paths.on_challenge(meta.tuple, data, meta.datagram_len);
+                }
+                Frame::PathResponse(data) => {
+                    if let Some(moved) = self.paths.on_response(meta.now, meta.tuple, data) {
+                        self.moved(meta.now, moved);
+                    }
+                }
+                Frame::Close { code, reason } => closed = Some((code, reason)),
+                Frame::Blocks(blocks) => {
+                    self.sender.on_blocks(&blocks);
+                    deficits.push((blocks.stream, blocks.deficits));
+                }
+                Frame::Sack(sack) => {
+                    if !self.sender.on_sack(meta.now, &sack) {
+                        return self.violation(meta.now, "acknowledged a packet never sent");
+                    }
+                }
+            }
+        }
+        for (stream, deficits) in deficits {
+            for (block, deficit) in deficits {
+                self.sender.on_deficit(stream, block, deficit);
+            }
+        }
+        self.sender.on_feedback(meta.now);
+        self.news_of_packets(meta.now);
+        while let Some((slot, stream, block)) = self.sender.poll_freed() {
+            self.events.push_back(Event::BlockDelivered {
+                stream,
+                block,
+                slot,
+            });
+        }
+        if let Some((code, reason)) = closed {
+            self.peer_closed(meta.now, code, reason);
+        }
+    }
+
+    /// The application has taken a received block's data.
+    pub fn release(&mut self, now: Nanos, slot: Slot) {
+        // The PING makes the news of more room reliable.
+        self.ping |= self.receiver.release(now, slot);
+    }
+
+    /// Work to do on payload.
+    pub fn poll_job(&mut self) -> Option<Job> {
+        self.jobs.pop_front()
+    }
+
+    /// The job has been done.
+    pub fn job_done(&mut self, id: u64) {
+        if let Some(at) = self.pending_jobs.iter().position(|(job, _)| *job == id) {
+            let (_, event) = self.pending_jobs.swap_remove(at);
+            self.events.push_back(event);
+        }
+    }
+}

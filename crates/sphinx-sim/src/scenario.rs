@@ -1,0 +1,131 @@
+//! Everything that makes a run, and the usual settings of it.
+
+use std::time::Duration;
+
+use sphinx_fec::CodeId;
+use sphinx_link::{Depth, LinkConfig, Loss, Rate};
+use sphinx_proto::cc::CcKind;
+use sphinx_proto::{Icm, Nanos, PathMemory, Profile};
+
+use crate::SEC;
+use crate::pair::Pair;
+use crate::plan::{Plan, Write};
+
+/// Everything that makes a run.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// Of the bytes and of everything random at the ends.
+    pub seed: u64,
+    /// From the client to the server.
+    pub forward: LinkConfig,
+    /// The way back.
+    pub backward: LinkConfig,
+    /// What the client does.
+    pub client: Plan,
+    /// What the server does.
+    pub server: Plan,
+    /// Redundancy of both ends.
+    pub profile: Profile,
+    /// Their code; without one, nothing is repaired ahead of loss.
+    pub code: Option<CodeId>,
+    /// When they compensate losses.
+    pub icm: Icm,
+    /// Their rate control.
+    pub cc: CcKind,
+    /// Bytes that an end may receive ahead of its reader.
+    pub recv_window: u64,
+    /// Bytes that an end may have under way.
+    pub send_window: u64,
+    /// Silence after which the peer counts as lost.
+    pub idle_timeout: Nanos,
+    /// What both ends remember about the path.
+    pub memory: Option<PathMemory>,
+}
+
+/// Both directions of the link of the measurements: `mbit` at the IP layer, a queue of one
+/// bandwidth-delay product, MTU 1500; loss forward only, behind the limiter.
+pub fn link(mbit: u64, rtt_ms: u64, loss: Loss, seed: u64) -> (LinkConfig, LinkConfig) {
+    let rate = mbit * 1_000_000;
+    let forward = LinkConfig {
+        seed,
+        mtu: Some(1500),
+        rate: Rate::Constant(rate),
+        queue: Depth::Bytes((rate / 8 * rtt_ms / 1000).max(6000)),
+        loss,
+        delay: Duration::from_micros(rtt_ms * 500),
+        ..LinkConfig::default()
+    };
+    let backward = LinkConfig {
+        seed: seed ^ 0xb,
+        loss: Loss::None,
+        ..forward.clone()
+    };
+    (forward, backward)
+}
+
+impl Scenario {
+    /// Default settings on a link.
+    pub fn new((forward, backward): (LinkConfig, LinkConfig)) -> Self {
+        Self {
+            seed: forward.seed,
+            forward,
+            backward,
+            client: Plan::default(),
+            server: Plan::default(),
+            profile: Profile::Bulk,
+            code: Some(CodeId::Rlc),
+            icm: Icm::Default,
+            cc: CcKind::Bbr,
+            recv_window: 32 << 20,
+            send_window: 32 << 20,
+            idle_timeout: 15 * SEC,
+            memory: None,
+        }
+    }
+
+    /// Both ends send `len` bytes on a stream of their own.
+    pub fn both_ways(mut self, len: u64) -> Self {
+        self.server.writes.push(Write {
+            at: 0,
+            stream: 1,
+            len,
+            end_of_stream: true,
+        });
+        self.bulk(len)
+    }
+
+    /// Applies a change to both directions of the link.
+    pub fn on_links(mut self, change: impl Fn(&mut LinkConfig)) -> Self {
+        change(&mut self.forward);
+        change(&mut self.backward);
+        self
+    }
+
+    /// The client sends this many bytes on stream 0.
+    pub fn bulk(mut self, len: u64) -> Self {
+        self.client.writes.push(Write {
+            at: 0,
+            stream: 0,
+            len,
+            end_of_stream: true,
+        });
+        self
+    }
+
+    /// The client hands over a block of `len` bytes every `interval`, `count` times.
+    pub fn blocks(mut self, len: u64, interval: Nanos, count: u64) -> Self {
+        self.profile = Profile::Latency;
+        self.client.writes.extend((0..count).map(|i| Write {
+            at: i * interval,
+            stream: 0,
+            len,
+            end_of_stream: i + 1 == count,
+        }));
+        self
+    }
+
+    /// The two ends and their links, at time 0.
+    pub fn build(&self) -> Pair {
+        Pair::new(self)
+    }
+}

@@ -1,0 +1,138 @@
+//! What the control plane and the engine say to each other.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use sphinx_proto::wire::ConnectionId;
+
+use super::{Params, Service};
+use crate::keys::{Direction, SessionSecret};
+
+/// A control connection; never used for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ConnId {
+    pub(super) serial: u64,
+    pub(super) handle: usize,
+}
+
+/// What this end says about itself in every session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// What sessions are for; the peer must say the same.
+    pub(crate) service: Service,
+    /// Initial receive window in bytes (§7).
+    pub(crate) receive_window: u64,
+    /// Silence after which this end gives a session up, milliseconds.
+    pub(crate) idle_timeout_ms: u64,
+    /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
+    pub(crate) max_udp_payload: u16,
+}
+
+/// Why a session did not come about, or was lost.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failure {
+    /// A wrong certificate or a wrong secret.
+    #[error("{0}")]
+    Authentication(String),
+    /// The peer is not Sphinx, or of another version or service, or broken.
+    #[error("{0}")]
+    Protocol(String),
+    /// The handshake took too long.
+    #[error("the handshake took too long")]
+    Timeout,
+    /// The address is unusable, or the peer refuses or has forgotten the connection.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+/// What the engine is told.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Server only, the first event of a connection: a client may soon send data packets to
+    /// `local_cid`. They are to be held, within limits, until `Established`, or dropped at `Failed` or
+    /// `Closed`; one of the three always follows.
+    Pending {
+        /// The connection.
+        id: ConnId,
+        /// What data packets of the session carry.
+        local_cid: ConnectionId,
+    },
+    /// Data may flow. On the client the server has yet to check the proof: the first data packet
+    /// that opens shows that it has; `Failed` with `Authentication` may still come instead.
+    Established {
+        /// The connection.
+        id: ConnId,
+        /// The peer's address.
+        remote: SocketAddr,
+        /// The address of this end that the peer sent to, where known.
+        local_ip: Option<IpAddr>,
+        /// What data packets to this end carry.
+        local_cid: ConnectionId,
+        /// What the peer said about itself.
+        peer: Params,
+        /// Gives the keys of both directions.
+        secret: SessionSecret,
+        /// The direction in which this end sends.
+        direction: Direction,
+        /// Shortest round trip seen in the handshake; a repeated datagram can make it up to 15 ms
+        /// too long.
+        rtt: Duration,
+    },
+    /// The last event of a connection that did not come about or was lost.
+    Failed {
+        /// The connection.
+        id: ConnId,
+        /// Why.
+        why: Failure,
+    },
+    /// The last event of a connection that the peer closed in peace.
+    Closed {
+        /// The connection.
+        id: ConnId,
+        /// The peer's close code, never 4 or 5.
+        code: u64,
+        /// The peer's words, at most 256 bytes, without control characters.
+        reason: String,
+    },
+}
+
+impl Event {
+    pub(super) fn failed(id: ConnId, why: Failure) -> Self {
+        Self::Failed { id, why }
+    }
+}
+
+/// Where a datagram goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transmit {
+    /// Destination.
+    pub(crate) remote: SocketAddr,
+    /// Source address; `None`: the system chooses.
+    pub(crate) local_ip: Option<IpAddr>,
+}
+
+/// Counters since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Stats {
+    /// Datagrams that belong to no connection and begin none.
+    pub(crate) ignored_datagrams: u64,
+    /// Clients' attempts that came to nothing.
+    pub(crate) failed_handshakes: u64,
+    /// Copies sent.
+    pub(crate) repeated_datagrams: u64,
+    /// Datagrams not sent because of the limit for addresses not yet validated.
+    pub(crate) withheld_datagrams: u64,
+}
+
+/// What one connection has sent and received, UDP payloads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    /// Bytes sent, copies included.
+    pub(crate) bytes_sent: u64,
+    /// Datagrams sent, copies included.
+    pub(crate) datagrams_sent: u64,
+    /// Bytes received.
+    pub(crate) bytes_received: u64,
+    /// Datagrams received.
+    pub(crate) datagrams_received: u64,
+}

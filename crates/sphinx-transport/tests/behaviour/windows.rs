@@ -1,0 +1,145 @@
+//! What a reader that does not read holds up, and what it does not.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Scope;
+use std::time::Duration;
+
+use sphinx_transport::{Options, RecvStream, Session};
+
+use crate::support::*;
+
+/// What the windows of both ends hold, and what is being sliced.
+const HELD_MAX: usize = 56 << 20;
+const PIECE: usize = 1 << 18;
+
+/// Writes to a new stream of `session` until that ends; what has been written is counted.
+fn write_on<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    session: &'scope Session,
+    written: &'scope AtomicUsize,
+) {
+    scope.spawn(|| {
+        let mut stream = session.open_stream().unwrap();
+        let piece = content(9, PIECE);
+        while stream.write_all(&piece).is_ok() {
+            written.fetch_add(piece.len(), Ordering::Relaxed);
+        }
+    });
+}
+
+/// Waits until a writer has to wait; what it has written.
+fn wait_until_stopped(written: &AtomicUsize) -> usize {
+    let mut before = usize::MAX;
+    wait_until("the writer stops", || {
+        let now = written.load(Ordering::Relaxed);
+        std::thread::sleep(ms(300));
+        now > 0 && std::mem::replace(&mut before, now) == now
+    });
+    before
+}
+
+/// Reads on until the writer has gone on.
+fn read_beyond(stream: &mut RecvStream, before: usize) {
+    let (mut all, mut buf) = (0, vec![0; 1 << 16]);
+    while all < before + (1 << 20) {
+        all += stream.read(&mut buf).unwrap();
+    }
+}
+
+#[test]
+fn a_slow_reader_stops_the_writer_and_no_other_session() {
+    bounded(|| {
+        let listener = server();
+        let ticket = ticket(&listener, listener.local_addr());
+        let connect = || {
+            let client = client(&ticket, &Options::default()).unwrap();
+            (
+                client,
+                listener.accept(Some(PATIENCE)).unwrap().expect("in time"),
+            )
+        };
+        let (slow, (quick, quick_server)) = (connect(), connect());
+        let written = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            write_on(scope, &slow.0, &written);
+            let before = wait_until_stopped(&written);
+            assert!(before < HELD_MAX, "{before}");
+            transfer(&quick, &quick_server, &content(10, 2_000_000));
+            assert!(written.load(Ordering::Relaxed) <= before + PIECE);
+            // Once somebody reads, it goes on.
+            read_beyond(&mut slow.1.accept_stream().unwrap(), before);
+            assert!(written.load(Ordering::Relaxed) > before);
+            slow.0.close(0, "");
+        });
+    });
+}
+
+#[test]
+fn small_writes_to_a_slow_reader_stop_too() {
+    bounded(|| {
+        let (_listener, client, _server) = direct();
+        let mut stream = client.open_stream().unwrap();
+        // Fills the peer's window first.
+        let (progress, stalled) = std::sync::mpsc::channel();
+        let closer = client.clone();
+        let writer = std::thread::spawn(move || {
+            let piece = content(11, 1 << 18);
+            let mut small = 0_usize;
+            for _ in 0..60 {
+                let Ok(()) = stream.write_all(&piece) else {
+                    return small;
+                };
+                let _ = progress.send(());
+            }
+            while stream.write_all(&[1; 100]).is_ok() {
+                small += 100;
+                std::thread::sleep(Duration::from_micros(10));
+            }
+            small
+        });
+        while stalled.recv_timeout(ms(500)).is_ok() {}
+        std::thread::sleep(ms(500));
+        closer.close(0, "");
+        assert!(writer.join().expect("no panic") < 40 << 20);
+    });
+}
+
+#[test]
+fn a_stream_that_nobody_wants_does_not_fill_the_window() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        std::thread::scope(|scope| {
+            scope.spawn(|| send_all(&client, &content(12, 40_000_000)).unwrap());
+            let mut unwanted = server.accept_stream().unwrap();
+            unwanted.read(&mut [0; 10]).unwrap();
+        });
+        transfer(&client, &server, &content(13, 1_000_000));
+    });
+}
+
+#[test]
+fn streams_that_are_not_read_leave_the_others_their_share_of_the_window() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        let written = [const { AtomicUsize::new(0) }; 3];
+        std::thread::scope(|scope| {
+            let mut unread = Vec::new();
+            for (n, written) in written.iter().enumerate() {
+                write_on(scope, &client, written);
+                let before = wait_until_stopped(written);
+                unread.push((server.accept_stream().unwrap(), before));
+                // What is left of the window carries many times its size, in both directions.
+                transfer(&client, &server, &content(14 + n as u64, 3_000_000));
+                transfer(&server, &client, &content(17 + n as u64, 1_000_000));
+            }
+            let all: usize = unread.iter().map(|(_, before)| before).sum();
+            assert!(all < HELD_MAX, "{all}");
+            // The first one took most; the others share what it left.
+            assert!(unread[0].1 > unread[1].1 && unread[1].1 > unread[2].1);
+            for (stream, before) in &mut unread {
+                read_beyond(stream, *before);
+            }
+            client.close(0, "");
+        });
+    });
+}
