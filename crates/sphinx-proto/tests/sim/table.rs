@@ -116,6 +116,7 @@ fn is_wanted(name: &str) -> bool {
         .is_none_or(|rows| rows.split(';').any(|row| name.contains(row)))
 }
 
+/// Prints the row of bulk transfers over several seeds.
 fn print_bulk(name: &str, p: f64, len: u64, build: impl Fn(u64) -> Scenario) {
     if !is_wanted(name) {
         return;
@@ -134,6 +135,7 @@ fn print_bulk(name: &str, p: f64, len: u64, build: impl Fn(u64) -> Scenario) {
     );
 }
 
+/// Prints the row of 2000 blocks of 100 kB.
 fn print_blocks(name: &str, scenario: &Scenario, interval: u64) {
     if !is_wanted(name) {
         return;
