@@ -66,6 +66,11 @@ bench-veth: build ## Sphinx beside QUIC at line rate, over a veth pair (root, ip
 bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself (iperf3; 6 minutes)
 	@scripts/bench-fairness $(ARGS)
 
+.PHONY: bench-flood
+bench-flood: build ## A transfer beside 100 000 datagrams of garbage a second (root; ARGS="--time 600 all")
+	$(CARGO) build --release --locked --package sphinx-transport --example flood
+	@scripts/bench-flood $(ARGS)
+
 .PHONY: bench-emulator
 bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on this machine
 	$(CARGO) run --release --locked --package sphinx-link --example accuracy -- $(ARGS)

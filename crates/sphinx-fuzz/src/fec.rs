@@ -18,7 +18,11 @@ fn any_code(input: &mut Input<'_>) -> CodeId {
 /// Any rows, source symbols, duplicates and contents, for one block.
 pub fn blocks(data: &[u8]) {
     let input = &mut Input::new(data);
-    let n = 1 + input.number(2) as usize % 300;
+    // Mostly small blocks: what is wrong with a large one seldom needs all of it.
+    let n = match input.byte() {
+        small @ 0..0xf0 => 1 + usize::from(small) % 60,
+        _ => 1 + input.number(2) as usize % 300,
+    };
     let symbol_len = usize::from(input.byte()) % 40;
     let is_maximum_likelihood = input.byte() % 2 == 1;
     let Ok(mut tracker) = Tracker::new(n) else {

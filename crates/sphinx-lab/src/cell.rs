@@ -4,7 +4,7 @@ use std::{str::FromStr, time::Duration};
 
 use sphinx_link::{GilbertElliott, Loss};
 
-use crate::{LinkSpec, Workload};
+use crate::{Clock, LinkSpec, Workload};
 
 /// A link and what to carry over it.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,16 +15,18 @@ pub struct Cell {
     pub link: LinkSpec,
     /// The task.
     pub workload: Workload,
+    /// The time in which it is done.
+    pub clock: Clock,
 }
 
 impl Cell {
     /// Everything about the cell in one line.
     pub fn description(&self) -> String {
-        format!(
-            "{}; {}",
-            self.link.description(),
-            self.workload.description()
-        )
+        let (link, workload) = (self.link.description(), self.workload.description());
+        match self.clock {
+            Clock::Real => format!("{link}; {workload}"),
+            Clock::Virtual => format!("{link}; {workload} ({})", self.clock.label()),
+        }
     }
 }
 
@@ -69,6 +71,7 @@ impl CellSet {
                 name,
                 link,
                 workload,
+                clock: Clock::Real,
             });
         };
         for &percent in losses_r10 {

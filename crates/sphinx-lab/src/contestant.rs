@@ -4,7 +4,7 @@ use std::{fmt, net::SocketAddr, path::PathBuf, process::Command, time::Duration}
 
 use serde::{Deserialize, Serialize};
 
-use crate::Workload;
+use crate::{Simulated, Workload};
 
 /// One of the two processes of a contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +85,15 @@ pub trait Contestant: fmt::Debug {
             Workload::Bulk { .. } | Workload::Blocks { .. } | Workload::Live { .. } => Ok(()),
             Workload::Video(_) | Workload::Web(_) => Err("does not speak HTTP".to_owned()),
         }
+    }
+
+    /// How it runs in [virtual time](crate::Clock::Virtual).
+    ///
+    /// # Errors
+    ///
+    /// Why it does not, in words.
+    fn in_virtual_time(&self) -> Result<Simulated, String> {
+        Err("only Sphinx has a virtual time".to_owned())
     }
 
     /// Kernel parameters that both its namespaces need.

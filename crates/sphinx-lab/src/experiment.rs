@@ -11,21 +11,21 @@ use std::{
 };
 
 use serde_json::Value;
-use sphinx_link::front::FrontCounters;
 use thiserror::Error;
 
 use crate::{
-    Cell, Contestant, Cpu, Done, Lateness, Memory, NotDone, Run, Side, Task, Testbed, TestbedError,
-    Validity, Wire,
+    Cell, Clock, Contestant, Cpu, Done, Lateness, Memory, NotDone, Run, Side, Task, Testbed,
+    TestbedError, Validity, Wire,
     children::{Ended, Process, Said},
     machine::{MachineTime, process_cpu},
+    virtual_time,
 };
 
 /// Where receivers listen.
 const PORT: u16 = 5201;
 /// Blocks of the first round trips find a connection that has just been made. `sphx perf` sets the
 /// same number apart.
-const WARMUP_ROUND_TRIPS: u32 = 10;
+pub(crate) const WARMUP_ROUND_TRIPS: u32 = 10;
 /// How long a receiver may take until it listens.
 const READY: Duration = Duration::from_secs(10);
 /// How long after the limit a contestant that keeps it may say so.
@@ -48,6 +48,9 @@ pub enum RunError {
     /// The user wants to stop.
     #[error("interrupted")]
     Interrupted,
+    /// The contestant has no virtual time.
+    #[error("missing: {0}")]
+    Missing(String),
     /// No link.
     #[error(transparent)]
     Testbed(#[from] TestbedError),
@@ -76,8 +79,20 @@ pub enum RunError {
 }
 
 impl Experiment {
-    /// Runs one contestant once on a fresh link with the losses of `seed`. Returns early when `stop` becomes true. Whatever
-    /// happens, no process remains.
+    /// Whether a contestant can do what a cell asks for.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, in words.
+    pub fn check(cell: &Cell, contestant: &dyn Contestant) -> Result<(), String> {
+        match cell.clock {
+            Clock::Real => contestant.check_workload(&cell.workload),
+            Clock::Virtual => virtual_time::check_workload(&cell.workload),
+        }
+    }
+
+    /// Runs one contestant once on a fresh link with the losses of `seed`, in the cell's time. Returns early when `stop`
+    /// becomes true. Whatever happens, no process remains.
     ///
     /// CPU time of the two processes is the growth of what this process's children used altogether,
     /// so no other children should end meanwhile.
@@ -92,14 +107,47 @@ impl Experiment {
         seed: u64,
         stop: &AtomicBool,
     ) -> Result<Run, RunError> {
-        self.run_once(cell, contestant, seed, stop)
-            .map_err(|error| {
-                // After that, failures are of no interest.
-                match stop.load(Ordering::Relaxed) {
-                    true => RunError::Interrupted,
-                    false => error,
-                }
-            })
+        let result = match cell.clock {
+            Clock::Real => self.run_once(cell, contestant, seed, stop),
+            Clock::Virtual => self.simulate(cell, contestant, seed, stop),
+        };
+        result.map_err(|error| {
+            // After that, failures are of no interest.
+            match stop.load(Ordering::Relaxed) {
+                true => RunError::Interrupted,
+                false => error,
+            }
+        })
+    }
+
+    fn simulate(
+        &self,
+        cell: &Cell,
+        contestant: &dyn Contestant,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Result<Run, RunError> {
+        let simulated = contestant.in_virtual_time().map_err(RunError::Missing)?;
+        let ran = simulated.run(cell, self.limit, seed, stop);
+        let (done, wire) = ran.ok_or(RunError::Interrupted)?;
+        Ok(Run {
+            contestant: contestant.name().to_owned(),
+            cell: cell.name.clone(),
+            seed,
+            repetition: 0,
+            settings: contestant.settings(),
+            description: cell.description(),
+            clock: cell.clock,
+            goodput_mbit_s: done.goodput_mbit_s(),
+            done,
+            wire,
+            cpu: None,
+            memory: Memory::default(),
+            lateness: Lateness::default(),
+            validity: Validity::Valid,
+            sender: None,
+            receiver: None,
+        })
     }
 
     fn run_once(
@@ -157,7 +205,7 @@ impl Experiment {
             others: machine.map(|time| ((time.busy - accounted) / elapsed).max(0.0)),
             stolen: machine.map(|time| time.stolen),
         };
-        let lateness = lateness(&counters);
+        let lateness = Lateness::from(&counters.lateness);
         let [sender, receiver] = pair.dones;
         Ok(Run {
             contestant: contestant.name().to_owned(),
@@ -166,10 +214,11 @@ impl Experiment {
             repetition: 0,
             settings: contestant.settings(),
             description: cell.description(),
+            clock: cell.clock,
             goodput_mbit_s: done.goodput_mbit_s(),
             done,
-            wire: wire(&counters),
-            cpu,
+            wire: Wire::new(&counters.left_to_right, &counters.right_to_left),
+            cpu: Some(cpu),
             memory: Memory {
                 sender: sender_memory,
                 receiver: receiver_memory,
@@ -361,32 +410,5 @@ impl Pair<'_> {
             false => format!("{}: {errors}", ended.status),
         };
         Err(RunError::Failed { side, reason })
-    }
-}
-
-fn wire(counters: &FrontCounters) -> Wire {
-    let FrontCounters {
-        left_to_right,
-        right_to_left,
-        ..
-    } = counters;
-    Wire {
-        forward_bytes: left_to_right.offered_bytes,
-        forward_packets: left_to_right.offered_packets,
-        queue_drops: left_to_right.dropped_queue,
-        losses: left_to_right.dropped_loss,
-        queue_bytes_max: left_to_right.queue_bytes_max,
-        back_bytes: right_to_left.offered_bytes,
-        back_packets: right_to_left.offered_packets,
-    }
-}
-
-fn lateness(counters: &FrontCounters) -> Lateness {
-    let ms = |span: Duration| span.as_secs_f64() * 1e3;
-    let late = &counters.lateness;
-    Lateness {
-        mean_ms: ms(late.mean()),
-        p99_ms: ms(late.quantile(0.99)),
-        max_ms: ms(late.max()),
     }
 }

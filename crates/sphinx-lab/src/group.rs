@@ -37,8 +37,8 @@ pub struct GroupNumbers {
     pub wire_ratio_delivered: f64,
     /// Share of the sender's packets dropped at the queue.
     pub queue_drop_share: f64,
-    /// CPU seconds of both processes per GB.
-    pub cpu_seconds_per_gb: f64,
+    /// CPU seconds of both processes per GB; none in virtual time.
+    pub cpu_seconds_per_gb: Option<f64>,
     /// CPU seconds of the whole machine per GB.
     pub machine_seconds_per_gb: Option<f64>,
     /// The most memory that either process was seen to need, in bytes.
@@ -107,7 +107,7 @@ impl Group {
             wire_ratio,
             wire_ratio_delivered: wire_ratio * delivered,
             queue_drop_share: over(&Run::queue_drop_share)?,
-            cpu_seconds_per_gb: over(&Run::cpu_seconds_per_gb)?,
+            cpu_seconds_per_gb: over(&|run| run.cpu_seconds_per_gb().unwrap_or(f64::NAN)),
             machine_seconds_per_gb: over(&|run| run.machine_seconds_per_gb().unwrap_or(f64::NAN)),
             peak_rss: used
                 .iter()

@@ -6,7 +6,8 @@
 //! a fresh [`Testbed`] (two network namespaces joined by the seeded emulator), runs one contestant on
 //! it, and returns a [`Run`]: goodput, latency of blocks, bytes on the wire, CPU time, and how far
 //! the machine itself can be trusted. [`Group`] joins the runs of several seeds, and [`report`]
-//! prints them. The binary `bench-link` does all of that; `docs/benchmarks.md` says how to read it.
+//! prints them. In [virtual time](Clock::Virtual) a run is two sessions of `sphinx-proto` and the
+//! elements of the link, without processes and without a machine's limits. The binary `bench-link` does all of that; `docs/benchmarks.md` says how to read it.
 //!
 //! [`emulator`] is the emulator as a tool for any program: `sphx lab link`.
 //!
@@ -28,6 +29,7 @@ pub mod web;
 
 mod cell;
 mod children;
+mod clock;
 mod contestant;
 mod experiment;
 mod group;
@@ -35,9 +37,11 @@ mod link;
 mod numbers;
 mod run;
 mod testbed;
+mod virtual_time;
 mod workload;
 
 pub use cell::{Cell, CellSet};
+pub use clock::Clock;
 pub use contestant::{Contestant, Side, Task};
 pub use experiment::{Experiment, RunError};
 pub use group::{Group, GroupNumbers};
@@ -45,4 +49,5 @@ pub use link::LinkSpec;
 pub use numbers::{BlockNumbers, Done, NotDone, VideoNumbers, WebNumbers};
 pub use run::{Cpu, Lateness, Memory, Run, Validity, Wire};
 pub use testbed::{Testbed, TestbedError};
+pub use virtual_time::Simulated;
 pub use workload::Workload;

@@ -1,9 +1,12 @@
 //! What one run measured.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sphinx_link::Counters;
 
-use crate::Done;
+use crate::{Clock, Done};
 
 /// One contestant, once, on one link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +26,9 @@ pub struct Run {
     /// [`Cell::description`](crate::Cell::description).
     #[serde(default)]
     pub description: String,
+    /// The time in which it was made.
+    #[serde(default)]
+    pub clock: Clock,
     /// What arrived and when.
     #[serde(flatten)]
     pub done: Done,
@@ -30,8 +36,8 @@ pub struct Run {
     pub goodput_mbit_s: f64,
     /// What the emulator counted until then.
     pub wire: Wire,
-    /// CPU time spent meanwhile.
-    pub cpu: Cpu,
+    /// CPU time spent meanwhile; none in virtual time.
+    pub cpu: Option<Cpu>,
     /// Memory that they needed.
     #[serde(default)]
     pub memory: Memory,
@@ -57,13 +63,14 @@ impl Run {
     }
 
     /// Seconds of CPU time of both processes per GB of payload.
-    pub fn cpu_seconds_per_gb(&self) -> f64 {
-        (self.cpu.sender + self.cpu.receiver) * 1e9 / self.done.bytes as f64
+    pub fn cpu_seconds_per_gb(&self) -> Option<f64> {
+        let cpu = self.cpu?;
+        Some((cpu.sender + cpu.receiver) * 1e9 / self.done.bytes as f64)
     }
 
     /// Seconds of CPU time of the whole machine per GB of payload, if the system tells.
     pub fn machine_seconds_per_gb(&self) -> Option<f64> {
-        Some(self.cpu.machine? * 1e9 / self.done.bytes as f64)
+        Some(self.cpu?.machine? * 1e9 / self.done.bytes as f64)
     }
 }
 
@@ -84,6 +91,21 @@ pub struct Wire {
     pub back_bytes: u64,
     /// The same in packets.
     pub back_packets: u64,
+}
+
+impl Wire {
+    /// From what the link counted in both directions.
+    pub(crate) fn new(forward: &Counters, back: &Counters) -> Wire {
+        Wire {
+            forward_bytes: forward.offered_bytes,
+            forward_packets: forward.offered_packets,
+            queue_drops: forward.dropped_queue,
+            losses: forward.dropped_loss,
+            queue_bytes_max: forward.queue_bytes_max,
+            back_bytes: back.offered_bytes,
+            back_packets: back.offered_packets,
+        }
+    }
 }
 
 /// CPU time in seconds.
@@ -113,7 +135,7 @@ pub struct Memory {
 }
 
 /// How long after their due time packets were delivered, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lateness {
     /// The mean.
     pub mean_ms: f64,
@@ -121,6 +143,17 @@ pub struct Lateness {
     pub p99_ms: f64,
     /// The worst.
     pub max_ms: f64,
+}
+
+impl From<&sphinx_link::front::Lateness> for Lateness {
+    fn from(late: &sphinx_link::front::Lateness) -> Lateness {
+        let ms = |span: Duration| span.as_secs_f64() * 1e3;
+        Lateness {
+            mean_ms: ms(late.mean()),
+            p99_ms: ms(late.quantile(0.99)),
+            max_ms: ms(late.max()),
+        }
+    }
 }
 
 /// Whether a run may be quoted.
@@ -169,6 +202,7 @@ pub(crate) mod tests {
             repetition: 0,
             settings: "x 1".into(),
             description: "a link".into(),
+            clock: Clock::Real,
             done: Done {
                 bytes: 50_000_000,
                 seconds: 8.0 / 3.0,
@@ -185,14 +219,14 @@ pub(crate) mod tests {
                 back_bytes: 1_000_000,
                 back_packets: 20_000,
             },
-            cpu: Cpu {
+            cpu: Some(Cpu {
                 sender: 0.5,
                 receiver: 0.25,
                 emulator: 0.4,
                 machine: Some(1.5),
                 others: Some(0.1),
                 stolen: Some(0.0),
-            },
+            }),
             memory: Memory::default(),
             lateness: Lateness {
                 mean_ms: 0.02,
@@ -210,17 +244,16 @@ pub(crate) mod tests {
         let run = example("x", 1);
         assert!((run.wire_ratio() - 1.2).abs() < 1e-12);
         assert!((run.queue_drop_share() - 0.01).abs() < 1e-12);
-        assert!((run.cpu_seconds_per_gb() - 15.0).abs() < 1e-12);
+        assert_eq!(run.cpu_seconds_per_gb(), Some(15.0));
         assert_eq!(run.machine_seconds_per_gb(), Some(30.0));
     }
 
     #[test]
     fn a_starved_emulator_invalidates() {
         let Run {
-            mut lateness,
-            mut cpu,
-            ..
+            mut lateness, cpu, ..
         } = example("x", 1);
+        let mut cpu = cpu.unwrap();
         assert_eq!(Validity::judge(&lateness, &cpu), Validity::Valid);
         cpu.others = Some(0.5);
         assert_eq!(Validity::judge(&lateness, &cpu), Validity::Noisy);

@@ -134,7 +134,7 @@ pub fn run(
     let mut running: Vec<&dyn Contestant> = Vec::new();
     let mut missing = Vec::new();
     for contestant in &scenario.contestants {
-        match contestant.check() {
+        match scenario.check(contestant.as_ref()) {
             Ok(()) => running.push(contestant.as_ref()),
             Err(reason) => missing.push((contestant.name().to_owned(), reason)),
         }
@@ -213,7 +213,7 @@ impl Runner<'_> {
                 };
                 if let Some(run) = self.record.known.remove(&job.key()) {
                     group.runs.push(run);
-                } else if let Err(reason) = contestant.check_workload(&cell.workload) {
+                } else if let Err(reason) = Experiment::check(cell, contestant) {
                     group.failures.push(format!("missing: {reason}"));
                 } else {
                     fresh = true;
@@ -423,11 +423,18 @@ impl Observer for Progress {
         match result {
             Ok(run) => {
                 if self.lines {
-                    let others = run.cpu.others.unwrap_or(f64::NAN);
+                    let machine = match run.cpu {
+                        None => cell.clock.label().to_owned(),
+                        Some(cpu) => format!(
+                            "{:?}, others {:.2} cores, late {:.2} ms (p99)",
+                            run.validity,
+                            cpu.others.unwrap_or(f64::NAN),
+                            run.lateness.p99_ms
+                        ),
+                    };
                     self.say(&format!(
-                        "{name} {contestant}, seed {}: {:.1} Mbit/s, {:?}, others {others:.2} \
-                         cores, late {:.2} ms (p99)",
-                        run.seed, run.goodput_mbit_s, run.validity, run.lateness.p99_ms
+                        "{name} {contestant}, seed {}: {:.1} Mbit/s, {machine}",
+                        run.seed, run.goodput_mbit_s
                     ));
                 }
             }

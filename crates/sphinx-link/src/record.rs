@@ -9,6 +9,7 @@ use crate::{FlowKey, Time};
 /// Nothing gets lost in the books: `offered_packets` equals the sum of the `dropped_*` counters,
 /// [`Link::packets_inside`](crate::Link::packets_inside) and `delivered_packets`, less `duplicated`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Counters {
     /// Packets handed to the link.
     pub offered_packets: u64,

@@ -157,6 +157,18 @@ impl End {
         self.tx.keys().copied()
     }
 
+    /// When each of `count` messages of `len` bytes on stream 0 had arrived whole.
+    pub fn message_arrivals(&self, len: u64, count: u64) -> Vec<Option<Nanos>> {
+        let mut messages = vec![(0, 0); count as usize];
+        for &(at, _, offset, bytes) in self.blocks_received.iter().filter(|block| block.1 == 0) {
+            let (last, arrived) = &mut messages[(offset / len) as usize];
+            *last = at;
+            *arrived += u64::from(bytes);
+        }
+        let whole = |(last, arrived)| (arrived == len).then_some(last);
+        messages.into_iter().map(whole).collect()
+    }
+
     /// Memory of blocks handed over and not delivered, as the window counts it.
     pub fn tx_held(&self) -> u64 {
         let blocks = self.tx_slots.iter().filter(|block| !block.is_empty());

@@ -1,16 +1,15 @@
-//! Many sessions on one server, and garbage beside them, on loopback: what does it cost?
+//! Many sessions on one server, on loopback: what do they cost?
 //!
 //! ```text
-//! cargo run --release -p sphinx-transport --example load -- [SESSIONS] [kB PER SESSION] [GARBAGE/s]
+//! cargo run --release -p sphinx-transport --example load -- [SESSIONS] [kB PER SESSION]
 //! ```
 
 use std::error::Error;
 use std::fs;
-use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sphinx_transport::{Cc, Options, Server, Service, connect};
+use sphinx_transport::{Options, Server, Service, connect};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let argument = |n: usize, default: u64| {
@@ -19,18 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .map_or(Ok(default), |text| text.parse())
     };
     let (sessions, kb) = (argument(1, 200)?, argument(2, 500)?);
-    let garbage = argument(3, 100_000)?;
-    sessions_at_once(sessions, kb as usize * 1000)?;
-    println!("garbage at {garbage}/s beside one session at 100 Mbit/s, 3 s each:");
-    for (what, first) in [
-        ("none", None),
-        ("data plane", Some(0x80)),
-        ("QUIC short", Some(0x40)),
-        ("QUIC Initial", Some(0xc3)),
-    ] {
-        one_beside_garbage(what, first, garbage)?;
-    }
-    Ok(())
+    sessions_at_once(sessions, kb as usize * 1000)
 }
 
 /// CPU time of a thread of this process, by name, summed over all of that name.
@@ -97,66 +85,4 @@ fn sessions_at_once(sessions: u64, bytes: usize) -> Result<(), Box<dyn Error>> {
         moved.elapsed(),
     );
     Ok(())
-}
-
-fn one_beside_garbage(what: &str, first: Option<u8>, rate: u64) -> Result<(), Box<dyn Error>> {
-    let options = Options {
-        cc: Cc::Fixed(12_500_000),
-        ..Options::default()
-    };
-    let server = Server::bind(([127, 0, 0, 1], 0).into(), Service::Application, &options)?;
-    let ticket = server.ticket(&["127.0.0.1".to_owned()])?;
-    let target = server.local_addr();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| -> Result<(), Box<dyn Error>> {
-        let sender = scope.spawn(|| -> u64 {
-            let Some(first) = first else { return 0 };
-            let socket = UdpSocket::bind(("127.0.0.1", 0)).expect("a socket");
-            let (begin, mut sent) = (Instant::now(), 0);
-            let mut packet = [0x5a; 1200];
-            packet[0] = first;
-            // Well formed for QUIC up to the encryption: version, lengths of connection ids, token
-            // and packet.
-            packet[1..6].copy_from_slice(&[0, 0, 0, 1, 8]);
-            packet[14..18].copy_from_slice(&[0, 0, 0x44, 0x9e]);
-            while !over.load(Ordering::Relaxed) {
-                let due = (begin.elapsed().as_secs_f64() * rate as f64) as u64;
-                while sent < due {
-                    packet[6..14].copy_from_slice(&sent.to_be_bytes());
-                    // Loopback may be full for a moment.
-                    let _ = socket.send_to(&packet, target);
-                    sent += 1;
-                }
-                std::thread::sleep(Duration::from_micros(500));
-            }
-            sent
-        });
-        let client = connect(&ticket, Service::Application, &options)?;
-        let session = server.accept(None)?.ok_or("no session")?;
-        let reader = session.clone();
-        scope.spawn(move || {
-            let mut stream = reader.accept_stream().expect("a stream");
-            let mut buf = vec![0; 1 << 16];
-            while stream.read(&mut buf).is_ok_and(|n| n > 0) {}
-        });
-        let mut stream = client.open_stream()?;
-        let data = vec![7; 1 << 16];
-        let (begin, before) = (Instant::now(), cpu("sphinx-engine"));
-        while begin.elapsed() < Duration::from_secs(3) {
-            stream.write_all(&data)?;
-        }
-        let used = cpu("sphinx-engine").saturating_sub(before);
-        let stats = session.stats();
-        over.store(true, Ordering::Relaxed);
-        client.close(0, "");
-        let sent = sender.join().expect("no panic");
-        println!(
-            "  {what}: {:.1} Mbit/s, engines {:.1} % of one core, {} invalid of {sent} sent, RTT {:?}",
-            stats.bytes_received as f64 * 8.0 / 3e6,
-            used.as_secs_f64() / 3.0 * 100.0,
-            stats.invalid_datagrams,
-            client.stats().rtt,
-        );
-        Ok(())
-    })
 }

@@ -1,5 +1,7 @@
 //! Both ends against each other in memory, and the receiver against a hostile sender.
 
+mod slow_disk;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

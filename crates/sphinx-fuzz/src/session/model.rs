@@ -105,6 +105,16 @@ pub(super) struct Model {
     end: Option<Event>,
 }
 
+/// A body without what fills the packet up behind a PING, which is most of what a session sends while
+/// it looks for the path MTU.
+fn without_padding(body: &[u8]) -> &[u8] {
+    const ZEROS: [u8; MAX_SYMBOL_LEN] = [0; MAX_SYMBOL_LEN];
+    match body.split_first() {
+        Some((1, rest)) if ZEROS.starts_with(rest) => &body[..1],
+        _ => body,
+    }
+}
+
 impl Place {
     fn new(tuple: Tuple, is_valid: bool) -> Self {
         Self {
@@ -583,7 +593,7 @@ impl Model {
             Content::Control(body) => {
                 assert_eq!(body.len(), transmit.body_len);
                 assert!(transmit.fragment.is_none() && header.kind == PacketKind::Control);
-                for frame in FrameIter::new(body) {
+                for frame in FrameIter::new(without_padding(body)) {
                     match frame.expect("an honest frame") {
                         Frame::Sack(sack) => self.told_sack(&sack),
                         Frame::Blocks(blocks) => self.told_blocks(&blocks),

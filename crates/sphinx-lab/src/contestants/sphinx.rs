@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use super::Program;
-use crate::{Contestant, Side, Task, Workload, machine::output, peers::PeerTask};
+use crate::{Contestant, Side, Simulated, Task, Workload, machine::output, peers::PeerTask};
 
 /// Exit code of `sphx` for a command line that it does not take.
 const USAGE: i32 = 2;
@@ -117,6 +117,10 @@ impl Contestant for Sphinx {
             }
             _ => Ok(()),
         }
+    }
+
+    fn in_virtual_time(&self) -> Result<Simulated, String> {
+        Simulated::parse(&self.options)
     }
 
     fn receiver(&self, task: &Task) -> Command {

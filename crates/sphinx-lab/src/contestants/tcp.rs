@@ -6,7 +6,7 @@ use sphinx_link::front::TCP_PARAMETERS;
 
 use super::Program;
 use crate::{
-    Contestant, Side, Task, Workload,
+    Contestant, Side, Simulated, Task, Workload,
     peers::{PeerTask, socket::check_congestion},
 };
 
@@ -100,6 +100,10 @@ impl Contestant for Tcp {
 
     fn check_workload(&self, _workload: &Workload) -> Result<(), String> {
         Ok(())
+    }
+
+    fn in_virtual_time(&self) -> Result<Simulated, String> {
+        Err("kernel TCP has no virtual time".to_owned())
     }
 
     fn parameters(&self) -> Vec<(String, String)> {

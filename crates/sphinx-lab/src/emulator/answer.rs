@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sphinx_link::{
     Counters,
-    front::{FrontCounters, Inside, Lateness},
+    front::{FrontCounters, Inside},
     settings::{SETTINGS, Settings},
 };
 
 use super::{LinkError, LinkErrorKind};
+use crate::Lateness;
 
 /// A question or an order.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -59,7 +60,7 @@ pub struct State {
     #[serde(rename = "return")]
     pub back: DirectionState,
     /// How exact it is.
-    pub lateness: LatenessState,
+    pub lateness: Lateness,
     /// CPU time of its thread, in which the kernel does most of the receivers' work too.
     pub cpu_seconds: f64,
     /// Multicast and broadcast packets that were left out.
@@ -70,42 +71,18 @@ pub struct State {
     pub faults: Vec<String>,
 }
 
-/// One direction. Packets and bytes are totals; see [`Counters`] for the meaning of each.
+/// One direction.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "they are those of `Counters`")]
 pub struct DirectionState {
     /// Every setting as text, defaults included, in the order in which packets meet them.
     pub settings: Map<String, Value>,
-    pub offered_packets: u64,
-    pub offered_bytes: u64,
-    pub dropped_mtu: u64,
-    pub dropped_policer: u64,
-    pub dropped_queue: u64,
-    pub dropped_aqm: u64,
-    pub sent_packets: u64,
-    pub sent_bytes: u64,
-    pub dropped_loss: u64,
-    pub dropped_blackout: u64,
-    pub marked: u64,
-    pub corrupted: u64,
-    pub duplicated: u64,
-    pub held_back: u64,
-    pub delivered_packets: u64,
-    pub delivered_bytes: u64,
-    pub queue_bytes_max: u64,
+    /// Totals.
+    #[serde(flatten)]
+    pub counters: Counters,
     /// In the queue now.
     pub queue_bytes: u64,
     /// Waiting, being sent or in flight now.
     pub inside_packets: u64,
-}
-
-/// How long after their due time packets were delivered, in milliseconds.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
-pub struct LatenessState {
-    pub mean_ms: f64,
-    pub p99_ms: f64,
-    pub max_ms: f64,
 }
 
 impl DirectionState {
@@ -113,58 +90,33 @@ impl DirectionState {
         let text = |(key, value): (&str, &str)| (key.to_owned(), Value::from(value));
         DirectionState {
             settings: settings.iter().map(text).collect(),
-            offered_packets: counters.offered_packets,
-            offered_bytes: counters.offered_bytes,
-            dropped_mtu: counters.dropped_mtu,
-            dropped_policer: counters.dropped_policer,
-            dropped_queue: counters.dropped_queue,
-            dropped_aqm: counters.dropped_aqm,
-            sent_packets: counters.sent_packets,
-            sent_bytes: counters.sent_bytes,
-            dropped_loss: counters.dropped_loss,
-            dropped_blackout: counters.dropped_blackout,
-            marked: counters.marked,
-            corrupted: counters.corrupted,
-            duplicated: counters.duplicated,
-            held_back: counters.held_back,
-            delivered_packets: counters.delivered_packets,
-            delivered_bytes: counters.delivered_bytes,
-            queue_bytes_max: counters.queue_bytes_max,
+            counters: *counters,
             queue_bytes: inside.queue_bytes,
             inside_packets: inside.packets as u64,
         }
     }
 
     fn counters(&self) -> [(&'static str, u64); 17] {
+        let counters = &self.counters;
         [
-            ("offered packets", self.offered_packets),
-            ("offered bytes", self.offered_bytes),
-            ("dropped: mtu", self.dropped_mtu),
-            ("dropped: policer", self.dropped_policer),
-            ("dropped: queue", self.dropped_queue),
-            ("dropped: aqm", self.dropped_aqm),
-            ("dropped: loss", self.dropped_loss),
-            ("dropped: blackout", self.dropped_blackout),
-            ("marked (ECN)", self.marked),
-            ("corrupted", self.corrupted),
-            ("duplicated", self.duplicated),
-            ("held back", self.held_back),
-            ("delivered packets", self.delivered_packets),
-            ("delivered bytes", self.delivered_bytes),
+            ("offered packets", counters.offered_packets),
+            ("offered bytes", counters.offered_bytes),
+            ("dropped: mtu", counters.dropped_mtu),
+            ("dropped: policer", counters.dropped_policer),
+            ("dropped: queue", counters.dropped_queue),
+            ("dropped: aqm", counters.dropped_aqm),
+            ("dropped: loss", counters.dropped_loss),
+            ("dropped: blackout", counters.dropped_blackout),
+            ("marked (ECN)", counters.marked),
+            ("corrupted", counters.corrupted),
+            ("duplicated", counters.duplicated),
+            ("held back", counters.held_back),
+            ("delivered packets", counters.delivered_packets),
+            ("delivered bytes", counters.delivered_bytes),
             ("inside packets", self.inside_packets),
             ("queue bytes", self.queue_bytes),
-            ("queue bytes, most", self.queue_bytes_max),
+            ("queue bytes, most", counters.queue_bytes_max),
         ]
-    }
-}
-
-impl LatenessState {
-    pub(super) fn new(lateness: &Lateness) -> LatenessState {
-        LatenessState {
-            mean_ms: lateness.mean().as_secs_f64() * 1e3,
-            p99_ms: lateness.quantile(0.99).as_secs_f64() * 1e3,
-            max_ms: lateness.max().as_secs_f64() * 1e3,
-        }
     }
 }
 
@@ -181,7 +133,7 @@ impl State {
             &counters.right_to_left,
             counters.right_to_left_inside,
         );
-        self.lateness = LatenessState::new(&counters.lateness);
+        self.lateness = Lateness::from(&counters.lateness);
         self.cpu_seconds = counters.cpu.as_secs_f64();
         self.ignored_packets = counters.ignored;
         self.refused_packets = counters.refused;
@@ -248,5 +200,26 @@ impl Answer {
             message: error.message.clone(),
             local: error.kind == LinkErrorKind::Local,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_fields_of_their_direction() {
+        let counters = Counters {
+            offered_packets: 7,
+            ..Counters::default()
+        };
+        let direction = DirectionState {
+            counters,
+            ..DirectionState::default()
+        };
+        let json = serde_json::to_value(&direction).unwrap();
+        assert_eq!(json["offered_packets"], 7);
+        assert_eq!(json["queue_bytes"], 0);
+        assert_eq!(DirectionState::deserialize(json).unwrap(), direction);
     }
 }

@@ -17,7 +17,7 @@ mod ready;
 mod session;
 mod shared;
 
-pub use answer::{Answer, DirectionState, LatenessState, Request, State};
+pub use answer::{Answer, DirectionState, Request, State};
 pub use args::{LinkArgs, LinkCommand, RunArgs, SetArgs, ShowArgs};
 pub use control::ask;
 pub use error::{LinkError, LinkErrorKind};

@@ -18,9 +18,10 @@ use sphinx_link::{
 };
 
 use super::{
-    Answer, DirectionState, LatenessState, LinkError, Plan, Request, State, control::Answerer,
-    log::Log, plan::read_file, session::Event,
+    Answer, DirectionState, LinkError, Plan, Request, State, control::Answerer, log::Log,
+    plan::read_file, session::Event,
 };
+use crate::Lateness;
 
 /// Records that are kept between two looks at them.
 pub(super) const RECORDS_MAX: usize = 1 << 17;
@@ -84,7 +85,7 @@ impl Shared {
             right,
             forward: DirectionState::default(),
             back: DirectionState::default(),
-            lateness: LatenessState::default(),
+            lateness: Lateness::default(),
             cpu_seconds: 0.0,
             ignored_packets: 0,
             refused_packets: 0,

@@ -170,11 +170,10 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         "Beyond the paper",
         "One parameter at a time; cells in which we lose are shown like the others.",
     );
-    for ((name, text), sweep) in SCENARIOS.iter().zip(&SWEEPS) {
-        let results = studio.run(name, text)?;
-        if results.interrupted {
+    for (scenario, sweep) in SCENARIOS.iter().zip(&SWEEPS) {
+        let Some(results) = studio.run(*scenario)? else {
             return Ok(false);
-        }
+        };
         sheet.note(&results);
         sheet.paragraph(&format!(
             "## {}\n\n{} {}",

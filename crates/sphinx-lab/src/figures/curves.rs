@@ -23,6 +23,14 @@ pub(super) fn goodput(numbers: &GroupNumbers) -> Option<Value> {
     })
 }
 
+/// Goodput over what the link delivers.
+pub(super) fn share(numbers: &GroupNumbers) -> Option<Value> {
+    Some(Value {
+        value: numbers.goodput_ratio,
+        interval: None,
+    })
+}
+
 pub(super) fn mean_ms(numbers: &GroupNumbers) -> Option<Value> {
     Some(Value {
         value: numbers.blocks?.mean_ms,
@@ -131,7 +139,7 @@ const COLUMNS: &str = "cell,contestant,loss_percent,rtt_ms,rate_mbit_s,goodput_m
     cpu_seconds_per_gb,machine_seconds_per_gb,peak_rss_bytes,blocks,block_ms_mean,block_ms_mean_low,\
     block_ms_mean_high,block_ms_p50,block_ms_p99,block_ms_p99_low,block_ms_p99_high,block_ms_max,\
     messages_late_share,startup_seconds,stalls,stall_seconds,quality_mbit_s,page_ms_mean,page_ms_max,\
-    object_ms_p99,runs,runs_used,runs_complete,validity\n";
+    object_ms_p99,runs,runs_used,runs_complete,validity,clock\n";
 
 /// Everything about every group, a line each.
 pub(super) fn csv(results: &Results) -> String {
@@ -168,7 +176,7 @@ pub(super) fn csv(results: &Results) -> String {
                 show(Some(numbers.goodput_ratio)),
                 show(Some(numbers.wire_ratio)),
                 show(Some(numbers.queue_drop_share)),
-                show(Some(numbers.cpu_seconds_per_gb)),
+                show(numbers.cpu_seconds_per_gb),
                 show(numbers.machine_seconds_per_gb),
                 show(numbers.peak_rss.map(|bytes| bytes as f64)),
                 show(blocks.map(|blocks| blocks.count as f64)),
@@ -192,6 +200,7 @@ pub(super) fn csv(results: &Results) -> String {
                 numbers.runs_used.to_string(),
                 numbers.runs_complete.to_string(),
                 format!("{:?}", numbers.validity).to_lowercase(),
+                cell.clock.name().to_owned(),
             ];
             csv += &fields.join(",");
             csv += "\n";

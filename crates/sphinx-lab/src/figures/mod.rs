@@ -12,6 +12,7 @@ mod goodput;
 mod sheet;
 mod table1;
 mod video;
+mod virtual_time;
 
 use std::{
     path::{Path, PathBuf},
@@ -170,7 +171,7 @@ impl Studio<'_> {
                 let running = scenario
                     .contestants
                     .iter()
-                    .filter(|one| one.check().is_ok());
+                    .filter(|one| scenario.check(one.as_ref()).is_ok());
                 let (shorter, longer) = scenario.duration(running.count());
                 least += shorter;
                 most += longer;
@@ -206,17 +207,18 @@ impl Studio<'_> {
         }
     }
 
-    /// Runs a bundled scenario; its results are kept under its name.
-    fn run(&mut self, name: &str, text: &str) -> Result<Results, ScenarioFailure> {
+    /// Runs a bundled scenario; its results are kept under its name. None after an interruption.
+    fn run(&mut self, (name, text): (&str, &str)) -> Result<Option<Results>, ScenarioFailure> {
         let scenario = bundled(text, self.programs, self.quick)?;
         let file = self.directory.join(format!("{name}.ndjson"));
-        runner::run(
+        let results = runner::run(
             &scenario,
             Some(&file),
             self.environment.clone(),
             self.stop,
             &mut self.progress,
-        )
+        )?;
+        Ok((!results.interrupted).then_some(results))
     }
 }
 

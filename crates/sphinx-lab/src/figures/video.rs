@@ -24,11 +24,10 @@ pub(super) const SCENARIOS: &[(&str, &str)] = &[
 
 pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {
     let mut all = Vec::new();
-    for (name, text) in SCENARIOS {
-        let results = studio.run(name, text)?;
-        if results.interrupted {
+    for scenario in SCENARIOS {
+        let Some(results) = studio.run(*scenario)? else {
             return Ok(false);
-        }
+        };
         all.push(results);
     }
     sheet.title(

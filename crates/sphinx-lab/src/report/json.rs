@@ -69,6 +69,7 @@ impl JsonLines {
             .into();
         let fields = json!({
             "title": scenario.title,
+            "clock": scenario.clock(),
             "contestants": settings,
             "seeds": scenario.seeds,
             "repetitions": scenario.repetitions,
@@ -127,6 +128,7 @@ impl JsonLines {
         let fields = json!({
             "cell": cell.name,
             "description": cell.description(),
+            "clock": cell.clock,
             "contestant": group.contestant,
         });
         self.write("medians", &numbers, fields)

@@ -83,6 +83,7 @@ pub fn table(cell: &Cell, groups: &[Group]) -> String {
 }
 
 fn columns(cell: &Cell, numbers: &GroupNumbers) -> Vec<String> {
+    let cpu = numbers.cpu_seconds_per_gb.unwrap_or(f64::NAN);
     let machine = numbers.machine_seconds_per_gb.unwrap_or(f64::NAN);
     match cell.workload {
         Workload::Bulk { .. } => vec![
@@ -91,7 +92,7 @@ fn columns(cell: &Cell, numbers: &GroupNumbers) -> Vec<String> {
             show(numbers.wire_ratio, 3),
             show(numbers.wire_ratio_delivered, 3),
             show(numbers.queue_drop_share * 100.0, 2) + " %",
-            show(numbers.cpu_seconds_per_gb, 1),
+            show(cpu, 1),
             show(machine, 1),
         ],
         Workload::Blocks { .. } | Workload::Live { .. } => {
@@ -109,7 +110,7 @@ fn columns(cell: &Cell, numbers: &GroupNumbers) -> Vec<String> {
                     .late_share
                     .map_or("-".into(), |share| show(share * 100.0, 2) + " %"),
                 show(numbers.wire_ratio, 3),
-                show(numbers.cpu_seconds_per_gb, 1),
+                show(cpu, 1),
             ]
         }
         Workload::Video(_) => match &numbers.video {

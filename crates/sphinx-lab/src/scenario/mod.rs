@@ -14,7 +14,7 @@ use sphinx_units as units;
 use thiserror::Error;
 
 use self::{contestant::ContestantTable, link::LinkTable, value::Values, workload::WorkloadTable};
-use crate::{Cell, Contestant, Workload, contestants::Programs};
+use crate::{Cell, Clock, Contestant, Workload, contestants::Programs};
 
 /// What a bulk transfer has at least until it is cut off.
 const BULK_LIMIT: Duration = Duration::from_secs(10);
@@ -58,6 +58,8 @@ struct File {
     title: String,
     #[serde(default)]
     about: String,
+    #[serde(default)]
+    clock: Clock,
     #[serde(default = "one")]
     seeds: Vec<u64>,
     #[serde(default = "once")]
@@ -115,8 +117,8 @@ impl Scenario {
         let mut cells = Vec::new();
         let read = |path: &str| fs::read_to_string(directory.join(path));
         let links = link::expand(file.link.0, &read)?;
-        let workloads = workload::expand(file.workload.0)?;
         for (link_name, link) in &links {
+            let workloads = workload::expand(&file.workload.0, link.rate)?;
             for (workload_name, workload) in &workloads {
                 // Bulk is what everything is measured by: it needs no name where it is alone.
                 let plain = workloads.len() == 1 && workload_name == "bulk";
@@ -127,6 +129,7 @@ impl Scenario {
                     },
                     link: link.clone(),
                     workload: workload.clone(),
+                    clock: file.clock,
                 });
             }
         }
@@ -158,6 +161,24 @@ impl Scenario {
         })
     }
 
+    /// The time in which all its runs are made.
+    pub fn clock(&self) -> Clock {
+        let first = self.cells.first();
+        first.map_or(Clock::default(), |cell| cell.clock)
+    }
+
+    /// Whether a contestant can run here, in the scenario's time.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, in words.
+    pub fn check(&self, contestant: &dyn Contestant) -> Result<(), String> {
+        match self.clock() {
+            Clock::Real => contestant.check(),
+            Clock::Virtual => contestant.in_virtual_time().map(drop),
+        }
+    }
+
     /// The [`Experiment::limit`](crate::Experiment::limit) of a cell.
     pub fn limit(&self, cell: &Cell) -> Duration {
         self.limit.unwrap_or(match cell.workload {
@@ -178,16 +199,32 @@ impl Scenario {
         let times = self.runs(contestants) / self.cells.len().max(1);
         let times = u32::try_from(times).unwrap_or(u32::MAX);
         let sum = |time: &dyn Fn(&Cell) -> Duration| {
-            let each = self.cells.iter().map(|cell| time(cell) + AROUND_A_RUN);
+            let each = self.cells.iter().map(time);
             each.sum::<Duration>().saturating_mul(times)
         };
-        let most = |cell: &Cell| cell.workload.schedule() + self.limit(cell);
-        (sum(&shortest), sum(&most))
+        let least = |cell: &Cell| match cell.clock {
+            Clock::Real => shortest(cell) + AROUND_A_RUN,
+            Clock::Virtual => simulation(cell, SIMULATED_PACKET),
+        };
+        let most = |cell: &Cell| match cell.clock {
+            Clock::Real => cell.workload.schedule() + self.limit(cell) + AROUND_A_RUN,
+            Clock::Virtual => simulation(cell, SIMULATED_PACKET * 4),
+        };
+        (sum(&least), sum(&most))
     }
 }
 
 /// Making and removing namespaces, starting and ending processes.
 const AROUND_A_RUN: Duration = Duration::from_millis(300);
+
+/// What a packet costs a fast machine in virtual time, coding and comparing included.
+const SIMULATED_PACKET: Duration = Duration::from_micros(5);
+
+/// The time that a run in virtual time really takes.
+fn simulation(cell: &Cell, packet: Duration) -> Duration {
+    let packets = cell.workload.bytes() / 1400 + 1;
+    packet.saturating_mul(u32::try_from(packets).unwrap_or(u32::MAX))
+}
 
 /// What a perfect transport would need.
 fn shortest(cell: &Cell) -> Duration {
@@ -311,6 +348,42 @@ without = ["paper"]
         assert_eq!((scenario.cells.len(), scenario.contestants.len()), (1, 1));
         assert_eq!(scenario.cells[0].workload.bytes(), 1_000_000);
         assert_eq!(scenario.seeds, [7]);
+    }
+
+    #[test]
+    fn time_is_real_unless_said() {
+        assert_eq!(parse(TEXT, false).unwrap().clock(), Clock::Real);
+        let text = format!("clock = \"virtual\"\n{TEXT}");
+        let scenario = parse(&text, false).unwrap();
+        assert_eq!(scenario.clock(), Clock::Virtual);
+        let description = scenario.cells[0].description();
+        assert!(description.contains("virtual time"), "{description}");
+        assert!(parse(&text.replace("virtual", "fast"), false).is_err());
+    }
+
+    #[test]
+    fn bulk_may_last_for_a_time() {
+        let text = TEXT
+            .replace("\"200mbit\"", "[\"8mbit\", \"80mbit\"]")
+            .replace("bytes = \"20MB\"", "time = \"2s\"")
+            .replace("bytes = \"1MB\"", "time = \"1s\"");
+        let bytes = |quick| -> Vec<u64> {
+            let scenario = parse(&text, quick).unwrap();
+            scenario
+                .cells
+                .iter()
+                .map(|cell| cell.workload.bytes())
+                .collect()
+        };
+        assert_eq!(bytes(false), [2_000_000, 2_000_000, 20_000_000, 20_000_000]);
+        assert_eq!(bytes(true), [1_000_000, 10_000_000]);
+        let both = text.replace("time = \"2s\"", "time = \"2s\"\nbytes = \"1MB\"");
+        assert!(
+            parse(&both, false)
+                .unwrap_err()
+                .to_string()
+                .contains("either")
+        );
     }
 
     #[test]

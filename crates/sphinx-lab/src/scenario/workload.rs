@@ -18,11 +18,12 @@ use crate::{
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
 pub(super) enum WorkloadTable {
-    /// One file as fast as possible.
+    /// One file as fast as possible: so many bytes, or as many as the link carries in so long.
     Bulk {
         #[serde(default)]
         name: Option<String>,
-        bytes: Size,
+        bytes: Option<Size>,
+        time: Option<Time>,
     },
     /// Whole blocks at fixed times.
     Blocks {
@@ -87,7 +88,10 @@ impl TryFrom<String> for QualityText {
 impl WorkloadTable {
     pub(super) fn hurry(&mut self, fewer: Option<Size>, shorter: Option<Time>) {
         match self {
-            WorkloadTable::Bulk { bytes, .. } => *bytes = fewer.unwrap_or(*bytes),
+            WorkloadTable::Bulk { bytes, time, .. } => {
+                *bytes = bytes.map(|bytes| fewer.unwrap_or(bytes));
+                *time = time.map(|time| shorter.unwrap_or(time));
+            }
             WorkloadTable::Blocks { time, .. }
             | WorkloadTable::Thin { time, .. }
             | WorkloadTable::Live { time, .. }
@@ -96,10 +100,21 @@ impl WorkloadTable {
         }
     }
 
-    fn build(self) -> (String, Workload) {
+    /// The workload and its name, on a link of `rate` bits per second.
+    fn build(self, rate: u64) -> Result<(String, Workload), ScenarioError> {
         let (name, kind, workload) = match self {
-            WorkloadTable::Bulk { name, bytes } => {
-                (name, "bulk", Workload::Bulk { bytes: bytes.0 })
+            WorkloadTable::Bulk { name, bytes, time } => {
+                let bytes = match (bytes, time) {
+                    (Some(Size(bytes)), None) => bytes,
+                    (None, Some(Time(time))) => {
+                        ((rate as f64 / 8.0 * time.as_secs_f64()) as u64).max(1)
+                    }
+                    _ => {
+                        let text = "a bulk workload has either 'bytes' or a 'time'";
+                        return Err(ScenarioError::Sense(text.to_owned()));
+                    }
+                };
+                (name, "bulk", Workload::Bulk { bytes })
             }
             WorkloadTable::Blocks {
                 name,
@@ -163,7 +178,7 @@ impl WorkloadTable {
                 (name, "web", Workload::Web(web))
             }
         };
-        (name.unwrap_or_else(|| kind.to_owned()), workload)
+        Ok((name.unwrap_or_else(|| kind.to_owned()), workload))
     }
 }
 
@@ -180,9 +195,16 @@ fn count(interval: Duration, time: Duration) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX).max(1)
 }
 
-/// The workloads with their names.
-pub(super) fn expand(tables: Vec<WorkloadTable>) -> Result<Vec<(String, Workload)>, ScenarioError> {
-    let workloads: Vec<_> = tables.into_iter().map(WorkloadTable::build).collect();
+/// The workloads with their names, on a link of `rate` bits per second.
+pub(super) fn expand(
+    tables: &[WorkloadTable],
+    rate: u64,
+) -> Result<Vec<(String, Workload)>, ScenarioError> {
+    let workloads: Result<Vec<_>, _> = tables
+        .iter()
+        .map(|table| table.clone().build(rate))
+        .collect();
+    let workloads = workloads?;
     for (name, workload) in &workloads {
         let sense = |ok: bool, text: String| match ok {
             true => Ok(()),

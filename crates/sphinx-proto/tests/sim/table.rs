@@ -83,19 +83,11 @@ pub(crate) fn blocks(
         "not done: {}",
         state(&pair)
     );
-    let mut done = vec![(0, 0); count as usize];
-    for &(at, _, offset, bytes) in &pair.server().blocks_received {
-        let message = &mut done[(offset / len) as usize];
-        message.0 = at;
-        message.1 += u64::from(bytes);
-    }
-    let mut latencies: Vec<f64> = done
+    let arrivals = pair.server().message_arrivals(len, count);
+    let mut latencies: Vec<f64> = arrivals
         .iter()
         .enumerate()
-        .map(|(i, (at, bytes))| {
-            assert_eq!(*bytes, len);
-            (at - i as u64 * interval) as f64 / 1e6
-        })
+        .map(|(i, at)| (at.expect("all have arrived") - i as u64 * interval) as f64 / 1e6)
         .skip(warmup as usize)
         .collect();
     latencies.sort_by(f64::total_cmp);

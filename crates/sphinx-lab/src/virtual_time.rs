@@ -1,0 +1,343 @@
+//! Runs in virtual time: two sessions of `sphinx-proto` and the elements of the link, joined by
+//! `sphinx-sim`. There is no handshake, no seal, no socket and no limit of the CPU.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use sphinx_fec::CodeId;
+use sphinx_proto::{Icm, Nanos, Profile, cc::CcKind};
+use sphinx_sim::{Pair, Scenario};
+use sphinx_units as units;
+
+use crate::{
+    BlockNumbers, Cell, Done, Wire, Workload, experiment::WARMUP_ROUND_TRIPS, stats::Distribution,
+};
+
+/// What a session of `sphinx-transport` receives ahead of its reader, and has under way.
+const WINDOW: u64 = 24 << 20;
+
+/// The settings of both sessions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Simulated {
+    /// Without one, that of `sphx perf`: `latency` for whole blocks, otherwise `bulk`.
+    profile: Option<Profile>,
+    code: Option<CodeId>,
+    icm: Icm,
+    cc: CcKind,
+}
+
+impl Simulated {
+    /// Takes those options of `sphx perf client` that concern the protocol.
+    ///
+    /// # Errors
+    ///
+    /// The first option that does not, in words.
+    pub fn parse(options: &[String]) -> Result<Simulated, String> {
+        let mut settings = Simulated {
+            profile: None,
+            code: Some(CodeId::Rlc),
+            icm: Icm::Default,
+            cc: CcKind::Bbr,
+        };
+        let mut words = options
+            .iter()
+            .flat_map(|option| option.splitn(2, '='))
+            .fuse();
+        while let Some(name) = words.next() {
+            let value = words.next().unwrap_or_default();
+            let is_known = match name {
+                "--codec" => codec(value).map(|code| settings.code = code),
+                "--icm" => icm(value).map(|icm| settings.icm = icm),
+                "--cc" => cc(value).map(|cc| settings.cc = cc),
+                "--profile" => profile(value).map(|profile| settings.profile = profile),
+                _ => None,
+            };
+            is_known.ok_or_else(|| format!("{name} {value} has no virtual time"))?;
+        }
+        Ok(settings)
+    }
+
+    /// Runs a cell once with the losses of `seed`; bytes that arrive after the limit do not count. None
+    /// when `stop` became true.
+    pub(crate) fn run(
+        &self,
+        cell: &Cell,
+        limit: Duration,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Option<(Done, Wire)> {
+        let mut pair = self.scenario(cell, seed).build();
+        let deadline = nanos(cell.workload.schedule() + limit);
+        let bytes = cell.workload.bytes();
+        let complete = pair.run_until(deadline, |pair| {
+            pair.server().bytes_received >= bytes || stop.load(Ordering::Relaxed)
+        });
+        if stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        let counters = pair.links.each_ref().map(|link| link.counters());
+        let mut done = done(&pair, cell);
+        if !complete {
+            done.complete = false;
+            done.seconds = deadline as f64 / 1e9;
+        }
+        Some((done, Wire::new(counters[0], counters[1])))
+    }
+
+    fn scenario(&self, cell: &Cell, seed: u64) -> Scenario {
+        let front = cell.link.front(seed);
+        let links = [front.left_to_right, front.right_to_left].map(|mut link| {
+            link.mtu = link.mtu.or(Some(front.mtu));
+            link
+        });
+        let [forward, backward] = links;
+        let plain = Scenario::new((forward, backward));
+        let mut scenario = match cell.workload {
+            Workload::Blocks {
+                count,
+                bytes,
+                interval,
+            }
+            | Workload::Live {
+                count,
+                bytes,
+                interval,
+                ..
+            } => plain.blocks(bytes, nanos(interval), count),
+            Workload::Bulk { .. } | Workload::Video(_) | Workload::Web(_) => {
+                plain.bulk(cell.workload.bytes())
+            }
+        };
+        for plan in [&mut scenario.client, &mut scenario.server] {
+            plan.ecn = true;
+        }
+        Scenario {
+            profile: self.profile.unwrap_or(scenario.profile),
+            code: self.code,
+            icm: self.icm,
+            cc: self.cc,
+            recv_window: WINDOW,
+            send_window: WINDOW,
+            ..scenario
+        }
+    }
+}
+
+/// Whether there are applications for a workload in virtual time.
+pub(crate) fn check_workload(workload: &Workload) -> Result<(), String> {
+    match workload {
+        Workload::Bulk { .. } | Workload::Blocks { .. } | Workload::Live { .. } => Ok(()),
+        Workload::Video(_) | Workload::Web(_) => Err("HTTP has no virtual time".to_owned()),
+    }
+}
+
+/// What arrived, and when.
+fn done(pair: &Pair, cell: &Cell) -> Done {
+    let received = &pair.server().blocks_received;
+    let last = received
+        .iter()
+        .map(|block| block.0)
+        .max()
+        .unwrap_or(pair.now);
+    let mut done = Done {
+        bytes: received.iter().map(|block| u64::from(block.3)).sum(),
+        seconds: last as f64 / 1e9,
+        complete: true,
+        ..Done::default()
+    };
+    let (Workload::Blocks {
+        count,
+        bytes,
+        interval,
+    }
+    | Workload::Live {
+        count,
+        bytes,
+        interval,
+        ..
+    }) = cell.workload
+    else {
+        return done;
+    };
+    let scheduled = |index: usize| index as Nanos * nanos(interval);
+    let arrivals = pair.server().message_arrivals(bytes, count);
+    let warmup = nanos(cell.link.rtt * WARMUP_ROUND_TRIPS);
+    let measured: Vec<Option<Nanos>> = arrivals
+        .iter()
+        .enumerate()
+        .map(|(index, at)| (scheduled(index), *at))
+        .filter(|(due, _)| *due >= warmup)
+        .map(|(due, at)| Some(at? - due))
+        .collect();
+    let latencies: Vec<f64> = measured
+        .iter()
+        .flatten()
+        .map(|latency| *latency as f64 / 1e6)
+        .collect();
+    done.blocks = Distribution::of(&latencies).map(|ms| BlockNumbers {
+        count: ms.count,
+        mean_ms: ms.mean,
+        p50_ms: ms.p50,
+        p99_ms: ms.p99,
+        max_ms: ms.max,
+    });
+    if let Workload::Live { deadline, .. } = cell.workload {
+        let is_late = |latency: &&Option<Nanos>| latency.is_none_or(|time| time > nanos(deadline));
+        done.late = Some(measured.iter().filter(is_late).count() as u64);
+    }
+    done
+}
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
+}
+
+fn codec(name: &str) -> Option<Option<CodeId>> {
+    match name {
+        "auto" => Some(Some(CodeId::Rlc)),
+        "none" => Some(None),
+        _ => CodeId::by_name(name).map(Some),
+    }
+}
+
+fn icm(name: &str) -> Option<Icm> {
+    match name {
+        "default" => Some(Icm::Default),
+        "paper" => Some(Icm::Paper),
+        "off" => Some(Icm::Off),
+        _ => None,
+    }
+}
+
+fn cc(name: &str) -> Option<CcKind> {
+    match name {
+        "auto" | "bbr" => Some(CcKind::Bbr),
+        "aimd-ecn" => Some(CcKind::AimdEcn),
+        _ => {
+            let rate = units::rate(name.strip_prefix("fixed:")?).ok()?;
+            Some(CcKind::Fixed((rate / 8).max(1)))
+        }
+    }
+}
+
+fn profile(name: &str) -> Option<Option<Profile>> {
+    match name {
+        "auto" => Some(None),
+        "bulk" => Some(Some(Profile::Bulk)),
+        "latency" => Some(Some(Profile::Latency)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sphinx_link::Loss;
+
+    use super::*;
+    use crate::{Clock, LinkSpec};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn parse(options: &str) -> Result<Simulated, String> {
+        let options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+        Simulated::parse(&options)
+    }
+
+    /// RTT 10 ms, 6 % loss.
+    fn cell(rate: u64, workload: Workload) -> Cell {
+        Cell {
+            name: "test".into(),
+            link: LinkSpec {
+                rate,
+                forward: Loss::Bernoulli(0.06),
+                ..LinkSpec::clean(Duration::from_millis(10))
+            },
+            workload,
+            clock: Clock::Virtual,
+        }
+    }
+
+    fn run(cell: &Cell, seed: u64) -> (Done, Wire) {
+        let stop = AtomicBool::new(false);
+        let ran = parse("").unwrap().run(cell, SECOND, seed, &stop);
+        ran.expect("nobody stopped it")
+    }
+
+    #[test]
+    fn options_of_the_protocol_are_taken() {
+        let paper = parse("--codec srlt --icm=paper --cc fixed:190mbit --profile bulk").unwrap();
+        let expected = Simulated {
+            profile: Some(Profile::Bulk),
+            code: Some(CodeId::Srlt),
+            icm: Icm::Paper,
+            cc: CcKind::Fixed(23_750_000),
+        };
+        assert_eq!(paper, expected);
+        assert_eq!(parse("--codec none --cc auto").unwrap().code, None);
+        assert_eq!(parse("--codec=auto --profile auto"), parse(""));
+    }
+
+    #[test]
+    fn others_are_named() {
+        for (options, named) in [
+            ("--codec srlt --workers 2", "--workers 2"),
+            ("--io xdp:eth0", "--io xdp:eth0"),
+            ("--cc cubic", "--cc cubic"),
+            ("--icm", "--icm"),
+        ] {
+            let refusal = parse(options).unwrap_err();
+            assert!(refusal.starts_with(named), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_seed_is_a_run() {
+        let bulk = cell(1_000_000_000, Workload::Bulk { bytes: 20_000_000 });
+        assert_eq!(run(&bulk, 1), run(&bulk, 1));
+        assert_ne!(run(&bulk, 1), run(&bulk, 2));
+    }
+
+    /// As `bulk::fills_a_lossy_link` of the simulator's own tests asks for.
+    #[test]
+    fn bulk_fills_the_link() {
+        for rate in [200_000_000, 1_000_000_000] {
+            let bytes = rate / 8 * 4 / 10;
+            let (done, wire) = run(&cell(rate, Workload::Bulk { bytes }), 1);
+            assert!(done.complete && done.bytes == bytes, "{done:?}");
+            let share = done.goodput_mbit_s() * 1e6 / rate as f64 / 0.94;
+            assert!((0.85..0.96).contains(&share), "{rate}: {share}");
+            let losses = wire.losses as f64 / wire.forward_packets as f64;
+            assert!((0.05..0.07).contains(&losses), "{wire:?}");
+        }
+    }
+
+    /// 5 ms of delay and 4.2 ms on the wire.
+    #[test]
+    fn blocks_are_timed() {
+        let schedule = |deadline| Workload::Live {
+            count: 100,
+            bytes: 100_000,
+            interval: Duration::from_millis(40),
+            deadline: Duration::from_millis(deadline),
+        };
+        let (done, _) = run(&cell(200_000_000, schedule(20)), 1);
+        let blocks = done.blocks.expect("blocks");
+        // Those of the first ten round trips are not measured.
+        assert_eq!((blocks.count, done.late), (97, Some(0)));
+        assert!((9.2..10.5).contains(&blocks.mean_ms), "{blocks:?}");
+        let (done, _) = run(&cell(200_000_000, schedule(9)), 1);
+        assert_eq!(done.late, Some(97));
+    }
+
+    #[test]
+    fn a_transfer_is_cut_off() {
+        let (done, _) = run(&cell(1_000_000, Workload::Bulk { bytes: 1_000_000 }), 1);
+        assert!(!done.complete && done.bytes < 125_000, "{done:?}");
+        assert_eq!(done.seconds, 1.0);
+        let stop = AtomicBool::new(true);
+        let stopped = cell(1_000_000, Workload::Bulk { bytes: 1 });
+        assert_eq!(parse("").unwrap().run(&stopped, SECOND, 1, &stop), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! A scenario in virtual time, from its text to its results. Needs no namespaces.
+
+use std::{fs, path::Path, sync::atomic::AtomicBool};
+
+use sphinx_lab::{
+    contestants::Programs,
+    machine::Environment,
+    runner::{self, Progress, Results},
+    scenario::Scenario,
+};
+
+const TEXT: &str = r#"
+title = "T"
+clock = "virtual"
+
+[link]
+rate = "100mbit"
+rtt = "10ms"
+
+[[workload]]
+kind = "bulk"
+bytes = "1MB"
+
+[[workload]]
+kind = "web"
+pages = 1
+objects = 1
+
+[[contestant]]
+kind = "sphinx"
+
+[[contestant]]
+name = "workers"
+kind = "sphinx"
+options = "--workers 2"
+
+[[contestant]]
+kind = "tcp"
+congestion = "bbr"
+"#;
+
+fn run(file: &Path) -> Results {
+    let programs = Programs::of_sphx("/nowhere/sphx".as_ref());
+    let scenario = Scenario::parse(TEXT, Path::new(""), &programs, false).unwrap();
+    let (environment, stop) = (Environment::detect(), AtomicBool::new(false));
+    let mut progress = Progress::new(true);
+    runner::run(&scenario, Some(file), environment, &stop, &mut progress).unwrap()
+}
+
+#[test]
+fn what_has_no_virtual_time_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("results.ndjson");
+    let results = run(&file);
+    let missing = results.missing.iter();
+    let missing: Vec<String> = missing
+        .map(|(name, why)| format!("{name}: {why}"))
+        .collect();
+    assert_eq!(
+        missing,
+        [
+            "workers: --workers 2 has no virtual time",
+            "tcp-bbr: kernel TCP has no virtual time"
+        ]
+    );
+    let [(bulk, of_bulk), (_, of_web)] = &results.cells[..] else {
+        panic!("{:?}", results.cells);
+    };
+    assert!(bulk.description().contains("virtual time"));
+    assert!(of_bulk[0].runs[0].done.complete && of_bulk[0].runs[0].cpu.is_none());
+    assert_eq!(of_web[0].failures, ["missing: HTTP has no virtual time"]);
+}
+
+#[test]
+fn runs_are_labelled_and_made_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("results.ndjson");
+    let first = run(&file);
+    assert_eq!(run(&file).cells, first.cells);
+    let text = fs::read_to_string(&file).unwrap();
+    let runs: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("\"event\":\"run\""))
+        .collect();
+    assert_eq!(runs.len(), 1, "{text}");
+    assert!(runs[0].contains("\"clock\":\"virtual\""), "{}", runs[0]);
+}
