@@ -62,6 +62,10 @@ bench-veth: build ## Sphinx beside QUIC at line rate, over a veth pair (root, ip
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
 	@scripts/bench-veth $(ARGS)
 
+.PHONY: bench-fairness
+bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself (iperf3; 6 minutes)
+	@scripts/bench-fairness $(ARGS)
+
 .PHONY: bench-flood
 bench-flood: build ## A transfer beside 100 000 datagrams of garbage a second (root; ARGS="--time 600 all")
 	$(CARGO) build --release --locked --package sphinx-transport --example flood

@@ -20,11 +20,10 @@ use crate::wire::{
 
 /// Streams that a peer may ever send on.
 const STREAMS_MAX: usize = 256;
-/// Packets that may wait for one SACK …
-const PACKETS_PER_SACK: u32 = 64;
-/// … and among the first so many of a session, whose trains rate control measures.
-const EARLY_PACKETS_PER_SACK: u32 = 8;
-const EARLY_PACKETS: u64 = 512;
+/// Packets that may wait for one SACK: this part of those so far, within bounds. Rate control measures the
+/// first trains, of which SACKs may be lost.
+const SACK_PART: u64 = 16;
+const PACKETS_PER_SACK: (u64, u64) = (2, 64);
 /// Bounds of the time that packets wait for a SACK.
 const SACK_DELAY_MIN: Nanos = 250_000;
 const SACK_DELAY_MAX: Nanos = 10_000_000;
@@ -33,8 +32,9 @@ const SACK_INTERVAL_MIN: Nanos = 250_000;
 /// A complete block is told in so many SACKs, so that all of them must be lost before the sender does not
 /// know of it.
 const BLOCKS_REPEATS: u8 = 3;
-/// How often the last SACK is repeated when nothing more arrives: the sender may be waiting for it.
-const TAIL_REPEATS: u8 = 2;
+/// How often the last SACK is repeated when nothing more arrives, each time after twice as long: the sender
+/// may be waiting for it.
+const TAIL_REPEATS: u8 = 3;
 
 #[derive(Debug)]
 struct RxBlock {
@@ -113,10 +113,11 @@ pub(crate) struct Receiver {
     ect: u64,
     ce: u64,
     sack_sequence: u64,
-    unacked: u32,
+    unacked: u64,
     sack_at: Option<Nanos>,
     last_sack: Option<Nanos>,
-    /// Repetitions left of the present SACK, and their distance.
+    /// When the last SACK is repeated unless more arrives, repetitions left, and the time between them.
+    tail_at: Option<Nanos>,
     tail_repeats: u8,
     tail_delay: Nanos,
     /// Largest packets of the last `SACK_REPEATS` SACKs, oldest first.
@@ -130,7 +131,7 @@ pub(crate) struct Receiver {
     /// Costs of all blocks opened here, and of those the application has taken.
     opened_cost: u64,
     released_cost: u64,
-    /// Credit in the last SACK.
+    /// Credit in the last SACK with a PING.
     credit_told: u64,
     /// Incomplete blocks of all streams.
     open_blocks: usize,
@@ -186,6 +187,7 @@ impl Receiver {
             unacked: 0,
             sack_at: None,
             last_sack: None,
+            tail_at: None,
             tail_repeats: 0,
             tail_delay: SACK_DELAY_MAX,
             told: VecDeque::new(),
@@ -238,14 +240,12 @@ impl Receiver {
             return;
         }
         let delay = Self::sack_delay(rtt);
+        self.tail_at = None;
         self.tail_repeats = TAIL_REPEATS;
-        self.tail_delay = 2 * delay;
+        self.tail_delay = (delay / 2).max(SACK_INTERVAL_MIN);
         self.unacked += 1;
-        let packets_per_sack = if meta.packet_number < EARLY_PACKETS {
-            EARLY_PACKETS_PER_SACK
-        } else {
-            PACKETS_PER_SACK
-        };
+        let (least, most) = PACKETS_PER_SACK;
+        let packets_per_sack = (meta.packet_number / SACK_PART).clamp(least, most);
         self.flight_over = meta.last_of_flight;
         let first_after_idle = meta.now.saturating_sub(self.last_eliciting) > 2 * rtt.max(delay);
         self.last_eliciting = meta.now;

@@ -3,7 +3,7 @@
 /// Block failure probability that the latency profile accepts in the first flight.
 pub(crate) const EPSILON: f64 = 0.002;
 /// Probability that a reactive round fails although it was meant to be the last one.
-pub(crate) const EPSILON_REACTIVE: f64 = 0.01;
+pub(crate) const EPSILON_REACTIVE: f64 = 0.002;
 
 /// Most repair symbols that one decision may ask for; more would be a flood on a dead path.
 const LIMIT: u32 = 1024;

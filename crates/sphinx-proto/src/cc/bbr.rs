@@ -52,6 +52,8 @@ const CWND_GAIN: f64 = 2.0;
 const DOWN_CWND_GAIN: f64 = 1.25;
 /// Rate after CE in cruise, once per round.
 const CE_FACTOR: f64 = 0.85;
+/// A policer that start-up has met is as if so many probes had found losses.
+const POLICED_CAUTION: u32 = 2;
 /// Part of an old rate that is resumed at once (after a blackout, or from an earlier session).
 const RESUME_FACTOR: f64 = 0.5;
 /// Shortest round: SACKs come about once a millisecond, however short the path.
@@ -285,6 +287,7 @@ impl Bbr {
             Verdict::Found => self.enter(Phase::Drain, now),
             Verdict::Policed => {
                 self.up_lost_too_much = true;
+                self.lossy_probes = self.lossy_probes.max(POLICED_CAUTION);
                 self.in_doubt = true;
                 self.enter(Phase::Down, now);
             }
@@ -307,7 +310,8 @@ impl Bbr {
             } else {
                 strict
             };
-            let bw = self.startup.on_sample(&s, rate, stretched, self.bw);
+            let rtt = self.rtt();
+            let bw = self.startup.on_sample(&s, (rate, stretched), self.bw, rtt);
             self.bw = if s.app_limited {
                 bw.max(self.up_from)
             } else {

@@ -23,7 +23,7 @@ const TRAIN_PART: Nanos = 4;
 const TRAIN_TIME: Nanos = MS;
 const TRAIN_PACKETS: f64 = 64.0;
 /// Growth of the window in one round at most.
-const CWND_GROWTH: f64 = 8.0;
+const CWND_GROWTH: f64 = 32.0;
 /// Pacing relative to the estimate while packets come out as fast as they go in.
 const GAIN: f64 = 2.0;
 /// A round that delivers less than this times the last one found nothing new
@@ -36,8 +36,14 @@ const LOSS_STEP: f64 = 0.1;
 const LOSSY_GROUPS: u32 = 4;
 const GROUP_PACKETS: u64 = 24;
 const GROUP_ERRORS: f64 = 3.0;
-/// Stretched samples that measure the link.
+/// Few packets say little about the channel: so many that lost this share are added to those of a round.
+const PRIOR_PACKETS: f64 = 8.0;
+const PRIOR_LOSS: f64 = 0.02;
+/// Stretched samples that measure the link …
 const STRETCHED: u32 = 2;
+/// … and the part of a round trip that the last of them spans, as long as the train still stretches it:
+/// short ones are mostly noise.
+const STRETCHED_PART: Nanos = 8;
 
 /// What a round or a sample of start-up means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +67,8 @@ pub(super) struct Startup {
     last_best: f64,
     flat_rounds: u32,
     stretched: u32,
+    /// The latest sample is stretched, and a longer one will tell more.
+    measuring: bool,
     /// No faster than the estimate for the rest of this round.
     braked: bool,
     app_limited: bool,
@@ -104,6 +112,7 @@ impl Startup {
             last_best: 0.0,
             flat_rounds: 0,
             stretched: 0,
+            measuring: false,
             braked: false,
             app_limited: false,
             packets: 0,
@@ -221,9 +230,16 @@ impl Startup {
     }
 
     /// A sample and the `rate` it stands for, stretched or not. Returns the new estimate.
-    pub(super) fn on_sample(&mut self, s: &Sample, rate: f64, stretched: bool, bw: f64) -> f64 {
+    pub(super) fn on_sample(
+        &mut self,
+        s: &Sample,
+        (rate, stretched): (f64, bool),
+        bw: f64,
+        rtt: Nanos,
+    ) -> f64 {
         let mut bw = bw;
         let finished = s.window_full;
+        self.measuring = stretched && !finished && s.recv_interval < rtt / STRETCHED_PART;
         if stretched {
             bw = if self.stretched == 0 || !self.measured {
                 rate
@@ -249,7 +265,7 @@ impl Startup {
     pub(super) fn grow(&mut self, cwnd_gain: f64, bdp: f64, slack: f64) -> Verdict {
         let target = cwnd_gain * bdp + slack;
         self.cwnd = self.cwnd.max(target.min(CWND_GROWTH * self.round_cwnd));
-        if self.stretched >= STRETCHED && self.cwnd >= 1.25 * bdp {
+        if self.stretched >= STRETCHED && !self.measuring && self.cwnd >= 1.25 * bdp {
             Verdict::Found
         } else {
             Verdict::Grow
@@ -301,8 +317,8 @@ impl Startup {
         self.last_best = this;
         let (n, lost) = std::mem::take(&mut self.clean);
         if n > 0 {
-            // Few packets may have been lucky.
-            self.last_loss = (lost + 1) as f64 / (n + 2) as f64;
+            let prior = PRIOR_PACKETS * PRIOR_LOSS;
+            self.last_loss = (lost as f64 + prior) / (n as f64 + PRIOR_PACKETS);
         }
         self.best = 0.0;
         self.unfinished = 0.0;

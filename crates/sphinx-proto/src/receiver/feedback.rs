@@ -21,7 +21,13 @@ const SACK_FRAME_MIN: usize = 1 + 9 * 8;
 impl Receiver {
     /// When a SACK is due.
     pub(crate) fn sack_timeout(&self) -> Option<Nanos> {
-        self.largest.and(self.sack_at)
+        self.largest?;
+        self.sack_at.into_iter().chain(self.tail_at).min()
+    }
+
+    /// The last feedback is in a packet that is repeated until it is acknowledged: its credit counts as told.
+    pub(crate) fn told_reliably(&mut self) {
+        self.credit_told = self.credit();
     }
 
     /// The next feedback names every stream.
@@ -40,10 +46,14 @@ impl Receiver {
         };
         let end = out.len() + room;
         self.last_sack = Some(now);
-        self.sack_at = (self.tail_repeats > 0).then_some(now + self.tail_delay);
-        self.tail_repeats = self.tail_repeats.saturating_sub(1);
+        self.sack_at = None;
+        self.tail_at = None;
+        if self.tail_repeats > 0 {
+            self.tail_at = Some(now + self.tail_delay);
+            self.tail_repeats -= 1;
+            self.tail_delay *= 2;
+        }
         self.unacked = 0;
-        self.credit_told = self.credit();
         self.write_blocks(out.len() + room / 2, out);
         let sack = Sack {
             sequence: self.sack_sequence,

@@ -93,6 +93,7 @@ impl Session {
         self.receiver.write_feedback(now, room, &mut body);
         let eliciting = std::mem::take(&mut self.ping);
         if eliciting {
+            self.receiver.told_reliably();
             Frame::Ping.encode(&mut body);
         }
         if self.local_ids.is_due()
@@ -125,11 +126,11 @@ impl Session {
         let Some(mut choice) = self.sender.next_symbol() else {
             self.pacer.rest();
             if self.probes > 0 {
-                // Nothing to repair: ask for a sign of life.
+                // Nothing to repair: ask for a sign of life. If it was a PING that got lost, the peer has not
+                // heard what came with it either.
                 self.probes = 0;
-                let mut body = Vec::new();
-                Frame::Ping.encode(&mut body);
-                return Some(self.control(now, body, true));
+                self.ping = true;
+                return self.poll_control(now);
             }
             let (n, symbol_len) = self.block_shape();
             let starved = !self.backlog || !self.can_open(n, symbol_len);

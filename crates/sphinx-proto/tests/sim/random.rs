@@ -205,7 +205,8 @@ fn run(seed: u64) {
     assert!(closed, "not closed");
 }
 
-fn number(variable: &str) -> Option<u64> {
+/// A number from the environment.
+pub(crate) fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 

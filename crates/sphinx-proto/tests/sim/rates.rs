@@ -1,5 +1,6 @@
 //! Rate control end to end: what it finds, what it follows, what it leaves alone.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use sphinx_link::{Aqm, Blackout, Depth, GilbertElliott, Loss, Policer, Rate, RateStep};
@@ -7,6 +8,7 @@ use sphinx_proto::cc::CcKind;
 use sphinx_proto::{PathMemory, SessionStats};
 use sphinx_sim::{MS, Pair, SEC, Scenario, link};
 
+use crate::random::number;
 use crate::table::bernoulli;
 
 fn dropped(pair: &Pair) -> f64 {
@@ -41,28 +43,64 @@ fn steps(rates: &[(u64, u64)]) -> Rate {
     }
 }
 
+/// What a policer of 100 Mbit/s with this bucket lets through of a link of 1 Gbit/s that loses 6 %: share of
+/// packets that it drops, start-up included, and goodput over rate × (1 − p). Medians and worst over `seeds`.
+fn policed(rtt: u64, burst_bytes: usize, seeds: Range<u64>) -> [(f64, f64); 2] {
+    let megabytes = if rtt < 50 { 20 } else { 50 };
+    let (mut drops, mut goodputs) = (Vec::new(), Vec::new());
+    for seed in seeds {
+        let link = link(1000, rtt, bernoulli(0.06), seed);
+        let mut scenario = Scenario::new(link).bulk(megabytes * 1_000_000);
+        scenario.forward.policer = Some(Policer {
+            bits_per_second: 100_000_000,
+            burst_bytes,
+        });
+        let mut pair = scenario.build();
+        pair.must_transfer(20 * SEC);
+        let seconds = pair.now as f64 / 1e9;
+        drops.push(dropped(&pair));
+        goodputs.push(megabytes as f64 * 8.0 / seconds / 100.0 / 0.94);
+    }
+    drops.sort_by(f64::total_cmp);
+    goodputs.sort_by(|a, b| b.total_cmp(a));
+    [drops.len() / 2, drops.len() - 1].map(|at| (drops[at], goodputs[at]))
+}
+
+const POLICER_RTTS: [u64; 3] = [10, 20, 50];
+const POLICER_BUCKETS: [usize; 3] = [15_000, 30_000, 60_000];
+
 #[test]
 fn policers_are_not_flooded() {
-    let mut mean = 0.0;
-    for (rtt, megabytes) in [(10, 20), (20, 20), (50, 50)] {
-        for burst_bytes in [15_000, 30_000, 60_000] {
-            let link = link(1000, rtt, bernoulli(0.06), 11);
-            let mut scenario = Scenario::new(link).bulk(megabytes * 1_000_000);
-            scenario.forward.policer = Some(Policer {
-                bits_per_second: 100_000_000,
-                burst_bytes,
-            });
-            let mut pair = scenario.build();
-            pair.must_transfer(20 * SEC);
-            let seconds = pair.now as f64 / 1e9;
-            let goodput = megabytes as f64 * 8.0 / seconds / 100.0 / 0.94;
-            let name = format!("RTT {rtt} ms, bucket {burst_bytes}");
-            assert!(dropped(&pair) < 0.035, "{name}: {:.3}", dropped(&pair));
+    for rtt in POLICER_RTTS {
+        for bucket in POLICER_BUCKETS {
+            let [(dropped, goodput), worst] = policed(rtt, bucket, 11..14);
+            let name = format!("RTT {rtt} ms, bucket {bucket}");
+            assert!(
+                dropped < 0.03 && worst.0 < 0.05,
+                "{name}: {dropped:.3} {worst:?}"
+            );
             assert!(goodput > 0.85, "{name}: {goodput:.3}");
-            mean += dropped(&pair) / 9.0;
         }
     }
-    assert!(mean < 0.03, "{mean:.3}");
+}
+
+#[test]
+#[ignore = "a table for people"]
+fn table_of_policers() {
+    let first = number("SPHINX_SIM_SEED").unwrap_or(1);
+    let seeds = first..first + number("SPHINX_SIM_TABLE_SEEDS").unwrap_or(3);
+    println!("share dropped, goodput / (rate * (1-p)): median (worst)");
+    for rtt in POLICER_RTTS {
+        for bucket in POLICER_BUCKETS {
+            let [(dropped, goodput), worst] = policed(rtt, bucket, seeds.clone());
+            println!(
+                "RTT {rtt} ms, bucket {bucket}: {:.2} % ({:.2} %) {goodput:.3} ({:.3})",
+                100.0 * dropped,
+                100.0 * worst.0,
+                worst.1
+            );
+        }
+    }
 }
 
 #[test]

@@ -11,9 +11,11 @@ use sphinx_proto::cc::CcKind;
 use sphinx_sim::{MS, Pair, SEC, Scenario, link};
 
 use crate::icm::MODES;
+use crate::random::number;
 
 const MBIT: u64 = 200;
-const SEEDS: [u64; 3] = [1, 2, 3];
+/// Seeds of a bulk row, unless `SPHINX_SIM_TABLE_SEEDS` says how many.
+const SEEDS: u64 = 3;
 
 pub(crate) fn bernoulli(p: f64) -> Loss {
     if p > 0.0 {
@@ -99,15 +101,20 @@ pub(crate) fn blocks(
     }
 }
 
-/// Prints a row, unless `SPHINX_SIM_ROWS` names others.
+/// Whether the row is wanted: `SPHINX_SIM_ROWS` may name some, separated by semicolons.
+fn is_wanted(name: &str) -> bool {
+    std::env::var("SPHINX_SIM_ROWS")
+        .ok()
+        .is_none_or(|rows| rows.split(';').any(|row| name.contains(row)))
+}
+
+/// Prints the row of bulk transfers over several seeds.
 fn print_bulk(name: &str, p: f64, len: u64, build: impl Fn(u64) -> Scenario) {
-    if std::env::var("SPHINX_SIM_ROWS").is_ok_and(|rows| !name.contains(&rows)) {
+    if !is_wanted(name) {
         return;
     }
-    let mut runs: Vec<Bulk> = SEEDS
-        .iter()
-        .map(|seed| bulk(&build(*seed), len, p))
-        .collect();
+    let seeds = number("SPHINX_SIM_TABLE_SEEDS").unwrap_or(SEEDS);
+    let mut runs: Vec<Bulk> = (1..=seeds).map(|seed| bulk(&build(seed), len, p)).collect();
     runs.sort_by(|a, b| a.goodput.total_cmp(&b.goodput));
     let median = runs[runs.len() / 2];
     println!(
@@ -120,7 +127,12 @@ fn print_bulk(name: &str, p: f64, len: u64, build: impl Fn(u64) -> Scenario) {
     );
 }
 
-fn print_blocks(name: &str, b: Blocks) {
+/// Prints the row of 2000 blocks of 100 kB.
+fn print_blocks(name: &str, scenario: &Scenario, interval: u64) {
+    if !is_wanted(name) {
+        return;
+    }
+    let b = blocks(scenario, 100_000, interval, 2000, 25);
     println!(
         "{name}: mean {:6.2} p99 {:6.2} max {:6.2}, second rounds {:.2} %, wire {:.3}",
         b.mean_ms,
@@ -142,7 +154,7 @@ fn with_return_loss(
 #[test]
 #[ignore = "a table for people"]
 fn table() {
-    println!("200 Mbit/s, queue 1 BDP, 50 MB, goodput / (rate * (1-p)): median (worst) of 3 seeds");
+    println!("200 Mbit/s, queue 1 BDP, 50 MB, goodput / (rate * (1-p)): median (worst)");
     println!(
         "{:34} {:7} {:7} {:>9} {:>9} {:>10}",
         "link", "goodput", "(worst)", "wire*(1-p)", "drops", "queue"
@@ -193,9 +205,8 @@ fn table() {
     for (mbit, interval) in [(20, 40 * MS), (100, 8 * MS)] {
         for p in [0.0, 0.01, 0.02, 0.06, 0.10, 0.20] {
             let scenario = Scenario::new(link(MBIT, 10, bernoulli(p), 1));
-            let b = blocks(&scenario, 100_000, interval, 2000, 25);
             let name = format!("{mbit:3} Mbit/s offered, loss {:4} %", 100.0 * p);
-            print_blocks(&name, b);
+            print_blocks(&name, &scenario, interval);
         }
     }
     // Without proactive repair every loss needs ICM.
@@ -207,11 +218,10 @@ fn table() {
                     code,
                     ..Scenario::new(link(MBIT, rtt, bernoulli(p), 1))
                 };
-                let b = blocks(&scenario, 100_000, interval, 2000, 25);
                 let code = code.map_or("no code", |_| "rlc");
                 let every = interval / MS;
                 let name = format!("rtt {rtt} ms, every {every} ms, {code}, 6 %, icm {icm:?}");
-                print_blocks(&name, b);
+                print_blocks(&name, &scenario, interval);
             }
         }
     }

@@ -22,6 +22,9 @@ const CYCLE_ROUND: Nanos = 9 * MS;
 const CAUTION_MAX: u32 = 4;
 /// Samples in a row with more loss than the channel's before the estimate is in doubt.
 const LOSSY_SAMPLES: u32 = 4;
+/// Probes in a row that must find capacity, besides one for each fruitless one, before a policer's bucket
+/// cannot be what they find.
+const DOUBTED_PROBES: u32 = 2;
 /// Rounds at an estimate in doubt before it is compared again.
 const DOUBT_ROUNDS: u32 = 4;
 /// Longest comparison while little is known about the channel, rounds.
@@ -105,7 +108,8 @@ impl Bbr {
             if !limited && rate > GROWTH * self.up_from {
                 self.growths += 1;
                 // The bucket of a policer gives way for a while: look again before growing.
-                let proven = self.growths > self.caution();
+                let caution = self.caution();
+                let proven = caution == 0 || self.growths > caution + DOUBTED_PROBES;
                 self.enter(if proven { Phase::Startup } else { Phase::Up }, now);
             } else if s.window_full {
                 self.enter(Phase::Down, now);
