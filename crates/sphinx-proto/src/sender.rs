@@ -31,6 +31,9 @@ const PROBE_INTERVAL_LONG: Nanos = 1_000_000_000;
 const INTERRUPTED_AFTER: u32 = 8;
 const INTERRUPTED_PLR_MAX: f64 = 0.2;
 
+/// How often the number of probes doubles while they are not answered.
+const PROBE_DOUBLINGS: u32 = 2;
+
 /// A path is dead, and not merely losing a burst, after so many probes without an answer …
 const PERSISTENT_PROBES: u32 = 3;
 /// … and so many probe timeouts of silence (compare RFC 9002 §7.6).
@@ -514,7 +517,12 @@ impl Sender {
     /// Repair for the oldest incomplete blocks that have been sent; one packet in any case, which
     /// will be a PING if there is nothing to repair.
     fn queue_probes(&mut self) -> u32 {
-        let most = if self.is_interrupted() { 1 } else { 2 };
+        // One burst of losses may swallow several: where the last ones have not been answered, more follow.
+        let again = self
+            .probes_unanswered
+            .saturating_sub(1)
+            .min(PROBE_DOUBLINGS);
+        let most = if self.is_interrupted() { 1 } else { 2 << again };
         if !self.repairs.is_empty() || !self.unsent.is_empty() {
             // There are symbols to send anyway; they serve as probes.
             return most;
@@ -526,7 +534,10 @@ impl Sender {
             let Some(block) = block else { continue };
             // Whether the flight was lost or only its SACK is unknown: one packet if it was the
             // SACK, a second in case this one is lost too.
-            let rows = flight_repair(1, 0, plr, EPSILON_REACTIVE).min(most);
+            let rows = match again {
+                0 => flight_repair(1, 0, plr, EPSILON_REACTIVE).min(most),
+                _ => most - probes,
+            };
             block.due += rows;
             block.rounds = block.rounds.max(1);
             self.repairs.insert(first + index as u64);

@@ -287,10 +287,13 @@ impl Startup {
             // Too few packets or SACKs for a sample.
             let (acked, lost) = std::mem::take(&mut self.unmeasured);
             if lost > acked {
-                // Hardly anything comes through: the first flight may be more than the path holds.
-                self.cwnd = (self.cwnd / 2.0).max(FEWEST_PACKETS * packet_bytes);
-                self.braked = true;
-                bw = rate_of(self.cwnd, rtt);
+                // Hardly anything comes through. Beside a queue, because the first flight was more than the
+                // path holds; else because it met a burst.
+                if has_queue {
+                    self.cwnd = (self.cwnd / 2.0).max(FEWEST_PACKETS * packet_bytes);
+                    self.braked = true;
+                    bw = rate_of(self.cwnd, rtt);
+                }
             } else if !app_limited && !has_queue {
                 // Grow as slow start does.
                 self.cwnd = self.cwnd.max(2.0 * self.round_cwnd);
