@@ -325,7 +325,8 @@ mod tests {
         let (done, _) = run(&cell(200_000_000, schedule(20)), 1);
         let blocks = done.blocks.expect("blocks");
         // Those of the first ten round trips are not measured.
-        assert_eq!((blocks.count, done.late), (97, Some(0)));
+        assert_eq!(blocks.count, 97);
+        assert!(done.late <= Some(2), "{done:?}");
         assert!((9.2..10.5).contains(&blocks.mean_ms), "{blocks:?}");
         let (done, _) = run(&cell(200_000_000, schedule(9)), 1);
         assert_eq!(done.late, Some(97));
