@@ -78,7 +78,9 @@ fn an_experiment_runs_and_goes_on_where_it_stopped() {
     let text = fs::read_to_string(&results).unwrap();
     // A machine that starves the emulator makes runs twice.
     let runs = |text: &str| {
-        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let runs = lines.filter(|line| line["event"] == "run");
         let names = runs.map(|run| format!("{} {}", run["cell"], run["contestant"]));
         names.collect::<BTreeSet<String>>().len()
