@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::{
     Cell, Clock, Contestant, Cpu, Done, Lateness, Memory, NotDone, Run, Side, Task, Testbed,
-    TestbedError, Validity, Wire,
+    TestbedError, Validity, Wire, Workload,
     children::{Ended, Process, Said},
     machine::{MachineTime, process_cpu},
     virtual_time,
@@ -188,10 +188,13 @@ impl Experiment {
         let accounts = Accounts::open();
         let second = first.other();
         pair.processes[second as usize] = Some(start(second, command(second))?);
-        let done = pair.expect_done(contestant, &task)?;
+        let mut done = pair.expect_done(contestant, &task)?;
         let (elapsed, machine, own) = accounts.close();
         let counters = testbed.counters();
         let ended = pair.close()?;
+        if let (Workload::Bulk { .. }, true) = (&cell.workload, done.complete) {
+            done.seconds = pair.last_byte_seconds().unwrap_or(done.seconds);
+        }
         let cpu_seconds = |side| ended[side as usize].map_or(0.0, |end| end.cpu.as_secs_f64());
         let (sender_cpu, receiver_cpu) = (cpu_seconds(Side::Sender), cpu_seconds(Side::Receiver));
         let [sender_memory, receiver_memory] = ended.map(|end| end?.peak_rss);
@@ -344,6 +347,15 @@ impl Pair<'_> {
             };
         }
         Ok(both)
+    }
+
+    /// From the beginning of the sender to the last byte at the receiver, if both tell their times on the
+    /// machine's clock. A sender by itself only knows when the last acknowledgement came.
+    fn last_byte_seconds(&self) -> Option<f64> {
+        let (sender, receiver) = (self.done(Side::Sender)?, self.done(Side::Receiver)?);
+        let at = |done: &Value| done["monotonic_seconds"].as_f64();
+        let began = at(sender)? - sender["seconds"].as_f64()?;
+        Some(at(receiver)? - began).filter(|seconds| *seconds > 0.0)
     }
 
     fn done(&self, side: Side) -> Option<&Value> {

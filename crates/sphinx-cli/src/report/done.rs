@@ -58,6 +58,8 @@ pub(crate) struct Done {
     pub(crate) bytes: u64,
     /// First handshake datagram to last byte delivered.
     pub(crate) elapsed: Duration,
+    /// When that was, on this machine's monotonic clock.
+    pub(crate) at_ns: u64,
     /// Of the whole session, its end included.
     pub(crate) stats: Stats,
     pub(crate) cpu: Duration,
@@ -72,6 +74,7 @@ impl Done {
             role,
             bytes,
             elapsed: stats.elapsed,
+            at_ns: usage::monotonic_ns(),
             stats,
             cpu,
             block_ms: None,
@@ -114,6 +117,7 @@ impl Done {
             )
             .with("bytes", self.bytes)
             .with("seconds", rounded(self.elapsed.as_secs_f64(), 6))
+            .with("monotonic_seconds", rounded(self.at_ns as f64 / 1e9, 6))
             .with("goodput_mbit_s", rounded(self.goodput_bits() / 1e6, 3))
             .with("wire_bytes_sent", stats.wire_bytes_sent)
             .with("wire_packets_sent", stats.wire_packets_sent)
