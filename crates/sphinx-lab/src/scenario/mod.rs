@@ -202,12 +202,13 @@ impl Scenario {
             let each = self.cells.iter().map(time);
             each.sum::<Duration>().saturating_mul(times)
         };
+        let cut_off = |cell: &Cell| cell.workload.schedule() + self.limit(cell);
         let least = |cell: &Cell| match cell.clock {
-            Clock::Real => shortest(cell) + AROUND_A_RUN,
+            Clock::Real => shortest(cell).min(cut_off(cell)) + AROUND_A_RUN,
             Clock::Virtual => simulation(cell, SIMULATED_PACKET),
         };
         let most = |cell: &Cell| match cell.clock {
-            Clock::Real => cell.workload.schedule() + self.limit(cell) + AROUND_A_RUN,
+            Clock::Real => cut_off(cell) + AROUND_A_RUN,
             Clock::Virtual => simulation(cell, SIMULATED_PACKET * 4),
         };
         (sum(&least), sum(&most))
