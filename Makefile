@@ -88,7 +88,7 @@ figures: tools ## Draw the paper's figures 7 and 8 again into docs/figures
 	$(CARGO) run --release --locked --package sphinx-codes --features fft-rs --example codes -- figures
 
 .PHONY: results
-results: build ## Measure every figure and render docs/results (about 40 minutes)
+results: build ## Measure every figure and render docs/results (about an hour)
 	$(SPHX) lab figure all
 	$(SPHX) lab report
 	@scripts/check-report

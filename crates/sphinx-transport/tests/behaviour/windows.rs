@@ -27,13 +27,19 @@ fn write_on<'scope>(
     });
 }
 
+/// Looks in a row that find nothing more written before a writer counts as stopped: a busy machine lets
+/// threads wait for longer than one of them takes.
+const STILL: u32 = 5;
+
 /// Waits until a writer has to wait; what it has written.
 fn wait_until_stopped(written: &AtomicUsize) -> usize {
-    let mut before = usize::MAX;
+    let (mut before, mut still) = (0, 0);
     wait_until("the writer stops", || {
+        std::thread::sleep(ms(200));
         let now = written.load(Ordering::Relaxed);
-        std::thread::sleep(ms(300));
-        now > 0 && std::mem::replace(&mut before, now) == now
+        still = if now > 0 && now == before { still + 1 } else { 0 };
+        before = now;
+        still == STILL
     });
     before
 }
