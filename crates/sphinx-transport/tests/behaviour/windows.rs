@@ -37,7 +37,11 @@ fn wait_until_stopped(written: &AtomicUsize) -> usize {
     wait_until("the writer stops", || {
         std::thread::sleep(ms(200));
         let now = written.load(Ordering::Relaxed);
-        still = if now > 0 && now == before { still + 1 } else { 0 };
+        still = if now > 0 && now == before {
+            still + 1
+        } else {
+            0
+        };
         before = now;
         still == STILL
     });
