@@ -34,7 +34,7 @@ demo: build ## Watch TCP and Sphinx cross the same lossy link
 
 .PHONY: test
 test: tools ## Run every test
-	$(CARGO) test --workspace --features $(FEATURES) --locked
+	$(CARGO) test --workspace --features $(FEATURES) --locked --no-fail-fast
 
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)

@@ -12,7 +12,7 @@ use sphinx_proto::wire::{
     Blocks, ConnectionId, Fragment, Frame, FrameIter, Header, OVERHEAD, PacketKind, Sack,
     VARINT_MAX, WindowSpan, block_symbols_max,
 };
-use sphinx_proto::{Config, Icm, Nanos, PacketMeta, Profile, Role, Session, Tuple};
+use sphinx_proto::{Config, EPSILON, Icm, Nanos, PacketMeta, Profile, Role, Session, Tuple};
 
 use crate::Input;
 use model::Model;
@@ -97,6 +97,7 @@ fn config(input: &mut Input<'_>) -> Config {
         peer_datagram_max: input.pick(&[1472, 1200, 9040, 65_527]),
         memory: None,
         icm: input.pick(&[Icm::Default, Icm::Paper, Icm::Off]),
+        epsilon: EPSILON,
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use sphinx_fec::CodeId;
-use sphinx_proto::{Icm, Nanos, Profile, cc::CcKind};
+use sphinx_proto::{EPSILON, Icm, Nanos, Profile, cc::CcKind};
 use sphinx_sim::{Pair, Scenario};
 use sphinx_units as units;
 
@@ -25,6 +25,7 @@ pub struct Simulated {
     profile: Option<Profile>,
     code: Option<CodeId>,
     icm: Icm,
+    epsilon: f64,
     cc: CcKind,
 }
 
@@ -39,6 +40,7 @@ impl Simulated {
             profile: None,
             code: Some(CodeId::Rlc),
             icm: Icm::Default,
+            epsilon: EPSILON,
             cc: CcKind::Bbr,
         };
         let mut words = options
@@ -50,6 +52,7 @@ impl Simulated {
             let is_known = match name {
                 "--codec" => codec(value).map(|code| settings.code = code),
                 "--icm" => icm(value).map(|icm| settings.icm = icm),
+                "--epsilon" => epsilon(value).map(|epsilon| settings.epsilon = epsilon),
                 "--cc" => cc(value).map(|cc| settings.cc = cc),
                 "--profile" => profile(value).map(|profile| settings.profile = profile),
                 _ => None,
@@ -117,6 +120,7 @@ impl Simulated {
             profile: self.profile.unwrap_or(scenario.profile),
             code: self.code,
             icm: self.icm,
+            epsilon: self.epsilon,
             cc: self.cc,
             recv_window: WINDOW,
             send_window: WINDOW,
@@ -222,6 +226,11 @@ fn cc(name: &str) -> Option<CcKind> {
     }
 }
 
+fn epsilon(share: &str) -> Option<f64> {
+    let share = units::fraction(share).ok()?;
+    (share > 0.0 && share <= 0.5).then_some(share)
+}
+
 fn profile(name: &str) -> Option<Option<Profile>> {
     match name {
         "auto" => Some(None),
@@ -267,11 +276,14 @@ mod tests {
 
     #[test]
     fn options_of_the_protocol_are_taken() {
-        let paper = parse("--codec srlt --icm=paper --cc fixed:190mbit --profile bulk").unwrap();
+        let paper =
+            parse("--codec srlt --icm=paper --cc fixed:190mbit --profile bulk --epsilon 1%")
+                .unwrap();
         let expected = Simulated {
             profile: Some(Profile::Bulk),
             code: Some(CodeId::Srlt),
             icm: Icm::Paper,
+            epsilon: 0.01,
             cc: CcKind::Fixed(23_750_000),
         };
         assert_eq!(paper, expected);
@@ -285,6 +297,7 @@ mod tests {
             ("--codec srlt --workers 2", "--workers 2"),
             ("--io xdp:eth0", "--io xdp:eth0"),
             ("--cc cubic", "--cc cubic"),
+            ("--epsilon 0%", "--epsilon 0%"),
             ("--icm", "--icm"),
         ] {
             let refusal = parse(options).unwrap_err();

@@ -318,11 +318,17 @@ fn commands_run_at_their_end_and_interfaces_disappear() {
     }
     let left = front.left().run(Namespace::current).unwrap().unwrap();
     drop(front);
-    let devices = left
+    // A command that another test is starting holds the interface until it is executed.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while left
         .run(|| fs::read_to_string("/proc/thread-self/net/dev"))
         .unwrap()
-        .unwrap();
-    assert!(!devices.contains("left"), "{devices}");
+        .unwrap()
+        .contains("left")
+    {
+        assert!(Instant::now() < deadline, "an interface was left behind");
+        thread::sleep(Duration::from_millis(1));
+    }
     let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     assert!(
         !devices.contains("left") && !devices.contains("right"),

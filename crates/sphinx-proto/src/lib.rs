@@ -37,6 +37,7 @@ pub mod wire;
 pub use cc::Nanos;
 pub use monitor::Monitor;
 pub use mtu::mtu_candidates;
+pub use selector::EPSILON;
 pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
     Config, Content, CoveredBlock, Event, Icm, Job, PacketMeta, PartPlacement, PathMemory,

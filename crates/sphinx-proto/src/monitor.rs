@@ -1,6 +1,6 @@
-//! The Monitor: the packet loss rate and how it varies.
+//! The Monitor: the packet loss rate, how it varies, and whether losses come in bursts.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, mem};
 
 /// Packets per bucket.
 const BUCKET: u32 = 128;
@@ -12,12 +12,22 @@ const PRIOR_PLR: f64 = 0.02;
 /// After so many packets without loss the path counts as clean.
 const CLEAN: u64 = 3000;
 
+/// Losses among [`BUCKET`] packets.
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    lost: u32,
+    /// Times that a packet was lost and the one before it was not.
+    bursts: u32,
+}
+
 /// Estimates the packet loss rate (PLR) from packets found acknowledged or lost.
 #[derive(Debug, Clone, Default)]
 pub struct Monitor {
-    /// Losses in full buckets, oldest first.
-    buckets: VecDeque<u32>,
-    current: (u32, u32),
+    /// Full buckets, oldest first.
+    buckets: VecDeque<Bucket>,
+    current: Bucket,
+    packets: u32,
+    last_lost: Option<u64>,
     packets_total: u64,
     path_packets: u64,
     lost_total: u64,
@@ -35,40 +45,52 @@ impl Monitor {
         }
     }
 
-    /// One packet was acknowledged or lost.
-    pub fn packet(&mut self, lost: bool) {
+    /// One packet was acknowledged.
+    pub fn acknowledged(&mut self) {
+        self.since_loss += 1;
+        self.count();
+    }
+
+    /// The packet with this number was lost.
+    pub fn lost(&mut self, packet_number: u64) {
+        let continues = self.last_lost.is_some_and(|last| last + 1 == packet_number);
+        self.last_lost = Some(packet_number);
+        self.lost_total += 1;
+        self.since_loss = 0;
+        self.current.lost += 1;
+        self.current.bursts += u32::from(!continues);
+        self.count();
+    }
+
+    fn count(&mut self) {
         self.packets_total += 1;
         self.path_packets += 1;
-        self.since_loss += 1;
-        self.current.0 += 1;
-        if lost {
-            self.lost_total += 1;
-            self.since_loss = 0;
-            self.current.1 += 1;
-        }
-        if self.current.0 >= BUCKET {
+        self.packets += 1;
+        if self.packets >= BUCKET {
             if self.buckets.len() == BUCKETS {
                 self.buckets.pop_front();
             }
-            self.buckets.push_back(self.current.1);
-            self.current = (0, 0);
+            self.buckets.push_back(mem::take(&mut self.current));
+            self.packets = 0;
         }
     }
 
     /// A packet counted as lost had only been late.
     pub fn spurious(&mut self) {
         self.lost_total = self.lost_total.saturating_sub(1);
-        if self.current.1 > 0 {
-            self.current.1 -= 1;
-        } else if let Some(bucket) = self.buckets.iter_mut().rev().find(|b| **b > 0) {
-            *bucket -= 1;
+        let newest = [&mut self.current].into_iter();
+        let mut buckets = newest.chain(self.buckets.iter_mut().rev());
+        if let Some(bucket) = buckets.find(|bucket| bucket.lost > 0) {
+            bucket.lost -= 1;
         }
     }
 
     /// Packets travel another way from now on: only the mean since the start remembers the old one.
     pub(crate) fn begin_path(&mut self) {
         self.buckets.clear();
-        self.current = (0, 0);
+        self.current = Bucket::default();
+        self.packets = 0;
+        self.last_lost = None;
         self.since_loss = 0;
         self.path_packets = 0;
         self.remembered = None;
@@ -80,13 +102,37 @@ impl Monitor {
         if self.since_loss >= CLEAN {
             return 0.0;
         }
-        let packets = f64::from(BUCKET) * self.buckets.len() as f64 + f64::from(self.current.0);
-        let lost = f64::from(self.buckets.iter().sum::<u32>() + self.current.1);
+        let packets = f64::from(BUCKET) * self.buckets.len() as f64 + f64::from(self.packets);
+        let lost = self.sum(|bucket| bucket.lost);
         if packets >= 1000.0 {
             lost / packets
         } else {
             let prior = self.remembered.unwrap_or(PRIOR_PLR);
             (lost + PRIOR_PACKETS * prior) / (packets + PRIOR_PACKETS)
+        }
+    }
+
+    fn sum(&self, of: impl Fn(&Bucket) -> u32) -> f64 {
+        f64::from(
+            self.buckets
+                .iter()
+                .chain([&self.current])
+                .map(of)
+                .sum::<u32>(),
+        )
+    }
+
+    /// Mean number of packets lost in a row, among the last 4096 packets; 1, as if losses were
+    /// independent, unless that many in a row would be a strange chance.
+    pub fn burst(&self) -> f64 {
+        let lost = self.sum(|bucket| bucket.lost);
+        let bursts = self.sum(|bucket| bucket.bursts).max(1.0);
+        // Losses right behind another: a share of the PLR if they are independent.
+        let chance = lost * self.plr();
+        if lost - bursts > chance + 3.0 * chance.sqrt() + 3.0 {
+            lost / bursts
+        } else {
+            1.0
         }
     }
 
@@ -98,7 +144,7 @@ impl Monitor {
         let rates = self
             .buckets
             .iter()
-            .map(|lost| f64::from(*lost) / f64::from(BUCKET));
+            .map(|bucket| f64::from(bucket.lost) / f64::from(BUCKET));
         let mean = rates.clone().sum::<f64>() / self.buckets.len() as f64;
         let squares = rates.map(|r| (r - mean).powi(2)).sum::<f64>();
         (squares / (self.buckets.len() - 1) as f64).sqrt()
@@ -133,17 +179,21 @@ mod tests {
         let mut monitor = Monitor::default();
         assert!(monitor.plr() > 0.0 && monitor.is_cold());
         for i in 0..10_000 {
-            monitor.packet(i % 16 == 0);
+            match i % 16 {
+                0 => monitor.lost(i),
+                _ => monitor.acknowledged(),
+            }
         }
+        assert_eq!(monitor.burst(), 1.0);
         assert!((monitor.plr() - 0.0625).abs() < 0.001);
         assert!((monitor.plr_mean() - 0.0625).abs() < 1e-9);
         assert!(monitor.deviation() < 0.01);
         for _ in 0..2900 {
-            monitor.packet(false);
+            monitor.acknowledged();
         }
         assert!(monitor.plr() > 0.0);
         for _ in 0..3000 {
-            monitor.packet(false);
+            monitor.acknowledged();
         }
         assert_eq!(monitor.plr(), 0.0);
     }
@@ -154,7 +204,7 @@ mod tests {
         assert!(!monitor.is_cold() && monitor.worth_remembering().is_none());
         assert!((monitor.plr() - 0.06).abs() < 1e-9);
         for _ in 0..900 {
-            monitor.packet(false);
+            monitor.acknowledged();
         }
         assert!(monitor.plr() < 0.01);
         monitor.begin_path();
@@ -162,10 +212,42 @@ mod tests {
     }
 
     #[test]
+    fn bursts_are_told_from_chance() {
+        let burst = |row: u64, period: u64| {
+            let mut monitor = Monitor::default();
+            for i in 0..8000 {
+                match i % period < row {
+                    true => monitor.lost(i),
+                    false => monitor.acknowledged(),
+                }
+            }
+            monitor.burst()
+        };
+        assert_eq!(burst(1, 20), 1.0);
+        assert!((burst(2, 40) - 2.0).abs() < 0.1);
+        assert!((burst(8, 160) - 8.0).abs() < 0.5);
+
+        let mut state = 1_u64;
+        for seed in 0..50 {
+            let mut monitor = Monitor::default();
+            for i in 0..8000 {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(seed);
+                match (state >> 33) % 100 < 6 {
+                    true => monitor.lost(i),
+                    false => monitor.acknowledged(),
+                }
+            }
+            assert_eq!(monitor.burst(), 1.0, "seed {seed}");
+        }
+    }
+
+    #[test]
     fn spurious_losses_are_taken_back() {
         let mut monitor = Monitor::default();
-        for _ in 0..500 {
-            monitor.packet(true);
+        for i in 0..500 {
+            monitor.lost(i);
             monitor.spurious();
         }
         assert_eq!(monitor.plr_mean(), 0.0);

@@ -19,7 +19,7 @@ use crate::fragment::Groups;
 use crate::monitor::Monitor;
 use crate::mtu::BlackHole;
 use crate::rtt::Rtt;
-use crate::selector::{EPSILON, EPSILON_REACTIVE, flight_repair};
+use crate::selector::{BurstRepair, EPSILON_REACTIVE, Offered, flight_repair};
 use crate::sent::{SentLog, Settled};
 use crate::types::{Icm, Profile, STREAM_SHARE, Slot, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, Blocks};
@@ -80,6 +80,10 @@ pub(crate) struct Sender {
     profile: Profile,
     code: Option<CodeId>,
     icm: Icm,
+    /// Block failure probability of what is protected ahead.
+    epsilon: f64,
+    bursts: BurstRepair,
+    offered: Offered,
     pub(crate) rtt: Rtt,
     pub(crate) monitor: Monitor,
     pub(crate) cc: Box<dyn RateControl>,
@@ -136,7 +140,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(
-        (profile, code, icm): (Profile, Option<CodeId>, Icm),
+        (profile, code, icm, epsilon): (Profile, Option<CodeId>, Icm, f64),
         cc: Box<dyn RateControl>,
         initial_rtt: Nanos,
         credit: u64,
@@ -147,6 +151,9 @@ impl Sender {
             profile,
             code,
             icm,
+            epsilon,
+            bursts: BurstRepair::default(),
+            offered: Offered::default(),
             rtt: Rtt::new(initial_rtt),
             monitor: Monitor::remembering(plr),
             cc,
@@ -345,24 +352,35 @@ impl Sender {
     }
 
     /// Nothing is left to send: protect what is on its way, once per block.
-    pub(crate) fn protect_tail(&mut self, idle: Idle) {
+    pub(crate) fn protect_tail(&mut self, now: Nanos, idle: Idle) {
         let Some(code) = self.code else { return };
-        let plr = self.monitor.plr();
+        let losses = (self.monitor.plr(), self.monitor.burst());
         let cold = self.monitor.is_cold();
         let ended = idle == Idle::Application
             && self.blocks.iter().flatten().last().is_some_and(|b| b.tail);
         if self.profile == Profile::Bulk && !ended {
             return;
         }
+        let is_bare = |block: &TxBlock| !block.protected && block.acked < block.needed();
+        let bare = self.blocks.iter().flatten().filter(|block| is_bare(block));
+        let bytes = bare
+            .map(|block| u64::from(block.n) * u64::from(block.symbol_len))
+            .sum();
+        if bytes == 0 {
+            return;
+        }
+        let spare = self.offered.spare(now, bytes, self.cc.bandwidth_estimate());
         for (index, block) in self.blocks.iter_mut().enumerate() {
-            let Some(block) = block else { continue };
-            if block.protected || block.acked >= block.needed() {
+            let Some(block) = block.as_mut().filter(|block| is_bare(block)) else {
                 continue;
-            }
+            };
             block.protected = true;
             // Repairs of a window say nothing about the symbols behind them.
             let needed = block.needed() + block.windowed - block.acked;
-            let mut repair = flight_repair(needed, block.expected(), plr, EPSILON);
+            let flight = (needed, block.expected());
+            let mut repair = self
+                .bursts
+                .flight_repair(flight, losses, self.epsilon, spare);
             if cold {
                 repair = repair.max(2);
             }

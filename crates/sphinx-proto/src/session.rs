@@ -116,7 +116,7 @@ impl Session {
         let remembered = config.memory.map(|memory| memory.datagram_len);
         let mtu = PathMtu::new(BASE_DATAGRAM, &config.mtu_candidates, limit, remembered);
         let sender = Sender::new(
-            (config.profile, config.code, config.icm),
+            (config.profile, config.code, config.icm, config.epsilon),
             moving::rate_control(&config, config.memory),
             config.initial_rtt,
             config.peer_window,
@@ -409,6 +409,7 @@ impl Session {
             losses_spurious: sender.counters.losses_spurious,
             plr_mean: sender.monitor.plr_mean(),
             plr: sender.monitor.plr(),
+            burst: sender.monitor.burst(),
             rtt: sender.rtt.smoothed(),
             min_rtt: sender.rtt.min(),
             pacing_rate: sender.cc.pacing_rate(),

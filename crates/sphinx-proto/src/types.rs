@@ -35,7 +35,7 @@ pub enum Profile {
     /// Goodput: repair follows loss; only what ends a stream is protected ahead.
     Bulk,
     /// Completion time: whenever nothing more waits to be sent, what is on its way is protected so
-    /// that it fails with a probability of at most 0.2 %.
+    /// that it fails with a probability of at most [`Config::epsilon`].
     Latency,
 }
 
@@ -113,6 +113,8 @@ pub struct Config {
     pub tuple: Tuple,
     /// Redundancy.
     pub profile: Profile,
+    /// Probability, 0–1, that a first flight protected ahead may still fail; usually [`EPSILON`](crate::EPSILON).
+    pub epsilon: f64,
     /// Code of repair symbols; `None` sends no proactive repair (losses are still repaired).
     pub code: Option<CodeId>,
     /// When losses are compensated.
@@ -354,6 +356,8 @@ pub struct SessionStats {
     pub plr_mean: f64,
     /// Present estimate of the loss rate, 0–1.
     pub plr: f64,
+    /// Mean number of packets lost in a row at present; 1 if losses are independent.
+    pub burst: f64,
     /// Smoothed round-trip time.
     pub rtt: Nanos,
     /// Smallest round-trip time.

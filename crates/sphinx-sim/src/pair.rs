@@ -56,6 +56,7 @@ impl Pair {
             profile: scenario.profile,
             code: scenario.code,
             icm: scenario.icm,
+            epsilon: scenario.epsilon,
             cc: scenario.cc,
             initial_rtt: rtt,
             idle_timeout: scenario.idle_timeout,

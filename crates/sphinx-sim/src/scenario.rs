@@ -5,7 +5,7 @@ use std::time::Duration;
 use sphinx_fec::CodeId;
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::{Icm, Nanos, PathMemory, Profile};
+use sphinx_proto::{EPSILON, Icm, Nanos, PathMemory, Profile};
 
 use crate::SEC;
 use crate::pair::Pair;
@@ -30,6 +30,8 @@ pub struct Scenario {
     pub code: Option<CodeId>,
     /// When they compensate losses.
     pub icm: Icm,
+    /// Share of first flights that may fail where they are protected ahead.
+    pub epsilon: f64,
     /// Their rate control.
     pub cc: CcKind,
     /// Bytes that an end may receive ahead of its reader.
@@ -75,6 +77,7 @@ impl Scenario {
             profile: Profile::Bulk,
             code: Some(CodeId::Rlc),
             icm: Icm::Default,
+            epsilon: EPSILON,
             cc: CcKind::Bbr,
             recv_window: 32 << 20,
             send_window: 32 << 20,

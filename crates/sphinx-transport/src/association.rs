@@ -309,6 +309,7 @@ impl Association {
             source_sent: core.source_sent,
             plr_mean: core.plr_mean,
             plr: core.plr,
+            burst: core.burst,
             redundancy,
             rtt: Duration::from_nanos(core.rtt),
             min_rtt: Duration::from_nanos(core.min_rtt),

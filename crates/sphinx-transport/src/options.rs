@@ -183,6 +183,9 @@ pub struct Options {
     pub codec: Codec,
     /// When losses are compensated.
     pub icm: Icm,
+    /// Share of blocks, 0–1, that may need a second round although they were protected ahead, by
+    /// [`Profile::Latency`] or at the end of a stream.
+    pub epsilon: f64,
     /// Rate control.
     pub cc: Cc,
     /// How long to try to reach the peer.
@@ -202,6 +205,7 @@ impl Default for Options {
             profile: Profile::Auto,
             codec: Codec::Auto,
             icm: Icm::Default,
+            epsilon: sphinx_proto::EPSILON,
             cc: Cc::Auto,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),

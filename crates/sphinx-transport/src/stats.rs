@@ -23,6 +23,8 @@ pub struct Stats {
     pub plr_mean: f64,
     /// Present estimate of the loss rate, 0–1.
     pub plr: f64,
+    /// Mean number of packets lost in a row at present; 1 if losses are independent.
+    pub burst: f64,
     /// Proactive repair packets per source packet so far, 0–1.
     pub redundancy: f64,
     /// Smoothed round-trip time.

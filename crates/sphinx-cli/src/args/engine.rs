@@ -88,6 +88,13 @@ pub(crate) fn icm(text: &str) -> Result<Icm, String> {
     }))
 }
 
+pub(crate) fn epsilon(text: &str) -> Result<f64, String> {
+    match units::fraction(text)? {
+        share if (1e-9..=0.5).contains(&share) => Ok(share),
+        _ => Err("expected a share above 0 and at most 50%, such as 1%".to_owned()),
+    }
+}
+
 pub(crate) fn cc(text: &str) -> Result<Cc, String> {
     if let Some(rate) = text.strip_prefix("fixed:") {
         // The engine counts bytes, people count bits.
@@ -126,6 +133,7 @@ impl CommonArgs {
             },
             codec: self.codec.value(),
             icm: self.icm.value(),
+            epsilon: self.epsilon,
             cc: self.cc.value(),
             connect_timeout: self.connect_timeout,
             idle_timeout: self.idle_timeout,
@@ -157,6 +165,10 @@ mod tests {
         assert_eq!(workers("2").unwrap().later(), Some("2"));
         assert!(workers("0").is_err());
         assert!(cc("fixed:").is_err());
+        assert_eq!(epsilon("1%"), Ok(0.01));
+        for text in ["0", "60%", "-1%", "nan", "some"] {
+            assert!(epsilon(text).is_err(), "{text}");
+        }
         assert_eq!(
             codec("srlt"),
             Ok(Choice::Built(transport::Codec::SemiRandomLt))
@@ -167,7 +179,7 @@ mod tests {
         #[test]
         fn total(text in ".*") {
             let _ = (io(&text), workers(&text), icm(&text));
-            let _ = (codec(&text), profile(&text), cc(&text));
+            let _ = (codec(&text), profile(&text), cc(&text), epsilon(&text));
         }
     }
 }

@@ -257,6 +257,9 @@ pub(crate) struct CommonArgs {
     /// What redundancy is chosen for: auto, bulk or latency (live is not built yet)
     #[arg(long, value_name = "P", default_value = "auto", value_parser = engine::profile)]
     pub(crate) profile: engine::Profile,
+    /// Share of blocks that may need a second round where repair is sent ahead: less costs more bytes
+    #[arg(long, value_name = "SHARE", default_value = "0.2%", value_parser = engine::epsilon)]
+    pub(crate) epsilon: f64,
     /// When losses are repaired: default (at once), paper (its block rule) or off (by timer)
     #[arg(long, value_name = "MODE", default_value = "default", value_parser = engine::icm)]
     pub(crate) icm: engine::Icm,
@@ -326,7 +329,7 @@ mod tests {
             "sphx lab run x",
             "sphx send --io xdp:eth0 --workers 4 --codec window --profile live --icm paper --cc cubic t a",
             "sphx send --connect-timeout 1s --idle-timeout 2s -4 --json --quiet -v t a",
-            "sphx send --no-cache t a",
+            "sphx send --no-cache --epsilon 1% t a",
             "sphx recv --cc fixed:190mbit -6",
         ] {
             if let Err(error) = parse(line) {

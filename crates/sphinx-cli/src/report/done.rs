@@ -126,6 +126,7 @@ impl Done {
             .with("repair_proactive", stats.repair_proactive)
             .with("repair_reactive", stats.repair_reactive)
             .with("plr_mean", rounded(stats.plr_mean, 6))
+            .with("burst", rounded(stats.burst, 3))
             .with("rtt_ms", rounded(stats.rtt.as_secs_f64() * 1e3, 3))
             .with("min_rtt_ms", rounded(stats.min_rtt.as_secs_f64() * 1e3, 3))
             .with("blocks", stats.blocks)
@@ -245,7 +246,7 @@ mod tests {
 
     /// DESIGN §6: the fields of `done`.
     const FIELDS: &str = "v event bytes seconds goodput_mbit_s wire_bytes_sent wire_packets_sent \
-        wire_bytes_received overhead repair_proactive repair_reactive plr_mean rtt_ms blocks \
+        wire_bytes_received overhead repair_proactive repair_reactive plr_mean burst rtt_ms blocks \
         blocks_second_round block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
         invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc codec profile \
         io";

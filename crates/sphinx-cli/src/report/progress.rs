@@ -162,6 +162,7 @@ impl View {
             .with("seconds", self.started.elapsed().as_secs_f64())
             .with("goodput_mbit_s", rate / 1e6)
             .with("plr", stats.plr)
+            .with("burst", stats.burst)
             .with("redundancy", stats.redundancy)
             .with("rtt_ms", stats.rtt.as_secs_f64() * 1e3)
             .with("pacing_mbit_s", stats.pacing_rate as f64 * 8.0 / 1e6);

@@ -6,9 +6,9 @@
 //! blocks sent in turn are `d` apart, and so each block sees such a link again,
 //! with `λ^d`.
 
-use alloc::vec;
+use alloc::{vec, vec::Vec};
 
-use super::{clamp_loss, repair_for, smallest};
+use super::{clamp_loss, repair_for};
 
 /// The correlation between the losses of neighbouring packets of a block, when
 /// packets of `depth` blocks are sent in turn.
@@ -39,37 +39,82 @@ pub fn burst_failure_probability(
     if n == 0 || p == 0.0 {
         return 0.0;
     }
-    // good[k]: the next packet will get through, and k were lost so far.
-    let mut good = vec![0.0; repairs + 1];
-    let mut bad = good.clone();
-    (good[0], bad[0]) = (1.0 - p, p);
-    let (enter, leave) = (p * (1.0 - correlation), (1.0 - p) * (1.0 - correlation));
-    let mut too_many = 0.0;
+    let mut flight = Flight::none_sent(p, correlation);
     for _ in 0..n + repairs {
-        let mut lost = 0.0;
-        for (good, bad) in good.iter_mut().zip(&mut bad) {
-            // Those who lose this packet move up by one.
-            let losing = core::mem::replace(&mut lost, *bad);
-            let through = *good;
-            *good = through * (1.0 - enter) + losing * leave;
-            *bad = through * enter + losing * (1.0 - leave);
-        }
-        too_many += lost;
+        flight.send();
     }
-    too_many.min(1.0)
+    flight.more_than(repairs).min(1.0)
 }
 
 /// The smallest number of repairs for which a block of `n` symbols fails with
 /// at most probability `epsilon` over a link with such bursts.
 #[must_use]
 pub fn burst_repair_for(n: usize, p: f64, burst: f64, depth: usize, epsilon: f64) -> usize {
-    if burst_correlation(p, burst, depth) == 0.0 {
+    let correlation = burst_correlation(p, burst, depth);
+    if correlation == 0.0 {
         return repair_for(n, p, epsilon);
     }
-    let suffices = |r| burst_failure_probability(n, r, p, burst, depth) <= epsilon;
+    let p = clamp_loss(p);
+    if n == 0 || p == 0.0 {
+        return 0;
+    }
+    let mut flight = Flight::none_sent(p, correlation);
+    for _ in 0..n {
+        flight.send();
+    }
     // More repairs than a hundred blocks' worth would take long to look at and
     // longer to send.
-    smallest(|r| r > 100 * n || suffices(r))
+    let mut repairs = 0;
+    while repairs <= 100 * n && flight.more_than(repairs) > epsilon {
+        flight.send();
+        repairs += 1;
+    }
+    repairs
+}
+
+/// How many packets were lost so far, and whether the next one will be.
+struct Flight {
+    /// Probability that so many were lost and the next one will get through.
+    good: Vec<f64>,
+    /// … and the next one will be lost.
+    bad: Vec<f64>,
+    enter: f64,
+    leave: f64,
+}
+
+impl Flight {
+    fn none_sent(p: f64, correlation: f64) -> Self {
+        Self {
+            good: vec![1.0 - p],
+            bad: vec![p],
+            enter: p * (1.0 - correlation),
+            leave: (1.0 - p) * (1.0 - correlation),
+        }
+    }
+
+    fn send(&mut self) {
+        self.good.push(0.0);
+        self.bad.push(0.0);
+        let mut lost = 0.0;
+        for (good, bad) in self.good.iter_mut().zip(&mut self.bad) {
+            // Those who lose this packet move up by one.
+            let losing = core::mem::replace(&mut lost, *bad);
+            let through = *good;
+            *good = through * (1.0 - self.enter) + losing * self.leave;
+            *bad = through * self.enter + losing * (1.0 - self.leave);
+        }
+        // What is as unlikely as this is of no account, and slow to reckon with.
+        let last = self.good.len() - 1;
+        if self.good[last] + self.bad[last] < 1e-30 {
+            self.good.pop();
+            self.bad.pop();
+        }
+    }
+
+    fn more_than(&self, count: usize) -> f64 {
+        let above = |counts: &[f64]| counts.iter().skip(count + 1).sum::<f64>();
+        above(&self.good) + above(&self.bad)
+    }
 }
 
 /// The number of blocks to interleave: the smallest power of two, up to

@@ -1,10 +1,16 @@
 //! Beyond the paper: one parameter at a time, cells where we lose included.
 
-use sphinx_codes::svg::Chart;
+use sphinx_codes::{
+    figures::to_csv,
+    svg::{Chart, Series, Style},
+};
+use sphinx_fec::params;
 
 use super::{
     Sheet, Studio,
-    curves::{Pick, caveat, csv, curves, goodput, loss_percent, mean_ms, p99_ms, table},
+    curves::{
+        Pick, caveat, csv, curves, extra_percent, goodput, loss_percent, mean_ms, p99_ms, table,
+    },
 };
 use crate::{Cell, Workload, runner::ScenarioFailure};
 
@@ -24,6 +30,7 @@ pub(super) const SCENARIOS: &[(&str, &str)] = &[
     scenario!("ablation-feedback"),
     scenario!("ablation-block-size"),
     scenario!("ablation-profile"),
+    scenario!("ablation-epsilon"),
     scenario!("ablation-thin"),
     scenario!("ablation-live"),
     scenario!("ablation-web"),
@@ -37,14 +44,45 @@ struct Sweep {
     x_label: &'static str,
     x: fn(&Cell) -> f64,
     is_x_logarithmic: bool,
+    views: &'static [View],
+}
+
+/// What is shown of a sweep.
+struct View {
+    /// Behind the name of the sweep in that of the file, where there are several.
+    suffix: &'static str,
     y_label: &'static str,
     is_y_logarithmic: bool,
     pick: Pick,
 }
 
-const GOODPUT: &str = "goodput (Mbit/s)";
+impl View {
+    const fn linear(y_label: &'static str, pick: Pick) -> View {
+        View {
+            suffix: "",
+            y_label,
+            is_y_logarithmic: false,
+            pick,
+        }
+    }
 
-const SWEEPS: [Sweep; 9] = [
+    const fn logarithmic(y_label: &'static str, pick: Pick) -> View {
+        View {
+            is_y_logarithmic: true,
+            ..View::linear(y_label, pick)
+        }
+    }
+}
+
+const GOODPUT: &str = "goodput (Mbit/s)";
+const P99: View = View::logarithmic("99th percentile (ms)", p99_ms);
+/// Headers, repairs and what is sent again.
+const EXTRA: View = View {
+    suffix: "-extra",
+    ..View::linear("bytes sent beyond the payload (%)", extra_percent)
+};
+
+const SWEEPS: [Sweep; 10] = [
     Sweep {
         part: "rtt",
         title: "Round-trip time",
@@ -52,9 +90,7 @@ const SWEEPS: [Sweep; 9] = [
         x_label: "round-trip time (ms)",
         x: |cell| cell.link.rtt.as_secs_f64() * 1e3,
         is_x_logarithmic: true,
-        y_label: GOODPUT,
-        is_y_logarithmic: true,
-        pick: goodput,
+        views: &[View::logarithmic(GOODPUT, goodput)],
     },
     Sweep {
         part: "rate",
@@ -63,21 +99,17 @@ const SWEEPS: [Sweep; 9] = [
         x_label: "rate of the link (Mbit/s)",
         x: |cell| cell.link.rate as f64 / 1e6,
         is_x_logarithmic: true,
-        y_label: GOODPUT,
-        is_y_logarithmic: true,
-        pick: goodput,
+        views: &[View::logarithmic(GOODPUT, goodput)],
     },
     Sweep {
         part: "bursts",
         title: "Losses in bursts",
-        about: "Blocks of 100 kB every 40 ms at 5 % loss, RTT 10 ms; the longer the bursts, the more \
-                repair a single block would need.",
+        about: "Blocks of 100 kB every 40 ms at 5 % loss, RTT 10 ms. The sender measures how many packets are \
+                lost in a row; the longer the bursts, the more repair a block needs.",
         x_label: "mean packets lost in a row",
         x: mean_burst,
         is_x_logarithmic: true,
-        y_label: "99th percentile (ms)",
-        is_y_logarithmic: true,
-        pick: p99_ms,
+        views: &[P99, EXTRA],
     },
     Sweep {
         part: "feedback",
@@ -86,9 +118,7 @@ const SWEEPS: [Sweep; 9] = [
         x_label: "loss on the way back (%)",
         x: back_percent,
         is_x_logarithmic: false,
-        y_label: GOODPUT,
-        is_y_logarithmic: false,
-        pick: goodput,
+        views: &[View::linear(GOODPUT, goodput)],
     },
     Sweep {
         part: "block-size",
@@ -100,9 +130,7 @@ const SWEEPS: [Sweep; 9] = [
             _ => f64::NAN,
         },
         is_x_logarithmic: true,
-        y_label: "mean (ms)",
-        is_y_logarithmic: true,
-        pick: mean_ms,
+        views: &[View::logarithmic("mean (ms)", mean_ms)],
     },
     Sweep {
         part: "profile",
@@ -112,9 +140,16 @@ const SWEEPS: [Sweep; 9] = [
         x_label: "packet loss rate (%)",
         x: loss_percent,
         is_x_logarithmic: false,
-        y_label: "mean (ms)",
-        is_y_logarithmic: false,
-        pick: mean_ms,
+        views: &[View::linear("mean (ms)", mean_ms)],
+    },
+    Sweep {
+        part: "epsilon",
+        title: "How sure the first flight is",
+        about: "The same blocks, for the share of them that may need a second round (ε).",
+        x_label: "packet loss rate (%)",
+        x: loss_percent,
+        is_x_logarithmic: false,
+        views: &[P99, EXTRA],
     },
     Sweep {
         part: "thin",
@@ -123,9 +158,7 @@ const SWEEPS: [Sweep; 9] = [
         x_label: "packet loss rate (%)",
         x: loss_percent,
         is_x_logarithmic: false,
-        y_label: "99th percentile (ms)",
-        is_y_logarithmic: true,
-        pick: p99_ms,
+        views: &[P99],
     },
     Sweep {
         part: "live",
@@ -134,9 +167,10 @@ const SWEEPS: [Sweep; 9] = [
         x_label: "packet loss rate (%)",
         x: loss_percent,
         is_x_logarithmic: false,
-        y_label: "messages too late (%)",
-        is_y_logarithmic: false,
-        pick: super::curves::late_percent,
+        views: &[View::linear(
+            "messages too late (%)",
+            super::curves::late_percent,
+        )],
     },
     Sweep {
         part: "web",
@@ -145,9 +179,10 @@ const SWEEPS: [Sweep; 9] = [
         x_label: "packet loss rate (%)",
         x: loss_percent,
         is_x_logarithmic: false,
-        y_label: "mean time of a page (ms)",
-        is_y_logarithmic: true,
-        pick: super::curves::page_ms,
+        views: &[View::logarithmic(
+            "mean time of a page (ms)",
+            super::curves::page_ms,
+        )],
     },
 ];
 
@@ -181,22 +216,73 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             sweep.about,
             caveat(&results)
         ));
-        sheet.chart(
-            sweep.part,
-            &Chart {
-                title: sweep.title.to_owned(),
-                x_label: sweep.x_label.to_owned(),
-                y_label: sweep.y_label.to_owned(),
-                is_x_logarithmic: sweep.is_x_logarithmic,
-                is_y_logarithmic: sweep.is_y_logarithmic,
-                series: curves(&results, &sweep.x, sweep.pick),
-            },
-        )?;
-        let column = |cell: &Cell| format!("{}", (sweep.x)(cell));
-        let (mut header, rows) = table(&results, &column, 1, sweep.pick);
-        header[0] = format!("{} by {}", sweep.y_label, sweep.x_label);
-        sheet.summary(&header, &rows);
+        for view in sweep.views {
+            let series = curves(&results, &sweep.x, view.pick);
+            sheet.chart(
+                &format!("{}{}", sweep.part, view.suffix),
+                &Chart {
+                    title: sweep.title.to_owned(),
+                    x_label: sweep.x_label.to_owned(),
+                    y_label: view.y_label.to_owned(),
+                    is_x_logarithmic: sweep.is_x_logarithmic,
+                    is_y_logarithmic: view.is_y_logarithmic,
+                    series,
+                },
+            )?;
+            let column = |cell: &Cell| format!("{}", (sweep.x)(cell));
+            let (mut header, rows) = table(&results, &column, 1, view.pick);
+            header[0] = format!("{} by {}", view.y_label, sweep.x_label);
+            sheet.summary(&header, &rows);
+        }
         sheet.data(sweep.part, &csv(&results))?;
+        if sweep.part == "bursts" {
+            draw_interleaving(sheet)?;
+        }
     }
     Ok(true)
+}
+
+/// What interleaving would save: computed, since sessions do not interleave.
+fn draw_interleaving(sheet: &mut Sheet) -> Result<(), ScenarioFailure> {
+    const SYMBOLS: usize = 84;
+    const LOSS: f64 = 0.05;
+    const EPSILON: f64 = 0.002;
+    const BURSTS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
+    let repairs = |depth| {
+        let share = |burst| {
+            let repairs = params::burst_repair_for(SYMBOLS, LOSS, burst, depth, EPSILON);
+            (burst, 100.0 * repairs as f64 / SYMBOLS as f64)
+        };
+        BURSTS.map(share).to_vec()
+    };
+    let name = |depth: &usize| match depth {
+        1 => "one block at a time".to_owned(),
+        _ => format!("{depth} blocks in turn"),
+    };
+    let curves = [1, 2, 4, 8].map(|depth| (name(&depth), repairs(depth)));
+    sheet.paragraph(
+        "### Interleaving\n\nRepair that such a block needs for ε = 0.2 %, if packets of several blocks are \
+         sent in turn. Computed, not measured: sessions do not interleave. A block then waits for the \
+         others, here 40 ms for each; a second round costs it 10 ms.",
+    );
+    let series =
+        |(name, points): &(String, Vec<(f64, f64)>)| Series::new(name, Style::Line, points.clone());
+    let chart = Chart {
+        title: "Interleaving (computed)".to_owned(),
+        x_label: "mean packets lost in a row".to_owned(),
+        y_label: "repair (%)".to_owned(),
+        is_x_logarithmic: true,
+        is_y_logarithmic: false,
+        series: curves.iter().map(series).collect(),
+    };
+    sheet.chart("interleaving", &chart)?;
+    let mut header = vec![format!("{} by {}", chart.y_label, chart.x_label)];
+    header.extend(BURSTS.map(|burst| format!("{burst}")));
+    let row = |(name, points): &(String, Vec<(f64, f64)>)| {
+        let shares = points.iter().map(|(_, share)| format!("{share:.0}"));
+        [name.clone()].into_iter().chain(shares).collect()
+    };
+    sheet.summary(&header, &curves.iter().map(row).collect::<Vec<_>>());
+    sheet.data("interleaving", &to_csv(&chart))?;
+    Ok(())
 }

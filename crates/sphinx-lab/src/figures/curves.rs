@@ -45,6 +45,13 @@ pub(super) fn p99_ms(numbers: &GroupNumbers) -> Option<Value> {
     })
 }
 
+pub(super) fn extra_percent(numbers: &GroupNumbers) -> Option<Value> {
+    Some(Value {
+        value: (numbers.wire_ratio - 1.0) * 100.0,
+        interval: None,
+    })
+}
+
 pub(super) fn late_percent(numbers: &GroupNumbers) -> Option<Value> {
     Some(Value {
         value: numbers.late_share? * 100.0,

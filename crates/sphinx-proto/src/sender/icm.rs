@@ -278,6 +278,7 @@ impl TxBlock {
 mod tests {
     use super::*;
     use crate::cc::{self, CcKind, CcParams};
+    use crate::selector::EPSILON;
     use crate::types::Slot;
     use crate::wire::{Blocks, Sack};
     use sphinx_fec::CodeId;
@@ -299,7 +300,7 @@ mod tests {
         fn new(icm: Icm, code: CodeId, blocks: u32) -> Self {
             let cc = cc::build(CcKind::Fixed(10_000_000), CcParams::default());
             let mut sender = Sender::new(
-                (Profile::Bulk, Some(code), icm),
+                (Profile::Bulk, Some(code), icm, EPSILON),
                 cc,
                 RTT,
                 1 << 30,

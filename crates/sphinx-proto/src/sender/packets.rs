@@ -142,7 +142,7 @@ impl Sender {
                 self.counters.packets_lost -= 1;
                 self.monitor.spurious();
             } else {
-                self.monitor.packet(false);
+                self.monitor.acknowledged();
             }
             let PacketInfo {
                 sent_at, ip_bytes, ..
@@ -193,7 +193,7 @@ impl Sender {
             if packet.counts() {
                 self.lost_infos.push(packet.info);
                 self.counters.packets_lost += 1;
-                self.monitor.packet(true);
+                self.monitor.lost(packet.info.pn);
                 self.hole.lost(packet.info.sent_at, packet.info.ip_bytes);
             }
             match packet.carried {

@@ -121,7 +121,7 @@ impl Session {
             return Some(self.window(now, window));
         }
         if !self.sender.has_symbol() {
-            self.sender.protect_tail(self.idle_kind());
+            self.sender.protect_tail(now, self.idle_kind());
         }
         let Some(mut choice) = self.sender.next_symbol() else {
             self.pacer.rest();
@@ -141,7 +141,7 @@ impl Session {
             return None;
         };
         if !self.sender.has_symbol() {
-            self.sender.protect_tail(self.idle_kind());
+            self.sender.protect_tail(now, self.idle_kind());
         }
         choice.last_of_flight = self.ends_flight();
         let count = fragments_for(choice.symbol_len, self.mtu.current());
@@ -172,7 +172,7 @@ impl Session {
             row,
         } = window;
         if !self.sender.has_symbol() {
-            self.sender.protect_tail(self.idle_kind());
+            self.sender.protect_tail(now, self.idle_kind());
         }
         choice.last_of_flight = self.ends_flight();
         let body_len = span.body_len();

@@ -8,7 +8,8 @@ use sphinx_proto::wire::{
     Blocks, ConnectionId, Frame, Header, PacketKind, Sack, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, Content, Event, Icm, Nanos, PacketMeta, Placement, Profile, Role, Session, Slot, Tuple,
+    Config, Content, EPSILON, Event, Icm, Nanos, PacketMeta, Placement, Profile, Role, Session,
+    Slot, Tuple,
 };
 use sphinx_sim::{IP_OVERHEAD, MS, Rng, SEC};
 
@@ -39,6 +40,7 @@ impl Victim {
             profile: Profile::Latency,
             code: Some(CodeId::Rlc),
             icm: Icm::Default,
+            epsilon: EPSILON,
             cc: CcKind::Bbr,
             initial_rtt: 10 * MS,
             idle_timeout: 15 * SEC,

@@ -49,6 +49,7 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
         profile: Profile::Bulk,
         code: Some(CodeId::Rlc),
         icm: sphinx_proto::Icm::Default,
+        epsilon: sphinx_proto::EPSILON,
         cc: CcKind::Fixed(2_500_000),
         initial_rtt: 10_000_000,
         idle_timeout: 5_000_000_000,

@@ -97,6 +97,7 @@ impl<Io: PacketIo> Engine<Io> {
             profile: self.options.profile.core(),
             code: self.options.codec.core(),
             icm: self.options.icm.core(),
+            epsilon: self.options.epsilon,
             cc: self.options.cc.core(),
             initial_rtt: rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos,
             idle_timeout,
