@@ -70,7 +70,7 @@ pub fn plan(request: &Request) -> Plan {
     let burst = request.mean_burst;
     let depth = params::interleave_depth(n, loss_rate, burst, epsilon, request.depth_max);
     let correlation = params::burst_correlation(loss_rate, burst, depth);
-    let repairs = params::burst_repair_for(n, loss_rate, burst, depth, epsilon);
+    let repairs = params::burst_repair_for(n, loss_rate, burst, depth, epsilon, 100 * n);
     let failure = params::burst_failure_probability(n, repairs, loss_rate, burst, depth);
     let as_good_as_mds = |code, repairs: Option<usize>, degree: f64, note: &str| CodePlan {
         code,

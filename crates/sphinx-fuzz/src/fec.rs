@@ -2,7 +2,7 @@
 
 use sphinx_fec::{
     Added, BlockDecoder, BlockReceiver, CodeId, Delivery, Repair, Row, RowMaker, SymbolDecoder,
-    Tracker, WindowDecoder, bits,
+    Tracker, WindowDecoder, bits, fft_rs,
 };
 
 use crate::Input;
@@ -13,6 +13,15 @@ fn any_row(input: &mut Input<'_>) -> Row {
 
 fn any_code(input: &mut Input<'_>) -> CodeId {
     input.pick(&CodeId::ALL)
+}
+
+/// A large transform takes as long as hundreds of blocks without.
+fn of_small_transform(row: Row) -> Row {
+    let small = fft_rs::split(row).and_then(|(size, index)| {
+        let size = size % 7;
+        fft_rs::row(size, index & ((1 << size) - 1))
+    });
+    small.unwrap_or(row)
 }
 
 /// Any rows, source symbols, duplicates and contents, for one block.
@@ -48,7 +57,10 @@ pub fn blocks(data: &[u8]) {
             receiver.add_source(&mut memory, symbol as u64 + 5);
             continue;
         }
-        let (code, row, content) = (any_code(input), any_row(input), input.byte());
+        let (code, mut row, content) = (any_code(input), any_row(input), input.byte());
+        if code == CodeId::FftRs && n % 16 > 0 {
+            row = of_small_transform(row);
+        }
         let symbol = vec![content; symbol_len];
         let before = tracker.deficit();
         let added = tracker.add_repair(&mut maker, code, row);

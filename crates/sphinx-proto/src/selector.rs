@@ -68,10 +68,11 @@ impl BurstRepair {
         let question = (n, plr as u32, burst as u32);
         if self.question != question {
             let (plr, burst) = (plr / Self::PLR_STEPS, burst / Self::BURST_STEPS);
-            let repair = params::burst_repair_for(n as usize, plr, burst, 1, epsilon);
+            let most = n as usize;
+            let repair = params::burst_repair_for(most, plr, burst, 1, epsilon, most);
             (self.question, self.answer) = (question, repair as u32);
         }
-        let share = (f64::from(self.answer) / f64::from(n)).min(spare).min(1.0);
+        let share = (f64::from(self.answer) / f64::from(n)).min(spare);
         let repair = (share * f64::from(needed)).round() as u32;
         (needed + repair)
             .saturating_sub(in_flight)

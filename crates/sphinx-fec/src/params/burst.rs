@@ -47,12 +47,20 @@ pub fn burst_failure_probability(
 }
 
 /// The smallest number of repairs for which a block of `n` symbols fails with
-/// at most probability `epsilon` over a link with such bursts.
+/// at most probability `epsilon` over a link with such bursts, but no more than
+/// `most`. Takes time that grows with the square of the packets.
 #[must_use]
-pub fn burst_repair_for(n: usize, p: f64, burst: f64, depth: usize, epsilon: f64) -> usize {
+pub fn burst_repair_for(
+    n: usize,
+    p: f64,
+    burst: f64,
+    depth: usize,
+    epsilon: f64,
+    most: usize,
+) -> usize {
     let correlation = burst_correlation(p, burst, depth);
     if correlation == 0.0 {
-        return repair_for(n, p, epsilon);
+        return repair_for(n, p, epsilon).min(most);
     }
     let p = clamp_loss(p);
     if n == 0 || p == 0.0 {
@@ -62,10 +70,8 @@ pub fn burst_repair_for(n: usize, p: f64, burst: f64, depth: usize, epsilon: f64
     for _ in 0..n {
         flight.send();
     }
-    // More repairs than a hundred blocks' worth would take long to look at and
-    // longer to send.
     let mut repairs = 0;
-    while repairs <= 100 * n && flight.more_than(repairs) > epsilon {
+    while repairs < most && flight.more_than(repairs) > epsilon {
         flight.send();
         repairs += 1;
     }
@@ -157,7 +163,8 @@ mod tests {
             let bursts = burst_failure_probability(n, r, p, 1.0, 1);
             assert!((exact - bursts).abs() < 1e-12, "{exact} {bursts}");
         }
-        assert_eq!(burst_repair_for(100, 0.06, 1.0, 1, 0.01), 13);
+        assert_eq!(burst_repair_for(100, 0.06, 1.0, 1, 0.01, 200), 13);
+        assert_eq!(burst_repair_for(100, 0.06, 1.0, 1, 0.01, 9), 9);
     }
 
     #[test]
@@ -175,7 +182,7 @@ mod tests {
     /// and ten, 13 and 18 with eight blocks interleaved.
     #[test]
     fn redundancy_for_bursts() {
-        let repairs = |burst, depth| burst_repair_for(100, 0.06, burst, depth, 0.01);
+        let repairs = |burst, depth| burst_repair_for(100, 0.06, burst, depth, 0.01, 200);
         let near = |found: usize, expected: usize, by| {
             assert!(found.abs_diff(expected) <= by, "{found} {expected}");
         };
@@ -183,5 +190,6 @@ mod tests {
         near(repairs(10.0, 1), 51, 4);
         near(repairs(3.0, 8), 13, 1);
         near(repairs(10.0, 8), 18, 2);
+        assert_eq!(burst_repair_for(100, 0.95, 1e300, 1, 0.01, 200), 200);
     }
 }

@@ -250,7 +250,8 @@ fn draw_interleaving(sheet: &mut Sheet) -> Result<(), ScenarioFailure> {
     const BURSTS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
     let repairs = |depth| {
         let share = |burst| {
-            let repairs = params::burst_repair_for(SYMBOLS, LOSS, burst, depth, EPSILON);
+            let repairs =
+                params::burst_repair_for(SYMBOLS, LOSS, burst, depth, EPSILON, 2 * SYMBOLS);
             (burst, 100.0 * repairs as f64 / SYMBOLS as f64)
         };
         BURSTS.map(share).to_vec()
