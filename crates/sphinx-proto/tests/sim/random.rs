@@ -14,7 +14,7 @@ use sphinx_link::{
 };
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::block_symbols_max;
-use sphinx_proto::{Icm, Profile};
+use sphinx_proto::{EPSILON, Icm, Profile};
 use sphinx_sim::{MS, Pair, Plan, Reader, Rng, SEC, Scenario, Write};
 
 use crate::codes::CODES;
@@ -162,6 +162,7 @@ fn random_scenario(seed: u64) -> Scenario {
     if special {
         scenario.code = rng.pick(&CODES);
     }
+    scenario.epsilon = rng.pick(&[EPSILON, EPSILON, 1e-6, 0.3]);
     scenario
 }
 

@@ -1,7 +1,7 @@
 //! What applications send: messages, many streams, pauses, extremes of size.
 
 use sphinx_fec::CodeId;
-use sphinx_link::Loss;
+use sphinx_link::{GilbertElliott, Loss};
 use sphinx_proto::Profile;
 use sphinx_sim::{MS, Reader, SEC, Scenario, Write, link};
 
@@ -28,6 +28,34 @@ fn blocks_complete_without_a_second_round() {
         );
         assert!(result.second_rounds < 0.01, "loss {p}: {result:?}");
     }
+}
+
+/// Repair ahead follows how many packets are lost in a row, as far as there is room for it.
+#[test]
+fn blocks_in_bursts_of_loss() {
+    let scenario = |burst| {
+        let loss = Loss::GilbertElliott(GilbertElliott::bursts(0.05, burst));
+        Scenario::new(link(200, 10, loss, 1))
+    };
+    for (burst, overhead) in [(2.0, 1.45), (4.0, 1.6), (8.0, 1.9)] {
+        let result = blocks(&scenario(burst), 100_000, 40 * MS, 525, 25);
+        assert!(result.second_rounds < 0.015, "{burst}: {result:?}");
+        assert!(result.overhead < overhead, "{burst}: {result:?}");
+    }
+    // Half of the link is taken by the blocks alone.
+    let result = blocks(&scenario(16.0), 100_000, 8 * MS, 1025, 25);
+    assert!(
+        result.mean_ms < 12.0 && result.overhead < 1.75,
+        "{result:?}"
+    );
+    // What may fail more often costs less.
+    let mut cheap = scenario(4.0);
+    cheap.epsilon = 0.1;
+    let result = blocks(&cheap, 100_000, 40 * MS, 525, 25);
+    assert!(
+        (0.03..0.2).contains(&result.second_rounds) && result.overhead < 1.35,
+        "{result:?}"
+    );
 }
 
 #[test]
