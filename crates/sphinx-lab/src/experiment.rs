@@ -130,24 +130,7 @@ impl Experiment {
         let simulated = contestant.in_virtual_time().map_err(RunError::Missing)?;
         let ran = simulated.run(cell, self.limit, seed, stop);
         let (done, wire) = ran.ok_or(RunError::Interrupted)?;
-        Ok(Run {
-            contestant: contestant.name().to_owned(),
-            cell: cell.name.clone(),
-            seed,
-            repetition: 0,
-            settings: contestant.settings(),
-            description: cell.description(),
-            clock: cell.clock,
-            goodput_mbit_s: done.goodput_mbit_s(),
-            done,
-            wire,
-            cpu: None,
-            memory: Memory::default(),
-            lateness: Lateness::default(),
-            validity: Validity::Valid,
-            sender: None,
-            receiver: None,
-        })
+        Ok(undisturbed(cell, contestant, seed, done, wire))
     }
 
     fn run_once(
@@ -210,17 +193,8 @@ impl Experiment {
         };
         let lateness = Lateness::from(&counters.lateness);
         let [sender, receiver] = pair.dones;
+        let wire = Wire::new(&counters.left_to_right, &counters.right_to_left);
         Ok(Run {
-            contestant: contestant.name().to_owned(),
-            cell: cell.name.clone(),
-            seed,
-            repetition: 0,
-            settings: contestant.settings(),
-            description: cell.description(),
-            clock: cell.clock,
-            goodput_mbit_s: done.goodput_mbit_s(),
-            done,
-            wire: Wire::new(&counters.left_to_right, &counters.right_to_left),
             cpu: Some(cpu),
             memory: Memory {
                 sender: sender_memory,
@@ -230,7 +204,30 @@ impl Experiment {
             validity: Validity::judge(&lateness, &cpu),
             sender,
             receiver,
+            ..undisturbed(cell, contestant, seed, done, wire)
         })
+    }
+}
+
+/// A run of which nothing is known but what it measured.
+fn undisturbed(cell: &Cell, contestant: &dyn Contestant, seed: u64, done: Done, wire: Wire) -> Run {
+    Run {
+        contestant: contestant.name().to_owned(),
+        cell: cell.name.clone(),
+        seed,
+        repetition: 0,
+        settings: contestant.settings(),
+        description: cell.description(),
+        clock: cell.clock,
+        goodput_mbit_s: done.goodput_mbit_s(),
+        done,
+        wire,
+        cpu: None,
+        memory: Memory::default(),
+        lateness: Lateness::default(),
+        validity: Validity::Valid,
+        sender: None,
+        receiver: None,
     }
 }
 
