@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 use common::{Running, Scratch};
 use rustix::process::Signal;
 
+/// Before any timeout that is not set for a test, even on a machine that is busy. How soon it really is,
+/// tests in virtual time say.
+const SOON: Duration = Duration::from_secs(8);
+
 /// A transfer that takes long enough to be disturbed.
 const SLOW: [&str; 2] = ["--cc", "fixed:2mbit"];
 
@@ -30,7 +34,7 @@ fn an_absent_peer_is_unreachable_soon() {
         .end()
         .expect(3);
     ended.error("unreachable");
-    assert!(ended.after < Duration::from_secs(5), "{:?}", ended.after);
+    assert!(ended.after < SOON, "{:?}", ended.after);
 }
 
 #[test]
@@ -71,7 +75,7 @@ fn an_address_in_use_is_an_io_error() {
 }
 
 #[test]
-fn an_interrupted_sender_is_noticed_within_a_second() {
+fn an_interrupted_sender_is_noticed_soon() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let scratch = Scratch::new();
         let (recv, sender) = slow_transfer(&scratch, &[], &[]);
@@ -79,20 +83,20 @@ fn an_interrupted_sender_is_noticed_within_a_second() {
         let at = Instant::now();
         sender.end().expect(code).error("interrupted");
         recv.end().expect(6).error("cancelled");
-        assert!(at.elapsed() < Duration::from_secs(1), "{:?}", at.elapsed());
+        assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
         assert_eq!(scratch.arrived(), Vec::<String>::new());
     }
 }
 
 #[test]
-fn an_interrupted_receiver_is_noticed_within_a_second() {
+fn an_interrupted_receiver_is_noticed_soon() {
     let scratch = Scratch::new();
     let (recv, sender) = slow_transfer(&scratch, &[], &[]);
     recv.signal(Signal::INT);
     let at = Instant::now();
     recv.end().expect(130).error("interrupted");
     sender.end().expect(6).error("cancelled");
-    assert!(at.elapsed() < Duration::from_secs(1), "{:?}", at.elapsed());
+    assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
     assert_eq!(scratch.arrived(), Vec::<String>::new());
 }
 
@@ -103,7 +107,7 @@ fn a_killed_receiver_is_lost() {
     recv.signal(Signal::KILL);
     let at = Instant::now();
     sender.end().expect(6).error("peer_lost");
-    assert!(at.elapsed() < Duration::from_secs(5), "{:?}", at.elapsed());
+    assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
 }
 
 #[test]
@@ -113,7 +117,7 @@ fn a_killed_sender_is_lost_and_leaves_nothing() {
     sender.signal(Signal::KILL);
     let at = Instant::now();
     recv.end().expect(6).error("peer_lost");
-    assert!(at.elapsed() < Duration::from_secs(5), "{:?}", at.elapsed());
+    assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
     assert_eq!(scratch.arrived(), Vec::<String>::new());
 }
 
@@ -130,7 +134,7 @@ fn waiting_and_connecting_can_be_interrupted() {
     sender.signal(Signal::INT);
     let at = Instant::now();
     sender.end().expect(130).error("interrupted");
-    assert!(at.elapsed() < Duration::from_secs(1), "{:?}", at.elapsed());
+    assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! How two ends find each other, or do not.
 
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use aws_lc_rs::digest;
 use sphinx_transport::{ErrorKind, Options, Server, Service, Ticket, connect};
@@ -29,7 +29,7 @@ fn an_absent_peer_is_unreachable_within_the_timeout() {
                 .err()
                 .expect("nobody");
             assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
-            assert!(begin.elapsed() < ms(2500), "{:?}", begin.elapsed());
+            assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
             assert!(begin.elapsed() >= ms(1000), "{:?}", begin.elapsed());
         }
     });
@@ -118,11 +118,7 @@ fn a_wrong_secret_is_an_authentication_failure_and_nobody_is_accepted() {
             let result = client(&ticket, &Options::default());
             let error = result.err().expect("another secret");
             assert_eq!(error.kind, ErrorKind::Authentication, "{error}");
-            assert!(
-                begin.elapsed() < Duration::from_secs(5),
-                "{:?}",
-                begin.elapsed()
-            );
+            assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
         }
         assert!(listener.accept(Some(ms(300))).unwrap().is_none());
     });
