@@ -228,7 +228,7 @@ fn cc(name: &str) -> Option<CcKind> {
 
 fn epsilon(share: &str) -> Option<f64> {
     let share = units::fraction(share).ok()?;
-    (share > 0.0 && share <= 0.5).then_some(share)
+    (1e-9..=0.5).contains(&share).then_some(share)
 }
 
 fn profile(name: &str) -> Option<Option<Profile>> {

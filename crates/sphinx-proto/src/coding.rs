@@ -91,10 +91,10 @@ pub(crate) fn semi_random(n: u16, plr: f64, deviation: f64) -> (u32, u32) {
     (degree, count.min(n) as u32)
 }
 
-/// Transform of `fft-rs` for a block of n symbols: for twice what a flight needs, but at most what
-/// receivers accept.
-fn transform_size(n: u16, plr: f64) -> u32 {
-    let flight = flight_repair(u32::from(n), u32::from(n), plr, EPSILON);
+/// Transform of `fft-rs` for a block of n symbols of which `due` repairs are wanted now: for twice that
+/// or what a flight needs, but at most what receivers accept.
+fn transform_size(n: u16, plr: f64, due: u32) -> u32 {
+    let flight = flight_repair(u32::from(n), u32::from(n), plr, EPSILON).max(due);
     let least = u32::from(n / 8).max(4);
     let rows = (2 * flight).max(least).min(transform_rows_max(n));
     fft_rs::size_for(rows as usize).unwrap_or(0)
@@ -138,7 +138,7 @@ pub(crate) fn next_row(
         },
         CodeId::FftRs => {
             if index == 0 {
-                block.shape = transform_size(block.n, plr);
+                block.shape = transform_size(block.n, plr, block.due + 1);
             }
             let row = fft_rs::row(block.shape, index)?;
             is_transform_possible(block.n, block.symbol_len, row).then_some(row)?
@@ -209,10 +209,14 @@ mod tests {
     #[test]
     fn receivers_take_what_senders_choose() {
         for n in [1, 2, 3, 100, 1023, 1024] {
-            for plr in [0.0, 0.06, 0.5, 0.95] {
-                let size = transform_size(n, plr);
+            for (plr, due) in [(0.0, 0), (0.06, 1), (0.06, 50), (0.5, 0), (0.95, 5000)] {
+                let size = transform_size(n, plr, due);
+                assert!(
+                    1 << size >= due.min(transform_rows_max(n)),
+                    "{n} {plr} {due}"
+                );
                 let row = fft_rs::row(size, 0).unwrap();
-                assert!(is_transform_possible(n, 2, row), "{n} {plr}");
+                assert!(is_transform_possible(n, 2, row), "{n} {plr} {due}");
             }
             let larger = n.next_power_of_two().trailing_zeros() + 3;
             let row = fft_rs::row(larger, 0).unwrap();

@@ -340,8 +340,6 @@ impl Sender {
     /// Nothing is left to send: protect what is on its way, once per block.
     pub(crate) fn protect_tail(&mut self, now: Nanos, idle: Idle) {
         let Some(code) = self.code else { return };
-        let losses = (self.monitor.plr(), self.monitor.burst());
-        let cold = self.monitor.is_cold();
         let ended = idle == Idle::Application
             && self.blocks.iter().flatten().last().is_some_and(|b| b.tail);
         if self.profile == Profile::Bulk && !ended {
@@ -355,6 +353,8 @@ impl Sender {
         if bytes == 0 {
             return;
         }
+        let losses = (self.monitor.plr(), self.monitor.burst());
+        let cold = self.monitor.is_cold();
         let spare = self.offered.spare(now, bytes, self.cc.bandwidth_estimate());
         for (index, block) in self.blocks.iter_mut().enumerate() {
             let Some(block) = block.as_mut().filter(|block| is_bare(block)) else {

@@ -5,6 +5,7 @@ use sphinx_codes::{
     svg::{Chart, Series, Style},
 };
 use sphinx_fec::params;
+use sphinx_proto::EPSILON;
 
 use super::{
     Sheet, Studio,
@@ -246,7 +247,6 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
 fn draw_interleaving(sheet: &mut Sheet) -> Result<(), ScenarioFailure> {
     const SYMBOLS: usize = 84;
     const LOSS: f64 = 0.05;
-    const EPSILON: f64 = 0.002;
     const BURSTS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
     let repairs = |depth| {
         let share = |burst| {

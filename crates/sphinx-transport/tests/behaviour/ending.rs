@@ -98,6 +98,7 @@ fn an_idle_session_stays() {
             ..Options::default()
         };
         let pair = pair_with(link(0.2, 1), link(0.2, 2), &options);
+        // Silence for longer than the timeout is what this is about; longer still does no harm.
         std::thread::sleep(ms(6000));
         transfer(&pair.server, &pair.client, &content(1, 10_000));
     });
