@@ -21,7 +21,7 @@ pub fn units(data: &[u8]) {
     let _ = (units::rate(&written), units::fraction(&written));
     if let Ok(bytes) = units::size(&written) {
         // Longer numbers are refused.
-        let again = units::size(&bytes.to_string());
+        let again = units::size(&format!("{bytes}B"));
         assert!(again == Ok(bytes) || bytes >= DIGITS_END);
     }
     if let Ok(time) = units::duration(&written) {

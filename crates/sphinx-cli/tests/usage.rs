@@ -48,6 +48,62 @@ fn mistakes_are_usage_errors() {
 }
 
 #[test]
+fn a_bare_number_is_refused_with_the_unit_that_was_probably_meant() {
+    let scratch = Scratch::new();
+    for (line, probable) in [
+        (
+            "perf client sphx1x --message-size 100B --interval 20",
+            "20ms?",
+        ),
+        (
+            "perf client sphx1x --message-size 100B --interval 20ms --deadline 50",
+            "50ms?",
+        ),
+        (
+            "perf client sphx1x --message-size 100 --interval 20ms",
+            "100B?",
+        ),
+        ("perf client sphx1x --bytes 1000", "1000B?"),
+        ("perf client sphx1x --time 10", "10s?"),
+        ("perf client sphx1x --rate 20 --block-size 100kB", "20mbit?"),
+        (
+            "perf client sphx1x --rate 20M --block-size 100kB",
+            "20Mbit?",
+        ),
+        (
+            "perf client sphx1x --rate 20mbit --block-size 100k",
+            "100kB?",
+        ),
+        ("perf client sphx1x --epsilon 1", "1%?"),
+        ("perf client sphx1x --cc fixed:190", "190mbit?"),
+        ("recv --idle-timeout 5", "5s?"),
+        ("send --connect-timeout 5 --ticket-file t a", "5s?"),
+        ("demo --rtt 10", "10ms?"),
+        ("demo --rate 200", "200mbit?"),
+        ("demo --loss 6", "6%?"),
+        ("demo --seconds 8", "8s?"),
+        ("codes plan --plr 6", "6%?"),
+        ("codes simulate --plr 1", "1%?"),
+        ("lab link --rtt 100 -- true", "100ms?"),
+        ("lab link --rate 20 -- true", "20mbit?"),
+        ("lab link --jitter 2 -- true", "2ms?"),
+        ("lab link --loss 5 -- true", "5%?"),
+        ("lab link --policer 1mbit,3000 -- true", "3000B?"),
+        ("lab link --blackout 10-12 -- true", "10s?"),
+        ("lab link --return delay=5 -- true", "5ms?"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let output = command(&scratch.path("."), &words)
+            .output()
+            .expect("the binary starts");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
+        let hint = format!("did you mean {probable}");
+        assert!(error.contains(&hint), "{line}: {error}");
+    }
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
     let scratch = Scratch::new();
     for (line, expected) in [

@@ -1,4 +1,8 @@
-//! Rates, sizes, durations and fractions as people write them.
+//! Rates, sizes, durations and shares as people write them.
+//!
+//! One rule for all of them: **a quantity has its unit**. A bare number is refused with the unit that
+//! was probably meant, since `--interval 20` may mean milliseconds to one person and seconds to the
+//! next. Zero needs none, and a share may be a number below one (`0.06`), which has no other reading.
 //!
 //! Every parser here is total: any string gives a value or a sentence that says what was expected.
 //! Numbers are decimal, computed exactly in integers, never through floating point.
@@ -23,13 +27,9 @@ pub fn rate(text: &str) -> Result<u64, String> {
         return Err(format!("'{text}' counts bytes: {EXPECTED}"));
     }
     let unit = unit.to_ascii_lowercase();
-    let base = unit
-        .strip_suffix("bit/s")
-        .or_else(|| unit.strip_suffix("bits/s"))
-        .or_else(|| unit.strip_suffix("bit"))
-        .or_else(|| unit.strip_suffix("bps"))
-        .unwrap_or(&unit);
-    let scale = match base {
+    let named = ["bit/s", "bits/s", "bit", "bps"];
+    let named = named.iter().find_map(|name| unit.strip_suffix(name));
+    let scale = match named.unwrap_or(&unit) {
         "" => 1,
         "k" => 1_000,
         "m" => 1_000_000,
@@ -40,22 +40,32 @@ pub fn rate(text: &str) -> Result<u64, String> {
         "gi" => 1 << 30,
         _ => return Err(refuse(text, EXPECTED)),
     };
-    match number.times(scale) {
-        Some(Scaled { whole, .. }) if whole > 0 => Ok(whole),
-        Some(_) => Err(format!("'{text}' is less than one bit per second")),
-        None => Err(format!("'{text}' is too large")),
+    let scaled = number.times(scale);
+    match (named, scaled) {
+        (_, Some(Scaled { whole: 0, .. })) => {
+            Err(format!("'{text}' is less than one bit per second"))
+        }
+        // Whoever counts out millions of bits means them.
+        (None, Some(Scaled { whole, .. })) if unit.is_empty() && whole < 1_000_000 => {
+            Err(unitless(text, "mbit"))
+        }
+        (None, _) => Err(unitless(text, "bit")),
+        (_, Some(Scaled { whole, .. })) => Ok(whole),
+        (_, None) => Err(format!("'{text}' is too large")),
     }
 }
 
-/// Bytes, from `100kB` (1000), `64KiB` (1024), `10MB`, `1500`.
+/// Bytes, from `100kB` (1000), `64KiB` (1024), `10MB`, `1500B`, or `0`.
 pub fn size(text: &str) -> Result<u64, String> {
-    const EXPECTED: &str = "write a size in bytes, such as 1500, 100kB (1000), 64KiB (1024) or 2GB";
+    const EXPECTED: &str =
+        "write a size in bytes, such as 1500B, 100kB (1000), 64KiB (1024) or 2GB";
     let (number, unit) = split(text).ok_or_else(|| refuse(text, EXPECTED))?;
     let unit = unit.to_ascii_lowercase();
     if unit.contains("bit") {
         return Err(format!("'{text}' counts bits: {EXPECTED}"));
     }
-    let scale = match unit.strip_suffix('b').unwrap_or(&unit) {
+    let named = unit.strip_suffix('b');
+    let scale = match named.unwrap_or(&unit) {
         "" => 1,
         "k" => 1_000,
         "m" => 1_000_000,
@@ -67,24 +77,64 @@ pub fn size(text: &str) -> Result<u64, String> {
         "ti" => 1 << 40,
         _ => return Err(refuse(text, EXPECTED)),
     };
-    match number.times(scale) {
-        Some(Scaled { whole, exact: true }) => Ok(whole),
-        Some(_) => Err(format!("'{text}' is not a whole number of bytes")),
-        None => Err(format!("'{text}' is too large")),
+    match (named, number.times(scale)) {
+        (None, _) if number.digits != 0 => Err(unitless(text, "B")),
+        (_, Some(Scaled { whole, exact: true })) => Ok(whole),
+        (_, Some(_)) => Err(format!("'{text}' is not a whole number of bytes")),
+        (_, None) => Err(format!("'{text}' is too large")),
     }
 }
 
-/// A duration, from `5ms`, `2s`, `1m`, `1h`, `500us`, or plain seconds.
+/// A size that is not zero.
+pub fn size_positive(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err(format!("'{text}' is nothing: it must be more")),
+        some => Ok(some),
+    }
+}
+
+/// The length of a packet in bytes: a plain number, as MTUs are written everywhere, or a [`size`].
+pub fn packet_size(text: &str) -> Result<usize, String> {
+    let bytes = match text.trim().parse() {
+        Ok(bytes) => bytes,
+        Err(_) => size(text)?,
+    };
+    usize::try_from(bytes).map_err(|_| format!("'{text}' is too large"))
+}
+
+/// A duration, from `5ms`, `2s`, `1m`, `1h`, `500us`, or `0`: one of those that mostly are written
+/// in milliseconds, which a bare number is asked about.
 pub fn duration(text: &str) -> Result<Duration, String> {
+    duration_probably(text, "ms")
+}
+
+/// A [`duration`] that is not zero.
+pub fn duration_positive(text: &str) -> Result<Duration, String> {
+    positive(text, duration(text)?)
+}
+
+/// A duration of those that mostly are written in seconds: how long something goes on.
+pub fn period(text: &str) -> Result<Duration, String> {
+    duration_probably(text, "s")
+}
+
+/// A [`period`] that is not zero.
+pub fn period_positive(text: &str) -> Result<Duration, String> {
+    positive(text, period(text)?)
+}
+
+fn duration_probably(text: &str, probable: &str) -> Result<Duration, String> {
     const EXPECTED: &str = "write a duration such as 5ms, 2s, 1.5s or 1m";
     let (number, unit) = split(text).ok_or_else(|| refuse(text, EXPECTED))?;
     let scale = match unit {
         "ns" => 1,
         "us" | "µs" => 1_000,
         "ms" => 1_000_000,
-        "" | "s" => 1_000_000_000,
+        "s" => 1_000_000_000,
         "m" | "min" => 60_000_000_000,
         "h" => 3_600_000_000_000,
+        "" if number.digits == 0 => 1,
+        "" => return Err(unitless(text, probable)),
         _ => return Err(refuse(text, EXPECTED)),
     };
     match number.times(scale) {
@@ -93,15 +143,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A duration that is not zero.
-pub fn duration_positive(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
+fn positive(text: &str, duration: Duration) -> Result<Duration, String> {
+    match duration {
         Duration::ZERO => Err(format!("'{text}' is zero: it must be longer")),
         some => Ok(some),
     }
 }
 
-/// A share of one, from `6%` or `0.06`.
+/// A share of one, from `6%` or `0.06`. Without the sign it must be below 1: `1` may be meant as 1 %
+/// or as all.
 pub fn fraction(text: &str) -> Result<f64, String> {
     const EXPECTED: &str = "write a share such as 6% or 0.06";
     // Parts per 10^12 keep the result exact to the last digit anybody writes.
@@ -113,9 +163,15 @@ pub fn fraction(text: &str) -> Result<f64, String> {
         _ => return Err(refuse(text, EXPECTED)),
     };
     match number.times(scale) {
-        Some(Scaled { whole, .. }) if whole <= ONE => Ok(whole as f64 / ONE as f64),
-        _ if unit.is_empty() => Err(format!("'{text}' is more than 1: {EXPECTED}")),
-        _ => Err(format!("'{text}' is more than 100 %")),
+        Some(Scaled { whole, .. }) if whole < ONE => Ok(whole as f64 / ONE as f64),
+        Some(Scaled {
+            whole: ONE,
+            exact: true,
+        }) if unit == "%" => Ok(1.0),
+        Some(Scaled { whole, .. }) if unit.is_empty() && whole <= 100 * ONE => {
+            Err(unitless(text, "%"))
+        }
+        _ => Err(format!("'{text}' is more than 100 %: {EXPECTED}")),
     }
 }
 
@@ -164,7 +220,18 @@ fn split(text: &str) -> Option<(Decimal, &str)> {
 }
 
 fn refuse(text: &str, expected: &str) -> String {
-    format!("'{text}' is not understood: {expected}")
+    match text.bytes().filter(u8::is_ascii_digit).count() {
+        ..=DIGITS_MAX => format!("'{text}' is not understood: {expected}"),
+        _ => format!("'{text}' has more than {DIGITS_MAX} digits: {expected}"),
+    }
+}
+
+/// Refuses a number, or one with a prefix such as `M`, and names what was probably meant.
+fn unitless(text: &str, probable: &str) -> String {
+    format!(
+        "'{text}' has no unit: did you mean {}{probable}?",
+        text.trim()
+    )
 }
 
 /// A rate for people, in bits.
@@ -228,9 +295,8 @@ mod tests {
         assert_eq!(rate("1.5gbit"), Ok(1_500_000_000));
         assert_eq!(rate("100kbit"), Ok(100_000));
         assert_eq!(rate("1.5 Gbit/s"), Ok(1_500_000_000));
-        assert_eq!(rate("100M"), Ok(100_000_000));
         assert_eq!(rate("100Mbps"), Ok(100_000_000));
-        assert_eq!(rate("9600"), Ok(9600));
+        assert_eq!(rate("9600bit"), Ok(9600));
         assert_eq!(rate("1mibit"), Ok(1 << 20));
         assert!(rate("25MB/s").unwrap_err().contains("bytes"));
         assert!(rate("0mbit").is_err());
@@ -243,9 +309,13 @@ mod tests {
         assert_eq!(size("100kB"), Ok(100_000));
         assert_eq!(size("64KiB"), Ok(65_536));
         assert_eq!(size("10MB"), Ok(10_000_000));
-        assert_eq!(size("1500"), Ok(1500));
-        assert_eq!(size("1.5k"), Ok(1500));
+        assert_eq!(size("1500B"), Ok(1500));
+        assert_eq!(size("1.5kb"), Ok(1500));
         assert_eq!(size("0"), Ok(0));
+        assert!(size_positive("0").is_err());
+        assert_eq!(packet_size("1500"), Ok(1500));
+        assert_eq!(packet_size("1500B"), Ok(1500));
+        assert!(packet_size("-1").is_err());
         assert!(size("1.0001kB").unwrap_err().contains("whole"));
         assert!(size("10mbit").unwrap_err().contains("bits"));
         assert!(size("kB").is_err());
@@ -258,8 +328,8 @@ mod tests {
         assert_eq!(duration("5ms"), Ok(Duration::from_millis(5)));
         assert_eq!(duration("2s"), Ok(Duration::from_secs(2)));
         assert_eq!(duration("1m"), Ok(Duration::from_secs(60)));
-        assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
         assert!(duration_positive("0s").is_err());
         assert!(duration("5 parsecs").is_err());
     }
@@ -270,8 +340,38 @@ mod tests {
         assert_eq!(fraction("0.06"), Ok(0.06));
         assert_eq!(fraction("100%"), Ok(1.0));
         assert_eq!(fraction("0"), Ok(0.0));
-        assert!(fraction("6").unwrap_err().contains("6%"));
-        assert!(fraction("101%").is_err());
+        for text in [
+            "101%",
+            "100.1%",
+            "100.0000000000001%",
+            "101",
+            "99999999999999999",
+        ] {
+            assert!(
+                fraction(text).unwrap_err().contains("more than 100 %"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_bare_number_names_the_unit_that_was_probably_meant() {
+        for (error, text) in [
+            (rate("20").err(), "20mbit?"),
+            (rate("20000000").err(), "20000000bit?"),
+            (rate("100M").err(), "100Mbit?"),
+            (size("1000").err(), "1000B?"),
+            (size("64Ki").err(), "64KiB?"),
+            (duration("20").err(), "20ms?"),
+            (duration_positive(" 1.5 ").err(), "1.5ms?"),
+            (period("20").err(), "20s?"),
+            (period_positive("10").err(), "10s?"),
+            (fraction("6").err(), "6%?"),
+            (fraction("1").err(), "1%?"),
+        ] {
+            let error = error.expect(text);
+            assert!(error.ends_with(&format!("did you mean {text}")), "{error}");
+        }
     }
 
     #[test]
@@ -287,18 +387,18 @@ mod tests {
     proptest! {
         #[test]
         fn total(text in ".*") {
-            let _ = (rate(&text), size(&text), duration(&text), fraction(&text));
+            let _ = (rate(&text), size(&text), duration(&text), fraction(&text), packet_size(&text));
         }
 
         #[test]
         fn total_near_the_grammar(text in "[0-9.]{0,24} ?[a-zA-Z%µ/]{0,6}") {
-            let _ = (rate(&text), size(&text), duration(&text), fraction(&text));
+            let _ = (rate(&text), size(&text), duration(&text), fraction(&text), packet_size(&text));
         }
 
         #[test]
         fn whole_numbers_come_back(n in 1_u64..=999_999_999_999) {
             prop_assert_eq!(rate(&format!("{n}bit")), Ok(n));
-            prop_assert_eq!(size(&n.to_string()), Ok(n));
+            prop_assert_eq!(size(&format!("{n}B")), Ok(n));
             prop_assert_eq!(size(&format!("{n}kB")), Ok(n * 1000));
             prop_assert_eq!(duration(&format!("{n}us")), Ok(Duration::from_micros(n)));
         }

@@ -31,7 +31,8 @@ Examples:
 
 A ticket holds the receiver's addresses and a secret: hand it over as you would a password.
 
-Units: 200mbit (rates, in bits), 100kB = 1000, 64KiB = 1024 (sizes), 5ms, 2s, 1m, 6% or 0.06.
+Units: 200mbit (rates, in bits), 100kB (1000), 64KiB (1024), 5ms, 2s, 1m, 6% or 0.06. Every
+quantity has its unit: a bare number is a usage error, but for 0 and shares below 1.
 Exit codes: 0 ok, 1 other, 2 usage, 3 unreachable, 4 authentication, 5 protocol, 6 peer lost or
 cancelled, 8 local I/O, 9 I/O at the other end, 10 integrity, 128+n signal n.";
 
@@ -165,16 +166,16 @@ pub(crate) struct PerfClientArgs {
     #[arg(value_name = "TICKET")]
     pub(crate) ticket: Option<std::ffi::OsString>,
     /// Stop after this many bytes
-    #[arg(long, value_name = "N", value_parser = units::size, conflicts_with = "time")]
+    #[arg(long, value_name = "SIZE", value_parser = units::size_positive, conflicts_with = "time")]
     pub(crate) bytes: Option<u64>,
     /// Stop after this long [default: 10s]
-    #[arg(long, value_name = "S", value_parser = units::duration_positive)]
+    #[arg(long, value_name = "DURATION", value_parser = units::period_positive)]
     pub(crate) time: Option<Duration>,
     /// Offer this much instead of as much as possible, in blocks
-    #[arg(long, value_name = "R", value_parser = units::rate, requires = "block_size")]
+    #[arg(long, value_name = "RATE", value_parser = units::rate, requires = "block_size")]
     pub(crate) rate: Option<u64>,
     /// Size of one block
-    #[arg(long, value_name = "B", value_parser = units::size, requires = "rate")]
+    #[arg(long, value_name = "SIZE", value_parser = units::size_positive, requires = "rate")]
     pub(crate) block_size: Option<u64>,
     /// Streams side by side
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -183,13 +184,13 @@ pub(crate) struct PerfClientArgs {
     #[arg(long)]
     pub(crate) reverse: bool,
     /// Send messages of this size, one every --interval: a thin or live stream
-    #[arg(long, value_name = "B", value_parser = units::size, requires = "interval", conflicts_with = "rate")]
+    #[arg(long, value_name = "SIZE", value_parser = units::size_positive, requires = "interval", conflicts_with = "rate")]
     pub(crate) message_size: Option<u64>,
     /// Time between messages
-    #[arg(long, value_name = "MS", value_parser = units::duration_positive, requires = "message_size")]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) interval: Option<Duration>,
     /// Count messages that take longer as late
-    #[arg(long, value_name = "MS", value_parser = units::duration_positive, requires = "message_size")]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) deadline: Option<Duration>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
@@ -201,7 +202,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "RATE", default_value = "200mbit", value_parser = units::rate)]
     pub(crate) rate: u64,
     /// Its round-trip time
-    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::duration_positive)]
+    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = units::duration_positive)]
     pub(crate) rtt: Duration,
     /// Share of packets it loses at random, towards the receiver
     #[arg(long, value_name = "SHARE", default_value = "6%", value_parser = units::fraction)]
@@ -210,7 +211,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// How long each transport runs in each phase
-    #[arg(long, value_name = "S", default_value = "8s", value_parser = units::duration_positive)]
+    #[arg(long, value_name = "DURATION", default_value = "8s", value_parser = units::period_positive)]
     pub(crate) seconds: Duration,
     /// One JSON object per line on standard output
     #[arg(long)]
@@ -267,10 +268,10 @@ pub(crate) struct CommonArgs {
     #[arg(long, value_name = "CC", default_value = "auto", value_parser = engine::cc)]
     pub(crate) cc: engine::Cc,
     /// Give up connecting after this long
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration_positive)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::period_positive)]
     pub(crate) connect_timeout: Duration,
     /// Give up a session after hearing nothing for this long
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = units::duration_positive)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = units::period_positive)]
     pub(crate) idle_timeout: Duration,
     /// Neither use nor keep what sessions learn about the path to a peer (rate, round trip, loss, MTU)
     #[arg(long)]
@@ -322,9 +323,9 @@ mod tests {
             "sphx send - a",
             "sphx perf server --listen 127.0.0.1:0 --ticket-file t --once",
             "sphx perf client --ticket-file t --bytes 50MB --streams 4 --reverse",
-            "sphx perf client --ticket-file t --time 10 --rate 20mbit --block-size 100kB",
-            "sphx perf client - --message-size 200 --interval 20ms --deadline 100ms",
-            "sphx demo --rate 200mbit --rtt 10ms --loss 6% --seed 3 --seconds 2",
+            "sphx perf client --ticket-file t --time 10s --rate 20mbit --block-size 100kB",
+            "sphx perf client - --message-size 200B --interval 20ms --deadline 100ms",
+            "sphx demo --rate 200mbit --rtt 10ms --loss 6% --seed 3 --seconds 2s",
             "sphx codes bench --json",
             "sphx lab run x",
             "sphx send --io xdp:eth0 --workers 4 --codec window --profile live --icm paper --cc cubic t a",
@@ -344,7 +345,7 @@ mod tests {
             ("sphx send", "required"),
             ("sphx recv --listen nowhere", "not an address"),
             (
-                "sphx perf client t --bytes 1 --time 1",
+                "sphx perf client t --bytes 1B --time 1s",
                 "cannot be used with",
             ),
             ("sphx perf client t --rate 1mbit", "--block-size"),

@@ -81,7 +81,7 @@ mod tests {
             "sphx send t a --codec window",
             "sphx perf server --icm paper",
             "sphx perf server --icm off",
-            "sphx perf client t --message-size 100 --interval 5ms --deadline 50ms",
+            "sphx perf client t --message-size 100B --interval 5ms --deadline 50ms",
             "sphx demo",
             "sphx lab link",
         ] {

@@ -68,7 +68,7 @@ impl Phase {
         let mut arguments = vec!["--time".to_owned(), format!("{}ns", self.time().as_nanos())];
         if let Self::Blocks { rate, .. } = self {
             arguments.extend(["--rate".to_owned(), format!("{rate}bit")]);
-            arguments.extend(["--block-size".to_owned(), BLOCK_BYTES.to_string()]);
+            arguments.extend(["--block-size".to_owned(), format!("{BLOCK_BYTES}B")]);
         }
         arguments
     }

@@ -38,7 +38,7 @@ enum PartCommand {
         time: Duration,
         #[arg(long, value_parser = units::rate)]
         rate: Option<u64>,
-        #[arg(long, value_parser = units::size)]
+        #[arg(long, value_parser = units::size_positive)]
         block_size: Option<u64>,
     },
     Perf {

@@ -102,7 +102,7 @@ fn next(args: &DemoArgs) -> Vec<String> {
         );
     }
     add(
-        "sphx demo --rtt 100ms --loss 2% --seconds 16",
+        "sphx demo --rtt 100ms --loss 2% --seconds 16s",
         "a long path",
     );
     add(

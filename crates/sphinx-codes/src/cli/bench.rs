@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use sphinx_fec::{CodeId, Engine};
+use sphinx_fec::{CodeId, Engine, fft_rs, params};
+use sphinx_units as units;
 
-use super::{code, engine};
+use super::{code, count, engine, symbols};
 use crate::bench::{self, Arrival, Setting, Speed};
+
+/// Largest block with its repairs: what is measured should fit into memory several times.
+const BLOCK_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct BenchArgs {
@@ -17,23 +21,23 @@ pub(super) struct BenchArgs {
     #[arg(long = "code", value_name = "CODE", value_parser = code)]
     codes: Vec<CodeId>,
     /// Source symbols in a block; may be repeated
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = symbols())]
     n: Vec<usize>,
     /// Bytes of a symbol
-    #[arg(long, default_value_t = 1200, value_name = "BYTES")]
+    #[arg(long, default_value = "1200", value_name = "BYTES", value_parser = count(1..=65535))]
     symbol_bytes: usize,
     /// Repairs of a block; what 6 % loss asks for, if not given
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", value_parser = count(0..=params::REPAIRS_MAX as u64))]
     repairs: Option<usize>,
     /// Symbols lost; both as many as repairs and as many as 6 % loss usually
     /// takes, if not given
-    #[arg(long, value_name = "L")]
+    #[arg(long, value_name = "L", value_parser = count(0..=fft_rs::SYMBOLS_MAX as u64))]
     lost: Option<usize>,
     /// Instructions to use: scalar, ssse3, avx2, avx2-gfni, avx512-gfni, neon
-    #[arg(long, value_parser = engine)]
+    #[arg(long, value_name = "ENGINE", value_parser = engine)]
     engine: Option<Engine>,
     /// How long to measure each figure, in milliseconds
-    #[arg(long, default_value_t = 60, value_name = "MS")]
+    #[arg(long, default_value_t = 60, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     time_ms: u64,
 }
 
@@ -63,7 +67,14 @@ pub(super) fn run(
         let repairs = args.repairs.unwrap_or_else(|| bench::usual_repairs(n));
         let usual = bench::usual_losses(n);
         let losses = args.lost.map_or(vec![repairs, usual], |lost| vec![lost]);
+        if (n + repairs) * args.symbol_bytes > BLOCK_BYTES_MAX {
+            let most = units::show_size(BLOCK_BYTES_MAX as u64);
+            return Err(format!("a block and its repairs are more than {most}").into());
+        }
         for lost in losses {
+            if lost > n {
+                return Err(format!("a block of {n} symbols cannot lose {lost}").into());
+            }
             let setting = Setting {
                 engine: args.engine.unwrap_or_else(Engine::detect),
                 n,

@@ -6,10 +6,13 @@ mod simulate;
 
 use std::error::Error;
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
-use sphinx_fec::{CodeId, Engine};
+use sphinx_fec::{CodeId, Engine, fft_rs, params};
+use sphinx_units as units;
 
 use crate::figures;
 
@@ -53,14 +56,57 @@ fn engine(name: &str) -> Result<Engine, String> {
     })
 }
 
-fn share(text: &str) -> Result<f64, String> {
-    let (number, scale) = match text.strip_suffix('%') {
-        Some(number) => (number, 0.01),
-        None => (text, 1.0),
-    };
-    match number.trim().parse::<f64>() {
-        Ok(value) if (0.0..=1.0).contains(&(value * scale)) => Ok(value * scale),
-        _ => Err("expected a share like 6% or 0.06".to_owned()),
+/// Source symbols in a block: as many as the largest code takes.
+fn symbols() -> RangedU64ValueParser<usize> {
+    count(1..=fft_rs::SYMBOLS_MAX as u64)
+}
+
+fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
+}
+
+/// A loss rate for which redundancy can be computed.
+fn loss_rate(text: &str) -> Result<f64, String> {
+    match units::fraction(text)? {
+        rate if rate <= params::LOSS_MAX => Ok(rate),
+        _ => {
+            let most = units::show_percent(params::LOSS_MAX);
+            Err(format!(
+                "no redundancy helps where more than {most} are lost"
+            ))
+        }
+    }
+}
+
+/// A share of blocks that may fail.
+fn failures(text: &str) -> Result<f64, String> {
+    match units::fraction(text)? {
+        share if (1e-9..=0.5).contains(&share) => Ok(share),
+        _ => Err("expected a share above 0 and at most 50%, such as 1%".to_owned()),
+    }
+}
+
+/// A probability that is neither 0 nor 1.
+fn probability(text: &str) -> Result<f64, String> {
+    match units::fraction(text)? {
+        some if some > 0.0 && some < 1.0 => Ok(some),
+        _ => Err("expected a probability between 0 and 1, such as 0.9".to_owned()),
+    }
+}
+
+/// A mean number of packets lost in a row.
+fn burst(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(packets) if (1.0..=1e6).contains(&packets) => Ok(packets),
+        _ => Err("expected a number of packets from 1 to 1000000, such as 3 or 1.5".to_owned()),
+    }
+}
+
+/// A constant of the robust soliton distribution.
+fn constant(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 && number <= 1.0 => Ok(number),
+        _ => Err("expected a number above 0 and at most 1, such as 0.05".to_owned()),
     }
 }
 

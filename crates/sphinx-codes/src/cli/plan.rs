@@ -6,32 +6,34 @@ use std::io::Write;
 use clap::Args;
 use serde_json::json;
 use sphinx_fec::params;
+use sphinx_units as units;
 
-use super::share;
+use super::{burst, count, failures, loss_rate, probability, symbols};
+
 use crate::plan::{Plan, Request, plan};
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct PlanArgs {
     /// Packet loss rate: 6% or 0.06
-    #[arg(long, value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = loss_rate)]
     plr: f64,
     /// Standard deviation of the loss rate, for the paper's rule
-    #[arg(long, default_value = "0", value_parser = share)]
+    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = units::fraction)]
     deviation: f64,
     /// Mean number of packets lost in a row
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, value_name = "PACKETS", default_value = "1", value_parser = burst)]
     burst: f64,
     /// Source symbols in a block
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = symbols())]
     n: usize,
     /// Share of blocks that may fail in their first flight
-    #[arg(long, default_value = "1%", value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = failures)]
     epsilon: f64,
     /// T of the paper's rule
-    #[arg(long, default_value_t = params::srlt::PAPER_THRESHOLD)]
+    #[arg(long, value_name = "T", default_value_t = params::srlt::PAPER_THRESHOLD, value_parser = probability)]
     threshold: f64,
     /// Blocks that may be interleaved at most
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, value_name = "BLOCKS", default_value = "8", value_parser = count(1..=1024))]
     depth_max: usize,
 }
 
@@ -40,9 +42,6 @@ pub(super) fn run(
     is_json: bool,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
-    if args.n == 0 || args.n > sphinx_fec::fft_rs::SYMBOLS_MAX {
-        return Err(sphinx_fec::Error::BlockSize { n: args.n }.into());
-    }
     let request = Request {
         loss_rate: args.plr,
         deviation: args.deviation,

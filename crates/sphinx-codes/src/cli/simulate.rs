@@ -6,23 +6,31 @@ use std::io::Write;
 use clap::Args;
 use serde_json::json;
 use sphinx_fec::{CodeId, fft_rs, lt, params, rs};
+use sphinx_units as units;
 
-use super::{code, share};
+use super::{burst, code, constant, count, failures, loss_rate, probability, symbols};
 use crate::loss::Loss;
 use crate::simulate::{self, Rows, Scenario};
+
+/// Most repairs of a block, as for all that `sphinx-fec` computes.
+const REPAIRS_MAX: u64 = params::REPAIRS_MAX as u64;
+/// Most blocks: some minutes.
+const BLOCKS_MAX: u64 = 10_000_000;
+/// Most symbols of a stream. The delay of each is kept.
+const STREAM_SYMBOLS_MAX: usize = 1 << 26;
 
 const EXAMPLES: &str = "\
 Examples:
   What the default code needs, and how often that does not suffice:
-      codes simulate --plr 6%
+      sphx codes simulate --plr 6%
   The paper's operating point; about half of the blocks need a second round:
-      codes simulate --plr 6% --code srlt
+      sphx codes simulate --plr 6% --code srlt
   Its \"high\" threshold, a loss rate that varies, and all equations used:
-      codes simulate --plr 6% --code srlt --threshold 0.9 --deviation 1% --ml
+      sphx codes simulate --plr 6% --code srlt --threshold 0.9 --deviation 1% --ml
   Packets that traditional LT takes until each block is decoded:
-      codes simulate --plr 6% --code lt --lt-c 0.05 --lt-delta 0.5
+      sphx codes simulate --plr 6% --code lt --lt-c 0.05 --lt-delta 0.5
   Delay of a stream over a sliding window, in bursts of three on average:
-      codes simulate --plr 6% --code window --redundancy 20% --burst 3";
+      sphx codes simulate --plr 6% --code window --redundancy 20% --burst 3";
 
 /// `simulate` sends whole blocks, or a stream for `window`, through seeded
 /// losses and decodes what arrives from its coefficients. The same seed gives
@@ -34,52 +42,52 @@ pub(super) struct SimulateArgs {
     #[arg(long, default_value = "rlc", value_parser = code)]
     code: CodeId,
     /// Packet loss rate, of source symbols and repairs alike: 6% or 0.06
-    #[arg(long, value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = loss_rate)]
     plr: f64,
     /// Mean number of packets lost in a row (Gilbert-Elliott); independent
     /// losses if not given
-    #[arg(long, value_name = "PACKETS")]
+    #[arg(long, value_name = "PACKETS", value_parser = burst)]
     burst: Option<f64>,
     /// Source symbols in a block, or in the window
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = symbols())]
     n: usize,
     /// Repairs of a block. If not given: for srlt what the paper's rule sends,
     /// for lt as many as each block takes, otherwise what --epsilon asks for
-    #[arg(long, value_name = "R", conflicts_with = "redundancy")]
+    #[arg(long, value_name = "R", conflicts_with = "redundancy", value_parser = count(0..=REPAIRS_MAX))]
     repairs: Option<usize>,
     /// Repairs as a share of the source symbols, instead of --repairs
-    #[arg(long, value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = units::fraction)]
     redundancy: Option<f64>,
     /// Share of blocks that may fail, where that decides the repairs
-    #[arg(long, default_value = "1%", value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = failures)]
     epsilon: f64,
     /// Blocks to send; for window as many times N symbols
-    #[arg(long, default_value_t = 4000)]
+    #[arg(long, value_name = "BLOCKS", default_value = "4000", value_parser = count(1..=BLOCKS_MAX))]
     blocks: usize,
     /// Seed of the losses
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
     /// srlt, lt: decode what all repairs together determine (maximum
     /// likelihood) instead of peeling
     #[arg(long)]
     ml: bool,
     /// srlt: T, the probability with which the samples should cover all losses
-    #[arg(long, default_value_t = params::srlt::PAPER_THRESHOLD, value_name = "T")]
+    #[arg(long, default_value_t = params::srlt::PAPER_THRESHOLD, value_name = "T", value_parser = probability)]
     threshold: f64,
     /// srlt: δ, the standard deviation of the loss rate; lowers the degree
     /// D_h = 1/(p + δ)
-    #[arg(long, default_value = "0", value_parser = share)]
+    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = units::fraction)]
     deviation: f64,
     /// srlt: cap on the degree D_h; N/2 if not given. The paper has none (N)
     #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..))]
     degree_cap: Option<u32>,
     /// lt: constant c of the robust soliton distribution (the nearest of 0.01
     /// to 0.5 that a row can name)
-    #[arg(long, default_value_t = 0.1, value_name = "C")]
+    #[arg(long, default_value_t = 0.1, value_name = "C", value_parser = constant)]
     lt_c: f64,
     /// lt: constant δ of the robust soliton distribution (the nearest of 0.01
     /// to 1 that a row can name)
-    #[arg(long, default_value_t = 1.0, value_name = "DELTA")]
+    #[arg(long, default_value_t = 1.0, value_name = "DELTA", value_parser = constant)]
     lt_delta: f64,
 }
 
@@ -231,6 +239,10 @@ fn run_window(
 ) -> Result<(), Box<dyn Error>> {
     let loss = Loss::new(args.plr, args.burst);
     let symbols = args.blocks * args.n;
+    if symbols > STREAM_SYMBOLS_MAX {
+        let text = format!("{symbols} symbols are more than {STREAM_SYMBOLS_MAX}: fewer blocks");
+        return Err(text.into());
+    }
     let stream = simulate::window(args.n, redundancy, loss, symbols, args.seed);
     if is_json {
         let line = json!({

@@ -113,7 +113,7 @@ impl Contestant for Sphinx {
     fn check_workload(&self, workload: &Workload) -> Result<(), String> {
         match workload {
             Workload::Live { .. } => {
-                self.refusal(&["--message-size=100", "--interval=10ms", "--deadline=50ms"])
+                self.refusal(&["--message-size=100B", "--interval=10ms", "--deadline=50ms"])
             }
             _ => Ok(()),
         }
@@ -145,14 +145,14 @@ impl Contestant for Sphinx {
         // Other contestants remember nothing either.
         command.arg("--no-cache");
         match workload {
-            Workload::Bulk { bytes } => command.arg("--bytes").arg(bytes.to_string()),
+            Workload::Bulk { bytes } => command.arg("--bytes").arg(format!("{bytes}B")),
             Workload::Blocks { bytes, .. } => {
                 let rate = workload.offered_bits().unwrap_or_default();
                 command
                     .arg("--rate")
                     .arg(format!("{rate}bit"))
                     .arg("--block-size")
-                    .arg(bytes.to_string())
+                    .arg(format!("{bytes}B"))
                     .args(["--time", &micros])
             }
             Workload::Live {
@@ -162,7 +162,7 @@ impl Contestant for Sphinx {
                 ..
             } => command
                 .arg("--message-size")
-                .arg(bytes.to_string())
+                .arg(format!("{bytes}B"))
                 .arg(format!("--interval={}us", interval.as_micros()))
                 .arg(format!("--deadline={}us", deadline.as_micros()))
                 .args(["--time", &micros]),
@@ -214,7 +214,7 @@ mod tests {
         );
         assert_eq!(
             line(&sphinx.sender(&task)),
-            "perf client --json --ticket-file /d/ticket --no-cache --bytes 50000000 --cc fixed:190mbit"
+            "perf client --json --ticket-file /d/ticket --no-cache --bytes 50000000B --cc fixed:190mbit"
         );
         task.workload = Workload::Blocks {
             count: 600,
@@ -223,7 +223,7 @@ mod tests {
         };
         assert_eq!(
             line(&sphinx.sender(&task)),
-            "perf client --json --ticket-file /d/ticket --no-cache --rate 20000000bit --block-size 100000 \
+            "perf client --json --ticket-file /d/ticket --no-cache --rate 20000000bit --block-size 100000B \
              --time 24000000us --cc fixed:190mbit"
         );
     }

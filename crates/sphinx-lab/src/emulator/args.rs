@@ -77,7 +77,7 @@ pub struct RunArgs {
     #[arg(conflicts_with_all = ["left", "right", "words", "interface_mtu"])]
     pub interfaces: Option<[String; 2]>,
     /// MTU of the interfaces at both ends [default: 1500]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = sphinx_units::packet_size)]
     pub interface_mtu: Option<usize>,
     /// The link's settings.
     #[command(flatten)]
@@ -131,7 +131,7 @@ impl Args for SettingFlags {
         let command = command.next_help_heading("Link (each direction)");
         let rtt = Arg::new("rtt")
             .long("rtt")
-            .value_name("TIME")
+            .value_name("DURATION")
             .help("Round-trip time: sets the delay of each direction to half of it");
         let command = SETTINGS.iter().fold(command.arg(rtt), |command, setting| {
             let help = format!("{} [default: {}]", setting.help, setting.default);

@@ -64,7 +64,7 @@ struct File {
     seeds: Vec<u64>,
     #[serde(default = "once")]
     repetitions: u32,
-    limit: Option<value::Time>,
+    limit: Option<value::Period>,
     link: Values<LinkTable>,
     workload: Values<WorkloadTable>,
     contestant: Vec<ContestantTable>,
@@ -81,8 +81,8 @@ struct Quick {
     rtt: Option<Values<value::Time>>,
     rate: Option<Values<value::Rate>>,
     bytes: Option<value::Size>,
-    time: Option<value::Time>,
-    limit: Option<value::Time>,
+    time: Option<value::Period>,
+    limit: Option<value::Period>,
     /// Contestants to leave out.
     #[serde(default)]
     without: Vec<String>,

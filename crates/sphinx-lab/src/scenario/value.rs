@@ -68,14 +68,15 @@ value!(
 );
 value!(
     /// Bytes, at least one.
-    Size, u64, |text: &str| match units::size(text)? {
-        0 => Err(format!("'{text}' is nothing")),
-        some => Ok(some),
-    }
+    Size, u64, units::size_positive
 );
 value!(
     /// A time that is not zero.
     Time, Duration, units::duration_positive
+);
+value!(
+    /// A time that is not zero and mostly some seconds.
+    Period, Duration, units::period_positive
 );
 value!(
     /// From 0 to 1.

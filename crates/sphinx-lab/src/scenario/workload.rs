@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{
     ScenarioError,
-    value::{Rate, Size, Time},
+    value::{Period, Rate, Size, Time},
 };
 use crate::{
     Workload,
@@ -23,7 +23,7 @@ pub(super) enum WorkloadTable {
         #[serde(default)]
         name: Option<String>,
         bytes: Option<Size>,
-        time: Option<Time>,
+        time: Option<Period>,
     },
     /// Whole blocks at fixed times.
     Blocks {
@@ -31,7 +31,7 @@ pub(super) enum WorkloadTable {
         name: Option<String>,
         bytes: Size,
         rate: Rate,
-        time: Time,
+        time: Period,
     },
     /// Small messages at fixed times.
     Thin {
@@ -39,7 +39,7 @@ pub(super) enum WorkloadTable {
         name: Option<String>,
         bytes: Size,
         interval: Time,
-        time: Time,
+        time: Period,
     },
     /// Messages at fixed times that are of use until a deadline.
     Live {
@@ -48,15 +48,15 @@ pub(super) enum WorkloadTable {
         bytes: Size,
         interval: Time,
         deadline: Time,
-        time: Time,
+        time: Period,
     },
     /// A player of a video in segments.
     Video {
         #[serde(default)]
         name: Option<String>,
-        time: Time,
-        segment: Time,
-        buffer: Time,
+        time: Period,
+        segment: Period,
+        buffer: Period,
         quality: QualityText,
         #[serde(default)]
         seed: u64,
@@ -86,7 +86,7 @@ impl TryFrom<String> for QualityText {
 }
 
 impl WorkloadTable {
-    pub(super) fn hurry(&mut self, fewer: Option<Size>, shorter: Option<Time>) {
+    pub(super) fn hurry(&mut self, fewer: Option<Size>, shorter: Option<Period>) {
         match self {
             WorkloadTable::Bulk { bytes, time, .. } => {
                 *bytes = bytes.map(|bytes| fewer.unwrap_or(bytes));
@@ -106,7 +106,7 @@ impl WorkloadTable {
             WorkloadTable::Bulk { name, bytes, time } => {
                 let bytes = match (bytes, time) {
                     (Some(Size(bytes)), None) => bytes,
-                    (None, Some(Time(time))) => {
+                    (None, Some(Period(time))) => {
                         ((rate as f64 / 8.0 * time.as_secs_f64()) as u64).max(1)
                     }
                     _ => {

@@ -89,19 +89,19 @@ pub const SETTINGS: [Setting; 14] = [
     },
     Setting {
         key: "delay",
-        value_name: "TIME",
+        value_name: "DURATION",
         default: "0ms",
         help: "Propagation delay, one way",
     },
     Setting {
         key: "jitter",
-        value_name: "TIME[,reorder]",
+        value_name: "DURATION[,reorder]",
         default: "0ms",
         help: "Random extra delay from 0 to this; packets keep their order unless ',reorder' is added",
     },
     Setting {
         key: "reorder",
-        value_name: "SHARE,TIME",
+        value_name: "SHARE,DURATION",
         default: "0",
         help: "Hold so many packets back for so long, so that others overtake them: 1%,10ms",
     },
@@ -284,7 +284,7 @@ fn apply(
     read: ReadFile<'_>,
 ) -> Result<(), SettingError> {
     let result = match key {
-        "mtu" => value::optional(text, value::bytes).map(|mtu| config.mtu = mtu),
+        "mtu" => value::optional(text, sphinx_units::packet_size).map(|mtu| config.mtu = mtu),
         "policer" => value::optional(text, queue::policer).map(|policer| config.policer = policer),
         "queue" => queue::depth(text).map(|depth| config.queue = depth),
         "aqm" => queue::aqm(text).map(|aqm| config.aqm = aqm),
@@ -487,7 +487,18 @@ mod tests {
             ),
             ("return.los=2%", "there is no setting 'los'"),
             ("loss", "'loss' sets nothing: write KEY=VALUE"),
-            ("loss=2", "loss: '2' is more than 1: write a share"),
+            ("loss=2", "loss: '2' has no unit: did you mean 2%?"),
+            ("loss=1", "loss: '1' has no unit: did you mean 1%?"),
+            ("delay=20", "delay: '20' has no unit: did you mean 20ms?"),
+            ("rate=20", "rate: '20' has no unit: did you mean 20mbit?"),
+            (
+                "policer=1mbit,30",
+                "policer: '30' has no unit: did you mean 30B?",
+            ),
+            (
+                "blackout=10-12s",
+                "blackout: '10' has no unit: did you mean 10s?",
+            ),
             ("loss=burst:5%", "loss: write burst:MEAN_LOSS,MEAN_BURST"),
             (
                 "loss=burst:90%,1",
@@ -517,7 +528,7 @@ mod tests {
                 "blackout=5s-4s",
                 "blackout: a blackout must end after it starts",
             ),
-            ("reorder=1%", "reorder: write SHARE,TIME"),
+            ("reorder=1%", "reorder: write SHARE,DURATION"),
             ("jitter=1ms,shuffle", "jitter: 'shuffle' is not 'reorder'"),
             ("seed=x", "seed: 'x' is not a whole number"),
             ("flows=many", "flows: write apart or together"),

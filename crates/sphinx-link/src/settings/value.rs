@@ -54,10 +54,10 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
         let refuse = || format!("'{part}' is no step: write TIME=RATE, such as 5s=2mbit");
         let (at, value) = part.split_once('=').ok_or_else(refuse)?;
         if at.trim() == "repeat" {
-            repeat = Some(units::duration(value)?);
+            repeat = Some(units::period(value)?);
         } else {
             steps.push(RateStep {
-                at: units::duration(at)?,
+                at: units::period(at)?,
                 bits_per_second: bits_per_second(value)?,
             });
         }
@@ -151,14 +151,14 @@ pub(super) fn blackouts(text: &str) -> Result<(Vec<Blackout>, Option<Duration>),
     }
     for part in text.split(',') {
         if let Some(time) = part.trim().strip_prefix("repeat=") {
-            repeat = Some(units::duration(time)?);
+            repeat = Some(units::period(time)?);
             continue;
         }
         let refuse = || format!("'{part}' is no time span: write START-END, such as 10s-12s");
         let (start, end) = part.split_once('-').ok_or_else(refuse)?;
         blackouts.push(Blackout {
-            start: units::duration(start)?,
-            end: units::duration(end)?,
+            start: units::period(start)?,
+            end: units::period(end)?,
         });
     }
     Ok((blackouts, repeat))
@@ -193,7 +193,7 @@ pub(super) fn reorder(text: &str) -> Result<Reorder, String> {
             hold: units::duration(hold)?,
         }),
         None if text == "0" => Ok(Reorder::default()),
-        None => Err("write SHARE,TIME, such as 1%,10ms".into()),
+        None => Err("write SHARE,DURATION, such as 1%,10ms".into()),
     }
 }
 

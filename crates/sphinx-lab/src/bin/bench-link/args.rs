@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
 use sphinx_lab::{CellSet, peers::Peer};
+use sphinx_units as units;
 
 /// Measure Sphinx beside kernel TCP and QUIC on an emulated link
 ///
@@ -32,15 +33,15 @@ pub(crate) struct Arguments {
         default_value = "1,2,3"
     )]
     pub(crate) seeds: Vec<u64>,
-    /// Bytes of a bulk transfer: 50000000, 50MB
-    #[arg(long, value_name = "SIZE", default_value = "50MB", value_parser = bytes)]
+    /// Size of a bulk transfer
+    #[arg(long, value_name = "SIZE", default_value = "50MB", value_parser = units::size_positive)]
     pub(crate) bytes: u64,
-    /// Seconds for which blocks are offered
-    #[arg(long, value_name = "S", default_value = "24", value_parser = seconds)]
+    /// How long blocks are offered
+    #[arg(long, value_name = "DURATION", default_value = "24s", value_parser = seconds)]
     pub(crate) block_time: Duration,
-    /// Cut a transfer off after this many seconds (blocks: this long after the last one is due)
-    /// [default: 10, 2 for blocks]
-    #[arg(long, value_name = "S", value_parser = seconds)]
+    /// Cut a transfer off after this (blocks: this long after the last one is due)
+    /// [default: 10s, 2s for blocks]
+    #[arg(long, value_name = "DURATION", value_parser = seconds)]
     pub(crate) limit: Option<Duration>,
     /// Also write the results here, one JSON object per line
     #[arg(long, value_name = "FILE")]
@@ -80,28 +81,12 @@ fn variant(text: &str) -> Result<Variant, String> {
     })
 }
 
-fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
-    let scale = match &text[digits.len()..] {
-        "" | "B" => 1,
-        "kB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        _ => return Err("write a size such as 50MB".into()),
-    };
-    let number: u64 = digits.parse().map_err(|_| "write a size such as 50MB")?;
-    number
-        .checked_mul(scale)
-        .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| "too little or too much".into())
-}
-
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "write a number of seconds")?;
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|time| (0.05..=3600.0).contains(&time.as_secs_f64()))
-        .ok_or_else(|| "must be between 0.05 and 3600 seconds".into())
+    let time = units::period(text)?;
+    match time.as_secs_f64() {
+        0.05..=3600.0 => Ok(time),
+        _ => Err("must be between 50 ms and an hour".into()),
+    }
 }
 
 #[cfg(test)]
@@ -116,14 +101,9 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_times() {
-        assert_eq!(bytes("50MB"), Ok(50_000_000));
-        assert_eq!(bytes("7"), Ok(7));
-        for wrong in ["", "MB", "5 MB", "5MiB", "-5", "0", "99999999999GB", "µ"] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for wrong in ["", "x", "-1", "0", "NaN", "inf", "1e9"] {
+    fn times() {
+        assert_eq!(seconds("500ms"), Ok(Duration::from_millis(500)));
+        for wrong in ["", "x", "-1s", "0", "24", "NaN", "inf", "1000000s"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
     }
