@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use sphinx_transport::{ErrorKind, Ticket};
@@ -14,6 +15,8 @@ use crate::text::printable;
 const PREFIX: &str = "sphx1";
 /// Longest text that is read in search of a ticket.
 const TICKET_BYTES_MAX: u64 = 16 * 1024;
+/// Longest line of standard input that may hold one.
+const LINE_BYTES_MAX: usize = 4096;
 const HINT: &str =
     "the receiving end prints it, or writes it with --ticket-file; it starts with sphx1";
 
@@ -108,15 +111,22 @@ pub(crate) fn read(source: Source) -> Outcome<Ticket> {
             read().map_err(|error| unreadable(&shown, error))?
         }
         Source::Stdin => {
-            let stdin = io::stdin();
-            if stdin.is_terminal() {
+            if io::stdin().is_terminal() {
                 eprint!("Ticket: ");
-                let mut line = String::new();
-                stdin.read_line(&mut line).map(|_| line)
-            } else {
-                bounded(stdin.lock())
             }
-            .map_err(|error| local_io("read the ticket from", "standard input", error))?
+            // Past the library's buffer: what follows the line is left for who reads on.
+            let input = io::stdin().as_fd().try_clone_to_owned();
+            let line = input
+                .and_then(|input| first_line(File::from(input)))
+                .map_err(|error| local_io("read the ticket from", "standard input", error))?;
+            if line.len() == LINE_BYTES_MAX {
+                let message = "the first line of standard input is longer than any ticket";
+                return Err(malformed(message));
+            }
+            if line.trim_ascii().is_empty() {
+                return Err(malformed("the first line of standard input is empty"));
+            }
+            String::from_utf8_lossy(&line).into_owned()
         }
     };
     // Words around it are tolerated: a whole printed line can be piped.
@@ -131,6 +141,23 @@ fn bounded(input: impl Read) -> io::Result<String> {
     let mut bytes = Vec::new();
     input.take(TICKET_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The first line of `input` without its end, cut off where it is too long for a ticket. Who writes it
+/// may keep the other end open, and what follows stays unread.
+fn first_line(mut input: impl Read) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.len() < LINE_BYTES_MAX {
+        match input.read(&mut byte) {
+            Ok(0) => break,
+            Ok(_) if byte == *b"\n" => break,
+            Ok(_) => line.extend(byte),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(line)
 }
 
 fn malformed(message: &str) -> Failure {
@@ -184,5 +211,15 @@ mod tests {
             let failure = split_arguments(None, arguments, environment).unwrap_err();
             assert_eq!(failure.kind, ErrorKind::Usage);
         }
+    }
+
+    #[test]
+    fn only_the_first_line_is_read() {
+        let mut input = &b"sphx1abc\nmore"[..];
+        assert_eq!(first_line(&mut input).unwrap(), b"sphx1abc");
+        assert_eq!(input, b"more");
+        assert_eq!(first_line(&b"sphx1abc"[..]).unwrap(), b"sphx1abc");
+        let endless = first_line(io::repeat(b'x')).unwrap();
+        assert_eq!(endless.len(), LINE_BYTES_MAX);
     }
 }
