@@ -2,15 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::args::DEFAULT_PORT;
-
 /// More would make the ticket long and connecting slow.
 const ADVERTISED_MAX: usize = 8;
 
-/// Where to listen when the user did not say: in order, the first that can be bound.
-pub(crate) fn default_listen(ipv4: bool, ipv6: bool) -> Vec<SocketAddr> {
-    let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT));
-    let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT));
+/// Where to listen when the user named no address: in order, the first that can be bound.
+pub(crate) fn everywhere(port: u16, ipv4: bool, ipv6: bool) -> Vec<SocketAddr> {
+    let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     match (ipv4, ipv6) {
         (true, _) => vec![v4],
         (_, true) => vec![v6],

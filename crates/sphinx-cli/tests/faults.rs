@@ -75,6 +75,32 @@ fn an_address_in_use_is_an_io_error() {
 }
 
 #[test]
+fn a_busy_port_names_its_holder_and_another_way() {
+    let scratch = Scratch::new();
+    let arguments = ["recv", "--json", "--output", "in", "--listen"];
+    let start = |listen: &str| Running::start(&scratch, &[&arguments[..], &[listen]].concat(), &[]);
+    let port = |running: &mut Running| {
+        let listen = running.event("listening")["listen"].to_string();
+        let port = listen.trim_matches('"').rsplit(':').next();
+        port.expect("a port").to_owned()
+    };
+    let mut first = start(":0");
+    let busy = port(&mut first);
+    for listen in [format!(":{busy}"), format!("127.0.0.1:{busy}"), busy] {
+        let ended = start(&listen).end().expect(8);
+        let hint = ended.error("local_io")["hint"].to_string();
+        let holder = format!("sphx (pid {}) listens there", first.pid());
+        assert!(
+            hint.contains(&holder) && hint.contains("--listen :0"),
+            "{hint}"
+        );
+    }
+    for free in ["0", "[::]:0", "0.0.0.0:0"] {
+        assert_ne!(port(&mut start(free)), "0");
+    }
+}
+
+#[test]
 fn an_interrupted_sender_is_noticed_soon() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let scratch = Scratch::new();

@@ -246,7 +246,7 @@ fn open(bind: SocketAddr) -> Result<UdpIo, Error> {
     UdpIo::open(&UdpConfig::new(bind)).map_err(|error| {
         let hint = match error.kind() {
             io::ErrorKind::AddrInUse => {
-                "another program uses the port; choose another with --listen"
+                "another program listens there; --listen :0 takes any free port"
             }
             io::ErrorKind::AddrNotAvailable => "the address is not one of this machine's",
             io::ErrorKind::PermissionDenied => "ports below 1024 need privileges",

@@ -9,7 +9,8 @@ pub(crate) mod lab;
 mod not_built;
 pub(crate) mod ticket;
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -108,9 +109,9 @@ that scheduled time to its complete reception, so a sender that falls behind is 
 /// Where a listening end listens and how it is found.
 #[derive(Args, Debug)]
 pub(crate) struct ListenArgs {
-    /// Address and port to listen on [default: port 7749 on all addresses]
-    #[arg(long, value_name = "ADDR:PORT", value_parser = listen_address)]
-    pub(crate) listen: Option<SocketAddr>,
+    /// Address and port to listen on; without an address all of them, port 0 is any free one
+    #[arg(long, value_name = "[ADDR]:PORT", default_value_t = Listen::DEFAULT, value_parser = listen_address)]
+    pub(crate) listen: Listen,
     /// Host or host:port to put into the ticket, once for each [default: this machine's addresses]
     #[arg(long, value_name = "HOST[:PORT]", num_args = 1..)]
     pub(crate) advertise: Vec<String>,
@@ -293,9 +294,42 @@ pub(crate) struct CommonArgs {
     pub(crate) verbose: u8,
 }
 
-fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        format!("'{text}' is not an address and a port, such as 0.0.0.0:7749 or [::]:7749")
+/// Where to listen: without an address on all that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listen {
+    pub(crate) ip: Option<IpAddr>,
+    pub(crate) port: u16,
+}
+
+impl Listen {
+    const DEFAULT: Self = Self {
+        ip: None,
+        port: DEFAULT_PORT,
+    };
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ip {
+            Some(ip) => SocketAddr::new(ip, self.port).fmt(f),
+            None => write!(f, ":{}", self.port),
+        }
+    }
+}
+
+fn listen_address(text: &str) -> Result<Listen, String> {
+    let port = text.strip_prefix(':').unwrap_or(text);
+    if port.bytes().all(|byte| byte.is_ascii_digit())
+        && let Ok(port) = port.parse()
+    {
+        return Ok(Listen { ip: None, port });
+    }
+    let address = text.parse().map_err(|_| {
+        format!("'{text}' is not an address and a port, such as 0.0.0.0:7749, [::]:7749 or :7749")
+    });
+    address.map(|address: SocketAddr| Listen {
+        ip: Some(address.ip()),
+        port: address.port(),
     })
 }
 
@@ -357,6 +391,40 @@ mod tests {
         ] {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(reason), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn where_to_listen() {
+        let anywhere = |port| Ok(Listen { ip: None, port });
+        let at = |ip: &str, port| {
+            let ip = Some(ip.parse().expect("an address"));
+            Ok(Listen { ip, port })
+        };
+        assert_eq!(listen_address(":0"), anywhere(0));
+        assert_eq!(listen_address("0"), anywhere(0));
+        assert_eq!(listen_address(":7749"), Ok(Listen::DEFAULT));
+        assert_eq!(listen_address("65535"), anywhere(65_535));
+        assert_eq!(listen_address("[::]:0"), at("::", 0));
+        assert_eq!(listen_address("0.0.0.0:0"), at("0.0.0.0", 0));
+        assert_eq!(listen_address("[::1]:7"), at("::1", 7));
+        for text in [":7749", "[::1]:7", "0.0.0.0:0"] {
+            assert_eq!(listen_address(text).unwrap().to_string(), text);
+        }
+        for wrong in [
+            "",
+            ":",
+            "::",
+            "65536",
+            ":65536",
+            "-1",
+            "+1",
+            ":+1",
+            "::1:7",
+            "a:7",
+            "127.0.0.1",
+        ] {
+            assert!(listen_address(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -2,8 +2,8 @@
 //! side by side.
 
 use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::net::SocketAddr;
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use sphinx_transport::{Options, Server, Service, Session, Ticket};
 
-use super::Context;
-use crate::addresses::{advertised, default_listen};
+use super::{Context, holder};
+use crate::addresses::{advertised, everywhere};
 use crate::args::{CommonArgs, ListenArgs};
 use crate::failure::{Outcome, local_io, usage};
 use crate::report::Event;
@@ -36,16 +36,16 @@ pub(super) fn bind(
     context: &Context,
     peer_command: &str,
 ) -> Outcome<Server> {
-    if let Some(listen) = args.listen
-        && (common.ipv4 && listen.is_ipv6() || common.ipv6 && listen.is_ipv4())
-    {
-        return Err(usage(format!(
-            "--listen {listen} is not of the family asked for"
-        )));
-    }
-    let candidates = match args.listen {
-        Some(address) => vec![address],
-        None => default_listen(common.ipv4, common.ipv6),
+    let port = args.listen.port;
+    let candidates = match args.listen.ip {
+        Some(ip) if common.ipv4 && ip.is_ipv6() || common.ipv6 && ip.is_ipv4() => {
+            return Err(usage(format!(
+                "--listen {} is not of the family asked for",
+                args.listen
+            )));
+        }
+        Some(ip) => vec![SocketAddr::new(ip, port)],
+        None => everywhere(port, common.ipv4, common.ipv6),
     };
     let server = first_bound(&candidates, service, options)?;
     let hosts = match args.advertise.is_empty() {
@@ -67,10 +67,19 @@ fn first_bound(candidates: &[SocketAddr], service: Service, options: &Options) -
     for address in candidates {
         match Server::bind(*address, service, options) {
             Ok(server) => return Ok(server),
-            Err(failure) => failed = failed.or(Some(failure)),
+            Err(failure) => failed = failed.or(Some((*address, failure))),
         }
     }
-    Err(failed.unwrap_or_else(|| usage("there is no address to listen on")))
+    let Some((address, failure)) = failed else {
+        return Err(usage("there is no address to listen on"));
+    };
+    let busy = UdpSocket::bind(address).is_err_and(|error| error.kind() == ErrorKind::AddrInUse);
+    Err(match holder::of_udp_port(address).filter(|_| busy) {
+        Some(holder) => failure.with_hint(format!(
+            "{holder} listens there; --listen :0 takes any free port"
+        )),
+        None => failure,
+    })
 }
 
 fn announce_file(

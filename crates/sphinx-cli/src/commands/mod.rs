@@ -2,6 +2,7 @@
 
 pub(crate) mod codes;
 mod experiments;
+mod holder;
 pub(crate) mod lab;
 mod link;
 mod listen;
