@@ -33,7 +33,7 @@ use commands::Context;
 use commands::lab::Namespaces;
 use demo::Scene;
 use failure::{Failure, usage};
-use report::Reporter;
+use report::{Reporter, Settings};
 use signals::Stop;
 use sphinx_lab::Testbed;
 use sphinx_transport::ErrorKind;
@@ -61,7 +61,8 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
         let text = error.to_string();
         let line = text.lines().next().unwrap_or("usage error");
         let failure = usage(line.strip_prefix("error: ").unwrap_or(line));
-        Reporter::new(true, true, 0).error_event(&failure);
+        let settings = Settings::new(true, true);
+        Reporter::new(settings, Stop::default()).error_event(&failure);
     }
     shown
 }
@@ -72,17 +73,17 @@ fn dispatch(cli: Cli) -> u8 {
     {
         sphinx_net::pidns::serve_as_init();
     }
-    let (json, quiet, verbose) = output_flags(&cli.command);
-    let reporter = Reporter::new(json, quiet, verbose);
+    let stop = Stop::default();
+    let reporter = Reporter::new(output_settings(&cli.command), stop.clone());
     // A user namespace can only be entered while there is one thread: before the signals'.
     let ground = Ground::prepare(&cli.command);
-    let stop = Stop::default();
     let outcome = args::refuse_not_built(&cli)
         .and_then(|()| {
             let reporter = reporter.clone();
             let leaving = stop.clone();
             stop.listen(move |signal| {
                 let code = reporter.end_with_error(&leaving.failure(), Some(signal));
+                let _ = reporter.finish();
                 std::process::exit(i32::from(code));
             })
         })
@@ -93,12 +94,13 @@ fn dispatch(cli: Cli) -> u8 {
             };
             execute(cli.command, ground, &context)
         });
-    match outcome {
-        Ok(code) => {
-            reporter.ended();
-            code
-        }
-        Err(failure) => reporter.end_with_error(&asked_to(&stop, failure), stop.signal()),
+    let outcome = outcome.inspect(|_| reporter.ended());
+    // A failure is told before its reader is waited for, success needs its reader to have taken all.
+    let outcome = outcome
+        .map_err(|failure| reporter.end_with_error(&asked_to(&stop, failure), stop.signal()));
+    match (outcome, reporter.finish()) {
+        (Ok(0), Err(failure)) => reporter.error(&failure, None, None),
+        (Ok(code) | Err(code), _) => code,
     }
 }
 
@@ -161,7 +163,7 @@ fn execute(command: Command, ground: Ground, context: &Context) -> failure::Outc
     Ok(0)
 }
 
-fn output_flags(command: &Command) -> (bool, bool, u8) {
+fn output_settings(command: &Command) -> Settings {
     let common = match command {
         Command::Recv(args) => &args.common,
         Command::Send(args) => &args.common,
@@ -171,13 +173,19 @@ fn output_flags(command: &Command) -> (bool, bool, u8) {
         Command::Perf {
             command: PerfCommand::Client(args),
         } => &args.common,
-        Command::Demo(args) => return (args.json, args.quiet, 0),
-        Command::DemoPart(_) => return (true, true, 0),
-        Command::Codes(args) => return (args.json, false, 0),
+        Command::Demo(args) => return Settings::new(args.json, args.quiet),
+        Command::DemoPart(_) => return Settings::new(true, true),
+        Command::Codes(args) => return Settings::new(args.json, false),
         Command::Lab(args) => {
             let (json, quiet) = args.command.output();
-            return (json, quiet, 0);
+            return Settings::new(json, quiet);
         }
     };
-    (common.json, common.quiet, common.verbose)
+    Settings {
+        verbose: common.verbose,
+        progress_interval: common.interval_report,
+        // Before either end gives the session up.
+        patience: Some(common.idle_timeout / 2),
+        ..Settings::new(common.json, common.quiet)
+    }
 }

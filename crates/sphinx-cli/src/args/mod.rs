@@ -22,6 +22,9 @@ pub(crate) use not_built::refuse_not_built;
 /// The port `recv` and `perf server` listen on unless told otherwise ("SPHX" on a telephone's keys).
 pub(crate) const DEFAULT_PORT: u16 = 7749;
 
+/// More reports than a hundred a second serve nobody.
+const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(10);
+
 const EXAMPLES: &str = "\
 Examples:
   sphx demo                                   watch Sphinx and TCP on the same lossy link
@@ -286,6 +289,9 @@ pub(crate) struct CommonArgs {
     /// One JSON object per line on standard output
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
+    /// Time between two reports of progress, where it is no bar on a terminal; 10ms or more
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = report_interval, help_heading = "Output")]
+    pub(crate) interval_report: Duration,
     /// No progress and no summary, only errors
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
@@ -333,6 +339,14 @@ fn listen_address(text: &str) -> Result<Listen, String> {
     })
 }
 
+/// An interval at which reporting costs nothing that matters.
+fn report_interval(text: &str) -> Result<Duration, String> {
+    match units::duration(text)? {
+        often if often < REPORT_INTERVAL_MIN => Err(format!("'{text}' is too often: 10ms or more")),
+        interval => Ok(interval),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,6 +380,7 @@ mod tests {
             "sphx send --connect-timeout 1s --idle-timeout 2s -4 --json --quiet -v t a",
             "sphx send --no-cache --epsilon 1% t a",
             "sphx recv --cc fixed:190mbit -6",
+            "sphx recv --interval-report 10ms",
         ] {
             if let Err(error) = parse(line) {
                 panic!("{line}: {error}");
@@ -388,6 +403,8 @@ mod tests {
             ("sphx send t a --cc fast", "bbr"),
             ("sphx demo --loss 6", "6%"),
             ("sphx recv --idle-timeout 0s", "zero"),
+            ("sphx recv --interval-report 0s", "10ms"),
+            ("sphx recv --interval-report 1ms", "10ms"),
         ] {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(reason), "{line}: {error}");

@@ -125,6 +125,7 @@ fn announce_text(ticket: &Ticket, listen: SocketAddr, context: &Context, command
         );
     } else {
         reporter.data(&ticket.to_string());
+        reporter.end_data();
     }
 }
 

@@ -10,7 +10,7 @@ use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
 use crate::failure::{Outcome, usage};
 use crate::perf::client::Request;
 use crate::perf::{Direction, Limit, Measured, Messages, Pacing, client, server};
-use crate::report::{Progress, Role, Ticker};
+use crate::report::{Progress, Reporter, Role, Ticker};
 use crate::units::{show_rate, show_size};
 
 const TIME_DEFAULT: Duration = Duration::from_secs(10);
@@ -34,14 +34,12 @@ pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
 
 fn serve_one(session: &Session, chosen: Profile, context: &Context) -> Outcome<()> {
     let peer = session.remote_addr().to_string();
+    let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
     let stats = session.clone();
-    let ticker = Ticker::start(
-        &context.reporter,
-        progress.clone(),
-        Some(peer.clone()),
-        move || stats.stats(),
-    );
+    let ticker = Ticker::start(&reporter, progress.clone(), Some(peer.clone()), move || {
+        stats.stats()
+    });
     let planned = |paced| {
         if chosen == Profile::Auto {
             session.set_profile(profile_of(paced));
@@ -49,7 +47,7 @@ fn serve_one(session: &Session, chosen: Profile, context: &Context) -> Outcome<(
     };
     let measured = server::serve(session, &progress, planned);
     drop(ticker);
-    report(&measured?, Some(&peer), context);
+    report(&measured?, Some(&peer), &reporter);
     Ok(())
 }
 
@@ -63,17 +61,16 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     let ticket = ticket::read(source)?;
     let options = args.common.options(profile_of(request.pacing.is_some()));
     let (session, _registration) = context.connect(&ticket, Service::Perf, &options)?;
+    let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
     if let Limit::Bytes(bytes) = request.limit {
         progress.expect_bytes(bytes);
     }
     let stats = session.clone();
-    let ticker = Ticker::start(&context.reporter, progress.clone(), None, move || {
-        stats.stats()
-    });
+    let ticker = Ticker::start(&reporter, progress.clone(), None, move || stats.stats());
     let measured = client::measure(&session, request, &progress);
     drop(ticker);
-    report(&measured?, None, context);
+    report(&measured?, None, &reporter);
     Ok(())
 }
 
@@ -126,19 +123,17 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
     })
 }
 
-fn report(measured: &Measured, peer: Option<&str>, context: &Context) {
+fn report(measured: &Measured, peer: Option<&str>, reporter: &Reporter) {
     let Measured { done, peer: other } = measured;
     let event = done.event().with("peer_done", other.done.clone());
-    context.reporter.event(match peer {
+    reporter.done(match peer {
         Some(peer) => event.with("peer", peer),
         None => event,
     });
     let suffix = peer
         .map(|peer| format!(", client {peer}"))
         .unwrap_or_default();
-    context
-        .reporter
-        .note(&format!("{}{suffix}", done.summary()));
+    reporter.note(&format!("{}{suffix}", done.summary()));
     let verb = if done.role == Role::Sender {
         "received"
     } else {
@@ -150,12 +145,12 @@ fn report(measured: &Measured, peer: Option<&str>, context: &Context) {
     } else {
         0.0
     };
-    context.reporter.note(&format!(
+    reporter.note(&format!(
         "the other end {verb} {} in {seconds:.2} s: {}",
         show_size(other.bytes),
         show_rate(rate)
     ));
     if let Some(line) = done.block_summary() {
-        context.reporter.note(&line);
+        reporter.note(&line);
     }
 }

@@ -31,26 +31,22 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<()> {
 fn receive_one(session: &Session, output: &OutputDir, context: &Context) -> Outcome<()> {
     let cpu_before = usage::cpu_time();
     let peer = session.remote_addr().to_string();
+    let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
     let stats = session.clone();
-    let ticker = Ticker::start(
-        &context.reporter,
-        progress.clone(),
-        Some(peer.clone()),
-        move || stats.stats(),
-    );
-    let received = recv::receive(session, output, &progress, &context.reporter);
+    let ticker = Ticker::start(&reporter, progress.clone(), Some(peer.clone()), move || {
+        stats.stats()
+    });
+    let received = recv::receive(session, output, &progress, &reporter);
     drop(ticker);
     let (totals, stats) = received?;
     let cpu = usage::cpu_time().saturating_sub(cpu_before);
     let done = Done::new(Role::Receiver, totals.bytes, stats, cpu);
-    context.reporter.event(
+    reporter.done(
         done.event()
             .with("entries", totals.entries)
             .with("peer", peer.as_str()),
     );
-    context
-        .reporter
-        .note(&format!("{} from {peer}", done.summary()));
+    reporter.note(&format!("{} from {peer}", done.summary()));
     Ok(())
 }

@@ -22,19 +22,16 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<()> {
     let options = args.common.options(Profile::Bulk);
     let (session, _registration) = context.connect(&ticket, Service::Files, &options)?;
 
+    let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
     progress.expect_bytes(announced.bytes);
     let stats = session.clone();
-    let ticker = Ticker::start(&context.reporter, progress.clone(), None, move || {
-        stats.stats()
-    });
-    let sent = send::send(&session, &roots, announced, &progress, &context.reporter);
+    let ticker = Ticker::start(&reporter, progress.clone(), None, move || stats.stats());
+    let sent = send::send(&session, &roots, announced, &progress, &reporter);
     drop(ticker);
     let (totals, stats) = sent?;
     let done = Done::new(Role::Sender, totals.bytes, stats, usage::cpu_time());
-    context
-        .reporter
-        .event(done.event().with("entries", totals.entries));
-    context.reporter.note(&done.summary());
+    reporter.done(done.event().with("entries", totals.entries));
+    reporter.note(&done.summary());
     Ok(())
 }

@@ -106,7 +106,7 @@ pub fn files(data: &[u8]) {
         bytes: &stream.bytes,
         piece,
     };
-    let quiet = Reporter::new(false, true, 0);
+    let quiet = Reporter::silent();
     if let Ok(totals) = receive_tree(arrived, &output, &Progress::default(), &quiet) {
         assert!(totals.entries <= stream.bytes.len() as u64);
     }

@@ -9,7 +9,7 @@ use super::target::{Target, Temporary};
 use super::wire::{Attributes, Entry, Piece, Reader, Totals, put_verdict};
 use crate::channel::{Channel, Incoming, Outgoing};
 use crate::failure::{Outcome, close_code, fail, local_io, protocol};
-use crate::report::{Event, Progress, Reporter};
+use crate::report::{Progress, Reporter};
 use crate::text::{hex, printable};
 use sphinx_transport::{ErrorKind, Stats};
 
@@ -167,17 +167,8 @@ impl<I: Incoming> Tree<'_, I> {
         self.target.commit(path, file, attributes)?;
         self.done.bytes = self.done.bytes.saturating_add(size);
         self.progress.add_file();
-        self.reporter.event(
-            Event::new("file")
-                .with_path(path.as_bytes())
-                .with("bytes", size)
-                .with("blake3", digest.as_str()),
-        );
-        if self.reporter.verbose() {
-            self.reporter
-                .note(&format!("received {}", printable(path.as_bytes())));
-        }
-        Ok(())
+        self.reporter
+            .file("received", path.as_bytes(), size, &digest)
     }
 
     /// Writes and verifies the contents of one file; returns its digest in hexadecimal.

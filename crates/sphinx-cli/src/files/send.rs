@@ -17,7 +17,7 @@ use super::wire::{
 };
 use crate::channel::{Channel, Outgoing};
 use crate::failure::{Failure, Outcome, close_code, code, fail, fail_hint, local_io, protocol};
-use crate::report::{Event, Progress, Reporter};
+use crate::report::{Progress, Reporter};
 use crate::text::{hex, printable};
 use sphinx_transport::{ErrorKind, Stats};
 
@@ -168,6 +168,7 @@ impl<O: Outgoing> Sender<'_, O> {
             return Err(changed(source));
         }
         let size = before.len();
+        let name = path.as_bytes().to_owned();
         let entry = Entry::File {
             path,
             attributes: attributes(&before),
@@ -179,24 +180,7 @@ impl<O: Outgoing> Sender<'_, O> {
         self.pass_on_if_full()?;
         self.done.bytes = self.done.bytes.saturating_add(size);
         self.progress.add_file();
-        self.report(&entry, size, &digest);
-        Ok(())
-    }
-
-    fn report(&self, entry: &Entry, size: u64, digest: &[u8; 32]) {
-        let Entry::File { path, .. } = entry else {
-            return;
-        };
-        self.reporter.event(
-            Event::new("file")
-                .with_path(path.as_bytes())
-                .with("bytes", size)
-                .with("blake3", hex(digest)),
-        );
-        if self.reporter.verbose() {
-            self.reporter
-                .note(&format!("sent {}", printable(path.as_bytes())));
-        }
+        self.reporter.file("sent", &name, size, &hex(&digest))
     }
 
     fn contents(&mut self, file: &mut File, source: &Path, before: &Metadata) -> Outcome<[u8; 32]> {

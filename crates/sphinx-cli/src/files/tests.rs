@@ -27,7 +27,7 @@ use crate::report::{Progress, Reporter};
 use crate::testing::{Kept, pair};
 
 fn quiet() -> Reporter {
-    Reporter::new(false, true, 0)
+    Reporter::silent()
 }
 
 /// Sends `paths` into `output` through memory; the outcomes of sender and receiver.

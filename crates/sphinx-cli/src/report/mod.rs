@@ -2,23 +2,33 @@
 //! people on standard error.
 
 mod done;
+mod outlet;
 mod progress;
+mod writer;
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use serde_json::{Map, Value, json};
+use sphinx_transport::ErrorKind;
 
 pub(crate) use done::{BlockMs, BlockNumbers, Done, Punctuality, Role};
 pub(crate) use progress::{Progress, Ticker};
 
-use crate::failure::{Failure, exit_code, kind_name};
+use crate::failure::{Failure, Outcome, exit_code, fail_hint, kind_name, local_io};
+use crate::signals::Stop;
 use crate::text::{hex, printable};
+use outlet::{OnFailure, Outlet, Room, SESSION_BYTES, Share, Unread};
+use writer::{Item, Writer};
 
 /// Version of the JSON events.
 const EVENTS_VERSION: u32 = 1;
+/// Time between two reports of progress, unless told otherwise.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+/// For lines that nothing waits for.
+const NO_PATIENCE: Option<Duration> = Some(Duration::ZERO);
 
 /// One JSON object under construction.
 pub(crate) struct Event(Map<String, Value>);
@@ -49,6 +59,10 @@ impl Event {
         Value::Object(self.0)
     }
 
+    fn into_line(self) -> String {
+        self.into_value().to_string()
+    }
+
     #[cfg(test)]
     pub(crate) fn get(&self, field: &str) -> &Value {
         self.0
@@ -57,70 +71,161 @@ impl Event {
     }
 }
 
-/// Where output goes. Clones write to the same place.
+/// What the command line says about output.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// One JSON object per line on standard output.
+    pub(crate) json: bool,
+    pub(crate) quiet: bool,
+    pub(crate) verbose: u8,
+    /// Time between two reports of progress, where there is no terminal for a bar.
+    pub(crate) progress_interval: Duration,
+    /// How long a reader may take nothing before reporting goes on without; `None` where nobody else
+    /// waits for what this process does, so that it waits for its readers as any program.
+    pub(crate) patience: Option<Duration>,
+}
+
+impl Settings {
+    /// Of a command that nobody waits for but its readers.
+    pub(crate) fn new(json: bool, quiet: bool) -> Self {
+        Self {
+            json,
+            quiet,
+            verbose: 0,
+            progress_interval: PROGRESS_INTERVAL,
+            patience: None,
+        }
+    }
+}
+
+/// Where output goes. Clones write to the same place, for the same session.
 #[derive(Clone)]
-pub(crate) struct Reporter(Arc<Inner>);
+pub(crate) struct Reporter {
+    inner: Arc<Inner>,
+    session: Arc<SessionOutput>,
+}
 
 struct Inner {
-    json: bool,
-    quiet: bool,
-    verbose: u8,
-    /// Bars on a terminal; hidden otherwise.
-    bars: MultiProgress,
+    settings: Settings,
+    stop: Stop,
+    /// Progress is drawn as bars.
+    bars: bool,
+    next_bar: AtomicU64,
+    /// The same where both are one terminal.
+    stdout: Outlet,
+    stderr: Outlet,
+    /// Lines other than progress that were dropped and not told of yet.
+    lost: AtomicU64,
     /// A line that ends the run has been printed.
     ended: AtomicBool,
 }
 
+/// What one session has waiting at either output, and progress it has reported to nobody.
+#[derive(Default)]
+struct SessionOutput {
+    stdout: Share,
+    stderr: Share,
+    progress_dropped: AtomicU64,
+}
+
 impl Reporter {
-    pub(crate) fn new(json: bool, quiet: bool, verbose: u8) -> Self {
-        let terminal = io::stderr().is_terminal()
-            && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-        let target = match terminal && !json && !quiet {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
-        };
-        Self(Arc::new(Inner {
-            json,
-            quiet,
-            verbose,
-            bars: MultiProgress::with_draw_target(target),
+    /// Starts no thread before the first line.
+    pub(crate) fn new(settings: Settings, stop: Stop) -> Self {
+        let terminal = io::stderr().is_terminal();
+        let (stdout, stderr) = outlets(terminal && io::stdout().is_terminal(), &settings, &stop);
+        let draws = terminal && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+        let inner = Inner {
+            bars: draws && !settings.json && !settings.quiet,
+            settings,
+            stop,
+            next_bar: AtomicU64::new(0),
+            stdout,
+            stderr,
+            lost: AtomicU64::new(0),
             ended: AtomicBool::new(false),
-        }))
+        };
+        Self {
+            inner: Arc::new(inner),
+            session: Arc::default(),
+        }
+    }
+
+    /// One that says nothing.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn silent() -> Self {
+        Self::new(Settings::new(false, true), Stop::default())
+    }
+
+    /// For another session, whose reports wait for themselves only.
+    pub(crate) fn session(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            session: Arc::default(),
+        }
     }
 
     pub(crate) fn json(&self) -> bool {
-        self.0.json
-    }
-
-    pub(crate) fn verbose(&self) -> bool {
-        self.0.verbose > 0
+        self.inner.settings.json
     }
 
     /// A new progress bar, hidden where there is no terminal.
-    pub(crate) fn bar(&self, length: u64) -> ProgressBar {
-        self.0.bars.add(ProgressBar::new(length))
+    pub(crate) fn bar(&self, template: &'static str) -> Bar {
+        Bar {
+            reporter: self.clone(),
+            id: self.inner.next_bar.fetch_add(1, Ordering::Relaxed),
+            template,
+        }
     }
 
     /// One line for scripts; nothing without `--json`.
     pub(crate) fn event(&self, event: Event) {
-        if self.0.json {
-            self.data(&Value::Object(event.0).to_string());
+        if self.json() {
+            self.data(&event.into_line());
         }
+    }
+
+    /// The event that ends a session, with what it did not say before.
+    pub(crate) fn done(&self, event: Event) {
+        self.event(event.with("progress_dropped", self.progress_dropped()));
+    }
+
+    /// A file is complete: in both forms. Waits for readers that are behind.
+    ///
+    /// # Errors
+    /// The reader of either output takes nothing any more.
+    pub(crate) fn file(&self, done: &str, path: &[u8], bytes: u64, blake3: &str) -> Outcome<()> {
+        if self.json() {
+            let event = Event::new("file")
+                .with_path(path)
+                .with("bytes", bytes)
+                .with("blake3", blake3);
+            let pushed = self.push(Item::Data(event.into_line()), Room::OfSession);
+            pushed.map_err(|Unread| self.unread("standard output"))?;
+        }
+        if self.inner.settings.verbose > 0 && !self.inner.settings.quiet {
+            let line = format!("{done} {}", printable(path));
+            let pushed = self.push(Item::Note(line), Room::OfSession);
+            pushed.map_err(|Unread| self.unread("standard error"))?;
+        }
+        Ok(())
     }
 
     /// A line of data on standard output. A reader that has gone away is its own business: what
     /// this process does goes on.
     pub(crate) fn data(&self, line: &str) {
-        self.0.bars.suspend(|| {
-            let mut out = io::stdout().lock();
-            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-        });
+        self.say(Item::Data(line.to_owned()));
+    }
+
+    /// Nothing more comes on standard output: who reads it to its end need not wait for that of this
+    /// process.
+    pub(crate) fn end_data(&self) {
+        self.say(Item::End);
     }
 
     /// A line for people; nothing with `--quiet`.
     pub(crate) fn note(&self, line: &str) {
-        if !self.0.quiet {
-            self.0.bars.suspend(|| print(line));
+        if !self.inner.settings.quiet {
+            self.say(Item::Note(line.to_owned()));
         }
     }
 
@@ -142,22 +247,21 @@ impl Reporter {
             Some(peer) => event.with("peer", peer),
             None => event,
         });
-        self.0.bars.suspend(|| {
-            match peer {
-                Some(peer) => print_error(&format!("{peer}: {message}")),
-                None => print_error(&message),
-            }
-            if !hint.is_empty() {
-                print(&format!("  hint: {hint}"));
-            }
-        });
+        let mut text = match peer {
+            Some(peer) => format!("sphx: {peer}: {message}"),
+            None => format!("sphx: {message}"),
+        };
+        if !hint.is_empty() {
+            text += &format!("\n  hint: {hint}");
+        }
+        self.say(Item::Note(text));
         code
     }
 
     /// Like [`error`](Self::error), for the failure that ends the command; only the first such line
     /// is printed, so that a forced exit and an orderly one do not both speak.
     pub(crate) fn end_with_error(&self, failure: &Failure, signal: Option<i32>) -> u8 {
-        if self.0.ended.swap(true, Ordering::SeqCst) {
+        if self.inner.ended.swap(true, Ordering::SeqCst) {
             return exit_code(failure.kind, signal);
         }
         self.error(failure, signal, None)
@@ -170,8 +274,168 @@ impl Reporter {
 
     /// The command has said its last word.
     pub(crate) fn ended(&self) {
-        self.0.ended.store(true, Ordering::SeqCst);
+        self.inner.ended.store(true, Ordering::SeqCst);
     }
+
+    /// Lets the readers take what is left: while they do, but not for longer than the patience without,
+    /// and a second in all after a signal.
+    ///
+    /// # Errors
+    /// Standard output could not be written, for another reason than that nobody wants to read it.
+    pub(crate) fn finish(&self) -> Outcome<()> {
+        let Inner {
+            stdout,
+            stderr,
+            settings,
+            stop,
+            ..
+        } = &*self.inner;
+        if stdout.flush(settings.patience, stop).is_err() {
+            let line = "sphx: nobody reads standard output: the last reports are lost".to_owned();
+            let _ = stderr.push(
+                Item::Note(line),
+                &self.session.stderr,
+                Room::OfAll,
+                NO_PATIENCE,
+                stop,
+            );
+        }
+        // Nobody is left to be told.
+        let _ = stderr.flush(settings.patience, stop);
+        match stdout.failed() {
+            Some(kind) if kind != io::ErrorKind::BrokenPipe => {
+                Err(local_io("write to", "standard output", kind))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reports progress unless the reader is behind.
+    fn progress(&self, item: Item) {
+        if self.push(item, Room::WhenRead).is_err() {
+            self.session
+                .progress_dropped
+                .fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Reports of progress of this session that found their reader behind.
+    fn progress_dropped(&self) -> u64 {
+        self.session.progress_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Queues a line that belongs to nothing that could wait for it.
+    fn say(&self, item: Item) {
+        let lost = self.inner.lost.swap(0, Ordering::Relaxed);
+        let mut dropped = 0;
+        if lost > 0 {
+            let message = format!("{lost} lines were dropped because nobody read them");
+            let event = Event::new("note").with("message", message.as_str());
+            let told = match self.json() {
+                true => Item::Data(event.into_line()),
+                false => Item::Note(format!("sphx: {message}")),
+            };
+            dropped += self.push(told, Room::OfAll).map_or(lost, |()| 0);
+        }
+        dropped += self.push(item, Room::OfAll).map_or(1, |()| 0);
+        self.inner.lost.fetch_add(dropped, Ordering::Relaxed);
+    }
+
+    fn push(&self, item: Item, room: Room) -> Result<(), Unread> {
+        let Inner { settings, stop, .. } = &*self.inner;
+        let (outlet, share) = match item {
+            Item::Data(_) | Item::End => (&self.inner.stdout, &self.session.stdout),
+            Item::Note(_) | Item::Bar { .. } | Item::Clear { .. } => {
+                (&self.inner.stderr, &self.session.stderr)
+            }
+        };
+        outlet.push(item, share, room, settings.patience, stop)?;
+        match (settings.patience, room) {
+            (None, Room::OfSession | Room::OfAll) => outlet.flush(None, stop),
+            _ => Ok(()),
+        }
+    }
+
+    fn unread(&self, what: &str) -> Failure {
+        if self.inner.stop.requested() {
+            return self.inner.stop.failure();
+        }
+        fail_hint(
+            ErrorKind::LocalIo,
+            format!(
+                "nobody reads {what}: {} MiB of reports wait there",
+                SESSION_BYTES >> 20
+            ),
+            "read it, or close it to go on without reports",
+        )
+    }
+}
+
+/// A progress bar; gone when dropped.
+pub(crate) struct Bar {
+    reporter: Reporter,
+    id: u64,
+    template: &'static str,
+}
+
+impl Bar {
+    pub(crate) fn show(&self, length: u64, position: u64, message: String) {
+        if self.reporter.inner.bars {
+            let (id, template) = (self.id, self.template);
+            self.reporter.progress(Item::Bar {
+                id,
+                template,
+                length,
+                position,
+                message,
+            });
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if self.reporter.inner.bars {
+            self.reporter.say(Item::Clear { id: self.id });
+        }
+    }
+}
+
+/// Standard output and standard error. Where both are one terminal they are written by one thread, so
+/// that lines neither meet a bar nor change their order.
+fn outlets(one_terminal: bool, settings: &Settings, stop: &Stop) -> (Outlet, Outlet) {
+    let outlet = |name, on_failure: OnFailure| {
+        // Made by the thread that uses it.
+        let mut writer = None;
+        let write = move |item| writer.get_or_insert_with(Writer::new).write(item);
+        Outlet::new(name, write, on_failure)
+    };
+    // A failure of standard error can be told to nobody.
+    let stderr = outlet("stderr", Box::new(|_| {}));
+    if one_terminal {
+        return (stderr.clone(), stderr);
+    }
+    let (told, stop, goes_on) = (stderr.clone(), stop.clone(), settings.patience.is_some());
+    let stdout = outlet(
+        "stdout",
+        Box::new(move |error| {
+            let line = match (error.kind(), goes_on) {
+                (io::ErrorKind::BrokenPipe, true) => {
+                    "sphx: standard output is closed: going on without reports".to_owned()
+                }
+                // An ordinary end of a pipeline, or told of at the end.
+                _ => return,
+            };
+            let _ = told.push(
+                Item::Note(line),
+                &Share::default(),
+                Room::OfAll,
+                NO_PATIENCE,
+                &stop,
+            );
+        }),
+    );
+    (stdout, stderr)
 }
 
 fn error_event(failure: &Failure, code: u8) -> Event {
@@ -182,12 +446,7 @@ fn error_event(failure: &Failure, code: u8) -> Event {
         .with("hint", printable(failure.hint.as_bytes()))
 }
 
-/// A line on standard error, wherever that goes.
-fn print(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
-}
-
-/// An error line on standard error.
+/// An error line on standard error, from where there is no reporter.
 pub(crate) fn print_error(line: &str) {
-    print(&format!("sphx: {line}"));
+    let _ = writeln!(io::stderr().lock(), "sphx: {line}");
 }

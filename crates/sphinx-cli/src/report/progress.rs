@@ -1,4 +1,4 @@
-//! Progress while something runs: a bar on a terminal, an event a second for scripts.
+//! Progress while something runs: a bar on a terminal, now and then a line elsewhere, events for scripts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use sphinx_transport::Stats;
 
-use super::{Event, Reporter};
+use super::writer::Item;
+use super::{Bar, Event, Reporter};
 use crate::units::{show_duration, show_percent, show_rate, show_size};
 
-const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What a transfer has done so far; written by the thread that transfers.
@@ -77,18 +76,16 @@ impl Ticker {
         stats: impl Fn() -> Stats + Send + 'static,
     ) -> Self {
         let (stop, stopped) = mpsc::channel();
+        let interval = match reporter.inner.bars {
+            true => BAR_INTERVAL,
+            false => reporter.inner.settings.progress_interval,
+        };
         let reporter = reporter.clone();
         let body = move || {
-            let mut view = View::new(&reporter, progress, peer);
-            let interval = if reporter.json() {
-                EVENT_INTERVAL
-            } else {
-                BAR_INTERVAL
-            };
+            let mut view = View::new(reporter, progress, peer);
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                view.tick(&reporter, &stats());
+                view.tick(&stats());
             }
-            view.bar.finish_and_clear();
         };
         let thread = thread::Builder::new()
             .name("progress".to_owned())
@@ -112,9 +109,10 @@ impl Drop for Ticker {
 }
 
 struct View {
+    reporter: Reporter,
     progress: Arc<Progress>,
     peer: Option<String>,
-    bar: ProgressBar,
+    bar: Bar,
     started: Instant,
     /// When and at how many bytes the last tick was.
     last: (Instant, u64),
@@ -123,23 +121,21 @@ struct View {
 }
 
 impl View {
-    fn new(reporter: &Reporter, progress: Arc<Progress>, peer: Option<String>) -> Self {
-        let bar = reporter.bar(0);
-        let style = ProgressStyle::with_template("{bar:10} {wide_msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    fn new(reporter: Reporter, progress: Arc<Progress>, peer: Option<String>) -> Self {
         let now = Instant::now();
         let bytes = progress.bytes();
         Self {
+            bar: reporter.bar("{bar:10} {wide_msg}"),
+            reporter,
             progress,
             peer,
-            bar,
             started: now,
             last: (now, bytes),
             rate: None,
         }
     }
 
-    fn tick(&mut self, reporter: &Reporter, stats: &Stats) {
+    fn tick(&mut self, stats: &Stats) {
         let (now, bytes) = (Instant::now(), self.progress.bytes());
         let seconds = (now - self.last.0).as_secs_f64();
         let rate = bytes.saturating_sub(self.last.1) as f64 * 8.0 / seconds.max(1e-3);
@@ -147,10 +143,20 @@ impl View {
         let smooth = self.rate.map_or(rate, |before| before * 0.8 + rate * 0.2);
         self.rate = Some(smooth);
         let total = self.progress.total();
+        let reporter = &self.reporter;
         if reporter.json() {
-            reporter.event(self.event(bytes, total, rate, stats));
-        } else {
-            self.draw(bytes, total, smooth, stats);
+            let event = self.event(bytes, total, rate, stats);
+            reporter.progress(Item::Data(event.into_line()));
+        } else if reporter.inner.bars {
+            let message = self.message(bytes, total, smooth, stats);
+            let length = total.unwrap_or(0);
+            self.bar.show(length, bytes.min(length), message);
+        } else if !reporter.inner.settings.quiet {
+            let mut line = self.message(bytes, total, smooth, stats);
+            if let Some(peer) = &self.peer {
+                line += &format!(" ({peer})");
+            }
+            reporter.progress(Item::Note(line));
         }
     }
 
@@ -165,20 +171,23 @@ impl View {
             .with("burst", stats.burst)
             .with("redundancy", stats.redundancy)
             .with("rtt_ms", stats.rtt.as_secs_f64() * 1e3)
-            .with("pacing_mbit_s", stats.pacing_rate as f64 * 8.0 / 1e6);
+            .with("pacing_mbit_s", stats.pacing_rate as f64 * 8.0 / 1e6)
+            .with("progress_dropped", self.reporter.progress_dropped());
         match &self.peer {
             Some(peer) => event.with("peer", Value::from(peer.as_str())),
             None => event,
         }
     }
 
-    fn draw(&self, bytes: u64, total: Option<u64>, rate: f64, stats: &Stats) {
+    /// For people: how much, how fast, how long still.
+    fn message(&self, bytes: u64, total: Option<u64>, rate: f64, stats: &Stats) -> String {
         let mut message = match total {
-            Some(total) => {
-                self.bar.set_length(total);
-                self.bar.set_position(bytes.min(total));
+            // What was announced may turn out to be less than what there is.
+            Some(total) => format!(
+                "{:.0} % {}",
+                (bytes as f64 / total as f64 * 100.0).min(100.0).floor(),
                 show_part(bytes, total)
-            }
+            ),
             None => show_size(bytes),
         };
         message += &format!(" {}", show_rate(rate));
@@ -200,7 +209,7 @@ impl View {
         if !name.is_empty() {
             message += &format!(" {name}");
         }
-        self.bar.set_message(message);
+        message
     }
 }
 
@@ -223,7 +232,7 @@ mod tests {
     fn a_ticker_stops_when_dropped() {
         let progress = Arc::new(Progress::default());
         progress.expect_bytes(10);
-        let reporter = Reporter::new(false, true, 0);
+        let reporter = Reporter::silent();
         let ticker = Ticker::start(&reporter, progress.clone(), None, Stats::default);
         progress.add_bytes(5);
         drop(ticker);
@@ -238,10 +247,23 @@ mod tests {
     }
 
     #[test]
+    fn people_read_how_much_is_done_and_left() {
+        let view = View::new(Reporter::silent(), Arc::default(), None);
+        let stats = Stats::default();
+        let line = view.message(1_048_576, Some(4_194_304), 8_388_608.0, &stats);
+        assert!(
+            line.starts_with("25 % 1.00 of 4.00 MiB 8.39 Mbit/s 3.00 s left"),
+            "{line}"
+        );
+        // The sender has announced less than it sends.
+        assert!(view.message(3, Some(2), 0.0, &stats).starts_with("100 % "));
+        assert!(view.message(3, None, 0.0, &stats).starts_with("3 B "));
+    }
+
+    #[test]
     fn events_carry_what_people_see() {
         let progress = Arc::new(Progress::default());
-        let reporter = Reporter::new(true, false, 0);
-        let view = View::new(&reporter, progress, Some("[::1]:7".to_owned()));
+        let view = View::new(Reporter::silent(), progress, Some("[::1]:7".to_owned()));
         let event = view.event(5, Some(10), 8e6, &Stats::default());
         assert_eq!(event.get("goodput_mbit_s"), &Value::from(8.0));
         assert_eq!(event.get("bytes_total"), &Value::from(10));
