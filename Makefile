@@ -5,6 +5,9 @@ SPHX := target/release/sphx
 # Random links and faults for `make sim`.
 SEEDS ?= 2000
 
+# Runs of 32 streams for `make bench-streams`.
+RUNS ?= 100
+
 # What is compared with, for benchmarks: other crates' codes, and QUIC.
 FEATURES := sphinx-codes/peers,sphinx-lab/quinn
 
@@ -65,6 +68,10 @@ bench-veth: build ## Sphinx beside QUIC at line rate, over a veth pair (root, ip
 .PHONY: bench-fairness
 bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself (iperf3; 6 minutes)
 	@scripts/bench-fairness $(ARGS)
+
+.PHONY: bench-streams
+bench-streams: build ## 32 and 256 streams over loopback: hangs, and speed beside one (RUNS=100)
+	@RUNS=$(RUNS) scripts/bench-streams $(ARGS)
 
 .PHONY: bench-flood
 bench-flood: build ## A transfer beside 100 000 datagrams of garbage a second (root; ARGS="--time 600 all")

@@ -40,6 +40,22 @@ fn bulk_by_time_in_reverse_on_several_streams() {
 }
 
 #[test]
+fn as_many_streams_as_one_likes() {
+    let scratch = Scratch::new();
+    for (streams, reverse) in [(32, false), (64, true), (256, false), (256, true)] {
+        let server = scratch.perf_server(&[]);
+        let streams = streams.to_string();
+        let mut arguments = vec!["--bytes", "40MB", "--streams", &streams];
+        arguments.extend(reverse.then_some("--reverse"));
+        let client = scratch.perf_client(&arguments).end().expect(0);
+        let server = server.end().expect(0);
+        for done in [client.done(), server.done()] {
+            assert_eq!(done["bytes"], 40_000_000, "{streams} {reverse}");
+        }
+    }
+}
+
+#[test]
 fn paced_blocks() {
     let scratch = Scratch::new();
     for reverse in [&[][..], &["--reverse"]] {

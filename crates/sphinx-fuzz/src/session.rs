@@ -375,7 +375,10 @@ impl Victim {
     /// What happens to a session once or now and then.
     fn rare(&mut self, input: &mut Input<'_>) {
         match input.byte() {
-            0..0x80 => self.session.set_backlog(input.rarely(2)),
+            0..0x80 => {
+                let held_up = input.rarely(4).then_some(0);
+                self.session.set_backlog(input.rarely(2), held_up);
+            }
             0x80..0xa0 => {
                 let size = input.number(2) as usize;
                 self.session.datagram_too_large(self.now, size);
@@ -412,8 +415,8 @@ impl Victim {
     fn submit(&mut self, input: &mut Input<'_>) {
         let shape = input.byte();
         let symbol_len = match shape & 3 {
-            0..3 => self.session.block_shape().1,
-            _ => 1 + input.below(u64::from(self.session.block_shape().1)) as u16,
+            0..3 => self.session.block_shape(1).1,
+            _ => 1 + input.below(u64::from(self.session.block_shape(1).1)) as u16,
         };
         let n = match shape >> 2 & 3 {
             0..3 => 1 + input.below(32),

@@ -10,7 +10,7 @@ pub struct Web {
     /// How many.
     pub pages: u64,
     /// Objects of a page besides the document that names them. All pages together have at most 200,
-    /// as a session has 256 streams.
+    /// well below the streams of a session.
     pub objects: u64,
     /// Of the objects' sizes.
     pub seed: u64,

@@ -31,6 +31,7 @@ mod selector;
 mod sender;
 mod sent;
 mod session;
+mod shares;
 mod types;
 pub mod wire;
 
@@ -41,5 +42,5 @@ pub use selector::EPSILON;
 pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
     Config, Content, CoveredBlock, Event, Icm, Job, PacketMeta, PartPlacement, PathMemory,
-    Placement, Profile, Role, SessionStats, Slot, Transmit, Tuple, block_cost,
+    Placement, Profile, Role, Room, STREAMS_MAX, SessionStats, Slot, Transmit, Tuple, block_cost,
 };

@@ -12,14 +12,13 @@ use crate::Nanos;
 use crate::coding;
 use crate::fragment::{Assembly, Key};
 use crate::ranges::RangeSet;
-use crate::types::{PacketMeta, PartPlacement, Placement, STREAM_SHARE, Slot, block_cost};
+use crate::shares::{COMMON_SHARE, common_part};
+use crate::types::{PacketMeta, PartPlacement, Placement, STREAMS_MAX, Slot, block_cost};
 use crate::wire::{
     BLOCKS_AHEAD_MAX, Fragment, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, block_symbols_max,
     expand_packet_number,
 };
 
-/// Streams that a peer may ever send on.
-const STREAMS_MAX: usize = 256;
 /// Packets that may wait for one SACK: this part of those so far, within bounds. Rate control measures the
 /// first trains, of which SACKs may be lost.
 const SACK_PART: u64 = 16;
@@ -273,7 +272,7 @@ impl Receiver {
         let is_possible = stream & 1 == self.peer_parity
             && (1..=MAX_SYMBOL_LEN).contains(&symbol_len)
             && (1..=block_symbols_max(symbol_len)).contains(&usize::from(n))
-            && (self.streams.contains_key(&stream) || self.streams.len() < STREAMS_MAX);
+            && (self.streams.contains_key(&stream) || (self.streams.len() as u64) < STREAMS_MAX);
         if is_possible {
             self.streams.entry(stream).or_default();
         }
@@ -514,10 +513,9 @@ impl Receiver {
             stream.news = stream.news.max(1);
             // The sender may be waiting for this stream's share of the window, as far as it knows.
             let held = stream.opened - stream.taken_told;
-            let free = self
-                .window
-                .saturating_sub(self.opened_cost - self.released_cost);
-            let share = STREAM_SHARE.saturating_mul(free);
+            let in_use = self.opened_cost - self.released_cost;
+            let free = common_part(self.window).saturating_sub(in_use);
+            let share = COMMON_SHARE.saturating_mul(free);
             if 2 * held >= share && 4 * (stream.taken - stream.taken_told) >= held {
                 stream.news = BLOCKS_REPEATS;
                 urgent = true;

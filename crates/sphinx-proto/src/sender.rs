@@ -22,7 +22,8 @@ use crate::mtu::BlackHole;
 use crate::rtt::Rtt;
 use crate::selector::{BurstRepair, Offered};
 use crate::sent::{SentLog, Settled};
-use crate::types::{Icm, Profile, STREAM_SHARE, Slot, block_cost};
+use crate::shares::Shares;
+use crate::types::{Icm, Profile, Slot, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, Blocks};
 
 /// Counters of the sending half.
@@ -62,6 +63,13 @@ struct TxStream {
     window_owed: f64,
 }
 
+impl TxStream {
+    /// Cost of all blocks that the peer's application has not taken, as far as is known.
+    fn held(&self) -> u64 {
+        self.opened - self.taken
+    }
+}
+
 pub(crate) struct Sender {
     profile: Profile,
     code: Option<CodeId>,
@@ -96,6 +104,12 @@ pub(crate) struct Sender {
     opened_cost: u64,
     open_cost: u64,
     credit: u64,
+    /// The peer's window, and the cost of all blocks known to be taken.
+    window: u64,
+    taken: u64,
+    shares: Shares,
+    /// Something that had not been confirmed or read before has been, since this was last looked at.
+    pub(crate) progress: bool,
 
     log: SentLog,
     last_sent: Nanos,
@@ -158,6 +172,10 @@ impl Sender {
             opened_cost: 0,
             open_cost: 0,
             credit,
+            window: credit,
+            taken: 0,
+            shares: Shares::new(credit),
+            progress: false,
             log: SentLog::default(),
             last_sent: now,
             probes_unanswered: 0,
@@ -200,14 +218,20 @@ impl Sender {
         self.opened_cost + cost <= self.credit
     }
 
-    /// Whether the stream's share of the peer's window allows another block of it.
-    pub(crate) fn has_share(&self, stream: u16, cost: u64) -> bool {
-        let held = self
-            .streams
-            .get(&stream)
-            .map_or(0, |tx| tx.opened - tx.taken);
-        let free = self.credit.saturating_sub(self.opened_cost + cost);
-        held == 0 || held + cost <= STREAM_SHARE.saturating_mul(free)
+    /// What of the window belongs to no stream alone and is free.
+    pub(crate) fn common_left(&self) -> u64 {
+        self.shares.common_left()
+    }
+
+    /// Cost of the stream's blocks that the peer's application has not taken, as far as is known.
+    pub(crate) fn held(&self, stream: u16) -> u64 {
+        self.streams.get(&stream).map_or(0, TxStream::held)
+    }
+
+    /// Largest cost of a further block of the stream that credit and its share of the window allow.
+    pub(crate) fn most(&self, stream: u16) -> u64 {
+        let credit = self.credit.saturating_sub(self.opened_cost);
+        self.shares.most(self.held(stream)).min(credit)
     }
 
     /// Whether another block keeps within [`BLOCKS_AHEAD_MAX`].
@@ -234,7 +258,9 @@ impl Sender {
         tx.next_id += 1;
         tx.sequences.push_back(sequence);
         let cost = block_cost(n, symbol_len);
+        let held = tx.held();
         tx.opened += cost;
+        self.shares.changed(held, tx.held());
         self.opened_cost += cost;
         self.open_cost += cost;
         self.unsent_bytes += u64::from(n) * u64::from(symbol_len);
@@ -275,6 +301,7 @@ impl Sender {
         let Some(block) = self.blocks.get_mut(index).and_then(Option::take) else {
             return;
         };
+        self.progress = true;
         self.open_cost -= block_cost(block.n, block.symbol_len);
         if block.unsent() > 0 {
             // Only a peer that completes what it cannot have gets here.
@@ -309,7 +336,13 @@ impl Sender {
         let Some(tx) = self.streams.get_mut(&blocks.stream) else {
             return;
         };
-        tx.taken = tx.taken.max(blocks.taken.min(tx.opened));
+        let (held, taken) = (tx.held(), tx.taken);
+        tx.taken = taken.max(blocks.taken.min(tx.opened));
+        self.shares.changed(held, tx.held());
+        self.progress |= tx.taken > taken;
+        // A SACK that said so may have been lost.
+        self.taken += tx.taken - taken;
+        self.credit = self.credit.max(self.window.saturating_add(self.taken));
         let (first, next) = (tx.first_id, tx.next_id);
         for id in first..blocks.base.min(next) {
             self.complete_block(blocks.stream, id);

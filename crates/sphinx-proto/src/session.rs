@@ -16,7 +16,8 @@ use crate::path::Paths;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::types::{
-    BLOCK_OVERHEAD, Config, Event, Job, PathMemory, Profile, Role, SessionStats, Slot, block_cost,
+    BLOCK_OVERHEAD, Config, Event, Job, PathMemory, Profile, Role, Room, SessionStats, Slot,
+    block_cost,
 };
 use crate::wire::{Fragment, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max};
 
@@ -36,6 +37,10 @@ const BLOCK_TIME: Nanos = 10 * MS;
 const BLOCK_SYMBOLS_MIN: u64 = 32;
 /// Full blocks that fit a window at least.
 const BLOCKS_PER_WINDOW: u64 = 8;
+/// … and of every stream.
+const BLOCKS_PER_STREAM: u64 = 4;
+/// Smallest symbol of a block that is made to fit what is left of the window.
+const PART_SYMBOL_MIN: u64 = 64;
 /// PINGs behind the probes of a silent path: one of them or its answer may be lost too.
 const SMALL_PROBES: u8 = 2;
 /// Smallest send window.
@@ -43,6 +48,13 @@ const SEND_WINDOW_MIN: u64 = 512 * 1024;
 /// Source data handed over ahead of sending: what the link carries in this time, at least 64 KiB.
 const UNSENT_TIME: Nanos = 8 * MS;
 const UNSENT_MIN: u64 = 64 * 1024;
+
+/// How long a stream is held up before the peer is asked for news, at least, and the longest time between such
+/// questions.
+const ASK_WAIT_MIN: Nanos = 20 * MS;
+const ASK_WAIT_MAX: Nanos = 500 * MS;
+/// Time between complete reports to a peer that asks.
+const REPORT_INTERVAL: Nanos = 10 * MS;
 
 #[derive(Debug)]
 enum Life {
@@ -88,6 +100,17 @@ pub struct Session {
     next_job: u64,
     /// Data waits outside for window or credit.
     backlog: bool,
+    /// A stream of which data waits for the peer's application to read, when to ask next whether it has, and
+    /// after what time again.
+    held_up: Option<u16>,
+    ask_at: Option<Nanos>,
+    ask_wait: Nanos,
+    /// When something to be sent was last confirmed or read at the other end, or began to wait; and whether it
+    /// begins now.
+    progress_at: Nanos,
+    begins: bool,
+    /// When the streams were last reported because the peer asked.
+    reported_at: Nanos,
     /// Packets that may leave beyond the window, to find out about a silent path.
     probes: u32,
     ping: bool,
@@ -139,6 +162,12 @@ impl Session {
             pending_jobs: Vec::new(),
             next_job: 0,
             backlog: false,
+            held_up: None,
+            ask_at: None,
+            ask_wait: 0,
+            progress_at: now,
+            begins: false,
+            reported_at: now,
             probes: 0,
             ping: false,
             small_probes: 0,
@@ -158,30 +187,51 @@ impl Session {
 
     // ---- sending ------------------------------------------------------------------------------
 
-    /// Source symbols and symbol size of a full block at present.
-    pub fn block_shape(&self) -> (u16, u16) {
+    /// Source symbols and symbol size of a full block at present, where so many streams are written to.
+    pub fn block_shape(&self, streams: u16) -> (u16, u16) {
         let reserve = coding::symbol_reserve(self.config.code);
         let symbol_len = self.mtu.current() - OVERHEAD as u16 - reserve;
         let most_symbols = coding::block_symbols(self.config.code);
         let per_block = bytes_in(self.sender.cc.pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
-        // Small windows hold several blocks, so that one can be sent while another is repaired.
+        // Small windows hold several blocks, so that one can be sent while another is repaired; and several of
+        // every stream.
         let window = self.config.peer_window.min(self.config.send_window);
-        let most = (window / BLOCKS_PER_WINDOW).saturating_sub(BLOCK_OVERHEAD);
+        let blocks = BLOCKS_PER_WINDOW.max(BLOCKS_PER_STREAM * u64::from(streams));
+        let most = (window / blocks).saturating_sub(BLOCK_OVERHEAD);
         let mut n = per_block
             .clamp(BLOCK_SYMBOLS_MIN, u64::from(most_symbols))
             .min(most / u64::from(symbol_len))
             .max(1) as u16;
         // What streams that nobody reads leave of the window is for the blocks of the others.
-        while n > 1 && !self.sender.has_credit(2 * block_cost(n, symbol_len)) {
+        while n > 1 && self.sender.common_left() < 2 * block_cost(n, symbol_len) {
             n /= 2;
         }
         (n, symbol_len)
     }
 
     /// Whether a block of this stream may be handed over now: window, credit, the stream's share of it and
-    /// the amount of unsent data allow it.
+    /// the amount of unsent data decide.
+    ///
+    /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp).
+    pub fn room_for(&self, stream: u16, n: u16, symbol_len: u16) -> Room {
+        let most = self.sender.most(stream);
+        let (fits, shape) = if block_cost(n, symbol_len) <= most {
+            (Room::Whole, (n, symbol_len))
+        } else {
+            match part(most, symbol_len).filter(|_| self.sender.held(stream) == 0) {
+                Some((n, symbol_len)) => (Room::Part(n, symbol_len), (n, symbol_len)),
+                None => return Room::HeldUp,
+            }
+        };
+        match self.can_open(shape.0, shape.1) {
+            true => fits,
+            false => Room::Later,
+        }
+    }
+
+    /// Whether a block of this stream may be handed over now, whole.
     pub fn can_submit(&self, stream: u16, n: u16, symbol_len: u16) -> bool {
-        self.can_open(n, symbol_len) && self.sender.has_share(stream, block_cost(n, symbol_len))
+        self.room_for(stream, n, symbol_len) == Room::Whole
     }
 
     /// Whether some stream's block may be handed over.
@@ -215,6 +265,7 @@ impl Session {
         debug_assert!((1..=block_symbols_max(usize::from(symbol_len))).contains(&usize::from(n)));
         debug_assert!((1..=MAX_SYMBOL_LEN).contains(&usize::from(symbol_len)));
         self.app_limited_told = false;
+        self.begins |= !self.has_data();
         self.sender.submit(stream, slot, n, symbol_len, tail)
     }
 
@@ -223,9 +274,20 @@ impl Session {
         self.sender.set_profile(profile);
     }
 
-    /// Tell whether more data waits outside for window or credit.
-    pub fn set_backlog(&mut self, backlog: bool) {
+    /// Tell whether more data waits outside for window or credit, and a stream of which some is
+    /// [held up](Room::HeldUp).
+    pub fn set_backlog(&mut self, backlog: bool, held_up: Option<u16>) {
+        self.begins |= backlog && !self.has_data();
         self.backlog = backlog;
+        self.held_up = held_up;
+        if held_up.is_none() {
+            (self.ask_at, self.ask_wait) = (None, 0);
+        }
+    }
+
+    /// Whether there is anything that the peer does not have.
+    fn has_data(&self) -> bool {
+        self.backlog || self.sender.open_cost() > 0
     }
 
     /// Whether the peer has every block of the stream.
@@ -279,6 +341,8 @@ impl Session {
             self.paths.timeout(),
             self.local_ids.timeout(),
             self.silence_timeout(),
+            self.ask_at,
+            self.stall_timeout(),
             pacer,
             Some(self.last_sent + self.keep_alive()),
             Some(self.last_received + self.config.idle_timeout),
@@ -309,8 +373,15 @@ impl Session {
             self.life = Life::Finished;
             return;
         }
+        if self.stall_timeout().is_some_and(|at| at <= now) {
+            return self.stalled(now);
+        }
         if now >= self.last_sent + self.keep_alive() {
             self.ping = true;
+        }
+        if self.ask_at.is_some_and(|at| at <= now) {
+            self.ping = true;
+            self.ask_later(now);
         }
         let delay = self.max_ack_delay();
         let probes = self.sender.on_timeout(now, delay);
@@ -368,6 +439,43 @@ impl Session {
         }
     }
 
+    // ---- waiting for the peer's application ---------------------------------------------------
+
+    /// The news that a stream has been read may be lost: ask for it, ever more seldom.
+    fn ask_later(&mut self, now: Nanos) {
+        let first = self.probe_timeout().max(ASK_WAIT_MIN);
+        self.ask_wait = (2 * self.ask_wait).clamp(first, ASK_WAIT_MAX.max(first));
+        self.ask_at = Some(now + self.ask_wait);
+    }
+
+    /// Before anything is sent: whether something begins to wait now.
+    fn note_waiting(&mut self, now: Nanos) {
+        if std::mem::take(&mut self.begins) {
+            self.progress_at = now;
+        }
+        if self.held_up.is_some() && self.ask_at.is_none() {
+            self.ask_later(now);
+        }
+    }
+
+    /// When a session with data to send counts as stalled. Time in which nothing is heard does not count:
+    /// that is the path, or a lost peer.
+    fn stall_timeout(&self) -> Option<Nanos> {
+        let at = self.progress_at + self.config.idle_timeout;
+        let heard = at <= self.last_received + 2 * self.keep_alive();
+        (self.has_data() && heard && !self.begins).then_some(at)
+    }
+
+    fn stalled(&mut self, now: Nanos) {
+        let held_up = self.held_up;
+        self.events.push_back(Event::Stalled { held_up });
+        let reason = match held_up {
+            Some(stream) => format!("nothing of stream {stream} was read at this end for too long"),
+            None => "nothing sent to this end was confirmed for too long".to_owned(),
+        };
+        self.close(now, 6, &reason);
+    }
+
     fn violation(&mut self, now: Nanos, what: &'static str) {
         if matches!(self.life, Life::Open) {
             self.events.push_back(Event::Violation(what));
@@ -420,6 +528,18 @@ impl Session {
             ..self.counts
         }
     }
+}
+
+/// The largest shape that costs at most `most`, with symbols of at most this size.
+fn part(most: u64, symbol_len: u16) -> Option<(u16, u16)> {
+    let bytes = most.checked_sub(BLOCK_OVERHEAD)?;
+    let n = bytes / u64::from(symbol_len);
+    if n > 0 {
+        return Some((n.min(u64::from(u16::MAX)) as u16, symbol_len));
+    }
+    // Some codes need an even size.
+    let symbol_len = bytes as u16 & !1;
+    (bytes >= PART_SYMBOL_MIN).then_some((1, symbol_len))
 }
 
 fn bytes_in(rate: u64, span: Nanos) -> u64 {

@@ -11,13 +11,25 @@ use crate::wire::{ConnectionId, Fragment, Header, WindowSpan};
 /// Charged to the window for every block besides its symbols.
 pub(crate) const BLOCK_OVERHEAD: u64 = 512;
 
-/// A stream may hold so many times as much of a window as is free: with one stream all but a ninth,
-/// and however many are not read, some is left for the others.
-pub(crate) const STREAM_SHARE: u64 = 8;
+/// Streams that one end may send on: 256, and some for what an application says about them.
+pub const STREAMS_MAX: u64 = 320;
 
 /// What a block costs in the flow-control window, bytes (`docs/protocol.md` §7).
 pub fn block_cost(n: u16, symbol_len: u16) -> u64 {
     u64::from(n) * u64::from(symbol_len) + BLOCK_OVERHEAD
+}
+
+/// Whether a block may be handed over ([`Session::room_for`](crate::Session::room_for)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// It may.
+    Whole,
+    /// Not whole, but one of at most this shape (source symbols, bytes of each) with its first data.
+    Part(u16, u16),
+    /// Not before this end has sent more, or has heard that more has arrived.
+    Later,
+    /// Not before the peer's application has read more, of this stream too.
+    HeldUp,
 }
 
 /// Which end opened the session.
@@ -269,6 +281,12 @@ pub enum Event {
     ConnectionIdRetired(ConnectionId),
     /// Nothing has been heard for the idle timeout.
     PeerLost,
+    /// The peer answers, but for the idle timeout it has confirmed nothing of what this end has to send,
+    /// and its application has read nothing; CLOSE has been queued.
+    Stalled {
+        /// A stream whose data waits for the peer's application, if that is why.
+        held_up: Option<u16>,
+    },
     /// The peer broke the protocol; CLOSE has been queued.
     Violation(&'static str),
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_net::{BufferPool, Ecn, SendQueue};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Event, Nanos, Session, Tuple};
+use sphinx_proto::{Event, Nanos, Room, Session, Tuple};
 
 use crate::blocks::{RxBlocks, TxBlocks};
 use crate::control::Traffic;
@@ -82,10 +82,15 @@ pub(crate) struct Association {
     lasted: Option<Duration>,
     stats_at: Nanos,
     stats_names: Stats,
+    idle_timeout: Duration,
     /// When to look again whether a writer pauses.
     pause_at: Option<Nanos>,
-    /// Of every stream with blocks that wait for window or credit, the shape of the next one.
-    waiting: Vec<(u16, u16, u16)>,
+    /// Stream and shape of a block that may be sent once more of what was handed over before has been.
+    waiting: Option<(u16, u16, u16)>,
+    /// A stream of which blocks wait until the peer's application reads.
+    held_up: Option<u16>,
+    /// Finished streams of which the core has the last block, and the peer not yet.
+    ending: Vec<u16>,
     /// How the control connection is to be closed.
     farewell: (u64, String),
 }
@@ -131,8 +136,11 @@ impl Association {
             lasted: None,
             stats_at: 0,
             stats_names,
+            idle_timeout: options.idle_timeout,
             pause_at: None,
-            waiting: Vec::new(),
+            waiting: None,
+            held_up: None,
+            ending: Vec::new(),
             farewell: (0, String::new()),
         }
     }
@@ -174,10 +182,34 @@ impl Association {
                     let hint = "check the network and the other end, then start again";
                     self.end_in(inner, error.with_hint(hint));
                 }
+                Event::Stalled { held_up } => self.stalled(inner, held_up),
                 Event::Violation(what) => self.violation(inner, now, what),
             }
         }
         any
+    }
+
+    fn stalled(&mut self, inner: &mut Inner, held_up: Option<u16>) {
+        let seconds = self.idle_timeout.as_secs_f64();
+        let (message, hint) = match held_up {
+            Some(stream) => (
+                format!(
+                    "no progress for {seconds} s: the other end answers, but its application has not read \
+                     stream {stream}, whose share of the window is full"
+                ),
+                "see what the program at the other end waits for, or give --idle-timeout more",
+            ),
+            None => (
+                format!(
+                    "no progress for {seconds} s: the other end answers, but confirms nothing of what \
+                     this end sends"
+                ),
+                "check the network: it may carry packets in one direction only",
+            ),
+        };
+        self.farewell = (6, "no progress for too long".to_owned());
+        let error = Error::new(ErrorKind::Stalled, message);
+        self.end_in(inner, error.with_hint(hint));
     }
 
     fn violation(&mut self, inner: &mut Inner, now: Nanos, what: &'static str) {
@@ -190,8 +222,9 @@ impl Association {
     /// The session is over for the application; the first reason stays.
     pub(crate) fn end(&mut self, error: Error) {
         let shared = Arc::clone(&self.shared);
-        self.end_in(&mut shared.lock(), error);
-        shared.notify();
+        let mut inner = shared.lock();
+        self.end_in(&mut inner, error);
+        shared.notify(inner);
     }
 
     fn end_in(&mut self, inner: &mut Inner, error: Error) {
@@ -201,6 +234,7 @@ impl Association {
             paths.remember(self.core.tuple().remote.ip(), memory);
         }
         inner.closed.get_or_insert(error);
+        inner.all_changed();
         // What is still counted is on its way out; the clock stands.
         inner.stats = self.stats();
     }
@@ -224,7 +258,6 @@ impl Association {
         if let Some(largest) = self.core.largest_acked() {
             self.sealer.acked(largest);
         }
-        self.shared.set_shape(self.core.block_shape());
         self.exchange(now, clock);
     }
 
@@ -247,7 +280,9 @@ impl Association {
     /// happens before.
     pub(crate) fn poll_timeout(&mut self) -> Option<Nanos> {
         let mut waiting = self.waiting.iter();
-        if waiting.any(|(stream, n, symbol_len)| self.core.can_submit(*stream, *n, *symbol_len)) {
+        if waiting.any(|(stream, n, symbol_len)| {
+            self.core.room_for(*stream, *n, *symbol_len) != Room::Later
+        }) {
             // Sending has made room for a block that waits.
             return Some(0);
         }
@@ -337,7 +372,7 @@ impl Drop for Association {
         inner
             .closed
             .get_or_insert_with(|| Error::new(ErrorKind::Other, "the engine has stopped"));
-        drop(inner);
-        self.shared.notify();
+        inner.all_changed();
+        self.shared.notify(inner);
     }
 }

@@ -23,6 +23,8 @@ pub enum ErrorKind {
     Protocol,
     /// A file, device or address on the peer's machine.
     RemoteIo,
+    /// The peer answers, but nothing of what this end has to send has come further for the idle timeout.
+    Stalled,
     /// The peer did not answer.
     Unreachable,
     /// A value given to this library or on its command line.

@@ -62,6 +62,7 @@ mod holding;
 mod keys;
 mod memory;
 mod options;
+mod outgoing;
 mod recv_stream;
 mod routes;
 mod send_stream;

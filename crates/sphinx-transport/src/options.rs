@@ -190,7 +190,8 @@ pub struct Options {
     pub cc: Cc,
     /// How long to try to reach the peer.
     pub connect_timeout: Duration,
-    /// Silence after which the peer counts as lost.
+    /// Silence after which the peer counts as lost; and how long a session may have data to send of which
+    /// nothing comes further.
     pub idle_timeout: Duration,
     /// File in which a connecting end remembers rate, round trip, loss and MTU of its paths for a day,
     /// so that the next session over the same path starts faster; `None` remembers nothing.

@@ -1,7 +1,7 @@
 //! The receiving end of a stream.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar};
 
 use sphinx_net::PoolBuffer;
 use sphinx_proto::Slot;
@@ -31,6 +31,8 @@ pub(crate) struct Incoming {
     pub(crate) ended: bool,
     /// Nobody reads the stream any more.
     pub(crate) abandoned: bool,
+    /// More has arrived.
+    pub(crate) changed: Arc<Condvar>,
 }
 
 impl Incoming {
@@ -58,11 +60,17 @@ pub struct RecvStream {
     ended: bool,
     /// [`RecvStream::read_unordered`] failed half-way.
     torn: bool,
+    /// More has arrived.
+    changed: Arc<Condvar>,
 }
 
 impl RecvStream {
     pub(crate) fn new(stream: u16, shared: Arc<Shared>) -> Self {
+        let mut inner = shared.lock();
+        let changed = Arc::clone(&inner.incoming.entry(stream).or_default().changed);
+        drop(inner);
         Self {
+            changed,
             stream,
             shared,
             position: 0,
@@ -89,8 +97,9 @@ impl RecvStream {
                 Some(chunk) => chunk,
                 None => {
                     let stream = self.stream;
-                    self.shared
-                        .wait(|inner| inner.incoming.get_mut(&stream)?.pop_in_order())?
+                    self.shared.wait(&self.changed, |inner| {
+                        inner.incoming.get_mut(&stream)?.pop_in_order()
+                    })?
                 }
             };
             let len = (chunk.to - chunk.from).min(buf.len());
@@ -142,6 +151,15 @@ impl RecvStream {
         Ok(())
     }
 
+    /// Whether [`RecvStream::read`] has not to wait.
+    #[cfg(test)]
+    pub(crate) fn is_ready(&self) -> bool {
+        let mut inner = self.shared.lock();
+        let incoming = inner.incoming.entry(self.stream).or_default();
+        let first = incoming.blocks.first_key_value();
+        self.ended || self.chunk.is_some() || first.is_some_and(|(id, _)| *id < incoming.next_block)
+    }
+
     fn whole(&self) -> Result<(), Error> {
         match self.torn {
             true => Err(Error::new(
@@ -154,7 +172,7 @@ impl RecvStream {
 
     fn arrived_before(&self, end: u64) -> Result<Chunk, Error> {
         let stream = self.stream;
-        let chunk = self.shared.wait(|inner| {
+        let chunk = self.shared.wait(&self.changed, |inner| {
             let incoming = inner.incoming.get_mut(&stream)?;
             match incoming.pop_before(end) {
                 None if incoming.ended => Some(None),

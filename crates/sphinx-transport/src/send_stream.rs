@@ -1,31 +1,19 @@
 //! The sending end of a stream, and the slicer that cuts its bytes into blocks.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sphinx_net::PoolBuffer;
 use sphinx_proto::wire::{PREAMBLE_LEN, Preamble};
 
 use crate::error::{Error, ErrorKind};
-use crate::shared::{Inner, Shared, StreamEnd};
+use crate::outgoing::{ReadyBlock, StreamEnd, shape};
+use crate::shared::{Inner, Shared};
 
 /// Blocks of one stream that wait for the engine before a writer has to wait.
 pub(crate) const READY_PER_STREAM: usize = 2;
 /// An application that has not written for this long is taken to pause: what it wrote is sent.
 pub(crate) const PAUSE: Duration = Duration::from_millis(1);
-/// A sliced block, ready to be sent.
-pub(crate) struct ReadyBlock {
-    pub(crate) stream: u16,
-    /// Preamble, data, padding: `n × symbol_len` bytes.
-    pub(crate) memory: PoolBuffer,
-    pub(crate) n: u16,
-    pub(crate) symbol_len: u16,
-    pub(crate) data_len: u32,
-    /// The application ends a message or the stream here.
-    pub(crate) tail: bool,
-    /// The stream's last block.
-    pub(crate) last: bool,
-}
 
 /// The block that a stream's writer is filling.
 pub(crate) struct OpenBlock {
@@ -83,7 +71,7 @@ impl Slicer {
             self.watched = false;
             return Watch::Empty;
         }
-        if inner.queued(self.stream) >= READY_PER_STREAM {
+        if inner.outgoing.queued(self.stream) >= READY_PER_STREAM {
             return Watch::Full;
         }
         let idle = now.saturating_duration_since(self.last_write);
@@ -97,7 +85,7 @@ impl Slicer {
 
     /// Cut the open block, if it holds anything or the stream ends with it.
     fn cut(&mut self, shared: &Shared, end_of_stream: bool, tail: bool) -> Option<ReadyBlock> {
-        let mut open = match self.open.take() {
+        let open = match self.open.take() {
             Some(open) if open.filled > PREAMBLE_LEN || end_of_stream => open,
             None if end_of_stream => OpenBlock::new(shared),
             other => {
@@ -111,13 +99,9 @@ impl Slicer {
             len: data_len,
             end_of_stream,
         };
-        open.memory[..PREAMBLE_LEN].copy_from_slice(&preamble.encode());
         self.offset += u64::from(data_len);
-        let n = open.filled.div_ceil(usize::from(open.symbol_len_max));
-        // Some codes need an even size; the largest one is even.
-        let symbol_len = open.filled.div_ceil(n).next_multiple_of(2);
-        let symbol_len = symbol_len.min(usize::from(open.symbol_len_max));
-        let len = n * symbol_len;
+        let (n, symbol_len) = shape(open.filled, open.symbol_len_max);
+        let len = usize::from(n) * usize::from(symbol_len);
         // A short block must not keep the memory of a full one until the peer has it.
         let mut memory = open.memory;
         if len <= memory.capacity() / 4 {
@@ -125,16 +109,14 @@ impl Slicer {
             small[..open.filled].copy_from_slice(&memory[..open.filled]);
             memory = small;
         }
-        memory[open.filled..len].fill(0);
-        memory.resize(len);
         Some(ReadyBlock {
             stream: self.stream,
             memory,
-            n: n as u16,
-            symbol_len: symbol_len as u16,
-            data_len,
+            start: 0,
+            preamble,
+            n,
+            symbol_len,
             tail,
-            last: end_of_stream,
         })
     }
 }
@@ -144,6 +126,8 @@ pub struct SendStream {
     stream: u16,
     slicer: Arc<Mutex<Slicer>>,
     shared: Arc<Shared>,
+    /// A block of this stream has left, or its end has come further.
+    changed: Arc<Condvar>,
 }
 
 impl SendStream {
@@ -152,14 +136,16 @@ impl SendStream {
             stream,
             offset: 0,
             open: None,
-            last_write: Instant::now(),
+            last_write: shared.now(),
             finished: false,
             watched: false,
         }));
+        let changed = shared.lock().begin_sending(stream);
         Self {
             stream,
             slicer,
             shared,
+            changed,
         }
     }
 
@@ -193,7 +179,7 @@ impl SendStream {
             data = later;
             let full = open.filled == open.memory.len();
             slicer.open = Some(open);
-            slicer.last_write = Instant::now();
+            slicer.last_write = self.shared.now();
             let block = if full {
                 slicer.cut(&self.shared, false, false)
             } else {
@@ -204,7 +190,7 @@ impl SendStream {
                 self.watch();
             }
             if let Some(block) = block {
-                self.shared.enqueue(block)?;
+                self.enqueue(block)?;
             }
         }
         Ok(())
@@ -227,7 +213,22 @@ impl SendStream {
             let mut slicer = self.slicer();
             slicer.cut(&self.shared, false, true)
         };
-        block.map_or(Ok(()), |block| self.shared.enqueue(block))
+        block.map_or(Ok(()), |block| self.enqueue(block))
+    }
+
+    /// Hands a block to the engine, waiting while enough are queued.
+    fn enqueue(&self, block: ReadyBlock) -> Result<(), Error> {
+        let stream = self.stream;
+        let mut block = Some(block);
+        self.shared.wait(&self.changed, |inner| {
+            if inner.outgoing.queued(stream) >= READY_PER_STREAM || inner.closed.is_some() {
+                return None;
+            }
+            inner.outgoing.push(block.take()?);
+            Some(())
+        })?;
+        self.shared.wake();
+        Ok(())
     }
 
     /// Marks the end of the stream. Returns when its last block is queued.
@@ -242,11 +243,8 @@ impl SendStream {
             }
             slicer.cut(&self.shared, true, true)
         };
-        self.shared
-            .lock()
-            .ends
-            .insert(self.stream, StreamEnd::Queued);
-        block.map_or(Ok(()), |block| self.shared.enqueue(block))
+        self.shared.lock().finish_sending(self.stream);
+        block.map_or(Ok(()), |block| self.enqueue(block))
     }
 
     /// Waits until the peer has received every block of the finished stream.
@@ -256,7 +254,17 @@ impl SendStream {
     pub fn wait_delivered(&mut self) -> Result<(), Error> {
         self.finish()?;
         let stream = self.stream;
-        let delivered = |inner: &mut Inner| inner.ends.get(&stream) == Some(&StreamEnd::Delivered);
-        self.shared.wait(|inner| delivered(inner).then_some(()))
+        self.shared.wait(&self.changed, |inner| {
+            let end = inner.outgoing.streams.get(&stream)?.end;
+            (end == Some(StreamEnd::Delivered)).then_some(())
+        })
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        if !self.slicer().finished {
+            self.shared.lock().writers -= 1;
+        }
     }
 }

@@ -1,45 +1,34 @@
 //! What the application's threads and the engine share about one session, and its public handle.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sphinx_net::{BufferPool, Waker};
-use sphinx_proto::Slot;
 use sphinx_proto::wire::ConnectionId;
+use sphinx_proto::{STREAMS_MAX, Slot};
 
 use crate::error::{Error, ErrorKind};
 use crate::options::Profile;
+use crate::outgoing::{Outgoing, StreamEnd};
 use crate::recv_stream::{Incoming, RecvStream};
-use crate::send_stream::{READY_PER_STREAM, ReadyBlock, SendStream, Slicer};
+use crate::send_stream::{SendStream, Slicer};
 use crate::stats::Stats;
 
-/// Streams that one end may open.
-const STREAMS_MAX: u16 = 256;
 /// Largest close code that has an encoding.
 const CODE_MAX: u64 = (1 << 62) - 1;
 /// How long [`Session::close`] waits for the peer's answer.
 const CLOSE_WAIT: Duration = Duration::from_millis(350);
 
-/// How far the end of a stream has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StreamEnd {
-    /// The application has finished the stream; its last block waits for the engine.
-    Queued,
-    /// The core has the last block.
-    Submitted,
-    /// The peer has every block.
-    Delivered,
-}
-
 #[derive(Default)]
 pub(crate) struct Inner {
-    pub(crate) ready: VecDeque<ReadyBlock>,
+    pub(crate) outgoing: Outgoing,
+    /// Streams that the application may still write to.
+    pub(crate) writers: u16,
     /// Slicers with an open block.
     pub(crate) filling: Vec<Arc<Mutex<Slicer>>>,
-    pub(crate) ends: BTreeMap<u16, StreamEnd>,
     pub(crate) incoming: BTreeMap<u16, Incoming>,
     /// Streams that the application has accepted are below this id.
     next_accept: u16,
@@ -54,15 +43,29 @@ pub(crate) struct Inner {
     /// The peer has answered CLOSE, or it makes no sense to wait.
     pub(crate) close_answered: bool,
     pub(crate) stats: Stats,
+    /// What has changed, and whose threads are to be told once the lock is free.
+    pub(crate) changed: Vec<Arc<Condvar>>,
 }
 
 impl Inner {
-    /// Blocks of a stream that wait for the engine.
-    pub(crate) fn queued(&self, stream: u16) -> usize {
-        self.ready
-            .iter()
-            .filter(|block| block.stream == stream)
-            .count()
+    /// The application has opened a stream; what to wait on for news of it.
+    pub(crate) fn begin_sending(&mut self, stream: u16) -> Arc<Condvar> {
+        self.writers += 1;
+        let stream = self.outgoing.streams.entry(stream).or_default();
+        Arc::clone(&stream.changed)
+    }
+
+    /// The application has written all that it will.
+    pub(crate) fn finish_sending(&mut self, stream: u16) {
+        self.writers -= 1;
+        self.outgoing.streams.entry(stream).or_default().end = Some(StreamEnd::Queued);
+    }
+
+    /// Every thread that waits for something of this session is to look again.
+    pub(crate) fn all_changed(&mut self) {
+        let outgoing = self.outgoing.streams.values().map(|s| &s.changed);
+        let incoming = self.incoming.values().map(|s| &s.changed);
+        self.changed.extend(outgoing.chain(incoming).cloned());
     }
 }
 
@@ -109,6 +112,8 @@ pub(crate) struct Shared {
     pool: BufferPool,
     remote: Mutex<SocketAddr>,
     started: Instant,
+    #[cfg(test)]
+    virtual_now: Mutex<Option<Instant>>,
     /// Block shape: n in the high half, symbol size in the low half.
     shape: AtomicU32,
     next_stream: Mutex<u16>,
@@ -133,6 +138,8 @@ impl Shared {
             pool,
             remote: Mutex::new(remote),
             started,
+            #[cfg(test)]
+            virtual_now: Mutex::default(),
             shape: AtomicU32::new(0),
             next_stream: Mutex::new(u16::from(!is_client)),
         };
@@ -148,9 +155,24 @@ impl Shared {
         );
     }
 
+    /// The time that the application's threads go by.
+    pub(crate) fn now(&self) -> Instant {
+        #[cfg(test)]
+        if let Some(now) = *self.virtual_now.lock().expect("not poisoned") {
+            return now;
+        }
+        Instant::now()
+    }
+
+    /// From now on time is what a test says.
+    #[cfg(test)]
+    pub(crate) fn set_now(&self, now: Instant) {
+        *self.virtual_now.lock().expect("not poisoned") = Some(now);
+    }
+
     /// Since the first handshake datagram.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.started.elapsed()
+        self.now().saturating_duration_since(self.started)
     }
 
     pub(crate) fn pool(&self) -> &BufferPool {
@@ -172,8 +194,15 @@ impl Shared {
         *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = remote;
     }
 
-    pub(crate) fn notify(&self) {
+    /// Frees the lock and tells those who wait for what has changed: of streams only the threads that wait for
+    /// these.
+    pub(crate) fn notify(&self, mut inner: MutexGuard<'_, Inner>) {
+        let streams = std::mem::take(&mut inner.changed);
+        drop(inner);
         self.changed.notify_all();
+        for stream in streams {
+            stream.notify_all();
+        }
     }
 
     /// The engine is to look at the queues.
@@ -189,9 +218,10 @@ impl Shared {
         self.ringing.store(false, Ordering::Release);
     }
 
-    /// Wait until `ready` gives a value, or the session ends.
+    /// Wait until `ready` gives a value, or the session ends; `changed` says when to look again.
     pub(crate) fn wait<T>(
         &self,
+        changed: &Condvar,
         mut ready: impl FnMut(&mut Inner) -> Option<T>,
     ) -> Result<T, Error> {
         let mut inner = self.lock();
@@ -202,26 +232,8 @@ impl Shared {
             if let Some(error) = &inner.closed {
                 return Err(error.clone());
             }
-            inner = self
-                .changed
-                .wait(inner)
-                .unwrap_or_else(PoisonError::into_inner);
+            inner = changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
-    }
-
-    /// Hand a block to the engine, waiting while enough are queued.
-    pub(crate) fn enqueue(&self, block: ReadyBlock) -> Result<(), Error> {
-        let stream = block.stream;
-        let mut block = Some(block);
-        self.wait(|inner| {
-            if inner.queued(stream) >= READY_PER_STREAM || inner.closed.is_some() {
-                return None;
-            }
-            inner.ready.extend(block.take());
-            Some(())
-        })?;
-        self.wake();
-        Ok(())
     }
 }
 
@@ -267,7 +279,7 @@ impl Session {
     /// Opens the next stream towards the peer.
     ///
     /// # Errors
-    /// When the session has ended, or 256 streams have been opened.
+    /// When the session has ended, or 320 streams have been opened.
     pub fn open_stream(&self) -> Result<SendStream, Error> {
         if let Some(error) = &self.shared.lock().closed {
             return Err(error.clone());
@@ -277,10 +289,10 @@ impl Session {
             .next_stream
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if *next / 2 >= STREAMS_MAX {
+        if u64::from(*next / 2) >= STREAMS_MAX {
             return Err(Error::new(
                 ErrorKind::Usage,
-                "a session has at most 256 streams",
+                format!("a session has at most {STREAMS_MAX} streams"),
             ));
         }
         let stream = *next;
@@ -293,7 +305,7 @@ impl Session {
     /// # Errors
     /// When the session ends.
     pub fn accept_stream(&self) -> Result<RecvStream, Error> {
-        let stream = self.shared.wait(|inner| {
+        let stream = self.shared.wait(&self.shared.changed, |inner| {
             let stream = inner.next_accept;
             inner.incoming.contains_key(&stream).then(|| {
                 inner.next_accept += 2;

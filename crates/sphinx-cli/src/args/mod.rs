@@ -182,7 +182,7 @@ pub(crate) struct PerfClientArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::size_positive, requires = "rate")]
     pub(crate) block_size: Option<u64>,
     /// Streams side by side
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) streams: u16,
     /// The server sends, the client receives
     #[arg(long)]
@@ -274,7 +274,7 @@ pub(crate) struct CommonArgs {
     /// Give up connecting after this long
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::period_positive)]
     pub(crate) connect_timeout: Duration,
-    /// Give up a session after hearing nothing for this long
+    /// Give up a session in which nothing is heard, or nothing of what is to be sent comes further, for this long
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = units::period_positive)]
     pub(crate) idle_timeout: Duration,
     /// Neither use nor keep what sessions learn about the path to a peer (rate, round trip, loss, MTU)
@@ -398,7 +398,7 @@ mod tests {
                 "cannot be used with",
             ),
             ("sphx perf client t --rate 1mbit", "--block-size"),
-            ("sphx perf client t --streams 0", "1..=64"),
+            ("sphx perf client t --streams 0", "1..=256"),
             ("sphx send t a -4 -6", "cannot be used with"),
             ("sphx send t a --cc fast", "bbr"),
             ("sphx demo --loss 6", "6%"),

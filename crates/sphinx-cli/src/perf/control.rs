@@ -14,7 +14,7 @@ use crate::report::BlockNumbers;
 pub(super) const VERSION: u32 = 1;
 /// Longest message.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-pub(super) const STREAMS_MAX: u16 = 64;
+pub(super) const STREAMS_MAX: u16 = 256;
 /// Every block carries its header inside.
 pub(super) const BLOCK_BYTES_MIN: u64 = 32;
 pub(super) const BLOCK_BYTES_MAX: u64 = 16 << 20;

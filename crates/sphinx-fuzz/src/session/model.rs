@@ -530,7 +530,10 @@ impl Model {
                     self.own_ids.swap_remove(at.expect("one of this end's"));
                     assert_ne!(cid, self.config.local_cid, "the first one is never retired");
                 }
-                Event::Closed { .. } | Event::PeerLost | Event::Violation(_) => {
+                Event::Closed { .. }
+                | Event::PeerLost
+                | Event::Stalled { .. }
+                | Event::Violation(_) => {
                     let before = self.end.replace(event);
                     assert!(before.is_none(), "ended twice, first by {before:?}");
                 }

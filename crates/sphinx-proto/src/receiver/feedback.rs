@@ -10,11 +10,10 @@ const SACK_REPEATS: usize = 8;
 /// Packet-number ranges that a SACK has room for on top of these repetitions; they report packets
 /// that were much delayed.
 const SACK_RANGES_MIN: usize = 32;
-/// Entries of a BLOCKS frame, and the bytes that it then has at most: no block is further than
-/// [`crate::wire::BLOCKS_AHEAD_MAX`] from the base, so that all numbers take two bytes.
+/// Entries of a BLOCKS frame; no block is further than [`crate::wire::BLOCKS_AHEAD_MAX`] from the base, so
+/// that each takes four bytes at most.
 const COMPLETE_MAX: usize = 64;
 const DEFICITS_MAX: usize = 32;
-const BLOCKS_FRAME_MAX: usize = 16 + 4 * (COMPLETE_MAX + DEFICITS_MAX);
 /// Bytes of a SACK without its further ranges, at most.
 const SACK_FRAME_MIN: usize = 1 + 9 * 8;
 
@@ -30,7 +29,7 @@ impl Receiver {
         self.credit_told = self.credit();
     }
 
-    /// The next feedback names every stream.
+    /// The next feedback names every stream; where it has no room for all, the ones after it do.
     pub(crate) fn report_all(&mut self) {
         for stream in self.streams.values_mut() {
             stream.news = stream.news.max(1);
@@ -81,12 +80,14 @@ impl Receiver {
                 if stream.news == 0 && stream.open.is_empty() {
                     continue;
                 }
-                if out.len() > start && out.len() + BLOCKS_FRAME_MAX > limit {
+                let before = out.len();
+                Frame::Blocks(blocks_frame(id, stream, self.flight_over)).encode(out);
+                if before > start && out.len() > limit {
+                    out.truncate(before);
                     return;
                 }
                 stream.news = stream.news.saturating_sub(1);
                 stream.taken_told = stream.taken;
-                Frame::Blocks(blocks_frame(id, stream, self.flight_over)).encode(out);
                 self.feedback_turn = id.wrapping_add(1);
             }
         }

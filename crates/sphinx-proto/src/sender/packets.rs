@@ -99,6 +99,7 @@ impl Sender {
         if largest >= self.log.next_pn() {
             return false;
         }
+        self.progress |= sack.credit > self.credit;
         self.credit = self.credit.max(sack.credit);
         let mut acked = std::mem::take(&mut self.acked);
         acked.clear();
@@ -175,6 +176,11 @@ impl Sender {
         if progress {
             self.probes_unanswered = 0;
         }
+        let is_symbol = matches!(
+            packet.carried,
+            Carried::Symbol { .. } | Carried::Fragment { .. }
+        );
+        self.progress |= progress && is_symbol;
     }
 
     /// Finds lost packets and compensates them; they are in `lost_infos` afterwards.

@@ -1,6 +1,6 @@
 //! What a session does with packets that have opened, and with the blocks that they make.
 
-use super::{Life, Session};
+use super::{Life, REPORT_INTERVAL, Session};
 use crate::Nanos;
 use crate::receiver::Progress;
 use crate::types::{CoveredBlock, Event, Job, PacketMeta, PartPlacement, Placement, Slot};
@@ -17,6 +17,10 @@ impl Session {
         let pto = self.probe_timeout();
         self.local_ids.on_packet(meta.now, meta.cid, newest, pto);
         self.silence = 0;
+        let silent = meta.now.saturating_sub(self.last_received);
+        if silent > self.keep_alive() {
+            self.progress_at += silent;
+        }
         self.last_received = meta.now;
         self.counts.packets_received += 1;
         self.counts.ip_bytes_received +=
@@ -136,7 +140,13 @@ impl Session {
                 return self.violation(meta.now, "malformed frame");
             };
             match frame {
-                Frame::Padding | Frame::Ping => {}
+                Frame::Padding => {}
+                // Perhaps it waits for news that were lost.
+                Frame::Ping if meta.now >= self.reported_at + REPORT_INTERVAL => {
+                    self.reported_at = meta.now;
+                    self.receiver.report_all();
+                }
+                Frame::Ping => {}
                 Frame::NewConnectionId { sequence, cid } => self.peer_ids.offer(sequence, cid),
                 Frame::PathChallenge(data) => {
                     self.paths.on_challenge(meta.tuple, data, meta.datagram_len);
@@ -164,6 +174,9 @@ impl Session {
             }
         }
         self.sender.on_feedback(meta.now);
+        if std::mem::take(&mut self.sender.progress) {
+            self.progress_at = meta.now;
+        }
         self.news_of_packets(meta.now);
         while let Some((slot, stream, block)) = self.sender.poll_freed() {
             self.events.push_back(Event::BlockDelivered {

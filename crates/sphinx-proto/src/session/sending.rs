@@ -61,6 +61,7 @@ impl Session {
             }
             Life::Finished => return None,
         }
+        self.note_waiting(now);
         if let Some(transmit) = self.poll_path(now) {
             return Some(transmit);
         }
@@ -132,8 +133,9 @@ impl Session {
                 self.ping = true;
                 return self.poll_control(now);
             }
-            let (n, symbol_len) = self.block_shape();
-            let starved = !self.backlog || !self.can_open(n, symbol_len);
+            let (n, symbol_len) = self.block_shape(1);
+            let held_up = self.held_up.is_some();
+            let starved = !self.backlog || held_up || !self.can_open(n, symbol_len);
             if starved && !self.app_limited_told {
                 self.app_limited_told = true;
                 self.sender.cc.on_app_limited(now);

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use sphinx_fec::span::{self, SpanBlock};
 use sphinx_link::Packet;
 use sphinx_proto::wire::{PREAMBLE_LEN, PacketKind, Preamble};
-use sphinx_proto::{Content, Slot, Transmit};
+use sphinx_proto::{Content, Room, Slot, Transmit};
 
 use super::End;
 use crate::data::fill;
@@ -24,9 +24,14 @@ pub(super) struct TxStream {
 impl End {
     /// Cuts what the application has written into blocks, one stream after the other.
     pub(super) fn slice(&mut self) {
-        let mut held_up = BTreeSet::new();
-        while let Some(stream) = self.next_stream(&held_up) {
-            let (n_full, s_full) = self.plan.shape.unwrap_or(self.session.block_shape());
+        let (mut waiting, mut held_up) = (BTreeSet::new(), None);
+        let writing = self.tx.values().filter(|tx| !tx.messages.is_empty());
+        let writing = writing.count() as u16;
+        let mut smaller = None;
+        while let Some(stream) = self.next_stream(&waiting) {
+            let shape = self.session.block_shape(writing);
+            let shape = smaller.take().unwrap_or(self.plan.shape.unwrap_or(shape));
+            let (n_full, s_full) = shape;
             let Some(tx) = self.tx.get_mut(&stream) else {
                 break;
             };
@@ -40,9 +45,21 @@ impl End {
             // Some codes need symbols of an even size.
             let symbol_len = total.div_ceil(n).next_multiple_of(2).min(u64::from(s_full));
             let (n, symbol_len) = (n as u16, symbol_len as u16);
-            if !self.session.can_submit(stream, n, symbol_len) {
-                held_up.insert(stream);
-                continue;
+            match self.session.room_for(stream, n, symbol_len) {
+                Room::Whole => {}
+                Room::Part(n, symbol_len) => {
+                    smaller = Some((n, symbol_len));
+                    continue;
+                }
+                Room::Later => {
+                    waiting.insert(stream);
+                    continue;
+                }
+                Room::HeldUp => {
+                    waiting.insert(stream);
+                    held_up.get_or_insert(stream);
+                    continue;
+                }
             }
             let tail = len == left;
             let mut block = vec![0; usize::from(n) * usize::from(symbol_len)];
@@ -69,16 +86,16 @@ impl End {
             self.tx_turn = stream;
         }
         let backlog = self.tx.values().any(|tx| !tx.messages.is_empty());
-        self.session.set_backlog(backlog);
+        self.session.set_backlog(backlog, held_up);
     }
 
-    /// The next stream with data, in turn, that is not held up.
-    fn next_stream(&self, held_up: &BTreeSet<u16>) -> Option<u16> {
-        let waiting =
-            |(id, tx): &(&u16, &TxStream)| !tx.messages.is_empty() && !held_up.contains(id);
-        let after = self.tx.range(self.tx_turn + 1..).find(waiting);
+    /// The next stream with data, in turn, that does not have to wait.
+    fn next_stream(&self, waiting: &BTreeSet<u16>) -> Option<u16> {
+        let is_next =
+            |(id, tx): &(&u16, &TxStream)| !tx.messages.is_empty() && !waiting.contains(id);
+        let after = self.tx.range(self.tx_turn + 1..).find(is_next);
         after
-            .or_else(|| self.tx.iter().find(waiting))
+            .or_else(|| self.tx.iter().find(is_next))
             .map(|(id, _)| *id)
     }
 

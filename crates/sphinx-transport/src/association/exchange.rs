@@ -1,15 +1,17 @@
 //! What the application's threads and the engine tell each other.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
-use sphinx_proto::Nanos;
+use sphinx_proto::{Nanos, Room};
 
 use super::{Association, STATS_INTERVAL};
 use crate::blocks::TxBlock;
 use crate::error::{Error, ErrorKind};
-use crate::send_stream::{PAUSE, ReadyBlock, Watch};
-use crate::shared::{Inner, StreamEnd};
+use crate::outgoing::{ReadyBlock, StreamEnd, Turn};
+use crate::send_stream::{PAUSE, Watch};
+use crate::shared::Inner;
 
 impl Association {
     /// Take over what the application's threads have left, and tell them what happened.
@@ -36,31 +38,27 @@ impl Association {
             self.farewell = (code, reason);
         }
         if inner.closed.is_some() {
-            inner.ready.clear();
+            inner.outgoing.clear();
             inner.filling.clear();
         }
         news |= self.submit_ready(&mut inner);
         if self.watch_writers(&mut inner, now, clock) {
             news |= self.submit_ready(&mut inner);
         }
-        self.waiting.clear();
-        for block in &inner.ready {
-            if self
-                .waiting
-                .iter()
-                .all(|(stream, ..)| *stream != block.stream)
-            {
-                let (n, symbol_len) = (block.n, block.symbol_len);
-                self.waiting.push((block.stream, n, symbol_len));
+        self.core
+            .set_backlog(!inner.outgoing.is_empty(), self.held_up);
+        let Inner {
+            outgoing, changed, ..
+        } = &mut *inner;
+        self.ending.retain(|id| {
+            let delivered = self.core.stream_delivered(*id);
+            if delivered && let Some(stream) = outgoing.streams.get_mut(id) {
+                stream.end = Some(StreamEnd::Delivered);
+                changed.push(Arc::clone(&stream.changed));
             }
-        }
-        self.core.set_backlog(!self.waiting.is_empty());
-        for (stream, end) in &mut inner.ends {
-            if *end == StreamEnd::Submitted && self.core.stream_delivered(*stream) {
-                *end = StreamEnd::Delivered;
-                news = true;
-            }
-        }
+            !delivered
+        });
+        self.shared.set_shape(self.core.block_shape(inner.writers));
         if self.core.is_closed_by_peer() && !inner.close_answered {
             inner.close_answered = true;
             news = true;
@@ -69,40 +67,49 @@ impl Association {
             self.stats_at = now + STATS_INTERVAL;
             inner.stats = self.stats();
         }
-        drop(inner);
-        if news {
-            shared.notify();
+        if news || !inner.changed.is_empty() {
+            shared.notify(inner);
         }
     }
 
-    /// Hand queued blocks to the core while there is room; whether any was.
+    /// Hand queued blocks to the core while there is room, those of one stream in their order; whether any was.
+    /// A stream that is not read at the other end does not hold the others up.
     fn submit_ready(&mut self, inner: &mut Inner) -> bool {
+        let shared = Arc::clone(&self.shared);
         let mut any = false;
-        while let Some(block) = self.next_ready(inner).and_then(|at| inner.ready.remove(at)) {
-            if block.last {
-                inner.ends.insert(block.stream, StreamEnd::Submitted);
+        let mut held_up = VecDeque::new();
+        self.waiting = None;
+        loop {
+            let (core, waiting) = (&self.core, &mut self.waiting);
+            let decide = |block: &ReadyBlock| {
+                let shape = (block.n, block.symbol_len);
+                match core.room_for(block.stream, shape.0, shape.1) {
+                    Room::Whole => Turn::Take,
+                    Room::Part(n, symbol_len) => Turn::TakePart(n, symbol_len),
+                    Room::HeldUp => Turn::Pass,
+                    Room::Later => {
+                        *waiting = Some((block.stream, shape.0, shape.1));
+                        Turn::Stop
+                    }
+                }
+            };
+            let next = inner.outgoing.next(&mut held_up, shared.pool(), decide);
+            let Some(block) = next else {
+                break;
+            };
+            if let Some(stream) = inner.outgoing.streams.get_mut(&block.stream) {
+                inner.changed.push(Arc::clone(&stream.changed));
+                if block.is_last() {
+                    stream.end = Some(StreamEnd::Submitted);
+                    self.ending.push(block.stream);
+                }
             }
             self.submit(block);
             any = true;
         }
+        self.held_up = held_up.front().copied();
+        inner.outgoing.put_back(held_up);
         any
-    }
-
-    /// The first queued block that may be submitted. Those of one stream keep their order; a stream that is
-    /// not read at the other end does not hold the others up.
-    fn next_ready(&self, inner: &Inner) -> Option<usize> {
-        let mut held_up = Vec::new();
-        inner.ready.iter().position(|block| {
-            let (stream, n, symbol_len) = (block.stream, block.n, block.symbol_len);
-            if held_up.contains(&stream) {
-                return false;
-            }
-            let can = self.core.can_submit(stream, n, symbol_len);
-            if !can {
-                held_up.push(stream);
-            }
-            can
-        })
     }
 
     /// Cut the blocks of writers that pause; whether there were any.
@@ -120,7 +127,7 @@ impl Association {
             };
             match watch {
                 Watch::Cut(block) => {
-                    inner.ready.push_back(block);
+                    inner.outgoing.push(block);
                     any = true;
                 }
                 Watch::Again(after) => {
@@ -136,15 +143,14 @@ impl Association {
     }
 
     fn submit(&mut self, block: ReadyBlock) {
-        let (n, symbol_len) = (block.n, block.symbol_len);
+        let (stream, n, symbol_len, tail) = (block.stream, block.n, block.symbol_len, block.tail);
         let slot = self.tx.insert(TxBlock {
-            memory: block.memory,
             n: usize::from(n),
             symbol_len: usize::from(symbol_len),
-            data_len: block.data_len,
+            data_len: block.preamble.len,
+            memory: block.into_memory(),
             transformed: None,
         });
-        self.core
-            .submit(block.stream, slot, n, symbol_len, block.tail);
+        self.core.submit(stream, slot, n, symbol_len, tail);
     }
 }

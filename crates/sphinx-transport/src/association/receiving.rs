@@ -1,6 +1,7 @@
 //! Opening packets, and making blocks and streams of what they carry.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use sphinx_fec::{BlockDecoder, CodeId};
 use sphinx_proto::wire::{
@@ -234,5 +235,6 @@ impl Association {
             end_of_stream: preamble.end_of_stream,
         };
         incoming.blocks.insert(block, chunk);
+        inner.changed.push(Arc::clone(&incoming.changed));
     }
 }

@@ -12,6 +12,8 @@ use super::*;
 use crate::keys::{Direction, SessionSecret};
 use crate::shared::{Doorbell, Session as Handle};
 
+mod streams;
+
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Side {
@@ -31,13 +33,23 @@ fn cid(n: u8) -> ConnectionId {
 }
 
 fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) -> Side {
+    side_with(is_client, epoch_packets, link, base, |_| {})
+}
+
+fn side_with(
+    is_client: bool,
+    epoch_packets: u64,
+    link: LinkConfig,
+    base: Instant,
+    change: impl FnOnce(&mut Config),
+) -> Side {
     let addresses = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into()];
     let (own, peer) = if is_client { (1, 2) } else { (2, 1) };
     let tuple = Tuple {
         remote: addresses[usize::from(peer) - 1],
         local_ip: None,
     };
-    let config = Config {
+    let mut config = Config {
         role: if is_client {
             Role::Client
         } else {
@@ -61,6 +73,7 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
         peer_datagram_max: 1472,
         memory: None,
     };
+    change(&mut config);
     let core = Session::new(config, 0);
     let io = MemoryIo::pair(addresses[usize::from(own) - 1], tuple.remote, 1000).expect("memory");
     let pool = BufferPool::new(1 << 20);
@@ -70,7 +83,7 @@ fn side(is_client: bool, epoch_packets: u64, link: LinkConfig, base: Instant) ->
         pool.clone(),
         tuple.remote,
         is_client,
-        core.block_shape(),
+        core.block_shape(1),
         base,
     ));
     let secret = SessionSecret::new(&[1; 32], &[2; 32]);

@@ -119,7 +119,7 @@ impl<Io: PacketIo> Engine<Io> {
             self.workshop.pool.clone(),
             remote,
             is_client,
-            core.block_shape(),
+            core.block_shape(1),
             self.base + Duration::from_nanos(started),
         ));
         let session = Session::new(Arc::clone(&shared));
