@@ -108,7 +108,9 @@ pub(crate) struct Sender {
     window: u64,
     taken: u64,
     shares: Shares,
-    /// Something that had not been confirmed or read before has been, since this was last looked at.
+    /// How often more credit, or more that has been taken, was heard of.
+    pub(crate) window_news: u64,
+    /// More has been confirmed, since this was last looked at.
     pub(crate) progress: bool,
 
     log: SentLog,
@@ -175,6 +177,7 @@ impl Sender {
             window: credit,
             taken: 0,
             shares: Shares::new(credit),
+            window_news: 0,
             progress: false,
             log: SentLog::default(),
             last_sent: now,
@@ -339,7 +342,7 @@ impl Sender {
         let (held, taken) = (tx.held(), tx.taken);
         tx.taken = taken.max(blocks.taken.min(tx.opened));
         self.shares.changed(held, tx.held());
-        self.progress |= tx.taken > taken;
+        self.window_news += u64::from(tx.taken > taken);
         // A SACK that said so may have been lost.
         self.taken += tx.taken - taken;
         self.credit = self.credit.max(self.window.saturating_add(self.taken));

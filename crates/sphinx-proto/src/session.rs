@@ -229,6 +229,11 @@ impl Session {
         }
     }
 
+    /// Changes when a stream that is [held up](Room::HeldUp) may not be any more.
+    pub fn window_news(&self) -> u64 {
+        self.sender.window_news
+    }
+
     /// Whether a block of this stream may be handed over now, whole.
     pub fn can_submit(&self, stream: u16, n: u16, symbol_len: u16) -> bool {
         self.room_for(stream, n, symbol_len) == Room::Whole

@@ -87,8 +87,8 @@ pub(crate) struct Association {
     pause_at: Option<Nanos>,
     /// Stream and shape of a block that may be sent once more of what was handed over before has been.
     waiting: Option<(u16, u16, u16)>,
-    /// A stream of which blocks wait until the peer's application reads.
-    held_up: Option<u16>,
+    /// [`Session::window_news`] when streams that are held up were last asked.
+    window_news: u64,
     /// Finished streams of which the core has the last block, and the peer not yet.
     ending: Vec<u16>,
     /// How the control connection is to be closed.
@@ -139,7 +139,7 @@ impl Association {
             idle_timeout: options.idle_timeout,
             pause_at: None,
             waiting: None,
-            held_up: None,
+            window_news: 0,
             ending: Vec::new(),
             farewell: (0, String::new()),
         }

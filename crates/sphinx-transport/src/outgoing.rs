@@ -107,6 +107,8 @@ pub(crate) struct Outgoing {
     pub(crate) streams: BTreeMap<u16, OutgoingStream>,
     /// Streams with blocks, the next one first.
     turns: VecDeque<u16>,
+    /// Those with blocks that have no turn.
+    held_up: VecDeque<u16>,
 }
 
 /// What becomes of a stream's turn.
@@ -115,8 +117,8 @@ pub(crate) enum Turn {
     Take,
     /// A block of this shape leaves with the first data.
     TakePart(u16, u16),
-    /// The stream keeps its place, and the next one has its turn.
-    Pass,
+    /// The stream has no turn before [`Outgoing::release`]; the next one has.
+    HeldUp,
     /// Nobody has a turn now.
     Stop,
 }
@@ -130,7 +132,7 @@ impl Outgoing {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.turns.is_empty()
+        self.turns.is_empty() && self.held_up.is_empty()
     }
 
     pub(crate) fn push(&mut self, block: ReadyBlock) {
@@ -143,15 +145,15 @@ impl Outgoing {
 
     pub(crate) fn clear(&mut self) {
         self.turns.clear();
+        self.held_up.clear();
         for stream in self.streams.values_mut() {
             stream.blocks.clear();
         }
     }
 
-    /// The next block for which `decide` says so. What passes is not asked again.
+    /// The next block for which `decide` says so.
     pub(crate) fn next(
         &mut self,
-        passed: &mut VecDeque<u16>,
         pool: &BufferPool,
         mut decide: impl FnMut(&ReadyBlock) -> Turn,
     ) -> Option<ReadyBlock> {
@@ -165,8 +167,8 @@ impl Outgoing {
             let block = match decide(first) {
                 Turn::Take => stream.blocks.pop_front(),
                 Turn::TakePart(n, symbol_len) => Some(first.split((n, symbol_len), pool)),
-                Turn::Pass => {
-                    passed.push_back(id);
+                Turn::HeldUp => {
+                    self.held_up.push_back(id);
                     continue;
                 }
                 Turn::Stop => {
@@ -182,10 +184,15 @@ impl Outgoing {
         None
     }
 
-    /// Those that passed keep their places in front.
-    pub(crate) fn put_back(&mut self, mut passed: VecDeque<u16>) {
-        passed.append(&mut self.turns);
-        self.turns = passed;
+    /// The stream that has been held up for longest.
+    pub(crate) fn held_up(&self) -> Option<u16> {
+        self.held_up.front().copied()
+    }
+
+    /// Those that were held up have their turns before the others.
+    pub(crate) fn release(&mut self) {
+        self.held_up.append(&mut self.turns);
+        std::mem::swap(&mut self.turns, &mut self.held_up);
     }
 }
 

@@ -99,7 +99,7 @@ impl Sender {
         if largest >= self.log.next_pn() {
             return false;
         }
-        self.progress |= sack.credit > self.credit;
+        self.window_news += u64::from(sack.credit > self.credit);
         self.credit = self.credit.max(sack.credit);
         let mut acked = std::mem::take(&mut self.acked);
         acked.clear();

@@ -133,6 +133,7 @@ impl Session {
             .flatten()
             .any(|frame| frame.is_ack_eliciting());
         self.received(meta, eliciting);
+        let window_news = self.sender.window_news;
         let mut deficits = Vec::new();
         let mut closed = None;
         for frame in FrameIter::new(body) {
@@ -174,7 +175,8 @@ impl Session {
             }
         }
         self.sender.on_feedback(meta.now);
-        if std::mem::take(&mut self.sender.progress) {
+        let confirmed = std::mem::take(&mut self.sender.progress);
+        if confirmed || self.sender.window_news > window_news {
             self.progress_at = meta.now;
         }
         self.news_of_packets(meta.now);

@@ -1,6 +1,5 @@
 //! What the application's threads and the engine tell each other.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -46,7 +45,7 @@ impl Association {
             news |= self.submit_ready(&mut inner);
         }
         self.core
-            .set_backlog(!inner.outgoing.is_empty(), self.held_up);
+            .set_backlog(!inner.outgoing.is_empty(), inner.outgoing.held_up());
         let Inner {
             outgoing, changed, ..
         } = &mut *inner;
@@ -77,7 +76,10 @@ impl Association {
     fn submit_ready(&mut self, inner: &mut Inner) -> bool {
         let shared = Arc::clone(&self.shared);
         let mut any = false;
-        let mut held_up = VecDeque::new();
+        let news = self.core.window_news();
+        if std::mem::replace(&mut self.window_news, news) != news {
+            inner.outgoing.release();
+        }
         self.waiting = None;
         loop {
             let (core, waiting) = (&self.core, &mut self.waiting);
@@ -86,15 +88,14 @@ impl Association {
                 match core.room_for(block.stream, shape.0, shape.1) {
                     Room::Whole => Turn::Take,
                     Room::Part(n, symbol_len) => Turn::TakePart(n, symbol_len),
-                    Room::HeldUp => Turn::Pass,
+                    Room::HeldUp => Turn::HeldUp,
                     Room::Later => {
                         *waiting = Some((block.stream, shape.0, shape.1));
                         Turn::Stop
                     }
                 }
             };
-            let next = inner.outgoing.next(&mut held_up, shared.pool(), decide);
-            let Some(block) = next else {
+            let Some(block) = inner.outgoing.next(shared.pool(), decide) else {
                 break;
             };
             if let Some(stream) = inner.outgoing.streams.get_mut(&block.stream) {
@@ -107,8 +108,6 @@ impl Association {
             self.submit(block);
             any = true;
         }
-        self.held_up = held_up.front().copied();
-        inner.outgoing.put_back(held_up);
         any
     }
 
