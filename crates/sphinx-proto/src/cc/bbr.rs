@@ -26,6 +26,7 @@
 //! `docs/decisions/0007-rate-control.md`.
 
 mod cycle;
+mod span;
 
 use super::loss::{ChannelLoss, Pace};
 use super::path::PathDelay;
@@ -126,6 +127,8 @@ pub struct Bbr {
     resume: CarefulResume,
     /// A start-up has come to an end.
     found: bool,
+    /// Length of the latest sample by which start-up took the link's rate as known; without one, as long as can be.
+    measured_over: Nanos,
     /// Estimate that a lower one is being compared with.
     before_trial: f64,
     /// First run at the present estimate.
@@ -168,6 +171,7 @@ impl Bbr {
             ce_round: None,
             resume: CarefulResume::new(params.memory),
             found: false,
+            measured_over: Nanos::MAX,
             before_trial: 0.0,
             trial_run: 0,
             probe_rtt_min: None,
@@ -181,7 +185,7 @@ impl Bbr {
     }
 
     fn rtt(&self) -> Nanos {
-        self.delay.min_rtt().unwrap_or(INITIAL_RTT)
+        self.delay.base_rtt().unwrap_or(INITIAL_RTT)
     }
 
     fn bdp(&self) -> f64 {
@@ -197,6 +201,7 @@ impl Bbr {
     fn queue_threshold(&self) -> Nanos {
         (self.rtt() / 10)
             .max(MS)
+            .saturating_add(self.sampler.jitter())
             .saturating_add(time_for(2.0 * self.packet_bytes, self.bw))
     }
 
@@ -234,31 +239,6 @@ impl Bbr {
         self.round - self.phase_round
     }
 
-    /// Length of a sample: short where it is urgent, else long enough to average out noise.
-    fn sample_window(&self) -> Nanos {
-        match self.phase {
-            Phase::Startup => self.startup.sample_window(self.rtt()),
-            // A bucket of a policer may hide it for a while.
-            Phase::Up if self.caution() > 0 => self.train_time(),
-            Phase::Up => (self.rtt() / 4).max(4 * MS),
-            _ => (self.rtt() / 2).max(8 * MS),
-        }
-    }
-
-    /// Length of a probe up where there may be a policer, time and bytes.
-    fn train_time(&self) -> Nanos {
-        (self.rtt() / 4).max(12 * MS)
-    }
-
-    fn train(&self) -> f64 {
-        bytes_in(UP_GAIN * self.up_from, self.train_time())
-    }
-
-    /// Fewest packets in a sample.
-    fn sample_packets(&self) -> u64 {
-        if self.phase == Phase::Startup { 8 } else { 16 }
-    }
-
     /// Shortest round: enough SACKs and packets to judge by.
     fn min_round(&self) -> Nanos {
         MIN_ROUND.max(time_for(ROUND_PACKETS * self.packet_bytes, self.bw))
@@ -267,14 +247,18 @@ impl Bbr {
     fn on_round(&mut self, now: Nanos) {
         self.round += 1;
         self.round_at = now;
+        self.sampler.on_round();
+        let usual = !matches!(self.phase, Phase::ProbeRtt | Phase::Blackout);
+        self.delay.on_round(usual);
         self.round_end_pn = self.sampler.last_pn().saturating_add(1);
         if self.phase == Phase::Startup {
             // Samples begin with the train.
             self.phase_run = self.sampler.start_run(Phase::Startup);
             let (rtt, has_queue) = (self.rtt(), self.has_queue());
-            let (bw, verdict) = self
-                .startup
-                .on_round(self.bw, rtt, has_queue, self.packet_bytes);
+            let train = self.startup_train();
+            let (bw, verdict) =
+                self.startup
+                    .on_round(self.bw, rtt, has_queue, self.packet_bytes, train);
             self.bw = bw;
             self.judge_startup(verdict, now);
         }
@@ -301,7 +285,7 @@ impl Bbr {
         if s.run.phase == Phase::Startup && self.phase == Phase::Startup {
             // A queue that grows is not full: what is missing was lost behind it. Otherwise growth
             // must show in what arrives.
-            let stretched = s.stretched(8);
+            let stretched = s.stretched(8) && !self.is_brief(&s);
             let known = self.startup.loss().unwrap_or(channel);
             let strict = (s.delivered_rate() / (1.0 - known)).min(s.full_rate());
             let bearable = self.loss.known().unwrap_or(0.0).max(LOSS_UNPROVEN);
@@ -310,6 +294,9 @@ impl Bbr {
             } else {
                 strict
             };
+            if stretched {
+                self.measured_over = s.recv_interval;
+            }
             let rtt = self.rtt();
             let bw = self.startup.on_sample(&s, (rate, stretched), self.bw, rtt);
             self.bw = if s.app_limited {
@@ -323,15 +310,6 @@ impl Bbr {
             let wary = lossy || (s.run.phase == Phase::Up && self.caution() > 0);
             let rate = if wary { strict } else { s.full_rate() };
             self.on_cycle_sample(s, rate, lossy, now);
-        }
-    }
-
-    /// A sample needs enough packets and time; unfinished ones serve only where it is urgent.
-    fn is_usable(&self, s: &Sample) -> bool {
-        let span = s.send_interval.max(s.recv_interval);
-        match s.run.phase {
-            Phase::Startup => s.packets >= 8 && span >= 4 * MS / 5,
-            _ => s.packets >= 16 && span >= 2 * MS && (s.window_full || s.app_limited),
         }
     }
 
@@ -389,7 +367,7 @@ impl RateControl for Bbr {
 
     fn on_ack(&mut self, ack: &AckSummary<'_>) {
         let now = ack.now;
-        self.delay.on_ack(ack);
+        self.delay.on_ack(ack, self.sampler.jitter());
         if !ack.acked.is_empty() && self.phase == Phase::Blackout {
             self.sampler.forget();
             let known = self.loss.known();
@@ -407,9 +385,9 @@ impl RateControl for Bbr {
         let round_done = ack.acked.iter().any(|p| p.pn >= self.round_end_pn);
 
         self.sampler.on_ack(ack, self.delay.latest_queue());
-        while let Some(settled) = self
-            .sampler
-            .next_settled(self.sample_window(), self.sample_packets())
+        while let Some(settled) =
+            self.sampler
+                .next_settled(self.sample_window(), self.sample_packets(), self.fastest())
         {
             let pace = match settled.run.phase {
                 Phase::Cruise if settled.run.id < self.trial_run => None,

@@ -17,6 +17,7 @@
 mod aimd;
 mod bbr;
 mod fixed;
+mod jitter;
 mod loss;
 mod path;
 mod resume;

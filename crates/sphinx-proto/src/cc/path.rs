@@ -1,4 +1,7 @@
 //! Round trip and queueing delay of one path.
+//!
+//! A queue is what is above the smallest delay. Where the delay varies without a queue, the smallest one is rare:
+//! there the usual delay of the round that was fastest of late counts instead, within what jitter explains.
 
 use super::{AckSummary, MS, Nanos, SEC};
 
@@ -6,10 +9,17 @@ use super::{AckSummary, MS, Nanos, SEC};
 /// [`WINDOW_ROUNDS`] round trips if that is longer.
 const WINDOW: Nanos = 10 * SEC;
 const WINDOW_ROUNDS: Nanos = 100;
+/// Rounds in which the usual delay is looked for; each cycle empties the queue once.
+const USUAL_ROUNDS: u64 = 8;
+/// Readings of a round that give a mean.
+const USUAL_MIN: u32 = 4;
+/// The usual delay is above the smallest by at most so many times the jitter: packets that keep their order wait
+/// for each other, the longer the denser they are.
+const USUAL_MOST: Nanos = 8;
 /// Readings whose minimum is the present queueing delay: one late packet is no queue.
 const RECENT: usize = 3;
 
-/// Minimum over the last one to two windows.
+/// Minimum over the last one to two windows, of time or of rounds.
 #[derive(Clone, Copy, Debug, Default)]
 struct RotatingMin {
     current: Option<i64>,
@@ -18,14 +28,53 @@ struct RotatingMin {
 }
 
 impl RotatingMin {
+    fn get(&self) -> Option<i64> {
+        self.current.into_iter().chain(self.previous).min()
+    }
+
     fn update(&mut self, now: Nanos, window: Nanos, value: i64) -> i64 {
         if now.saturating_sub(self.rotated_at) > window {
             self.previous = self.current.take();
             self.rotated_at = now;
         }
-        let current = self.current.map_or(value, |c| c.min(value));
-        self.current = Some(current);
-        self.previous.map_or(current, |p| p.min(current))
+        self.current = Some(self.current.map_or(value, |c| c.min(value)));
+        self.get().unwrap_or(value)
+    }
+}
+
+/// Mean delay of each round.
+#[derive(Debug, Default)]
+struct RoundMean {
+    sum: i128,
+    readings: u32,
+    rounds: u64,
+    least: RotatingMin,
+}
+
+impl RoundMean {
+    fn add(&mut self, delay: i64) {
+        self.sum += i128::from(delay);
+        self.readings += 1;
+    }
+
+    /// A round ended; whether it was one of usual sending.
+    fn end(&mut self, usual: bool) {
+        let (sum, readings) = (self.sum, self.readings);
+        (self.sum, self.readings) = (0, 0);
+        if usual && readings >= USUAL_MIN {
+            self.rounds += 1;
+            let mean = sum / i128::from(readings);
+            self.least.update(self.rounds, USUAL_ROUNDS, mean as i64);
+        }
+    }
+
+    /// How far the usual delay is above the `smallest` one, 0 to `most`.
+    fn above(&self, smallest: i64, most: Nanos) -> i64 {
+        let above = self
+            .least
+            .get()
+            .map_or(0, |usual| usual.saturating_sub(smallest));
+        above.clamp(0, i64::try_from(most).unwrap_or(i64::MAX))
     }
 }
 
@@ -38,6 +87,10 @@ pub(super) struct PathDelay {
     smoothed_rtt: f64,
     deviation: f64,
     base: RotatingMin,
+    usual_rtt: RoundMean,
+    usual_one_way: RoundMean,
+    /// Part of the usual round trip above the smallest one that is jitter.
+    held: Nanos,
     /// Latest readings of the queueing delay.
     recent: [Nanos; RECENT],
     latest: Nanos,
@@ -48,6 +101,17 @@ impl PathDelay {
     /// Smallest round trip believed in.
     pub(super) fn min_rtt(&self) -> Option<Nanos> {
         self.min_rtt
+    }
+
+    /// Round trip without a queue, jitter included.
+    pub(super) fn base_rtt(&self) -> Option<Nanos> {
+        self.min_rtt.map(|min| min.saturating_add(self.held))
+    }
+
+    /// A round ended, in which packets were sent about as fast as the link takes them, or not.
+    pub(super) fn on_round(&mut self, usual: bool) {
+        self.usual_rtt.end(usual);
+        self.usual_one_way.end(usual);
     }
 
     /// Mean deviation of the round trip, as in RFC 9002, section 5.3.
@@ -84,8 +148,8 @@ impl PathDelay {
         self.recent = [0; RECENT];
     }
 
-    /// Takes in one SACK.
-    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>) {
+    /// Takes in one SACK; delays of two packets may differ by `jitter` without a queue.
+    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>, jitter: Nanos) {
         let Some(rtt) = ack.rtt_sample else { return };
         let min_rtt = match self.min_rtt {
             Some(min) => min.min(rtt),
@@ -104,12 +168,17 @@ impl PathDelay {
 
         // The one-way delay is free of reverse-path queues but suffers from clock steps and drift;
         // the round trip the other way round. A forward queue shows in both.
-        let mut queue = rtt.saturating_sub(min_rtt);
+        let most = jitter.saturating_mul(USUAL_MOST);
+        self.held = self.usual_rtt.above(min_rtt as i64, most) as Nanos;
+        self.usual_rtt.add(rtt as i64);
+        let mut queue = rtt.saturating_sub(min_rtt.saturating_add(self.held));
         if let Some(arrival) = ack.arrival
             && let Some(packet) = ack.acked.iter().find(|p| p.pn == arrival.pn)
         {
             let one_way = arrival.received_at.wrapping_sub(packet.sent_at) as i64;
             let base = self.base.update(ack.now, WINDOW, one_way);
+            let base = base.saturating_add(self.usual_one_way.above(base, most));
+            self.usual_one_way.add(one_way);
             queue = queue.min(one_way.saturating_sub(base).max(0) as Nanos);
         }
         self.latest = queue;
@@ -124,9 +193,19 @@ mod tests {
     use crate::cc::{Arrival, PacketInfo};
 
     fn feed(delay: &mut PathDelay, now: Nanos, rtt: Nanos, received_at: Nanos) {
+        feed_jitter(delay, now, rtt, received_at, 0);
+    }
+
+    fn feed_jitter(
+        delay: &mut PathDelay,
+        now: Nanos,
+        rtt: Nanos,
+        received_at: Nanos,
+        jitter: Nanos,
+    ) {
         let pn = now;
         let sent_at = now - rtt;
-        delay.on_ack(&AckSummary {
+        let ack = AckSummary {
             now,
             acked: &[PacketInfo {
                 pn,
@@ -140,7 +219,8 @@ mod tests {
             ce_marked: 0,
             ecn_capable: false,
             bytes_in_flight: 0,
-        });
+        };
+        delay.on_ack(&ack, jitter);
     }
 
     #[test]
@@ -162,5 +242,33 @@ mod tests {
         }
         assert_eq!(delay.queue(), 20 * MS);
         assert_eq!(delay.min_rtt(), Some(10 * MS));
+    }
+
+    #[test]
+    fn a_delay_that_varies_is_no_queue() {
+        let queue = |jitter| {
+            let mut delay = PathDelay::default();
+            let mut now = SEC;
+            feed_jitter(&mut delay, now, 10 * MS, now - 5 * MS, jitter);
+            for round in 0..20 {
+                for reading in 0..10 {
+                    now += MS;
+                    // Once at the minimum, mostly 8 to 10 ms above it.
+                    let extra = match (round, reading) {
+                        (0, 0) => 0,
+                        _ => (8 + reading % 3) * MS,
+                    };
+                    let rtt = 10 * MS + extra;
+                    feed_jitter(&mut delay, now, rtt, now - 5 * MS, jitter);
+                }
+                delay.on_round(true);
+            }
+            assert_eq!(delay.min_rtt(), Some(10 * MS));
+            (delay.queue(), delay.base_rtt().unwrap())
+        };
+        // Packets do not come in clumps: a queue of 8 ms.
+        assert_eq!(queue(0), (8 * MS, 10 * MS));
+        let (queue, base) = queue(4 * MS);
+        assert!(queue < MS && base > 18 * MS, "{queue} {base}");
     }
 }

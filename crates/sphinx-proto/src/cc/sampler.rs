@@ -5,16 +5,24 @@
 //! anchors the numbers of bytes sent, delivered and lost are exact, whatever the SACKs did on the
 //! way back, and the time is the longer of the send and the receive interval, as in
 //! draft-ietf-ccwg-bbr, section 4.1.2. A sample never spans an idle gap or a change of phase.
+//!
+//! Where the delay varies by itself ([`super::jitter`]), a receive interval is uncertain, and so is its rate:
+//! raising an estimate asks for the least that it can be, lowering it for the most.
 
 use std::collections::VecDeque;
 
 use super::bbr::Phase;
-use super::{AckSummary, Arrival, MS, Nanos, rate_of};
+use super::jitter::{Jitter, spread_within};
+use super::{AckSummary, Arrival, MS, Nanos, rate_of, time_for};
 
 /// Noise of one receive interval: two kernel timestamps, receive coalescing.
 pub(super) const CLOCK_NOISE: Nanos = MS / 10;
 /// A pause in sending longer than this (and than four packets at the pacing rate) is an idle gap.
 const IDLE_GAP: Nanos = 2 * MS;
+/// Arrivals of one sample that are compared with each other.
+const ARRIVALS_MAX: usize = 256;
+/// Part of the spread of delays that pads a receive interval. (All of it would hide capacity from probes.)
+const PADDING: Nanos = 2;
 /// Packets remembered at most; older ones are forgotten unsettled.
 const RECORDS_MAX: usize = 1 << 20;
 
@@ -78,6 +86,8 @@ pub(super) struct Sample {
     pub(super) lost_bytes: u64,
     pub(super) send_interval: Nanos,
     pub(super) recv_interval: Nanos,
+    /// By how much the receive interval may be wrong because the delay varies without a queue.
+    pub(super) jitter: Nanos,
     /// The application did not fill this run.
     pub(super) app_limited: bool,
     /// The sample is as long as the controller asked for; the next one starts afresh.
@@ -89,7 +99,11 @@ impl Sample {
     /// cannot raise an estimate.
     fn interval(&self) -> Nanos {
         self.send_interval
-            .max(self.recv_interval.saturating_add(CLOCK_NOISE))
+            .max(self.recv_interval.saturating_add(self.noise()))
+    }
+
+    fn noise(&self) -> Nanos {
+        CLOCK_NOISE + self.jitter / PADDING
     }
 
     /// Rate if every lost packet had crossed the bottleneck.
@@ -98,6 +112,17 @@ impl Sample {
             (self.delivered_bytes + self.lost_bytes) as f64,
             self.interval(),
         )
+    }
+
+    /// `rate` of this sample, or what it would be if the delay had not varied, up to `most`.
+    pub(super) fn rate_at_most(&self, rate: f64, most: f64) -> f64 {
+        if self.jitter == 0 {
+            return rate;
+        }
+        let received = self.recv_interval.saturating_sub(self.jitter);
+        let bytes = (self.delivered_bytes + self.lost_bytes) as f64;
+        let highest = rate_of(bytes, self.send_interval.max(received + CLOCK_NOISE));
+        rate.max(highest.min(most))
     }
 
     /// Rate of what arrived.
@@ -111,10 +136,11 @@ impl Sample {
     }
 
     /// Packets left the link slower than they were sent, by more than the share `1 / part` and the
-    /// noise: the link was the limit.
+    /// noise, and the delay does not vary by as much: the link was the limit.
     pub(super) fn stretched(&self, part: Nanos) -> bool {
         let tolerance = (self.send_interval / part.max(1)).saturating_add(CLOCK_NOISE);
-        self.recv_interval > self.send_interval.saturating_add(tolerance)
+        self.recv_interval.saturating_sub(self.jitter)
+            > self.send_interval.saturating_add(tolerance)
     }
 }
 
@@ -144,6 +170,10 @@ pub(super) struct RateSampler {
     totals: Totals,
     /// Where the present sample began.
     start: Option<Anchor>,
+    latest: Option<Anchor>,
+    jitter: Jitter,
+    /// Of a sample of start-up, bytes delivered at each anchor and its time.
+    arrivals: Vec<(u64, Nanos)>,
     last: Totals,
     last_run: u64,
     last_queue: Nanos,
@@ -160,6 +190,9 @@ impl RateSampler {
             waiting: VecDeque::new(),
             totals: Totals::default(),
             start: None,
+            latest: None,
+            jitter: Jitter::default(),
+            arrivals: Vec::new(),
             last: Totals::default(),
             last_run: 0,
             last_queue: 0,
@@ -184,9 +217,19 @@ impl RateSampler {
         self.last_pn
     }
 
+    /// A round trip has passed.
+    pub(super) fn on_round(&mut self) {
+        self.jitter.on_round();
+    }
+
+    /// By how much the delays of two packets may differ without a queue.
+    pub(super) fn jitter(&self) -> Nanos {
+        self.jitter.spread()
+    }
+
     /// Records a packet; after an idle gap it starts a new run.
     pub(super) fn on_sent(&mut self, now: Nanos, pn: u64, bytes: u32, pacing_rate: f64) {
-        let gap = IDLE_GAP.max(super::time_for(4.0 * f64::from(bytes), pacing_rate));
+        let gap = IDLE_GAP.max(time_for(4.0 * f64::from(bytes), pacing_rate));
         let idle = self.last_sent.is_some_and(|t| now.saturating_sub(t) > gap);
         if idle {
             self.run.id = self.run.id.wrapping_add(1);
@@ -215,6 +258,7 @@ impl RateSampler {
         self.records.clear();
         self.waiting.clear();
         self.start = None;
+        self.latest = None;
     }
 
     /// Applies a SACK; `queue` is the queueing delay that its arrival shows.
@@ -243,8 +287,13 @@ impl RateSampler {
     }
 
     /// The next anchor that has been settled; call until there is none. The sample restarts at
-    /// this anchor if it is `window` long and has `packets`.
-    pub(super) fn next_settled(&mut self, window: Nanos, packets: u64) -> Option<Settled> {
+    /// this anchor if it is `window` long and has `packets`. No link is believed to be faster than `fastest`.
+    pub(super) fn next_settled(
+        &mut self,
+        window: Nanos,
+        packets: u64,
+        fastest: f64,
+    ) -> Option<Settled> {
         loop {
             while self
                 .waiting
@@ -275,12 +324,14 @@ impl RateSampler {
                 && waiting.pn == record.pn
             {
                 self.waiting.pop_front();
-                return Some(self.settle(record, waiting, window, packets));
+                let anchor = self.anchor(record, waiting, fastest);
+                return Some(self.settle(anchor, window, packets));
             }
         }
     }
 
-    fn settle(&mut self, record: Record, waiting: Waiting, window: Nanos, packets: u64) -> Settled {
+    /// The next anchor; compares it with the one before.
+    fn anchor(&mut self, record: Record, waiting: Waiting, fastest: f64) -> Anchor {
         let anchor = Anchor {
             pn: record.pn,
             sent_at: record.sent_at,
@@ -289,7 +340,36 @@ impl RateSampler {
             run: record.run,
             totals: self.totals,
         };
-        let sample = self.start.filter(|s| s.run == anchor.run).map(|s| Sample {
+        match self.latest.filter(|latest| latest.run == anchor.run) {
+            Some(latest) => {
+                let bytes = anchor.totals.delivered - latest.totals.delivered;
+                self.jitter.on_arrivals(
+                    anchor.sent_at.saturating_sub(latest.sent_at),
+                    time_for(bytes as f64, fastest),
+                    anchor.received_at.saturating_sub(latest.received_at),
+                );
+            }
+            None => self.jitter.interrupt(),
+        }
+        self.latest = Some(anchor);
+        anchor
+    }
+
+    /// Jitter that counts for the sample up to `anchor`. In start-up little else is known than the sample itself.
+    fn sample_jitter(&mut self, anchor: &Anchor) -> Nanos {
+        let known = self.jitter.spread();
+        if anchor.run.phase != Phase::Startup || self.arrivals.len() >= ARRIVALS_MAX {
+            return known;
+        }
+        let arrival = (anchor.totals.delivered, anchor.received_at);
+        self.arrivals.push(arrival);
+        known.max(spread_within(&self.arrivals))
+    }
+
+    fn settle(&mut self, anchor: Anchor, window: Nanos, packets: u64) -> Settled {
+        let start = self.start.filter(|s| s.run == anchor.run);
+        let jitter = start.map_or(0, |_| self.sample_jitter(&anchor));
+        let sample = start.map(|s| Sample {
             run: anchor.run,
             packets: anchor.totals.packets - s.totals.packets,
             packets_lost: anchor.totals.packets_lost - s.totals.packets_lost,
@@ -297,6 +377,7 @@ impl RateSampler {
             lost_bytes: anchor.totals.lost - s.totals.lost,
             send_interval: anchor.sent_at.saturating_sub(s.sent_at),
             recv_interval: anchor.received_at.saturating_sub(s.received_at),
+            jitter,
             app_limited: self.app_limited_pn.is_some_and(|pn| s.pn <= pn),
             window_full: false,
         });
@@ -306,6 +387,9 @@ impl RateSampler {
         });
         if sample.is_none_or(|s| s.window_full) {
             self.start = Some(anchor);
+            self.arrivals.clear();
+            self.arrivals
+                .push((anchor.totals.delivered, anchor.received_at));
         }
         let settled = Settled {
             run: anchor.run,
@@ -371,7 +455,7 @@ mod tests {
     }
 
     fn drain(sampler: &mut RateSampler) -> Vec<Settled> {
-        std::iter::from_fn(|| sampler.next_settled(5 * MS, 8)).collect()
+        std::iter::from_fn(|| sampler.next_settled(5 * MS, 8, 1e9)).collect()
     }
 
     #[test]

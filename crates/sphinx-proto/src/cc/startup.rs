@@ -64,6 +64,8 @@ pub(super) struct Startup {
     /// Best finished sample of this round, the unfinished one, and the best of the last round.
     best: f64,
     unfinished: f64,
+    /// What the best may have been if the delay varies by itself.
+    most: f64,
     last_best: f64,
     flat_rounds: u32,
     stretched: u32,
@@ -109,6 +111,7 @@ impl Startup {
             round_cwnd: cwnd,
             best: 0.0,
             unfinished: 0.0,
+            most: 0.0,
             last_best: 0.0,
             flat_rounds: 0,
             stretched: 0,
@@ -167,9 +170,9 @@ impl Startup {
     }
 
     /// A round begins, and with it a train.
-    fn begin_train(&mut self, bw: f64, rtt: Nanos, packet_bytes: f64) {
-        let time = super::bytes_in(GAIN * bw, (rtt / TRAIN_PART).max(TRAIN_TIME));
-        self.train = time.max(TRAIN_PACKETS * packet_bytes);
+    fn begin_train(&mut self, bw: f64, time: Nanos, packet_bytes: f64) {
+        let bytes = super::bytes_in(GAIN * bw, time);
+        self.train = bytes.max(TRAIN_PACKETS * packet_bytes);
     }
 
     /// Length of a sample.
@@ -241,6 +244,7 @@ impl Startup {
         let finished = s.window_full;
         self.measuring = stretched && !finished && s.recv_interval < rtt / STRETCHED_PART;
         if stretched {
+            let rate = s.rate_at_most(rate, bw);
             bw = if self.stretched == 0 || !self.measured {
                 rate
             } else {
@@ -252,6 +256,7 @@ impl Startup {
             self.stretched = 0;
         }
         self.measured = true;
+        self.most = self.most.max(s.rate_at_most(rate, f64::INFINITY));
         if finished {
             self.best = self.best.max(rate);
             self.unfinished = 0.0;
@@ -272,15 +277,20 @@ impl Startup {
         }
     }
 
-    /// A round ended; returns the estimate that it supports.
+    /// A round ended, the next one needs a train as long as `train` at least; returns the estimate that it supports.
     pub(super) fn on_round(
         &mut self,
         bw: f64,
         rtt: Nanos,
         has_queue: bool,
         packet_bytes: f64,
+        train: Nanos,
     ) -> (f64, Verdict) {
-        self.begin_train(bw, rtt, packet_bytes);
+        self.begin_train(
+            bw,
+            (rtt / TRAIN_PART).max(TRAIN_TIME).max(train),
+            packet_bytes,
+        );
         let app_limited = std::mem::take(&mut self.app_limited);
         let mut bw = bw;
         if !self.measured {
@@ -308,14 +318,15 @@ impl Startup {
         if this <= 0.0 {
             return (bw, Verdict::Grow);
         }
-        let flat = this < GROWTH * self.last_best;
+        let most = std::mem::take(&mut self.most).max(this);
+        let flat = most < GROWTH * self.last_best;
         let loss = self.packets_lost as f64 / self.packets.max(1) as f64;
         let jumped = self.packets >= 16 && loss > self.last_loss + LOSS_STEP;
         if !app_limited {
             self.flat_rounds = if flat { self.flat_rounds + 1 } else { 0 };
         }
         if self.stretched == 0 {
-            bw = this.max(self.last_best);
+            bw = this.max(self.last_best).max(bw.min(most));
         }
         self.last_best = this;
         let (n, lost) = std::mem::take(&mut self.clean);
@@ -330,7 +341,7 @@ impl Startup {
         self.braked = false;
         if self.flat_rounds >= 2 || (self.flat_rounds >= 1 && jumped) {
             (
-                this,
+                this.max(bw.min(most)),
                 if jumped {
                     Verdict::Policed
                 } else {

@@ -9,6 +9,7 @@ mod ending;
 mod faults;
 mod hostile;
 mod icm;
+mod jitter;
 mod paths;
 mod random;
 mod rates;

@@ -65,6 +65,8 @@ impl Bbr {
         }
         let limited = lossy || (s.stretched(32) && self.has_queue());
         let suspect = s.run.phase == Phase::Up && self.caution() > 0;
+        // What lowers the estimate must not be the jitter's.
+        let highest = s.rate_at_most(rate, self.bw);
         if suspect {
             let error = self.loss.rate_error(s.packets) * self.bw;
             // A full bucket gives way once, an empty one does not; and one burst of losses must not
@@ -78,18 +80,20 @@ impl Bbr {
             self.bw += ((rate - self.bw) / 2.0).max(0.0);
         } else if !limited {
             self.bw = self.bw.max(rate);
-        } else if rate > self.bw || (s.run.phase == Phase::Up && !s.app_limited) {
+        } else if rate > self.bw {
             self.bw += (rate - self.bw) / 2.0;
-        } else if !s.app_limited && rate < 0.75 * self.bw && self.has_queue() {
+        } else if s.run.phase == Phase::Up && !s.app_limited {
+            self.bw += (highest - self.bw) / 2.0;
+        } else if !s.app_limited && highest < 0.75 * self.bw && self.has_queue() {
             self.slow_samples += 1;
             if self.slow_samples >= 2 {
-                self.bw = rate;
+                self.bw = highest;
                 self.enter(Phase::Drain, now);
                 return;
             }
         } else if !s.app_limited && self.has_queue() {
             self.slow_samples = 0;
-            self.bw += (rate - self.bw) / 8.0;
+            self.bw += (highest - self.bw) / 8.0;
         }
         if s.run.phase == Phase::Cruise && self.phase == Phase::Cruise && s.window_full {
             self.lossy_samples = if lossy && !self.has_queue() {
@@ -119,6 +123,11 @@ impl Bbr {
 
     /// Moves through the phases.
     pub(super) fn step(&mut self, now: Nanos, in_flight: f64, round_done: bool) {
+        if !matches!(self.phase, Phase::Startup | Phase::Blackout) && self.is_start_up_refuted() {
+            self.measured_over = Nanos::MAX;
+            self.enter(Phase::Startup, now);
+            return;
+        }
         let in_phase = now.saturating_sub(self.phase_at);
         let round = self.rtt().max(self.min_round());
         match self.phase {
