@@ -145,8 +145,8 @@ pub(crate) struct SendArgs {
     /// Read the ticket from this file; every argument is then a path
     #[arg(long, value_name = "F")]
     pub(crate) ticket_file: Option<PathBuf>,
-    /// The ticket unless it comes from --ticket-file or $SPHX_TICKET (- reads it from standard
-    /// input), then files and directories
+    /// The ticket unless it comes from --ticket-file or $SPHX_TICKET (- reads one line of
+    /// standard input), then files and directories
     #[arg(value_name = "TICKET | PATH", required = true)]
     pub(crate) arguments: Vec<std::ffi::OsString>,
     #[command(flatten)]
@@ -166,7 +166,7 @@ pub(crate) struct PerfClientArgs {
     /// Read the ticket from this file
     #[arg(long, value_name = "F")]
     pub(crate) ticket_file: Option<PathBuf>,
-    /// The ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads standard input
+    /// The ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads one line of standard input
     #[arg(value_name = "TICKET")]
     pub(crate) ticket: Option<std::ffi::OsString>,
     /// Stop after this many bytes
