@@ -109,6 +109,8 @@ pub struct Session {
     /// begins now.
     progress_at: Nanos,
     begins: bool,
+    /// When a SACK last came.
+    answered_at: Nanos,
     /// When the streams were last reported because the peer asked.
     reported_at: Nanos,
     /// Packets that may leave beyond the window, to find out about a silent path.
@@ -167,6 +169,7 @@ impl Session {
             ask_wait: 0,
             progress_at: now,
             begins: false,
+            answered_at: now,
             reported_at: now,
             probes: 0,
             ping: false,
@@ -463,12 +466,21 @@ impl Session {
         }
     }
 
-    /// When a session with data to send counts as stalled. Time in which nothing is heard does not count:
+    /// When a session with data to send counts as stalled. Time in which no feedback comes does not count:
     /// that is the path, or a lost peer.
     fn stall_timeout(&self) -> Option<Nanos> {
         let at = self.progress_at + self.config.idle_timeout;
-        let heard = at <= self.last_received + 2 * self.keep_alive();
-        (self.has_data() && heard && !self.begins).then_some(at)
+        let answered = at <= self.answered_at + 2 * self.keep_alive();
+        (self.has_data() && answered && !self.begins).then_some(at)
+    }
+
+    /// A SACK has come: what it does not tell has not happened.
+    fn answered(&mut self, now: Nanos) {
+        let silent = now.saturating_sub(self.answered_at);
+        if silent > self.keep_alive() {
+            self.progress_at += silent;
+        }
+        self.answered_at = now;
     }
 
     fn stalled(&mut self, now: Nanos) {

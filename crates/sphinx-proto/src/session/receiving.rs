@@ -17,10 +17,6 @@ impl Session {
         let pto = self.probe_timeout();
         self.local_ids.on_packet(meta.now, meta.cid, newest, pto);
         self.silence = 0;
-        let silent = meta.now.saturating_sub(self.last_received);
-        if silent > self.keep_alive() {
-            self.progress_at += silent;
-        }
         self.last_received = meta.now;
         self.counts.packets_received += 1;
         self.counts.ip_bytes_received +=
@@ -163,6 +159,7 @@ impl Session {
                     deficits.push((blocks.stream, blocks.deficits));
                 }
                 Frame::Sack(sack) => {
+                    self.answered(meta.now);
                     if !self.sender.on_sack(meta.now, &sack) {
                         return self.violation(meta.now, "acknowledged a packet never sent");
                     }

@@ -90,6 +90,58 @@ fn a_peer_that_falls_silent_is_lost_at_both_ends() {
     });
 }
 
+/// Keep-alives go to and fro, but the data gets nowhere: both ends are told which one does not read what.
+#[test]
+fn a_peer_that_does_not_read_stalls_the_session() {
+    bounded(|| {
+        let options = Options {
+            idle_timeout: ms(2000),
+            ..Options::default()
+        };
+        let pair = pair_with(link(0.0, 1), link(0.0, 2), &options);
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| send_all(&pair.client, &content(2, 60_000_000)));
+            let _unread = pair.server.accept_stream().unwrap();
+            let error = sending.join().expect("no panic").expect_err("not read");
+            assert_eq!(error.kind, ErrorKind::Stalled, "{error}");
+            let what = "no progress for 2 s: the other end answers, but its application has not read stream 0";
+            assert!(error.message.starts_with(what), "{error}");
+            let error = end_of(&pair.server);
+            assert_eq!(error.kind, ErrorKind::Cancelled, "{error}");
+            assert!(error.message.contains("stream 0 was read"), "{error}");
+        });
+    });
+}
+
+/// An application that reads a little now and then is slow, and no more.
+#[test]
+fn a_slow_reader_stalls_nothing() {
+    bounded(|| {
+        let options = Options {
+            idle_timeout: ms(2000),
+            ..Options::default()
+        };
+        let pair = pair_with(link(0.0, 1), link(0.0, 2), &options);
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| send_all(&pair.client, &content(2, 40_000_000)));
+            let mut stream = pair.server.accept_stream().unwrap();
+            let mut read = 0;
+            for pause in 0..5 {
+                std::thread::sleep(ms(900));
+                let mut buffer = vec![0; 2_000_000];
+                while read < (pause + 1) * 2_000_000 {
+                    read += stream.read(&mut buffer).unwrap();
+                }
+            }
+            while let n @ 1.. = stream.read(&mut [0; 65536]).unwrap() {
+                read += n;
+            }
+            sending.join().expect("no panic").expect("all is read");
+            assert_eq!(read, 40_000_000);
+        });
+    });
+}
+
 #[test]
 fn an_idle_session_stays() {
     bounded(|| {
@@ -235,10 +287,10 @@ fn a_finished_stream_takes_no_more() {
 }
 
 #[test]
-fn a_session_has_256_streams() {
+fn a_session_has_320_streams() {
     bounded(|| {
         let (_listener, client, server) = direct();
-        for n in 0..256_u16 {
+        for n in 0..320_u16 {
             let mut stream = client.open_stream().unwrap();
             stream.write_all(&n.to_be_bytes()).unwrap();
             stream.finish().unwrap();
@@ -247,7 +299,7 @@ fn a_session_has_256_streams() {
             client.open_stream().err().expect("too many").kind,
             ErrorKind::Usage
         );
-        for n in 0..256_u16 {
+        for n in 0..320_u16 {
             let mut stream = server.accept_stream().unwrap();
             assert_eq!(read_all(&mut stream).unwrap(), n.to_be_bytes());
         }
