@@ -19,6 +19,9 @@ pub(crate) mod code {
     pub(crate) const INTEGRITY: u64 = 10;
 }
 
+/// The exit code of a transfer that left something out: the rest has arrived.
+pub(crate) const PARTIAL: u8 = 7;
+
 /// Builds a failure without a hint.
 pub(crate) fn fail(kind: ErrorKind, message: impl Into<String>) -> Failure {
     Failure {

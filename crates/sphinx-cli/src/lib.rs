@@ -135,8 +135,8 @@ impl Ground {
 /// Runs the command and returns the exit code.
 fn execute(command: Command, ground: Ground, context: &Context) -> failure::Outcome<u8> {
     match command {
-        Command::Recv(args) => commands::recv::run(args, context)?,
-        Command::Send(args) => commands::send::run(args, context)?,
+        Command::Recv(args) => return commands::recv::run(args, context),
+        Command::Send(args) => return commands::send::run(args, context),
         Command::Perf {
             command: PerfCommand::Server(args),
         } => commands::perf::serve(args, context)?,

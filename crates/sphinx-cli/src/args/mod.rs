@@ -38,7 +38,8 @@ A ticket holds the receiver's addresses and a secret: hand it over as you would 
 Units: 200mbit (rates, in bits), 100kB (1000), 64KiB (1024), 5ms, 2s, 1m, 6% or 0.06. Every
 quantity has its unit: a bare number is a usage error, but for 0 and shares below 1.
 Exit codes: 0 ok, 1 other, 2 usage, 3 unreachable, 4 authentication, 5 protocol, 6 peer lost or
-cancelled, 8 local I/O, 9 I/O at the other end, 10 integrity, 128+n signal n.";
+cancelled, 7 partial (something was left out, the rest arrived), 8 local I/O, 9 I/O at the other
+end, 10 integrity, 128+n signal n.";
 
 /// Moves files over fast, lossy links: forward error correction instead of waiting.
 #[derive(Debug, Parser)]
@@ -56,9 +57,14 @@ pub(crate) enum Command {
 Examples:
   sphx recv --output inbox --ticket-file t      stays up and receives any number of transfers
   sphx recv --once | ssh other sphx send - a.iso   the ticket travels through a pipe, not in argv
+  sphx recv --stdout --ticket-file t | tar x    one file or stream, to standard output
 
 Nothing is ever written outside the output directory and nothing is overwritten without
---overwrite. A file appears under its name only after its BLAKE3 hash has been verified.")]
+--overwrite; a file that is there already with the same contents counts as received. A file
+appears under its name only after its BLAKE3 hash has been verified. What is left out is told on
+standard error, and in the exit code: 7 if something else has arrived.
+
+On a terminal, recv asks before it receives anything, unless there is --yes or --json.")]
     Recv(RecvArgs),
     /// Send files and directories
     #[command(after_help = "\
@@ -66,8 +72,12 @@ Examples:
   sphx send --ticket-file t movie.mkv pictures/
   sphx send - movie.mkv < t                      ticket from standard input
   SPHX_TICKET=$(cat t) sphx send movie.mkv       ticket from the environment
+  tar c x | sphx send --ticket-file t --stdin x.tar   a stream, called x.tar at the other end
 
-Exits 0 only after the receiver has verified every file and given it its name.")]
+Exits 0 only after the receiver has verified every file and given it its name. What is left out
+(unreadable, changed while it was read, a link that leads out of what is sent, refused at the
+other end) is told on standard error, and in the exit code: 7 if something else has arrived.
+A pipe that is named is read to its end; links inside a directory are sent as links.")]
     Send(SendArgs),
     /// Measure goodput, loss and block latency between two machines
     #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -130,12 +140,33 @@ pub(crate) struct ListenArgs {
 pub(crate) struct RecvArgs {
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
-    /// Directory that receives the files
-    #[arg(long, short, value_name = "DIR", default_value = ".")]
-    pub(crate) output: PathBuf,
+    /// Directory that receives the files [default: a new one for each transfer: received-1, …]
+    #[arg(long, short, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
     /// Replace files that exist
     #[arg(long)]
     pub(crate) overwrite: bool,
+    /// Put things into directories that exist in the output directory
+    #[arg(long)]
+    pub(crate) merge: bool,
+    /// Accept names that begin with a dot directly in the output directory
+    #[arg(long)]
+    pub(crate) allow_dotfiles: bool,
+    /// Do not ask before receiving
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+    /// Refuse transfers of more bytes
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub(crate) max_bytes: Option<u64>,
+    /// Refuse transfers of more files, directories and links
+    #[arg(long, value_name = "N")]
+    pub(crate) max_entries: Option<u64>,
+    /// Accept no transfer after this long; those that have begun go on
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_positive)]
+    pub(crate) expires: Option<Duration>,
+    /// Write the contents of one file to standard output, and exit after that transfer
+    #[arg(long, requires = "ticket_file", conflicts_with_all = ["output", "overwrite", "merge", "allow_dotfiles", "json"])]
+    pub(crate) stdout: bool,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }
@@ -145,9 +176,12 @@ pub(crate) struct SendArgs {
     /// Read the ticket from this file; every argument is then a path
     #[arg(long, value_name = "F")]
     pub(crate) ticket_file: Option<PathBuf>,
-    /// The ticket unless it comes from --ticket-file or $SPHX_TICKET (- reads one line of
-    /// standard input), then files and directories
-    #[arg(value_name = "TICKET | PATH", required = true)]
+    /// Send standard input too, as a file of this name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) stdin: Option<std::ffi::OsString>,
+    /// The ticket unless it comes from --ticket-file or $SPHX_TICKET (- reads one line of standard
+    /// input), then files, directories and pipes (- is standard input, sent as "stdin")
+    #[arg(value_name = "TICKET | PATH", required_unless_present = "stdin")]
     pub(crate) arguments: Vec<std::ffi::OsString>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
@@ -369,6 +403,10 @@ mod tests {
             "sphx send --ticket-file t a b c",
             "sphx send sphx1abc a",
             "sphx send - a",
+            "sphx send --ticket-file t -- -",
+            "sphx send --ticket-file t --stdin x.tar",
+            "sphx recv --merge --allow-dotfiles --yes --max-bytes 1GB --max-entries 10 --expires 1h",
+            "sphx recv --stdout --ticket-file t",
             "sphx perf server --listen 127.0.0.1:0 --ticket-file t --once",
             "sphx perf client --ticket-file t --bytes 50MB --streams 4 --reverse",
             "sphx perf client --ticket-file t --time 10s --rate 20mbit --block-size 100kB",
@@ -393,6 +431,11 @@ mod tests {
         for (line, reason) in [
             ("sphx send", "required"),
             ("sphx recv --listen nowhere", "not an address"),
+            ("sphx recv --stdout", "--ticket-file"),
+            (
+                "sphx recv --stdout --ticket-file t --output d",
+                "cannot be used with",
+            ),
             (
                 "sphx perf client t --bytes 1B --time 1s",
                 "cannot be used with",

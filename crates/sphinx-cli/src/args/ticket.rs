@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use sphinx_transport::{ErrorKind, Ticket};
 
-use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
+use crate::failure::{Failure, Outcome, fail_hint, local_io};
 use crate::text::printable;
 
 /// Every ticket starts with this.
@@ -59,9 +59,6 @@ pub(crate) fn split_arguments(
         }
         (source, false) => source,
     };
-    if paths.is_empty() {
-        return Err(usage("there is a ticket but no path to send"));
-    }
     Ok((source, paths))
 }
 
@@ -203,11 +200,7 @@ mod tests {
 
     #[test]
     fn missing_parts_are_usage_errors() {
-        for (arguments, environment) in [
-            (os(&["a"]), None),
-            (os(&["a"]), Some(OsString::new())),
-            (os(&["sphx1abc"]), None),
-        ] {
+        for (arguments, environment) in [(os(&["a"]), None), (os(&["a"]), Some(OsString::new()))] {
             let failure = split_arguments(None, arguments, environment).unwrap_err();
             assert_eq!(failure.kind, ErrorKind::Usage);
         }

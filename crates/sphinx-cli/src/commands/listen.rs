@@ -158,31 +158,46 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     written
 }
 
-/// Serves sessions until told to stop, or one with `once`.
+/// How long a server accepts sessions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    /// Until there has been one.
+    pub(super) once: bool,
+    /// At most this long.
+    pub(super) expires: Option<Duration>,
+}
+
+/// Serves sessions until told to stop, until `life` is over, or one with `once`.
 ///
-/// `serve` is one session; with `once` its outcome is the command's, otherwise it is reported and
-/// the server stays up.
-pub(super) fn serve(
+/// `session` is one session; with `once` its outcome is the command's, otherwise a failure is reported
+/// and the server stays up. Nothing is returned when the time is over.
+pub(super) fn serve<T>(
     server: &Server,
-    once: bool,
+    life: Life,
     context: &Context,
-    session: impl Fn(&Session) -> Outcome<()> + Send + Sync + 'static,
-) -> Outcome<()> {
+    session: impl Fn(&Session) -> Outcome<T> + Send + Sync + 'static,
+) -> Outcome<Option<T>> {
+    let end = life
+        .expires
+        .and_then(|time| Instant::now().checked_add(time));
+    let expired = || end.is_some_and(|end| Instant::now() >= end);
     // A server that has only to stop listening can do so at once.
     let _waiting = context.stop.on_stop(|| {});
     let session = Arc::new(session);
     let running = Arc::new(AtomicUsize::new(0));
-    while !context.stop.requested() {
+    while !context.stop.requested() && !expired() {
         if running.load(Ordering::Relaxed) >= SESSIONS_MAX {
             thread::sleep(ACCEPT_INTERVAL);
             continue;
         }
-        let Some(accepted) = server.accept(Some(ACCEPT_INTERVAL))? else {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let wait = left.unwrap_or(ACCEPT_INTERVAL).min(ACCEPT_INTERVAL);
+        let Some(accepted) = server.accept(Some(wait))? else {
             continue;
         };
-        if once {
+        if life.once {
             let _registration = context.close_on_stop(&accepted);
-            return session(&accepted);
+            return session(&accepted).map(Some);
         }
         running.fetch_add(1, Ordering::Relaxed);
         let (session, counter, scope) = (session.clone(), running.clone(), context.clone());
@@ -201,11 +216,21 @@ pub(super) fn serve(
             .spawn(body);
         started.map_err(|error| local_io("start", "a thread", error))?;
     }
-    let deadline = Instant::now() + STOP_TIME_MAX;
-    while running.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
+    // What has begun goes on, but not for long once it has been asked to stop.
+    let mut deadline = None;
+    while running.load(Ordering::Relaxed) > 0 {
+        if context.stop.requested() {
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + STOP_TIME_MAX);
+            if Instant::now() >= deadline {
+                break;
+            }
+        }
         thread::sleep(Duration::from_millis(5));
     }
-    Err(context.stop.failure())
+    match context.stop.requested() {
+        true => Err(context.stop.failure()),
+        false => Ok(None),
+    }
 }
 
 #[cfg(test)]

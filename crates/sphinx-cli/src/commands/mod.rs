@@ -1,6 +1,7 @@
 //! The commands: arguments in, a session to a peer, an outcome out.
 
 pub(crate) mod codes;
+mod consent;
 mod experiments;
 mod holder;
 pub(crate) mod lab;

@@ -29,7 +29,11 @@ pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
     let scope = context.clone();
     let chosen = options.profile;
     let session = move |session: &Session| serve_one(session, chosen, &scope);
-    listen::serve(&server, args.listen.once, context, session)
+    let life = listen::Life {
+        once: args.listen.once,
+        expires: None,
+    };
+    listen::serve(&server, life, context, session).map(drop)
 }
 
 fn serve_one(session: &Session, chosen: Profile, context: &Context) -> Outcome<()> {

@@ -1,10 +1,14 @@
 //! The contents of one received file: written in any order, hashed in order.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 
-use super::target::Temporary;
-use super::tree::ContentDigest;
+use rustix::fs::{SeekFrom, seek};
+
+use super::digest::ContentDigest;
+use super::target::{Place, Temporary};
 
 /// Read back at once, to be hashed.
 const READ_BYTES: usize = 64 << 10;
@@ -13,8 +17,11 @@ const READ_BYTES: usize = 64 << 10;
 ///
 /// What continues the part that has been hashed is hashed as it comes. What comes earlier than its
 /// predecessors is hashed when they are there, from the file: it is in the page cache still.
-pub(super) struct Contents<'a> {
-    file: &'a Temporary,
+///
+/// Where there is a file that must not be replaced, the contents are compared with it instead of being
+/// written.
+pub(super) struct Contents {
+    place: Option<Place>,
     digest: ContentDigest,
     /// Everything below is in the digest.
     hashed: u64,
@@ -25,10 +32,21 @@ pub(super) struct Contents<'a> {
     buffer: Vec<u8>,
 }
 
-impl<'a> Contents<'a> {
-    pub(super) fn new(file: &'a Temporary) -> Self {
+/// What has become of contents.
+pub(super) enum Finished {
+    /// They are in this file.
+    Written(Temporary, [u8; 32]),
+    /// They were there before.
+    Present([u8; 32]),
+    /// Nobody wanted them, or what was there is something else.
+    Nowhere,
+}
+
+impl Contents {
+    /// Contents for which there is no place are thrown away.
+    pub(super) fn new(place: Option<Place>) -> Self {
         Self {
-            file,
+            place,
             digest: ContentDigest::default(),
             hashed: 0,
             ahead: BTreeMap::new(),
@@ -37,9 +55,25 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// Writes data that belongs at `offset`. No byte may come twice.
+    /// Whether they go anywhere still.
+    pub(super) fn wanted(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// Takes data that belongs at `offset`. No byte may come twice.
     pub(super) fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write_at(offset, data)?;
+        match &self.place {
+            None => return Ok(()),
+            Some(Place::New(file)) => file.write_at(offset, data)?,
+            Some(Place::Existing(file)) => {
+                self.buffer.resize(data.len().max(self.buffer.len()), 0);
+                let there = &mut self.buffer[..data.len()];
+                if file.read_exact_at(there, offset).is_err() || there != data {
+                    self.place = None;
+                    return Ok(());
+                }
+            }
+        }
         let end = offset + data.len() as u64;
         if offset == self.hashed {
             self.digest.data(data);
@@ -58,17 +92,32 @@ impl<'a> Contents<'a> {
 
     /// Leaves `bytes` at `offset` unwritten; everything before must have been written.
     pub(super) fn hole(&mut self, offset: u64, bytes: u64) {
+        if let Some(Place::Existing(file)) = &self.place
+            && !is_hole(file, offset, bytes)
+        {
+            self.place = None;
+        }
         self.digest.hole(offset, bytes);
         self.hashed = offset + bytes;
         self.holes = true;
     }
 
-    /// The digest of the file, which has `size` bytes.
-    pub(super) fn finish(self, size: u64) -> io::Result<[u8; 32]> {
-        if self.holes {
-            self.file.set_size(size)?;
+    /// The file has `size` bytes, and all of them have come.
+    pub(super) fn finish(self, size: u64) -> io::Result<Finished> {
+        let digest = self.digest.finish();
+        match self.place {
+            None => Ok(Finished::Nowhere),
+            Some(Place::New(file)) => {
+                if self.holes {
+                    file.set_size(size)?;
+                }
+                Ok(Finished::Written(file, digest))
+            }
+            Some(Place::Existing(file)) if file.metadata()?.len() == size => {
+                Ok(Finished::Present(digest))
+            }
+            Some(Place::Existing(_)) => Ok(Finished::Nowhere),
         }
-        Ok(self.digest.finish())
     }
 
     /// Hashes what was written ahead and has been reached.
@@ -76,15 +125,28 @@ impl<'a> Contents<'a> {
         let Some(end) = self.ahead.remove(&self.hashed) else {
             return Ok(());
         };
-        self.buffer.resize(READ_BYTES, 0);
+        self.buffer.resize(READ_BYTES.max(self.buffer.len()), 0);
         while self.hashed < end {
             let left = usize::try_from(end - self.hashed).unwrap_or(usize::MAX);
             let piece = &mut self.buffer[..left.min(READ_BYTES)];
-            self.file.read_at(self.hashed, piece)?;
+            match &self.place {
+                None => {}
+                Some(Place::New(file)) => file.read_at(self.hashed, piece)?,
+                Some(Place::Existing(file)) => file.read_exact_at(piece, self.hashed)?,
+            }
             self.digest.data(piece);
             self.hashed += piece.len() as u64;
         }
         Ok(())
+    }
+}
+
+/// Reading the zeros of a file that has no hole there would let nine bytes from a peer cost any amount
+/// of work, so only a hole is as good as a hole.
+fn is_hole(file: &File, offset: u64, bytes: u64) -> bool {
+    match seek(file, SeekFrom::Data(offset)) {
+        Ok(data) => data - offset >= bytes,
+        Err(error) => error == rustix::io::Errno::NXIO,
     }
 }
 
@@ -96,8 +158,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::files::OutputDir;
-    use crate::files::paths::SafePath;
+    use crate::files::output::{OutputDir, Rules};
+    use crate::files::paths::Name;
+    use crate::files::target::Target;
+    use crate::files::wire::Attributes;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
@@ -115,19 +179,28 @@ mod tests {
             pieces.sort_by_key(|(_, order)| **order);
 
             let directory = tempfile::tempdir().expect("a temporary directory");
-            let output = OutputDir::open(directory.path(), false).expect("writable");
-            let path = SafePath::new(b"file".to_vec()).expect("a name");
-            let mut target = output.target();
-            let file = target.create(&path).expect("created");
-            let mut contents = Contents::new(&file);
-            for ((start, end), _) in pieces {
-                contents.write(start, &bytes[start as usize..end as usize]).expect("written");
+            let output = OutputDir::open(directory.path(), Rules::default()).expect("writable");
+            let name = Name::new(*b"file").expect("a name");
+            let mut target = Target::new(output);
+            // The first time it is written, the second time compared.
+            for present in [false, true] {
+                let place = target.create(&name, Some(SIZE)).ok().expect("created");
+                let mut contents = Contents::new(Some(place));
+                for ((start, end), _) in &pieces {
+                    contents.write(*start, &bytes[*start as usize..*end as usize]).expect("taken");
+                }
+                prop_assert!(contents.ahead.is_empty());
+                let expected = *blake3::hash(&bytes).as_bytes();
+                match contents.finish(SIZE).expect("finished") {
+                    Finished::Written(file, digest) if !present => {
+                        prop_assert_eq!(digest, expected);
+                        let attributes = Attributes { mode: 0o600, mtime_s: 0, mtime_ns: 0 };
+                        target.commit(&name, file, attributes).ok().expect("committed");
+                    }
+                    Finished::Present(digest) if present => prop_assert_eq!(digest, expected),
+                    _ => panic!("it went nowhere"),
+                }
             }
-            prop_assert!(contents.ahead.is_empty());
-            let digest = contents.finish(SIZE).expect("finished");
-            prop_assert_eq!(digest, *blake3::hash(&bytes).as_bytes());
-            let attributes = crate::files::wire::Attributes { mode: 0o600, mtime_s: 0, mtime_ns: 0 };
-            target.commit(&path, file, attributes).expect("committed");
             prop_assert!(fs::read(directory.path().join("file")).expect("there") == bytes);
         }
     }

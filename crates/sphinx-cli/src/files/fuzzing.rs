@@ -7,38 +7,58 @@ use std::path::Path;
 
 use sphinx_fuzz::Input;
 
-use super::OutputDir;
-use super::paths::{SafePath, link_target};
+use super::digest::ContentDigest;
+use super::leftovers::is_reserved;
+use super::paths::{Name, Walker, link_target};
+use super::reader::Reader;
 use super::recv::receive_tree;
-use super::tree::ContentDigest;
 use super::wire::{
-    Attributes, Entry, Piece, Reader, Totals, put_data, put_entry, put_file_end, put_hole,
-    put_preamble,
+    Announced, Attributes, Entry, Piece, Totals, put_entry, put_piece, put_preamble, put_reply,
 };
+use super::{Destination, OutputDir, Rules};
 use crate::channel::Arrived;
 use crate::report::{Progress, Reporter};
 
-/// Paths and link targets from a peer: what passes stays below its root.
+/// Names and link targets from a peer: what passes stays below its root.
 pub fn paths(data: &[u8]) {
     let input = &mut Input::new(data);
     let len = usize::from(input.byte());
-    let (path, target) = (input.take(len).to_vec(), input.take(usize::MAX));
-    let Ok(path) = SafePath::new(path) else {
-        return;
-    };
-    let mut depth = -1;
-    for part in path.components() {
-        assert!(!matches!(part, b"" | b"." | b"..") && part.len() < 256 && !part.contains(&0));
-        depth += 1;
+    let (name, target) = (input.take(len), input.take(usize::MAX));
+    if let Ok(name) = Name::new(name) {
+        let bytes = name.as_bytes();
+        assert!(!matches!(bytes, b"" | b"." | b"..") && bytes.len() < 256);
+        assert!(!bytes.contains(&0) && !bytes.contains(&b'/'));
     }
-    let (parent, name) = path.split_last();
-    assert!(parent.is_empty() == (depth == 0) && path.as_bytes().ends_with(name));
-    if link_target(&path, target).is_ok() {
+    // How deep the link is, and which names are directories.
+    let (mut depth, directories) = (len & 7, len);
+    let mut walker = Everywhere { directories };
+    if link_target(depth, target, &mut walker).is_ok() {
         // Depth below the parent of the object that was sent: a link never climbs back to it.
+        let mut parts = Vec::new();
         for part in target.split(|byte| *byte == b'/') {
-            depth += if part == b".." { -1 } else { 1 };
-            assert!(depth >= 1 && !matches!(part, b"" | b"."));
+            match part {
+                b"" | b"." => {}
+                b".." => {
+                    let left = parts.pop();
+                    assert!(left.is_none_or(|name| walker.enter(name)));
+                    depth -= usize::from(left.is_none());
+                }
+                name => parts.push(name),
+            }
+            assert!(depth >= 1);
         }
+    }
+}
+
+/// A tree in which names of some lengths are directories wherever they are.
+struct Everywhere {
+    directories: usize,
+}
+
+impl Walker for Everywhere {
+    fn up(&mut self) {}
+    fn enter(&mut self, name: &[u8]) -> bool {
+        self.directories >> (name.len() & 7) & 1 != 0
     }
 }
 
@@ -49,9 +69,13 @@ pub fn records(data: &[u8]) {
     let bytes = input.take(usize::MAX);
     let reader = || Reader::new(Arrived { bytes, piece }, 64);
 
+    // Messages are made printable; everything else comes back as it was.
     let mut entries = reader();
     let mut written = Vec::new();
     while let Ok(entry) = entries.entry() {
+        if matches!(entry, Entry::Skipped { .. }) {
+            break;
+        }
         put_entry(&mut written, &entry);
         assert!(bytes.starts_with(&written));
     }
@@ -59,12 +83,11 @@ pub fn records(data: &[u8]) {
     let mut pieces = reader();
     let mut at = 0;
     while let Ok(piece) = pieces.piece() {
-        let mut written = Vec::new();
-        match piece {
-            Piece::Data { bytes } => put_data(&mut written, bytes),
-            Piece::Hole { bytes } => put_hole(&mut written, bytes),
-            Piece::End { digest } => put_file_end(&mut written, &digest),
+        if matches!(piece, Piece::Abort { .. }) {
+            break;
         }
+        let mut written = Vec::new();
+        put_piece(&mut written, &piece);
         assert!(bytes[at..].starts_with(&written));
         at += written.len();
         if let Piece::Data { bytes: length } = piece {
@@ -87,13 +110,24 @@ pub fn records(data: &[u8]) {
         put_preamble(&mut written, totals);
         assert!(bytes.starts_with(&written));
     }
-    let _ = reader().verdict();
+    let mut replies = reader();
+    while let Ok(reply) = replies.reply() {
+        put_reply(&mut Vec::new(), &reply);
+    }
 }
 
 /// A stream of records, right or wrong, into a directory that has things of its own.
 pub fn files(data: &[u8]) {
     let input = &mut Input::new(data);
-    let overwrite = input.rarely(2);
+    let rules = input.byte();
+    let overwrite = rules & 1 != 0;
+    let rules = Rules {
+        overwrite,
+        merge: rules & 2 != 0,
+        allow_dotfiles: rules & 4 != 0,
+        max_bytes: (rules & 8 != 0).then_some(1000),
+        max_entries: (rules & 16 != 0).then_some(10),
+    };
     let piece = 1 + usize::from(input.byte());
     let stream = Stream::write(input);
 
@@ -101,15 +135,26 @@ pub fn files(data: &[u8]) {
     let (inside, outside) = (sandbox.path().join("in"), sandbox.path().join("out"));
     prepare(&inside, &outside).expect("a writable temporary directory");
 
-    let output = OutputDir::open(&inside, overwrite).expect("a writable directory");
+    let output = OutputDir::open(&inside, rules).expect("a writable directory");
+    let output = Destination::Directory(output);
     let arrived = Arrived {
         bytes: &stream.bytes,
         piece,
     };
     let quiet = Reporter::silent();
-    if let Ok(totals) = receive_tree(arrived, &output, &Progress::default(), &quiet) {
-        assert!(totals.entries <= stream.bytes.len() as u64);
+    let mut refused = 0;
+    let mut tell = |_: &_| {
+        refused += 1;
+        Ok(())
+    };
+    let progress = Progress::default();
+    let received = receive_tree(arrived, &output, &|_| Ok(()), &mut tell, &progress, &quiet);
+    if let Ok(received) = received {
+        assert!(received.counts.totals.entries <= stream.bytes.len() as u64);
+        assert!(received.counts.files + received.counts.skipped <= received.counts.totals.entries);
+        assert!(received.counts.files_present <= received.counts.files);
     }
+    assert!(refused <= 1 + stream.bytes.len());
 
     // Nothing outside has changed.
     assert_eq!(names(sandbox.path()), ["in", "out"]);
@@ -154,7 +199,11 @@ fn check_tree(directory: &Path, root: &Path) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().expect("a name").as_bytes();
-        assert!(!is_temporary(name), "a temporary file is left");
+        // What says that a directory is not complete may stay.
+        assert!(
+            name == b".sphx-unfinished" || !is_reserved(name),
+            "a temporary file is left"
+        );
         let kind = path.symlink_metadata().expect("still there").file_type();
         if kind.is_dir() {
             check_tree(&path, root);
@@ -169,15 +218,9 @@ fn check_tree(directory: &Path, root: &Path) {
     }
 }
 
-fn is_temporary(name: &[u8]) -> bool {
-    name.starts_with(b".") && name.ends_with(b".part")
-}
-
 /// Writes the records of a transfer.
 struct Stream {
     bytes: Vec<u8>,
-    /// The directories begun.
-    open: Vec<Vec<u8>>,
     totals: Totals,
 }
 
@@ -185,10 +228,9 @@ impl Stream {
     fn write(input: &mut Input<'_>) -> Self {
         let mut stream = Self {
             bytes: Vec::new(),
-            open: Vec::new(),
             totals: Totals::default(),
         };
-        put_preamble(&mut stream.bytes, Totals::default());
+        put_preamble(&mut stream.bytes, Announced::default());
         while !input.is_empty() {
             stream.record(input);
         }
@@ -199,18 +241,16 @@ impl Stream {
         let kind = input.byte();
         match kind & 7 {
             0 => {
-                let path = self.path(input);
-                self.entry(|path| Entry::Directory { path }, &path);
-                self.open.push(path);
+                let name = self.name(input);
+                self.entry(|name| Entry::Directory { name, mode: 0o755 }, &name);
             }
             1 => {
-                let path = self.open.pop().unwrap_or_else(|| b"dir".to_vec());
                 let attributes = attributes(input);
-                self.entry(|path| Entry::DirectoryEnd { path, attributes }, &path);
+                put_entry(&mut self.bytes, &Entry::DirectoryEnd { attributes });
             }
             2 | 3 => self.file(input),
             4 => {
-                let path = self.path(input);
+                let name = self.name(input);
                 let attributes = attributes(input);
                 let target = match input.byte() {
                     0 => b"..".to_vec(),
@@ -220,15 +260,18 @@ impl Stream {
                     4 => b"link".to_vec(),
                     5 => b"a/b".to_vec(),
                     6 => b"../a/b".to_vec(),
+                    8 => b"a/../b".to_vec(),
+                    9 => b"link/../..".to_vec(),
+                    10 => b"a/b/../../..".to_vec(),
                     7 => b"/tmp".to_vec(),
                     len => input.take(usize::from(len & 15)).to_vec(),
                 };
-                let make = |path| Entry::Symlink {
-                    path,
+                let make = |name| Entry::Symlink {
+                    name,
                     attributes,
                     target,
                 };
-                self.entry(make, &path);
+                self.entry(make, &name);
             }
             5 => {
                 let Totals { entries, bytes } = self.totals;
@@ -242,15 +285,15 @@ impl Stream {
     }
 
     /// An entry, if it can be written at all.
-    fn entry(&mut self, make: impl FnOnce(SafePath) -> Entry, path: &[u8]) {
-        if let Ok(path) = SafePath::new(path.to_vec()) {
-            put_entry(&mut self.bytes, &make(path));
+    fn entry(&mut self, make: impl FnOnce(Name) -> Entry, name: &[u8]) {
+        if let Ok(name) = Name::new(name) {
+            put_entry(&mut self.bytes, &make(name));
             self.totals.entries += 1;
         }
     }
 
     fn file(&mut self, input: &mut Input<'_>) {
-        let path = self.path(input);
+        let name = self.name(input);
         let attributes = attributes(input);
         let mut contents = Vec::new();
         let mut digest = ContentDigest::default();
@@ -259,13 +302,14 @@ impl Stream {
             match input.byte() {
                 0xe0.. => {
                     let hole = input.any().max(1);
-                    put_hole(&mut contents, hole);
+                    put_piece(&mut contents, &Piece::Hole { bytes: hole });
                     digest.hole(size, hole);
                     size = size.saturating_add(hole);
                 }
                 len => {
                     let data = input.take(usize::from(len));
-                    put_data(&mut contents, data.len() as u64);
+                    let bytes = data.len() as u64;
+                    put_piece(&mut contents, &Piece::Data { bytes });
                     contents.extend_from_slice(data);
                     digest.data(data);
                     size = size.saturating_add(data.len() as u64);
@@ -276,36 +320,38 @@ impl Stream {
         // Damaged, or of another size than announced, now and then.
         digest[0] ^= u8::from(input.rarely(16));
         let announced = if input.rarely(16) { input.any() } else { size };
-        let make = |path| Entry::File {
-            path,
-            attributes,
-            size: announced,
+        let stream = input.rarely(4);
+        let make = |name| match stream {
+            true => Entry::Stream { name, attributes },
+            false => Entry::File {
+                name,
+                attributes,
+                size: announced,
+            },
         };
-        self.entry(make, &path);
+        self.entry(make, &name);
         self.bytes.append(&mut contents);
-        put_file_end(&mut self.bytes, &digest);
+        let last = match input.rarely(16) {
+            true => Piece::Abort {
+                reason: "gone".to_owned(),
+            },
+            false => Piece::End { digest },
+        };
+        put_piece(&mut self.bytes, &last);
         self.totals.bytes = self.totals.bytes.saturating_add(announced);
     }
 
-    /// Mostly a name in the directory that is open.
-    fn path(&self, input: &mut Input<'_>) -> Vec<u8> {
+    fn name(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let kind = input.byte();
-        let raw;
         let name: &[u8] = match kind & 7 {
             0..3 => &b"abc"[usize::from(kind & 7)..][..1],
             3 => b"dir",
             4 => b"link",
             5 => b"file",
-            6 => b"link/kept",
-            _ => {
-                raw = input.take(usize::from(kind >> 4)).to_vec();
-                &raw
-            }
+            6 => b".sphx-unfinished",
+            _ => input.take(usize::from(kind >> 4)),
         };
-        match self.open.last() {
-            Some(parent) if kind & 8 == 0 => [parent, &b"/"[..], name].concat(),
-            _ => name.to_vec(),
-        }
+        name.to_vec()
     }
 }
 

@@ -1,18 +1,82 @@
-//! The application protocol `files`: trees of files on one stream, a verdict on one stream back.
+//! The application protocol `files`: trees of files on one stream, replies on one stream back.
 //!
 //! `docs/file-transfer.md` specifies it byte by byte.
 
-pub(crate) mod contents;
+mod contents;
+mod descent;
+mod digest;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod leftovers;
+mod output;
 mod paths;
+mod reader;
 pub(crate) mod recv;
+mod replies;
+pub(crate) mod roots;
 pub(crate) mod send;
+mod stdout;
 mod target;
-pub(crate) mod tree;
+mod walk;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use target::OutputDir;
+use crate::failure::{Failure, Outcome, PARTIAL};
+use crate::report::Event;
+
+pub(crate) use output::{Destination, OutputDir, Rules};
+pub(crate) use wire::{Announced, Counts};
+
+/// What came of a transfer that both ends have seen to its end.
+#[derive(Debug)]
+pub(crate) struct Transferred {
+    pub(crate) counts: Counts,
+    /// Why something was left out, the first time.
+    pub(crate) first_skip: Option<Failure>,
+    /// The directory that received it, for people; none at the sender and for standard output.
+    pub(crate) output: Option<String>,
+}
+
+impl Transferred {
+    /// The event that ends a transfer, with what is special to files.
+    pub(crate) fn add_to(&self, done: Event) -> Event {
+        let event = done
+            .with("entries", self.counts.totals.entries)
+            .with("files", self.counts.files)
+            .with("files_present", self.counts.files_present)
+            .with("entries_skipped", self.counts.skipped);
+        match &self.output {
+            Some(output) => event.with("output", output.as_str()),
+            None => event,
+        }
+    }
+
+    /// What people should know beyond the numbers.
+    pub(crate) fn remark(&self) -> String {
+        let mut remark = String::new();
+        if self.counts.files_present > 0 {
+            let files = self.counts.files_present;
+            remark += &format!("; files that were there already: {files}");
+        }
+        if self.counts.skipped > 0 {
+            remark += &format!(
+                "; SKIPPED: {} of {}",
+                self.counts.skipped, self.counts.totals.entries
+            );
+        }
+        remark
+    }
+
+    /// The exit code of a transfer of which at least something has arrived; otherwise why not.
+    pub(crate) fn exit_code(&self) -> Outcome<u8> {
+        match &self.first_skip {
+            None => Ok(0),
+            Some(failure) if self.counts.skipped >= self.counts.totals.entries => {
+                Err(failure.clone())
+            }
+            Some(_) => Ok(PARTIAL),
+        }
+    }
+}

@@ -2,13 +2,16 @@
 
 use std::io;
 
-use super::OutputDir;
-use super::contents::Contents;
-use super::paths::{SafePath, link_target};
-use super::target::{Target, Temporary};
-use super::wire::{Attributes, Entry, Piece, Reader, Totals, put_verdict};
+use super::Transferred;
+use super::contents::{Contents, Finished};
+use super::output::{Destination, OutputDir, Refused, Rules};
+use super::paths::Name;
+use super::reader::Reader;
+use super::stdout::receive_to_stdout;
+use super::target::{Place, Target};
+use super::wire::{Announced, Attributes, Counts, Entry, Piece, Reply, Totals, put_reply};
 use crate::channel::{Channel, Incoming, Outgoing};
-use crate::failure::{Outcome, close_code, fail, local_io, protocol};
+use crate::failure::{Failure, Outcome, close_code, fail, fail_hint, local_io, protocol};
 use crate::report::{Progress, Reporter};
 use crate::text::{hex, printable};
 use sphinx_transport::{ErrorKind, Stats};
@@ -16,43 +19,49 @@ use sphinx_transport::{ErrorKind, Stats};
 /// Large enough for writes and hashing to run at full speed, small enough for many sessions.
 const BUFFER_BYTES: usize = 256 << 10;
 
+/// Asks whoever is in charge whether a transfer may begin.
+pub(crate) type Consent<'a> = dyn Fn(Announced) -> Outcome<()> + 'a;
+
 /// Receives one transfer on `channel` and tells the sender how it went.
 ///
 /// The statistics are those of the whole session, but their time ends with the last byte in place.
 pub(crate) fn receive<C: Channel>(
     channel: &C,
-    output: &OutputDir,
+    destination: &Destination,
+    consent: &Consent<'_>,
     progress: &Progress,
     reporter: &Reporter,
-) -> Outcome<(Totals, Stats)> {
+) -> Outcome<(Transferred, Stats)> {
     let forward = channel.accept_stream()?;
     let mut reverse = channel.open_stream()?;
-    let received = receive_tree(forward, output, progress, reporter);
+    let mut tell = |reply: &Reply| {
+        let mut bytes = Vec::new();
+        put_reply(&mut bytes, reply);
+        reverse.write_all(&bytes).and_then(|()| reverse.flush())
+    };
+    let received = receive_tree(forward, destination, consent, &mut tell, progress, reporter);
     let elapsed = channel.stats().elapsed;
-    let mut verdict = Vec::new();
     match received {
-        Ok(totals) => {
-            put_verdict(&mut verdict, Ok(totals));
+        Ok(transferred) => {
             // The sender closes: it must have read the verdict before the session ends. How it
             // ends does not matter any more, everything is in place.
-            let _ = reverse
-                .write_all(&verdict)
+            let _ = tell(&Reply::Done(transferred.counts))
                 .and_then(|()| reverse.finish())
                 .and_then(|()| channel.accept_stream());
-            Ok((
-                totals,
-                Stats {
-                    elapsed,
-                    ..channel.stats()
-                },
-            ))
+            let stats = Stats {
+                elapsed,
+                ..channel.stats()
+            };
+            Ok((transferred, stats))
         }
         Err(failure) => {
             let code = close_code(failure.kind);
-            put_verdict(&mut verdict, Err((code, &failure.message)));
+            let verdict = Reply::Failed {
+                code: u8::try_from(code).unwrap_or(u8::MAX),
+                message: failure.message.clone(),
+            };
             // Whether or not the verdict arrives, the close says the same.
-            let _ = reverse
-                .write_all(&verdict)
+            let _ = tell(&verdict)
                 .and_then(|()| reverse.finish())
                 .and_then(|()| reverse.wait_delivered());
             channel.close(code, &failure.message);
@@ -61,127 +70,325 @@ pub(crate) fn receive<C: Channel>(
     }
 }
 
-/// Reads a whole tree from `input` into `output`.
+/// Reads a whole transfer from `input`.
 pub(super) fn receive_tree(
     input: impl Incoming,
-    output: &OutputDir,
+    destination: &Destination,
+    consent: &Consent<'_>,
+    tell: &mut dyn FnMut(&Reply) -> Outcome<()>,
     progress: &Progress,
     reporter: &Reporter,
-) -> Outcome<Totals> {
-    let mut tree = Tree {
-        reader: Reader::new(input, BUFFER_BYTES),
-        target: output.target(),
+) -> Outcome<Transferred> {
+    let mut reader = Reader::new(input, BUFFER_BYTES);
+    let announced = reader.preamble()?;
+    let rules = match destination {
+        Destination::Directory(output) | Destination::OwnDirectories(output) => output.rules,
+        Destination::Stdout(rules) => *rules,
+    };
+    let mut ledger = Ledger {
+        rules,
+        counts: Counts::default(),
+        bytes_seen: 0,
+        first_skip: None,
+        tell,
         progress,
         reporter,
-        done: Totals::default(),
-        open_directories: Vec::new(),
     };
-    let announced = tree.reader.preamble()?;
-    progress.expect_bytes(announced.bytes);
-    while !tree.entry()? {}
-    tree.reader.expect_end()?;
-    Ok(tree.done)
+    ledger.check_limits(announced.entries, announced.bytes.unwrap_or(0))?;
+    consent(announced)?;
+    progress.expect_bytes(announced.bytes.unwrap_or(0));
+    let own = match destination {
+        Destination::OwnDirectories(output) => Some((output, output.make_own()?)),
+        Destination::Directory(_) | Destination::Stdout(_) => None,
+    };
+    let received = (ledger.tell)(&Reply::Ready).and_then(|()| match destination {
+        Destination::Directory(output) => Tree::new(reader, output.clone(), &mut ledger).run(),
+        Destination::OwnDirectories(output) => {
+            let output = own.as_ref().map_or(output, |(_, own)| own);
+            Tree::new(reader, output.clone(), &mut ledger).run()
+        }
+        Destination::Stdout(_) => receive_to_stdout(reader, &mut ledger),
+    });
+    let output = match (own, destination) {
+        (Some((output, own)), _) => {
+            output.remove_own_if_empty(&own);
+            Some(own.shown)
+        }
+        (None, Destination::Directory(output)) => Some(output.shown.clone()),
+        (None, _) => None,
+    };
+    received.map(|()| Transferred {
+        counts: ledger.counts,
+        first_skip: ledger.first_skip,
+        output,
+    })
 }
 
-struct Tree<'a, I> {
+/// What has come so far, what was left out, and how much more is allowed.
+pub(super) struct Ledger<'a> {
+    rules: Rules,
+    counts: Counts,
+    /// Bytes of files, complete or not.
+    bytes_seen: u64,
+    first_skip: Option<Failure>,
+    tell: &'a mut dyn FnMut(&Reply) -> Outcome<()>,
+    pub(super) progress: &'a Progress,
+    reporter: &'a Reporter,
+}
+
+impl Ledger<'_> {
+    /// One more entry.
+    pub(super) fn add_entry(&mut self) -> Outcome<()> {
+        self.counts.totals.entries += 1;
+        self.check_limits(self.counts.totals.entries, self.bytes_seen)
+    }
+
+    /// More bytes of files are about to come.
+    pub(super) fn expect_bytes(&mut self, bytes: u64) -> Outcome<()> {
+        self.bytes_seen = self.bytes_seen.saturating_add(bytes);
+        self.check_limits(self.counts.totals.entries, self.bytes_seen)
+    }
+
+    fn check_limits(&self, entries: u64, bytes: u64) -> Outcome<()> {
+        let Rules {
+            max_bytes,
+            max_entries,
+            ..
+        } = self.rules;
+        let refuse = |what: &str, max: u64, option: &str| {
+            Err(fail_hint(
+                ErrorKind::LocalIo,
+                format!("the transfer has more than {max} {what}"),
+                format!("receive with a larger {option}"),
+            ))
+        };
+        match (max_entries, max_bytes) {
+            (Some(max), _) if entries > max => refuse("entries", max, "--max-entries"),
+            (_, Some(max)) if bytes > max => refuse("bytes", max, "--max-bytes"),
+            _ => Ok(()),
+        }
+    }
+
+    /// This end leaves out the entry that came last.
+    pub(super) fn skip(&mut self, path: &[u8], failure: Failure) -> Outcome<()> {
+        self.counts.skipped += 1;
+        self.reporter.skipped(path, &failure);
+        (self.tell)(&Reply::Skipped {
+            entry: self.counts.totals.entries,
+            path: path.to_vec(),
+            reason: failure.message.clone(),
+        })?;
+        self.first_skip.get_or_insert(failure);
+        Ok(())
+    }
+
+    /// The sender leaves out the entry that came last.
+    pub(super) fn skipped_by_sender(&mut self, path: &[u8], reason: &str) {
+        self.counts.skipped += 1;
+        let message = format!("at the other end: {reason}");
+        let failure = fail(ErrorKind::RemoteIo, message);
+        self.reporter.skipped(path, &failure);
+        self.first_skip.get_or_insert(failure);
+    }
+
+    /// The entry that came last belongs to a directory that is left out.
+    pub(super) fn skip_inside(&mut self) {
+        self.counts.skipped += 1;
+    }
+
+    /// A file has come to its end.
+    pub(super) fn add_bytes(&mut self, size: u64) {
+        let bytes = &mut self.counts.totals.bytes;
+        *bytes = bytes.saturating_add(size);
+    }
+
+    /// A file is in place.
+    ///
+    /// # Errors
+    /// Nobody reads the reports any more.
+    pub(super) fn add_file(
+        &mut self,
+        path: &[u8],
+        size: u64,
+        digest: &[u8; 32],
+        present: bool,
+    ) -> Outcome<()> {
+        self.counts.files += 1;
+        self.counts.files_present += u64::from(present);
+        self.progress.add_file();
+        let status = if present { "present" } else { "received" };
+        self.reporter.file(status, path, size, &hex(digest))
+    }
+
+    /// The end of the records must say what has come.
+    pub(super) fn check_end(&self, totals: Totals) -> Outcome<()> {
+        match self.counts.totals == totals {
+            true => Ok(()),
+            false => Err(protocol("the transfer is not what its end says")),
+        }
+    }
+}
+
+/// Receives into a directory.
+struct Tree<'a, 'l, I> {
     reader: Reader<I>,
     target: Target,
-    progress: &'a Progress,
-    reporter: &'a Reporter,
-    done: Totals,
-    /// Directories begun and not ended, and whether this transfer made them.
-    open_directories: Vec<(SafePath, bool)>,
+    ledger: &'a mut Ledger<'l>,
+    /// Directories begun and not ended that are left out, inside those of the target.
+    left_out: usize,
 }
 
-impl<I: Incoming> Tree<'_, I> {
+impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
+    fn new(reader: Reader<I>, output: OutputDir, ledger: &'a mut Ledger<'l>) -> Self {
+        Self {
+            reader,
+            target: Target::new(output),
+            ledger,
+            left_out: 0,
+        }
+    }
+
+    fn run(mut self) -> Outcome<()> {
+        while !self.entry()? {}
+        self.reader.expect_end()
+    }
+
     /// Handles one entry; true after the last.
     fn entry(&mut self) -> Outcome<bool> {
-        match self.reader.entry()? {
-            Entry::Directory { path } => {
-                self.inside_open_directory(&path)?;
-                let made = self.target.make_directory(&path)?;
-                self.open_directories.push((path, made));
+        let entry = self.reader.entry()?;
+        if !matches!(entry, Entry::DirectoryEnd { .. } | Entry::End { .. }) {
+            self.ledger.add_entry()?;
+        }
+        let inside = self.left_out > 0;
+        match entry {
+            Entry::Directory { .. } if inside => {
+                self.left_out += 1;
+                self.ledger.skip_inside();
             }
-            Entry::DirectoryEnd { path, attributes } => {
-                let (begun, made) = self
-                    .open_directories
-                    .pop()
-                    .ok_or_else(|| protocol("the end of a directory that was not begun"))?;
-                if begun != path {
-                    return Err(protocol("directories end in the wrong order"));
-                }
-                // A directory that was there before keeps what its owner gave it.
-                if made {
-                    self.target.finish_directory(&path, attributes)?;
+            Entry::Directory { name, mode } => {
+                let entered = self.target.enter(&name, mode);
+                if self.settle(&name, entered)?.is_none() {
+                    self.left_out = 1;
                 }
             }
+            Entry::DirectoryEnd { .. } if inside => self.left_out -= 1,
+            Entry::DirectoryEnd { attributes } => self.end_directory(attributes)?,
             Entry::File {
-                path,
+                name,
                 attributes,
                 size,
             } => {
-                self.inside_open_directory(&path)?;
-                self.file(&path, attributes, size)?;
+                self.ledger.expect_bytes(size)?;
+                self.file(&name, attributes, Some(size))?;
             }
+            Entry::Stream { name, attributes } => self.file(&name, attributes, None)?,
+            Entry::Symlink { .. } | Entry::Skipped { .. } if inside => self.ledger.skip_inside(),
             Entry::Symlink {
-                path,
+                name,
                 attributes,
                 target,
             } => {
-                self.inside_open_directory(&path)?;
-                link_target(&path, &target)
-                    .map_err(|error| protocol(format!("a link is refused: {error}")))?;
-                self.target.make_link(&path, &target, attributes)?;
+                let made = self.target.make_link(&name, &target, attributes);
+                self.settle(&name, made)?;
+            }
+            Entry::Skipped { name, reason } => {
+                self.target.leave_out();
+                let path = self.target.path_of(&name);
+                self.ledger.skipped_by_sender(&path, &reason);
             }
             Entry::End { entries, bytes } => {
-                if !self.open_directories.is_empty() {
+                if self.target.depth() > 0 || inside {
                     return Err(protocol("the transfer ends inside a directory"));
                 }
-                return match self.done == (Totals { entries, bytes }) {
-                    true => Ok(true),
-                    false => Err(protocol("the transfer is not what its end says")),
-                };
+                self.ledger.check_end(Totals { entries, bytes })?;
+                return Ok(true);
             }
         }
-        self.done.entries += 1;
         Ok(false)
     }
 
-    /// Entries come depth first, each directly inside the directory that is open.
-    fn inside_open_directory(&self, path: &SafePath) -> Outcome<()> {
-        let parent = path.split_last().0;
-        let open = self
-            .open_directories
-            .last()
-            .map_or(&b""[..], |(path, _)| path.as_bytes());
-        match parent == open {
-            true => Ok(()),
-            false => Err(protocol("an entry lies outside the directory it comes in")),
+    fn end_directory(&mut self, attributes: Attributes) -> Outcome<()> {
+        if self.target.depth() == 0 {
+            return Err(protocol("the end of a directory that was not begun"));
+        }
+        self.target.leave(attributes)
+    }
+
+    /// Takes note of what is refused: of one entry, in the ledger; of the transfer, as its end.
+    fn settle<T>(&mut self, name: &Name, result: Result<T, Refused>) -> Outcome<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(Refused::Transfer(failure)) => Err(failure),
+            Err(Refused::Entry(failure)) => {
+                self.target.leave_out();
+                let path = self.target.path_of(name);
+                self.ledger.skip(&path, failure)?;
+                Ok(None)
+            }
         }
     }
 
-    fn file(&mut self, path: &SafePath, attributes: Attributes, size: u64) -> Outcome<()> {
-        self.progress.set_name(printable(path.as_bytes()));
-        let file = self.target.create(path)?;
-        let digest = self.contents(path, &file, size)?;
-        self.target.commit(path, file, attributes)?;
-        self.done.bytes = self.done.bytes.saturating_add(size);
-        self.progress.add_file();
-        self.reporter
-            .file("received", path.as_bytes(), size, &digest)
+    fn file(&mut self, name: &Name, attributes: Attributes, size: Option<u64>) -> Outcome<()> {
+        let path = self.target.path_of(name);
+        self.ledger.progress.set_name(printable(&path));
+        let inside = self.left_out > 0;
+        let place = match inside {
+            true => {
+                self.ledger.skip_inside();
+                None
+            }
+            false => {
+                let place = self.target.create(name, size);
+                self.settle(name, place)?
+            }
+        };
+        // Whether what becomes of it has been said already.
+        let mut settled = place.is_none();
+        let finished = match size {
+            Some(size) => self.pieces(name, place, size, &mut settled)?,
+            None => self.stream(name, place, &mut settled)?,
+        };
+        let Some((size, finished)) = finished else {
+            return Ok(());
+        };
+        self.ledger.add_bytes(size);
+        match finished {
+            Finished::Written(file, digest) => {
+                let committed = self.target.commit(name, file, attributes);
+                if self.settle(name, committed)?.is_some() {
+                    self.ledger.add_file(&path, size, &digest, false)?;
+                }
+            }
+            Finished::Present(digest) => self.ledger.add_file(&path, size, &digest, true)?,
+            Finished::Nowhere if settled => {}
+            Finished::Nowhere => self.refuse_existing(name)?,
+        }
+        Ok(())
     }
 
-    /// Writes and verifies the contents of one file; returns its digest in hexadecimal.
-    fn contents(&mut self, path: &SafePath, file: &Temporary, size: u64) -> Outcome<String> {
-        let refused = |error: io::Error| local_io("write to", &printable(path.as_bytes()), error);
-        let mut contents = Contents::new(file);
+    fn refuse_existing(&mut self, name: &Name) -> Outcome<()> {
+        let refused = self.target.exists(name);
+        self.settle::<()>(name, Err(refused)).map(drop)
+    }
+
+    /// The contents of a file of known size; nothing if the sender has given it up.
+    fn pieces(
+        &mut self,
+        name: &Name,
+        place: Option<Place>,
+        size: u64,
+        settled: &mut bool,
+    ) -> Outcome<Option<(u64, Finished)>> {
+        let shown = printable(&self.target.path_of(name));
+        let refused = |error: io::Error| local_io("write to", &shown, error);
+        let mut contents = Contents::new(place);
         let mut left = size;
         loop {
             let at = size - left;
             match self.reader.piece()? {
                 Piece::Data { bytes } => {
                     left = take(left, bytes)?;
-                    let progress = self.progress;
+                    let progress = self.ledger.progress;
                     self.reader.data(bytes, &mut |place, data| {
                         contents.write(at + place, data).map_err(refused)?;
                         progress.add_bytes(data.len() as u64);
@@ -191,23 +398,87 @@ impl<I: Incoming> Tree<'_, I> {
                 Piece::Hole { bytes } => {
                     left = take(left, bytes)?;
                     contents.hole(at, bytes);
-                    self.progress.add_bytes(bytes);
+                    self.ledger.progress.add_bytes(bytes);
                 }
-                Piece::End { digest: expected } => {
+                Piece::End { digest } => {
                     if left > 0 {
                         return Err(protocol("a file is shorter than announced"));
                     }
-                    let actual = contents.finish(size).map_err(refused)?;
-                    if actual != expected {
-                        return Err(fail(
-                            ErrorKind::Integrity,
-                            format!("{} arrived damaged", printable(path.as_bytes())),
-                        ));
-                    }
-                    return Ok(hex(&actual));
+                    let finished = contents.finish(size).map_err(refused)?;
+                    check_digest(&shown, &finished, &digest)?;
+                    return Ok(Some((size, finished)));
                 }
+                Piece::Abort { reason } => return self.aborted(name, &reason, *settled),
             }
+            self.tell_early(name, &contents, settled)?;
         }
+    }
+
+    /// The contents of a file whose size shows only at its end.
+    fn stream(
+        &mut self,
+        name: &Name,
+        place: Option<Place>,
+        settled: &mut bool,
+    ) -> Outcome<Option<(u64, Finished)>> {
+        let shown = printable(&self.target.path_of(name));
+        let refused = |error: io::Error| local_io("write to", &shown, error);
+        let mut contents = Contents::new(place);
+        let mut at = 0_u64;
+        loop {
+            match self.reader.piece()? {
+                Piece::Data { bytes } => {
+                    self.ledger.expect_bytes(bytes)?;
+                    let end = at
+                        .checked_add(bytes)
+                        .filter(|end| i64::try_from(*end).is_ok());
+                    let end = end.ok_or_else(|| protocol("a file is too long"))?;
+                    let progress = self.ledger.progress;
+                    self.reader.data(bytes, &mut |place, data| {
+                        contents.write(at + place, data).map_err(refused)?;
+                        progress.add_bytes(data.len() as u64);
+                        Ok(())
+                    })?;
+                    at = end;
+                }
+                Piece::Hole { .. } => return Err(protocol("a hole in a stream")),
+                Piece::End { digest } => {
+                    let finished = contents.finish(at).map_err(refused)?;
+                    check_digest(&shown, &finished, &digest)?;
+                    return Ok(Some((at, finished)));
+                }
+                Piece::Abort { reason } => return self.aborted(name, &reason, *settled),
+            }
+            self.tell_early(name, &contents, settled)?;
+        }
+    }
+
+    /// What is known to be refused is said at once, so that the sender need not send the rest.
+    fn tell_early(&mut self, name: &Name, contents: &Contents, settled: &mut bool) -> Outcome<()> {
+        if !*settled && !contents.wanted() {
+            *settled = true;
+            self.refuse_existing(name)?;
+        }
+        Ok(())
+    }
+
+    /// The sender does not give the rest; if this end did not want it anyhow, that has been said.
+    fn aborted<T>(&mut self, name: &Name, reason: &str, settled: bool) -> Outcome<Option<T>> {
+        if !settled {
+            self.target.leave_out();
+            let path = self.target.path_of(name);
+            self.ledger.skipped_by_sender(&path, reason);
+        }
+        Ok(None)
+    }
+}
+
+fn check_digest(shown: &str, finished: &Finished, expected: &[u8; 32]) -> Outcome<()> {
+    match finished {
+        Finished::Written(_, digest) | Finished::Present(digest) if digest != expected => Err(
+            fail(ErrorKind::Integrity, format!("{shown} arrived damaged")),
+        ),
+        _ => Ok(()),
     }
 }
 

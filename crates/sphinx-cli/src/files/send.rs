@@ -1,22 +1,22 @@
 //! The sending end of a transfer.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
-use rustix::fs::{OFlags, SeekFrom, seek};
+use rustix::fs::{SeekFrom, Stat, fstat, seek};
 use rustix::io::Errno;
 
-use super::paths::SafePath;
-use super::tree::{ContentDigest, Root, Step, Walk, attributes, shown};
+use super::Transferred;
+use super::digest::ContentDigest;
+use super::paths::Name;
+use super::replies::Replies;
+use super::roots::Root;
+use super::walk::{Step, Walk, attributes};
 use super::wire::{
-    Entry, Reader, Totals, put_data, put_entry, put_file_end, put_hole, put_preamble,
+    Announced, Attributes, Entry, Piece, Totals, put_entry, put_piece, put_preamble,
 };
 use crate::channel::{Channel, Outgoing};
-use crate::failure::{Failure, Outcome, close_code, code, fail, fail_hint, local_io, protocol};
+use crate::failure::{Failure, Outcome, close_code, code, fail_hint, local_io, protocol};
 use crate::report::{Progress, Reporter};
 use crate::text::{hex, printable};
 use sphinx_transport::{ErrorKind, Stats};
@@ -25,7 +25,12 @@ use sphinx_transport::{ErrorKind, Stats};
 const READ_BYTES: usize = 256 << 10;
 /// Small records are gathered up to this before they go to the session.
 const GATHER_BYTES: usize = 64 << 10;
-const VERDICT_BUFFER_BYTES: usize = 4096;
+/// Longest piece of data. What was announced has to be sent, also of a file that turns out to be
+/// shorter; and a receiver that has refused a file gets the rest of the piece.
+const PIECE_BYTES_MAX: u64 = 64 << 20;
+/// Sent before the receiver has said that it wants the transfer, so that a far receiver costs no
+/// round trip. Every receiver's window is larger.
+const UNASKED_BYTES_MAX: u64 = 1 << 20;
 
 /// Sends `roots` on `channel`; returns when the receiver has everything in place.
 ///
@@ -33,31 +38,42 @@ const VERDICT_BUFFER_BYTES: usize = 4096;
 pub(crate) fn send<C: Channel>(
     channel: &C,
     roots: &[Root],
-    announced: Totals,
+    announced: Announced,
     progress: &Progress,
     reporter: &Reporter,
-) -> Outcome<(Totals, Stats)> {
+) -> Outcome<(Transferred, Stats)> {
     let mut forward = channel.open_stream()?;
-    let verdict = Verdict::watch(channel.clone())?;
-    let sent = send_tree(&mut forward, roots, announced, progress, reporter).and_then(|totals| {
+    let replies = Replies::listen(channel.clone(), reporter.clone())?;
+    let sent = send_tree(
+        &mut forward,
+        roots,
+        announced,
+        Some(&replies),
+        progress,
+        reporter,
+    );
+    let sent = sent.and_then(|sent| {
         forward
             .wait_delivered()
-            .map(|()| (totals, channel.stats().elapsed))
+            .map(|()| (sent, channel.stats().elapsed))
     });
-    let (totals, elapsed) = match sent {
+    let (sent, elapsed) = match sent {
         Ok(sent) => sent,
-        Err(failure) => return Err(explain(channel, &verdict, failure)),
+        Err(failure) => return Err(explain(channel, &replies, failure)),
     };
-    match verdict.wait() {
-        Ok(confirmed) if confirmed == totals => {
+    match replies.wait() {
+        Ok((counts, first_refused)) if counts.totals == sent.totals => {
             channel.close(code::DONE, "done");
-            Ok((
-                totals,
-                Stats {
-                    elapsed,
-                    ..channel.stats()
-                },
-            ))
+            let transferred = Transferred {
+                counts,
+                first_skip: sent.first_skip.or(first_refused),
+                output: None,
+            };
+            let stats = Stats {
+                elapsed,
+                ..channel.stats()
+            };
+            Ok((transferred, stats))
         }
         Ok(_) => {
             let failure = protocol("the receiver confirms something else than was sent");
@@ -73,8 +89,8 @@ pub(crate) fn send<C: Channel>(
 
 /// What ended the transfer early: a reason the receiver gave goes before the mere end of the
 /// session, and a reason on this side is told to the receiver.
-fn explain<C: Channel>(channel: &C, verdict: &Verdict, failure: Failure) -> Failure {
-    if let Some(Err(reason)) = verdict.known() {
+fn explain<C: Channel>(channel: &C, replies: &Replies, failure: Failure) -> Failure {
+    if let Some(Err(reason)) = replies.last() {
         channel.close(code::CANCELLED, "the receiver failed");
         return reason;
     }
@@ -83,70 +99,129 @@ fn explain<C: Channel>(channel: &C, verdict: &Verdict, failure: Failure) -> Fail
     failure
 }
 
-/// Writes the whole tree and the end of the stream.
+/// What has been sent.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) totals: Totals,
+    /// Why this end left something out, the first time.
+    pub(super) first_skip: Option<Failure>,
+}
+
+/// Writes the whole tree and the end of the stream. Without `replies` nobody is waited for.
 pub(super) fn send_tree(
     out: &mut impl Outgoing,
     roots: &[Root],
-    announced: Totals,
+    announced: Announced,
+    replies: Option<&Replies>,
     progress: &Progress,
     reporter: &Reporter,
-) -> Outcome<Totals> {
+) -> Outcome<Sent> {
     let mut sender = Sender {
         out,
+        replies,
+        passed_on: 0,
+        ready: replies.is_none(),
         gathered: Vec::with_capacity(2 * GATHER_BYTES),
         buffer: vec![0; READ_BYTES],
-        done: Totals::default(),
+        walk: Walk::new(roots),
+        totals: Totals::default(),
+        first_skip: None,
+        directories: Vec::new(),
+        unwanted: false,
         progress,
         reporter,
     };
     put_preamble(&mut sender.gathered, announced);
-    for step in Walk::new(roots) {
-        sender.step(step?)?;
+    // A receiver may want to ask somebody: what is behind a slow pipe is no reason to wait.
+    sender.pass_on()?;
+    while let Some(step) = sender.walk.next()? {
+        sender.step(step)?;
+        sender.hear()?;
     }
-    let Totals { entries, bytes } = sender.done;
+    let Totals { entries, bytes } = sender.totals;
     put_entry(&mut sender.gathered, &Entry::End { entries, bytes });
     sender.pass_on()?;
     sender.out.finish()?;
-    Ok(sender.done)
+    Ok(Sent {
+        totals: sender.totals,
+        first_skip: sender.first_skip,
+    })
 }
 
 struct Sender<'a, O> {
     out: &'a mut O,
+    replies: Option<&'a Replies>,
+    /// Bytes given to the session.
+    passed_on: u64,
+    /// The receiver wants the transfer.
+    ready: bool,
     /// Records that wait to be passed on together.
     gathered: Vec<u8>,
     /// What is read from the file.
     buffer: Vec<u8>,
-    done: Totals,
+    walk: Walk<'a>,
+    totals: Totals,
+    first_skip: Option<Failure>,
+    /// The numbers of the directories that are open.
+    directories: Vec<u64>,
+    /// The receiver has refused the entry sent last.
+    unwanted: bool,
     progress: &'a Progress,
     reporter: &'a Reporter,
+}
+
+/// How the contents of a file ended.
+enum Ended {
+    Whole {
+        size: u64,
+        digest: [u8; 32],
+    },
+    /// The receiver does not want them.
+    Unwanted,
+    /// They cannot be read.
+    Failed(Failure),
 }
 
 impl<O: Outgoing> Sender<'_, O> {
     fn step(&mut self, step: Step) -> Outcome<()> {
         match step {
-            Step::Skipped { reason } => {
-                self.reporter.warn(&reason);
-                return Ok(());
+            Step::DirectoryEnd { attributes } => {
+                self.directories.pop();
+                return self.record(&Entry::DirectoryEnd { attributes });
             }
-            Step::File { path, source } => self.file(path, &source)?,
-            Step::Directory { path } => self.record(&Entry::Directory { path })?,
-            Step::DirectoryEnd { path, attributes } => {
-                self.record(&Entry::DirectoryEnd { path, attributes })?;
+            Step::Directory { name, mode } => {
+                self.entry(&Entry::Directory { name, mode })?;
+                self.directories.push(self.totals.entries);
             }
+            Step::File { name, file, stat } => self.file(name, file, &stat)?,
+            Step::Stream {
+                name,
+                input,
+                attributes,
+            } => self.stream(name, input, attributes)?,
             Step::Symlink {
-                path,
+                name,
                 attributes,
                 target,
-            } => {
-                self.record(&Entry::Symlink {
-                    path,
-                    attributes,
-                    target,
-                })?;
+            } => self.entry(&Entry::Symlink {
+                name,
+                attributes,
+                target,
+            })?,
+            Step::Skipped { name, failure } => {
+                let reason = failure.message.clone();
+                self.skip(&name, failure);
+                self.entry(&Entry::Skipped { name, reason })?;
             }
         }
-        self.done.entries += 1;
         Ok(())
+    }
+
+    /// A record that counts.
+    fn entry(&mut self, entry: &Entry) -> Outcome<()> {
+        self.totals.entries += 1;
+        self.unwanted = false;
+        self.record(entry)
     }
 
     fn record(&mut self, entry: &Entry) -> Outcome<()> {
@@ -154,102 +229,212 @@ impl<O: Outgoing> Sender<'_, O> {
         self.pass_on_if_full()
     }
 
-    fn file(&mut self, path: SafePath, source: &Path) -> Outcome<()> {
-        let refused = |error: io::Error| local_io("read", &shown(source), error);
-        self.progress.set_name(printable(path.as_bytes()));
-        // A path that has become a pipe since the walk must not block here.
-        let mut file = OpenOptions::new()
-            .read(true)
-            .custom_flags(OFlags::NONBLOCK.bits() as i32)
-            .open(source)
-            .map_err(refused)?;
-        let before = file.metadata().map_err(refused)?;
-        if !before.is_file() {
-            return Err(changed(source));
-        }
-        let size = before.len();
-        let name = path.as_bytes().to_owned();
-        let entry = Entry::File {
-            path,
-            attributes: attributes(&before),
-            size,
-        };
-        put_entry(&mut self.gathered, &entry);
-        let digest = self.contents(&mut file, source, &before)?;
-        put_file_end(&mut self.gathered, &digest);
-        self.pass_on_if_full()?;
-        self.done.bytes = self.done.bytes.saturating_add(size);
-        self.progress.add_file();
-        self.reporter.file("sent", &name, size, &hex(&digest))
+    /// Something is left out at this end.
+    fn skip(&mut self, name: &Name, failure: Failure) {
+        self.reporter.skipped(&self.walk.path_of(name), &failure);
+        self.first_skip.get_or_insert(failure);
     }
 
-    fn contents(&mut self, file: &mut File, source: &Path, before: &Metadata) -> Outcome<[u8; 32]> {
-        let refused = |error: io::Error| local_io("read", &shown(source), error);
-        let size = before.len();
+    /// Stops sending what the receiver has refused.
+    fn hear(&mut self) -> Outcome<()> {
+        let Some(replies) = self.replies else {
+            return Ok(());
+        };
+        for entry in replies.refused() {
+            if entry > self.totals.entries {
+                return Err(protocol("the receiver refuses what was not sent"));
+            }
+            if let Ok(depth) = self.directories.binary_search(&entry) {
+                self.walk.leave_out(depth);
+            }
+            self.unwanted |= entry == self.totals.entries;
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, name: Name, file: Option<File>, stat: &Stat) -> Outcome<()> {
+        let mut file = file.expect("it is opened to be sent");
+        let path = self.walk.path_of(&name);
+        self.progress.set_name(printable(&path));
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        self.entry(&Entry::File {
+            name: name.clone(),
+            attributes: attributes(stat),
+            size,
+        })?;
+        let ended = self.contents(&mut file, &name, stat, size)?;
+        self.end(&name, &path, ended)
+    }
+
+    fn stream(&mut self, name: Name, input: Option<File>, attributes: Attributes) -> Outcome<()> {
+        let mut input = input.expect("it is opened to be sent");
+        let path = self.walk.path_of(&name);
+        self.progress.set_name(printable(&path));
+        self.entry(&Entry::Stream {
+            name: name.clone(),
+            attributes,
+        })?;
+        let mut digest = ContentDigest::default();
+        let mut size = 0;
+        let ended = loop {
+            self.hear()?;
+            if self.unwanted {
+                break Ended::Unwanted;
+            }
+            let read = match input.read(&mut self.buffer) {
+                Ok(0) => {
+                    let digest = digest.finish();
+                    break Ended::Whole { size, digest };
+                }
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => break self.unreadable(&name, error),
+            };
+            digest.data(&self.buffer[..read]);
+            put_piece(&mut self.gathered, &Piece::Data { bytes: read as u64 });
+            self.gathered.extend_from_slice(&self.buffer[..read]);
+            size += read as u64;
+            self.progress.add_bytes(read as u64);
+            // The next read may wait for long.
+            self.pass_on()?;
+        };
+        self.end(&name, &path, ended)
+    }
+
+    /// Ends a file.
+    fn end(&mut self, name: &Name, path: &[u8], ended: Ended) -> Outcome<()> {
+        let piece = match ended {
+            Ended::Whole { size, digest } => {
+                self.totals.bytes = self.totals.bytes.saturating_add(size);
+                self.progress.add_file();
+                self.reporter.file("sent", path, size, &hex(&digest))?;
+                Piece::End { digest }
+            }
+            Ended::Unwanted => Piece::Abort {
+                reason: "the receiver does not want it".to_owned(),
+            },
+            Ended::Failed(failure) => {
+                let reason = failure.message.clone();
+                self.skip(name, failure);
+                Piece::Abort { reason }
+            }
+        };
+        put_piece(&mut self.gathered, &piece);
+        self.pass_on_if_full()
+    }
+
+    fn contents(
+        &mut self,
+        file: &mut File,
+        name: &Name,
+        before: &Stat,
+        size: u64,
+    ) -> Outcome<Ended> {
         // Fewer blocks than bytes: there may be holes.
-        let sparse = before.blocks().saturating_mul(512) < size;
+        let sparse = u64::try_from(before.st_blocks)
+            .unwrap_or(0)
+            .saturating_mul(512)
+            < size;
         let mut digest = ContentDigest::default();
         let mut at = 0;
         while at < size {
+            self.hear()?;
+            if self.unwanted {
+                return Ok(Ended::Unwanted);
+            }
             let extent = match sparse {
-                true => extent(file, at, size).map_err(refused)?,
+                true => match extent(file, at, size) {
+                    Ok(extent) => extent,
+                    Err(error) => return Ok(self.unreadable(name, error)),
+                },
                 false => None,
             };
             let data_end = match extent {
                 Some(extent) => {
                     if extent.data > at {
-                        put_hole(&mut self.gathered, extent.data - at);
-                        digest.hole(at, extent.data - at);
-                        self.progress.add_bytes(extent.data - at);
+                        let bytes = extent.data - at;
+                        put_piece(&mut self.gathered, &Piece::Hole { bytes });
+                        digest.hole(at, bytes);
+                        self.progress.add_bytes(bytes);
                         at = extent.data;
                     }
                     extent.end
                 }
                 None => size,
             };
+            let data_end = data_end.min(at + PIECE_BYTES_MAX);
             if at < data_end {
-                put_data(&mut self.gathered, data_end - at);
+                let bytes = data_end - at;
+                put_piece(&mut self.gathered, &Piece::Data { bytes });
             }
             while at < data_end {
                 let wanted = (data_end - at).min(READ_BYTES as u64) as usize;
-                let read = self.data(file, wanted, source, &mut digest)?;
-                at += read as u64;
+                if let Err(error) = file.read_exact(&mut self.buffer[..wanted]) {
+                    self.fill_up(data_end - at)?;
+                    return Ok(match error.kind() {
+                        io::ErrorKind::UnexpectedEof => self.changed(name),
+                        _ => self.unreadable(name, error),
+                    });
+                }
+                digest.data(&self.buffer[..wanted]);
+                self.data(wanted)?;
+                at += wanted as u64;
             }
         }
         // One byte more, or another size or time, and what was sent is no state the file ever had.
-        let grown = file.read(&mut [0]).map_err(refused)? > 0;
-        let after = file.metadata().map_err(refused)?;
-        let stamp = |m: &Metadata| (m.len(), m.mtime(), m.mtime_nsec());
-        if grown || stamp(before) != stamp(&after) {
-            return Err(changed(source));
+        let after = file
+            .read(&mut [0])
+            .and_then(|more| Ok((more > 0, fstat(&*file)?)));
+        let stamp = |stat: &Stat| (stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
+        match after {
+            Ok((false, after)) if stamp(before) == stamp(&after) => Ok(Ended::Whole {
+                size,
+                digest: digest.finish(),
+            }),
+            Ok(_) => Ok(self.changed(name)),
+            Err(error) => Ok(self.unreadable(name, error)),
         }
-        Ok(digest.finish())
     }
 
-    /// Reads and sends the next `wanted` bytes; returns their number.
-    fn data(
-        &mut self,
-        file: &mut File,
-        wanted: usize,
-        source: &Path,
-        digest: &mut ContentDigest,
-    ) -> Outcome<usize> {
-        match file.read_exact(&mut self.buffer[..wanted]) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(changed(source));
-            }
-            Err(error) => return Err(local_io("read", &shown(source), error)),
+    /// Sends zeros for the rest of a piece that was announced.
+    fn fill_up(&mut self, bytes: u64) -> Outcome<()> {
+        self.buffer.fill(0);
+        let mut left = bytes;
+        while left > 0 {
+            let wanted = left.min(READ_BYTES as u64);
+            self.data(wanted as usize)?;
+            left -= wanted;
         }
-        digest.data(&self.buffer[..wanted]);
+        Ok(())
+    }
+
+    /// Sends the first `wanted` bytes of the buffer.
+    fn data(&mut self, wanted: usize) -> Outcome<()> {
         if self.gathered.len() + wanted <= GATHER_BYTES {
             self.gathered.extend_from_slice(&self.buffer[..wanted]);
         } else {
             self.pass_on()?;
+            self.wait_ready()?;
             self.out.write_all(&self.buffer[..wanted])?;
+            self.passed_on += wanted as u64;
         }
         self.progress.add_bytes(wanted as u64);
-        Ok(wanted)
+        Ok(())
+    }
+
+    fn unreadable(&self, name: &Name, error: impl Into<io::Error>) -> Ended {
+        Ended::Failed(local_io("read", &self.walk.source_of(name), error))
+    }
+
+    fn changed(&self, name: &Name) -> Ended {
+        Ended::Failed(fail_hint(
+            ErrorKind::LocalIo,
+            format!(
+                "{} changed while it was being sent",
+                self.walk.source_of(name)
+            ),
+            "send it again when nothing writes to it",
+        ))
     }
 
     fn pass_on_if_full(&mut self) -> Outcome<()> {
@@ -260,8 +445,22 @@ impl<O: Outgoing> Sender<'_, O> {
     }
 
     fn pass_on(&mut self) -> Outcome<()> {
+        self.wait_ready()?;
         self.out.write_all(&self.gathered)?;
+        self.passed_on += self.gathered.len() as u64;
         self.gathered.clear();
+        Ok(())
+    }
+
+    /// Waits for the receiver's consent where that much has been sent without.
+    fn wait_ready(&mut self) -> Outcome<()> {
+        if !self.ready
+            && self.passed_on >= UNASKED_BYTES_MAX
+            && let Some(replies) = self.replies
+        {
+            replies.wait_ready(self.reporter)?;
+            self.ready = true;
+        }
         Ok(())
     }
 }
@@ -274,14 +473,14 @@ struct Extent {
 
 /// The next data at or after `at`, and positions the file there; `None` where the file system keeps
 /// no holes.
-fn extent(file: &File, at: u64, size: u64) -> io::Result<Option<Extent>> {
+fn extent(file: &File, at: u64, size: u64) -> Result<Option<Extent>, Errno> {
     let data = match seek(file, SeekFrom::Data(at)) {
         // A file that grows meanwhile must not carry the position past the announced end.
         Ok(data) => data.min(size),
         // Only a hole follows.
         Err(Errno::NXIO) => size,
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error),
     };
     let end = match seek(file, SeekFrom::Hole(data)) {
         Ok(end) if end > data => end.min(size),
@@ -290,58 +489,4 @@ fn extent(file: &File, at: u64, size: u64) -> io::Result<Option<Extent>> {
     };
     seek(file, SeekFrom::Start(data))?;
     Ok(Some(Extent { data, end }))
-}
-
-fn changed(source: &Path) -> Failure {
-    fail_hint(
-        ErrorKind::LocalIo,
-        format!("{} changed while it was being sent", shown(source)),
-        "send it again when nothing writes to it",
-    )
-}
-
-/// Listens for the receiver's verdict beside the sending thread, so that a receiver that fails
-/// early stops the sender early.
-struct Verdict {
-    known: Arc<Mutex<Option<Outcome<Totals>>>>,
-    thread: thread::JoinHandle<()>,
-}
-
-impl Verdict {
-    fn watch<C: Channel>(channel: C) -> Outcome<Self> {
-        let known = Arc::new(Mutex::new(None));
-        let slot = known.clone();
-        let body = move || {
-            let verdict = channel.accept_stream().and_then(|input| {
-                let mut reader = Reader::new(input, VERDICT_BUFFER_BYTES);
-                reader.verdict()
-            });
-            let failed = verdict.is_err();
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(verdict);
-            if failed {
-                // Wakes the sending thread if the window keeps it waiting.
-                channel.close(code::CANCELLED, "the receiver failed");
-            }
-        };
-        let thread = thread::Builder::new()
-            .name("verdict".to_owned())
-            .spawn(body)
-            .map_err(|error| local_io("start", "a thread", error))?;
-        Ok(Self { known, thread })
-    }
-
-    fn known(&self) -> Option<Outcome<Totals>> {
-        self.known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    fn wait(self) -> Outcome<Totals> {
-        let Self { known, thread } = self;
-        // A panic there leaves the slot empty.
-        let _ = thread.join();
-        let verdict = known.lock().unwrap_or_else(PoisonError::into_inner).take();
-        verdict.unwrap_or_else(|| Err(fail(ErrorKind::Other, "the verdict was not read")))
-    }
 }

@@ -1,44 +1,57 @@
-//! The receiver's output directory: the only place where a peer's bytes and names meet the file
-//! system.
+//! The tree that a receiver makes: the only place where a peer's bytes and names meet the file system.
 //!
 //! Every object is reached from the open output directory one component at a time, each opened as a
-//! directory without following links. So no name a peer invents, no link it sends and no link that
-//! was there before leads outside, also when somebody changes the tree meanwhile.
+//! directory without following links, and then by its name in that open directory. So no name a peer
+//! invents, no link it sends and no link that was there before leads outside, also when somebody
+//! changes the tree meanwhile; and work per object does not grow with depth.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::paths::{COMPONENT_BYTES_MAX, SafePath};
+use super::descent::{Descent, Identity, Wanderer, open_directory};
+use super::leftovers::{Found, TransferLock, Unfinished, is_reserved};
+use super::output::{OutputDir, Refused};
+use super::paths::{Name, PATH_BYTES_MAX, PathError, Walker, link_target};
 use super::wire::Attributes;
-use crate::failure::{Outcome, fail_hint, local_io};
-use crate::text::{hex, printable};
+use crate::failure::{Outcome, fail, fail_hint, local_io};
+use crate::text::printable;
 use sphinx_transport::ErrorKind;
 
-/// Permission bits a peer may set: no set-user-id, set-group-id or sticky bit.
-const MODE_MASK: u16 = 0o777;
-/// Names tried before giving up on a free one.
-const TEMPORARY_ATTEMPTS: u32 = 16;
+/// Directories that links may ask for before their records come.
+const MADE_AHEAD_MAX: usize = 1024;
 
-/// An open output directory.
-#[derive(Clone)]
-pub(crate) struct OutputDir {
-    root: Arc<OwnedFd>,
-    overwrite: bool,
-}
-
-/// Creates objects below an output directory; keeps the directory it used last open, because
-/// neighbours follow each other.
+/// Makes objects below an output directory.
 pub(super) struct Target {
     output: OutputDir,
-    recent: Option<(Vec<u8>, Arc<OwnedFd>)>,
+    /// The directories begun and not ended, without the output directory.
+    descent: Descent,
+    /// Whether each of them is the transfer's own and not its user's.
+    own: Vec<bool>,
+    /// The path of the innermost one below the output directory.
+    path: Vec<u8>,
+    /// There once something temporary has been needed.
+    lock: Option<TransferLock>,
+    /// The mark of the outermost one, if that is the transfer's own.
+    unfinished: Option<Unfinished>,
+    /// Something in the outermost one was left out.
+    incomplete: bool,
+    /// Directories made because a link goes through them.
+    made_ahead: BTreeSet<Identity>,
+}
+
+/// Where the contents of a file go.
+pub(super) enum Place {
+    /// There is nothing of this name, or it may be replaced.
+    New(Temporary),
+    /// There is a file that must not be replaced; perhaps it has these contents.
+    Existing(File),
 }
 
 /// A file under a temporary name; removed when dropped before [`Target::commit`].
@@ -49,106 +62,227 @@ pub(super) struct Temporary {
     committed: bool,
 }
 
-impl OutputDir {
-    /// Opens `path`, making it if it is missing, and makes sure that files can be created in it.
-    pub(crate) fn open(path: &Path, overwrite: bool) -> Outcome<Self> {
-        let shown = printable(path.as_os_str().as_encoded_bytes());
-        let refused = |error| local_io("write to the output directory", &shown, error);
-        std::fs::create_dir_all(path).map_err(refused)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = fs::open(path, flags, Mode::empty()).map_err(|e| refused(e.into()))?;
-        let output = Self {
-            root: Arc::new(root),
-            overwrite,
-        };
-        Temporary::create(&output.root, b"probe").map_err(|e| refused(e.into()))?;
-        Ok(output)
-    }
-
-    pub(super) fn target(&self) -> Target {
-        Target {
-            output: self.clone(),
-            recent: None,
-        }
-    }
-}
-
 impl Target {
-    /// Makes a directory; one that exists is as good. True if it was made.
-    pub(super) fn make_directory(&mut self, path: &SafePath) -> Outcome<bool> {
-        let (parent, name) = self.locate(path)?;
-        // Private until complete; the final permissions come with the end of the directory.
-        match fs::mkdirat(&parent, name, Mode::RWXU) {
-            Ok(()) => Ok(true),
-            Err(Errno::EXIST) => match open_directory(&parent, name) {
-                Ok(_) => Ok(false),
-                Err(error) => Err(self.refused("use", path, error)),
-            },
-            Err(error) => Err(self.refused("create", path, error)),
+    pub(super) fn new(output: OutputDir) -> Self {
+        Self {
+            output,
+            descent: Descent::new(),
+            own: Vec::new(),
+            path: Vec::new(),
+            lock: None,
+            unfinished: None,
+            incomplete: false,
+            made_ahead: BTreeSet::new(),
         }
     }
 
-    /// Gives a directory its permissions and modification time.
-    pub(super) fn finish_directory(
-        &mut self,
-        path: &SafePath,
-        attributes: Attributes,
-    ) -> Outcome<()> {
-        let (parent, name) = self.locate(path)?;
-        // Its own descriptor may be the recent one: the permissions apply all the same.
-        open_directory(&parent, name)
-            .and_then(|directory| apply(&directory, attributes))
-            .map_err(|error| self.refused("set the attributes of", path, error))
+    /// How many directories are begun and not ended.
+    pub(super) fn depth(&self) -> usize {
+        self.descent.depth()
     }
 
-    /// Makes a symbolic link.
-    pub(super) fn make_link(
-        &mut self,
-        path: &SafePath,
-        target: &[u8],
-        attributes: Attributes,
-    ) -> Outcome<()> {
-        let (parent, name) = self.locate(path)?;
-        let made = if self.output.overwrite {
-            let temporary = temporary_name(name);
-            temporary.and_then(|temporary| {
-                fs::symlinkat(target, &parent, temporary.as_slice())?;
-                fs::renameat(&parent, temporary.as_slice(), &parent, name).inspect_err(|_| {
-                    // The failure to report is the one above.
-                    let _ = fs::unlinkat(&parent, temporary.as_slice(), AtFlags::empty());
-                })
-            })
-        } else {
-            fs::symlinkat(target, &parent, name)
+    /// The path of an object in the innermost directory.
+    pub(super) fn path_of(&self, name: &Name) -> Vec<u8> {
+        match self.path.is_empty() {
+            true => name.as_bytes().to_vec(),
+            false => [&self.path, &b"/"[..], name.as_bytes()].concat(),
+        }
+    }
+
+    /// Something in the innermost directory is left out.
+    pub(super) fn leave_out(&mut self) {
+        self.incomplete = true;
+    }
+
+    /// Begins a directory.
+    pub(super) fn enter(&mut self, name: &Name, mode: u16) -> Result<(), Refused> {
+        self.check_name(name)?;
+        let parent = self.here();
+        // Ours to write into; without what the directory will have, a transfer that fails would
+        // leave it to nobody.
+        let mode = self.output.mode(mode) | Mode::RWXU;
+        let made = match fs::mkdirat(&parent, name.as_bytes(), mode) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(self.refused("create", name, error)),
         };
-        made.map_err(|error| self.refused("create", path, error))?;
-        // Best effort: some file systems keep no times for links.
-        let _ = fs::utimensat(&parent, name, &times(attributes), AtFlags::SYMLINK_NOFOLLOW);
+        let opened = open_directory(&parent, name.as_bytes());
+        let opened = opened.map_err(|error| self.refused("enter", name, error))?;
+        let own = match self.depth() {
+            0 => self.begin_outermost(name, &opened, made)?,
+            _ => {
+                let identity = Identity::of(&opened);
+                let identity = identity.map_err(|error| self.refused("use", name, error))?;
+                made || self.unfinished.is_some() || self.made_ahead.remove(&identity)
+            }
+        };
+        (self.descent.push(opened)).map_err(|error| self.refused("use", name, error))?;
+        self.own.push(own);
+        self.path = self.path_of(name);
         Ok(())
     }
 
-    /// Opens a temporary file beside the place where `path` will be.
-    pub(super) fn create(&mut self, path: &SafePath) -> Outcome<Temporary> {
-        let (parent, name) = self.locate(path)?;
-        if !self.output.overwrite && fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-            return Err(self.refused("create", path, Errno::EXIST));
+    /// Whether a directory at the top is the transfer's own.
+    fn begin_outermost(
+        &mut self,
+        name: &Name,
+        opened: &OwnedFd,
+        made: bool,
+    ) -> Result<bool, Refused> {
+        self.incomplete = false;
+        let directory = opened.try_clone().map(Arc::new);
+        let directory = directory
+            .map_err(|error| Refused::Transfer(local_io("use", &self.shown(name), error)))?;
+        if made {
+            let mark = Unfinished::create(&directory).inspect_err(|_| {
+                // What was made for nothing goes again.
+                let _ = fs::unlinkat(&self.output.root, name.as_bytes(), AtFlags::REMOVEDIR);
+            });
+            self.unfinished = Some(mark.map_err(|error| self.refused("create", name, error))?);
+            return Ok(true);
         }
-        Temporary::create(&parent, name).map_err(|error| self.refused("create", path, error))
+        let refuse = |message: &str, hint: &str| {
+            let message = format!("{} {message}", self.shown(name));
+            Err(Refused::Entry(fail_hint(ErrorKind::LocalIo, message, hint)))
+        };
+        match Unfinished::find(&directory) {
+            Found::Unfinished(mark) => {
+                self.unfinished = Some(mark);
+                Ok(true)
+            }
+            Found::InUse => refuse(
+                "is being received from another sender",
+                "try again when that is over",
+            ),
+            Found::Nothing if self.output.rules.merge => Ok(false),
+            Found::Nothing => refuse(
+                "exists already",
+                "receive with --merge to put things into directories that exist",
+            ),
+        }
+    }
+
+    /// Ends the innermost directory. One that is the transfer's own gets its permissions and
+    /// modification time; one that was there before keeps what its owner gave it.
+    pub(super) fn leave(&mut self, attributes: Attributes) -> Outcome<()> {
+        let refused = |error| local_io("complete", &printable(&self.path), error);
+        let (Some(directory), Some(own)) = (self.descent.pop().map_err(refused)?, self.own.pop())
+        else {
+            return Ok(());
+        };
+        if self.descent.depth() == 0
+            && let Some(mark) = self.unfinished.take()
+            && !self.incomplete
+        {
+            // It changes the directory, whose attributes come last.
+            mark.finish().map_err(refused)?;
+        }
+        if own {
+            self.apply(&directory, attributes).map_err(refused)?;
+        }
+        let parent = self.path.iter().rposition(|byte| *byte == b'/');
+        self.path.truncate(parent.unwrap_or(0));
+        Ok(())
+    }
+
+    /// Makes a symbolic link; one with the same target is as good.
+    pub(super) fn make_link(
+        &mut self,
+        name: &Name,
+        target: &[u8],
+        attributes: Attributes,
+    ) -> Result<(), Refused> {
+        self.check_name(name)?;
+        self.judge_link(name, target)?;
+        let parent = self.here();
+        let made = if self.output.rules.overwrite {
+            let temporary = self.temporary_name(name)?;
+            fs::symlinkat(target, &parent, temporary.as_slice())
+                .and_then(|()| {
+                    fs::renameat(&parent, temporary.as_slice(), &parent, name.as_bytes())
+                })
+                .inspect_err(|_| {
+                    // The failure to report is the one above.
+                    let _ = fs::unlinkat(&parent, temporary.as_slice(), AtFlags::empty());
+                })
+        } else {
+            fs::symlinkat(target, &parent, name.as_bytes())
+        };
+        match made {
+            Ok(()) => {}
+            Err(Errno::EXIST) if is_link_to(&parent, name, target) => return Ok(()),
+            Err(error) => return Err(self.refused("create", name, error)),
+        }
+        // Best effort: some file systems keep no times for links.
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let _ = fs::utimensat(&parent, name.as_bytes(), &times(attributes), flags);
+        Ok(())
+    }
+
+    fn judge_link(&mut self, name: &Name, target: &[u8]) -> Result<(), Refused> {
+        let mut walker = DirectoryMaker {
+            wanderer: Wanderer::new(self.here()),
+            made: &mut self.made_ahead,
+        };
+        link_target(self.descent.depth(), target, &mut walker).map_err(|error| {
+            let shown = self.shown(name);
+            Refused::Entry(fail(
+                ErrorKind::LocalIo,
+                format!("the link {shown} is refused: {error}"),
+            ))
+        })
+    }
+
+    /// A place for the contents of a file. `size` is `None` if the sender does not know it yet.
+    pub(super) fn create(&mut self, name: &Name, size: Option<u64>) -> Result<Place, Refused> {
+        self.check_name(name)?;
+        let parent = self.here();
+        match fs::statat(&parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(_) => {}
+            Ok(there) if self.output.rules.overwrite => {
+                if FileType::from_raw_mode(there.st_mode) == FileType::Directory {
+                    return Err(self.refused("replace the directory", name, Errno::ISDIR));
+                }
+            }
+            Ok(there) => {
+                let file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
+                let fits = size.is_none_or(|size| i64::try_from(size) == Ok(there.st_size));
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let opened = (file && fits)
+                    .then(|| fs::openat(&parent, name.as_bytes(), flags, Mode::empty()));
+                return match opened {
+                    Some(Ok(file)) => Ok(Place::Existing(File::from(file))),
+                    _ => Err(self.refused("create", name, Errno::EXIST)),
+                };
+            }
+        }
+        let temporary = self.temporary_name(name)?;
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        match fs::openat(&parent, temporary.as_slice(), flags, mode) {
+            Ok(file) => Ok(Place::New(Temporary {
+                directory: parent,
+                name: temporary,
+                file: File::from(file),
+                committed: false,
+            })),
+            Err(error) => Err(self.refused("create", name, error)),
+        }
     }
 
     /// Gives a complete, verified temporary file its attributes and its name.
     pub(super) fn commit(
         &mut self,
-        path: &SafePath,
+        name: &Name,
         mut temporary: Temporary,
         attributes: Attributes,
-    ) -> Outcome<()> {
-        let name = path.split_last().1;
-        let renamed = apply(&temporary.file, attributes).and_then(|()| {
+    ) -> Result<(), Refused> {
+        let renamed = self.apply(&temporary.file, attributes).and_then(|()| {
             let (directory, from) = (&temporary.directory, temporary.name.as_slice());
-            match self.output.overwrite {
-                true => fs::renameat(directory, from, directory, name),
-                false => rename_new(directory, from, name),
+            match self.output.rules.overwrite {
+                true => fs::renameat(directory, from, directory, name.as_bytes()),
+                false => rename_new(directory, from, name.as_bytes()),
             }
         });
         match renamed {
@@ -156,71 +290,121 @@ impl Target {
                 temporary.committed = true;
                 Ok(())
             }
-            Err(error) => Err(self.refused("create", path, error)),
+            Err(error) => Err(self.refused("create", name, error)),
         }
     }
 
-    /// The open directory that holds `path`, and its name there.
-    fn locate<'p>(&mut self, path: &'p SafePath) -> Outcome<(Arc<OwnedFd>, &'p [u8])> {
-        let (parent, name) = path.split_last();
-        if parent.is_empty() {
-            return Ok((self.output.root.clone(), name));
+    /// What is said of a file that must not be replaced.
+    pub(super) fn exists(&self, name: &Name) -> Refused {
+        self.refused("create", name, Errno::EXIST)
+    }
+
+    /// The innermost directory.
+    fn here(&self) -> Arc<OwnedFd> {
+        (self.descent.current()).map_or_else(|| self.output.root.clone(), Arc::clone)
+    }
+
+    fn shown(&self, name: &Name) -> String {
+        printable(&self.path_of(name))
+    }
+
+    /// Names that a peer may not use, whatever is there.
+    fn check_name(&self, name: &Name) -> Result<(), Refused> {
+        let refuse = |why: &str, hint: &str| {
+            let message = format!("{} is refused: {why}", self.shown(name));
+            Err(Refused::Entry(fail_hint(ErrorKind::LocalIo, message, hint)))
+        };
+        if is_reserved(name.as_bytes()) {
+            return refuse("the name is one of an unfinished transfer", "");
         }
-        if let Some((recent, directory)) = &self.recent
-            && recent == parent
+        if self.depth() == 0
+            && name.as_bytes().starts_with(b".")
+            && !self.output.rules.allow_dotfiles
         {
-            return Ok((directory.clone(), name));
+            return refuse(
+                "its name begins with a dot",
+                "receive with --allow-dotfiles if you want it",
+            );
         }
-        let mut directory = self.output.root.clone();
-        for component in parent.split(|byte| *byte == b'/') {
-            let opened = open_directory(&directory, component);
-            directory = Arc::new(opened.map_err(|error| self.refused("enter", path, error))?);
+        match self.path.len() + 1 + name.as_bytes().len() > PATH_BYTES_MAX {
+            true => refuse(&PathError::TooLong.to_string(), ""),
+            false => Ok(()),
         }
-        self.recent = Some((parent.to_vec(), directory.clone()));
-        Ok((directory, name))
     }
 
-    fn refused(&self, what: &str, path: &SafePath, error: Errno) -> crate::failure::Failure {
-        let shown = printable(path.as_bytes());
+    /// A temporary name in the innermost directory, once it is known where to look for it.
+    fn temporary_name(&mut self, name: &Name) -> Result<Vec<u8>, Refused> {
+        let refused = |error| {
+            Refused::Transfer(local_io(
+                "write to the output directory",
+                &self.output.shown,
+                error,
+            ))
+        };
+        if self.lock.is_none() {
+            let lock = TransferLock::create(&self.output.root);
+            self.lock = Some(lock.map_err(|error| refused(error.into()))?);
+        }
+        let lock = self.lock.as_mut().expect("it was just made");
+        lock.set_directory(&self.path).map_err(refused)?;
+        Ok(lock.temporary_name(name.as_bytes()))
+    }
+
+    fn apply(&self, file: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
+        fs::fchmod(&file, self.output.mode(attributes.mode))?;
+        fs::futimens(&file, &times(attributes))
+    }
+
+    fn refused(&self, what: &str, name: &Name, error: Errno) -> Refused {
+        let shown = self.shown(name);
         match error {
-            Errno::EXIST => fail_hint(
+            Errno::EXIST => Refused::Entry(fail_hint(
                 ErrorKind::LocalIo,
-                format!("{shown} exists already"),
+                format!("{shown} exists already with other contents"),
                 "receive with --overwrite to replace files",
-            ),
-            Errno::LOOP | Errno::NOTDIR => fail_hint(
+            )),
+            Errno::LOOP | Errno::NOTDIR => Refused::Entry(fail_hint(
                 ErrorKind::LocalIo,
-                format!("cannot {what} {shown}: a part of the path is no directory"),
+                format!("cannot {what} {shown}: what is there is no directory"),
                 "symbolic links in the output directory are not followed",
-            ),
-            error => local_io(what, &shown, error),
+            )),
+            error => Refused::system(what, &shown, error),
+        }
+    }
+}
+
+/// Follows a link's target, and makes the directories that it goes through if they are still to come.
+struct DirectoryMaker<'a> {
+    wanderer: Wanderer,
+    made: &'a mut BTreeSet<Identity>,
+}
+
+impl DirectoryMaker<'_> {
+    fn make(&mut self, name: &[u8]) -> Result<(), Errno> {
+        if self.made.len() >= MADE_AHEAD_MAX || is_reserved(name) {
+            return Err(Errno::NOENT);
+        }
+        fs::mkdirat(self.wanderer.here()?, name, Mode::RWXU)?;
+        self.wanderer.enter(name)?;
+        self.made.insert(Identity::of(self.wanderer.here()?)?);
+        Ok(())
+    }
+}
+
+impl Walker for DirectoryMaker<'_> {
+    fn up(&mut self) {
+        self.wanderer.up();
+    }
+
+    fn enter(&mut self, name: &[u8]) -> bool {
+        match self.wanderer.enter(name) {
+            Err(Errno::NOENT) => self.make(name).is_ok(),
+            entered => entered.is_ok(),
         }
     }
 }
 
 impl Temporary {
-    fn create(directory: &Arc<OwnedFd>, name: &[u8]) -> Result<Self, Errno> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        for _ in 0..TEMPORARY_ATTEMPTS {
-            let name = temporary_name(name)?;
-            let mode = Mode::RUSR | Mode::WUSR;
-            match fs::openat(directory, name.as_slice(), flags | OFlags::CLOEXEC, mode) {
-                Ok(file) => {
-                    let (directory, file) = (directory.clone(), File::from(file));
-                    return Ok(Self {
-                        directory,
-                        name,
-                        file,
-                        committed: false,
-                    });
-                }
-                Err(Errno::EXIST) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(Errno::EXIST)
-    }
-
     /// Writes at any place; what is never written becomes a hole, once
     /// [`set_size`](Self::set_size) has made one at the end real.
     pub(super) fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -246,9 +430,9 @@ impl Drop for Temporary {
     }
 }
 
-fn open_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    fs::openat(parent, name, flags, Mode::empty())
+fn is_link_to(directory: &OwnedFd, name: &Name, target: &[u8]) -> bool {
+    fs::readlinkat(directory, name.as_bytes(), Vec::new())
+        .is_ok_and(|there| there.as_bytes() == target)
 }
 
 /// Renames without ever replacing anything.
@@ -263,14 +447,6 @@ fn rename_new(directory: &OwnedFd, from: &[u8], to: &[u8]) -> Result<(), Errno> 
     }
 }
 
-fn apply(file: impl std::os::fd::AsFd, attributes: Attributes) -> Result<(), Errno> {
-    fs::fchmod(
-        &file,
-        Mode::from_raw_mode(u32::from(attributes.mode & MODE_MASK)),
-    )?;
-    fs::futimens(&file, &times(attributes))
-}
-
 fn times(attributes: Attributes) -> Timestamps {
     Timestamps {
         last_access: Timespec {
@@ -282,16 +458,4 @@ fn times(attributes: Attributes) -> Timestamps {
             tv_nsec: i64::from(attributes.mtime_ns),
         },
     }
-}
-
-/// `.NAME.sphx-XXXXXXXX.part`, NAME shortened where the whole would be too long.
-fn temporary_name(name: &[u8]) -> Result<Vec<u8>, Errno> {
-    const MARK: &[u8] = b".sphx-";
-    const END: &[u8] = b".part";
-    let mut random = [0; 4];
-    getrandom(&mut random, GetRandomFlags::empty())?;
-    let random = hex(&random);
-    let room = COMPONENT_BYTES_MAX - 1 - MARK.len() - random.len() - END.len();
-    let kept = &name[..name.len().min(room)];
-    Ok([b".", kept, MARK, random.as_bytes(), END].concat())
 }

@@ -1,6 +1,7 @@
 //! Both ends against each other in memory, and the receiver against a hostile sender.
 
 mod slow_disk;
+mod wire;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,14 +15,12 @@ use proptest::prelude::*;
 use sphinx_transport::ErrorKind;
 use tempfile::TempDir;
 
-use super::paths::SafePath;
+use super::paths::Name;
 use super::recv::{receive, receive_tree};
 use super::send::{send, send_tree};
-use super::wire::{
-    Attributes, Entry, Totals, put_data, put_entry, put_file_end, put_hole, put_preamble,
-};
-use super::{OutputDir, tree};
-use crate::channel::{Arrived, Channel};
+use super::wire::{Announced, Attributes, Entry, Piece, put_entry, put_piece, put_preamble};
+use super::{Counts, Destination, OutputDir, Rules, Transferred, roots};
+use crate::channel::{Arrived, Channel, Outgoing};
 use crate::failure::Outcome;
 use crate::report::{Progress, Reporter};
 use crate::testing::{Kept, pair};
@@ -30,20 +29,64 @@ fn quiet() -> Reporter {
     Reporter::silent()
 }
 
+fn destination(output: &Path, rules: Rules) -> Outcome<Destination> {
+    OutputDir::open(output, rules).map(Destination::Directory)
+}
+
+fn named(paths: &[&Path]) -> Vec<roots::Root> {
+    let paths = paths.iter().map(PathBuf::from).collect();
+    roots::roots(paths, None).expect("readable paths")
+}
+
+/// What `transfer` says of an end.
+type End = Outcome<Counts>;
+
+/// What a whole command would say: failed if nothing has arrived.
+fn end(outcome: Outcome<(Transferred, sphinx_transport::Stats)>) -> End {
+    let (transferred, _) = outcome?;
+    transferred.exit_code()?;
+    Ok(transferred.counts)
+}
+
 /// Sends `paths` into `output` through memory; the outcomes of sender and receiver.
-fn transfer(paths: &[&Path], output: &Path, overwrite: bool) -> (Outcome<Totals>, Outcome<Totals>) {
+fn transfer(paths: &[&Path], output: &Path, rules: Rules) -> (End, End) {
     let (near, far) = pair();
-    let output = OutputDir::open(output, overwrite).expect("an output directory");
-    let receiver = thread::spawn(move || receive(&far, &output, &Progress::default(), &quiet()));
-    let roots = tree::roots(paths.iter().map(PathBuf::from).collect()).expect("readable paths");
-    let announced = tree::totals(&roots).expect("a readable tree");
+    let output = destination(output, rules).expect("an output directory");
+    let receiver = thread::spawn(move || {
+        let progress = Progress::default();
+        receive(&far, &output, &|_| Ok(()), &progress, &quiet())
+    });
+    let roots = named(paths);
+    let announced = roots::announce(&roots).expect("a readable tree");
     let sent = send(&near, &roots, announced, &Progress::default(), &quiet());
     let received = receiver.join().expect("the receiver does not panic");
-    (
-        sent.map(|(totals, _)| totals),
-        received.map(|(totals, _)| totals),
-    )
+    (end(sent), end(received))
 }
+
+/// What `paths` are on the wire.
+fn written(paths: &[&Path]) -> Vec<u8> {
+    let mut kept = Kept::default();
+    let (progress, reporter) = (Progress::default(), quiet());
+    let announced = Announced::default();
+    let sent = send_tree(
+        &mut kept,
+        &named(paths),
+        announced,
+        None,
+        &progress,
+        &reporter,
+    );
+    sent.expect("readable paths");
+    kept.0
+}
+
+const REPLACE: Rules = Rules {
+    overwrite: true,
+    merge: true,
+    allow_dotfiles: true,
+    max_bytes: None,
+    max_entries: None,
+};
 
 fn names(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(directory)
@@ -99,16 +142,27 @@ fn a_tree_arrives_as_it_is() {
     symlink("sub/run.sh", tree.join("inside")).unwrap();
     symlink("/etc/passwd", tree.join("outside")).unwrap();
     symlink("../../x", tree.join("sub/above")).unwrap();
+    symlink("./sub/../nothing", tree.join("detour")).unwrap();
     fs::set_permissions(tree.join("sub"), fs::Permissions::from_mode(0o555)).unwrap();
     let single = write(from.join("single"), b"one");
 
-    let (sent, received) = transfer(&[&tree, &single], &to, false);
-    assert_eq!(sent.unwrap(), received.unwrap());
+    let (sent, received) = transfer(&[&tree, &single], &to, Rules::default());
+    let counts = received.unwrap();
+    assert_eq!(sent.unwrap(), counts);
+    assert_eq!((counts.files, counts.skipped), (5, 2));
     assert_eq!(names(&to), ["single", "tree"]);
     let there = to.join("tree");
     assert_eq!(
         names(&there),
-        ["big", "caf\u{fffd}", "inside", "nothing", "sub"]
+        [
+            ".sphx-unfinished",
+            "big",
+            "caf\u{fffd}",
+            "detour",
+            "inside",
+            "nothing",
+            "sub"
+        ]
     );
     assert_eq!(fs::read(there.join("big")).unwrap(), big);
     assert_eq!(fs::read(there.join("nothing")).unwrap(), b"");
@@ -144,8 +198,8 @@ fn a_sparse_file_stays_sparse() {
     file.write_all_at(b"middle", 40 << 20).unwrap();
     file.set_len(90 << 20).unwrap();
     drop(file);
-    let (sent, received) = transfer(&[&path], &to, false);
-    assert_eq!(sent.unwrap().bytes, 90 << 20);
+    let (sent, received) = transfer(&[&path], &to, Rules::default());
+    assert_eq!(sent.unwrap().totals.bytes, 90 << 20);
     received.unwrap();
     let there = to.join("disk");
     assert!(fs::read(&there).unwrap() == fs::read(&path).unwrap());
@@ -157,6 +211,9 @@ fn a_sparse_file_stays_sparse() {
             "{} blocks",
             there.blocks()
         );
+        // It is there already.
+        let again = transfer(&[&path], &to, Rules::default()).1.unwrap();
+        assert_eq!((again.files, again.files_present), (1, 1));
     }
 }
 
@@ -165,15 +222,15 @@ fn nothing_is_overwritten_unless_asked() {
     let Dirs { _root, from, to } = dirs();
     let path = write(from.join("a"), b"new");
     write(to.join("a"), b"old");
-    let (sent, received) = transfer(&[&path], &to, false);
+    let (sent, received) = transfer(&[&path], &to, Rules::default());
     assert_eq!(sent.unwrap_err().kind, ErrorKind::RemoteIo);
     let failure = received.unwrap_err();
     assert_eq!(failure.kind, ErrorKind::LocalIo);
-    assert_eq!(failure.message, "a exists already");
+    assert_eq!(failure.message, "a exists already with other contents");
     assert_eq!(fs::read(to.join("a")).unwrap(), b"old");
     assert_eq!(names(&to), ["a"]);
 
-    let (sent, received) = transfer(&[&path], &to, true);
+    let (sent, received) = transfer(&[&path], &to, REPLACE);
     assert!(sent.is_ok() && received.is_ok());
     assert_eq!(fs::read(to.join("a")).unwrap(), b"new");
 }
@@ -191,11 +248,11 @@ fn links_in_the_output_directory_are_not_followed() {
     symlink(&outside, to.join("tree")).unwrap();
     symlink(outside.join("kept"), to.join("plain")).unwrap();
 
-    let (sent, received) = transfer(&[&from.join("tree")], &to, true);
+    let (sent, received) = transfer(&[&from.join("tree")], &to, REPLACE);
     assert_eq!(sent.unwrap_err().kind, ErrorKind::RemoteIo);
     assert_eq!(received.unwrap_err().kind, ErrorKind::LocalIo);
     // Replacing a link replaces the link.
-    transfer(&[&plain], &to, true).1.unwrap();
+    transfer(&[&plain], &to, REPLACE).1.unwrap();
     assert_eq!(fs::read(to.join("plain")).unwrap(), b"new");
     assert_eq!(names(&outside), ["kept"]);
     assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
@@ -208,7 +265,7 @@ fn a_source_that_changes_is_noticed() {
     write(path.clone(), &vec![1; 3 << 20]);
     // The receiver reads nothing until the file has grown.
     let (near, far) = pair();
-    let output = OutputDir::open(&to, false).unwrap();
+    let output = destination(&to, Rules::default()).unwrap();
     let grow = path.clone();
     let receiver = thread::spawn(move || {
         thread::sleep(Duration::from_millis(100));
@@ -218,16 +275,17 @@ fn a_source_that_changes_is_noticed() {
             .unwrap()
             .set_len(4 << 20)
             .unwrap();
-        receive(&far, &output, &Progress::default(), &quiet())
+        let progress = Progress::default();
+        receive(&far, &output, &|_| Ok(()), &progress, &quiet())
     });
-    let roots = tree::roots(vec![path]).unwrap();
-    let failure = send(
+    let announced = Announced::default();
+    let failure = end(send(
         &near,
-        &roots,
-        Totals::default(),
+        &named(&[&path]),
+        announced,
         &Progress::default(),
         &quiet(),
-    )
+    ))
     .unwrap_err();
     assert_eq!(failure.kind, ErrorKind::LocalIo);
     assert!(
@@ -237,7 +295,7 @@ fn a_source_that_changes_is_noticed() {
         "{failure}"
     );
     assert_eq!(
-        receiver.join().unwrap().unwrap_err().kind,
+        end(receiver.join().unwrap()).unwrap_err().kind,
         ErrorKind::RemoteIo
     );
     assert_eq!(names(&to), Vec::<String>::new());
@@ -248,21 +306,14 @@ fn a_peer_that_vanishes_leaves_nothing_behind() {
     let Dirs { _root, from, to } = dirs();
     let path = write(from.join("a"), &vec![1; 3 << 20]);
     let (near, far) = pair();
-    let output = OutputDir::open(&to, false).unwrap();
-    let receiver = thread::spawn(move || receive(&far, &output, &Progress::default(), &quiet()));
+    let output = destination(&to, Rules::default()).unwrap();
+    let receiver = thread::spawn(move || {
+        let progress = Progress::default();
+        receive(&far, &output, &|_| Ok(()), &progress, &quiet())
+    });
     let closer = near.clone();
     let mut stream = near.open_stream().unwrap();
-    let roots = tree::roots(vec![path]).unwrap();
-    let mut kept = Kept::default();
-    send_tree(
-        &mut kept,
-        &roots,
-        Totals::default(),
-        &Progress::default(),
-        &quiet(),
-    )
-    .unwrap();
-    crate::channel::Outgoing::write_all(&mut stream, &kept.0[..1 << 20]).unwrap();
+    stream.write_all(&written(&[&path])[..1 << 20]).unwrap();
     closer.close(6, "interrupted");
     assert_eq!(
         receiver.join().unwrap().unwrap_err().kind,
@@ -275,18 +326,9 @@ fn a_peer_that_vanishes_leaves_nothing_behind() {
 fn damage_is_not_given_a_name() {
     let Dirs { _root, from, to } = dirs();
     let path = write(from.join("a"), &vec![1; 100_000]);
-    let roots = tree::roots(vec![path]).unwrap();
-    let mut kept = Kept::default();
-    send_tree(
-        &mut kept,
-        &roots,
-        Totals::default(),
-        &Progress::default(),
-        &quiet(),
-    )
-    .unwrap();
-    kept.0[50_000] ^= 1;
-    assert_eq!(feed(&kept.0, &to).unwrap_err().kind, ErrorKind::Integrity);
+    let mut bytes = written(&[&path]);
+    bytes[50_000] ^= 1;
+    assert_eq!(feed(&bytes, &to).unwrap_err().kind, ErrorKind::Integrity);
     assert_eq!(names(&to), Vec::<String>::new());
 }
 
@@ -296,15 +338,15 @@ fn the_paths_are_checked_before_connecting() {
     fs::create_dir(from.join("x")).unwrap();
     write(from.join("a"), b"");
     write(from.join("x/a"), b"");
-    let missing = tree::roots(vec![from.join("missing")]).unwrap_err();
+    let missing = roots::roots(vec![from.join("missing")], None).unwrap_err();
     assert_eq!(missing.kind, ErrorKind::LocalIo);
-    let twice = tree::roots(vec![from.join("a"), from.join("x/a")]).unwrap_err();
+    let twice = roots::roots(vec![from.join("a"), from.join("x/a")], None).unwrap_err();
     assert_eq!(twice.kind, ErrorKind::Usage);
     assert_eq!(
-        tree::roots(vec!["/".into()]).unwrap_err().kind,
+        roots::roots(vec!["/".into()], None).unwrap_err().kind,
         ErrorKind::Usage
     );
-    assert!(tree::roots(vec![".".into()]).is_ok());
+    assert!(roots::roots(vec![".".into()], None).is_ok());
 }
 
 #[test]
@@ -312,75 +354,84 @@ fn an_output_directory_must_be_one() {
     let Dirs { _root, to, .. } = dirs();
     let file = write(to.join("f"), b"");
     for path in [file.as_path(), &file.join("below"), Path::new("/proc/sphx")] {
-        let failure = OutputDir::open(path, false).err().expect("must be refused");
+        let failure = OutputDir::open(path, Rules::default())
+            .err()
+            .expect("must be refused");
         assert_eq!(failure.kind, ErrorKind::LocalIo, "{failure}");
     }
-    OutputDir::open(&to.join("new/deep"), false).unwrap();
+    OutputDir::open(&to.join("new/deep"), Rules::default()).unwrap();
     assert_eq!(names(&to.join("new/deep")), Vec::<String>::new());
 }
 
-fn feed(bytes: &[u8], output: &Path) -> Outcome<Totals> {
-    let output = OutputDir::open(output, false)?;
-    receive_tree(
+fn feed(bytes: &[u8], output: &Path) -> Outcome<Counts> {
+    let rules = Rules {
+        overwrite: false,
+        ..REPLACE
+    };
+    let transferred = receive_tree(
         Arrived { bytes, piece: 1000 },
-        &output,
+        &destination(output, rules)?,
+        &|_| Ok(()),
+        &mut |_| Ok(()),
         &Progress::default(),
         &quiet(),
-    )
+    )?;
+    Ok(transferred.counts)
 }
 
 /// A record that a hostile sender could invent, valid in itself or nearly.
 fn record() -> impl Strategy<Value = Vec<u8>> {
-    let path = prop_oneof!["[ab]", "[ab]/[ab]", "[ab]/[ab]/l", "l", "l/[ab]"];
     let attributes = (0_u16..0o1000, -3_i64..3).prop_map(|(mode, mtime_s)| Attributes {
         // Directories that the test can clean up.
         mode: mode | 0o700,
         mtime_s,
         mtime_ns: 0,
     });
-    let target = "(\\.\\./){0,3}[ab/]{0,3}";
-    (0..7, path, attributes, target, 0_u64..9).prop_map(|(kind, path, attributes, target, n)| {
-        let path = SafePath::new(path.into_bytes()).expect("the strategy makes valid paths");
+    let target = "((\\.|\\.\\.|[abl])/){0,4}[ab]{0,3}";
+    (0..9, "[abl]", attributes, target, 0_u64..9).prop_map(|(kind, name, attributes, target, n)| {
+        let name = Name::new(name.into_bytes()).expect("the strategy makes valid names");
         let mut out = Vec::new();
         match kind {
-            0 | 1 => put_entry(&mut out, &Entry::Directory { path }),
-            2 => put_entry(&mut out, &Entry::DirectoryEnd { path, attributes }),
-            3 => {
+            0 | 1 => put_entry(&mut out, &Entry::Directory { name, mode: 0o700 }),
+            2 => put_entry(&mut out, &Entry::DirectoryEnd { attributes }),
+            3 | 4 => {
                 let target = target.into_bytes();
                 put_entry(
                     &mut out,
                     &Entry::Symlink {
-                        path,
+                        name,
                         attributes,
                         target,
                     },
                 );
             }
-            4 => {
-                put_entry(
-                    &mut out,
-                    &Entry::File {
-                        path,
+            5 | 6 => {
+                let entry = match kind {
+                    5 => Entry::File {
+                        name,
                         attributes,
                         size: n,
                     },
-                );
+                    _ => Entry::Stream { name, attributes },
+                };
+                put_entry(&mut out, &entry);
                 if n > 0 {
-                    put_data(&mut out, n);
+                    put_piece(&mut out, &Piece::Data { bytes: n });
                     out.extend(std::iter::repeat_n(b'x', n as usize));
                 }
-                put_file_end(&mut out, blake3::hash(&vec![b'x'; n as usize]).as_bytes());
+                let digest = blake3::hash(&vec![b'x'; n as usize]).into();
+                put_piece(&mut out, &Piece::End { digest });
             }
-            5 => {
+            7 => {
                 put_entry(
                     &mut out,
                     &Entry::File {
-                        path,
+                        name,
                         attributes,
                         size: 1 << n,
                     },
                 );
-                put_hole(&mut out, 1 << n);
+                put_piece(&mut out, &Piece::Hole { bytes: 1 << n });
             }
             _ => put_entry(
                 &mut out,
@@ -408,7 +459,8 @@ fn stays_inside(bytes: &[u8]) {
     );
     assert_eq!(names(_root.path()), ["from", "to"]);
     let left = walk(&to);
-    assert!(left.iter().all(|name| !name.ends_with(".part")), "{left:?}");
+    let temporary = |name: &String| name.ends_with(".part") || name.ends_with(".lock");
+    assert!(!left.iter().any(temporary), "{left:?}");
 }
 
 /// Names below `directory`, not through links.
@@ -443,7 +495,7 @@ proptest! {
     #[test]
     fn no_sequence_of_records_escapes(records in proptest::collection::vec(record(), 0..12)) {
         let mut bytes = Vec::new();
-        put_preamble(&mut bytes, Totals::default());
+        put_preamble(&mut bytes, Announced::default());
         bytes.extend(records.concat());
         stays_inside(&bytes);
     }
@@ -452,7 +504,7 @@ proptest! {
     fn no_bytes_escape(bytes in proptest::collection::vec(any::<u8>(), 0..200), named: bool) {
         let mut stream = Vec::new();
         if named {
-            put_preamble(&mut stream, Totals::default());
+            put_preamble(&mut stream, Announced::default());
         }
         stream.extend(bytes);
         stays_inside(&stream);

@@ -1,30 +1,36 @@
-//! The bytes of the protocol: records from sender to receiver, one verdict back.
+//! The bytes of the protocol: records from sender to receiver, replies back. [`Reader`] reads them.
 //!
-//! Numbers are big-endian. Parsing is total and bounded: every length is checked before anything is
-//! allocated for it.
+//! Numbers are big-endian.
+//!
+//! [`Reader`]: super::reader::Reader
 
-use crate::channel::{Incoming, Sink};
-use crate::failure::{Failure, Outcome, fail, kind_of_peer_code, protocol};
-use crate::files::paths::{PATH_BYTES_MAX, SafePath};
+use super::paths::Name;
 
 /// Opens the forward stream: name and version of the protocol.
-pub(super) const MAGIC: &[u8; 8] = b"SPHXFIL\x01";
+pub(super) const MAGIC: &[u8; 8] = b"SPHXFIL\x02";
 
-const DIRECTORY: u8 = 0x01;
-const FILE: u8 = 0x02;
-const SYMLINK: u8 = 0x03;
-const DIRECTORY_END: u8 = 0x04;
-const END: u8 = 0x05;
-const DATA: u8 = 0x10;
-const HOLE: u8 = 0x11;
-const FILE_END: u8 = 0x12;
+pub(super) const DIRECTORY: u8 = 0x01;
+pub(super) const FILE: u8 = 0x02;
+pub(super) const SYMLINK: u8 = 0x03;
+pub(super) const DIRECTORY_END: u8 = 0x04;
+pub(super) const END: u8 = 0x05;
+pub(super) const STREAM: u8 = 0x06;
+pub(super) const SKIPPED: u8 = 0x07;
+pub(super) const DATA: u8 = 0x10;
+pub(super) const HOLE: u8 = 0x11;
+pub(super) const FILE_END: u8 = 0x12;
+pub(super) const FILE_ABORT: u8 = 0x13;
 
-const VERDICT_OK: u8 = 0x01;
-const VERDICT_FAILED: u8 = 0x02;
+pub(super) const REPLY_OK: u8 = 0x01;
+pub(super) const REPLY_FAILED: u8 = 0x02;
+pub(super) const REPLY_READY: u8 = 0x03;
+pub(super) const REPLY_SKIPPED: u8 = 0x04;
 
-/// Longest message of a verdict.
-const MESSAGE_BYTES_MAX: usize = 1024;
-const NANOSECONDS_MAX: u32 = 999_999_999;
+/// Longest message or reason.
+pub(super) const MESSAGE_BYTES_MAX: usize = 1024;
+pub(super) const NANOSECONDS_MAX: u32 = 999_999_999;
+/// Announced as the number of bytes when nobody knows it.
+pub(super) const BYTES_UNKNOWN: u64 = u64::MAX;
 
 /// Permissions and modification time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,25 +41,37 @@ pub(crate) struct Attributes {
     pub(crate) mtime_ns: u32,
 }
 
-/// What comes between the files' data.
+/// What comes between the files' data. Names are those of objects in the directory that is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
+    /// Opens a directory; `mode` is what it will have.
     Directory {
-        path: SafePath,
+        name: Name,
+        mode: u16,
+    },
+    /// Closes the directory opened last.
+    DirectoryEnd {
+        attributes: Attributes,
     },
     File {
-        path: SafePath,
+        name: Name,
         attributes: Attributes,
         size: u64,
     },
+    /// A file whose size shows only at its end.
+    Stream {
+        name: Name,
+        attributes: Attributes,
+    },
     Symlink {
-        path: SafePath,
+        name: Name,
         attributes: Attributes,
         target: Vec<u8>,
     },
-    DirectoryEnd {
-        path: SafePath,
-        attributes: Attributes,
+    /// Something that the sender leaves out.
+    Skipped {
+        name: Name,
+        reason: String,
     },
     End {
         entries: u64,
@@ -62,103 +80,186 @@ pub(super) enum Entry {
 }
 
 /// What comes inside a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    Data { bytes: u64 },
-    Hole { bytes: u64 },
-    End { digest: [u8; 32] },
+    Data {
+        bytes: u64,
+    },
+    Hole {
+        bytes: u64,
+    },
+    End {
+        digest: [u8; 32],
+    },
+    /// The sender cannot give the rest: the file is left out.
+    Abort {
+        reason: String,
+    },
 }
 
-/// Announced totals, for progress only.
+/// Announced totals, for progress and for the question whether to receive at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Announced {
+    pub(crate) entries: u64,
+    /// `None` if nobody knows.
+    pub(crate) bytes: Option<u64>,
+}
+
+/// What both ends count, from the same records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
+    /// Directories, files, streams and links, those left out included.
     pub(crate) entries: u64,
+    /// Sizes of the files that came to their end.
     pub(crate) bytes: u64,
 }
 
-pub(super) fn put_preamble(out: &mut Vec<u8>, totals: Totals) {
+/// How a transfer went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) totals: Totals,
+    /// Files in place.
+    pub(crate) files: u64,
+    /// Those of them that were there before, with the same contents.
+    pub(crate) files_present: u64,
+    /// Entries left out at either end.
+    pub(crate) skipped: u64,
+}
+
+/// What the receiver says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// The transfer is welcome.
+    Ready,
+    /// The receiver leaves out the entry of this number (the first is 1).
+    Skipped {
+        entry: u64,
+        path: Vec<u8>,
+        reason: String,
+    },
+    /// The last word.
+    Done(Counts),
+    /// The last word: it did not work.
+    Failed { code: u8, message: String },
+}
+
+pub(super) fn put_preamble(out: &mut Vec<u8>, announced: Announced) {
     out.extend_from_slice(MAGIC);
-    out.extend_from_slice(&totals.entries.to_be_bytes());
-    out.extend_from_slice(&totals.bytes.to_be_bytes());
+    put_u64(out, announced.entries);
+    put_u64(out, announced.bytes.unwrap_or(BYTES_UNKNOWN));
 }
 
 pub(super) fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
     match entry {
-        Entry::Directory { path } => {
+        Entry::Directory { name, mode } => {
             out.push(DIRECTORY);
-            put_bytes(out, path.as_bytes());
+            put_bytes(out, name.as_bytes());
+            out.extend_from_slice(&mode.to_be_bytes());
+        }
+        Entry::DirectoryEnd { attributes } => {
+            out.push(DIRECTORY_END);
+            put_attributes(out, *attributes);
         }
         Entry::File {
-            path,
+            name,
             attributes,
             size,
         } => {
             out.push(FILE);
-            put_bytes(out, path.as_bytes());
+            put_bytes(out, name.as_bytes());
             put_attributes(out, *attributes);
-            out.extend_from_slice(&size.to_be_bytes());
+            put_u64(out, *size);
+        }
+        Entry::Stream { name, attributes } => {
+            out.push(STREAM);
+            put_bytes(out, name.as_bytes());
+            put_attributes(out, *attributes);
         }
         Entry::Symlink {
-            path,
+            name,
             attributes,
             target,
         } => {
             out.push(SYMLINK);
-            put_bytes(out, path.as_bytes());
+            put_bytes(out, name.as_bytes());
             put_attributes(out, *attributes);
             put_bytes(out, target);
         }
-        Entry::DirectoryEnd { path, attributes } => {
-            out.push(DIRECTORY_END);
-            put_bytes(out, path.as_bytes());
-            put_attributes(out, *attributes);
+        Entry::Skipped { name, reason } => {
+            out.push(SKIPPED);
+            put_bytes(out, name.as_bytes());
+            put_message(out, reason);
         }
         Entry::End { entries, bytes } => {
             out.push(END);
-            out.extend_from_slice(&entries.to_be_bytes());
-            out.extend_from_slice(&bytes.to_be_bytes());
+            put_u64(out, *entries);
+            put_u64(out, *bytes);
         }
     }
 }
 
-/// The header of a `DATA` record; its bytes follow.
-pub(super) fn put_data(out: &mut Vec<u8>, bytes: u64) {
-    out.push(DATA);
-    out.extend_from_slice(&bytes.to_be_bytes());
-}
-
-pub(super) fn put_hole(out: &mut Vec<u8>, bytes: u64) {
-    out.push(HOLE);
-    out.extend_from_slice(&bytes.to_be_bytes());
-}
-
-pub(super) fn put_file_end(out: &mut Vec<u8>, digest: &[u8; 32]) {
-    out.push(FILE_END);
-    out.extend_from_slice(digest);
-}
-
-/// The receiver's last word.
-pub(super) fn put_verdict(out: &mut Vec<u8>, verdict: Result<Totals, (u64, &str)>) {
-    match verdict {
-        Ok(totals) => {
-            out.push(VERDICT_OK);
-            out.extend_from_slice(&totals.entries.to_be_bytes());
-            out.extend_from_slice(&totals.bytes.to_be_bytes());
+/// A piece; the bytes of `Data` follow it.
+pub(super) fn put_piece(out: &mut Vec<u8>, piece: &Piece) {
+    match piece {
+        Piece::Data { bytes } => {
+            out.push(DATA);
+            put_u64(out, *bytes);
         }
-        Err((code, message)) => {
-            out.push(VERDICT_FAILED);
-            put_failure(out, code, message);
+        Piece::Hole { bytes } => {
+            out.push(HOLE);
+            put_u64(out, *bytes);
+        }
+        Piece::End { digest } => {
+            out.push(FILE_END);
+            out.extend_from_slice(digest);
+        }
+        Piece::Abort { reason } => {
+            out.push(FILE_ABORT);
+            put_message(out, reason);
         }
     }
 }
 
-fn put_failure(out: &mut Vec<u8>, code: u64, message: &str) {
-    out.push(u8::try_from(code).unwrap_or(u8::MAX));
+pub(super) fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
+    match reply {
+        Reply::Ready => out.push(REPLY_READY),
+        Reply::Skipped {
+            entry,
+            path,
+            reason,
+        } => {
+            out.push(REPLY_SKIPPED);
+            put_u64(out, *entry);
+            put_bytes(out, path);
+            put_message(out, reason);
+        }
+        Reply::Done(counts) => {
+            out.push(REPLY_OK);
+            put_u64(out, counts.totals.entries);
+            put_u64(out, counts.totals.bytes);
+            put_u64(out, counts.files);
+            put_u64(out, counts.files_present);
+            put_u64(out, counts.skipped);
+        }
+        Reply::Failed { code, message } => {
+            out.push(REPLY_FAILED);
+            out.push(*code);
+            put_message(out, message);
+        }
+    }
+}
+
+/// As much of a message as may travel.
+fn put_message(out: &mut Vec<u8>, message: &str) {
     let mut end = message.len().min(MESSAGE_BYTES_MAX);
     while !message.is_char_boundary(end) {
         end -= 1;
     }
     put_bytes(out, &message.as_bytes()[..end]);
+}
+
+fn put_u64(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&number.to_be_bytes());
 }
 
 /// Every byte string here is shorter than 2^16 by construction.
@@ -172,370 +273,4 @@ fn put_attributes(out: &mut Vec<u8>, attributes: Attributes) {
     out.extend_from_slice(&attributes.mode.to_be_bytes());
     out.extend_from_slice(&attributes.mtime_s.to_be_bytes());
     out.extend_from_slice(&attributes.mtime_ns.to_be_bytes());
-}
-
-/// A stream from the peer, buffered.
-pub(super) struct Reader<I> {
-    input: I,
-    buffer: Box<[u8]>,
-    start: usize,
-    end: usize,
-}
-
-impl<I: Incoming> Reader<I> {
-    pub(super) fn new(input: I, buffer_bytes: usize) -> Self {
-        Self {
-            input,
-            buffer: vec![0; buffer_bytes].into_boxed_slice(),
-            start: 0,
-            end: 0,
-        }
-    }
-
-    /// The bytes of a `DATA` record, each piece with its place in the record. Those of a long one come
-    /// in the order in which they arrive, straight from where they were received.
-    pub(super) fn data(&mut self, bytes: u64, sink: &mut Sink<'_>) -> Outcome<()> {
-        let mut at = 0;
-        // Short records are many, and their neighbours in the buffer already.
-        while at < bytes && (self.start < self.end || bytes - at < self.buffer.len() as u64) {
-            self.fill(1)?;
-            let piece = usize::try_from(bytes - at).unwrap_or(usize::MAX);
-            let piece = piece.min(self.end - self.start);
-            sink(at, &self.buffer[self.start..][..piece])?;
-            self.start += piece;
-            at += piece as u64;
-        }
-        match at < bytes {
-            true => {
-                (self.input).read_unordered(bytes - at, &mut |place, data| sink(at + place, data))
-            }
-            false => Ok(()),
-        }
-    }
-
-    pub(super) fn preamble(&mut self) -> Outcome<Totals> {
-        if &self.array::<8>()? != MAGIC {
-            return Err(protocol(
-                "the peer does not speak this version of the file protocol",
-            ));
-        }
-        self.totals()
-    }
-
-    pub(super) fn entry(&mut self) -> Outcome<Entry> {
-        match self.u8()? {
-            DIRECTORY => Ok(Entry::Directory { path: self.path()? }),
-            FILE => Ok(Entry::File {
-                path: self.path()?,
-                attributes: self.attributes()?,
-                size: self.u64()?,
-            }),
-            SYMLINK => Ok(Entry::Symlink {
-                path: self.path()?,
-                attributes: self.attributes()?,
-                target: self.bytes(PATH_BYTES_MAX)?,
-            }),
-            DIRECTORY_END => Ok(Entry::DirectoryEnd {
-                path: self.path()?,
-                attributes: self.attributes()?,
-            }),
-            END => self
-                .totals()
-                .map(|Totals { entries, bytes }| Entry::End { entries, bytes }),
-            other => Err(protocol(format!(
-                "unknown record {other:#04x} from the sender"
-            ))),
-        }
-    }
-
-    pub(super) fn piece(&mut self) -> Outcome<Piece> {
-        match self.u8()? {
-            DATA => match self.u64()? {
-                0 => Err(protocol("an empty piece of a file")),
-                bytes => Ok(Piece::Data { bytes }),
-            },
-            HOLE => match self.u64()? {
-                0 => Err(protocol("an empty hole in a file")),
-                bytes => Ok(Piece::Hole { bytes }),
-            },
-            FILE_END => Ok(Piece::End {
-                digest: self.array()?,
-            }),
-            other => Err(protocol(format!(
-                "unknown record {other:#04x} inside a file"
-            ))),
-        }
-    }
-
-    /// The receiver's verdict, as the sender reads it.
-    pub(super) fn verdict(&mut self) -> Outcome<Totals> {
-        match self.u8()? {
-            VERDICT_OK => self.totals(),
-            VERDICT_FAILED => Err(self.peer_failure()?),
-            other => Err(protocol(format!(
-                "unknown verdict {other:#04x} from the receiver"
-            ))),
-        }
-    }
-
-    /// After the last record nothing may follow.
-    pub(super) fn expect_end(&mut self) -> Outcome<()> {
-        let mut byte = [0];
-        match self.start < self.end || self.input.read(&mut byte)? > 0 {
-            true => Err(protocol("bytes after the end of the transfer")),
-            false => Ok(()),
-        }
-    }
-
-    fn peer_failure(&mut self) -> Outcome<Failure> {
-        let code = self.u8()?;
-        let message = crate::text::printable(&self.bytes(MESSAGE_BYTES_MAX)?);
-        Ok(fail(
-            kind_of_peer_code(u64::from(code)),
-            format!("at the other end: {message}"),
-        ))
-    }
-
-    fn path(&mut self) -> Outcome<SafePath> {
-        let bytes = self.bytes(PATH_BYTES_MAX)?;
-        SafePath::new(bytes).map_err(|error| protocol(format!("a path is refused: {error}")))
-    }
-
-    fn attributes(&mut self) -> Outcome<Attributes> {
-        let attributes = Attributes {
-            mode: u16::from_be_bytes(self.array()?),
-            mtime_s: i64::from_be_bytes(self.array()?),
-            mtime_ns: u32::from_be_bytes(self.array()?),
-        };
-        match attributes.mode <= 0o7777 && attributes.mtime_ns <= NANOSECONDS_MAX {
-            true => Ok(attributes),
-            false => Err(protocol("impossible permissions or modification time")),
-        }
-    }
-
-    fn totals(&mut self) -> Outcome<Totals> {
-        Ok(Totals {
-            entries: self.u64()?,
-            bytes: self.u64()?,
-        })
-    }
-
-    /// A length of two bytes, then as many bytes.
-    fn bytes(&mut self, max: usize) -> Outcome<Vec<u8>> {
-        let length = usize::from(u16::from_be_bytes(self.array()?));
-        if length > max {
-            return Err(protocol("a path or a message is too long"));
-        }
-        let mut bytes = vec![0; length];
-        let mut at = 0;
-        while at < length {
-            let step = (length - at).min(self.buffer.len());
-            self.fill(step)?;
-            bytes[at..at + step].copy_from_slice(&self.buffer[self.start..self.start + step]);
-            self.start += step;
-            at += step;
-        }
-        Ok(bytes)
-    }
-
-    fn u8(&mut self) -> Outcome<u8> {
-        self.array().map(|[byte]| byte)
-    }
-
-    fn u64(&mut self) -> Outcome<u64> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    fn array<const N: usize>(&mut self) -> Outcome<[u8; N]> {
-        self.fill(N)?;
-        let mut array = [0; N];
-        array.copy_from_slice(&self.buffer[self.start..self.start + N]);
-        self.start += N;
-        Ok(array)
-    }
-
-    /// Reads until `wanted` bytes (at most the whole buffer) are there.
-    fn fill(&mut self, wanted: usize) -> Outcome<()> {
-        if self.end - self.start >= wanted {
-            return Ok(());
-        }
-        self.buffer.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
-        self.start = 0;
-        while self.end < wanted {
-            match self.input.read(&mut self.buffer[self.end..])? {
-                0 => return Err(protocol("the stream ends in the middle of the transfer")),
-                n => self.end += n,
-            }
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::channel::Arrived;
-    use proptest::prelude::*;
-    use sphinx_transport::ErrorKind;
-
-    fn path(bytes: &[u8]) -> SafePath {
-        SafePath::new(bytes.to_vec()).expect("a valid path")
-    }
-
-    fn reader(bytes: &[u8], piece: usize) -> Reader<Arrived<'_>> {
-        Reader::new(Arrived { bytes, piece }, 64)
-    }
-
-    #[test]
-    fn what_is_written_is_read() {
-        let attributes = Attributes {
-            mode: 0o4755,
-            mtime_s: -5,
-            mtime_ns: 999_999_999,
-        };
-        let entries = [
-            Entry::Directory { path: path(b"a") },
-            Entry::File {
-                path: path(&[b'x'; 200]),
-                attributes,
-                size: u64::MAX,
-            },
-            Entry::Symlink {
-                path: path(b"a/l"),
-                attributes,
-                target: b"caf\xe9".to_vec(),
-            },
-            Entry::DirectoryEnd {
-                path: path(b"a"),
-                attributes,
-            },
-            Entry::End {
-                entries: 3,
-                bytes: 7,
-            },
-        ];
-        let mut bytes = Vec::new();
-        put_preamble(
-            &mut bytes,
-            Totals {
-                entries: 4,
-                bytes: 9,
-            },
-        );
-        entries
-            .iter()
-            .for_each(|entry| put_entry(&mut bytes, entry));
-        let mut reader = reader(&bytes, 3);
-        assert_eq!(
-            reader.preamble().unwrap(),
-            Totals {
-                entries: 4,
-                bytes: 9
-            }
-        );
-        for entry in &entries {
-            assert_eq!(&reader.entry().unwrap(), entry);
-        }
-        assert!(reader.expect_end().is_ok());
-    }
-
-    #[test]
-    fn pieces() {
-        let contents: Vec<u8> = (0..100).collect();
-        let mut bytes = Vec::new();
-        put_data(&mut bytes, 100);
-        bytes.extend(&contents);
-        put_hole(&mut bytes, 1 << 40);
-        put_file_end(&mut bytes, &[9; 32]);
-        for piece in [1, 9, 64, 200] {
-            let mut reader = reader(&bytes, piece);
-            assert_eq!(reader.piece().unwrap(), Piece::Data { bytes: 100 });
-            let mut read = vec![0xff; 100];
-            let mut store = |place, data: &[u8]| {
-                read[place as usize..][..data.len()].copy_from_slice(data);
-                Ok(())
-            };
-            reader.data(100, &mut store).unwrap();
-            assert_eq!(read, contents);
-            assert_eq!(reader.piece().unwrap(), Piece::Hole { bytes: 1 << 40 });
-            assert_eq!(reader.piece().unwrap(), Piece::End { digest: [9; 32] });
-        }
-        let mut short = reader(&bytes[..50], 9);
-        assert!(short.piece().is_ok() && short.data(100, &mut |_, _| Ok(())).is_err());
-    }
-
-    #[test]
-    fn verdicts_carry_a_reason() {
-        let mut bytes = Vec::new();
-        put_verdict(&mut bytes, Err((9, "full \x1b[2J")));
-        let failure = reader(&bytes, 9).verdict().unwrap_err();
-        assert_eq!(failure.kind, ErrorKind::RemoteIo);
-        assert_eq!(failure.message, "at the other end: full \\u{1b}[2J");
-
-        bytes.clear();
-        put_verdict(&mut bytes, Err((10, &"é".repeat(600))));
-        assert_eq!(
-            reader(&bytes, 9).verdict().unwrap_err().kind,
-            ErrorKind::Integrity
-        );
-        bytes.clear();
-        put_verdict(
-            &mut bytes,
-            Ok(Totals {
-                entries: 1,
-                bytes: 2,
-            }),
-        );
-        assert_eq!(
-            reader(&bytes, 9).verdict().unwrap(),
-            Totals {
-                entries: 1,
-                bytes: 2
-            }
-        );
-    }
-
-    #[test]
-    fn refused() {
-        let absolute = [&[FILE, 0, 4][..], b"/etc"].concat();
-        for bytes in [
-            &absolute[..],
-            &[0x77],
-            &[DIRECTORY, 0xff, 0xff],
-            &[END, 0],
-            &[],
-        ] {
-            assert_eq!(
-                reader(bytes, 9).entry().unwrap_err().kind,
-                ErrorKind::Protocol
-            );
-        }
-        for bytes in [
-            &[DATA, 0, 0, 0, 0, 0, 0, 0, 0][..],
-            &[DATA, 1],
-            &[HOLE, 0, 0, 0, 0, 0, 0, 0, 0],
-        ] {
-            assert_eq!(
-                reader(bytes, 9).piece().unwrap_err().kind,
-                ErrorKind::Protocol
-            );
-        }
-        assert!(
-            reader(b"SPHXFIL\x02----------------", 9)
-                .preamble()
-                .is_err()
-        );
-        assert!(reader(b"more", 9).expect_end().is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn total(bytes in proptest::collection::vec(any::<u8>(), 0..300), piece in 1_usize..40) {
-            let _ = reader(&bytes, piece).preamble();
-            let _ = reader(&bytes, piece).entry();
-            let _ = reader(&bytes, piece).piece();
-            let _ = reader(&bytes, piece).verdict();
-        }
-    }
 }

@@ -189,21 +189,23 @@ impl Reporter {
         self.event(event.with("progress_dropped", self.progress_dropped()));
     }
 
-    /// A file is complete: in both forms. Waits for readers that are behind.
+    /// A file is complete: in both forms. `status` is sent, received or present. Waits for readers that are
+    /// behind.
     ///
     /// # Errors
     /// The reader of either output takes nothing any more.
-    pub(crate) fn file(&self, done: &str, path: &[u8], bytes: u64, blake3: &str) -> Outcome<()> {
+    pub(crate) fn file(&self, status: &str, path: &[u8], bytes: u64, blake3: &str) -> Outcome<()> {
         if self.json() {
             let event = Event::new("file")
                 .with_path(path)
                 .with("bytes", bytes)
-                .with("blake3", blake3);
+                .with("blake3", blake3)
+                .with("status", status);
             let pushed = self.push(Item::Data(event.into_line()), Room::OfSession);
             pushed.map_err(|Unread| self.unread("standard output"))?;
         }
         if self.inner.settings.verbose > 0 && !self.inner.settings.quiet {
-            let line = format!("{done} {}", printable(path));
+            let line = format!("{status} {}", printable(path));
             let pushed = self.push(Item::Note(line), Room::OfSession);
             pushed.map_err(|Unread| self.unread("standard error"))?;
         }
@@ -233,6 +235,28 @@ impl Reporter {
     pub(crate) fn warn(&self, line: &str) {
         self.event(Event::new("note").with("message", line));
         self.note(&format!("sphx: {line}"));
+    }
+
+    /// Asks whoever sits at the terminal; the line that they write.
+    pub(crate) fn ask(&self, question: &str) -> io::Result<String> {
+        self.say(Item::Note(question.to_owned()));
+        let Inner { stderr, stop, .. } = &*self.inner;
+        let _ = stderr.flush(None, stop);
+        let mut line = String::new();
+        io::stdin().read_line(&mut line).map(|_| line)
+    }
+
+    /// Something of a transfer that is left out: an error, although the transfer goes on.
+    pub(crate) fn skipped(&self, path: &[u8], failure: &Failure) {
+        let reason = printable(failure.message.as_bytes());
+        self.event(
+            Event::new("skipped")
+                .with_path(path)
+                .with("kind", kind_name(failure.kind))
+                .with("reason", reason.as_str()),
+        );
+        let line = format!("sphx: skipped {}: {reason}", printable(path));
+        self.say(Item::Note(line));
     }
 
     /// Reports how one transfer or the whole command failed; returns the exit code.

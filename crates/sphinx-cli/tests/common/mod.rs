@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -142,11 +142,18 @@ impl Running {
         arguments: &[&str],
         environment: &[(&str, &str)],
     ) -> Self {
-        let mut child = command(scratch.root.path(), arguments)
-            .envs(environment.iter().copied())
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
+        let mut command = command(scratch.root.path(), arguments);
+        command.envs(environment.iter().copied());
+        Self::spawn(command, arguments)
+    }
+
+    /// The same in a directory.
+    pub(crate) fn start_in(directory: &Path, arguments: &[&str]) -> Self {
+        Self::spawn(command(directory, arguments), arguments)
+    }
+
+    fn spawn(mut command: Command, arguments: &[&str]) -> Self {
+        let mut child = (command.stdin(Stdio::piped()).spawn()).expect("the binary starts");
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let (sender, events) = mpsc::channel();
         thread::spawn(move || {
@@ -176,8 +183,13 @@ impl Running {
 
     /// Writes to its standard input and ends that.
     pub(crate) fn input(&mut self, text: &str) {
-        let mut stdin = self.child.stdin.take().expect("it is piped");
+        let mut stdin = self.stdin();
         stdin.write_all(text.as_bytes()).expect("it reads");
+    }
+
+    /// Its standard input, to be written to piece by piece.
+    pub(crate) fn stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().expect("it is piped")
     }
 
     /// Waits for the next event of this name.
@@ -277,6 +289,16 @@ impl Ended {
         error
     }
 
+    /// The only event of this name.
+    #[track_caller]
+    pub(crate) fn event(&self, name: &str) -> &Value {
+        let mut found = self.events.iter().filter(|event| event["event"] == name);
+        match (found.next(), found.next()) {
+            (Some(event), None) => event,
+            _ => panic!("not one event {name}: {:#?}\n{}", self.events, self.stderr),
+        }
+    }
+
     #[track_caller]
     fn last(&self, name: &str) -> &Value {
         let last = self
@@ -301,6 +323,23 @@ pub(crate) fn command(directory: &Path, arguments: &[&str]) -> Command {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
+}
+
+/// Waits for a file that a process writes; how that has ended if it ends before.
+pub(crate) fn appears(path: &Path, process: &mut Child) -> Result<(), ExitStatus> {
+    let deadline = Instant::now() + PATIENCE;
+    while !path.exists() {
+        if let Some(status) = process.try_wait().expect("it is our child") {
+            return Err(status);
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{} does not appear",
+            path.display()
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// DESIGN §6: what `done` has at either end.

@@ -90,14 +90,15 @@ impl Channel for SlowDisk {
 
 fn send_file(ticket: &Ticket, file: &Path, progress: &Progress) -> Outcome<()> {
     let session = connect(ticket, Service::Files, &Options::default())?;
-    let roots = tree::roots(vec![file.to_owned()])?;
-    let announced = tree::totals(&roots)?;
-    send(&session, &roots, announced, progress, &quiet()).map(|_| ())
+    let roots = named(&[file]);
+    let announced = roots::announce(&roots)?;
+    end(send(&session, &roots, announced, progress, &quiet())).map(drop)
 }
 
 fn receive_file(channel: &impl Channel, output: &Path) -> Outcome<()> {
-    let output = OutputDir::open(output, false)?;
-    receive(channel, &output, &Progress::default(), &quiet()).map(|_| ())
+    let output = destination(output, Rules::default())?;
+    let progress = Progress::default();
+    end(receive(channel, &output, &|_| Ok(()), &progress, &quiet())).map(drop)
 }
 
 #[test]

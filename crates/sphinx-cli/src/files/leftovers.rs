@@ -1,0 +1,259 @@
+//! What a transfer leaves in the output directory while it runs, and what the next one finds of a
+//! receiver that was killed.
+//!
+//! Files are written under temporary names that carry the transfer's number. At the top of the output
+//! directory a lock file of that number says in which directory the transfer is writing; it is locked
+//! for as long as the receiver lives, so that nobody takes a living transfer's files for leftovers. A
+//! directory at the top that is not complete holds a mark, locked likewise, so that the same transfer
+//! may go on in it later.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use rustix::fs::{self, AtFlags, Dir, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::descent::open_directory;
+use super::paths::{COMPONENT_BYTES_MAX, PATH_BYTES_MAX};
+use crate::text::hex;
+
+/// Numbers tried before giving up on a free one.
+const ATTEMPTS: u32 = 16;
+/// Digits of a transfer's number.
+const ID_BYTES: usize = 8;
+const MARK: &[u8] = b".sphx-";
+const PART: &[u8] = b".part";
+const LOCK: &[u8] = b".lock";
+const UNFINISHED: &[u8] = b".sphx-unfinished";
+
+/// The lock file of one transfer; removed when dropped.
+pub(super) struct TransferLock {
+    root: Arc<OwnedFd>,
+    id: String,
+    file: File,
+    /// What the file says.
+    directory: Vec<u8>,
+}
+
+impl TransferLock {
+    pub(super) fn create(root: &Arc<OwnedFd>) -> Result<Self, Errno> {
+        for _ in 0..ATTEMPTS {
+            let mut random = [0; ID_BYTES / 2];
+            getrandom(&mut random, GetRandomFlags::empty())?;
+            let id = hex(&random);
+            let file = match create_private(root, &lock_name(&id)) {
+                Ok(file) => file,
+                Err(Errno::EXIST) => continue,
+                Err(error) => return Err(error),
+            };
+            let lock = Self {
+                root: root.clone(),
+                id,
+                file,
+                directory: Vec::new(),
+            };
+            // Between the two calls a receiver that starts may have taken it for a leftover.
+            if lock_file(&lock.file) && fs::fstat(&lock.file)?.st_nlink > 0 {
+                return Ok(lock);
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    /// Says where temporary files are about to be: a directory's path below the root.
+    pub(super) fn set_directory(&mut self, path: &[u8]) -> io::Result<()> {
+        if self.directory == path {
+            return Ok(());
+        }
+        self.file.write_all_at(path, 0)?;
+        self.file.set_len(path.len() as u64)?;
+        self.directory.clear();
+        self.directory.extend_from_slice(path);
+        Ok(())
+    }
+
+    /// `.NAME.sphx-XXXXXXXX.part`, NAME shortened where the whole would be too long.
+    pub(super) fn temporary_name(&self, name: &[u8]) -> Vec<u8> {
+        let room = COMPONENT_BYTES_MAX - 1 - MARK.len() - ID_BYTES - PART.len();
+        let kept = &name[..name.len().min(room)];
+        [b".", kept, MARK, self.id.as_bytes(), PART].concat()
+    }
+}
+
+impl Drop for TransferLock {
+    fn drop(&mut self) {
+        // Nothing better can be done about one that cannot be removed.
+        let name = lock_name(&self.id);
+        let _ = fs::unlinkat(&self.root, name.as_slice(), AtFlags::empty());
+    }
+}
+
+/// Says that a directory is not complete; stays when dropped.
+pub(super) struct Unfinished {
+    directory: Arc<OwnedFd>,
+    _locked: File,
+}
+
+/// What a directory that exists says about itself.
+pub(super) enum Found {
+    /// It is complete, or has nothing to do with transfers.
+    Nothing,
+    /// A transfer is going on in it.
+    InUse,
+    Unfinished(Unfinished),
+}
+
+impl Unfinished {
+    pub(super) fn create(directory: &Arc<OwnedFd>) -> Result<Self, Errno> {
+        let file = create_private(directory, UNFINISHED)?;
+        lock_file(&file);
+        Ok(Self {
+            directory: directory.clone(),
+            _locked: file,
+        })
+    }
+
+    /// Takes over what an earlier transfer left.
+    pub(super) fn find(directory: &Arc<OwnedFd>) -> Found {
+        let Ok(file) = open_plain(directory, UNFINISHED) else {
+            return Found::Nothing;
+        };
+        match lock_file(&file) {
+            true => Found::Unfinished(Self {
+                directory: directory.clone(),
+                _locked: file,
+            }),
+            false => Found::InUse,
+        }
+    }
+
+    pub(super) fn finish(self) -> Result<(), Errno> {
+        fs::unlinkat(&self.directory, UNFINISHED, AtFlags::empty())
+    }
+}
+
+/// Whether a name is one of those above: no peer may use it.
+pub(super) fn is_reserved(name: &[u8]) -> bool {
+    name == UNFINISHED || id_between(name, MARK, LOCK).is_some() || part_id(name).is_some()
+}
+
+/// Removes what receivers that live no more have left below `root`. What cannot be removed stays.
+pub(super) fn sweep(root: &Arc<OwnedFd>) {
+    for name in names(root).unwrap_or_default() {
+        let Some(id) = id_between(&name, MARK, LOCK) else {
+            continue;
+        };
+        let Ok(mut file) = open_plain(root, &name) else {
+            continue;
+        };
+        let mut path = Vec::new();
+        if lock_file(&file)
+            && (&mut file)
+                .take(PATH_BYTES_MAX as u64)
+                .read_to_end(&mut path)
+                .is_ok()
+        {
+            sweep_directory(root, &path, id);
+            let _ = fs::unlinkat(root, name.as_slice(), AtFlags::empty());
+        }
+    }
+}
+
+/// Removes the temporary files of one transfer from one directory.
+fn sweep_directory(root: &Arc<OwnedFd>, path: &[u8], id: &[u8]) {
+    let mut directory = root.clone();
+    for component in path.split(|byte| *byte == b'/').filter(|c| !c.is_empty()) {
+        if component == b".." {
+            return;
+        }
+        match open_directory(&directory, component) {
+            Ok(inner) => directory = Arc::new(inner),
+            Err(_) => return,
+        }
+    }
+    for name in names(&directory).unwrap_or_default() {
+        if part_id(&name) == Some(id) {
+            let _ = fs::unlinkat(&directory, name.as_slice(), AtFlags::empty());
+        }
+    }
+}
+
+/// The names in a directory, in no order.
+pub(super) fn names(directory: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        match entry.file_name().to_bytes() {
+            b"." | b".." => {}
+            name => names.push(name.to_vec()),
+        }
+    }
+    Ok(names)
+}
+
+fn lock_name(id: &str) -> Vec<u8> {
+    [MARK, id.as_bytes(), LOCK].concat()
+}
+
+/// The number of the transfer that a temporary name belongs to.
+fn part_id(name: &[u8]) -> Option<&[u8]> {
+    let at = name.len().checked_sub(MARK.len() + ID_BYTES + PART.len())?;
+    match name[0] {
+        b'.' if at > 0 => id_between(&name[at..], MARK, PART),
+        _ => None,
+    }
+}
+
+fn id_between<'n>(name: &'n [u8], before: &[u8], after: &[u8]) -> Option<&'n [u8]> {
+    let id = name.strip_prefix(before)?.strip_suffix(after)?;
+    (id.len() == ID_BYTES && id.iter().all(u8::is_ascii_hexdigit)).then_some(id)
+}
+
+fn create_private(directory: &OwnedFd, name: &[u8]) -> Result<File, Errno> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+}
+
+fn open_plain(directory: &OwnedFd, name: &[u8]) -> Result<File, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    fs::openat(directory, name, flags, Mode::empty()).map(File::from)
+}
+
+/// False if another receiver has it. Where files cannot be locked nothing is ever taken for a
+/// leftover of a dead one, and so nothing is.
+fn lock_file(file: &File) -> bool {
+    fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_our_own_are_known() {
+        for name in [
+            &b".a.sphx-0123abcd.part"[..],
+            b".sphx-0123abcd.lock",
+            b".sphx-unfinished",
+            b"..sphx-0123abcd.part",
+        ] {
+            assert!(is_reserved(name));
+        }
+        for name in [
+            &b""[..],
+            b".",
+            b".part",
+            b".sphx-0123abcd.part",
+            b"a.sphx-0123abcd.part",
+            b".a.sphx-0123abcg.part",
+            b".a.sphx-0123abcd.parts",
+            b".sphx-0123abc.lock",
+        ] {
+            assert!(!is_reserved(name), "{}", String::from_utf8_lossy(name));
+        }
+    }
+}

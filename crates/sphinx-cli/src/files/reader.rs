@@ -1,0 +1,256 @@
+//! Reads the bytes of the protocol. Parsing is total and bounded: every length is checked before
+//! anything is allocated for it.
+
+use super::paths::{COMPONENT_BYTES_MAX, Name, PATH_BYTES_MAX};
+use super::wire::{
+    Announced, Attributes, BYTES_UNKNOWN, Counts, DATA, DIRECTORY, DIRECTORY_END, END, Entry, FILE,
+    FILE_ABORT, FILE_END, HOLE, MAGIC, MESSAGE_BYTES_MAX, NANOSECONDS_MAX, Piece, REPLY_FAILED,
+    REPLY_OK, REPLY_READY, REPLY_SKIPPED, Reply, SKIPPED, STREAM, SYMLINK, Totals,
+};
+use crate::channel::{Incoming, Sink};
+use crate::failure::{Outcome, protocol};
+use crate::text::printable;
+
+/// Longest path in a reply: the directories, and one name that did not fit.
+const REPLY_PATH_BYTES_MAX: usize = PATH_BYTES_MAX + 1 + COMPONENT_BYTES_MAX;
+
+/// A stream from the peer, buffered.
+pub(super) struct Reader<I> {
+    input: I,
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl<I: Incoming> Reader<I> {
+    pub(super) fn new(input: I, buffer_bytes: usize) -> Self {
+        Self {
+            input,
+            buffer: vec![0; buffer_bytes].into_boxed_slice(),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// The bytes of a `DATA` record, each piece with its place in the record. Those of a long one come
+    /// in the order in which they arrive, straight from where they were received.
+    pub(super) fn data(&mut self, bytes: u64, sink: &mut Sink<'_>) -> Outcome<()> {
+        let mut at = 0;
+        // Short records are many, and their neighbours in the buffer already.
+        while at < bytes && (self.start < self.end || bytes - at < self.buffer.len() as u64) {
+            at += self.some_data(at, bytes, sink)?;
+        }
+        match at < bytes {
+            true => {
+                (self.input).read_unordered(bytes - at, &mut |place, data| sink(at + place, data))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// The bytes of a `DATA` record from the first to the last.
+    pub(super) fn data_in_order(&mut self, bytes: u64, sink: &mut Sink<'_>) -> Outcome<()> {
+        let mut at = 0;
+        while at < bytes {
+            at += self.some_data(at, bytes, sink)?;
+        }
+        Ok(())
+    }
+
+    /// What is in the buffer of a record of `bytes`, from `at` on.
+    fn some_data(&mut self, at: u64, bytes: u64, sink: &mut Sink<'_>) -> Outcome<u64> {
+        self.fill(1)?;
+        let piece = usize::try_from(bytes - at).unwrap_or(usize::MAX);
+        let piece = piece.min(self.end - self.start);
+        sink(at, &self.buffer[self.start..][..piece])?;
+        self.start += piece;
+        Ok(piece as u64)
+    }
+
+    pub(super) fn preamble(&mut self) -> Outcome<Announced> {
+        if &self.array::<8>()? != MAGIC {
+            return Err(protocol(
+                "the peer does not speak this version of the file protocol",
+            ));
+        }
+        Ok(Announced {
+            entries: self.u64()?,
+            bytes: Some(self.u64()?).filter(|bytes| *bytes != BYTES_UNKNOWN),
+        })
+    }
+
+    pub(super) fn entry(&mut self) -> Outcome<Entry> {
+        match self.u8()? {
+            DIRECTORY => Ok(Entry::Directory {
+                name: self.name()?,
+                mode: self.mode()?,
+            }),
+            FILE => Ok(Entry::File {
+                name: self.name()?,
+                attributes: self.attributes()?,
+                size: self.u64()?,
+            }),
+            STREAM => Ok(Entry::Stream {
+                name: self.name()?,
+                attributes: self.attributes()?,
+            }),
+            SYMLINK => Ok(Entry::Symlink {
+                name: self.name()?,
+                attributes: self.attributes()?,
+                target: self.bytes(PATH_BYTES_MAX)?,
+            }),
+            DIRECTORY_END => Ok(Entry::DirectoryEnd {
+                attributes: self.attributes()?,
+            }),
+            SKIPPED => Ok(Entry::Skipped {
+                name: self.name()?,
+                reason: self.message()?,
+            }),
+            END => Ok(Entry::End {
+                entries: self.u64()?,
+                bytes: self.u64()?,
+            }),
+            other => Err(protocol(format!(
+                "unknown record {other:#04x} from the sender"
+            ))),
+        }
+    }
+
+    pub(super) fn piece(&mut self) -> Outcome<Piece> {
+        match self.u8()? {
+            DATA => match self.u64()? {
+                0 => Err(protocol("an empty piece of a file")),
+                bytes => Ok(Piece::Data { bytes }),
+            },
+            HOLE => match self.u64()? {
+                0 => Err(protocol("an empty hole in a file")),
+                bytes => Ok(Piece::Hole { bytes }),
+            },
+            FILE_END => Ok(Piece::End {
+                digest: self.array()?,
+            }),
+            FILE_ABORT => Ok(Piece::Abort {
+                reason: self.message()?,
+            }),
+            other => Err(protocol(format!(
+                "unknown record {other:#04x} inside a file"
+            ))),
+        }
+    }
+
+    /// What the receiver says, as the sender reads it.
+    pub(super) fn reply(&mut self) -> Outcome<Reply> {
+        match self.u8()? {
+            REPLY_READY => Ok(Reply::Ready),
+            REPLY_SKIPPED => Ok(Reply::Skipped {
+                entry: self.u64()?,
+                path: self.bytes(REPLY_PATH_BYTES_MAX)?,
+                reason: self.message()?,
+            }),
+            REPLY_OK => Ok(Reply::Done(Counts {
+                totals: Totals {
+                    entries: self.u64()?,
+                    bytes: self.u64()?,
+                },
+                files: self.u64()?,
+                files_present: self.u64()?,
+                skipped: self.u64()?,
+            })),
+            REPLY_FAILED => Ok(Reply::Failed {
+                code: self.u8()?,
+                message: self.message()?,
+            }),
+            other => Err(protocol(format!(
+                "unknown reply {other:#04x} from the receiver"
+            ))),
+        }
+    }
+
+    /// After the last record nothing may follow.
+    pub(super) fn expect_end(&mut self) -> Outcome<()> {
+        let mut byte = [0];
+        match self.start < self.end || self.input.read(&mut byte)? > 0 {
+            true => Err(protocol("bytes after the end of the transfer")),
+            false => Ok(()),
+        }
+    }
+
+    fn name(&mut self) -> Outcome<Name> {
+        let bytes = self.bytes(COMPONENT_BYTES_MAX)?;
+        Name::new(bytes).map_err(|error| protocol(format!("a name is refused: {error}")))
+    }
+
+    fn message(&mut self) -> Outcome<String> {
+        Ok(printable(&self.bytes(MESSAGE_BYTES_MAX)?))
+    }
+
+    fn mode(&mut self) -> Outcome<u16> {
+        match u16::from_be_bytes(self.array()?) {
+            mode @ 0..=0o7777 => Ok(mode),
+            _ => Err(protocol("impossible permissions")),
+        }
+    }
+
+    fn attributes(&mut self) -> Outcome<Attributes> {
+        let attributes = Attributes {
+            mode: self.mode()?,
+            mtime_s: i64::from_be_bytes(self.array()?),
+            mtime_ns: u32::from_be_bytes(self.array()?),
+        };
+        match attributes.mtime_ns <= NANOSECONDS_MAX {
+            true => Ok(attributes),
+            false => Err(protocol("impossible modification time")),
+        }
+    }
+
+    /// A length of two bytes, then as many bytes.
+    fn bytes(&mut self, max: usize) -> Outcome<Vec<u8>> {
+        let length = usize::from(u16::from_be_bytes(self.array()?));
+        if length > max {
+            return Err(protocol("a name or a message is too long"));
+        }
+        let mut bytes = vec![0; length];
+        let mut at = 0;
+        while at < length {
+            let step = (length - at).min(self.buffer.len());
+            self.fill(step)?;
+            bytes[at..at + step].copy_from_slice(&self.buffer[self.start..self.start + step]);
+            self.start += step;
+            at += step;
+        }
+        Ok(bytes)
+    }
+
+    fn u8(&mut self) -> Outcome<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn u64(&mut self) -> Outcome<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Outcome<[u8; N]> {
+        self.fill(N)?;
+        let mut array = [0; N];
+        array.copy_from_slice(&self.buffer[self.start..self.start + N]);
+        self.start += N;
+        Ok(array)
+    }
+
+    /// Reads until `wanted` bytes (at most the whole buffer) are there.
+    fn fill(&mut self, wanted: usize) -> Outcome<()> {
+        if self.end - self.start >= wanted {
+            return Ok(());
+        }
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        while self.end < wanted {
+            match self.input.read(&mut self.buffer[self.end..])? {
+                0 => return Err(protocol("the stream ends in the middle of the transfer")),
+                n => self.end += n,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! What the receiver says, listened to beside the sending thread, so that a receiver that fails early
+//! stops the sender early.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::reader::Reader;
+use super::wire::{Counts, Reply};
+use crate::channel::Channel;
+use crate::failure::{Failure, Outcome, code, fail, kind_of_peer_code, local_io};
+use crate::report::Reporter;
+use sphinx_transport::ErrorKind;
+
+const BUFFER_BYTES: usize = 4096;
+/// Whoever waits longer for the other end is told so.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Listens until the receiver has said its last word.
+pub(super) struct Replies {
+    heard: Arc<Heard>,
+    thread: thread::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Heard {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    ready: bool,
+    /// Numbers of entries that the receiver leaves out, until somebody has asked for them.
+    refused: Vec<u64>,
+    first_skip: Option<Failure>,
+    last: Option<Outcome<Counts>>,
+}
+
+impl Heard {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Replies {
+    pub(super) fn listen<C: Channel>(channel: C, reporter: Reporter) -> Outcome<Self> {
+        let heard = Arc::new(Heard::default());
+        let slot = heard.clone();
+        let body = move || {
+            let last = hear(&channel, &slot, &reporter);
+            let failed = last.is_err();
+            slot.lock().last = Some(last);
+            slot.changed.notify_all();
+            if failed {
+                // Wakes the sending thread if the window keeps it waiting.
+                channel.close(code::CANCELLED, "the receiver failed");
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("replies".to_owned())
+            .spawn(body)
+            .map_err(|error| local_io("start", "a thread", error))?;
+        Ok(Self { heard, thread })
+    }
+
+    /// Waits until the receiver wants the transfer.
+    pub(super) fn wait_ready(&self, reporter: &Reporter) -> Outcome<()> {
+        let mut state = self.heard.lock();
+        let mut told = false;
+        loop {
+            match &state.last {
+                _ if state.ready => return Ok(()),
+                Some(Err(failure)) => return Err(failure.clone()),
+                Some(Ok(_)) => return Ok(()),
+                None => {}
+            }
+            let waited = self.heard.changed.wait_timeout(state, PATIENCE);
+            let (guard, wait) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = guard;
+            if wait.timed_out() && !told && !state.ready {
+                told = true;
+                reporter.note("waiting for the other end to accept the transfer");
+            }
+        }
+    }
+
+    /// Entries that the receiver leaves out, each once.
+    pub(super) fn refused(&self) -> Vec<u64> {
+        std::mem::take(&mut self.heard.lock().refused)
+    }
+
+    /// The last word, if it has been said.
+    pub(super) fn last(&self) -> Option<Outcome<Counts>> {
+        self.heard.lock().last.clone()
+    }
+
+    /// Waits for the last word; with it comes the first entry that the receiver left out.
+    pub(super) fn wait(self) -> Outcome<(Counts, Option<Failure>)> {
+        // A panic there leaves the slot empty.
+        let _ = self.thread.join();
+        let mut state = self.heard.lock();
+        let first_skip = state.first_skip.take();
+        match state.last.take() {
+            Some(last) => last.map(|counts| (counts, first_skip)),
+            None => Err(fail(
+                ErrorKind::Other,
+                "the receiver's replies were not read",
+            )),
+        }
+    }
+}
+
+fn hear<C: Channel>(channel: &C, heard: &Heard, reporter: &Reporter) -> Outcome<Counts> {
+    let mut reader = Reader::new(channel.accept_stream()?, BUFFER_BYTES);
+    loop {
+        match reader.reply()? {
+            Reply::Ready => {
+                heard.lock().ready = true;
+                heard.changed.notify_all();
+            }
+            Reply::Skipped {
+                entry,
+                path,
+                reason,
+            } => {
+                let message = format!("at the other end: {reason}");
+                let failure = fail(ErrorKind::RemoteIo, message);
+                reporter.skipped(&path, &failure);
+                let mut state = heard.lock();
+                state.refused.push(entry);
+                state.first_skip.get_or_insert(failure);
+            }
+            Reply::Done(counts) => return Ok(counts),
+            Reply::Failed { code, message } => {
+                return Err(fail(
+                    kind_of_peer_code(u64::from(code)),
+                    format!("at the other end: {message}"),
+                ));
+            }
+        }
+    }
+}

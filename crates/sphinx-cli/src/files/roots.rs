@@ -1,0 +1,113 @@
+//! What the user names to be sent, and how much it is.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use super::paths::Name;
+use super::walk::{Step, Walk};
+use super::wire::Announced;
+use crate::failure::{Outcome, fail_hint, local_io, usage};
+use crate::text::printable;
+use sphinx_transport::ErrorKind;
+
+/// The path that means standard input, and the name that it gets at the other end.
+const STDIN_PATH: &str = "-";
+const STDIN_NAME: &[u8] = b"stdin";
+
+/// Something that the user has named, and its name at the other end.
+#[derive(Debug)]
+pub(crate) struct Root {
+    pub(super) source: Source,
+    pub(super) name: Name,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A file, a directory or a pipe.
+    Path(PathBuf),
+    Stdin,
+}
+
+/// Checks the PATHs: they exist, can be sent, have names, and the names differ. `stdin` is the name
+/// for standard input.
+pub(crate) fn roots(paths: Vec<PathBuf>, stdin: Option<&OsStr>) -> Outcome<Vec<Root>> {
+    let mut roots: Vec<Root> = Vec::new();
+    let stdin = stdin.map(|name| (name.as_bytes().to_vec(), Source::Stdin));
+    for found in paths.into_iter().map(root).chain(stdin.map(Ok)) {
+        let (name, source) = found?;
+        let shown = printable(&name);
+        let name = Name::new(name)
+            .map_err(|error| usage(format!("'{shown}' is no name for a file: {error}")))?;
+        if roots.iter().any(|root| root.name == name) {
+            return Err(usage(format!("two of the paths are called {shown}")));
+        }
+        if source == Source::Stdin && roots.iter().any(|root| root.source == Source::Stdin) {
+            return Err(usage("standard input can be sent only once"));
+        }
+        roots.push(Root { source, name });
+    }
+    Ok(roots)
+}
+
+/// Whether standard input is among what is sent.
+pub(crate) fn reads_stdin(roots: &[Root]) -> bool {
+    roots.iter().any(|root| root.source == Source::Stdin)
+}
+
+fn root(path: PathBuf) -> Outcome<(Vec<u8>, Source)> {
+    if path.as_os_str() == STDIN_PATH {
+        return Ok((STDIN_NAME.to_vec(), Source::Stdin));
+    }
+    let refused = |error| local_io("read", &shown(&path), error);
+    // A link that the user names is meant for what it points to.
+    let kind = fs::metadata(&path).map_err(refused)?.file_type();
+    if !(kind.is_file() || kind.is_dir() || kind.is_fifo()) {
+        return Err(fail_hint(
+            ErrorKind::LocalIo,
+            format!("{} is neither file, directory nor pipe", shown(&path)),
+            "to send what can be read from it: sphx send --stdin NAME < IT",
+        ));
+    }
+    let name = match path.file_name() {
+        Some(name) => name.as_bytes().to_vec(),
+        // "." and ".." have a name, only not in what was written.
+        None => fs::canonicalize(&path)
+            .map_err(refused)?
+            .file_name()
+            .ok_or_else(|| usage(format!("{} has no name to send", shown(&path))))?
+            .as_bytes()
+            .to_vec(),
+    };
+    Ok((name, Source::Path(path)))
+}
+
+/// Counts what there is to send. What changes meanwhile does no harm, and what cannot be read is told
+/// when its turn comes.
+pub(crate) fn announce(roots: &[Root]) -> Outcome<Announced> {
+    let mut announced = Announced {
+        entries: 0,
+        bytes: Some(0),
+    };
+    let mut walk = Walk::to_count(roots);
+    while let Some(step) = walk.next()? {
+        match step {
+            Step::DirectoryEnd { .. } => continue,
+            Step::File { stat, .. } => {
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                announced.bytes = announced.bytes.map(|bytes| bytes.saturating_add(size));
+            }
+            Step::Stream { .. } => announced.bytes = None,
+            Step::Directory { .. } | Step::Symlink { .. } | Step::Skipped { .. } => {}
+        }
+        announced.entries += 1;
+    }
+    Ok(announced)
+}
+
+/// A path for messages.
+pub(super) fn shown(path: &Path) -> String {
+    printable(OsStr::as_bytes(path.as_os_str()))
+}

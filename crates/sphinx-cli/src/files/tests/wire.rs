@@ -1,0 +1,200 @@
+//! What is written is read; what is not is refused.
+
+use super::*;
+use crate::files::paths::Name;
+use crate::files::reader::Reader;
+use crate::files::wire::{
+    Announced, Attributes, Counts, DATA, DIRECTORY, END, Entry, FILE, HOLE, Piece, Reply, Totals,
+    put_entry, put_piece, put_preamble, put_reply,
+};
+
+fn name(bytes: &[u8]) -> Name {
+    Name::new(bytes).expect("a valid name")
+}
+
+fn reader(bytes: &[u8], piece: usize) -> Reader<Arrived<'_>> {
+    Reader::new(Arrived { bytes, piece }, 64)
+}
+
+#[test]
+fn records() {
+    let attributes = Attributes {
+        mode: 0o4755,
+        mtime_s: -5,
+        mtime_ns: 999_999_999,
+    };
+    let entries = [
+        Entry::Directory {
+            name: name(b"a"),
+            mode: 0o7777,
+        },
+        Entry::File {
+            name: name(&[b'x'; 200]),
+            attributes,
+            size: u64::MAX,
+        },
+        Entry::Stream {
+            name: name(b"s"),
+            attributes,
+        },
+        Entry::Symlink {
+            name: name(b"l"),
+            attributes,
+            target: b"caf\xe9".to_vec(),
+        },
+        Entry::Skipped {
+            name: name(b"secret"),
+            reason: "cannot read it".to_owned(),
+        },
+        Entry::DirectoryEnd { attributes },
+        Entry::End {
+            entries: 3,
+            bytes: 7,
+        },
+    ];
+    for bytes in [Some(9), None] {
+        let announced = Announced { entries: 4, bytes };
+        let mut written = Vec::new();
+        put_preamble(&mut written, announced);
+        (entries.iter()).for_each(|entry| put_entry(&mut written, entry));
+        let mut reader = reader(&written, 3);
+        assert_eq!(reader.preamble().unwrap(), announced);
+        for entry in &entries {
+            assert_eq!(&reader.entry().unwrap(), entry);
+        }
+        assert!(reader.expect_end().is_ok());
+    }
+}
+
+#[test]
+fn pieces() {
+    let contents: Vec<u8> = (0..100).collect();
+    let more = [
+        Piece::Hole { bytes: 1 << 40 },
+        Piece::Abort {
+            reason: "gone".to_owned(),
+        },
+        Piece::End { digest: [9; 32] },
+    ];
+    let mut bytes = Vec::new();
+    put_piece(&mut bytes, &Piece::Data { bytes: 100 });
+    bytes.extend(&contents);
+    more.iter().for_each(|piece| put_piece(&mut bytes, piece));
+    for piece in [1, 9, 64, 200] {
+        for in_order in [false, true] {
+            let mut reader = reader(&bytes, piece);
+            assert_eq!(reader.piece().unwrap(), Piece::Data { bytes: 100 });
+            let mut read = vec![0xff; 100];
+            let mut end = 0;
+            let mut store = |place: u64, data: &[u8]| {
+                assert!(!in_order || place == end);
+                end = place + data.len() as u64;
+                read[place as usize..][..data.len()].copy_from_slice(data);
+                Ok(())
+            };
+            match in_order {
+                true => reader.data_in_order(100, &mut store).unwrap(),
+                false => reader.data(100, &mut store).unwrap(),
+            }
+            assert_eq!(read, contents);
+            for piece in &more {
+                assert_eq!(&reader.piece().unwrap(), piece);
+            }
+        }
+    }
+    for in_order in [false, true] {
+        let mut short = reader(&bytes[..50], 9);
+        short.piece().unwrap();
+        let ended = match in_order {
+            true => short.data_in_order(100, &mut |_, _| Ok(())),
+            false => short.data(100, &mut |_, _| Ok(())),
+        };
+        assert!(ended.is_err());
+    }
+}
+
+#[test]
+fn replies() {
+    let counts = Counts {
+        totals: Totals {
+            entries: 1,
+            bytes: 2,
+        },
+        files: 3,
+        files_present: 4,
+        skipped: 5,
+    };
+    let replies = [
+        Reply::Ready,
+        Reply::Skipped {
+            entry: 7,
+            path: b"a/caf\xe9".to_vec(),
+            reason: "it exists".to_owned(),
+        },
+        Reply::Done(counts),
+        Reply::Failed {
+            code: 10,
+            message: "x".repeat(1024),
+        },
+    ];
+    let mut bytes = Vec::new();
+    replies
+        .iter()
+        .for_each(|reply| put_reply(&mut bytes, reply));
+    let mut reader = reader(&bytes, 5);
+    for reply in &replies {
+        // Messages are shown shortened.
+        match (reader.reply().unwrap(), reply) {
+            (Reply::Failed { code, message }, Reply::Failed { code: sent, .. }) => {
+                assert!(code == *sent && message.starts_with("xxx"));
+            }
+            (read, sent) => assert_eq!(&read, sent),
+        }
+    }
+    // What is too long is cut at a character.
+    bytes.clear();
+    let message = "ü".repeat(1000);
+    put_reply(&mut bytes, &Reply::Failed { code: 9, message });
+    assert!(bytes.len() <= 4 + 1024);
+}
+
+#[test]
+fn refused() {
+    let absolute = [&[FILE, 0, 4][..], b"/etc"].concat();
+    for bytes in [
+        &absolute[..],
+        &[0x77],
+        &[DIRECTORY, 0xff, 0xff],
+        &[DIRECTORY, 0, 1, b'a', 0xff, 0xff],
+        &[END, 0],
+        &[],
+    ] {
+        assert_eq!(
+            reader(bytes, 9).entry().unwrap_err().kind,
+            ErrorKind::Protocol
+        );
+    }
+    for bytes in [
+        &[DATA, 0, 0, 0, 0, 0, 0, 0, 0][..],
+        &[DATA, 1],
+        &[HOLE, 0, 0, 0, 0, 0, 0, 0, 0],
+    ] {
+        assert_eq!(
+            reader(bytes, 9).piece().unwrap_err().kind,
+            ErrorKind::Protocol
+        );
+    }
+    let older = b"SPHXFIL\x01----------------";
+    assert!(reader(older, 9).preamble().is_err());
+    assert!(reader(b"more", 9).expect_end().is_err());
+}
+
+proptest! {
+    #[test]
+    fn total(bytes in proptest::collection::vec(any::<u8>(), 0..300), piece in 1_usize..40) {
+        let _ = reader(&bytes, piece).preamble();
+        let _ = reader(&bytes, piece).entry();
+        let _ = reader(&bytes, piece).piece();
+        let _ = reader(&bytes, piece).reply();
+    }
+}

@@ -1,0 +1,352 @@
+//! The sender's way through what it sends: what is in it, and in which order it goes.
+//!
+//! Below what the user has named, everything is opened by its name in its open directory, without
+//! following links: what is sent is what was found, also when somebody changes the tree meanwhile.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use super::descent::{Descent, Wanderer, open_directory};
+use super::leftovers::names;
+use super::paths::{Name, PATH_BYTES_MAX, PathError, Walker, link_target};
+use super::roots::{Root, Source, shown};
+use super::wire::Attributes;
+use crate::failure::{Failure, Outcome, fail, fail_hint, local_io};
+use crate::text::printable;
+use sphinx_transport::ErrorKind;
+
+/// Something to send, in the order of sending: a directory, its contents, its end.
+#[derive(Debug)]
+pub(super) enum Step {
+    Directory {
+        name: Name,
+        mode: u16,
+    },
+    DirectoryEnd {
+        attributes: Attributes,
+    },
+    File {
+        name: Name,
+        /// `None` when things are only counted.
+        file: Option<File>,
+        stat: Stat,
+    },
+    Stream {
+        name: Name,
+        /// `None` when things are only counted.
+        input: Option<File>,
+        attributes: Attributes,
+    },
+    Symlink {
+        name: Name,
+        attributes: Attributes,
+        target: Vec<u8>,
+    },
+    /// Left out.
+    Skipped {
+        name: Name,
+        failure: Failure,
+    },
+}
+
+/// Walks the roots in order, each directory sorted by name. Memory grows with the names of the
+/// directories on the way down, not with the tree.
+pub(super) struct Walk<'a> {
+    roots: std::slice::Iter<'a, Root>,
+    /// Where the root is on this machine, for messages.
+    source: PathBuf,
+    root: Option<Arc<OwnedFd>>,
+    descent: Descent,
+    open: Vec<OpenDirectory>,
+    /// The path of the innermost directory, from the root's name on.
+    path: Vec<u8>,
+    counting: bool,
+}
+
+struct OpenDirectory {
+    attributes: Attributes,
+    /// Names still to come, last first.
+    names: Vec<Vec<u8>>,
+}
+
+impl<'a> Walk<'a> {
+    /// To send what is found.
+    pub(super) fn new(roots: &'a [Root]) -> Self {
+        Self {
+            roots: roots.iter(),
+            source: PathBuf::new(),
+            root: None,
+            descent: Descent::new(),
+            open: Vec::new(),
+            path: Vec::new(),
+            counting: false,
+        }
+    }
+
+    /// To count what is found: files are not opened.
+    pub(super) fn to_count(roots: &'a [Root]) -> Self {
+        Self {
+            counting: true,
+            ..Self::new(roots)
+        }
+    }
+
+    /// The path at the other end of an object in the innermost directory.
+    pub(super) fn path_of(&self, name: &Name) -> Vec<u8> {
+        match self.path.is_empty() {
+            true => name.as_bytes().to_vec(),
+            false => [&self.path, &b"/"[..], name.as_bytes()].concat(),
+        }
+    }
+
+    /// Where an object in the innermost directory is on this machine, for messages.
+    pub(super) fn source_of(&self, name: &Name) -> String {
+        if self.open.is_empty() {
+            return shown(&self.source);
+        }
+        let below = self.path.iter().position(|byte| *byte == b'/');
+        let below = below.map_or(&b""[..], |at| &self.path[at..]);
+        let source = self.source.as_os_str().as_encoded_bytes();
+        let source = source.strip_suffix(b"/").unwrap_or(source);
+        printable(&[source, below, b"/", name.as_bytes()].concat())
+    }
+
+    /// Leaves out what is still to come in an open directory (0 is the outermost).
+    pub(super) fn leave_out(&mut self, depth: usize) {
+        for directory in self.open.iter_mut().skip(depth) {
+            directory.names = Vec::new();
+        }
+    }
+
+    /// The next thing to send; nothing after the last.
+    pub(super) fn next(&mut self) -> Outcome<Option<Step>> {
+        let Some(directory) = self.open.last_mut() else {
+            return Ok(self.roots.next().map(|root| self.begin(root)));
+        };
+        let Some(name) = directory.names.pop() else {
+            return self.leave().map(Some);
+        };
+        let name = Name::new(name)
+            .map_err(|error| fail(ErrorKind::LocalIo, format!("a name is refused: {error}")))?;
+        Ok(Some(self.found(name)))
+    }
+
+    /// What the user has named. A link there is meant for what it points to.
+    fn begin(&mut self, root: &Root) -> Step {
+        let name = root.name.clone();
+        let Source::Path(path) = &root.source else {
+            self.source = PathBuf::from("standard input");
+            let input = match self.counting {
+                true => Ok(None),
+                false => std::io::stdin().as_fd().try_clone_to_owned().map(Some),
+            };
+            return match input {
+                Ok(input) => stream(name, input.map(File::from)),
+                Err(error) => self.skip_io(name, "read", error),
+            };
+        };
+        self.source = path.clone();
+        let opened = fs::stat(path).and_then(|stat| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            match kind {
+                FileType::Directory => {
+                    let directory = fs::open(path, flags | OFlags::DIRECTORY, Mode::empty())?;
+                    Ok((kind, fs::fstat(&directory)?, Some(directory)))
+                }
+                _ if self.counting => Ok((kind, stat, None)),
+                _ => {
+                    let file = fs::open(path, flags, Mode::empty())?;
+                    Ok((kind, fs::fstat(&file)?, Some(file)))
+                }
+            }
+        });
+        match opened {
+            Ok((FileType::Directory, stat, Some(directory))) => self.enter(name, directory, &stat),
+            Ok((FileType::Fifo, _, input)) => stream(name, input.map(File::from)),
+            Ok((_, stat, file)) => self.file(name, file, stat),
+            Err(error) => self.skip_io(name, "read", error),
+        }
+    }
+
+    /// What lies in the innermost directory.
+    fn found(&mut self, name: Name) -> Step {
+        let Some(parent) = self.descent.current().cloned() else {
+            return self.skip_io(name, "read", Errno::NOENT);
+        };
+        if self.path.len() + 1 + name.as_bytes().len() > PATH_BYTES_MAX {
+            return self.skip(name, PathError::TooLong.to_string());
+        }
+        let stat = match fs::statat(&parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(error) => return self.skip_io(name, "read", error),
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile if self.counting => self.file(name, None, stat),
+            FileType::RegularFile => {
+                // It may have been exchanged meanwhile: for a link, or for a pipe without a writer.
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let opened = fs::openat(&parent, name.as_bytes(), flags, Mode::empty())
+                    .and_then(|file| Ok((fs::fstat(&file)?, file)));
+                match opened {
+                    Ok((stat, file)) => self.file(name, Some(file), stat),
+                    Err(error) => self.skip_io(name, "read", error),
+                }
+            }
+            FileType::Directory => match open_directory(&parent, name.as_bytes())
+                .and_then(|directory| Ok((fs::fstat(&directory)?, directory)))
+            {
+                Ok((stat, directory)) => self.enter(name, directory, &stat),
+                Err(error) => self.skip_io(name, "read the directory", error),
+            },
+            FileType::Symlink => self.link(name, &parent, &stat),
+            _ => self.skip(name, "it is neither file, directory nor link".to_owned()),
+        }
+    }
+
+    fn file(&self, name: Name, file: Option<OwnedFd>, stat: Stat) -> Step {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Step::File {
+                name,
+                file: file.map(File::from),
+                stat,
+            },
+            _ => self.skip(name, "it changed while it was being sent".to_owned()),
+        }
+    }
+
+    fn enter(&mut self, name: Name, directory: OwnedFd, stat: &Stat) -> Step {
+        let entered = names(&directory).and_then(|mut names| {
+            names.sort_unstable_by(|a, b| b.cmp(a));
+            if self.open.is_empty() {
+                self.root = Some(Arc::new(directory.try_clone().map_err(|_| Errno::MFILE)?));
+            }
+            self.descent.push(directory)?;
+            Ok(names)
+        });
+        let names = match entered {
+            Ok(names) => names,
+            Err(error) => return self.skip_io(name, "read the directory", error),
+        };
+        self.path = self.path_of(&name);
+        let attributes = attributes(stat);
+        self.open.push(OpenDirectory { attributes, names });
+        Step::Directory {
+            name,
+            mode: attributes.mode,
+        }
+    }
+
+    /// Ends the innermost directory.
+    fn leave(&mut self) -> Outcome<Step> {
+        self.descent.pop().map_err(|_| {
+            fail_hint(
+                ErrorKind::LocalIo,
+                format!("{} changed while it was being sent", shown(&self.source)),
+                "send it again when nothing writes to it",
+            )
+        })?;
+        let parent = self.path.iter().rposition(|byte| *byte == b'/');
+        self.path.truncate(parent.unwrap_or(0));
+        let directory = self
+            .open
+            .pop()
+            .expect("there is one for each of the descent");
+        Ok(Step::DirectoryEnd {
+            attributes: directory.attributes,
+        })
+    }
+
+    /// A link that leads out of what is sent, by its text or in fact, is left out.
+    fn link(&mut self, name: Name, parent: &Arc<OwnedFd>, stat: &Stat) -> Step {
+        let target = match fs::readlinkat(parent, name.as_bytes(), Vec::new()) {
+            Ok(target) => target.into_bytes(),
+            Err(error) => return self.skip_io(name, "read the link", error),
+        };
+        let mut walker = Reader(Wanderer::new(parent.clone()));
+        let judged = link_target(self.descent.depth(), &target, &mut walker);
+        let judged = match judged {
+            Ok(()) if self.leads_out(&target) => Err(PathError::Escapes),
+            judged => judged,
+        };
+        match judged {
+            Ok(()) => Step::Symlink {
+                name,
+                attributes: attributes(stat),
+                target,
+            },
+            Err(error) => {
+                let reason = format!("the link points to {}: {error}", printable(&target));
+                self.skip(name, reason)
+            }
+        }
+    }
+
+    /// Whether a target in the innermost directory is reached through a link that leads out. Kernels
+    /// that cannot tell leave it to the text.
+    fn leads_out(&self, target: &[u8]) -> bool {
+        let Some(root) = &self.root else {
+            return false;
+        };
+        let below = self.path.iter().position(|byte| *byte == b'/');
+        let below = below.map_or(&b"."[..], |at| &self.path[at + 1..]);
+        let path = [below, b"/", target].concat();
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let opened = fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::BENEATH);
+        opened.err() == Some(Errno::XDEV)
+    }
+
+    fn skip_io(&self, name: Name, what: &str, error: impl Into<std::io::Error>) -> Step {
+        let failure = local_io(what, &self.source_of(&name), error);
+        Step::Skipped { name, failure }
+    }
+
+    fn skip(&self, name: Name, reason: String) -> Step {
+        let message = format!("cannot send {}: {reason}", self.source_of(&name));
+        let failure = fail(ErrorKind::LocalIo, message);
+        Step::Skipped { name, failure }
+    }
+}
+
+/// Follows a link's target in what is sent.
+struct Reader(Wanderer);
+
+impl Walker for Reader {
+    fn up(&mut self) {
+        self.0.up();
+    }
+
+    fn enter(&mut self, name: &[u8]) -> bool {
+        self.0.enter(name).is_ok()
+    }
+}
+
+fn stream(name: Name, input: Option<File>) -> Step {
+    let now = std::time::SystemTime::now();
+    let since = now
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    Step::Stream {
+        name,
+        input,
+        attributes: Attributes {
+            mode: 0o666,
+            mtime_s: i64::try_from(since.as_secs()).unwrap_or(0),
+            mtime_ns: since.subsec_nanos(),
+        },
+    }
+}
+
+pub(super) fn attributes(stat: &Stat) -> Attributes {
+    Attributes {
+        // The mask leaves twelve bits.
+        mode: (stat.st_mode & 0o7777) as u16,
+        mtime_s: stat.st_mtime,
+        mtime_ns: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
+    }
+}
