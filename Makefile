@@ -41,7 +41,7 @@ test: tools ## Run every test
 
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
-	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim random
+	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim -- random jitter
 
 .PHONY: miri
 miri: tools ## Run the tests of sphinx-fec under Miri, scalar engine (minutes; nightly)

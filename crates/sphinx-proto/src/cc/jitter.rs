@@ -5,8 +5,10 @@
 //! arrive closer together than the link could have sent them tell how long the first of them was held, and
 //! nothing that a queue does looks like that.
 
-use super::{Nanos, rate_of, time_for};
+use super::{MS, Nanos, rate_of, time_for};
 
+/// Shorter holds are the noise of clocks.
+const HOLD_MIN: f64 = (MS / 2) as f64;
 /// Part that is forgotten in each round trip.
 const FORGET: f64 = 1.0 / 32.0;
 /// The delay varies by so many times the longest hold seen of late: it also rises before it falls.
@@ -43,7 +45,7 @@ impl Jitter {
 
     /// By how much the delays of two packets may differ without a queue; 0 where nothing is held back.
     pub(super) fn spread(&self) -> Nanos {
-        (SPREAD * self.longest) as Nanos
+        spread(SPREAD, self.longest)
     }
 }
 
@@ -60,9 +62,17 @@ pub(super) fn spread_within(arrivals: &[(u64, Nanos)]) -> Nanos {
         longest = longest.max(early);
     }
     if rate > 0.0 {
-        (SAMPLE_SPREAD * longest) as Nanos
+        spread(SAMPLE_SPREAD, longest)
     } else {
         0
+    }
+}
+
+fn spread(times: f64, longest: f64) -> Nanos {
+    if longest < HOLD_MIN {
+        0
+    } else {
+        (times * longest) as Nanos
     }
 }
 
@@ -73,7 +83,6 @@ fn add(early: f64, least: Nanos, received: Nanos) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cc::MS;
 
     #[test]
     fn packets_that_are_let_go_together_show_how_long_they_were_held() {
