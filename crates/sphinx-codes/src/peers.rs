@@ -147,10 +147,11 @@ fn raptorq(
         ..
     } = *setting;
     let symbol_size = u16::try_from(symbol_len).ok()?;
-    let config = ObjectTransmissionInformation::new(source.len() as u64, symbol_size, 1, 1, 8);
+    // Its symbols are aligned; it panics at others.
     if symbol_size % 8 != 0 {
         return None;
     }
+    let config = ObjectTransmissionInformation::new(source.len() as u64, symbol_size, 1, 1, 8);
     let plan = SourceBlockEncodingPlan::generate(u16::try_from(n).ok()?);
     let encoder = || SourceBlockEncoder::with_encoding_plan(0, &config, source, &plan);
     let encode = best_of(setting.time, || {

@@ -37,6 +37,7 @@ mod link;
 mod numbers;
 mod run;
 mod testbed;
+mod toml_error;
 mod virtual_time;
 mod workload;
 

@@ -9,6 +9,7 @@ use sphinx_link::{
 use toml::{Table, Value};
 
 use super::{LinkError, RunArgs, place};
+use crate::toml_error::in_one_line;
 
 /// Longest configuration or trace file that is read.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -90,7 +91,7 @@ impl Plan {
     /// Text that is not TOML, with the line; settings that do not exist.
     pub fn from_toml(text: &str) -> Result<Plan, LinkError> {
         let table: Table =
-            toml::from_str(text).map_err(|error| LinkError::usage(error.to_string().trim_end()))?;
+            toml::from_str(text).map_err(|error| LinkError::usage(in_one_line(text, &error)))?;
         let mut plan = Plan {
             name: place::NAME.to_owned(),
             settings: LinkSettings::default(),
@@ -112,9 +113,8 @@ impl Plan {
                 ("log", value) => plan.log = Some(scalar(&key, value)?.into()),
                 ("interface-mtu", value) => {
                     let bytes = scalar(&key, value)?;
-                    plan.interface_mtu = bytes
-                        .parse()
-                        .map_err(|_| LinkError::usage(format!("{key}: '{bytes}' is no number")))?;
+                    plan.interface_mtu = sphinx_units::packet_size(&bytes)
+                        .map_err(|message| LinkError::usage(format!("{key}: {message}")))?;
                 }
                 // After what holds for both directions.
                 ("forward" | "return", Value::Table(table)) => directions.push((key, table)),
@@ -199,7 +199,10 @@ mod tests {
             ("rate = true\n", "rate: write text or a number"),
             ("rate = [1]\n", "rate: write text or a number"),
             ("forward = 3\n", "there is no setting 'forward'"),
-            ("interface-mtu = 'x'\n", "interface-mtu: 'x' is no number"),
+            (
+                "interface-mtu = 'x'\n",
+                "interface-mtu: 'x' is not understood",
+            ),
             ("speed = 3\n", "there is no setting 'speed'"),
             ("[backward]\nloss = 1\n", "backward: write text or a number"),
             ("[return]\nspeed = 1\n", "there is no setting 'speed'"),

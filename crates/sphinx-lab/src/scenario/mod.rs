@@ -14,7 +14,7 @@ use sphinx_units as units;
 use thiserror::Error;
 
 use self::{contestant::ContestantTable, link::LinkTable, value::Values, workload::WorkloadTable};
-use crate::{Cell, Clock, Contestant, Workload, contestants::Programs};
+use crate::{Cell, Clock, Contestant, Workload, contestants::Programs, toml_error::in_one_line};
 
 /// What a bulk transfer has at least until it is cut off.
 const BULK_LIMIT: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ pub struct Scenario {
 pub enum ScenarioError {
     /// It is not what the format wants.
     #[error("{0}")]
-    Format(#[from] toml::de::Error),
+    Format(String),
     /// It contradicts itself.
     #[error("{0}")]
     Sense(String),
@@ -109,7 +109,8 @@ impl Scenario {
         programs: &Programs,
         quick: bool,
     ) -> Result<Scenario, ScenarioError> {
-        let mut file: File = toml::from_str(text)?;
+        let mut file: File = toml::from_str(text)
+            .map_err(|error| ScenarioError::Format(in_one_line(text, &error)))?;
         let quickly = std::mem::take(&mut file.quick);
         if quick {
             file.hurry(quickly);
@@ -404,7 +405,7 @@ without = ["paper"]
                 "unknown variant",
             ),
             ("bytes = \"20m B\"", "bytes = \"20MB\"", "line 1", "100kB"),
-            ("loss = \"7\"\n", "loss = \"6%\"\n", "line 2", "share"),
+            ("loss = \"7\"\n", "loss = \"6%\"\n", "line 2", "7%"),
         ] {
             assert!(TEXT.contains(right), "{right}");
             let error = parse(&TEXT.replace(right, wrong), false).unwrap_err();
