@@ -23,10 +23,11 @@ mod text;
 mod usage;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind as ClapError;
+use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command, PerfCommand};
 use commands::Context;
@@ -38,14 +39,27 @@ use signals::Stop;
 use sphinx_lab::Testbed;
 use sphinx_transport::ErrorKind;
 use sphinx_units as units;
+use text::without_tickets;
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    ExitCode::from(match Cli::try_parse_from(&arguments) {
-        Ok(cli) => dispatch(cli),
-        Err(error) => refuse(&error, &arguments),
-    })
+    let parsed = grammar().try_get_matches_from(&arguments);
+    ExitCode::from(
+        match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+            Ok(cli) => dispatch(cli),
+            Err(error) => refuse(&error, &arguments),
+        },
+    )
+}
+
+/// The command line as clap knows it: what can be written, and its help.
+pub fn grammar() -> clap::Command {
+    /// Every command tells the version of the program, not of a part of that name.
+    fn named(command: clap::Command) -> clap::Command {
+        command.display_name("sphx").mut_subcommands(named)
+    }
+    named(Cli::command())
 }
 
 /// Help, the version, or a command line that is not understood.
@@ -56,9 +70,14 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
         _ => 2,
     };
     // Standard output or error may be closed: then nobody wants to read it.
-    let _ = error.print();
+    let text = error.to_string();
+    let shown_text = without_tickets(&text);
+    let _ = match text == shown_text {
+        true => error.print(),
+        // Without colours, but also without the secret that was given in the wrong place.
+        false => write!(std::io::stderr(), "{shown_text}"),
+    };
     if shown != 0 && arguments.iter().any(|argument| argument == "--json") {
-        let text = error.to_string();
         let line = text.lines().next().unwrap_or("usage error");
         let failure = usage(line.strip_prefix("error: ").unwrap_or(line));
         let settings = Settings::new(true, true);

@@ -2,10 +2,14 @@
 
 /// Longest text from a peer that is shown, in characters.
 const SHOWN_MAX: usize = 400;
+/// How a ticket begins.
+pub(crate) const TICKET_PREFIX: &str = "sphx1";
+/// From so many characters behind the prefix on it is taken for a ticket, or a part of one.
+const TICKET_CHARS_MIN: usize = 16;
 
 /// Bytes of a name for a terminal: control characters and what is not UTF-8 appear as escapes, so
 /// that nothing a peer chose can move the cursor, change colours or reorder the line. What has been
-/// made printable stays as it is when it passes here again.
+/// made printable stays as it is when it passes here again. Tickets are secrets and are not shown.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     let mut shown = String::new();
     for chunk in bytes.utf8_chunks() {
@@ -19,6 +23,7 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
             break;
         }
     }
+    let mut shown = without_tickets(&shown);
     match shown.char_indices().nth(SHOWN_MAX) {
         Some((at, _)) => {
             shown.truncate(at);
@@ -27,6 +32,24 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
         }
         None => shown,
     }
+}
+
+/// The text with nothing of a ticket but how all of them begin.
+pub(crate) fn without_tickets(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.to_ascii_lowercase().find(TICKET_PREFIX) {
+        let (before, found) = rest.split_at(at + TICKET_PREFIX.len());
+        let secret = found.find(|c: char| !c.is_ascii_alphanumeric());
+        let (secret, after) = found.split_at(secret.unwrap_or(found.len()));
+        shown.push_str(before);
+        shown.push_str(match secret.len() {
+            ..TICKET_CHARS_MIN => secret,
+            _ => "…",
+        });
+        rest = after;
+    }
+    shown + rest
 }
 
 fn push_char(shown: &mut String, c: char) {
@@ -67,6 +90,21 @@ mod tests {
             printable("a\u{202e}gpj.exe".as_bytes()),
             "a\\u{202e}gpj.exe"
         );
+    }
+
+    #[test]
+    fn tickets_are_not_shown() {
+        let secret = "abcdefghijklmnopqrstuvwxyz234567";
+        for ticket in [
+            format!("sphx1{secret}"),
+            format!("SPHX1{secret}").to_uppercase(),
+        ] {
+            let shown = printable(format!("'{ticket}', \"{ticket}x\" and {ticket}").as_bytes());
+            assert!(!shown.to_lowercase().contains("abcd"), "{shown}");
+            assert_eq!(shown.matches('…').count(), 3, "{shown}");
+            assert_eq!(printable(shown.as_bytes()), shown);
+        }
+        assert_eq!(printable(b"sphx1.txt and sphx12"), "sphx1.txt and sphx12");
     }
 
     proptest! {

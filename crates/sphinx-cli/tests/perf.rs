@@ -56,6 +56,18 @@ fn as_many_streams_as_one_likes() {
 }
 
 #[test]
+fn a_rate_alone_is_offered_in_blocks() {
+    let scratch = Scratch::new();
+    let server = scratch.perf_server(&[]);
+    // 40 ms of 2 Mbit/s are 10 kB; the first ten round trips of loopback are none of the blocks.
+    let client = scratch.perf_client(&["--rate", "2mbit", "--time", "2s"]);
+    let client = client.end().expect(0);
+    let done = client.done();
+    assert_eq!(done["bytes"], 500_000, "{done}");
+    server.end().expect(0).done();
+}
+
+#[test]
 fn paced_blocks() {
     let scratch = Scratch::new();
     for reverse in [&[][..], &["--reverse"]] {
@@ -90,7 +102,7 @@ fn paced_messages() {
     let server = scratch.perf_server(&[]);
     let paced = [
         "--message-size",
-        "100",
+        "100B",
         "--interval",
         "10ms",
         "--time",

@@ -36,7 +36,7 @@ fn mistakes_are_usage_errors() {
         "perf --json",
         "perf client --json",
         "perf client --json sphx1x --bytes 1kB --time 1s",
-        "perf client --json sphx1x --rate 1mbit",
+        "perf client --json sphx1x --block-size 1kB",
         "perf client --json sphx1x --rate 1mbit --block-size 5",
         "demo --json --loss 7",
         "demo --json --rate 5MB/s",
@@ -112,7 +112,13 @@ fn help_and_version_are_no_errors() {
         ("send --help", "SPHX_TICKET"),
         ("perf client --help", "--block-size"),
         ("demo --help", "--loss"),
-        ("--version", env!("CARGO_PKG_VERSION")),
+        ("--version", concat!("sphx ", env!("CARGO_PKG_VERSION"))),
+        ("-V", concat!("sphx ", env!("CARGO_PKG_VERSION"))),
+        (
+            "perf client -V",
+            concat!("sphx ", env!("CARGO_PKG_VERSION")),
+        ),
+        ("lab link -V", concat!("sphx ", env!("CARGO_PKG_VERSION"))),
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         let output = command(&scratch.path("."), &words)
@@ -121,6 +127,14 @@ fn help_and_version_are_no_errors() {
         assert_eq!(output.status.code(), Some(0), "{line}");
         let text = String::from_utf8(output.stdout).expect("help is text");
         assert!(text.contains(expected), "{line}: {text}");
+        assert!(
+            !expected.starts_with("sphx ") || text.starts_with(expected),
+            "{line}: {text}"
+        );
+        for later in ["not built", "xdp", "dpdk", "cubic", "scavenger", " live "] {
+            let engine = text.split("Engine:").nth(1).unwrap_or_default();
+            assert!(!engine.contains(later), "{line} tells of {later}: {engine}");
+        }
     }
 }
 

@@ -114,7 +114,7 @@ Examples:
   sphx perf client --ticket-file t --time 10s --reverse
   sphx perf client --ticket-file t --rate 20mbit --block-size 100kB --time 60s
 
-With --rate and --block-size one whole block is handed over every B/R; its latency counts from
+With --rate one whole block (--block-size B) is handed over every B/R; its latency counts from
 that scheduled time to its complete reception, so a sender that falls behind is not excused.")]
     Client(PerfClientArgs),
 }
@@ -209,10 +209,10 @@ pub(crate) struct PerfClientArgs {
     /// Stop after this long [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = units::period_positive)]
     pub(crate) time: Option<Duration>,
-    /// Offer this much instead of as much as possible, in blocks
-    #[arg(long, value_name = "RATE", value_parser = units::rate, requires = "block_size")]
+    /// Offer this much instead of as much as possible, in blocks handed over at fixed times
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub(crate) rate: Option<u64>,
-    /// Size of one block
+    /// Size of one block [default: what --rate carries in 40 ms, at most 100kB]
     #[arg(long, value_name = "SIZE", value_parser = units::size_positive, requires = "rate")]
     pub(crate) block_size: Option<u64>,
     /// Streams side by side
@@ -284,16 +284,16 @@ pub(crate) struct CodesArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct CommonArgs {
-    /// Packet interface: udp (xdp:IF and dpdk:ARGS are not built yet)
+    /// Packet interface: udp
     #[arg(long, value_name = "IO", default_value = "udp", value_parser = engine::io)]
     pub(crate) io: engine::Io,
-    /// Coding threads: 1 or auto (more are not built yet)
+    /// Coding threads: 1 or auto
     #[arg(long, value_name = "N", default_value = "auto", value_parser = engine::workers)]
     pub(crate) workers: engine::Workers,
     /// Erasure code: auto, rlc, window, rs, fft-rs, srlt, lt or none
     #[arg(long, value_name = "CODE", default_value = "auto", value_parser = engine::codec)]
     pub(crate) codec: engine::Codec,
-    /// What redundancy is chosen for: auto, bulk or latency (live is not built yet)
+    /// What redundancy is chosen for: auto, bulk or latency
     #[arg(long, value_name = "P", default_value = "auto", value_parser = engine::profile)]
     pub(crate) profile: engine::Profile,
     /// Share of blocks that may need a second round where repair is sent ahead: less costs more bytes
@@ -302,7 +302,7 @@ pub(crate) struct CommonArgs {
     /// When losses are repaired: default (at once), paper (its block rule) or off (by timer)
     #[arg(long, value_name = "MODE", default_value = "default", value_parser = engine::icm)]
     pub(crate) icm: engine::Icm,
-    /// Rate control: auto, bbr, aimd-ecn or fixed:RATE (cubic and scavenger are not built yet)
+    /// Rate control: auto, bbr, aimd-ecn or fixed:RATE
     #[arg(long, value_name = "CC", default_value = "auto", value_parser = engine::cc)]
     pub(crate) cc: engine::Cc,
     /// Give up connecting after this long
@@ -409,6 +409,7 @@ mod tests {
             "sphx recv --stdout --ticket-file t",
             "sphx perf server --listen 127.0.0.1:0 --ticket-file t --once",
             "sphx perf client --ticket-file t --bytes 50MB --streams 4 --reverse",
+            "sphx perf client --ticket-file t --rate 20mbit",
             "sphx perf client --ticket-file t --time 10s --rate 20mbit --block-size 100kB",
             "sphx perf client - --message-size 200B --interval 20ms --deadline 100ms",
             "sphx demo --rate 200mbit --rtt 10ms --loss 6% --seed 3 --seconds 2s",
@@ -440,7 +441,7 @@ mod tests {
                 "sphx perf client t --bytes 1B --time 1s",
                 "cannot be used with",
             ),
-            ("sphx perf client t --rate 1mbit", "--block-size"),
+            ("sphx perf client t --block-size 1kB", "--rate"),
             ("sphx perf client t --streams 0", "1..=256"),
             ("sphx send t a -4 -6", "cannot be used with"),
             ("sphx send t a --cc fast", "bbr"),

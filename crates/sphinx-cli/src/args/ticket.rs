@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use sphinx_transport::{ErrorKind, Ticket};
 
 use crate::failure::{Failure, Outcome, fail_hint, local_io};
-use crate::text::printable;
+use crate::report::Reporter;
+use crate::text::{TICKET_PREFIX, printable};
 
-/// Every ticket starts with this.
-const PREFIX: &str = "sphx1";
+/// How much is shown of what is no ticket.
+const BEGINNING_CHARS: usize = 8;
 /// Longest text that is read in search of a ticket.
 const TICKET_BYTES_MAX: u64 = 16 * 1024;
 /// Longest line of standard input that may hold one.
@@ -23,7 +24,9 @@ const HINT: &str =
 /// Where a ticket was found, before it is read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    Text(String),
+    /// On the command line, where other users of the machine can see it.
+    Argument(String),
+    Environment(String),
     File(PathBuf),
     Stdin,
 }
@@ -73,8 +76,8 @@ pub(crate) fn find(
     }
     match argument.and_then(OsStr::to_str) {
         Some("-") => return Ok((Source::Stdin, true)),
-        Some(text) if text.starts_with(PREFIX) => {
-            return Ok((Source::Text(text.to_owned()), true));
+        Some(text) if is_ticket(bare(text)) => {
+            return Ok((Source::Argument(text.to_owned()), true));
         }
         _ => {}
     }
@@ -82,12 +85,15 @@ pub(crate) fn find(
         let text = text
             .into_string()
             .map_err(|_| malformed("$SPHX_TICKET is not text"))?;
-        return Ok((Source::Text(text), false));
+        return Ok((Source::Environment(text), false));
     }
     let message = match argument {
         Some(argument) => {
-            let shown = printable(argument.as_encoded_bytes());
-            format!("there is no ticket: '{shown}' is not one, and $SPHX_TICKET is not set")
+            let shown = beginning(argument);
+            format!(
+                "there is no ticket: '{shown}' is not one (all begin with {TICKET_PREFIX}), and \
+                 $SPHX_TICKET is not set"
+            )
         }
         None => "there is no ticket".to_owned(),
     };
@@ -98,10 +104,51 @@ pub(crate) fn find(
     ))
 }
 
+/// Of an argument that is no path here only its beginning: it may be a ticket that was cut off in
+/// front.
+fn beginning(argument: &OsStr) -> String {
+    let shown = printable(argument.as_encoded_bytes());
+    if Path::new(argument).symlink_metadata().is_ok() {
+        return shown;
+    }
+    match shown.char_indices().nth(BEGINNING_CHARS) {
+        Some((end, _)) => format!("{}…", &shown[..end]),
+        None => shown,
+    }
+}
+
+/// The word that is a ticket by its looks. Words, quotes and commas around it are tolerated, so that
+/// a whole printed line or a field of JSON can be given; so are capital letters.
+fn token(text: &str) -> Option<&str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric())
+        .find(|word| is_ticket(word))
+}
+
+/// An argument without what was copied with it. A path with a name like a ticket's stays a path.
+fn bare(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_whitespace() || "\"'`,;\u{feff}".contains(c))
+}
+
+fn is_ticket(word: &str) -> bool {
+    let prefix = word.get(..TICKET_PREFIX.len());
+    prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(TICKET_PREFIX))
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// Tells whoever gave the ticket as an argument that it is not private there.
+pub(crate) fn note_exposure(source: &Source, reporter: &Reporter) {
+    if let Source::Argument(_) = source {
+        reporter.note(
+            "note: other users of this machine can see the ticket on the command line; \
+             --ticket-file F and - (standard input) keep it private",
+        );
+    }
+}
+
 /// Reads and parses the ticket.
 pub(crate) fn read(source: Source) -> Outcome<Ticket> {
     let text = match source {
-        Source::Text(text) => text,
+        Source::Argument(text) | Source::Environment(text) => text,
         Source::File(path) => {
             let shown = printable(path.as_os_str().as_encoded_bytes());
             let read = || bounded(File::open(&path)?);
@@ -126,11 +173,7 @@ pub(crate) fn read(source: Source) -> Outcome<Ticket> {
             String::from_utf8_lossy(&line).into_owned()
         }
     };
-    // Words around it are tolerated: a whole printed line can be piped.
-    let token = text
-        .split_whitespace()
-        .find(|word| word.starts_with(PREFIX));
-    let token = token.ok_or_else(|| malformed("there is no ticket in what was given"))?;
+    let token = token(&text).ok_or_else(|| malformed("there is no ticket in what was given"))?;
     Ok(token.parse::<Ticket>()?)
 }
 
@@ -184,7 +227,7 @@ mod tests {
     #[test]
     fn ticket_as_first_argument() {
         let (source, rest) = split_arguments(None, os(&["sphx1abc", "a"]), None).unwrap();
-        assert_eq!(source, Source::Text("sphx1abc".into()));
+        assert_eq!(source, Source::Argument("sphx1abc".into()));
         assert_eq!(rest, paths(&["a"]));
         let (source, rest) = split_arguments(None, os(&["-", "a"]), Some("sphx1e".into())).unwrap();
         assert_eq!(source, Source::Stdin);
@@ -194,8 +237,30 @@ mod tests {
     #[test]
     fn ticket_from_the_environment() {
         let (source, rest) = split_arguments(None, os(&["a", "b"]), Some("sphx1e".into())).unwrap();
-        assert_eq!(source, Source::Text("sphx1e".into()));
+        assert_eq!(source, Source::Environment("sphx1e".into()));
         assert_eq!(rest, paths(&["a", "b"]));
+    }
+
+    #[test]
+    fn a_ticket_is_found_in_whatever_is_around_it() {
+        for text in [
+            "sphx1abc",
+            " sphx1abc\r\n",
+            "\"sphx1abc\",",
+            "'sphx1abc'",
+            "\u{feff}sphx1abc",
+            "ticket: sphx1abc",
+        ] {
+            assert_eq!(token(text), Some("sphx1abc"), "{text:?}");
+        }
+        assert_eq!(token("SPHX1ABC"), Some("SPHX1ABC"));
+        for text in ["", "sphx", "movie.mkv", "asphx1"] {
+            assert_eq!(token(text), None, "{text:?}");
+        }
+        assert!(is_ticket(bare(" \"sphx1abc\",\n")));
+        for path in ["sphx1.txt", "./sphx1abc", "pics/sphx1abc", "sphx1 abc"] {
+            assert!(!is_ticket(bare(path)), "{path}");
+        }
     }
 
     #[test]

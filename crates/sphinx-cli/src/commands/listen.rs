@@ -2,15 +2,16 @@
 //! side by side.
 
 use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use sphinx_transport::{Options, Server, Service, Session, Ticket};
 
 use super::{Context, holder};
@@ -24,6 +25,8 @@ use crate::text::printable;
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(200);
 /// How long sessions get to end after a signal.
 const STOP_TIME_MAX: Duration = Duration::from_secs(2);
+/// More than the longest ticket.
+const TICKET_FILE_BYTES_MAX: u64 = 4096;
 /// Sessions served at a time; more wait in the endpoint.
 const SESSIONS_MAX: usize = 1024;
 
@@ -90,8 +93,14 @@ fn announce_file(
     command: &str,
 ) -> Outcome<()> {
     let shown = printable(path.as_os_str().as_encoded_bytes());
-    write_private(path, &format!("{ticket}\n"))
-        .map_err(|error| local_io("write the ticket to", &shown, error))?;
+    write_private(path, &format!("{ticket}\n")).map_err(|error| {
+        let exists = error.kind() == ErrorKind::AlreadyExists;
+        let failure = local_io("write the ticket to", &shown, error);
+        match exists {
+            true => failure.with_hint("remove it, or choose another name"),
+            false => failure,
+        }
+    })?;
     context.reporter.event(
         Event::new("listening")
             .with("ticket_file", shown.as_str())
@@ -129,33 +138,56 @@ fn announce_text(ticket: &Ticket, listen: SocketAddr, context: &Context, command
     }
 }
 
-/// Replaces `path` by a file that only its owner can read. Readers see the whole ticket or none.
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    // A device or a pipe is written to as it is.
-    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        return OpenOptions::new()
-            .write(true)
-            .open(path)?
-            .write_all(text.as_bytes());
+/// Puts the ticket into a file that only its owner can read. Readers see the whole ticket or none.
+/// What is there already is replaced only if it is a ticket too: any other name is a mistake that
+/// shall not cost a file.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let refuse = |why: &str| Err(io::Error::new(ErrorKind::AlreadyExists, why));
+    let replace = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        Err(error) => return Err(error),
+        Ok(there) if there.is_file() => match is_replaceable(path)? {
+            true => true,
+            false => return refuse("it exists and is no ticket"),
+        },
+        // A device or a pipe is written to as it is.
+        Ok(_) => match fs::metadata(path) {
+            Ok(target) if !target.is_file() && !target.is_dir() => {
+                let mut device = OpenOptions::new().write(true).open(path)?;
+                return device.write_all(text.as_bytes());
+            }
+            Ok(target) if target.is_dir() => return Err(ErrorKind::IsADirectory.into()),
+            _ => return refuse("it is a symbolic link"),
+        },
+    };
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    // Only for its owner, whatever the umask.
+    let mut temporary = tempfile::Builder::new()
+        .prefix(".sphx-ticket-")
+        .suffix(".part")
+        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+    temporary.write_all(text.as_bytes())?;
+    let placed = match replace {
+        true => temporary.persist(path),
+        false => temporary.persist_noclobber(path),
+    };
+    placed.map(drop).map_err(|error| error.error)
+}
+
+/// Whether a file holds a ticket or nothing at all.
+fn is_replaceable(path: &Path) -> io::Result<bool> {
+    let mut start = String::new();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)?;
+    match file.take(TICKET_FILE_BYTES_MAX).read_to_string(&mut start) {
+        Ok(_) => Ok(start.is_empty() || start.parse::<Ticket>().is_ok()),
+        Err(error) if error.kind() == ErrorKind::InvalidData => Ok(false),
+        Err(error) => Err(error),
     }
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.part", std::process::id()));
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)
-        .and_then(|mut file| {
-            file.set_permissions(fs::Permissions::from_mode(0o600))?;
-            file.write_all(text.as_bytes())
-        })
-        .and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // The reason to report is the first one.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
 }
 
 /// How long a server accepts sessions.
@@ -235,21 +267,26 @@ pub(super) fn serve<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
-    fn tickets_are_private_and_replaced_whole() {
+    fn tickets_are_private_and_placed_whole() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("t");
-        fs::write(&path, "old").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         write_private(&path, "new\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        // That was no ticket.
+        assert!(write_private(&path, "newer\n").is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
+        fs::write(&path, "").unwrap();
+        write_private(&path, "newer\n").unwrap();
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         assert!(write_private(&directory.path().join("no/t"), "new").is_err());
+        assert!(write_private(directory.path(), "new").is_err());
     }
 }

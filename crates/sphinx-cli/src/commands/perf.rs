@@ -9,10 +9,12 @@ use super::{Context, listen};
 use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
 use crate::failure::{Outcome, usage};
 use crate::perf::client::Request;
-use crate::perf::{Direction, Limit, Measured, Messages, Pacing, client, server};
+use crate::perf::{BLOCK_BYTES_MIN, Direction, Limit, Measured, Messages, Pacing, client, server};
 use crate::report::{Progress, Reporter, Role, Ticker};
 use crate::units::{show_rate, show_size};
 
+/// The size of the blocks that everything is compared with.
+const BLOCK_BYTES_USUAL: u64 = 100_000;
 const TIME_DEFAULT: Duration = Duration::from_secs(10);
 
 pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
@@ -62,6 +64,7 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
         args.ticket.as_deref(),
         std::env::var_os("SPHX_TICKET"),
     )?;
+    ticket::note_exposure(&source, &context.reporter);
     let ticket = ticket::read(source)?;
     let options = args.common.options(profile_of(request.pacing.is_some()));
     let (session, _registration) = context.connect(&ticket, Service::Perf, &options)?;
@@ -86,6 +89,13 @@ fn profile_of(paced: bool) -> Profile {
     }
 }
 
+/// The size of blocks that nobody asked for: of the usual size, but on a slow path small enough that
+/// there are many of them. In bytes, for a rate in bits per second.
+fn usual_block(rate: u64) -> u64 {
+    const INTERVALS_PER_SECOND: u64 = 25;
+    (rate / 8 / INTERVALS_PER_SECOND).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_USUAL)
+}
+
 fn request(args: &PerfClientArgs) -> Outcome<Request> {
     if args.ticket_file.is_some() && args.ticket.is_some() {
         return Err(usage(
@@ -100,8 +110,10 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
         }
     };
     let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let blocks = args.rate.zip(args.block_size);
-    let blocks = blocks.map(|(rate, bytes)| Pacing::new(rate, bytes));
+    let blocks = args.rate.map(|rate| {
+        let bytes = args.block_size.unwrap_or_else(|| usual_block(rate));
+        Pacing::new(rate, bytes)
+    });
     let messages = args
         .interval
         .zip(args.message_size)

@@ -26,6 +26,7 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
         ));
     }
     let announced = roots::announce(&roots)?;
+    ticket::note_exposure(&source, &context.reporter);
     let ticket = ticket::read(source)?;
     let options = args.common.options(Profile::Bulk);
     let (session, _registration) = context.connect(&ticket, Service::Files, &options)?;

@@ -16,7 +16,7 @@ pub(super) const VERSION: u32 = 1;
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub(super) const STREAMS_MAX: u16 = 256;
 /// Every block carries its header inside.
-pub(super) const BLOCK_BYTES_MIN: u64 = 32;
+pub(crate) const BLOCK_BYTES_MIN: u64 = 32;
 pub(super) const BLOCK_BYTES_MAX: u64 = 16 << 20;
 /// Each stream holds one block at a time: this much for all of them.
 const BLOCKS_BYTES_MAX: u64 = 32 << 20;

@@ -15,7 +15,7 @@ pub(crate) mod server;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use control::{Direction, Limit, Messages, Pacing, Report};
+pub(crate) use control::{BLOCK_BYTES_MIN, Direction, Limit, Messages, Pacing, Report};
 
 use std::time::Duration;
 
