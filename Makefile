@@ -28,8 +28,9 @@ tools:
 	@scripts/prerequisites
 
 .PHONY: build
-build: tools ## Build the sphx command
+build: tools ## Build the sphx command; its symbols go to target/release/sphx.debug
 	$(CARGO) build --release --locked --package sphinx-cli
+	@scripts/split-symbols $(SPHX)
 
 .PHONY: demo
 demo: build ## Watch TCP and Sphinx cross the same lossy link
@@ -114,7 +115,7 @@ lint: tools ## Formatting, clippy, documentation, licences
 
 .PHONY: install
 install: build ## Install sphx into ~/.cargo/bin
-	$(CARGO) install --path crates/sphinx-cli --locked
+	install -D -m 755 $(SPHX) "$${CARGO_HOME:-$$HOME/.cargo}/bin/sphx"
 
 .PHONY: clean
 clean: ## Remove what was built
