@@ -16,7 +16,7 @@ Examples:
   sphx lab link --rate 20mbit --rtt 100ms --loss 1% -- ping -c 5 10.77.0.2
   sphx lab link --rate 100mbit --rtt 20ms --queue 40ms --right 'iperf3 -s -1' -- iperf3 -c 10.77.0.2
   sphx lab link --loss burst:2%,6 --return loss=0 --left bash --right 'python3 -m http.server'
-  sphx lab link --rate trace:lte.down --return rate=trace:lte.up --log drops.ndjson --pcap caps
+  sphx lab link --rate trace:docs/examples/lte.down --log drops.ndjson --pcap caps
   sphx lab link --interfaces eth1,eth2 --rtt 80ms --loss 2%     a box in the middle of a cable
   sphx lab link set loss=5% return.rate=1mbit       from another terminal, or from inside
   sphx lab link show
