@@ -74,6 +74,14 @@ pub trait PacketIo: Send {
     /// equal.
     fn waker(&self) -> Waker;
 
+    /// The addresses of which the network has said, since the last call, that nobody listens there (ICMP
+    /// "port unreachable"). Whoever guesses the addresses and ports of both ends can forge that.
+    ///
+    /// A back end that hears no such messages returns none.
+    fn take_refused(&mut self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+
     /// Everything counted since the back end was opened.
     fn counters(&self) -> Counters;
 
@@ -249,6 +257,8 @@ pub enum Interest {
 pub struct Ready {
     /// [`PacketIo::recv`] has something to return.
     pub readable: bool,
+    /// The network has reported errors, which [`PacketIo::recv`] fetches.
+    pub errors: bool,
     /// [`PacketIo::send`] can make progress; only reported with [`Interest::ReadWrite`].
     pub writable: bool,
     /// A [`Waker`] rang. Reporting it clears it.

@@ -201,6 +201,7 @@ impl PacketIo for MemoryIo {
         let woken = self.incoming.waker.wait(None, interest, timeout_ns)?.woken;
         let (readable, writable) = self.ready(interest);
         Ok(Ready {
+            errors: false,
             readable,
             writable,
             woken,

@@ -83,6 +83,7 @@ impl Waker {
         }
         let (rang, found) = (fds[0].revents(), fds[1].revents());
         Ok(Ready {
+            errors: found.intersects(PollFlags::ERR),
             // A pending socket error is fetched by receiving.
             readable: found.intersects(PollFlags::IN | PollFlags::ERR | PollFlags::HUP),
             writable: found.intersects(PollFlags::OUT),

@@ -12,7 +12,8 @@ use crate::Ecn;
 
 /// Room for control messages of one datagram. What we ask the kernel for takes at most 172 bytes:
 /// timestamp 32, overflow 24, packet information 40 and 32, traffic class 24, GRO size 24 (a
-/// dual-stack socket gets both kinds of the packet information for IPv4).
+/// dual-stack socket gets both kinds of the packet information for IPv4). An error that ICMP
+/// reports takes 64 more.
 const CONTROL_BYTES: usize = 256;
 
 const WORD: usize = size_of::<usize>();
@@ -117,6 +118,8 @@ pub(super) struct RecvFields {
     pub(super) segment_size: Option<usize>,
     /// Datagrams the socket has lost so far for want of room, modulo 2^32.
     pub(super) overflows: Option<u32>,
+    /// The error that an ICMP message stands for; the datagram is the one that it answers.
+    pub(super) icmp_error: Option<c_int>,
 }
 
 impl RecvFields {
@@ -145,6 +148,13 @@ impl RecvFields {
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => self.timestamp_ns = timestamp_ns(data),
             (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                 self.overflows = first(data).map(u32::from_ne_bytes);
+            }
+            (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
+                // struct sock_extended_err: the error (u32), where it comes from (u8), …
+                let by_icmp = data.get(4).is_some_and(|origin| {
+                    [libc::SO_EE_ORIGIN_ICMP, libc::SO_EE_ORIGIN_ICMP6].contains(origin)
+                });
+                self.icmp_error = first(data).map(c_int::from_ne_bytes).filter(|_| by_icmp);
             }
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 let size = first(data).map(c_int::from_ne_bytes);
@@ -270,6 +280,7 @@ mod tests {
             timestamp_ns: Some(3_000_000_005),
             segment_size: Some(1200),
             overflows: Some(9),
+            icmp_error: None,
         };
         assert_eq!(control.parse(len), expected);
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use libc::{c_uint, iovec, mmsghdr, msghdr};
+use libc::{c_int, c_uint, iovec, mmsghdr, msghdr};
 
 use super::cmsg::{Control, RecvFields, SendFields};
 use super::name::Name;
@@ -184,6 +184,16 @@ impl RecvBatch {
 
     /// Receives what is waiting and returns how many messages that is.
     pub(super) fn recv(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        self.recv_with(socket, libc::MSG_DONTWAIT)
+    }
+
+    /// Takes the errors that the network has reported: the name of a message is where the datagram
+    /// went that was answered so.
+    pub(super) fn recv_errors(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        self.recv_with(socket, libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE)
+    }
+
+    fn recv_with(&mut self, socket: BorrowedFd<'_>, flags: c_int) -> io::Result<usize> {
         let count = self.arrays.headers.len();
         let base = self.buffers.as_mut_ptr();
         for index in 0..count {
@@ -206,7 +216,7 @@ impl RecvBatch {
                 socket.as_raw_fd(),
                 headers,
                 count as c_uint,
-                libc::MSG_DONTWAIT,
+                flags as _,
                 ptr::null_mut(),
             )
         };

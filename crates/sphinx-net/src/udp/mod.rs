@@ -1,6 +1,7 @@
 //! Kernel UDP sockets: batches of system calls, segmentation offload both ways, ECN.
 
 mod cmsg;
+mod errors;
 mod mmsg;
 mod name;
 mod options;
@@ -13,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use self::errors::Errors;
 use self::mmsg::SendFormat;
 use self::options::{Applied, Buffer, Wanted};
 use self::recv::Receiver;
@@ -79,6 +81,7 @@ pub struct UdpIo {
     capabilities: Capabilities,
     sender: Sender,
     receiver: Receiver,
+    errors: Errors,
     waker: Waker,
     counters: Counters,
 }
@@ -145,6 +148,7 @@ impl UdpIo {
             capabilities,
             sender: Sender::new(format, segments_max),
             receiver: Receiver::new(recv_batch_max, buffer_size.max(1)),
+            errors: Errors::new(),
             waker: Waker::new()?,
             counters: Counters::default(),
         })
@@ -165,7 +169,14 @@ impl PacketIo for UdpIo {
     }
 
     fn recv(&mut self) -> io::Result<usize> {
-        self.receiver.recv(self.socket.as_fd(), &mut self.counters)
+        let socket = self.socket.as_fd();
+        let errors_before = self.counters.recv_errors;
+        let held = self.receiver.recv(socket, &mut self.counters);
+        if self.counters.recv_errors > errors_before {
+            self.errors.expect();
+        }
+        self.errors.fetch(socket);
+        held
     }
 
     fn received(&mut self, index: usize) -> Option<Received<'_>> {
@@ -178,22 +189,35 @@ impl PacketIo for UdpIo {
         transmits: &mut [Transmit],
         dropped: &mut Vec<Dropped>,
     ) -> io::Result<usize> {
-        self.sender.send(
+        let finished = self.sender.send(
             self.socket.as_fd(),
             arena,
             transmits,
             dropped,
             &mut self.counters,
-        )
+        );
+        if self.sender.take_interrupted() {
+            self.errors.expect();
+        }
+        finished
     }
 
     fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready> {
-        self.waker
-            .wait(Some(self.socket.as_fd()), interest, timeout_ns)
+        let ready = self
+            .waker
+            .wait(Some(self.socket.as_fd()), interest, timeout_ns)?;
+        if ready.errors {
+            self.errors.expect();
+        }
+        Ok(ready)
     }
 
     fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    fn take_refused(&mut self) -> Vec<SocketAddr> {
+        self.errors.take_refused()
     }
 
     fn counters(&self) -> Counters {

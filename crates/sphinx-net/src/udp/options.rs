@@ -77,6 +77,11 @@ pub(super) fn apply(socket: BorrowedFd<'_>, wanted: &Wanted) -> Applied {
     } else {
         (v4_ecn, v4_local_ip, v4_df)
     };
+    // Without them a peer that is gone is noticed later.
+    on(libc::IPPROTO_IP, libc::IP_RECVERR);
+    if wanted.v6_socket {
+        on(libc::IPPROTO_IPV6, libc::IPV6_RECVERR);
+    }
     // Only feeds a counter, so there is nothing to report if it is missing.
     on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
     Applied {

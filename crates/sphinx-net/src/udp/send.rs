@@ -6,6 +6,9 @@ use std::os::fd::BorrowedFd;
 use super::mmsg::{SEND_MESSAGES_MAX, SendBatch, SendFormat};
 use crate::{Counters, DATAGRAM_BATCH_BYTES_MAX, DropReason, Dropped, Transmit};
 
+/// How often a message is tried again that met the error of an earlier one.
+const REPEATS_MAX: u32 = 2;
+
 /// The sending half of a socket.
 pub(super) struct Sender {
     batch: SendBatch,
@@ -13,6 +16,8 @@ pub(super) struct Sender {
     segments_max: usize,
     gso_downgraded: bool,
     last_errno: Option<i32>,
+    /// A call ended with an error that ICMP had left at the socket.
+    interrupted: bool,
     /// The messages of one system call; kept for its memory.
     messages: Vec<Transmit>,
 }
@@ -25,6 +30,7 @@ impl Sender {
             segments_max: segments_max.max(1),
             gso_downgraded: false,
             last_errno: None,
+            interrupted: false,
             messages: Vec::with_capacity(SEND_MESSAGES_MAX),
         }
     }
@@ -40,6 +46,11 @@ impl Sender {
 
     pub(super) fn last_error(&self) -> Option<io::Error> {
         self.last_errno.map(io::Error::from_raw_os_error)
+    }
+
+    /// Whether there were errors of earlier datagrams since the last call.
+    pub(super) fn take_interrupted(&mut self) -> bool {
+        std::mem::take(&mut self.interrupted)
     }
 
     /// See [`PacketIo::send`](crate::PacketIo::send).
@@ -58,6 +69,7 @@ impl Sender {
         // Length of a message of several datagrams that was refused. Its first datagram is then
         // tried alone: if that gets through, it is segmentation that the kernel refuses.
         let mut suspect: Option<usize> = None;
+        let mut repeats = 0;
         loop {
             match suspect {
                 None => rest.plan(SEND_MESSAGES_MAX, self.segments_max, &mut self.messages),
@@ -69,6 +81,7 @@ impl Sender {
             counters.send_calls += 1;
             let error = match self.batch.send(socket, self.format, arena, &self.messages) {
                 Ok(sent) => {
+                    repeats = 0;
                     if suspect.take().is_some() {
                         self.segments_max = 1;
                         self.gso_downgraded = true;
@@ -87,6 +100,12 @@ impl Sender {
             // It concerns the first message. Those behind it were not tried.
             match Objection::from(&error) {
                 Objection::Interrupted => {}
+                // The kernel tells what ICMP said about an earlier datagram, of whatever peer, in
+                // place of sending this one. It tells that once.
+                Objection::Drop(_) if repeats < REPEATS_MAX && can_be_by_icmp(&error) => {
+                    repeats += 1;
+                    self.interrupted = true;
+                }
                 Objection::Full => {
                     counters.send_blocked += 1;
                     return Ok(rest.finished);
@@ -111,6 +130,7 @@ impl Sender {
                         reason,
                     });
                     rest.advance(len);
+                    repeats = 0;
                 }
                 Objection::Fatal => return Err(error),
             }
@@ -211,6 +231,25 @@ enum Objection {
     Drop(DropReason),
     /// The socket is unusable.
     Fatal,
+}
+
+/// Whether the error may be that of an ICMP message about an earlier datagram.
+fn can_be_by_icmp(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNREFUSED
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EMSGSIZE
+                | libc::EACCES
+                | libc::EPROTO
+                | libc::ENOPROTOOPT
+                | libc::EOPNOTSUPP
+        )
+    )
 }
 
 impl From<&io::Error> for Objection {

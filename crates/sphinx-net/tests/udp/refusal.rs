@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use sphinx_net::udp::{UdpConfig, UdpIo};
-use sphinx_net::{DropReason, Dropped, Ecn, PacketIo, Transmit};
+use sphinx_net::{DropReason, Dropped, Ecn, Interest, PacketIo, Transmit};
 
 use crate::support::*;
 
@@ -144,6 +144,38 @@ fn a_closed_port_does_not_break_the_socket() {
     }
     assert!(send(&mut a, &[2], &[transmit(b.local_addr(), 0, 1)]).is_empty());
     assert_eq!(receive(&mut b, 1)[0].bytes, [2]);
+}
+
+#[test]
+fn a_closed_port_is_told_and_costs_the_others_nothing() {
+    for (bind, host) in [
+        ("127.0.0.1:0", "127.0.0.1:0"),
+        ("[::]:0", "127.0.0.1:0"),
+        ("[::]:0", "[::1]:0"),
+    ] {
+        let (mut a, mut b) = (open(bind), open(host));
+        let closed = open(host).local_addr();
+        assert_eq!(a.take_refused(), []);
+        let mut refused = Vec::new();
+        for n in 0..20 {
+            // What is sent behind a refusal arrives.
+            send(&mut a, &[n], &[transmit(closed, 0, 1)]);
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(send(&mut a, &[n], &[transmit(b.local_addr(), 0, 1)]).is_empty());
+            assert_eq!(receive(&mut b, 1)[0].bytes, [n]);
+            a.wait(Interest::Read, Some(0)).unwrap();
+            assert_eq!(a.recv().unwrap(), 0);
+            refused.extend(a.take_refused());
+        }
+        assert!(
+            refused.len() > 1 && refused.iter().all(|to| *to == closed),
+            "{refused:?}"
+        );
+        // Nothing is left that would end every wait at once.
+        let ready = a.wait(Interest::Read, Some(0)).unwrap();
+        assert!(!ready.readable && !ready.errors, "{ready:?}");
+        assert_eq!(a.counters().send_errors.total(), 0);
+    }
 }
 
 #[test]

@@ -1,0 +1,69 @@
+//! What the network says about datagrams that were sent: the socket's error queue.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+use super::mmsg::RecvBatch;
+
+/// Errors fetched at a time, and how often in one go: more can only be there if they arrive while
+/// we look.
+const BATCH: usize = 8;
+const BATCHES_MAX: usize = 16;
+/// Addresses kept until somebody asks for them.
+const REFUSED_MAX: usize = 64;
+
+/// Fetches errors. They have to be fetched, or every wait would end at once.
+pub(super) struct Errors {
+    batch: RecvBatch,
+    waiting: bool,
+    refused: Vec<SocketAddr>,
+}
+
+impl Errors {
+    pub(super) fn new() -> Self {
+        Self {
+            // Nothing is wanted of the datagram that is quoted.
+            batch: RecvBatch::new(BATCH, 1),
+            waiting: false,
+            refused: Vec::new(),
+        }
+    }
+
+    /// There are some, perhaps.
+    pub(super) fn expect(&mut self) {
+        self.waiting = true;
+    }
+
+    /// Fetches those that are expected; how many there were.
+    pub(super) fn fetch(&mut self, socket: BorrowedFd<'_>) -> u64 {
+        let mut fetched = 0;
+        if !std::mem::take(&mut self.waiting) {
+            return fetched;
+        }
+        for _ in 0..BATCHES_MAX {
+            let Ok(count) = self.batch.recv_errors(socket) else {
+                break;
+            };
+            for index in 0..count {
+                let message = self.batch.message(index);
+                if message.fields.icmp_error == Some(libc::ECONNREFUSED) {
+                    self.refused_by(message.remote);
+                }
+            }
+            fetched += count as u64;
+        }
+        fetched
+    }
+
+    fn refused_by(&mut self, remote: Option<SocketAddr>) {
+        let new = remote.filter(|remote| !self.refused.contains(remote));
+        if self.refused.len() < REFUSED_MAX {
+            self.refused.extend(new);
+        }
+    }
+
+    /// See [`PacketIo::take_refused`](crate::PacketIo::take_refused).
+    pub(super) fn take_refused(&mut self) -> Vec<SocketAddr> {
+        std::mem::take(&mut self.refused)
+    }
+}
