@@ -137,6 +137,40 @@ fn a_killed_receiver_is_lost() {
 }
 
 #[test]
+fn a_killed_receiver_is_noticed_by_what_the_network_says() {
+    let scratch = Scratch::new();
+    // Longer than this test waits for anything.
+    let (recv, sender) = slow_transfer(&scratch, &[], &["--idle-timeout", "300s"]);
+    recv.signal(Signal::KILL);
+    let ended = sender.end().expect(6);
+    let error = ended.error("peer_lost");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains("the peer is gone"), "{message}");
+}
+
+#[test]
+fn a_port_where_nobody_listens_is_refused_at_once() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1);
+    let mut recv = scratch.start_recv(&[]);
+    recv.event("listening");
+    drop(recv);
+    let commands = [
+        scratch.send(&["--connect-timeout", "300s", "a"]),
+        scratch.perf_client(&["--connect-timeout", "300s", "--bytes", "1kB"]),
+    ];
+    for command in commands {
+        let ended = command.end().expect(3);
+        let error = ended.error("unreachable");
+        let message = error["message"].as_str().expect("a message");
+        assert!(
+            message.contains("nobody listens at 127.0.0.1:"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn a_killed_sender_is_lost_and_leaves_nothing() {
     let scratch = Scratch::new();
     let (recv, sender) = slow_transfer(&scratch, &["--idle-timeout", "2s"], &[]);
@@ -154,7 +188,10 @@ fn waiting_and_connecting_can_be_interrupted() {
     let recv = scratch.recv(&[]);
     recv.signal(Signal::INT);
     recv.end().expect(130).error("interrupted");
-    // Nobody is there any more: the sender is still connecting.
+    // One that says nothing: the sender is still connecting.
+    fs::remove_file(scratch.path("t")).unwrap();
+    let silent = scratch.recv(&[]);
+    silent.signal(Signal::STOP);
     let sender = scratch.send(&["a"]);
     std::thread::sleep(Duration::from_millis(500));
     sender.signal(Signal::INT);

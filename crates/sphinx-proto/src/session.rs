@@ -2,6 +2,7 @@
 
 mod moving;
 mod receiving;
+mod refusal;
 mod sending;
 
 use std::collections::VecDeque;
@@ -20,6 +21,7 @@ use crate::types::{
     block_cost,
 };
 use crate::wire::{Fragment, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max};
+use refusal::Refusals;
 
 const MS: Nanos = 1_000_000;
 
@@ -126,6 +128,7 @@ pub struct Session {
     leaving: Option<(SymbolChoice, Fragment, u64)>,
     /// PINGs sent into a silence.
     silence: u32,
+    refusals: Option<Refusals>,
     app_limited_told: bool,
     last_sent: Nanos,
     last_received: Nanos,
@@ -180,6 +183,7 @@ impl Session {
             fresh_id_at: now,
             leaving: None,
             silence: 0,
+            refusals: None,
             app_limited_told: false,
             last_sent: now,
             last_received: now,
@@ -324,6 +328,11 @@ impl Session {
         self.sender.largest_acked()
     }
 
+    /// When the last packet opened; when the session began, before the first.
+    pub fn last_received(&self) -> Nanos {
+        self.last_received
+    }
+
     fn keep_alive(&self) -> Nanos {
         (self.config.idle_timeout / 4).clamp(MS, KEEP_ALIVE_MAX)
     }
@@ -351,6 +360,7 @@ impl Session {
             self.silence_timeout(),
             self.ask_at,
             self.stall_timeout(),
+            self.refusals_timeout(),
             pacer,
             Some(self.last_sent + self.keep_alive()),
             Some(self.last_received + self.config.idle_timeout),
@@ -379,6 +389,10 @@ impl Session {
         if now >= self.last_received + self.config.idle_timeout {
             self.events.push_back(Event::PeerLost);
             self.life = Life::Finished;
+            return;
+        }
+        self.consider_refusals(now);
+        if matches!(self.life, Life::Finished) {
             return;
         }
         if self.stall_timeout().is_some_and(|at| at <= now) {

@@ -288,6 +288,9 @@ pub enum Event {
         held_up: Option<u16>,
     },
     /// The peer broke the protocol; CLOSE has been queued.
+    /// Nothing has been heard for some seconds, and the network keeps saying that nobody listens at the
+    /// peer's address.
+    PeerGone,
     Violation(&'static str),
 }
 

@@ -183,6 +183,16 @@ impl Association {
                     self.end_in(inner, error.with_hint(hint));
                 }
                 Event::Stalled { held_up } => self.stalled(inner, held_up),
+                Event::PeerGone => {
+                    self.farewell = (6, "nobody listens at this end's address".to_owned());
+                    let message = "the peer is gone: its port is closed (ICMP port unreachable), \
+                                   and nothing is heard from it";
+                    let hint = "start the other end again, then this one";
+                    self.end_in(
+                        inner,
+                        Error::new(ErrorKind::PeerLost, message).with_hint(hint),
+                    );
+                }
                 Event::Violation(what) => self.violation(inner, now, what),
             }
         }
@@ -330,6 +340,7 @@ impl Association {
             48
         };
         let control = &self.control;
+            silence: Duration::ZERO,
         Stats {
             elapsed: self.lasted.unwrap_or_else(|| self.shared.elapsed()),
             wire_bytes_sent: core.ip_bytes_sent

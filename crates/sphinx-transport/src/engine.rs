@@ -62,6 +62,15 @@ pub(crate) enum Purpose {
     },
 }
 
+/// A handshake of a client.
+struct Attempt {
+    id: ConnId,
+    remote: SocketAddr,
+    /// How often the network has said that nobody listens there, and when for the first time.
+    refusals: u32,
+    refused_since: Option<Instant>,
+}
+
 /// A session and its control connection.
 struct Member {
     id: ConnId,
@@ -91,7 +100,7 @@ pub(crate) struct Engine<Io: PacketIo> {
     workshop: Workshop,
     /// The client's attempts: next address, connections under way, the last failure.
     next_attempt: usize,
-    attempts: Vec<ConnId>,
+    attempts: Vec<Attempt>,
     connected: bool,
     failure: Option<Error>,
     stopping: Option<Instant>,
@@ -177,6 +186,9 @@ impl<Io: PacketIo> Engine<Io> {
         }
         let clock = Instant::now();
         let now = nanos_since(self.base, clock);
+        for remote in self.io.take_refused() {
+            self.note_refused(clock, now, remote);
+        }
         self.run_control(clock, now);
         let mut wake = self.connect_more(clock);
         self.stop(clock, now);
@@ -275,6 +287,13 @@ impl<Io: PacketIo> Engine<Io> {
             self.sessions
                 .wake_where(|member| member.association.on_dropped(now, to, dropped));
         }
+    }
+
+    /// The network says that nobody listens at `remote`.
+    fn note_refused(&mut self, clock: Instant, now: Nanos, remote: SocketAddr) {
+        self.sessions
+            .wake_where(|member| member.association.on_refused(now, remote));
+        self.attempt_refused(clock, remote);
     }
 
     /// Datagrams that belonged to nobody.

@@ -17,7 +17,7 @@ pub enum ErrorKind {
     LocalIo,
     /// None of the others.
     Other,
-    /// Nothing was heard from the peer for the idle timeout.
+    /// Nothing was heard from the peer for the idle timeout, or the network says that it is gone.
     PeerLost,
     /// The peer speaks another version, serves another purpose or broke the protocol.
     Protocol,

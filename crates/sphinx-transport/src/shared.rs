@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) stats: Stats,
     /// What has changed, and whose threads are to be told once the lock is free.
     pub(crate) changed: Vec<Arc<Condvar>>,
+    /// When the last packet of the peer opened.
+    pub(crate) heard_at: Option<Instant>,
 }
 
 impl Inner {
@@ -330,8 +332,13 @@ impl Session {
             None => self.shared.elapsed(),
             Some(_) => inner.stats.elapsed,
         };
+        let silence = match (&inner.closed, inner.heard_at) {
+            (None, Some(heard_at)) => heard_at.elapsed(),
+            _ => Duration::ZERO,
+        };
         Stats {
             elapsed,
+            silence,
             ..inner.stats
         }
     }

@@ -9,6 +9,8 @@ pub struct Stats {
     pub elapsed: Duration,
     /// IP bytes sent, both planes.
     pub wire_bytes_sent: u64,
+    /// Since the last packet of the peer that opened.
+    pub silence: Duration,
     /// IP packets sent, both planes.
     pub wire_packets_sent: u64,
     /// IP bytes received, both planes.

@@ -532,6 +532,7 @@ impl Model {
                 }
                 Event::Closed { .. }
                 | Event::PeerLost
+                | Event::PeerGone
                 | Event::Stalled { .. }
                 | Event::Violation(_) => {
                     let before = self.end.replace(event);

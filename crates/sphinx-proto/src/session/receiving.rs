@@ -17,6 +17,7 @@ impl Session {
         let pto = self.probe_timeout();
         self.local_ids.on_packet(meta.now, meta.cid, newest, pto);
         self.silence = 0;
+        self.refusals = None;
         self.last_received = meta.now;
         self.counts.packets_received += 1;
         self.counts.ip_bytes_received +=

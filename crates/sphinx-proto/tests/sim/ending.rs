@@ -1,7 +1,7 @@
 //! How sessions end, and what keeps idle ones alive.
 
-use sphinx_proto::Event;
-use sphinx_sim::{MS, SEC, Scenario, link};
+use sphinx_proto::{Event, Nanos};
+use sphinx_sim::{MS, Pair, SEC, Scenario, link};
 
 use crate::table::bernoulli;
 
@@ -55,6 +55,62 @@ fn a_dead_peer_is_lost_after_the_idle_timeout() {
         matches!(events[..], [(at, Event::PeerLost)] if at > 5 * SEC && at < 6 * SEC),
         "{events:?}"
     );
+}
+
+/// Runs for `time`; meanwhile the client is told every `interval` that nobody listens at the server's address.
+fn refused(pair: &mut Pair, time: Nanos, interval: Nanos) {
+    let end = pair.now + time;
+    while pair.now < end && !pair.client().session.is_finished() {
+        let now = pair.now;
+        pair.ends[0].session.peer_refused(now);
+        pair.run_until(now + interval, |_| false);
+    }
+}
+
+#[test]
+fn a_peer_that_the_network_refuses_is_gone_within_five_seconds() {
+    for (interval, idle) in [(10 * MS, false), (SEC, false), (500 * MS, true)] {
+        let mut scenario = Scenario::new(link(100, 20, bernoulli(0.05), 2));
+        if !idle {
+            scenario = scenario.both_ways(50_000_000);
+        }
+        let mut pair = scenario.build();
+        pair.run_until(500 * MS, |_| false);
+        pair.cut[1] = true;
+        refused(&mut pair, 20 * SEC, interval);
+        let events = &pair.client().events;
+        assert!(
+            matches!(events[..], [(at, Event::PeerGone)] if at > 3 * SEC && at < 5500 * MS),
+            "{events:?}"
+        );
+    }
+}
+
+#[test]
+fn refusals_of_a_peer_that_is_heard_change_nothing() {
+    // Whoever forges them, for as long as they like.
+    for seed in 0..10 {
+        let scenario = Scenario::new(link(50, 100, bernoulli(0.3), seed)).bulk(10_000_000);
+        let mut pair = scenario.on_links(|link| link.loss = bernoulli(0.3)).build();
+        refused(&mut pair, 10 * SEC, 20 * MS);
+        let events = &pair.client().events;
+        assert!(events.is_empty(), "seed {seed}: {events:?}");
+    }
+}
+
+#[test]
+fn refusals_of_the_past_do_not_shorten_a_silence() {
+    let mut pair = Scenario::new(link(100, 20, bernoulli(0.0), 4))
+        .both_ways(50_000_000)
+        .build();
+    pair.run_until(300 * MS, |_| false);
+    pair.cut[1] = true;
+    refused(&mut pair, 1500 * MS, 100 * MS);
+    let now = pair.now;
+    pair.run_until(now + 8 * SEC, |_| false);
+    pair.cut[1] = false;
+    assert!(pair.run_transfer(now + 60 * SEC), "the session has ended");
+    assert!(pair.client().events.is_empty());
 }
 
 #[test]

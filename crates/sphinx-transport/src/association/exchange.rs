@@ -66,6 +66,8 @@ impl Association {
             self.stats_at = now + STATS_INTERVAL;
             inner.stats = self.stats();
         }
+        let silent = Duration::from_nanos(now.saturating_sub(self.core.last_received()));
+        inner.heard_at = clock.checked_sub(silent);
         if news || !inner.changed.is_empty() {
             shared.notify(inner);
         }

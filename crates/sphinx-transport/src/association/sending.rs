@@ -1,5 +1,7 @@
 //! Sealing packets, and what the way that they take needs.
 
+use std::net::SocketAddr;
+
 use sphinx_fec::span::{self, SpanBlock};
 use sphinx_fec::{Encoder, RowMaker};
 use sphinx_net::{BufferPool, Destination, DropReason, Dropped, Ecn};
@@ -62,6 +64,15 @@ impl Association {
     /// Spare connection ids that are not this session's any more.
     pub(crate) fn take_retired(&mut self) -> Vec<ConnectionId> {
         std::mem::take(&mut self.retired)
+    }
+
+    /// The network says that nobody listens at `remote`; whether that is where the peer is.
+    pub(crate) fn on_refused(&mut self, now: Nanos, remote: SocketAddr) -> bool {
+        let is_peer = remote == self.core.tuple().remote;
+        if is_peer {
+            self.core.peer_refused(now);
+        }
+        is_peer
     }
 
     /// The operating system did not send datagrams to `to`; whether they may have been this session's.

@@ -8,7 +8,7 @@ use sphinx_net::{Destination, Ecn, PacketIo};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Config, Nanos, Role, Session as Core, Tuple, mtu_candidates};
 
-use super::{Engine, Member, Purpose, SESSIONS_MAX, TURN_BYTES, WINDOW_BYTES, settings};
+use super::{Attempt, Engine, Member, Purpose, SESSIONS_MAX, TURN_BYTES, WINDOW_BYTES, settings};
 use crate::association::Association;
 use crate::control::{ConnId, Event, Failure, Params};
 use crate::endpoint::attempt_delay;
@@ -17,6 +17,12 @@ use crate::keys::{Opener, Sealer};
 use crate::memory::PathFile;
 use crate::routes::Source;
 use crate::shared::{Session, Shared};
+
+/// An attempt to connect is over after so many refusals …
+const REFUSALS_MIN: u32 = 3;
+/// … over so long a time: who forges them has to go on, and who starts the other end at the same moment
+/// is waited for. Handshake datagrams are repeated within it.
+const REFUSED_FOR: Duration = Duration::from_millis(250);
 
 impl<Io: PacketIo> Engine<Io> {
     pub(super) fn run_control(&mut self, clock: Instant, now: Nanos) {
@@ -140,8 +146,8 @@ impl<Io: PacketIo> Engine<Io> {
         if is_client {
             self.connected = true;
             for other in std::mem::take(&mut self.attempts) {
-                if other != id {
-                    self.control.close(Instant::now(), other, 0, "");
+                if other.id != id {
+                    self.control.close(Instant::now(), other.id, 0, "");
                 }
             }
         }
@@ -162,8 +168,8 @@ impl<Io: PacketIo> Engine<Io> {
             }
             return;
         }
-        if self.attempts.contains(&id) {
-            self.attempts.retain(|attempt| *attempt != id);
+        if self.attempts.iter().any(|attempt| attempt.id == id) {
+            self.attempts.retain(|attempt| attempt.id != id);
             // The clearest answer wins: being refused says more than not being answered.
             let clearer = self
                 .failure
@@ -173,6 +179,28 @@ impl<Io: PacketIo> Engine<Io> {
                 self.failure = Some(error);
             }
         }
+    }
+
+    /// The network says that nobody listens at `remote`. An attempt that goes on hearing that, and nothing
+    /// else, is over.
+    pub(super) fn attempt_refused(&mut self, clock: Instant, remote: SocketAddr) {
+        let same = |attempt: &&mut Attempt| attempt.remote == remote;
+        let Some(attempt) = self.attempts.iter_mut().find(same) else {
+            return;
+        };
+        attempt.refusals += 1;
+        let since = *attempt.refused_since.get_or_insert(clock);
+        let (id, lasting) = (attempt.id, clock.duration_since(since) >= REFUSED_FOR);
+        let traffic = self.control.traffic(id);
+        let is_answered = traffic.is_some_and(|traffic| traffic.datagrams_received > 0);
+        if attempt.refusals < REFUSALS_MIN || !lasting || is_answered {
+            return;
+        }
+        self.control.close(clock, id, 0, "");
+        let message = format!("nobody listens at {remote}: the port is closed");
+        let hint = "start the other end first, and use the ticket that it prints then";
+        let error = Error::new(ErrorKind::Unreachable, message).with_hint(hint);
+        self.control_failed(id, error, false);
     }
 
     /// The client's next attempts; when to look again.
@@ -200,7 +228,12 @@ impl<Io: PacketIo> Engine<Io> {
                 .control
                 .connect(clock, *remote, ticket.pin(), ticket.secret(), &settings)
             {
-                Ok(id) => self.attempts.push(id),
+                Ok(id) => self.attempts.push(Attempt {
+                    id,
+                    remote: *remote,
+                    refusals: 0,
+                    refused_since: None,
+                }),
                 Err(why) => {
                     self.failure.get_or_insert(error_of(why));
                 }
@@ -217,8 +250,10 @@ impl<Io: PacketIo> Engine<Io> {
                 )
                 .with_hint("is the other end running, and does a firewall let UDP through?")
             };
-            self.lobby
-                .fail(self.failure.take().unwrap_or_else(unanswered));
+            // That one address is refused says nothing about another that does not answer.
+            let known = self.failure.take();
+            let known = known.filter(|e| hopeless || e.kind != ErrorKind::Unreachable);
+            self.lobby.fail(known.unwrap_or_else(unanswered));
             self.stopping.get_or_insert(clock);
             return None;
         }

@@ -1,0 +1,73 @@
+//! What it means when the network says that nobody listens at the peer's address (ICMP "port unreachable").
+//!
+//! Nothing proves who wrote such a message, so it ends nothing by itself. It only makes this end ask, and
+//! shortens how long it waits for the answer: docs/decisions/0016-refusals.md.
+
+use super::{KEEP_ALIVE_MAX, Life, MS, Session};
+use crate::Nanos;
+use crate::types::Event;
+
+/// A live peer is heard at least every [`KEEP_ALIVE_MAX`], wherever it has moved to. This much later it is
+/// gone, if refusals go on.
+const SILENCE: Nanos = KEEP_ALIVE_MAX + 500 * MS;
+/// So many refusals …
+const COUNT_MIN: u32 = 3;
+/// … over so long a time: one broken packet, or a queue of them, is not enough.
+const SPAN_MIN: Nanos = 1_000 * MS;
+/// Without a new one for so long, refusals are of the past. Hosts send one a second to a peer.
+const FRESH: Nanos = 1_500 * MS;
+/// Between questions to a peer that is said to be gone.
+const ASK_INTERVAL: Nanos = 250 * MS;
+
+/// Refusals since the last packet that opened.
+#[derive(Debug)]
+pub(super) struct Refusals {
+    first: Nanos,
+    last: Nanos,
+    count: u32,
+    asked: Nanos,
+}
+
+impl Session {
+    /// The network says that nobody listens where the peer is. Anybody may have said so.
+    pub fn peer_refused(&mut self, now: Nanos) {
+        if !matches!(self.life, Life::Open) {
+            return;
+        }
+        let refusals = self.refusals.get_or_insert(Refusals {
+            first: now,
+            last: now,
+            count: 0,
+            asked: now,
+        });
+        refusals.last = now;
+        refusals.count = refusals.count.saturating_add(1);
+    }
+
+    pub(super) fn refusals_timeout(&self) -> Option<Nanos> {
+        self.refusals
+            .as_ref()
+            .map(|refusals| refusals.asked + ASK_INTERVAL)
+    }
+
+    /// Asks, forgets, or ends the session.
+    pub(super) fn consider_refusals(&mut self, now: Nanos) {
+        let Some(refusals) = &mut self.refusals else {
+            return;
+        };
+        if now < refusals.asked + ASK_INTERVAL {
+            return;
+        }
+        let lasting =
+            refusals.count >= COUNT_MIN && refusals.last.saturating_sub(refusals.first) >= SPAN_MIN;
+        if now > refusals.last + FRESH {
+            self.refusals = None;
+        } else if lasting && now >= self.last_received + SILENCE {
+            self.events.push_back(Event::PeerGone);
+            self.life = Life::Finished;
+        } else {
+            refusals.asked = now;
+            self.ping = true;
+        }
+    }
+}
