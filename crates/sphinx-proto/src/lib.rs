@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod block;
 pub mod cc;
 mod coding;
@@ -36,7 +37,7 @@ mod types;
 pub mod wire;
 
 pub use cc::Nanos;
-pub use monitor::Monitor;
+pub use monitor::{Losses, Monitor};
 pub use mtu::mtu_candidates;
 pub use selector::EPSILON;
 pub use session::{BASE_DATAGRAM, Session};

@@ -12,6 +12,17 @@ const PRIOR_PLR: f64 = 0.02;
 /// After so many packets without loss the path counts as clean.
 const CLEAN: u64 = 3000;
 
+/// Losses in one direction, as they were measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Losses {
+    /// Share of the last 4096 packets that was lost, 0–1.
+    pub recent: f64,
+    /// Share of all packets so far that was lost, 0–1.
+    pub mean: f64,
+    /// Mean number of packets lost in a row among the last 4096; 1 if losses are independent.
+    pub burst: f64,
+}
+
 /// Losses among [`BUCKET`] packets.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
@@ -150,13 +161,15 @@ impl Monitor {
         (squares / (self.buckets.len() - 1) as f64).sqrt()
     }
 
-    /// Mean PLR since the session began, 0–1.
-    pub fn plr_mean(&self) -> f64 {
-        if self.packets_total == 0 {
-            0.0
-        } else {
-            self.lost_total as f64 / self.packets_total as f64
-        }
+    /// What has been measured, without anything assumed; `None` before the first packet.
+    pub fn losses(&self) -> Option<Losses> {
+        let recent = f64::from(BUCKET) * self.buckets.len() as f64 + f64::from(self.packets);
+        let mean = self.lost_total as f64 / self.packets_total as f64;
+        (self.packets_total > 0).then(|| Losses {
+            recent: self.sum(|bucket| bucket.lost) / recent.max(1.0),
+            mean,
+            burst: self.burst(),
+        })
     }
 
     /// Whether so little is known that the estimate is mostly a guess.
@@ -186,7 +199,8 @@ mod tests {
         }
         assert_eq!(monitor.burst(), 1.0);
         assert!((monitor.plr() - 0.0625).abs() < 0.001);
-        assert!((monitor.plr_mean() - 0.0625).abs() < 1e-9);
+        let mean = |monitor: &Monitor| monitor.losses().map(|losses| losses.mean);
+        assert!((mean(&monitor).unwrap() - 0.0625).abs() < 1e-9);
         assert!(monitor.deviation() < 0.01);
         for _ in 0..2900 {
             monitor.acknowledged();
@@ -250,6 +264,15 @@ mod tests {
             monitor.lost(i);
             monitor.spurious();
         }
-        assert_eq!(monitor.plr_mean(), 0.0);
+        assert_eq!(monitor.losses().unwrap().mean, 0.0);
+    }
+
+    #[test]
+    fn nothing_is_assumed_where_nothing_was_measured() {
+        let mut monitor = Monitor::remembering(Some(0.5));
+        assert_eq!(monitor.losses(), None);
+        monitor.acknowledged();
+        let losses = monitor.losses().unwrap();
+        assert_eq!((losses.recent, losses.mean, losses.burst), (0.0, 0.0, 1.0));
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker};
 
 use crate::Nanos;
+use crate::arrivals::Arrivals;
 use crate::coding;
 use crate::fragment::{Assembly, Key};
 use crate::ranges::RangeSet;
@@ -108,6 +109,7 @@ pub(crate) struct Receiver {
     streams: BTreeMap<u16, RxStream>,
     rows: RowMaker,
     received: RangeSet,
+    pub(crate) arrivals: Arrivals,
     largest: Option<(u64, Nanos)>,
     ect: u64,
     ce: u64,
@@ -179,6 +181,7 @@ impl Receiver {
             streams: BTreeMap::new(),
             rows: RowMaker::new(),
             received: RangeSet::default(),
+            arrivals: Arrivals::default(),
             largest: None,
             ect: 0,
             ce: 0,
@@ -226,6 +229,7 @@ impl Receiver {
     /// Note an opened packet for the next SACK.
     pub(crate) fn on_packet(&mut self, meta: &PacketMeta, eliciting: bool, rtt: Nanos) {
         self.received.insert_one(meta.packet_number);
+        self.arrivals.on_packet(meta.packet_number);
         self.received.truncate_low(MAX_SACK_RANGES);
         if self.largest.is_none_or(|(pn, _)| meta.packet_number > pn) {
             self.largest = Some((meta.packet_number, meta.received_at));

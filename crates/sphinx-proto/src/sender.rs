@@ -32,6 +32,9 @@ pub(crate) struct Counters {
     pub(crate) source: u64,
     pub(crate) repair_proactive: u64,
     pub(crate) repair_reactive: u64,
+    /// Bytes of these symbols.
+    pub(crate) repair_proactive_bytes: u64,
+    pub(crate) repair_reactive_bytes: u64,
     pub(crate) blocks: u64,
     pub(crate) blocks_second_round: u64,
     pub(crate) packets_lost: u64,
@@ -446,8 +449,10 @@ impl Sender {
         }
         if proactive {
             self.counters.repair_proactive += 1;
+            self.counters.repair_proactive_bytes += u64::from(choice.symbol_len);
         } else {
             self.counters.repair_reactive += 1;
+            self.counters.repair_reactive_bytes += u64::from(choice.symbol_len);
         }
         Some(choice)
     }

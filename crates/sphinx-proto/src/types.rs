@@ -6,6 +6,7 @@ use sphinx_fec::{CodeId, Row};
 
 use crate::Nanos;
 use crate::cc::CcKind;
+use crate::monitor::Losses;
 use crate::wire::{ConnectionId, Fragment, Header, WindowSpan};
 
 /// Charged to the window for every block besides its symbols.
@@ -287,10 +288,10 @@ pub enum Event {
         /// A stream whose data waits for the peer's application, if that is why.
         held_up: Option<u16>,
     },
-    /// The peer broke the protocol; CLOSE has been queued.
     /// Nothing has been heard for some seconds, and the network keeps saying that nobody listens at the
     /// peer's address.
     PeerGone,
+    /// The peer broke the protocol; CLOSE has been queued.
     Violation(&'static str),
 }
 
@@ -359,8 +360,12 @@ pub struct SessionStats {
     pub source_sent: u64,
     /// Repair symbols sent before loss was seen.
     pub repair_proactive: u64,
-    /// Repair symbols sent after loss was seen.
+    /// Repair symbols sent after loss was seen; the lost symbols themselves where these are sent again.
     pub repair_reactive: u64,
+    /// Bytes of the former.
+    pub repair_proactive_bytes: u64,
+    /// Bytes of the latter.
+    pub repair_reactive_bytes: u64,
     /// Blocks opened by this end.
     pub blocks: u64,
     /// Of these, complete only after loss had been answered.
@@ -373,12 +378,12 @@ pub struct SessionStats {
     pub path_changes: u64,
     /// Losses that turned out to be late packets.
     pub losses_spurious: u64,
-    /// Mean loss rate since the start, 0–1.
-    pub plr_mean: f64,
-    /// Present estimate of the loss rate, 0–1.
+    /// Of the packets that this end sent; `None` before the fate of one is known.
+    pub losses_sent: Option<Losses>,
+    /// Of the packets that the peer sent; `None` before the first one.
+    pub losses_received: Option<Losses>,
+    /// Loss rate, 0–1, that redundancy is chosen for: assumed or remembered while few packets are known.
     pub plr: f64,
-    /// Mean number of packets lost in a row at present; 1 if losses are independent.
-    pub burst: f64,
     /// Smoothed round-trip time.
     pub rtt: Nanos,
     /// Smallest round-trip time.

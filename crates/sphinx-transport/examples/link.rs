@@ -102,7 +102,8 @@ fn bulk(front: &Front, bytes: usize, ceiling: f64) -> Result<(), Box<dyn Error>>
         goodput / 1e6,
         goodput / ceiling,
         stats.wire_bytes_sent as f64 / total as f64,
-        counters.offered_bytes as f64 / total as f64 * (1.0 - stats.plr_mean),
+        counters.offered_bytes as f64 / total as f64
+            * (1.0 - stats.losses_sent.map_or(0.0, |losses| losses.mean)),
         counters.dropped_queue,
     );
     println!("      {stats:?}");

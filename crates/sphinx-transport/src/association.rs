@@ -333,15 +333,14 @@ impl Association {
 
     fn stats(&self) -> Stats {
         let core = self.core.stats();
-        let redundancy = core.repair_proactive as f64 / core.source_sent.max(1) as f64;
         let ip_overhead = if self.core.tuple().remote.is_ipv4() {
             28
         } else {
             48
         };
         let control = &self.control;
-            silence: Duration::ZERO,
         Stats {
+            silence: Duration::ZERO,
             elapsed: self.lasted.unwrap_or_else(|| self.shared.elapsed()),
             wire_bytes_sent: core.ip_bytes_sent
                 + control.bytes_sent
@@ -353,10 +352,11 @@ impl Association {
             repair_proactive: core.repair_proactive,
             repair_reactive: core.repair_reactive,
             source_sent: core.source_sent,
-            plr_mean: core.plr_mean,
+            repair_proactive_bytes: core.repair_proactive_bytes,
+            repair_reactive_bytes: core.repair_reactive_bytes,
+            losses_sent: core.losses_sent,
+            losses_received: core.losses_received,
             plr: core.plr,
-            burst: core.burst,
-            redundancy,
             rtt: Duration::from_nanos(core.rtt),
             min_rtt: Duration::from_nanos(core.min_rtt),
             pacing_rate: core.pacing_rate,

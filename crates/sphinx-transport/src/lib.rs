@@ -79,5 +79,6 @@ pub use options::{Cc, Codec, Family, Icm, Options, Profile, Service};
 pub use recv_stream::RecvStream;
 pub use send_stream::SendStream;
 pub use shared::Session;
+pub use sphinx_proto::Losses;
 pub use stats::Stats;
 pub use ticket::{Ticket, TicketError};

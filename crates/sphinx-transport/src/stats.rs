@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use sphinx_proto::Losses;
+
 /// A snapshot of one session's counters and estimates. Rates are IP bytes per second.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stats {
     /// Since the first handshake datagram was sent, or received.
     pub elapsed: Duration,
-    /// IP bytes sent, both planes.
-    pub wire_bytes_sent: u64,
     /// Since the last packet of the peer that opened.
     pub silence: Duration,
+    /// IP bytes sent, both planes.
+    pub wire_bytes_sent: u64,
     /// IP packets sent, both planes.
     pub wire_packets_sent: u64,
     /// IP bytes received, both planes.
@@ -21,14 +23,16 @@ pub struct Stats {
     pub repair_reactive: u64,
     /// Source symbols sent.
     pub source_sent: u64,
-    /// Mean loss rate since the start, 0–1.
-    pub plr_mean: f64,
-    /// Present estimate of the loss rate, 0–1.
+    /// Bytes of the symbols sent before loss was seen.
+    pub repair_proactive_bytes: u64,
+    /// Bytes of the symbols sent after loss was seen.
+    pub repair_reactive_bytes: u64,
+    /// Losses of what this end sends, as the peer's acknowledgements show them; `None` before any does.
+    pub losses_sent: Option<Losses>,
+    /// Losses of what the peer sends, as gaps in its packet numbers show them; `None` before any packet.
+    pub losses_received: Option<Losses>,
+    /// Loss rate, 0–1, that redundancy is chosen for: assumed or remembered while few packets are known.
     pub plr: f64,
-    /// Mean number of packets lost in a row at present; 1 if losses are independent.
-    pub burst: f64,
-    /// Proactive repair packets per source packet so far, 0–1.
-    pub redundancy: f64,
     /// Smoothed round-trip time.
     pub rtt: Duration,
     /// Smallest round-trip time.

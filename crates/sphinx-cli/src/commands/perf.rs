@@ -1,6 +1,6 @@
 //! `sphx perf server` and `sphx perf client`.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sphinx_transport::{Profile, Service, Session};
@@ -10,7 +10,7 @@ use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
 use crate::failure::{Outcome, usage};
 use crate::perf::client::Request;
 use crate::perf::{BLOCK_BYTES_MIN, Direction, Limit, Measured, Messages, Pacing, client, server};
-use crate::report::{Progress, Reporter, Role, Ticker};
+use crate::report::{Figures, Progress, Reporter, Role, Ticker};
 use crate::units::{show_rate, show_size};
 
 /// The size of the blocks that everything is compared with.
@@ -43,10 +43,17 @@ fn serve_one(session: &Session, chosen: Profile, context: &Context) -> Outcome<(
     let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
     let stats = session.clone();
+    // The client decides.
+    let role = Arc::new(OnceLock::new());
+    let known = Arc::clone(&role);
     let ticker = Ticker::start(&reporter, progress.clone(), Some(peer.clone()), move || {
-        stats.stats()
+        Figures {
+            role: known.get().copied(),
+            stats: stats.stats(),
+        }
     });
-    let planned = |paced| {
+    let planned = |own, paced| {
+        role.get_or_init(|| own);
         if chosen == Profile::Auto {
             session.set_profile(profile_of(paced));
         }
@@ -74,7 +81,10 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
         progress.expect_bytes(bytes);
     }
     let stats = session.clone();
-    let ticker = Ticker::start(&reporter, progress.clone(), None, move || stats.stats());
+    let role = request.direction.client();
+    let ticker = Ticker::start(&reporter, progress.clone(), None, move || {
+        Figures::new(role, stats.stats())
+    });
     let measured = client::measure(&session, request, &progress);
     drop(ticker);
     report(&measured?, None, &reporter);
@@ -156,16 +166,13 @@ fn report(measured: &Measured, peer: Option<&str>, reporter: &Reporter) {
         "sent"
     };
     let seconds = other.elapsed().as_secs_f64();
-    let rate = if seconds > 0.0 {
-        other.bytes as f64 * 8.0 / seconds
-    } else {
-        0.0
-    };
-    reporter.note(&format!(
-        "the other end {verb} {} in {seconds:.2} s: {}",
-        show_size(other.bytes),
-        show_rate(rate)
-    ));
+    let size = show_size(other.bytes);
+    let mut line = format!("the other end {verb} {size} in {seconds:.2} s");
+    if seconds > 0.0 && other.bytes > 0 {
+        let rate = other.bytes as f64 * 8.0 / seconds;
+        line += &format!(": {}", show_rate(rate));
+    }
+    reporter.note(&line);
     if let Some(line) = done.block_summary() {
         reporter.note(&line);
     }

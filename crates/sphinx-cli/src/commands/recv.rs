@@ -11,7 +11,7 @@ use super::{Context, listen};
 use crate::args::RecvArgs;
 use crate::failure::{Outcome, fail_hint};
 use crate::files::{Destination, OutputDir, Rules, recv};
-use crate::report::{Done, Progress, Role, Ticker};
+use crate::report::{Done, Figures, Progress, Role, Ticker};
 use crate::units::show_duration;
 use crate::usage;
 
@@ -85,7 +85,7 @@ fn receive_one(
         consent.ask(&peer, announced, &place)?;
         let stats = session.clone();
         let started = Ticker::start(&reporter, progress.clone(), Some(peer.clone()), move || {
-            stats.stats()
+            Figures::new(Role::Receiver, stats.stats())
         });
         ticker.replace(Some(started));
         Ok(())
@@ -95,7 +95,7 @@ fn receive_one(
     let (transferred, stats) = received?;
     let code = transferred.exit_code()?;
     let cpu = usage::cpu_time().saturating_sub(cpu_before);
-    let done = Done::new(Role::Receiver, transferred.counts.totals.bytes, stats, cpu);
+    let done = Done::of_files(Role::Receiver, transferred.counts.totals.bytes, stats, cpu);
     let event = transferred.add_to(done.event());
     reporter.done(event.with("peer", peer.as_str()));
     let into = transferred.output.as_deref().unwrap_or(&place);

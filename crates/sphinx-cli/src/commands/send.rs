@@ -8,7 +8,7 @@ use super::Context;
 use crate::args::{SendArgs, ticket};
 use crate::failure::{Outcome, usage as misused};
 use crate::files::{roots, send};
-use crate::report::{Done, Progress, Role, Ticker};
+use crate::report::{Done, Figures, Progress, Role, Ticker};
 use crate::usage;
 
 pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
@@ -35,13 +35,15 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     let progress = Arc::new(Progress::default());
     progress.expect_bytes(announced.bytes.unwrap_or(0));
     let stats = session.clone();
-    let ticker = Ticker::start(&reporter, progress.clone(), None, move || stats.stats());
+    let ticker = Ticker::start(&reporter, progress.clone(), None, move || {
+        Figures::new(Role::Sender, stats.stats())
+    });
     let sent = send::send(&session, &roots, announced, &progress, &reporter);
     drop(ticker);
     let (transferred, stats) = sent?;
     let code = transferred.exit_code()?;
     let bytes = transferred.counts.totals.bytes;
-    let done = Done::new(Role::Sender, bytes, stats, usage::cpu_time());
+    let done = Done::of_files(Role::Sender, bytes, stats, usage::cpu_time());
     reporter.done(transferred.add_to(done.event()));
     reporter.note(&format!("{}{}", done.summary(), transferred.remark()));
     Ok(code)

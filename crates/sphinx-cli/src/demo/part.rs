@@ -92,7 +92,11 @@ fn tcp_server(listen: SocketAddr, context: &Context) -> Outcome<()> {
     context
         .reporter
         .event(Event::new("listening").with("listen", listen.to_string()));
-    let measured = serve(&TcpChannel::accept(listener), &Progress::default(), |_| {})?;
+    let measured = serve(
+        &TcpChannel::accept(listener),
+        &Progress::default(),
+        |_, _| {},
+    )?;
     context.reporter.event(measured.done.event());
     Ok(())
 }

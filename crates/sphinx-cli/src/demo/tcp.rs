@@ -241,7 +241,11 @@ mod tests {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let address = listener.local_addr().unwrap();
             let server = thread::spawn(move || {
-                serve(&TcpChannel::accept(listener), &Progress::default(), |_| {})
+                serve(
+                    &TcpChannel::accept(listener),
+                    &Progress::default(),
+                    |_, _| {},
+                )
             });
             let request = Request {
                 direction: Direction::Up,

@@ -34,7 +34,8 @@ const UNASKED_BYTES_MAX: u64 = 1 << 20;
 
 /// Sends `roots` on `channel`; returns when the receiver has everything in place.
 ///
-/// The statistics are those of the whole session, but their time ends with the last byte delivered.
+/// The statistics are those of the whole session, but their time ends with the receiver's word that
+/// everything is verified and in place.
 pub(crate) fn send<C: Channel>(
     channel: &C,
     roots: &[Root],
@@ -52,16 +53,15 @@ pub(crate) fn send<C: Channel>(
         progress,
         reporter,
     );
-    let sent = sent.and_then(|sent| {
-        forward
-            .wait_delivered()
-            .map(|()| (sent, channel.stats().elapsed))
-    });
-    let (sent, elapsed) = match sent {
+    let sent = sent.and_then(|sent| forward.wait_delivered().map(|()| sent));
+    let sent = match sent {
         Ok(sent) => sent,
         Err(failure) => return Err(explain(channel, &replies, failure)),
     };
-    match replies.wait() {
+    let reply = replies.wait();
+    // The other end has everything in place: until then it was being transferred.
+    let elapsed = channel.stats().elapsed;
+    match reply {
         Ok((counts, first_refused)) if counts.totals == sent.totals => {
             channel.close(code::DONE, "done");
             let transferred = Transferred {

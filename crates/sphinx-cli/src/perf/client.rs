@@ -9,7 +9,7 @@ use super::control::{
 use super::{Measured, WARMUP_ROUND_TRIPS, close_on_failure, receive_data, send_data};
 use crate::channel::{Channel, Outgoing};
 use crate::failure::{Outcome, code, fail, protocol, usage};
-use crate::report::{Progress, Role};
+use crate::report::Progress;
 use crate::usage::cpu_time;
 use sphinx_transport::ErrorKind;
 
@@ -93,9 +93,7 @@ fn run<C: Channel>(channel: &C, request: Request, progress: &Progress) -> Outcom
             "the ends count different numbers of bytes",
         ));
     }
-    if done.role == Role::Sender {
-        done.block_ms = peer.blocks;
-    }
+    done.hear(&peer);
     done.cpu = cpu_time();
     Ok(Measured { done, peer })
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::channel::{Incoming, Outgoing};
 use crate::failure::{Outcome, protocol};
-use crate::report::BlockNumbers;
+use crate::report::{BlockNumbers, Role};
 
 /// Version of these messages.
 pub(super) const VERSION: u32 = 1;
@@ -31,6 +31,24 @@ pub(crate) enum Direction {
     Up,
     /// Server to client.
     Down,
+}
+
+impl Direction {
+    /// Which end of the data the client is.
+    pub(crate) fn client(self) -> Role {
+        match self {
+            Self::Up => Role::Sender,
+            Self::Down => Role::Receiver,
+        }
+    }
+
+    /// Which end of the data the server is.
+    pub(crate) fn server(self) -> Role {
+        match self {
+            Self::Up => Role::Receiver,
+            Self::Down => Role::Sender,
+        }
+    }
 }
 
 /// When the sender stops.

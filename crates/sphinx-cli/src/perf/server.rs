@@ -8,12 +8,12 @@ use crate::failure::{Outcome, code, protocol};
 use crate::report::{Progress, Role};
 use crate::usage;
 
-/// Serves one session to its end. `planned` hears before the first data whether paced blocks are
-/// measured.
+/// Serves one session to its end. `planned` hears before the first data which end of it this is and whether paced blocks
+/// are measured.
 pub(crate) fn serve<C: Channel>(
     channel: &C,
     progress: &Progress,
-    planned: impl FnOnce(bool),
+    planned: impl FnOnce(Role, bool),
 ) -> Outcome<Measured> {
     let mut measured = close_on_failure(channel, run(channel, progress, planned))?;
     ended(channel)?;
@@ -38,7 +38,7 @@ fn ended<C: Channel>(channel: &C) -> Outcome<()> {
 fn run<C: Channel>(
     channel: &C,
     progress: &Progress,
-    planned: impl FnOnce(bool),
+    planned: impl FnOnce(Role, bool),
 ) -> Outcome<Measured> {
     let cpu_before = usage::cpu_time();
     let mut input = channel.accept_stream()?;
@@ -59,7 +59,7 @@ fn run<C: Channel>(
             "paced blocks and the clock exchange belong together",
         ));
     }
-    planned(plan.pacing.is_some());
+    planned(plan.direction.server(), plan.pacing.is_some());
     let offer = clock
         .as_ref()
         .map(|asked| clock::offer(asked.nonce))
@@ -89,8 +89,6 @@ fn run<C: Channel>(
     // From its last byte on the client may close, before this end has finished the stream. Whether
     // a failure here is that is told by the code that it closes with.
     let _ = put(&mut out, &done.report()).and_then(|()| out.finish());
-    if done.role == Role::Sender {
-        done.block_ms = peer.blocks;
-    }
+    done.hear(&peer);
     Ok(Measured { done, peer })
 }

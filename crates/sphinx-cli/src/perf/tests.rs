@@ -16,7 +16,7 @@ use crate::testing::{End, pair};
 
 fn run(request: Request) -> (Outcome<Measured>, Outcome<Measured>) {
     let (near, far) = pair();
-    let server = thread::spawn(move || serve(&far, &Progress::default(), |_| {}));
+    let server = thread::spawn(move || serve(&far, &Progress::default(), |_, _| {}));
     let client = measure(&near, request, &Progress::default());
     (client, server.join().expect("the server does not panic"))
 }
@@ -103,7 +103,7 @@ fn paced_blocks_in_both_directions() {
 /// with `code` as soon as it has the server's report.
 fn ended_with(claimed: u64, code: u64) -> Outcome<Measured> {
     let (near, far): (End, End) = pair();
-    let server = thread::spawn(move || serve(&far, &Progress::default(), |_| {}));
+    let server = thread::spawn(move || serve(&far, &Progress::default(), |_, _| {}));
     let plan = Plan {
         direction: Direction::Up,
         limit: Limit::Bytes(0),
@@ -142,7 +142,7 @@ fn the_code_that_the_client_closes_with_decides() {
 /// A client that announces one thing and sends another.
 fn hostile(plan: Plan, data: &[u8]) -> Outcome<Measured> {
     let (near, far): (End, End) = pair();
-    let server = thread::spawn(move || serve(&far, &Progress::default(), |_| {}));
+    let server = thread::spawn(move || serve(&far, &Progress::default(), |_, _| {}));
     let mut control = near.open_stream().unwrap();
     put(
         &mut control,

@@ -7,16 +7,10 @@ use serde_json::{Value, json};
 use sphinx_transport::Stats;
 
 use super::Event;
+use super::figures::{Figures, Overhead, Role};
 use crate::perf::Report;
 use crate::units::{show_duration, show_percent, show_rate, show_size};
 use crate::usage;
-
-/// Which end of the data this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Sender,
-    Receiver,
-}
 
 /// Latency of blocks from the scheduled time to complete reception.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -56,7 +50,10 @@ pub(crate) struct Done {
     pub(crate) role: Role,
     /// Application bytes that arrived (at the sending end: are known to have arrived).
     pub(crate) bytes: u64,
-    /// First handshake datagram to last byte delivered.
+    /// Those of them that crossed the network: holes of files do not.
+    pub(crate) carried: u64,
+    /// From the first handshake datagram until the receiver had everything, and in a transfer of files had it
+    /// verified and in place, as far as this end knows.
     pub(crate) elapsed: Duration,
     /// When that was, on this machine's monotonic clock.
     pub(crate) at_ns: u64,
@@ -66,6 +63,8 @@ pub(crate) struct Done {
     pub(crate) block_ms: Option<BlockNumbers>,
     /// Whether both ends read one clock.
     pub(crate) clock: Option<String>,
+    /// What the sending end says its overhead is, for a receiving end that hears of it.
+    pub(crate) peer_overhead: Option<f64>,
 }
 
 impl Done {
@@ -73,62 +72,95 @@ impl Done {
         Self {
             role,
             bytes,
+            carried: bytes,
             elapsed: stats.elapsed,
             at_ns: usage::monotonic_ns(),
             stats,
             cpu,
             block_ms: None,
             clock: None,
+            peer_overhead: None,
         }
     }
 
-    pub(crate) fn goodput_bits(&self) -> f64 {
-        match self.elapsed.as_secs_f64() {
-            seconds if seconds > 0.0 => self.bytes as f64 * 8.0 / seconds,
-            _ => 0.0,
+    /// The numbers of a transfer of files with so many `bytes`, of which holes did not have to be carried.
+    pub(crate) fn of_files(role: Role, bytes: u64, stats: Stats, cpu: Duration) -> Self {
+        let carried = bytes.min(Figures::new(role, stats).stream_bytes());
+        Self {
+            carried,
+            ..Self::new(role, bytes, stats, cpu)
         }
     }
 
-    /// Bytes on the wire towards the receiver per application byte, less one. The receiving end
-    /// can only count what arrived.
+    fn figures(&self) -> Figures {
+        Figures::new(self.role, self.stats)
+    }
+
+    /// Of the bytes that crossed the network; `None` without any time.
+    pub(crate) fn goodput_bits(&self) -> Option<f64> {
+        let seconds = self.elapsed.as_secs_f64();
+        (seconds > 0.0).then(|| self.carried as f64 * 8.0 / seconds)
+    }
+
+    /// Share of the data; a receiving end has it from the sending end, if at all.
     fn overhead(&self) -> Option<f64> {
-        let wire = match self.role {
-            Role::Sender => self.stats.wire_bytes_sent,
-            Role::Receiver => self.stats.wire_bytes_received,
-        };
-        (self.bytes > 0).then(|| wire as f64 / self.bytes as f64 - 1.0)
+        let measured = self.figures().overhead(self.carried);
+        let measured = measured.map(|overhead| overhead.total);
+        measured.or(self.peer_overhead.filter(|_| self.role == Role::Receiver))
+    }
+
+    /// Takes over what only the other end of a measurement can know.
+    pub(crate) fn hear(&mut self, peer: &Report) {
+        match self.role {
+            Role::Sender => self.block_ms = peer.blocks,
+            Role::Receiver => {
+                let overhead = peer.done.get("overhead").and_then(Value::as_f64);
+                self.peer_overhead = overhead.filter(|share| *share >= 0.0);
+            }
+        }
     }
 
     /// The event, for scripts.
     pub(crate) fn event(&self) -> Event {
-        let stats = &self.stats;
+        let (stats, figures) = (&self.stats, self.figures());
+        let (losses, losses_return) = (figures.losses(), figures.losses_return());
+        let parts = figures.overhead(self.carried);
+        let part = |pick: fn(Overhead) -> f64| parts.map(|parts| rounded(pick(parts), 6));
         let messages = self.block_ms.filter(|blocks| blocks.messages.is_some());
         let blocks = self.block_ms.filter(|blocks| blocks.messages.is_none());
         let measured = blocks.and_then(|blocks| blocks.ms);
         let block_ms = |pick: fn(BlockMs) -> f64| measured.map(|ms| rounded(pick(ms), 3));
         let mut event = Event::new("done")
-            .with(
-                "role",
-                if self.role == Role::Sender {
-                    "sender"
-                } else {
-                    "receiver"
-                },
-            )
+            .with("role", self.role.name())
             .with("bytes", self.bytes)
+            .with("bytes_carried", self.carried)
             .with("seconds", rounded(self.elapsed.as_secs_f64(), 6))
             .with("monotonic_seconds", rounded(self.at_ns as f64 / 1e9, 6))
-            .with("goodput_mbit_s", rounded(self.goodput_bits() / 1e6, 3))
+            .with(
+                "goodput_mbit_s",
+                self.goodput_bits().map(|bits| rounded(bits / 1e6, 6)),
+            )
             .with("wire_bytes_sent", stats.wire_bytes_sent)
             .with("wire_packets_sent", stats.wire_packets_sent)
             .with("wire_bytes_received", stats.wire_bytes_received)
             .with("overhead", self.overhead().map(|share| rounded(share, 6)))
+            .with("overhead_headers", part(|parts| parts.headers))
+            .with("overhead_repair_ahead", part(|parts| parts.ahead))
+            .with("overhead_repair_after_loss", part(|parts| parts.after_loss))
             .with("repair_proactive", stats.repair_proactive)
             .with("repair_reactive", stats.repair_reactive)
-            .with("plr_mean", rounded(stats.plr_mean, 6))
-            .with("burst", rounded(stats.burst, 3))
-            .with("rtt_ms", rounded(stats.rtt.as_secs_f64() * 1e3, 3))
-            .with("min_rtt_ms", rounded(stats.min_rtt.as_secs_f64() * 1e3, 3))
+            .with(
+                "redundancy",
+                figures.redundancy().map(|share| rounded(share, 6)),
+            )
+            .with("plr_mean", losses.map(|losses| rounded(losses.mean, 6)))
+            .with(
+                "plr_return_mean",
+                losses_return.map(|losses| rounded(losses.mean, 6)),
+            )
+            .with("burst", losses.map(|losses| rounded(losses.burst, 3)))
+            .with("rtt_ms", figures.rtt_ms().map(|ms| rounded(ms, 3)))
+            .with("min_rtt_ms", figures.min_rtt_ms().map(|ms| rounded(ms, 3)))
             .with("blocks", stats.blocks)
             .with("blocks_second_round", stats.blocks_second_round)
             .with("block_ms_mean", block_ms(|b| b.mean))
@@ -189,23 +221,33 @@ impl Done {
         } else {
             "received"
         };
-        let mut line = format!(
-            "{verb} {} in {}: {}",
-            show_size(self.bytes),
-            show_duration(self.elapsed),
-            show_rate(self.goodput_bits()),
-        );
-        if self.role == Role::Sender {
-            line += &format!(", loss {}", show_percent(self.stats.plr_mean));
+        let (size, time) = (show_size(self.bytes), show_duration(self.elapsed));
+        let mut line = format!("{verb} {size} in {time}");
+        let figures = self.figures();
+        if let Some(bits) = self.goodput_bits().filter(|_| self.carried > 0) {
+            line += &format!(": {}", show_rate(bits));
+        }
+        if self.carried < self.bytes {
+            line += &format!(", {} without holes", show_size(self.carried));
+        }
+        if let Some(losses) = figures.losses() {
+            line += &format!(", loss {}", show_percent(losses.mean));
         }
         if let Some(overhead) = self.overhead() {
             line += &format!(", overhead {}", show_percent(overhead));
         }
-        line + &format!(
-            ", rtt {}, CPU {:.2} s",
-            show_duration(self.stats.rtt),
-            self.cpu.as_secs_f64()
-        )
+        if let Some(parts) = figures.overhead(self.carried) {
+            line += &format!(
+                " (headers {}, repair ahead {}, repair after loss {})",
+                show_percent(parts.headers),
+                show_percent(parts.ahead),
+                show_percent(parts.after_loss)
+            );
+        }
+        if figures.rtt_ms().is_some() {
+            line += &format!(", rtt {}", show_duration(self.stats.rtt));
+        }
+        line + &format!(", CPU {:.2} s", self.cpu.as_secs_f64())
     }
 
     /// Block latency for people.
@@ -246,7 +288,8 @@ mod tests {
 
     /// DESIGN §6: the fields of `done`.
     const FIELDS: &str = "v event bytes seconds goodput_mbit_s wire_bytes_sent wire_packets_sent \
-        wire_bytes_received overhead repair_proactive repair_reactive plr_mean burst rtt_ms blocks \
+        wire_bytes_received overhead overhead_headers overhead_repair_ahead \
+        overhead_repair_after_loss redundancy bytes_carried plr_return_mean repair_proactive repair_reactive plr_mean burst rtt_ms blocks \
         blocks_second_round block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
         invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc codec profile \
         io";
@@ -256,10 +299,12 @@ mod tests {
             elapsed: Duration::from_secs(2),
             wire_bytes_sent: 54_000_000,
             wire_bytes_received: 1_000_000,
+            bytes_delivered: bytes + 100,
+            repair_reactive_bytes: 1_500_000,
             cc: "bbr",
             ..Stats::default()
         };
-        Done::new(Role::Sender, bytes, stats, Duration::from_millis(700))
+        Done::of_files(Role::Sender, bytes, stats, Duration::from_millis(700))
     }
 
     #[test]
@@ -283,9 +328,35 @@ mod tests {
     fn people_read_a_line() {
         let line = done(50_000_000).summary();
         assert!(
-            line.starts_with("sent 47.7 MiB in 2.00 s: 200 Mbit/s, loss 0.0 %"),
+            line.starts_with(
+                "sent 47.7 MiB in 2.00 s: 200 Mbit/s, overhead 8.0 % \
+                 (headers 5.0 %, repair ahead 0.0 %, repair after loss 3.0 %), CPU"
+            ),
             "{line}"
         );
+    }
+
+    #[test]
+    fn people_read_nothing_that_is_not_known() {
+        for bytes in [0, 1] {
+            let line = done(bytes).summary();
+            for word in ["loss", "overhead", "rtt"] {
+                assert!(!line.contains(word), "{line}");
+            }
+        }
+        assert_eq!(done(0).summary(), "sent 0 B in 2.00 s, CPU 0.70 s");
+        assert!(done(0).event().get("plr_mean").is_null());
+    }
+
+    #[test]
+    fn holes_have_no_goodput() {
+        let Done { stats, cpu, .. } = done(50_000_000);
+        let sparse = Done::of_files(Role::Sender, 1 << 40, stats, cpu);
+        let event = sparse.event();
+        assert_eq!(event.get("bytes"), &json!(1_u64 << 40));
+        assert_eq!(event.get("bytes_carried"), &json!(50_000_100));
+        assert_eq!(event.get("goodput_mbit_s"), &json!(200.0));
+        assert!(sparse.summary().contains("47.7 MiB without holes"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! people on standard error.
 
 mod done;
+mod figures;
 mod outlet;
 mod progress;
 mod writer;
@@ -14,7 +15,8 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use sphinx_transport::ErrorKind;
 
-pub(crate) use done::{BlockMs, BlockNumbers, Done, Punctuality, Role};
+pub(crate) use done::{BlockMs, BlockNumbers, Done, Punctuality};
+pub(crate) use figures::{Figures, Role};
 pub(crate) use progress::{Progress, Ticker};
 
 use crate::failure::{Failure, Outcome, exit_code, fail_hint, kind_name, local_io};

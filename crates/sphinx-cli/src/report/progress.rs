@@ -7,10 +7,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sphinx_transport::Stats;
 
 use super::writer::Item;
-use super::{Bar, Event, Reporter};
+use super::{Bar, Event, Figures, Reporter};
 use crate::units::{show_duration, show_percent, show_rate, show_size};
 
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
@@ -73,7 +72,7 @@ impl Ticker {
         reporter: &Reporter,
         progress: Arc<Progress>,
         peer: Option<String>,
-        stats: impl Fn() -> Stats + Send + 'static,
+        figures: impl Fn() -> Figures + Send + 'static,
     ) -> Self {
         let (stop, stopped) = mpsc::channel();
         let interval = match reporter.inner.bars {
@@ -84,7 +83,7 @@ impl Ticker {
         let body = move || {
             let mut view = View::new(reporter, progress, peer);
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                view.tick(&stats());
+                view.tick(&figures());
             }
         };
         let thread = thread::Builder::new()
@@ -113,8 +112,7 @@ struct View {
     progress: Arc<Progress>,
     peer: Option<String>,
     bar: Bar,
-    started: Instant,
-    /// When and at how many bytes the last tick was.
+    /// When and at how many bytes in the streams the last tick was.
     last: (Instant, u64),
     /// Bits per second, smoothed over a few ticks.
     rate: Option<f64>,
@@ -122,37 +120,35 @@ struct View {
 
 impl View {
     fn new(reporter: Reporter, progress: Arc<Progress>, peer: Option<String>) -> Self {
-        let now = Instant::now();
-        let bytes = progress.bytes();
         Self {
             bar: reporter.bar("{bar:10} {wide_msg}"),
             reporter,
             progress,
             peer,
-            started: now,
-            last: (now, bytes),
+            last: (Instant::now(), 0),
             rate: None,
         }
     }
 
-    fn tick(&mut self, stats: &Stats) {
-        let (now, bytes) = (Instant::now(), self.progress.bytes());
+    fn tick(&mut self, figures: &Figures) {
+        let (now, through) = (Instant::now(), figures.stream_bytes());
+        let bytes = self.progress.bytes();
         let seconds = (now - self.last.0).as_secs_f64();
-        let rate = bytes.saturating_sub(self.last.1) as f64 * 8.0 / seconds.max(1e-3);
-        self.last = (now, bytes);
+        let rate = through.saturating_sub(self.last.1) as f64 * 8.0 / seconds.max(1e-3);
+        self.last = (now, through);
         let smooth = self.rate.map_or(rate, |before| before * 0.8 + rate * 0.2);
         self.rate = Some(smooth);
         let total = self.progress.total();
         let reporter = &self.reporter;
         if reporter.json() {
-            let event = self.event(bytes, total, rate, stats);
+            let event = self.event(bytes, total, rate, figures);
             reporter.progress(Item::Data(event.into_line()));
         } else if reporter.inner.bars {
-            let message = self.message(bytes, total, smooth, stats);
+            let message = self.message(bytes, total, smooth, figures);
             let length = total.unwrap_or(0);
             self.bar.show(length, bytes.min(length), message);
         } else if !reporter.inner.settings.quiet {
-            let mut line = self.message(bytes, total, smooth, stats);
+            let mut line = self.message(bytes, total, smooth, figures);
             if let Some(peer) = &self.peer {
                 line += &format!(" ({peer})");
             }
@@ -160,18 +156,20 @@ impl View {
         }
     }
 
-    fn event(&self, bytes: u64, total: Option<u64>, rate: f64, stats: &Stats) -> Event {
+    fn event(&self, bytes: u64, total: Option<u64>, rate: f64, figures: &Figures) -> Event {
+        let (losses, losses_return) = (figures.losses(), figures.losses_return());
         let event = Event::new("progress")
             .with("bytes", bytes)
             .with("bytes_total", total)
             .with("files", self.progress.files.load(Ordering::Relaxed))
-            .with("seconds", self.started.elapsed().as_secs_f64())
+            .with("seconds", figures.stats.elapsed.as_secs_f64())
             .with("goodput_mbit_s", rate / 1e6)
-            .with("plr", stats.plr)
-            .with("burst", stats.burst)
-            .with("redundancy", stats.redundancy)
-            .with("rtt_ms", stats.rtt.as_secs_f64() * 1e3)
-            .with("pacing_mbit_s", stats.pacing_rate as f64 * 8.0 / 1e6)
+            .with("plr", losses.map(|losses| losses.recent))
+            .with("plr_return", losses_return.map(|losses| losses.recent))
+            .with("burst", losses.map(|losses| losses.burst))
+            .with("redundancy", figures.redundancy())
+            .with("rtt_ms", figures.rtt_ms())
+            .with("pacing_mbit_s", figures.pacing_bits().map(|bits| bits / 1e6))
             .with("progress_dropped", self.reporter.progress_dropped());
         match &self.peer {
             Some(peer) => event.with("peer", Value::from(peer.as_str())),
@@ -180,7 +178,7 @@ impl View {
     }
 
     /// For people: how much, how fast, how long still.
-    fn message(&self, bytes: u64, total: Option<u64>, rate: f64, stats: &Stats) -> String {
+    fn message(&self, bytes: u64, total: Option<u64>, rate: f64, figures: &Figures) -> String {
         let mut message = match total {
             // What was announced may turn out to be less than what there is.
             Some(total) => format!(
@@ -200,11 +198,12 @@ impl View {
             let seconds = (left as f64 * 8.0 / rate).min(86_400.0);
             message += &format!(" {} left", show_duration(Duration::from_secs_f64(seconds)));
         }
-        message += &format!(
-            " loss {} redundancy {}",
-            show_percent(stats.plr),
-            show_percent(stats.redundancy)
-        );
+        if let Some(losses) = figures.losses() {
+            message += &format!(" loss {}", show_percent(losses.recent));
+        }
+        if let Some(redundancy) = figures.redundancy() {
+            message += &format!(" redundancy {}", show_percent(redundancy));
+        }
         let name = self.progress.name();
         if !name.is_empty() {
             message += &format!(" {name}");
@@ -226,14 +225,19 @@ fn show_part(bytes: u64, total: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sphinx_transport::Stats;
+
     use super::*;
+    use crate::report::Role;
 
     #[test]
     fn a_ticker_stops_when_dropped() {
         let progress = Arc::new(Progress::default());
         progress.expect_bytes(10);
         let reporter = Reporter::silent();
-        let ticker = Ticker::start(&reporter, progress.clone(), None, Stats::default);
+        let ticker = Ticker::start(&reporter, progress.clone(), None, || {
+            Figures::new(Role::Sender, Stats::default())
+        });
         progress.add_bytes(5);
         drop(ticker);
         assert_eq!(Arc::strong_count(&progress), 1);
@@ -249,7 +253,7 @@ mod tests {
     #[test]
     fn people_read_how_much_is_done_and_left() {
         let view = View::new(Reporter::silent(), Arc::default(), None);
-        let stats = Stats::default();
+        let stats = Figures::new(Role::Sender, Stats::default());
         let line = view.message(1_048_576, Some(4_194_304), 8_388_608.0, &stats);
         assert!(
             line.starts_with("25 % 1.00 of 4.00 MiB 8.39 Mbit/s 3.00 s left"),
@@ -264,9 +268,14 @@ mod tests {
     fn events_carry_what_people_see() {
         let progress = Arc::new(Progress::default());
         let view = View::new(Reporter::silent(), progress, Some("[::1]:7".to_owned()));
-        let event = view.event(5, Some(10), 8e6, &Stats::default());
+        let figures = Figures::new(Role::Receiver, Stats::default());
+        let event = view.event(5, Some(10), 8e6, &figures);
         assert_eq!(event.get("goodput_mbit_s"), &Value::from(8.0));
         assert_eq!(event.get("bytes_total"), &Value::from(10));
+        // What is not known is not 0.
+        for field in ["plr", "plr_return", "redundancy", "rtt_ms", "pacing_mbit_s"] {
+            assert_eq!(event.get(field), &Value::Null, "{field}");
+        }
         assert_eq!(event.get("peer"), &Value::from("[::1]:7"));
     }
 }

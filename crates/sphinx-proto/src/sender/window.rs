@@ -62,6 +62,7 @@ impl Sender {
         let choice = newest.choice(sequence, Some(CodeId::Window), row.number());
         self.window_row = self.window_row.wrapping_add(1);
         self.counters.repair_proactive += 1;
+        self.counters.repair_proactive_bytes += u64::from(choice.symbol_len);
         if let Some(block) = self.block_mut(sequence) {
             block.windowed += 1;
         }
