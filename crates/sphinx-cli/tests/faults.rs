@@ -171,6 +171,26 @@ fn a_port_where_nobody_listens_is_refused_at_once() {
 }
 
 #[test]
+fn a_silent_peer_is_reported_long_before_it_is_lost() {
+    let scratch = Scratch::new();
+    let (recv, mut sender) = slow_transfer(&scratch, &[], &["--idle-timeout", "300s"]);
+    // It is there and says nothing, and the network says nothing either.
+    recv.signal(Signal::STOP);
+    let told = sender.event("silent");
+    let silent = told["silent_seconds"].as_f64().expect("a number");
+    assert!(silent >= 4.0, "{told}");
+    assert!(
+        told["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("nothing heard"))
+    );
+    recv.signal(Signal::CONT);
+    // It lives on.
+    let before = sender.event("progress")["bytes"].as_u64().expect("bytes");
+    while sender.event("progress")["bytes"].as_u64().expect("bytes") == before {}
+}
+
+#[test]
 fn a_killed_sender_is_lost_and_leaves_nothing() {
     let scratch = Scratch::new();
     let (recv, sender) = slow_transfer(&scratch, &["--idle-timeout", "2s"], &[]);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::silence::SilenceWatch;
 use super::writer::Item;
 use super::{Bar, Event, Figures, Reporter};
 use crate::units::{show_duration, show_percent, show_rate, show_size};
@@ -112,6 +113,7 @@ struct View {
     progress: Arc<Progress>,
     peer: Option<String>,
     bar: Bar,
+    silence: SilenceWatch,
     /// When and at how many bytes in the streams the last tick was.
     last: (Instant, u64),
     /// Bits per second, smoothed over a few ticks.
@@ -125,12 +127,16 @@ impl View {
             reporter,
             progress,
             peer,
+            silence: SilenceWatch::default(),
             last: (Instant::now(), 0),
             rate: None,
         }
     }
 
     fn tick(&mut self, figures: &Figures) {
+        let silence = figures.stats.silence;
+        let peer = self.peer.as_deref();
+        self.silence.look(silence, peer, &self.reporter);
         let (now, through) = (Instant::now(), figures.stream_bytes());
         let bytes = self.progress.bytes();
         let seconds = (now - self.last.0).as_secs_f64();
@@ -169,7 +175,10 @@ impl View {
             .with("burst", losses.map(|losses| losses.burst))
             .with("redundancy", figures.redundancy())
             .with("rtt_ms", figures.rtt_ms())
-            .with("pacing_mbit_s", figures.pacing_bits().map(|bits| bits / 1e6))
+            .with(
+                "pacing_mbit_s",
+                figures.pacing_bits().map(|bits| bits / 1e6),
+            )
             .with("progress_dropped", self.reporter.progress_dropped());
         match &self.peer {
             Some(peer) => event.with("peer", Value::from(peer.as_str())),
