@@ -1,7 +1,7 @@
 //! What it means when the network says that nobody listens at the peer's address (ICMP "port unreachable").
 //!
 //! Nothing proves who wrote such a message, so it ends nothing by itself. It only makes this end ask, and
-//! shortens how long it waits for the answer: docs/decisions/0016-refusals.md.
+//! shortens how long it waits for the answer: docs/decisions/0017-refusals.md.
 
 use super::{KEEP_ALIVE_MAX, Life, MS, Session};
 use crate::Nanos;
