@@ -56,6 +56,10 @@ test-neon: tools ## Run the tests of sphinx-fec on emulated 64-bit ARM (NEON eng
 fuzz: tools ## Fuzz one target of docs/fuzzing.md (TARGET=sessions SECONDS=60)
 	$(CARGO) +nightly fuzz run --sanitizer $(SANITIZER) $(TARGET) -- -max_total_time=$(SECONDS) -max_len=700
 
+.PHONY: soak
+soak: build ## Ten minutes of random transfers, kills, full disks, unread pipes, bad links (ARGS="--seed 1")
+	@scripts/soak $(ARGS)
+
 .PHONY: bench-link
 bench-link: build ## Sphinx beside kernel TCP and QUIC on an emulated link (ARGS="--set full")
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
