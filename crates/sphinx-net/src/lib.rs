@@ -1,4 +1,4 @@
-//! Batched packet input and output, network namespaces and TUN devices.
+//! Batched packet input and output, network namespaces, TUN devices, and routes to them.
 //!
 //! [`PacketIo`] is the one interface between the engine loop and the network: it receives whole
 //! batches of buffers, sends whole batches of datagrams, waits, and counts. Its back ends are
@@ -15,12 +15,14 @@ mod counters;
 pub mod ethernet;
 mod io;
 mod memory;
+mod netlink;
 pub mod netns;
 mod offload;
 pub mod pidns;
 mod pool;
 mod queue;
 mod resolve;
+pub mod route;
 pub mod tun;
 pub mod udp;
 mod wake;

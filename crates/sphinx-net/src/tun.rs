@@ -12,12 +12,12 @@ use std::{
     os::unix::fs::OpenOptionsExt,
 };
 
-use rustix::{
-    io::Errno,
-    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType},
-};
+use rustix::io::Errno;
 
-use crate::netns::{context, write_sysctl};
+use crate::{
+    netlink::Message,
+    netns::{context, write_sysctl},
+};
 
 /// The largest IP packet a device can carry.
 pub const MTU_MAX: usize = 65_535;
@@ -207,38 +207,12 @@ pub(crate) fn index_and_mtu(name: &str) -> io::Result<(i32, usize)> {
 /// Sets the length of an interface's transmit queue, by netlink: the ioctl for it is refused inside
 /// user namespaces.
 fn set_queue_length(index: i32, packets: u32) -> io::Result<()> {
-    let mut message = Vec::with_capacity(40);
-    // Header: length, type, flags, sequence number and port (unused here).
-    message.extend(40_u32.to_ne_bytes());
-    message.extend(libc::RTM_SETLINK.to_ne_bytes());
-    message.extend(((libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16).to_ne_bytes());
-    message.extend([0; 8]);
-    // Interface: any family and type, its index, no change of flags.
-    message.extend([0; 4]);
-    message.extend(index.to_ne_bytes());
-    message.extend([0; 8]);
-    // Attribute: length, type, value.
-    message.extend(8_u16.to_ne_bytes());
-    message.extend(libc::IFLA_TXQLEN.to_ne_bytes());
-    message.extend(packets.to_ne_bytes());
-
-    // Protocol `None` is 0, NETLINK_ROUTE.
-    let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
-    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-    rustix::net::send(&socket, &message, SendFlags::empty())?;
-    // The answer: a header of 16 bytes, then an error number, negative, or 0.
-    let mut answer = [0; 128];
-    let (length, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::empty())?;
-    match answer[..length]
-        .get(16..)
-        .and_then(|rest| rest.first_chunk::<4>())
-    {
-        Some([0, 0, 0, 0]) => Ok(()),
-        Some(error) => Err(io::Error::from_raw_os_error(
-            i32::from_ne_bytes(*error).wrapping_neg(),
-        )),
-        None => Err(io::ErrorKind::UnexpectedEof.into()),
-    }
+    // Any family and type, the interface's index, no change of flags.
+    let mut fixed = [0; 16];
+    fixed[4..8].copy_from_slice(&index.to_ne_bytes());
+    Message::new(libc::RTM_SETLINK, 0, &fixed)
+        .with(libc::IFLA_TXQLEN, &packets.to_ne_bytes())
+        .send()
 }
 
 fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {

@@ -1,0 +1,63 @@
+//! Requests to the kernel's routing netlink, one at a time.
+
+use std::io;
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+/// Length of a message header.
+const HEADER: usize = 16;
+
+/// A message under construction: a fixed part, then attributes.
+pub(crate) struct Message(Vec<u8>);
+
+impl Message {
+    /// A request of a kind (`RTM_…`) that is acknowledged; `flags` come on top.
+    pub(crate) fn new(kind: u16, flags: libc::c_int, fixed: &[u8]) -> Message {
+        let mut bytes = Vec::with_capacity(128);
+        // The length follows; sequence number and port are unused.
+        bytes.extend([0; 4]);
+        bytes.extend(kind.to_ne_bytes());
+        let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags;
+        bytes.extend((flags as u16).to_ne_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend(fixed);
+        Message(bytes)
+    }
+
+    /// Adds an attribute, aligned as all are.
+    pub(crate) fn with(mut self, attribute: u16, value: &[u8]) -> Message {
+        let length = 4 + value.len() as u16;
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(attribute.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// Sends it in the calling thread's namespace, and waits for the answer.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub(crate) fn send(mut self) -> io::Result<()> {
+        let length = self.0.len() as u32;
+        self.0[..4].copy_from_slice(&length.to_ne_bytes());
+        // Protocol `None` is 0, NETLINK_ROUTE.
+        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::net::send(&socket, &self.0, SendFlags::empty())?;
+        // The answer: a header, then an error number, negative, or 0.
+        let mut answer = [0; 512];
+        let (length, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::empty())?;
+        match answer[..length]
+            .get(HEADER..)
+            .and_then(|rest| rest.first_chunk::<4>())
+        {
+            Some([0, 0, 0, 0]) => Ok(()),
+            Some(error) => Err(io::Error::from_raw_os_error(
+                i32::from_ne_bytes(*error).wrapping_neg(),
+            )),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Rules and routes that lead TCP traffic from an interface to a device of ours.
+//!
+//! A rule stays when the process dies, but the route in its table goes with the device: lookups then fall
+//! through to the next rule, and traffic goes where it went before.
+
+use std::io;
+
+use crate::{
+    netlink::Message,
+    netns::context,
+    tun::{Tun, index_and_mtu},
+};
+
+/// Attributes of rules; they are not in libc.
+mod attribute {
+    pub(super) const RULE_INTERFACE: u16 = 3;
+    pub(super) const RULE_PRIORITY: u16 = 6;
+    pub(super) const RULE_TABLE: u16 = 15;
+    pub(super) const RULE_PROTOCOL: u16 = 22;
+}
+
+/// "Look in a table."
+const ACTION_TABLE: u8 = 1;
+const TCP: u8 = 6;
+const PROTOCOL_STATIC: u8 = 4;
+const SCOPE_LINK: u8 = 253;
+const UNICAST: u8 = 1;
+
+/// The two families.
+const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
+
+/// A diversion: a routing table of its own, and rules that lead there. All calls work in the calling
+/// thread's namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Diversion {
+    /// Priority of its rules: less than 32766 comes before the main table.
+    pub priority: u32,
+    /// Number of the table, used by nobody else.
+    pub table: u32,
+}
+
+impl Diversion {
+    /// Makes a device the only route of the table, for both families, as far as there is IPv6.
+    ///
+    /// # Errors
+    ///
+    /// Those of netlink: `PermissionDenied` without `CAP_NET_ADMIN`.
+    pub fn route_to(&self, device: &Tun) -> io::Result<()> {
+        let (index, _) = index_and_mtu(device.name())?;
+        for family in FAMILIES {
+            let scope = if i32::from(family) == libc::AF_INET {
+                SCOPE_LINK
+            } else {
+                0
+            };
+            // Family, no addresses, no TOS, table below, then no flags.
+            let fixed = [
+                family,
+                0,
+                0,
+                0,
+                0,
+                PROTOCOL_STATIC,
+                scope,
+                UNICAST,
+                0,
+                0,
+                0,
+                0,
+            ];
+            let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+            let added = Message::new(libc::RTM_NEWROUTE, flags, &fixed)
+                .with(libc::RTA_TABLE, &self.table.to_ne_bytes())
+                .with(libc::RTA_OIF, &index.to_ne_bytes())
+                .send();
+            if i32::from(family) == libc::AF_INET {
+                added.map_err(|error| context("adding a route", error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leads TCP packets that arrive at an interface to the table.
+    ///
+    /// # Errors
+    ///
+    /// As [`route_to`](Diversion::route_to).
+    pub fn divert(&self, interface: &str) -> io::Result<()> {
+        for family in FAMILIES {
+            let mut name = interface.as_bytes().to_vec();
+            name.push(0);
+            let added = self
+                .rule(
+                    libc::RTM_NEWRULE,
+                    libc::NLM_F_CREATE | libc::NLM_F_EXCL,
+                    family,
+                )
+                .with(attribute::RULE_INTERFACE, &name)
+                .with(attribute::RULE_PROTOCOL, &[TCP])
+                .send();
+            if i32::from(family) == libc::AF_INET {
+                added.map_err(|error| context(&format!("a rule for {interface}"), error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all rules that lead to the table, those of a process that was killed too.
+    ///
+    /// # Errors
+    ///
+    /// As [`route_to`](Diversion::route_to); there being none is no error.
+    pub fn remove(&self) -> io::Result<()> {
+        for family in FAMILIES {
+            loop {
+                match self.rule(libc::RTM_DELRULE, 0, family).send() {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                    Err(_) if i32::from(family) == libc::AF_INET6 => break,
+                    Err(error) => return Err(context("removing a rule", error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn rule(&self, kind: u16, flags: libc::c_int, family: u8) -> Message {
+        // Family, no addresses, no TOS, table below, reserved, action, then no flags.
+        let fixed = [family, 0, 0, 0, 0, 0, 0, ACTION_TABLE, 0, 0, 0, 0];
+        Message::new(kind, flags, &fixed)
+            .with(attribute::RULE_PRIORITY, &self.priority.to_ne_bytes())
+            .with(attribute::RULE_TABLE, &self.table.to_ne_bytes())
+    }
+}
