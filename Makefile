@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 SPHX := target/release/sphx
-# Random links and faults for `make sim`.
+# Random links and faults for `make sim` and `make sim-pep`.
 SEEDS ?= 2000
 
 # Runs of 32 streams for `make bench-streams`.
@@ -43,6 +43,10 @@ test: tools ## Run every test
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
 	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim -- random jitter
+
+.PHONY: sim-pep
+sim-pep: tools ## Random paths for kernel-like TCP with an agent in the middle, in virtual time (SEEDS=2000)
+	SPHINX_PEP_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-pep --test sim random
 
 .PHONY: miri
 miri: tools ## Run the tests of sphinx-fec under Miri, scalar engine (minutes; nightly)
@@ -86,6 +90,10 @@ bench-flood: build ## A transfer beside 100 000 datagrams of garbage a second (r
 .PHONY: bench-emulator
 bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on this machine
 	$(CARGO) run --release --locked --package sphinx-link --example accuracy -- $(ARGS)
+
+.PHONY: bench-pep
+bench-pep: tools ## Kernel TCP over a lossy hop, with and without an agent (root, iproute2; 3 minutes)
+	$(CARGO) run --release --locked --package sphinx-pep --example kernels -- $(ARGS)
 
 .PHONY: bench-codes
 bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n 100 --code rlc")

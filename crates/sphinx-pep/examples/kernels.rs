@@ -1,0 +1,266 @@
+//! What the agent does for the TCP of this kernel: `make bench-pep`.
+//!
+//! server —(veth, wired delay)— middle with the agent —(lossy hop)— client, in namespaces. For each
+//! congestion control and each profile, the server sends for some seconds; the goodput of the last part
+//! of them is printed, with the share of segments that the server sent again. Runs of one line use the
+//! same seeds of the hop, one after the other.
+
+use std::{
+    env,
+    error::Error,
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use socket2::SockRef;
+use sphinx_link::{
+    Depth, LinkConfig, Loss, Rate,
+    front::{Front, FrontConfig, LinkThread, join},
+};
+use sphinx_net::netns::Namespace;
+use sphinx_pep::{Agent, Config, Counts, Profile, tun::Attachment};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const RATE: u64 = 50_000_000;
+const WIRED_ONE_WAY: Duration = Duration::from_millis(48);
+const HOP_ONE_WAY: Duration = Duration::from_millis(2);
+const QUEUE: Duration = Duration::from_millis(50);
+
+/// A namespace with a process by which `ip` finds it.
+struct Host {
+    namespace: Namespace,
+    holder: Child,
+}
+
+impl Host {
+    fn new(namespace: Namespace) -> Outcome<Host> {
+        let holder = namespace.spawn(Command::new("sleep").arg("10000").stdin(Stdio::null()))?;
+        Ok(Host { namespace, holder })
+    }
+
+    fn ip(&self, words: &str) -> Outcome<()> {
+        let mut command = Command::new("ip");
+        let status = self
+            .namespace
+            .spawn(command.args(words.split_whitespace()))?
+            .wait()?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(format!("ip {words}").into()),
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+struct Path {
+    server: Host,
+    middle: Host,
+    hop: Front,
+    _wire: LinkThread,
+    _between: Host,
+}
+
+impl Path {
+    fn new(loss: f64, seed: u64) -> Outcome<Path> {
+        let radio = LinkConfig {
+            rate: Rate::Constant(RATE),
+            queue: Depth::Time(QUEUE),
+            delay: HOP_ONE_WAY,
+            seed,
+            ..LinkConfig::default()
+        };
+        let hop = Front::start(FrontConfig {
+            left_to_right: LinkConfig {
+                loss: Loss::Bernoulli(loss),
+                ..radio.clone()
+            },
+            right_to_left: radio,
+            ..FrontConfig::default()
+        })?;
+        let middle = Host::new(hop.left().run(Namespace::current)??)?;
+        let (server, between) = (Host::new(Namespace::new()?)?, Host::new(Namespace::new()?)?);
+        for (own, other, end) in [("west", "uplink", &server), ("east", "wired", &middle)] {
+            between.ip(&format!("link add name {own} type veth peer name {other}"))?;
+            between.ip(&format!("link set {other} netns {}", end.holder.id()))?;
+            between.ip(&format!("link set {own} up"))?;
+            end.ip(&format!("link set {other} up"))?;
+        }
+        server.ip("addr add 10.78.0.2/24 dev uplink")?;
+        middle.ip("addr add 10.78.0.1/24 dev wired")?;
+        server.ip("route add default via 10.78.0.1")?;
+        middle.namespace.sysctl("net.ipv4.ip_forward", "1")?;
+        for (name, value) in sphinx_link::front::TCP_PARAMETERS {
+            server.namespace.sysctl(name, value)?;
+        }
+        let client = Host::new(hop.right().run(Namespace::current)??)?;
+        client.ip("route add default via 10.77.0.1")?;
+        let wire = LinkConfig {
+            delay: WIRED_ONE_WAY,
+            queue: Depth::Packets(100_000),
+            ..LinkConfig::default()
+        };
+        let wires = [wire.clone(), wire];
+        let wire = between
+            .namespace
+            .run(|| join(["west", "east"], wires, None))??;
+        Ok(Path {
+            server,
+            middle,
+            hop,
+            _wire: wire,
+            _between: between,
+        })
+    }
+}
+
+/// Goodput in Mbit/s, and the share of segments sent again by the server.
+struct Measured {
+    goodput: f64,
+    again: f64,
+    counts: Option<Counts>,
+}
+
+fn measure(cc: &str, profile: Option<Profile>, loss: f64, seconds: f64) -> Outcome<Measured> {
+    let path = Path::new(loss, 1)?;
+    let mut attachment = match profile {
+        Some(_) => {
+            let open = || Attachment::open(&["wired".to_owned()], "left");
+            Some(path.middle.namespace.run(open)??)
+        }
+        None => None,
+    };
+    let mut agent = Agent::new(Config {
+        profile: profile.unwrap_or_default(),
+        ..Config::default()
+    });
+    let stopper = attachment.as_ref().map(Attachment::stopper);
+    let result = thread::scope(|scope| {
+        let namespace = &path.middle.namespace;
+        let (attachment, agent) = (&mut attachment, &mut agent);
+        let serving = scope.spawn(move || match attachment {
+            Some(attachment) => namespace.run(|| {
+                let result = attachment.run(agent);
+                result.map(|()| agent.counts())
+            })?,
+            None => Ok(Counts::default()),
+        });
+        let result = transfer(&path, cc, seconds);
+        if let Some(stopper) = stopper {
+            stopper.stop();
+        }
+        let counts = serving
+            .join()
+            .map_err(|_| io::Error::other("the agent panicked"))?;
+        Outcome::Ok((result?, counts?))
+    });
+    // The rules are removed where they were made.
+    path.middle.namespace.run(|| drop(attachment))?;
+    let ((goodput, again), counts) = result?;
+    Ok(Measured {
+        goodput,
+        again,
+        counts: profile.map(|_| counts),
+    })
+}
+
+fn transfer(path: &Path, cc: &str, seconds: f64) -> Outcome<(f64, f64)> {
+    let address = SocketAddr::from(([10, 78, 0, 2], 0));
+    let listener = path.server.namespace.run(|| TcpListener::bind(address))??;
+    let target = listener.local_addr()?;
+    let cc = cc.to_owned();
+    let before = retransmitted(&path.server)?;
+    let sending = thread::spawn(move || -> io::Result<()> {
+        let (mut stream, _) = listener.accept()?;
+        SockRef::from(&stream).set_tcp_congestion(cc.as_bytes())?;
+        let block = vec![7; 1 << 16];
+        loop {
+            // It ends when the client goes.
+            if stream.write_all(&block).is_err() {
+                return Ok(());
+            }
+        }
+    });
+    let mut stream = path.hop.right().run(|| TcpStream::connect(target))??;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let (start, mut buffer, mut bytes) = (Instant::now(), vec![0; 1 << 18], 0);
+    // Slow start and the first losses are not what this is about.
+    let warm = Duration::from_secs_f64(seconds / 5.0);
+    let end = Duration::from_secs_f64(seconds);
+    while start.elapsed() < end {
+        let read = stream.read(&mut buffer)?;
+        if start.elapsed() >= warm {
+            bytes += read;
+        }
+    }
+    let goodput = bytes as f64 * 8.0 / (seconds * 0.8) / 1e6;
+    let after = retransmitted(&path.server)?;
+    drop(stream);
+    sending.join().map_err(|_| "the server panicked")??;
+    let (again, sent) = (after.0 - before.0, after.1 - before.1);
+    Ok((goodput, again as f64 / sent.max(1) as f64))
+}
+
+/// Segments that a host has sent again, and all that it has sent.
+fn retransmitted(host: &Host) -> Outcome<(u64, u64)> {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/snmp");
+    let text = host.namespace.run(read)??;
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (lines.next().unwrap_or(""), lines.next().unwrap_or(""));
+    let value = |wanted: &str| {
+        let mut fields = names.split(' ').zip(values.split(' '));
+        let found = fields.find(|(name, _)| *name == wanted);
+        found.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+    };
+    Ok((value("RetransSegs"), value("OutSegs")))
+}
+
+fn main() -> Outcome<()> {
+    let number = |index: usize, default: f64| match env::args().nth(index) {
+        Some(text) => text.parse(),
+        None => Ok(default),
+    };
+    let (seconds, loss) = (number(1, 15.0)?, number(2, 0.01)?);
+    println!(
+        "{} Mbit/s, {} ms round trip, {} of it over the hop, {:.1} % lost there, {seconds} s each",
+        RATE / 1_000_000,
+        2 * (WIRED_ONE_WAY + HOP_ONE_WAY).as_millis(),
+        2 * HOP_ONE_WAY.as_millis(),
+        100.0 * loss
+    );
+    println!(
+        "control  agent    lost  Mbit/s  sent again  repaired  spurious  held ms max  released"
+    );
+    for cc in ["cubic", "bbr"] {
+        for (name, profile, loss) in [
+            ("none", None, 0.0),
+            ("none", None, loss),
+            ("ll", Some(Profile::Ll), loss),
+            ("classic", Some(Profile::Classic), loss),
+            ("sack", Some(Profile::Sack), loss),
+        ] {
+            let measured = measure(cc, profile, loss, seconds)?;
+            let counts = measured.counts.unwrap_or_default();
+            println!(
+                "{cc:<7}  {name:<7}  {:>3.1}%  {:>6.1}  {:>9.2}%  {:>8}  {:>8}  {:>11.1}  {:?}",
+                100.0 * loss,
+                measured.goodput,
+                100.0 * measured.again,
+                counts.repaired,
+                counts.spurious,
+                counts.held_ns_max as f64 / 1e6,
+                counts.released
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! The agent: flows, and the stages that their packets pass.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::{
+    Bypass, Counts, FlowKey, FlowReport, Profile, Radio, Release, Time,
+    flow::{Flow, Syn},
+    radio::Queue,
+    segment::Segment,
+    snoop::Context,
+    table::Table,
+};
+
+/// Where packets come from or go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// The hosts behind the network.
+    Fixed,
+    /// The hosts behind the lossy hop.
+    Mobile,
+}
+
+/// What an agent does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Config {
+    /// How losses are repaired.
+    pub profile: Profile,
+    /// The agent's own queue in front of the hop, if it is to have one.
+    pub radio: Option<Radio>,
+    /// Passes everything at once and untouched, and counts what would have been done.
+    pub dry_run: bool,
+}
+
+/// Why a packet comes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It has just come in.
+    Passed,
+    /// An acknowledgement that has just come in, without its SACK option.
+    Concealed,
+    /// It was lost.
+    Repair,
+    /// It had been held back.
+    Released,
+}
+
+/// A packet that comes out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Where it goes.
+    pub to: Side,
+    /// A whole IP packet.
+    pub packet: Bytes,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// An agent in the path between fixed and mobile hosts. The crate's documentation says how it is driven.
+///
+/// Packets towards mobile hosts pass two stages: Snoop, then the queue of [`Config::radio`].
+#[derive(Debug)]
+pub struct Agent {
+    config: Config,
+    now: Time,
+    table: Table,
+    queue: Option<Queue>,
+    out: VecDeque<Output>,
+    /// What one call gives; empty between calls.
+    scratch: Vec<Output>,
+    /// Totals of flows that are forgotten, and of packets that belong to none.
+    past: Counts,
+    flows_seen: u64,
+}
+
+impl Agent {
+    /// An agent that knows no flows.
+    pub fn new(config: Config) -> Agent {
+        Agent {
+            config,
+            now: 0,
+            table: Table::default(),
+            queue: config.radio.filter(|_| !config.dry_run).map(Queue::new),
+            out: VecDeque::new(),
+            scratch: Vec::new(),
+            past: Counts::default(),
+            flows_seen: 0,
+        }
+    }
+
+    /// A whole IP packet came from one side. Whatever it is, it is taken.
+    pub fn handle_packet(&mut self, now: Time, from: Side, packet: Bytes) {
+        self.now = self.now.max(now);
+        if self.config.dry_run {
+            let (to, packet) = (from.other(), packet.clone());
+            let cause = Cause::Passed;
+            self.out.push_back(Output { to, packet, cause });
+        }
+        match Segment::parse(packet.clone()) {
+            Ok(segment) => self.segment(from, &segment),
+            Err(why) => {
+                self.past.count(from);
+                self.past.bypass(why);
+                let (to, cause) = (from.other(), Cause::Passed);
+                // What is no TCP segment belongs to no flow.
+                let mut counts = std::mem::take(&mut self.past);
+                self.leave(Output { to, packet, cause }, &mut counts);
+                self.past = counts;
+            }
+        }
+        self.evict();
+        self.drain_queue();
+    }
+
+    /// Does what is due by now.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        while let Some(key) = self.table.due(self.now) {
+            let Some(mut flow) = self.table.take(&key) else {
+                break;
+            };
+            self.with_snoop(&mut flow, |snoop, context| snoop.timeout(context));
+            self.table.put(self.now, key, flow);
+        }
+        self.evict();
+        self.drain_queue();
+    }
+
+    /// The next packet that goes now.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    /// When [`handle_timeout`](Agent::handle_timeout) is to be called next.
+    pub fn next_timeout(&self) -> Option<Time> {
+        let queue = self.queue.as_ref().and_then(Queue::next_event);
+        self.table.next_deadline().into_iter().chain(queue).min()
+    }
+
+    /// Totals of all flows.
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.past.clone();
+        for (_, flow) in self.table.sorted() {
+            counts.add(&flow.counts);
+        }
+        counts
+    }
+
+    /// The flows that are known, in the order of their ends.
+    pub fn flows(&self) -> Vec<FlowReport> {
+        let report = |(key, flow): (FlowKey, &Flow)| FlowReport {
+            key,
+            bypass: flow.bypass(),
+            counts: flow.counts.clone(),
+        };
+        self.table.sorted().into_iter().map(report).collect()
+    }
+
+    /// Flows seen so far.
+    pub fn flows_seen(&self) -> u64 {
+        self.flows_seen
+    }
+
+    /// Flows known at present.
+    pub fn flows_known(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Bytes of memory that the flows take, as they are counted against the limit of 64 MB.
+    pub fn memory_bytes(&self) -> usize {
+        self.table.bytes()
+    }
+
+    fn segment(&mut self, from: Side, segment: &Segment) {
+        let key = FlowKey::of(from, segment);
+        let profile = self.config.profile;
+        let mut known = self.table.take(&key);
+        if let Some(flow) = &mut known
+            && segment.syn
+            && flow.syn(self.now, from, segment, profile) == Syn::New
+        {
+            // The ports are used again.
+            self.retire(flow, Release::Followed);
+            known = None;
+        }
+        let mut flow = known.unwrap_or_else(|| {
+            self.flows_seen += 1;
+            Flow::new(self.now, from, segment)
+        });
+        flow.see_options(segment);
+        if !segment.syn {
+            flow.opened(self.now, from);
+        }
+        flow.counts.count(from);
+        self.pass_stages(from, segment, &mut flow);
+        if segment.rst {
+            // The connection is over: what is known of it helps nobody.
+            return self.retire(&mut flow, Release::Followed);
+        }
+        self.table.put(self.now, key, flow);
+    }
+
+    fn pass_stages(&mut self, from: Side, segment: &Segment, flow: &mut Flow) {
+        let pass = |to| Output {
+            to,
+            packet: segment.packet.clone(),
+            cause: Cause::Passed,
+        };
+        if let Some(why) = flow.bypass() {
+            self.with_snoop(flow, |snoop, context| {
+                snoop.forget(context, Release::Followed);
+            });
+            flow.counts.bypass(why);
+            return self.leave(pass(from.other()), &mut flow.counts);
+        }
+        let plain = !segment.syn && !segment.rst;
+        match from {
+            Side::Fixed => {
+                let bytes = segment.packet.len();
+                let departs = match &self.queue {
+                    Some(queue) => queue.admits(self.now, bytes),
+                    None => Some(self.now),
+                };
+                if plain {
+                    self.with_snoop(flow, |snoop, context| snoop.data(context, segment, departs));
+                }
+                self.leave(pass(Side::Mobile), &mut flow.counts);
+            }
+            Side::Mobile if plain && segment.ack && flow.snoop.is_some() => {
+                self.with_snoop(flow, |snoop, context| {
+                    snoop.acknowledgment(context, segment);
+                });
+            }
+            Side::Mobile => {
+                // A reset, or a SYN: nothing held back may come behind it.
+                self.with_snoop(flow, |snoop, context| {
+                    snoop.forget(context, Release::Followed);
+                });
+                self.leave(pass(Side::Fixed), &mut flow.counts);
+            }
+        }
+    }
+
+    /// Calls a flow's agent, if it has one, and sends what it wants sent.
+    fn with_snoop(
+        &mut self,
+        flow: &mut Flow,
+        call: impl FnOnce(&mut crate::snoop::Snoop, &mut Context<'_>),
+    ) {
+        let Some(snoop) = &mut flow.snoop else { return };
+        let mut out = std::mem::take(&mut self.scratch);
+        let mut context = Context {
+            now: self.now,
+            counts: &mut flow.counts,
+            out: &mut out,
+        };
+        call(snoop, &mut context);
+        for output in out.drain(..) {
+            self.leave(output, &mut flow.counts);
+        }
+        self.scratch = out;
+    }
+
+    /// Lets a packet leave: through the queue towards mobile hosts, at once towards fixed ones.
+    fn leave(&mut self, output: Output, counts: &mut Counts) {
+        if self.config.dry_run {
+            return;
+        }
+        match &mut self.queue {
+            Some(queue) if output.to == Side::Mobile => {
+                let is_repair = output.cause == Cause::Repair;
+                let bytes = output.packet.len();
+                if is_repair || queue.admits(self.now, bytes).is_some() {
+                    queue.push(output, is_repair);
+                } else {
+                    counts.dropped_queue += 1;
+                }
+            }
+            _ => self.out.push_back(output),
+        }
+    }
+
+    fn drain_queue(&mut self) {
+        while let Some(output) = self.queue.as_mut().and_then(|queue| queue.pop(self.now)) {
+            self.out.push_back(output);
+        }
+    }
+
+    fn evict(&mut self) {
+        while let Some(key) = self.table.to_evict(self.now) {
+            let Some(mut flow) = self.table.take(&key) else {
+                return;
+            };
+            self.retire(&mut flow, Release::Evicted);
+        }
+    }
+
+    /// Lets go of a flow; its numbers go into the totals.
+    fn retire(&mut self, flow: &mut Flow, why: Release) {
+        self.with_snoop(flow, |snoop, context| snoop.forget(context, why));
+        self.past.add(&flow.counts);
+    }
+}
+
+impl Side {
+    /// The opposite one.
+    pub fn other(self) -> Side {
+        match self {
+            Side::Fixed => Side::Mobile,
+            Side::Mobile => Side::Fixed,
+        }
+    }
+}
+
+impl Counts {
+    fn count(&mut self, from: Side) {
+        match from {
+            Side::Fixed => self.from_fixed += 1,
+            Side::Mobile => self.from_mobile += 1,
+        }
+    }
+
+    /// Bypasses of one kind.
+    pub fn bypasses(&self, why: Bypass) -> u64 {
+        self.bypassed.get(&why).copied().unwrap_or(0)
+    }
+
+    /// Releases of one kind.
+    pub fn releases(&self, why: Release) -> u64 {
+        self.released.get(&why).copied().unwrap_or(0)
+    }
+}

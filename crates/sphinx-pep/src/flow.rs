@@ -1,0 +1,281 @@
+//! One TCP connection: its handshake, and why it may have to be left alone.
+
+use std::net::SocketAddr;
+
+use serde::Serialize;
+
+use crate::{
+    MS, Side, Time,
+    segment::Segment,
+    sequence,
+    snoop::{Profile, Setup, Snoop},
+    stats::Counts,
+};
+
+/// Memory of a flow without cached packets.
+const FLOW_BYTES: usize = 1024;
+/// Assumed for the wired part of a path that the handshake did not tell.
+const WIRED_RTT_NS: Time = 50 * MS;
+/// The longest time between a SYN and its answer that counts as a round trip.
+const HANDSHAKE_RTT_NS_MAX: Time = 2000 * MS;
+
+/// The ends of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct FlowKey {
+    /// The fixed host.
+    pub fixed: SocketAddr,
+    /// The mobile host, behind the lossy hop.
+    pub mobile: SocketAddr,
+}
+
+impl FlowKey {
+    pub(crate) fn of(from: Side, segment: &Segment) -> FlowKey {
+        match from {
+            Side::Fixed => FlowKey {
+                fixed: segment.source,
+                mobile: segment.destination,
+            },
+            Side::Mobile => FlowKey {
+                fixed: segment.destination,
+                mobile: segment.source,
+            },
+        }
+    }
+}
+
+/// Why a packet passed untouched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bypass {
+    /// TCP-MD5 or TCP-AO.
+    Authenticated,
+    /// A wrong TCP checksum; in captures, perhaps one that an interface had still to compute.
+    Checksum,
+    /// A part of an IP packet.
+    Fragment,
+    /// Several segments joined (GSO, GRO).
+    Joined,
+    /// Not a TCP segment that can be read.
+    Malformed,
+    /// The beginning of the connection was not seen.
+    MidStream,
+    /// Not TCP, or behind IPv6 extension headers.
+    NotTcp,
+}
+
+/// How far the opening of a connection has come.
+#[derive(Debug)]
+enum Opening {
+    /// A SYN came from this side.
+    Asked {
+        by: Side,
+        sequence: u32,
+        payload: u32,
+        at: Option<Time>,
+        options: Offer,
+    },
+    /// It was answered.
+    Answered {
+        by: Side,
+        sequence: u32,
+        /// The answer's number.
+        answer: u32,
+        /// When, unless more than one was seen.
+        at: Option<Time>,
+        /// From the SYN to its answer.
+        rtt: Option<Time>,
+    },
+    Missed,
+}
+
+/// What a SYN offers.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    sack: bool,
+    authenticated: bool,
+}
+
+impl Offer {
+    fn of(segment: &Segment) -> Offer {
+        Offer {
+            sack: segment.options.sack_permitted,
+            authenticated: segment.options.authenticated,
+        }
+    }
+}
+
+/// What is known of a connection.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    opening: Opening,
+    authenticated: bool,
+    /// Present once both SYNs have been seen.
+    pub(crate) snoop: Option<Snoop>,
+    pub(crate) counts: Counts,
+    /// Its place in the order of use.
+    pub(crate) used: (Time, u64),
+    /// When it wants to be called.
+    pub(crate) deadline: Option<Time>,
+    /// What it counted for in the table.
+    pub(crate) charged: usize,
+}
+
+/// What a SYN means for a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Syn {
+    /// It belongs to the connection that is known.
+    Same,
+    /// The ports are used again: nothing known holds any longer.
+    New,
+}
+
+impl Flow {
+    /// A flow that begins with this segment.
+    pub(crate) fn new(now: Time, from: Side, segment: &Segment) -> Flow {
+        let opening = match segment.syn && !segment.ack {
+            true => Opening::Asked {
+                by: from,
+                sequence: segment.sequence,
+                payload: segment.payload as u32,
+                at: Some(now),
+                options: Offer::of(segment),
+            },
+            false => Opening::Missed,
+        };
+        Flow {
+            opening,
+            authenticated: segment.options.authenticated,
+            snoop: None,
+            counts: Counts::default(),
+            used: (now, 0),
+            deadline: None,
+            charged: 0,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        FLOW_BYTES + self.snoop.as_ref().map_or(0, Snoop::bytes)
+    }
+
+    /// Why the whole flow is left alone.
+    pub(crate) fn bypass(&self) -> Option<Bypass> {
+        match self.opening {
+            _ if self.authenticated => Some(Bypass::Authenticated),
+            Opening::Missed => Some(Bypass::MidStream),
+            _ => None,
+        }
+    }
+
+    /// Takes note of an authenticated segment: such a flow is left alone from then on.
+    pub(crate) fn see_options(&mut self, segment: &Segment) {
+        self.authenticated |= segment.options.authenticated;
+    }
+
+    /// A SYN, with or without ACK.
+    pub(crate) fn syn(
+        &mut self,
+        now: Time,
+        from: Side,
+        segment: &Segment,
+        profile: Profile,
+    ) -> Syn {
+        match &mut self.opening {
+            Opening::Asked {
+                by, sequence, at, ..
+            } if *by == from && !segment.ack => {
+                if *sequence != segment.sequence {
+                    return Syn::New;
+                }
+                // Sent again: nobody knows which one is answered.
+                *at = None;
+                Syn::Same
+            }
+            &mut Opening::Asked {
+                by,
+                sequence,
+                payload,
+                at,
+                options,
+            } if by != from && segment.ack => {
+                // With TCP Fast Open, data of the SYN may be acknowledged at once.
+                let acknowledged = segment
+                    .acknowledgment
+                    .wrapping_sub(sequence)
+                    .wrapping_sub(1);
+                if acknowledged > payload {
+                    return Syn::Same;
+                }
+                let offer = Offer::of(segment);
+                self.authenticated |= options.authenticated || offer.authenticated;
+                let rtt = at.map(|at| now.saturating_sub(at));
+                let rtt = rtt.filter(|rtt| *rtt <= HANDSHAKE_RTT_NS_MAX);
+                self.opening = Opening::Answered {
+                    by,
+                    sequence,
+                    answer: segment.sequence,
+                    at: Some(now),
+                    rtt,
+                };
+                // Where data from the fixed host begins.
+                let first = match by {
+                    Side::Fixed => segment.acknowledgment,
+                    Side::Mobile => segment.sequence.wrapping_add(1),
+                };
+                self.snoop = Some(Snoop::new(Setup {
+                    profile,
+                    first: sequence::first(first),
+                    sack: options.sack && offer.sack,
+                    path_rtt: rtt.unwrap_or(0) + WIRED_RTT_NS,
+                }));
+                Syn::Same
+            }
+            Opening::Answered {
+                by,
+                sequence,
+                answer,
+                at,
+                ..
+            } => {
+                let same = match (segment.ack, *by == from) {
+                    (false, true) => segment.sequence == *sequence,
+                    (true, false) => segment.sequence == *answer,
+                    _ => false,
+                };
+                if same {
+                    *at = None;
+                    return Syn::Same;
+                }
+                // Only a SYN alone begins a connection.
+                if segment.ack { Syn::Same } else { Syn::New }
+            }
+            // Both ends opening at once is too rare to be followed.
+            Opening::Asked { .. } => {
+                if !segment.ack {
+                    self.opening = Opening::Missed;
+                }
+                Syn::Same
+            }
+            Opening::Missed => match segment.ack {
+                true => Syn::Same,
+                false => Syn::New,
+            },
+        }
+    }
+
+    /// The first segment behind the SYNs completes the picture of the path.
+    pub(crate) fn opened(&mut self, now: Time, from: Side) {
+        let Opening::Answered { by, at, rtt, .. } = &mut self.opening else {
+            return;
+        };
+        if *by != from {
+            return;
+        }
+        let Some(answered) = at.take() else { return };
+        let second = now.saturating_sub(answered);
+        if let (Some(first), Some(snoop)) = (*rtt, &mut self.snoop)
+            && second <= HANDSHAKE_RTT_NS_MAX
+        {
+            snoop.set_path_rtt(first + second);
+        }
+    }
+}

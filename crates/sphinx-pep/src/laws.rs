@@ -1,0 +1,80 @@
+//! The two laws, checked from outside.
+
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use bytes::Bytes;
+
+use crate::{Cause, FlowKey, Output, Side, segment::Segment, sequence::nearest};
+
+/// Watches what goes into an agent and what comes out, and finds what must not be. It remembers every
+/// packet (8 bytes each): for tests, and for captures of finite length.
+#[derive(Debug, Default)]
+pub struct Laws {
+    /// Hashes of what came from each side, and of its versions without SACK option.
+    seen: [HashSet<u64>; 2],
+    bare: HashSet<u64>,
+    /// The highest acknowledgement of each mobile host.
+    acknowledged: HashMap<FlowKey, u64>,
+}
+
+impl Laws {
+    /// To be called with every packet before the agent gets it.
+    pub fn input(&mut self, from: Side, packet: &Bytes) {
+        self.seen[from as usize].insert(hash(packet));
+        let Ok(segment) = Segment::parse(packet.clone()) else {
+            return;
+        };
+        if from == Side::Mobile && segment.ack {
+            if let Some(bare) = segment.without_sack() {
+                self.bare.insert(hash(&bare));
+            }
+            let key = FlowKey::of(from, &segment);
+            let highest = self
+                .acknowledged
+                .entry(key)
+                .or_insert((1 << 32) + u64::from(segment.acknowledgment));
+            if segment.syn || segment.rst {
+                *highest = (1 << 32) + u64::from(segment.acknowledgment);
+            }
+            *highest = nearest(*highest, segment.acknowledgment).max(*highest);
+        }
+    }
+
+    /// Checks a packet that comes out: it came in from the other side, byte for byte, or it is an
+    /// acknowledgement without its SACK option; and it acknowledges nothing new.
+    ///
+    /// # Errors
+    ///
+    /// Says which law it breaks.
+    pub fn output(&self, output: &Output) -> Result<(), &'static str> {
+        let from = output.to.other();
+        let hash = hash(&output.packet);
+        let is_known = match output.cause {
+            Cause::Concealed => output.to == Side::Fixed && self.bare.contains(&hash),
+            _ => self.seen[from as usize].contains(&hash),
+        };
+        if !is_known {
+            return Err("a packet came out that had not come in");
+        }
+        if let Ok(segment) = Segment::parse(output.packet.clone())
+            && output.to == Side::Fixed
+            && segment.ack
+        {
+            let key = FlowKey::of(Side::Mobile, &segment);
+            let highest = self.acknowledged.get(&key).copied().unwrap_or(0);
+            if nearest(highest, segment.acknowledgment) > highest {
+                return Err("the receiver has not acknowledged this");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn hash(packet: &Bytes) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    packet.hash(&mut hasher);
+    hasher.finish()
+}

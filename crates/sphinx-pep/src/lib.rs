@@ -1,0 +1,47 @@
+//! Packet agents that help TCP which nobody changes, over links that lose packets.
+//!
+//! An [`Agent`] sits in the path between fixed hosts and mobile ones, behind a lossy hop. It is sans-I/O:
+//! packets, their direction and the time go in; packets come out, at once, later or never. Two laws hold
+//! for all it does, and [`Laws`] checks them from outside:
+//!
+//! 1. No agent renumbers a stream or acknowledges what the receiver has not. So it may vanish between
+//!    any two packets, and a connection goes on without it.
+//! 2. What it does not fully understand passes verbatim, in order.
+//!
+//! # Driving it
+//!
+//! - **Input**: [`Agent::handle_packet`], [`Agent::handle_timeout`].
+//! - **Output**: call [`Agent::poll_output`] after every input until it returns `None`. Then call
+//!   `handle_timeout` at [`Agent::next_timeout`], or after further input.
+//! - **Time** is nanoseconds from any origin, and should never go backwards; an earlier time counts as
+//!   the latest one seen.
+//!
+//! The same calls give the same packets. [`tun`] drives an agent with the traffic that a machine routes,
+//! [`replay`] with a capture.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod flow;
+mod laws;
+mod radio;
+pub mod replay;
+mod segment;
+mod sequence;
+mod snoop;
+mod stats;
+mod table;
+pub mod tun;
+
+pub use agent::{Agent, Cause, Config, Output, Side};
+pub use flow::{Bypass, FlowKey};
+pub use laws::Laws;
+pub use radio::Radio;
+pub use snoop::{Profile, Release};
+pub use stats::{Counts, FlowReport};
+
+/// A point in time: nanoseconds from an origin that the caller chooses.
+pub type Time = u64;
+
+/// Nanoseconds of a millisecond.
+const MS: Time = 1_000_000;

@@ -1,0 +1,79 @@
+//! The agent's own queue in front of the lossy hop: repairs overtake what waits, and what it drops is
+//! the sender's business.
+
+use std::collections::VecDeque;
+
+use crate::{MS, Output, Time};
+
+/// A hop of known rate. Slightly less than what it can carry keeps the queue here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Radio {
+    /// Bits per second, at the IP layer; at least 1.
+    pub bits_per_second: u64,
+    /// What may wait, in bytes.
+    pub queue_bytes: usize,
+}
+
+/// Packets that wait for the hop.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    radio: Radio,
+    repairs: VecDeque<Output>,
+    packets: VecDeque<Output>,
+    bytes: usize,
+    /// Until when the hop is busy.
+    busy: Time,
+}
+
+impl Queue {
+    pub(crate) fn new(radio: Radio) -> Queue {
+        Queue {
+            radio,
+            repairs: VecDeque::new(),
+            packets: VecDeque::new(),
+            bytes: 0,
+            busy: 0,
+        }
+    }
+
+    /// When a packet that comes now would leave, or `None` if there is no room for it.
+    pub(crate) fn admits(&self, now: Time, bytes: usize) -> Option<Time> {
+        let room = self.bytes + bytes <= self.radio.queue_bytes || self.bytes == 0;
+        room.then(|| self.busy.max(now) + self.time(self.bytes))
+    }
+
+    pub(crate) fn push(&mut self, output: Output, is_repair: bool) {
+        self.bytes += output.packet.len();
+        match is_repair {
+            true => self.repairs.push_back(output),
+            false => self.packets.push_back(output),
+        }
+    }
+
+    /// The next packet that may go.
+    pub(crate) fn pop(&mut self, now: Time) -> Option<Output> {
+        if now < self.busy {
+            return None;
+        }
+        let output = self
+            .repairs
+            .pop_front()
+            .or_else(|| self.packets.pop_front())?;
+        self.bytes -= output.packet.len();
+        // A caller that is a little late does not lower the rate.
+        let start = self.busy.max(now.saturating_sub(MS));
+        self.busy = start + self.time(output.packet.len());
+        Some(output)
+    }
+
+    /// When the next one may go.
+    pub(crate) fn next_event(&self) -> Option<Time> {
+        (self.bytes > 0).then_some(self.busy)
+    }
+
+    fn time(&self, bytes: usize) -> Time {
+        let bits = bytes as u128 * 8 * 1_000_000_000;
+        let time = bits / u128::from(self.radio.bits_per_second.max(1));
+        Time::try_from(time).unwrap_or(Time::MAX / 4)
+    }
+}

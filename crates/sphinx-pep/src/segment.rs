@@ -1,0 +1,288 @@
+//! TCP segments as an agent sees them. All functions are total.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::Bytes;
+use etherparse::{Ipv4HeaderSlice, Ipv6HeaderSlice, TcpSlice, checksum};
+
+use crate::Bypass;
+
+const TCP: u8 = 6;
+/// Longest IP packet that counts as one segment on a wire; joined ones (GSO, GRO) are longer.
+const SEGMENT_BYTES_MAX: usize = 9216;
+/// SACK blocks that fit into the options.
+const SACK_BLOCKS_MAX: usize = 4;
+
+/// Where things are in the fixed part of a TCP header.
+mod field {
+    pub(super) const CHECKSUM: usize = 16;
+    pub(super) const OPTIONS: usize = 20;
+}
+
+/// Kinds of TCP options.
+mod kind {
+    pub(super) const END: u8 = 0;
+    pub(super) const NOP: u8 = 1;
+    pub(super) const MSS: u8 = 2;
+    pub(super) const WINDOW_SCALE: u8 = 3;
+    pub(super) const SACK_PERMITTED: u8 = 4;
+    pub(super) const SACK: u8 = 5;
+    pub(super) const TIMESTAMPS: u8 = 8;
+    pub(super) const MD5: u8 = 19;
+    pub(super) const AUTHENTICATION: u8 = 29;
+    pub(super) const MPTCP: u8 = 30;
+    pub(super) const FAST_OPEN: u8 = 34;
+}
+
+/// What the options of a segment say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) window_scale: Option<u8>,
+    pub(crate) sack_permitted: bool,
+    /// TSval and TSecr.
+    pub(crate) timestamps: Option<(u32, u32)>,
+    pub(crate) mptcp: bool,
+    /// TCP-MD5 or TCP-AO: nothing in the header may change.
+    pub(crate) authenticated: bool,
+    /// One that is in none of these fields.
+    pub(crate) unknown: bool,
+    sack: [(u32, u32); SACK_BLOCKS_MAX],
+    sack_count: usize,
+    /// Where the SACK option lies in the IP packet.
+    sack_place: Option<(usize, usize)>,
+}
+
+/// A whole TCP segment in an IP packet, with a right checksum.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) packet: Bytes,
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledgment: u32,
+    pub(crate) window: u16,
+    pub(crate) syn: bool,
+    pub(crate) fin: bool,
+    pub(crate) rst: bool,
+    pub(crate) ack: bool,
+    /// The bits AE, CWR and ECE.
+    pub(crate) ecn: u8,
+    pub(crate) payload: usize,
+    pub(crate) options: Options,
+    transport: usize,
+}
+
+impl Segment {
+    /// Reads an IP packet, or says why an agent leaves it alone.
+    pub(crate) fn parse(packet: Bytes) -> Result<Segment, Bypass> {
+        let place = Place::of(&packet)?;
+        if packet.len() > SEGMENT_BYTES_MAX {
+            return Err(Bypass::Joined);
+        }
+        let tcp = TcpSlice::from_slice(&packet[place.transport..place.end])
+            .map_err(|_| Bypass::Malformed)?;
+        if sum(&packet[place.transport..place.end], &place) != 0 {
+            return Err(Bypass::Checksum);
+        }
+        let first = place.transport + field::OPTIONS;
+        let options = Options::parse(tcp.options(), first).ok_or(Bypass::Malformed)?;
+        Ok(Segment {
+            source: SocketAddr::new(place.source, tcp.source_port()),
+            destination: SocketAddr::new(place.destination, tcp.destination_port()),
+            sequence: tcp.sequence_number(),
+            acknowledgment: tcp.acknowledgment_number(),
+            window: tcp.window_size(),
+            syn: tcp.syn(),
+            fin: tcp.fin(),
+            rst: tcp.rst(),
+            ack: tcp.ack(),
+            ecn: u8::from(tcp.ns()) << 2 | u8::from(tcp.cwr()) << 1 | u8::from(tcp.ece()),
+            payload: tcp.payload().len(),
+            options,
+            transport: place.transport,
+            packet,
+        })
+    }
+
+    /// What the segment takes of the sequence space.
+    pub(crate) fn sequence_len(&self) -> u32 {
+        self.payload as u32 + u32::from(self.syn) + u32::from(self.fin)
+    }
+
+    /// The SACK blocks, in the order of the option.
+    pub(crate) fn sack(&self) -> &[(u32, u32)] {
+        &self.options.sack[..self.options.sack_count]
+    }
+
+    /// Whether an agent may change a byte of the header: it knows everything in it.
+    pub(crate) fn may_be_edited(&self) -> bool {
+        !(self.options.unknown || self.options.authenticated || self.options.mptcp)
+    }
+
+    /// The packet with NOPs in the place of its SACK option: it then tells of nothing but what it
+    /// acknowledges. `None` if it may not be edited, the packet itself if it has no such option.
+    pub(crate) fn without_sack(&self) -> Option<Bytes> {
+        let Some((start, end)) = self.options.sack_place else {
+            return Some(self.packet.clone());
+        };
+        if !self.may_be_edited() {
+            return None;
+        }
+        let mut packet = self.packet.to_vec();
+        let place = Place::of(&packet).ok()?;
+        packet[start..end].fill(kind::NOP);
+        let at = self.transport + field::CHECKSUM;
+        packet[at..at + 2].fill(0);
+        let checksum = sum(&packet[self.transport..place.end], &place);
+        packet[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+        Some(packet.into())
+    }
+}
+
+impl Options {
+    /// Reads the options, which begin at `first` in the packet.
+    fn parse(bytes: &[u8], first: usize) -> Option<Options> {
+        let mut options = Options::default();
+        let mut at = 0;
+        while let Some(&kind) = bytes.get(at) {
+            match kind {
+                kind::END => break,
+                kind::NOP => at += 1,
+                _ => {
+                    let length = usize::from(*bytes.get(at + 1)?);
+                    let value = bytes.get(at + 2..at + length.max(2))?;
+                    if length < 2 {
+                        return None;
+                    }
+                    options.add(kind, value)?;
+                    if kind == kind::SACK {
+                        options.sack_place = Some((first + at, first + at + length));
+                    }
+                    at += length;
+                }
+            }
+        }
+        Some(options)
+    }
+
+    fn add(&mut self, kind: u8, value: &[u8]) -> Option<()> {
+        match (kind, value) {
+            (kind::MSS, [_, _]) => {}
+            (kind::WINDOW_SCALE, &[scale]) => self.window_scale = Some(scale),
+            (kind::SACK_PERMITTED, []) => self.sack_permitted = true,
+            (kind::SACK, blocks) => self.add_sack(blocks)?,
+            (kind::TIMESTAMPS, value) => {
+                let (sent, rest) = value.split_first_chunk::<4>()?;
+                let echoed = rest.first_chunk::<4>()?;
+                let number = |bytes: &[u8; 4]| u32::from_be_bytes(*bytes);
+                self.timestamps = Some((number(sent), number(echoed)));
+            }
+            (kind::MD5 | kind::AUTHENTICATION, _) => self.authenticated = true,
+            (kind::MPTCP, _) => self.mptcp = true,
+            (kind::FAST_OPEN, _) => {}
+            _ => self.unknown = true,
+        }
+        Some(())
+    }
+
+    fn add_sack(&mut self, blocks: &[u8]) -> Option<()> {
+        // A second option of this kind is something that no receiver sends.
+        if self.sack_count > 0 || !blocks.len().is_multiple_of(8) {
+            return None;
+        }
+        for (block, place) in blocks.as_chunks::<8>().0.iter().zip(&mut self.sack) {
+            let [a, b, c, d, e, f, g, h] = *block;
+            *place = (
+                u32::from_be_bytes([a, b, c, d]),
+                u32::from_be_bytes([e, f, g, h]),
+            );
+            self.sack_count += 1;
+        }
+        Some(())
+    }
+}
+
+/// Where the TCP segment is in an IP packet, and what its checksum covers besides.
+struct Place {
+    source: IpAddr,
+    destination: IpAddr,
+    transport: usize,
+    end: usize,
+}
+
+impl Place {
+    fn of(packet: &[u8]) -> Result<Place, Bypass> {
+        match packet.first().map(|byte| byte >> 4) {
+            Some(4) => Place::of_v4(packet),
+            Some(6) => Place::of_v6(packet),
+            _ => Err(Bypass::NotTcp),
+        }
+    }
+
+    fn of_v4(packet: &[u8]) -> Result<Place, Bypass> {
+        let header = Ipv4HeaderSlice::from_slice(packet).map_err(|_| Bypass::Malformed)?;
+        if header.protocol().0 != TCP {
+            return Err(Bypass::NotTcp);
+        }
+        if header.is_fragmenting_payload() {
+            return Err(Bypass::Fragment);
+        }
+        // Joined packets beyond 64 KiB say 0.
+        if header.total_len() == 0 {
+            return Err(Bypass::Joined);
+        }
+        let place = Place {
+            source: header.source_addr().into(),
+            destination: header.destination_addr().into(),
+            transport: header.slice().len(),
+            end: usize::from(header.total_len()),
+        };
+        place.checked(packet)
+    }
+
+    /// Packets with extension headers are left alone.
+    fn of_v6(packet: &[u8]) -> Result<Place, Bypass> {
+        let header = Ipv6HeaderSlice::from_slice(packet).map_err(|_| Bypass::Malformed)?;
+        if header.next_header().0 != TCP {
+            return Err(Bypass::NotTcp);
+        }
+        if header.payload_length() == 0 {
+            return Err(Bypass::Joined);
+        }
+        let transport = header.slice().len();
+        let place = Place {
+            source: header.source_addr().into(),
+            destination: header.destination_addr().into(),
+            transport,
+            end: transport + usize::from(header.payload_length()),
+        };
+        place.checked(packet)
+    }
+
+    fn checked(self, packet: &[u8]) -> Result<Place, Bypass> {
+        // Padding behind the packet is not ours to understand.
+        match self.transport <= self.end && self.end == packet.len() {
+            true => Ok(self),
+            false => Err(Bypass::Malformed),
+        }
+    }
+}
+
+/// The checksum of a TCP segment; 0 if the one in it is right.
+fn sum(segment: &[u8], place: &Place) -> u16 {
+    let mut sum = checksum::Sum16BitWords::new();
+    sum = match (place.source, place.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => sum
+            .add_4bytes(source.octets())
+            .add_4bytes(destination.octets()),
+        (IpAddr::V6(source), IpAddr::V6(destination)) => sum
+            .add_16bytes(source.octets())
+            .add_16bytes(destination.octets()),
+        _ => sum,
+    };
+    sum.add_2bytes([0, TCP])
+        .add_4bytes((segment.len() as u32).to_be_bytes())
+        .add_slice(segment)
+        .ones_complement()
+        .to_be()
+}

@@ -1,0 +1,244 @@
+//! Snoop, from fixed to mobile hosts: what the lossy hop lost is sent again from a cache beside it, and
+//! the sender does not hear of it.
+//!
+//! `reports` reads what the mobile host says, `repair` sends again, `holding` keeps from the sender what it
+//! need not know; `classic` has the rules of [`Profile::Classic`].
+//! Section numbers in comments are those of the rules in `docs/pep.md`.
+
+mod cache;
+mod classic;
+mod holding;
+mod repair;
+mod reports;
+mod rtt;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use self::{
+    cache::{Cache, Cached, Ranges},
+    classic::Classic,
+    rtt::Rtt,
+};
+use crate::{Cause, Output, Side, Time, segment::Segment, sequence::nearest, stats::Counts};
+
+/// Cached bytes of a flow, overhead included.
+pub(crate) const CACHE_BYTES_MAX: usize = 1 << 20;
+
+/// How lost packets are repaired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// Repairs all holes, and holds back what tells the sender of them: the newest duplicate
+    /// acknowledgement, from the first on.
+    #[default]
+    Sack,
+    /// The rules of the published simulator (ns-2 2.35): one hole at a time, found by counting
+    /// duplicate acknowledgements, of which all but the first are dropped.
+    Classic,
+    /// Repairs like `Sack` and holds nothing back: what repair alone is worth.
+    Ll,
+}
+
+/// Why a sender was left to repair a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Release {
+    /// A queue stood on the hop: it was congestion.
+    Congestion,
+    /// The memory was needed for other flows.
+    Evicted,
+    /// The connection ends, or a segment came that had to pass behind it.
+    Followed,
+    /// Repaired too often.
+    Limit,
+    /// It was lost before it came here, or was dropped by the agent's own queue.
+    NotCached,
+    /// The sender has repaired it already.
+    SenderRepaired,
+    /// Held for as long as is good for the sender.
+    Time,
+}
+
+/// What a flow begins with.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) profile: Profile,
+    /// Position of the first byte from the fixed host.
+    pub(crate) first: u64,
+    /// Whether SACK was negotiated.
+    pub(crate) sack: bool,
+    pub(crate) path_rtt: Time,
+}
+
+/// What a call may change besides the flow.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Time,
+    pub(crate) counts: &'a mut Counts,
+    pub(crate) out: &'a mut Vec<Output>,
+}
+
+impl Context<'_> {
+    fn emit(&mut self, to: Side, packet: Bytes, cause: Cause) {
+        self.out.push(Output { to, packet, cause });
+    }
+
+    fn pass(&mut self, segment: &Segment) {
+        self.emit(Side::Fixed, segment.packet.clone(), Cause::Passed);
+    }
+}
+
+/// The newest acknowledgement that is held back; it contains what older ones said.
+#[derive(Debug)]
+struct Held {
+    packet: Bytes,
+    position: u64,
+    since: Time,
+}
+
+/// The agent's state of one flow.
+#[derive(Debug)]
+pub(crate) struct Snoop {
+    profile: Profile,
+    sack: bool,
+    path_rtt: Time,
+    cache: Cache,
+    /// What the mobile host has reported behind `acknowledged`.
+    reported: Ranges,
+    acknowledged: u64,
+    window: u16,
+    ecn: u8,
+    /// Position behind the last byte that passed.
+    highest: u64,
+    /// Largest payload seen.
+    segment_bytes: u64,
+    rtt: Rtt,
+    held: Option<Held>,
+    /// Since when the sender has not been told of what is missing.
+    silent_since: Option<Time>,
+    /// The sender was told: nothing is held back before this is acknowledged.
+    yielded: Option<u64>,
+    /// And not repaired either: the loss is a sign of congestion.
+    congested: bool,
+    /// Index into `THRESHOLDS`.
+    reorders: usize,
+    repaired: Vec<(u64, u64)>,
+    classic: Classic,
+}
+
+impl Snoop {
+    pub(crate) fn new(setup: Setup) -> Snoop {
+        Snoop {
+            profile: setup.profile,
+            sack: setup.sack,
+            path_rtt: setup.path_rtt,
+            cache: Cache::default(),
+            reported: Ranges::default(),
+            acknowledged: setup.first,
+            window: 0,
+            ecn: 0,
+            highest: setup.first,
+            segment_bytes: 1,
+            rtt: Rtt::new(),
+            held: None,
+            silent_since: None,
+            yielded: None,
+            congested: false,
+            reorders: 0,
+            repaired: Vec::new(),
+            classic: Classic::default(),
+        }
+    }
+
+    pub(crate) fn set_path_rtt(&mut self, rtt: Time) {
+        self.path_rtt = rtt;
+    }
+
+    /// Bytes of memory besides the flow's own.
+    pub(crate) fn bytes(&self) -> usize {
+        let held = self.held.as_ref().map_or(0, |held| held.packet.len());
+        self.cache.bytes() + held
+    }
+
+    /// A segment from the fixed host that passes now, or would pass but for the agent's own queue
+    /// (`admitted`), behind which it goes over the hop at `departs`.
+    ///
+    /// §1.1 "data": old segments and those that the queue drops are not cached, so that congestion
+    /// stays visible; those that the sender repeats are its own repair.
+    pub(crate) fn data(
+        &mut self,
+        context: &mut Context<'_>,
+        segment: &Segment,
+        departs: Option<Time>,
+    ) {
+        let length = u64::from(segment.sequence_len());
+        let start = nearest(self.highest, segment.sequence);
+        let end = start + length;
+        if length == 0 || end <= self.acknowledged {
+            return;
+        }
+        self.segment_bytes = self.segment_bytes.max(segment.payload as u64);
+        let is_new = start >= self.highest;
+        self.highest = self.highest.max(end);
+        let Some(departed) = departs else {
+            // What the queue drops was perhaps cached before.
+            return self.see_sender_repair(start, end);
+        };
+        if let Some(cached) = self.cache.get_mut(start).filter(|cached| cached.end == end) {
+            // The bytes may be others than before: timestamps go on.
+            let packet = segment.packet.clone();
+            *cached = Cached {
+                packet,
+                end,
+                departed,
+                repairs: 0,
+                sender_repaired: true,
+            };
+            return;
+        }
+        if self.cache.overlaps(start, end) {
+            return self.see_sender_repair(start, end);
+        }
+        if self.cache.bytes() + Cache::cost(&segment.packet) > CACHE_BYTES_MAX {
+            return;
+        }
+        // §1.1: what comes behind its place is a repair by the sender if its loss was reported, and
+        // otherwise reordered on the way here.
+        let sender_repaired = !is_new && self.reported.end().is_some_and(|last| start < last);
+        context.counts.cached += 1;
+        let cached = Cached {
+            packet: segment.packet.clone(),
+            end,
+            departed,
+            repairs: 0,
+            sender_repaired,
+        };
+        self.cache.insert(start, cached);
+        if self.profile == Profile::Classic {
+            self.classic.cached();
+        }
+    }
+
+    fn see_sender_repair(&mut self, start: u64, end: u64) {
+        let starts: Vec<u64> = self.cache.overlapping(start, end).map(|it| it.0).collect();
+        for start in starts {
+            if let Some(cached) = self.cache.get_mut(start) {
+                cached.sender_repaired = true;
+            }
+        }
+    }
+
+    /// Remembers what later segments are compared with.
+    fn see(&mut self, segment: &Segment) {
+        (self.window, self.ecn) = (segment.window, segment.ecn);
+    }
+
+    /// Passes what is held and drops the cache.
+    pub(crate) fn forget(&mut self, context: &mut Context<'_>, why: Release) {
+        self.let_go(context, why);
+        self.cache.clear();
+        self.reported.clear();
+        self.classic = Classic::default();
+        self.silent_since = None;
+    }
+}

@@ -1,0 +1,144 @@
+//! What is sent again, and when (§1.2 "dupACK", "Timer").
+
+use super::{Cached, Context, Profile, Release, Snoop};
+use crate::{Cause, MS, Side, Time};
+
+/// Repairs of one packet, without those that the sender's own restarted.
+pub(super) const REPAIRS_MAX: u32 = 8;
+/// What receivers may wait before they acknowledge a lone segment.
+const DELAYED_ACK_NS: Time = 40 * MS;
+/// Segments reported behind a hole before it counts as lost: where the hop keeps the order, and where
+/// it was seen not to.
+const THRESHOLDS: [u64; 2] = [1, 3];
+/// Repairs that are remembered, to recognise those that were not needed.
+const REMEMBERED_MAX: usize = 32;
+
+impl Snoop {
+    /// Sends again what is missing and can be (§1.2 "dupACK").
+    pub(super) fn repair(&mut self, context: &mut Context<'_>) {
+        if self.congested || self.window == 0 {
+            return;
+        }
+        if self.yielded.is_none() && self.silent_since.is_none() && self.rtt.queue_stands() {
+            let missing = self.holes().next().is_some();
+            if missing {
+                return self.yield_to_sender(context.counts, Release::Congestion);
+            }
+        }
+        let threshold = THRESHOLDS[self.reorders];
+        let due: Vec<u64> = self
+            .missing()
+            .filter(|&(start, cached)| {
+                let behind = match self.sack {
+                    true => self
+                        .reported
+                        .bytes_behind(start)
+                        .div_ceil(self.segment_bytes),
+                    false => self.classic.duplicates,
+                };
+                let fresh = cached.repairs == 0 && !cached.sender_repaired;
+                cached.repairs < REPAIRS_MAX
+                    && ((fresh && behind >= threshold) || self.due(cached) <= context.now)
+            })
+            .map(|(start, _)| start)
+            .collect();
+        for start in due {
+            self.send_again(context, start);
+        }
+    }
+
+    /// What is missing before the last report.
+    pub(super) fn holes(&self) -> impl Iterator<Item = (u64, u64)> {
+        let duplicates = !self.sack && self.classic.duplicates > 0;
+        // Without SACK only the first one is known.
+        let head = duplicates.then(|| {
+            let mut head = self
+                .cache
+                .overlapping(self.acknowledged, self.acknowledged + 1);
+            let end = head.next().map_or(self.acknowledged + 1, |it| it.1.end);
+            (self.acknowledged, end)
+        });
+        head.into_iter()
+            .chain(self.reported.holes(self.acknowledged))
+    }
+
+    /// Cached packets in the holes, oldest first.
+    pub(super) fn missing(&self) -> impl Iterator<Item = (u64, &Cached)> {
+        self.holes()
+            .flat_map(|(start, end)| self.cache.overlapping(start, end))
+    }
+
+    /// When a cached packet that was sent again, or of which nothing was heard, counts as lost.
+    pub(super) fn due(&self, cached: &Cached) -> Time {
+        let timeout = self.rtt.timeout() << cached.repairs.min(REPAIRS_MAX);
+        // A lone segment may wait for its acknowledgement.
+        let alone = self.reported.is_empty() && cached.end == self.highest;
+        let delayed = if alone { DELAYED_ACK_NS } else { 0 };
+        cached.departed.saturating_add(timeout + delayed)
+    }
+
+    pub(super) fn send_again(&mut self, context: &mut Context<'_>, start: u64) {
+        let Some(cached) = self.cache.get_mut(start) else {
+            return;
+        };
+        cached.repairs += 1;
+        cached.departed = context.now;
+        let (end, packet) = (cached.end, cached.packet.clone());
+        if self.repaired.len() == REMEMBERED_MAX {
+            self.repaired.remove(0);
+        }
+        self.repaired.push((start, end));
+        context.counts.repaired += 1;
+        context.emit(Side::Mobile, packet, Cause::Repair);
+    }
+
+    /// When [`timeout`](Snoop::timeout) has something to do.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let release = self.held.as_ref().map(|held| held.since + self.hold_max());
+        let repair = self.next_repair().map(|(_, at)| at);
+        release.into_iter().chain(repair).min()
+    }
+
+    /// The packet that is repaired by time, and when (§1.2 "Timer": one timer, earliest hole; without
+    /// holes, the tail).
+    pub(super) fn next_repair(&self) -> Option<(u64, Time)> {
+        if self.congested || self.window == 0 {
+            return None;
+        }
+        if self.profile == Profile::Classic {
+            return self.classic_timer();
+        }
+        let head = || {
+            let head = self
+                .cache
+                .overlapping(self.acknowledged, self.acknowledged + 1);
+            head.take(1)
+        };
+        let candidate = self.missing().next().or_else(|| head().next());
+        candidate
+            .filter(|(_, cached)| cached.repairs < REPAIRS_MAX)
+            .map(|(start, cached)| (start, self.due(cached)))
+    }
+
+    pub(crate) fn timeout(&mut self, context: &mut Context<'_>) {
+        let now = context.now;
+        if self
+            .held
+            .as_ref()
+            .is_some_and(|held| held.since + self.hold_max() <= now)
+        {
+            self.let_go(context, Release::Time);
+        }
+        if let Some((start, at)) = self.next_repair()
+            && at <= now
+        {
+            self.send_again(context, start);
+        }
+        let stuck = self
+            .missing()
+            .any(|(_, cached)| cached.repairs >= REPAIRS_MAX);
+        if stuck && self.profile == Profile::Sack {
+            self.let_go(context, Release::Limit);
+        }
+    }
+}

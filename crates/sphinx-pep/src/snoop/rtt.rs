@@ -1,0 +1,99 @@
+//! The round-trip time of the lossy hop.
+
+use crate::{MS, Time};
+
+/// Round-trip time before any has been measured (ns-2's).
+const INITIAL_NS: Time = 100 * MS;
+/// A packet is lost at the earliest so long after the usual time: RFC 6298's clock granularity. Hosts and
+/// this machine are that late for want of a processor.
+const MARGIN_MIN_NS: Time = 5 * MS;
+/// A route keeps its shortest time for one to two of these.
+const BASE_WINDOW_NS: Time = 30_000 * MS;
+/// A queue stands on the hop when all of the last samples are longer than the shortest by this.
+const QUEUE_NS: Time = 20 * MS;
+const SAMPLES: usize = 8;
+
+/// Smoothed as in RFC 6298, from packets that were sent once (Karn).
+#[derive(Debug)]
+pub(super) struct Rtt {
+    smoothed: Time,
+    variation: Time,
+    measured: bool,
+    /// The shortest of this window and of the one before.
+    base: [Time; 2],
+    base_since: Time,
+    last: [Time; SAMPLES],
+    count: usize,
+}
+
+impl Rtt {
+    pub(super) fn new() -> Rtt {
+        Rtt {
+            smoothed: INITIAL_NS,
+            variation: INITIAL_NS / 2,
+            measured: false,
+            base: [Time::MAX; 2],
+            base_since: 0,
+            last: [0; SAMPLES],
+            count: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, now: Time, sample: Time) {
+        if self.measured {
+            let error = self.smoothed.abs_diff(sample);
+            self.variation = (3 * self.variation + error) / 4;
+            self.smoothed = (7 * self.smoothed + sample) / 8;
+        } else {
+            (self.smoothed, self.variation) = (sample, sample / 2);
+            self.measured = true;
+        }
+        if now - self.base_since.min(now) > BASE_WINDOW_NS {
+            self.base = [sample, self.base[0]];
+            self.base_since = now;
+        }
+        self.base[0] = self.base[0].min(sample);
+        self.last[self.count % SAMPLES] = sample;
+        self.count += 1;
+    }
+
+    /// When a packet that was sent at time 0 counts as lost.
+    pub(super) fn timeout(&self) -> Time {
+        self.smoothed + (4 * self.variation).max(MARGIN_MIN_NS)
+    }
+
+    /// Whether packets wait on the hop: what is lost now was probably dropped by a queue.
+    pub(super) fn queue_stands(&self) -> bool {
+        let least = self.last.iter().min().copied().unwrap_or(0);
+        let base = self.base[0].min(self.base[1]);
+        self.count >= SAMPLES && least.saturating_sub(base) > QUEUE_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standing_queue_is_told_from_jitter() {
+        let mut rtt = Rtt::new();
+        rtt.add(0, 4 * MS);
+        assert_eq!(rtt.timeout(), 12 * MS);
+        for n in 0..40 {
+            rtt.add(n * MS, if n % 5 == 0 { 4 * MS } else { 60 * MS });
+        }
+        assert!(!rtt.queue_stands());
+        for n in 40..48 {
+            rtt.add(n * MS, 25 * MS);
+        }
+        assert!(rtt.queue_stands());
+        // A hand-off to a longer route is no queue for ever.
+        for n in 0..200 {
+            rtt.add(1000 * MS + n * 1000 * MS, 50 * MS);
+        }
+        assert!(!rtt.queue_stands());
+        let mut constant = Rtt::new();
+        (0..100).for_each(|n| constant.add(n, MS));
+        assert_eq!(constant.timeout(), MS + MARGIN_MIN_NS);
+    }
+}

@@ -1,0 +1,75 @@
+//! What an agent has done.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{Bypass, FlowKey, Release};
+
+/// Totals of a flow, or of all. With `dry_run` they say what would have been done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Packets that came from fixed hosts.
+    pub from_fixed: u64,
+    /// Packets that came from mobile hosts.
+    pub from_mobile: u64,
+    /// Data packets kept until they are acknowledged.
+    pub cached: u64,
+    /// Packets sent again over the lossy hop.
+    pub repaired: u64,
+    /// Those that the mobile host had already, by its D-SACKs.
+    pub spurious: u64,
+    /// Acknowledgements held back.
+    pub held: u64,
+    /// Acknowledgements that passed without their SACK option while one was held back.
+    pub concealed: u64,
+    /// Times at which the sender was left to repair, and why.
+    pub released: BTreeMap<Release, u64>,
+    /// Packets that passed untouched because of what they or their flow are.
+    pub bypassed: BTreeMap<Bypass, u64>,
+    /// Packets dropped by the agent's own queue.
+    pub dropped_queue: u64,
+    /// The longest that an acknowledgement was held, in nanoseconds.
+    pub held_ns_max: u64,
+}
+
+impl Counts {
+    pub(crate) fn release(&mut self, why: Release) {
+        *self.released.entry(why).or_default() += 1;
+    }
+
+    pub(crate) fn bypass(&mut self, why: Bypass) {
+        *self.bypassed.entry(why).or_default() += 1;
+    }
+
+    pub(crate) fn add(&mut self, other: &Counts) {
+        self.from_fixed += other.from_fixed;
+        self.from_mobile += other.from_mobile;
+        self.cached += other.cached;
+        self.repaired += other.repaired;
+        self.spurious += other.spurious;
+        self.held += other.held;
+        self.concealed += other.concealed;
+        for (why, count) in &other.released {
+            *self.released.entry(*why).or_default() += count;
+        }
+        for (why, count) in &other.bypassed {
+            *self.bypassed.entry(*why).or_default() += count;
+        }
+        self.dropped_queue += other.dropped_queue;
+        self.held_ns_max = self.held_ns_max.max(other.held_ns_max);
+    }
+}
+
+/// A flow that an agent knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowReport {
+    /// Its ends.
+    #[serde(flatten)]
+    pub key: FlowKey,
+    /// Why it is left alone, if it is.
+    pub bypass: Option<Bypass>,
+    /// What was done for it.
+    #[serde(flatten)]
+    pub counts: Counts,
+}

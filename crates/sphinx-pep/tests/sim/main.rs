@@ -1,0 +1,348 @@
+//! Model TCP, an agent and emulated links in virtual time: whatever the links do, and whenever the
+//! agent vanishes, the streams are those of a path without an agent.
+//!
+//! `SPHINX_PEP_SEEDS` says how many random paths are taken (`make sim-pep SEEDS=…`).
+
+#[path = "../common/mod.rs"]
+mod common;
+mod tcp;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use sphinx_link::{
+    Corruption, GilbertElliott, IpPacket, Jitter, Link, LinkConfig, Loss, Order, Rate, Reorder,
+};
+use sphinx_pep::{Agent, Config, Counts, Laws, Profile, Radio, Side};
+use tcp::{MS, Settings, Tcp, Time};
+
+/// Long enough for the worst link of all seeds.
+const PATIENCE: Time = 3_600_000 * MS;
+
+/// Random numbers from a seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    fn share(&mut self, most: f64) -> f64 {
+        most * self.below(1000) as f64 / 1000.0
+    }
+
+    fn data(&mut self, most: u64) -> Vec<u8> {
+        let (length, seed) = (self.below(most), self.next());
+        (0..length)
+            .map(|n| (n.wrapping_mul(seed | 1) >> 13) as u8)
+            .collect()
+    }
+}
+
+/// What happens to the agent.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Lives,
+    /// Its state is lost behind this packet, and another one begins.
+    Restarts(u64),
+    /// It is gone behind this packet.
+    Vanishes(u64),
+}
+
+#[derive(Debug)]
+struct Scene {
+    fixed: Settings,
+    mobile: Settings,
+    /// Fixed to agent, agent to fixed, agent to mobile, mobile to agent.
+    links: [LinkConfig; 4],
+    agent: Config,
+    fate: Fate,
+}
+
+#[derive(Debug, PartialEq)]
+struct Ended {
+    to_mobile: Vec<u8>,
+    to_fixed: Vec<u8>,
+    reset: bool,
+    at: Time,
+    counts: Option<Counts>,
+}
+
+fn hop(random: &mut Random) -> LinkConfig {
+    let loss = match random.below(4) {
+        0 => Loss::None,
+        1 => Loss::Bernoulli(random.share(0.05)),
+        2 => Loss::Bernoulli(random.share(0.2)),
+        _ => Loss::GilbertElliott(GilbertElliott {
+            good_to_bad: random.share(0.02),
+            bad_to_good: 0.1 + random.share(0.4),
+            loss_in_good: random.share(0.01),
+            loss_in_bad: 0.3 + random.share(0.6),
+        }),
+    };
+    let delay = Duration::from_micros(200 + random.below(20_000));
+    LinkConfig {
+        seed: random.next(),
+        rate: Rate::Constant(1_000_000 + random.below(50_000_000)),
+        queue: sphinx_link::Depth::Packets(5 + random.below(200)),
+        loss,
+        delay,
+        duplication: if random.chance(20) {
+            random.share(0.05)
+        } else {
+            0.0
+        },
+        jitter: Jitter {
+            max: Duration::from_micros(random.below(3000)),
+            order: if random.chance(20) {
+                Order::Free
+            } else {
+                Order::Kept
+            },
+        },
+        reorder: Reorder {
+            probability: if random.chance(20) {
+                random.share(0.05)
+            } else {
+                0.0
+            },
+            hold: Duration::from_micros(random.below(20_000)),
+        },
+        corruption: Corruption {
+            probability: if random.chance(10) {
+                random.share(0.02)
+            } else {
+                0.0
+            },
+            bits: 1,
+        },
+        ..LinkConfig::default()
+    }
+}
+
+fn wired(random: &mut Random) -> LinkConfig {
+    let plain = LinkConfig {
+        delay: Duration::from_micros(100 + random.below(100_000)),
+        queue: sphinx_link::Depth::Packets(1000),
+        seed: random.next(),
+        ..LinkConfig::default()
+    };
+    if random.chance(70) {
+        return plain;
+    }
+    let delay = plain.delay;
+    LinkConfig {
+        delay,
+        ..hop(random)
+    }
+}
+
+fn scene(seed: u64) -> Scene {
+    let random = &mut Random(seed);
+    let v6 = random.chance(30);
+    let at = |host: u8, port: u16| match v6 {
+        true => ([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(host)], port).into(),
+        false => ([10, 0, 0, host], port).into(),
+    };
+    let (fixed, mobile) = (at(1, 443), at(2, 40_000));
+    let (sack, timestamps, mobile_opens) =
+        (random.chance(75), random.chance(75), random.chance(70));
+    let end = |local, remote, active, bytes, random: &mut Random| Settings {
+        local,
+        remote,
+        // Half of them wrap soon.
+        isn: match random.chance(50) {
+            true => u32::MAX - random.below(60_000) as u32,
+            false => random.next() as u32,
+        },
+        sack,
+        timestamps,
+        rack: random.chance(50),
+        segment: 300 + random.below(1100) as usize,
+        buffer: 4000 + random.below(200_000) as usize,
+        stall: random.chance(30).then(|| {
+            let from = random.below(2000) * MS;
+            (from, from + random.below(5000) * MS)
+        }),
+        active,
+        data: random.data(bytes),
+        reset_after: None,
+    };
+    let download = if random.chance(80) { 150_000 } else { 500 };
+    let upload = if random.chance(30) { 40_000 } else { 500 };
+    let fixed = end(fixed, mobile, !mobile_opens, download, random);
+    let mut mobile = end(mobile, fixed.local, mobile_opens, upload, random);
+    if random.chance(10) && !fixed.data.is_empty() {
+        mobile.reset_after = Some(random.below(fixed.data.len() as u64) as usize);
+    }
+    let profile = [Profile::Sack, Profile::Sack, Profile::Classic, Profile::Ll];
+    let radio = random.chance(30).then(|| Radio {
+        bits_per_second: 500_000 + random.below(20_000_000),
+        queue_bytes: 3000 + random.below(100_000) as usize,
+    });
+    Scene {
+        fixed,
+        mobile,
+        links: [wired(random), wired(random), hop(random), hop(random)],
+        agent: Config {
+            profile: profile[random.below(4) as usize],
+            radio,
+            dry_run: random.chance(5),
+        },
+        fate: match random.below(3) {
+            0 => Fate::Lives,
+            1 => Fate::Restarts(random.below(300)),
+            _ => Fate::Vanishes(random.below(300)),
+        },
+    }
+}
+
+/// Lets a scene run until both ends have everything, or one has aborted.
+fn run(scene: &Scene, with_agent: bool) -> Ended {
+    let mut ends = [
+        Tcp::new(scene.fixed.clone()),
+        Tcp::new(scene.mobile.clone()),
+    ];
+    let mut links = scene
+        .links
+        .clone()
+        .map(|config| Link::new(config).expect("a link"));
+    let mut agent = with_agent.then(|| Agent::new(scene.agent));
+    let mut laws = Laws::default();
+    let (mut now, mut packets, mut steps) = (0, 0, 0_u64);
+    loop {
+        steps += 1;
+        assert!(steps < 5_000_000, "no end in sight at {now}");
+        // What the ends have to say.
+        for (index, end) in ends.iter_mut().enumerate() {
+            for packet in end.take() {
+                let link = &mut links[if index == 0 { 0 } else { 3 }];
+                link.enqueue(now, IpPacket(packet.to_vec()));
+            }
+        }
+        // What arrives in the middle.
+        for (from, link, onward) in [(Side::Fixed, 0, 2), (Side::Mobile, 3, 1)] {
+            while let Some(delivery) = links[link].poll(now) {
+                packets += 1;
+                match scene.fate {
+                    Fate::Restarts(at) if at == packets && agent.is_some() => {
+                        agent = Some(Agent::new(scene.agent));
+                    }
+                    Fate::Vanishes(at) if at == packets => agent = None,
+                    _ => {}
+                }
+                match &mut agent {
+                    Some(agent) => {
+                        let packet = Bytes::from(delivery.packet.0);
+                        laws.input(from, &packet);
+                        agent.handle_packet(now, from, packet);
+                    }
+                    None => links[onward].enqueue(now, delivery.packet),
+                }
+            }
+        }
+        if let Some(agent) = &mut agent {
+            agent.handle_timeout(now);
+            while let Some(output) = agent.poll_output() {
+                laws.output(&output)
+                    .unwrap_or_else(|law| panic!("{law}: {output:?}"));
+                let link = if output.to == Side::Mobile { 2 } else { 1 };
+                links[link].enqueue(now, IpPacket(output.packet.to_vec()));
+            }
+            assert!(agent.memory_bytes() <= 64 << 20);
+        }
+        // What arrives at the ends.
+        for (index, link) in [(0, 1), (1, 2)] {
+            while let Some(delivery) = links[link].poll(now) {
+                ends[index].receive(now, &delivery.packet.0);
+            }
+        }
+        let reset = ends.iter().any(Tcp::is_reset);
+        if ends.iter().all(Tcp::is_done) || reset || now > PATIENCE {
+            let [fixed, mobile] = ends;
+            assert!(now <= PATIENCE, "{}\n{}", fixed.state(), mobile.state());
+
+            return Ended {
+                to_mobile: mobile.received,
+                to_fixed: fixed.received,
+                reset,
+                at: now,
+                counts: agent.map(|agent| agent.counts()),
+            };
+        }
+        let events = links.iter().filter_map(Link::next_event);
+        let timers = ends.iter().filter_map(|end| end.next_event(now));
+        let agent = agent.as_ref().and_then(Agent::next_timeout);
+        let next = events.chain(timers).chain(agent).min().expect("an event");
+        now = next.max(now);
+        for end in &mut ends {
+            if end.next_event(now).is_some_and(|at| at <= now) {
+                end.timeout(now);
+            }
+        }
+    }
+}
+
+fn check(seed: u64) -> Option<Counts> {
+    let scene = scene(seed);
+    // Shown if this fails.
+    println!("seed {seed}: {:?}, {:?}", scene.agent, scene.fate);
+    let with = run(&scene, true);
+    let without = run(&scene, false);
+    for ended in [&with, &without] {
+        if ended.reset {
+            // What came before the end is what was sent.
+            assert!(
+                scene.fixed.data.starts_with(&ended.to_mobile),
+                "seed {seed}"
+            );
+            assert!(
+                scene.mobile.data.starts_with(&ended.to_fixed),
+                "seed {seed}"
+            );
+        } else {
+            assert!(ended.to_mobile == scene.fixed.data, "seed {seed}");
+            assert!(ended.to_fixed == scene.mobile.data, "seed {seed}");
+        }
+    }
+    if !with.reset && !without.reset {
+        assert!(with.to_mobile == without.to_mobile && with.to_fixed == without.to_fixed);
+    }
+    with.counts
+}
+
+#[test]
+fn random_paths_carry_the_same_streams() {
+    let seeds = std::env::var("SPHINX_PEP_SEEDS").ok();
+    let seeds = seeds.map_or(100, |seeds| seeds.parse().expect("a number"));
+    let mut total = (0, 0, 0);
+    for seed in 0..seeds {
+        if let Some(counts) = check(seed) {
+            total.0 += counts.repaired;
+            total.1 += counts.held;
+            total.2 += counts.concealed;
+        }
+    }
+    // The agents have had something to do.
+    assert!(total.0 > seeds && total.1 > seeds, "{total:?}");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in [3, 14, 15] {
+        let scene = scene(seed);
+        assert_eq!(run(&scene, true), run(&scene, true));
+    }
+}

@@ -1,0 +1,616 @@
+//! What Snoop does with packets one by one: the situations of the rules in `docs/pep.md`.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use common::Segment;
+use sphinx_pep::{Agent, Bypass, Cause, Config, Laws, Output, Profile, Radio, Release, Side};
+
+const MS: u64 = 1_000_000;
+const PAYLOAD: u32 = 1000;
+
+/// A connection through an agent, seen packet by packet.
+struct Path {
+    agent: Agent,
+    laws: Laws,
+    now: u64,
+    fixed: SocketAddr,
+    mobile: SocketAddr,
+    /// Initial number of the fixed host.
+    isn: u32,
+    sack: bool,
+}
+
+impl Path {
+    fn new(profile: Profile) -> Path {
+        let config = Config {
+            profile,
+            ..Config::default()
+        };
+        Path::with(config, 5000, true)
+    }
+
+    /// With the handshake done: 2 ms over the hop, 100 ms on the wired side.
+    fn with(config: Config, isn: u32, sack: bool) -> Path {
+        let mut path = Path::silent(config, isn, sack);
+        let syn = Segment {
+            syn: true,
+            sack_permitted: sack,
+            sequence: 77,
+            window: 1000,
+            ..Segment::default()
+        };
+        path.up(syn.clone());
+        path.now += 100 * MS;
+        path.down(Segment {
+            ack: Some(78),
+            sequence: isn,
+            ..syn
+        });
+        path.now += 2 * MS;
+        assert_eq!(path.ack(0), [Cause::Passed]);
+        path
+    }
+
+    fn silent(config: Config, isn: u32, sack: bool) -> Path {
+        Path {
+            agent: Agent::new(config),
+            laws: Laws::default(),
+            now: MS,
+            fixed: ([192, 0, 2, 1], 443).into(),
+            mobile: ([10, 0, 0, 9], 50_000).into(),
+            isn,
+            sack,
+        }
+    }
+
+    fn outputs(&mut self) -> Vec<Output> {
+        let outputs: Vec<Output> = std::iter::from_fn(|| self.agent.poll_output()).collect();
+        for output in &outputs {
+            self.laws.output(output).unwrap();
+        }
+        outputs
+    }
+
+    fn put(&mut self, from: Side, packet: Bytes) -> Vec<Output> {
+        self.laws.input(from, &packet);
+        self.agent.handle_packet(self.now, from, packet);
+        self.outputs()
+    }
+
+    fn down(&mut self, segment: Segment) -> Vec<Output> {
+        let packet = segment.packet(self.fixed, self.mobile);
+        self.put(Side::Fixed, packet)
+    }
+
+    fn up(&mut self, segment: Segment) -> Vec<Output> {
+        let packet = segment.packet(self.mobile, self.fixed);
+        self.put(Side::Mobile, packet)
+    }
+
+    /// Number of the first byte of the `n`-th segment.
+    fn number(&self, n: u32) -> u32 {
+        self.isn.wrapping_add(1).wrapping_add(n * PAYLOAD)
+    }
+
+    fn segment(&self, n: u32) -> Segment {
+        Segment {
+            sequence: self.number(n),
+            ack: Some(78),
+            window: 500,
+            payload: vec![n as u8; PAYLOAD as usize],
+            ..Segment::default()
+        }
+    }
+
+    /// The `n`-th segment comes from the fixed host.
+    fn data(&mut self, n: u32) {
+        let outputs = self.down(self.segment(n));
+        assert_eq!(outputs.len(), 1, "{outputs:?}");
+        assert_eq!(
+            (outputs[0].to, outputs[0].cause),
+            (Side::Mobile, Cause::Passed)
+        );
+    }
+
+    fn answer(&self, n: u32, blocks: &[(u32, u32)]) -> Segment {
+        let number = |n: u32| self.number(n);
+        Segment {
+            sequence: 78,
+            ack: Some(self.number(n)),
+            window: 1000,
+            sack: match self.sack {
+                true => blocks
+                    .iter()
+                    .map(|(a, b)| (number(*a), number(*b)))
+                    .collect(),
+                false => Vec::new(),
+            },
+            ..Segment::default()
+        }
+    }
+
+    /// The mobile host has everything before the `n`-th segment.
+    fn ack(&mut self, n: u32) -> Vec<Cause> {
+        self.sack(n, &[])
+    }
+
+    /// And these ranges of segments.
+    fn sack(&mut self, n: u32, blocks: &[(u32, u32)]) -> Vec<Cause> {
+        let answer = self.answer(n, blocks);
+        causes(&self.up(answer))
+    }
+
+    fn wait(&mut self, ms: u64) -> Vec<Output> {
+        let end = self.now + ms * MS;
+        let mut outputs = Vec::new();
+        while let Some(at) = self.agent.next_timeout().filter(|at| *at <= end) {
+            self.now = at.max(self.now);
+            self.agent.handle_timeout(self.now);
+            outputs.extend(self.outputs());
+        }
+        self.now = end;
+        outputs
+    }
+
+    /// Which segments have been repaired.
+    fn repairs(&self, outputs: &[Output]) -> Vec<u32> {
+        let repairs = outputs
+            .iter()
+            .filter(|output| output.cause == Cause::Repair);
+        repairs
+            .map(|output| {
+                let segment = Segment::read(&output.packet).expect("a segment");
+                segment.sequence.wrapping_sub(self.number(0)) / PAYLOAD
+            })
+            .collect()
+    }
+}
+
+fn causes(outputs: &[Output]) -> Vec<Cause> {
+    outputs.iter().map(|output| output.cause).collect()
+}
+
+#[test]
+fn the_first_duplicate_is_held_and_its_hole_repaired() {
+    // Numbers that wrap, and others.
+    for isn in [5000, u32::MAX - 1500] {
+        let mut path = Path::with(Config::default(), isn, true);
+        (0..4).for_each(|n| path.data(n));
+        path.now += 2 * MS;
+        assert_eq!(path.ack(1), [Cause::Passed]);
+        let answer = path.answer(1, &[(2, 3)]);
+        let outputs = path.up(answer);
+        assert_eq!(path.repairs(&outputs), [1]);
+        assert_eq!(causes(&outputs), [Cause::Repair]);
+        // The repair is the packet itself.
+        assert_eq!(
+            outputs[0].packet,
+            path.segment(1).packet(path.fixed, path.mobile)
+        );
+        assert_eq!(path.sack(1, &[(2, 4)]), []);
+        path.now += 2 * MS;
+        assert_eq!(path.ack(4), [Cause::Passed]);
+        // Nothing is left to be told.
+        assert_eq!(path.wait(1000), []);
+        let counts = path.agent.counts();
+        assert_eq!((counts.held, counts.repaired, counts.spurious), (2, 1, 0));
+    }
+}
+
+#[test]
+fn without_sack_the_hole_is_known_from_duplicates() {
+    let mut path = Path::with(Config::default(), 5000, false);
+    (0..5).for_each(|n| path.data(n));
+    assert_eq!(path.ack(1), [Cause::Passed]);
+    assert_eq!(path.ack(1), [Cause::Repair]);
+    assert_eq!(path.ack(1), []);
+    assert_eq!(path.ack(5), [Cause::Passed]);
+}
+
+#[test]
+fn a_burst_of_three_of_ten_is_repaired_at_once() {
+    let mut path = Path::new(Profile::Sack);
+    (0..10).for_each(|n| path.data(n));
+    path.now += 2 * MS;
+    assert_eq!(path.ack(3), [Cause::Passed]);
+    let answer = path.answer(3, &[(6, 7)]);
+    let outputs = path.up(answer);
+    assert_eq!(path.repairs(&outputs), [3, 4, 5]);
+    // Each repair tells of progress: it passes, what it says of holes does not.
+    let answer = path.answer(4, &[(6, 10)]);
+    let outputs = path.up(answer);
+    assert_eq!(causes(&outputs), [Cause::Concealed]);
+    let passed = Segment::read(&outputs[0].packet).unwrap();
+    assert_eq!((passed.ack, passed.sack.len()), (Some(path.number(4)), 0));
+    assert_eq!(path.ack(10), [Cause::Passed]);
+}
+
+#[test]
+fn a_lost_repair_is_repeated_by_time() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.now += 2 * MS;
+    path.ack(1);
+    assert_eq!(path.sack(1, &[(2, 4)]), [Cause::Repair]);
+    let outputs = path.wait(60);
+    assert!(path.repairs(&outputs).len() >= 2, "{outputs:?}");
+    assert!(outputs.iter().all(|output| output.cause == Cause::Repair));
+}
+
+#[test]
+fn the_tail_is_repaired_by_time() {
+    for profile in [Profile::Sack, Profile::Ll, Profile::Classic] {
+        let mut path = Path::new(profile);
+        (0..3).for_each(|n| path.data(n));
+        path.now += 2 * MS;
+        path.ack(2);
+        let outputs = path.wait(500);
+        assert!(
+            path.repairs(&outputs).starts_with(&[2]),
+            "{profile:?}: {outputs:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_held_is_released_before_the_sender_times_out() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.now += 2 * MS;
+    path.ack(1);
+    path.sack(1, &[(2, 4)]);
+    let start = path.now;
+    let outputs = path.wait(400);
+    let released = outputs
+        .iter()
+        .position(|output| output.cause == Cause::Released);
+    let released = &outputs[released.expect("a release")];
+    assert_eq!(
+        released.packet,
+        path.answer(1, &[(2, 4)]).packet(path.mobile, path.fixed)
+    );
+    let counts = path.agent.counts();
+    assert_eq!(counts.releases(Release::Time), 1);
+    let held = counts.held_ns_max;
+    assert!((100 * MS..200 * MS).contains(&held), "{held}: {counts:?}");
+    assert!(path.now > start);
+    // From now on the sender hears everything.
+    assert!(path.sack(1, &[(2, 4)]).contains(&Cause::Passed));
+}
+
+#[test]
+fn what_was_lost_before_the_hop_is_the_senders() {
+    let mut path = Path::new(Profile::Sack);
+    [0, 1, 3, 4].into_iter().for_each(|n| path.data(n));
+    path.now += 2 * MS;
+    path.ack(2);
+    assert_eq!(path.sack(2, &[(3, 4)]), [Cause::Passed]);
+    assert_eq!(path.sack(2, &[(3, 5)]), [Cause::Passed]);
+    assert_eq!(path.agent.counts().releases(Release::NotCached), 1);
+    // Its repair is not ours to repeat at once, nor what follows ours to hold.
+    path.data(2);
+    assert_eq!(path.sack(2, &[(3, 5)]), [Cause::Passed]);
+    assert_eq!(path.ack(5), [Cause::Passed]);
+    // The next loss of the hop is.
+    (5..8).for_each(|n| path.data(n));
+    assert_eq!(path.sack(5, &[(6, 7)]), [Cause::Repair]);
+}
+
+#[test]
+fn a_repair_by_the_sender_passes_and_ends_the_suppression() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.now += 2 * MS;
+    path.ack(1);
+    assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Repair]);
+    path.data(1);
+    assert_eq!(path.sack(1, &[(2, 4)]), [Cause::Passed]);
+    assert_eq!(path.agent.counts().releases(Release::SenderRepaired), 1);
+}
+
+#[test]
+fn drops_of_the_agents_own_queue_are_not_repaired() {
+    let config = Config {
+        radio: Some(Radio {
+            bits_per_second: 10_000_000,
+            queue_bytes: 2500,
+        }),
+        ..Config::default()
+    };
+    let mut path = Path::with(config, 5000, true);
+    let mut passed = Vec::new();
+    for n in 0..6 {
+        let segment = path.segment(n);
+        passed.extend(path.down(segment));
+    }
+    passed.extend(path.wait(20));
+    let dropped = path.agent.counts().dropped_queue;
+    assert!(
+        dropped > 0 && passed.len() as u64 + dropped == 6,
+        "{dropped}"
+    );
+    // Room again: the next ones pass, behind the hole.
+    let hole = passed.len() as u32;
+    (6..8).for_each(|n| {
+        let segment = path.segment(n);
+        path.down(segment);
+        path.wait(5);
+    });
+    path.ack(hole);
+    assert_eq!(path.sack(hole, &[(6, 7)]), [Cause::Passed]);
+    assert_eq!(path.sack(hole, &[(6, 8)]), [Cause::Passed]);
+    assert_eq!(path.agent.counts().repaired, 0);
+}
+
+#[test]
+fn a_standing_queue_makes_losses_the_senders() {
+    let mut path = Path::new(Profile::Sack);
+    let mut next = 0;
+    // Round trips of 2 ms at first, then of 60 ms.
+    for round in 0..60 {
+        path.data(next);
+        path.data(next + 1);
+        path.now += if round < 20 { 2 } else { 60 } * MS;
+        next += 2;
+        path.ack(next);
+    }
+    let repaired = path.agent.counts().repaired;
+    (next..next + 4).for_each(|n| path.data(n));
+    path.now += 60 * MS;
+    assert_eq!(path.sack(next, &[(next + 1, next + 2)]), [Cause::Passed]);
+    assert_eq!(path.sack(next, &[(next + 1, next + 4)]), [Cause::Passed]);
+    let counts = path.agent.counts();
+    assert_eq!((counts.repaired, counts.held), (repaired, 0));
+    assert_eq!(counts.releases(Release::Congestion), 1);
+}
+
+#[test]
+fn window_updates_pass_without_telling_of_holes() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    path.sack(1, &[(2, 3)]);
+    let mut update = path.answer(1, &[(2, 4)]);
+    update.window = 2000;
+    let outputs = path.up(update.clone());
+    assert_eq!(causes(&outputs), [Cause::Concealed]);
+    let passed = Segment::read(&outputs[0].packet).expect("a right checksum");
+    assert_eq!((passed.window, passed.sack.len()), (2000, 0));
+    // If the sender has to be told, it is told what came last.
+    let outputs = path.wait(400);
+    let released = outputs
+        .iter()
+        .find(|output| output.cause == Cause::Released);
+    assert_eq!(
+        released.unwrap().packet,
+        update.packet(path.mobile, path.fixed)
+    );
+}
+
+#[test]
+fn data_ends_and_signals_pass_behind_what_was_held() {
+    let data = |segment: &mut Segment| segment.payload = vec![1; 10];
+    let fin = |segment: &mut Segment| segment.fin = true;
+    let ece = |segment: &mut Segment| segment.ece = true;
+    for change in [data as fn(&mut Segment), fin, ece] {
+        let mut path = Path::new(Profile::Sack);
+        (0..4).for_each(|n| path.data(n));
+        path.ack(1);
+        path.sack(1, &[(2, 3)]);
+        let mut segment = path.answer(1, &[(2, 4)]);
+        change(&mut segment);
+        assert_eq!(causes(&path.up(segment)), [Cause::Released, Cause::Passed]);
+    }
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    path.sack(1, &[(2, 3)]);
+    let mut reset = path.answer(1, &[]);
+    (reset.rst, reset.ack) = (true, None);
+    assert_eq!(causes(&path.up(reset)), [Cause::Released, Cause::Passed]);
+    assert_eq!(path.agent.flows_known(), 0);
+}
+
+#[test]
+fn options_that_are_not_known_pass_and_are_not_edited() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    // MPTCP, and an experiment: repaired, and told.
+    for option in [[30, 4, 0, 0], [253, 4, 0, 0]] {
+        let mut answer = path.answer(1, &[(2, 3)]);
+        answer.other = option.to_vec();
+        let packet = answer.packet(path.mobile, path.fixed);
+        let outputs = path.up(answer);
+        assert!(
+            outputs
+                .iter()
+                .any(|it| it.packet == packet && it.cause == Cause::Passed)
+        );
+    }
+    assert_eq!(path.agent.counts().repaired, 1);
+    assert_eq!(path.agent.counts().held, 0);
+}
+
+#[test]
+fn flows_that_are_not_understood_are_left_alone() {
+    let run = |path: &mut Path| {
+        (0..4).for_each(|n| path.data(n));
+        assert_eq!(path.ack(1), [Cause::Passed]);
+        assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Passed]);
+        assert_eq!(path.wait(1000), []);
+    };
+    // Its SYN was missed.
+    let mut path = Path::silent(Config::default(), 5000, true);
+    run(&mut path);
+    assert_eq!(path.agent.counts().bypasses(Bypass::MidStream), 6);
+    // TCP-MD5.
+    let mut path = Path::new(Profile::Sack);
+    let mut signed = path.segment(0);
+    signed.other = [&[19, 18][..], &[0; 16], &[1, 1]].concat();
+    path.down(signed);
+    run(&mut path);
+    assert_eq!(path.agent.counts().bypasses(Bypass::Authenticated), 7);
+}
+
+#[test]
+fn packets_that_are_not_understood_pass() {
+    let mut path = Path::new(Profile::Sack);
+    let good = path.segment(0).packet(path.fixed, path.mobile).to_vec();
+    let changed = |change: fn(&mut Vec<u8>)| {
+        let mut packet = good.clone();
+        change(&mut packet);
+        packet
+    };
+    let cases = [
+        (changed(|p| p[30] ^= 1), Bypass::Checksum),
+        (changed(|p| p[6] |= 0x20), Bypass::Fragment),
+        (changed(|p| p.truncate(900)), Bypass::Malformed),
+        (changed(|p| p.push(0)), Bypass::Malformed),
+        (changed(|p| p[9] = 17), Bypass::NotTcp),
+        (changed(|p| p[0] = 0x55), Bypass::NotTcp),
+        (changed(|p| p[2..4].fill(0)), Bypass::Joined),
+        (Vec::new(), Bypass::NotTcp),
+    ];
+    for (packet, why) in cases {
+        let packet = Bytes::from(packet);
+        let outputs = path.put(Side::Fixed, packet.clone());
+        assert_eq!(outputs.len(), 1);
+        assert_eq!(outputs[0].packet, packet);
+        assert!(path.agent.counts().bypasses(why) > 0, "{why:?}");
+    }
+    let mut joined = path.segment(0);
+    joined.payload = vec![7; 20_000];
+    assert_eq!(path.down(joined).len(), 1);
+    assert_eq!(path.agent.counts().bypasses(Bypass::Joined), 2);
+    assert_eq!(path.agent.counts().cached, 0);
+}
+
+#[test]
+fn ports_used_again_begin_a_new_flow() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    path.sack(1, &[(2, 3)]);
+    let syn = Segment {
+        syn: true,
+        sack_permitted: true,
+        sequence: 123_456,
+        ..Segment::default()
+    };
+    // What the old connection had to say comes first.
+    assert_eq!(
+        causes(&path.up(syn.clone())),
+        [Cause::Released, Cause::Passed]
+    );
+    // The same SYN again changes nothing.
+    assert_eq!(causes(&path.up(syn)), [Cause::Passed]);
+    assert_eq!(path.agent.flows_seen(), 2);
+    assert_eq!(path.wait(1000), []);
+}
+
+#[test]
+fn memory_is_bounded_and_an_evicted_flow_lets_go() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Repair]);
+    // Other flows fill the memory. Time stands still.
+    let mobile = path.mobile;
+    let mut released = 0;
+    for port in 1..120 {
+        path.mobile.set_port(port);
+        let syn = Segment {
+            syn: true,
+            ..Segment::default()
+        };
+        path.up(syn.clone());
+        let answer = Segment {
+            ack: Some(1),
+            sequence: 5000,
+            ..syn
+        };
+        path.down(answer);
+        for n in 0..190 {
+            let mut segment = path.segment(8 * n);
+            segment.payload = vec![7; 8 * PAYLOAD as usize];
+            let outputs = path.down(segment);
+            released += outputs
+                .iter()
+                .filter(|it| it.cause == Cause::Released)
+                .count();
+        }
+        assert!(path.agent.memory_bytes() <= 64 << 20);
+    }
+    assert_eq!(released, 1);
+    assert!(path.agent.memory_bytes() > 60 << 20);
+    let flows = path.agent.flows();
+    assert!(flows.iter().all(|flow| flow.key.mobile != mobile));
+    assert_eq!(path.agent.counts().releases(Release::Evicted), 1);
+    // No flow caches more than its share.
+    assert!(flows.iter().all(|flow| flow.counts.cached < 130));
+}
+
+#[test]
+fn repairs_that_were_not_needed_are_counted_and_make_it_careful() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Repair]);
+    path.ack(4);
+    // D-SACK: the first had only been late.
+    assert_eq!(path.sack(4, &[(1, 2)]), [Cause::Passed]);
+    assert_eq!(path.agent.counts().spurious, 1);
+    (4..9).for_each(|n| path.data(n));
+    assert_eq!(path.sack(4, &[(5, 6)]), []);
+    assert_eq!(path.sack(4, &[(5, 7)]), []);
+    assert_eq!(path.sack(4, &[(5, 8)]), [Cause::Repair]);
+}
+
+#[test]
+fn the_control_repairs_and_holds_nothing() {
+    let mut path = Path::new(Profile::Ll);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Repair, Cause::Passed]);
+    assert_eq!(path.sack(1, &[(2, 4)]), [Cause::Passed]);
+    assert_eq!(path.ack(4), [Cause::Passed]);
+    assert_eq!(path.agent.counts().held, 0);
+}
+
+#[test]
+fn the_classic_profile_counts_duplicates() {
+    let mut path = Path::new(Profile::Classic);
+    (0..8).for_each(|n| path.data(n));
+    path.ack(1);
+    // The first passes, the second repairs, the expected rest is dropped.
+    assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Passed]);
+    assert_eq!(path.sack(1, &[(2, 4)]), [Cause::Repair]);
+    for n in 5..9 {
+        assert_eq!(path.sack(1, &[(2, n)]), []);
+    }
+    assert_eq!(path.ack(8), [Cause::Passed]);
+    // One that was lost before the hop is the sender's.
+    [9, 10, 11].into_iter().for_each(|n| path.data(n));
+    for n in 10..12 {
+        assert_eq!(path.sack(8, &[(9, n)]), [Cause::Passed]);
+    }
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_counts() {
+    let config = Config {
+        dry_run: true,
+        ..Config::default()
+    };
+    let mut path = Path::with(config, 5000, true);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Passed]);
+    assert_eq!(path.wait(1000), []);
+    let counts = path.agent.counts();
+    assert!(counts.held == 1 && counts.repaired > 0);
+}
