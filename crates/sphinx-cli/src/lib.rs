@@ -178,6 +178,7 @@ fn execute(command: Command, ground: Ground, context: &Context) -> failure::Outc
             };
             return commands::lab::run(args.command, namespaces, context);
         }
+        Command::Pep(args) => commands::pep::run(args, context)?,
     }
     Ok(0)
 }
@@ -197,6 +198,10 @@ fn output_settings(command: &Command) -> Settings {
         Command::Codes(args) => return Settings::new(args.json, false),
         Command::Lab(args) => {
             let (json, quiet) = args.command.output();
+            return Settings::new(json, quiet);
+        }
+        Command::Pep(args) => {
+            let (json, quiet) = args.output();
             return Settings::new(json, quiet);
         }
     };

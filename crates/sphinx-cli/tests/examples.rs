@@ -14,7 +14,7 @@ use common::{PATIENCE, Running, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Beginnings of examples that are not run, and why.
-const LISTED: [(&str, &str); 7] = [
+const LISTED: [(&str, &str); 8] = [
     ("make ", "builds and measures"),
     (
         "git clone ",
@@ -33,6 +33,10 @@ const LISTED: [(&str, &str); 7] = [
     (
         "sphx lab link --interfaces ",
         "needs root and two Ethernet interfaces",
+    ),
+    (
+        "sphx pep run ",
+        "needs root and a router; tests/pep.rs has one",
     ),
 ];
 /// Programs of others, and what they are instead.
@@ -58,6 +62,8 @@ enum Kind {
     /// Something said to a link that runs.
     Live,
     Measure,
+    /// Reads a capture.
+    Replay,
     Send,
     Serve,
 }
@@ -73,6 +79,7 @@ fn kind(line: &str) -> Option<Kind> {
         () if has("sphx lab link set") || has("sphx lab link show") => Kind::Live,
         () if has("sphx lab link") && !has(" -- ") && !has("--left") => Kind::Open,
         () if has("sphx lab link") || has("sphx lab run") => Kind::Lab,
+        () if has("sphx pep replay") => Kind::Replay,
         () => return None,
     })
 }
@@ -315,6 +322,19 @@ fn examples_of_the_lab() {
     for line in of_kind(Kind::Open) {
         let scratch = stage();
         interrupt(&scratch, &line, &line, &scratch.path("caps/left.pcap"));
+    }
+}
+
+#[test]
+fn examples_that_replay_a_capture() {
+    for line in of_kind(Kind::Replay) {
+        let scratch = stage();
+        // A capture of nothing: version 2.4, raw IP packets.
+        let header = [0xa1b2_c3d4_u32, 0x0002_0004, 0, 0, 65_535, 101];
+        let bytes: Vec<u8> = header.iter().flat_map(|it| it.to_be_bytes()).collect();
+        fs::write(scratch.path("in.pcap"), bytes).expect("a file");
+        succeed(&scratch, &line, &line);
+        assert!(scratch.path("out.pcap").exists(), "{line}");
     }
 }
 

@@ -49,7 +49,7 @@ const FREE: [&str; 8] = [
 ];
 /// What makes a command end soon whatever else it is told, so that it can be tried. An option that is
 /// tried itself is left out of it.
-const ENDINGS: [(&str, &[&str]); 13] = [
+const ENDINGS: [(&str, &[&str]); 15] = [
     ("recv", &["--listen=192.0.2.1:9", "--output=in"]),
     ("send", &["--ticket-file=absent", "a"]),
     ("perf server", &["--listen=192.0.2.1:9"]),
@@ -63,13 +63,19 @@ const ENDINGS: [(&str, &[&str]); 13] = [
     ("lab link set", &["loss=1%"]),
     ("lab run", &["absent.toml"]),
     ("lab figure", &["--quick", "7"]),
+    ("pep run", &["--wireless=absent"]),
+    (
+        "pep replay",
+        &["--mobile=10.0.0.0/8", "absent.pcap", "out.pcap"],
+    ),
 ];
 /// Options that are only understood beside others.
-const COMPANIONS: [(&str, &[&str]); 4] = [
+const COMPANIONS: [(&str, &[&str]); 5] = [
     ("block-size", &["--rate=1mbit"]),
     ("message-size", &["--interval=1ms"]),
     ("interval", &["--message-size=100B"]),
     ("deadline", &["--message-size=100B", "--interval=1ms"]),
+    ("radio-queue", &["--radio-rate=1mbit"]),
 ];
 /// A command that has not ended by then has taken the value: it is stopped.
 const PATIENCE: Duration = Duration::from_secs(1);

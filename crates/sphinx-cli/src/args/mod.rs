@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::commands::pep::PepArgs;
 use crate::units;
 pub(crate) use not_built::refuse_not_built;
 
@@ -98,6 +99,9 @@ Runs on this machine alone, without root where unprivileged user namespaces are 
     /// Link emulator and experiments
     #[command(arg_required_else_help = true)]
     Lab(lab::LabArgs),
+    /// Help unmodified TCP over a lossy hop, from a machine in its path
+    #[command(arg_required_else_help = true)]
+    Pep(PepArgs),
     /// Runs a part of the demonstration inside a network namespace
     #[command(name = "__demo", hide = true)]
     DemoPart(DemoPartArgs),

@@ -15,7 +15,11 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         Command::Perf {
             command: PerfCommand::Client(args),
         } => common(&args.common),
-        Command::Codes(_) | Command::Demo(_) | Command::DemoPart(_) | Command::Lab(_) => Ok(()),
+        Command::Codes(_)
+        | Command::Demo(_)
+        | Command::DemoPart(_)
+        | Command::Lab(_)
+        | Command::Pep(_) => Ok(()),
     }
 }
 

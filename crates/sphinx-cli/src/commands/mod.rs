@@ -7,6 +7,7 @@ mod holder;
 pub(crate) mod lab;
 mod link;
 mod listen;
+pub(crate) mod pep;
 pub(crate) mod perf;
 pub(crate) mod recv;
 mod requests;

@@ -1,0 +1,203 @@
+//! The command line of `sphx pep`.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use sphinx_pep::{Config, Profile, Radio, replay::Network};
+
+use crate::units;
+
+/// `sphx pep`.
+#[derive(Args, Debug)]
+pub(crate) struct PepArgs {
+    #[command(subcommand)]
+    pub(crate) command: PepCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PepCommand {
+    /// Help the TCP connections that this machine routes to a lossy hop
+    #[command(after_help = "\
+Examples:
+  sphx pep run --wireless wlan0                    until Ctrl-C; eth0 and all others are wired
+  sphx pep run --wireless wlan0 --dry-run          changes no packet, counts what it would do
+  sphx pep run --wireless sat0 --wired eth0 --radio-rate 19mbit --json
+
+Needs root (CAP_NET_ADMIN) and a machine that forwards. When the process dies, traffic goes on
+without it. QUIC, VPNs and whatever else is no TCP in the clear is not touched.")]
+    Run(RunArgs),
+    /// Feed a capture to an agent, and write what it would have let out
+    #[command(after_help = "\
+Example:
+  sphx pep replay in.pcap out.pcap --mobile 10.0.0.0/8
+
+Reads pcap files of raw IP or Ethernet packets (not pcapng). The same capture gives the same
+result. Segments that were joined, or whose checksums an interface had still to compute, pass
+untouched: capture with offloads off, or beside the hop.")]
+    Replay(ReplayArgs),
+}
+
+/// What the agent does.
+#[derive(Args, Debug)]
+pub(crate) struct AgentArgs {
+    /// snoop, or snoop:profile=sack|classic|ll
+    #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = agent)]
+    pub(crate) agent: Profile,
+    /// Rate of the hop, at the IP layer: packets then wait here, repairs overtake them, and what
+    /// does not fit is the sender's business
+    #[arg(long, value_name = "RATE", value_parser = radio_rate)]
+    pub(crate) radio_rate: Option<u64>,
+    /// What may wait with --radio-rate
+    #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = units::size)]
+    #[arg(requires = "radio_rate")]
+    pub(crate) radio_queue: u64,
+    /// Change nothing, count what would be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// One JSON object per line on standard output: every flow, then the totals
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Say nothing but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+impl AgentArgs {
+    pub(crate) fn config(&self) -> Config {
+        Config {
+            profile: self.agent,
+            radio: self.radio_rate.map(|bits_per_second| Radio {
+                bits_per_second,
+                queue_bytes: usize::try_from(self.radio_queue).unwrap_or(usize::MAX),
+            }),
+            dry_run: self.dry_run,
+        }
+    }
+}
+
+/// How packets come to the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Attach {
+    /// Routed traffic, by rules that lead to TUN devices
+    Tun,
+}
+
+/// `sphx pep run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// How packets come to the agent
+    #[arg(long, value_name = "WAY", default_value = "tun")]
+    pub(crate) attach: Attach,
+    /// The interface to the lossy hop
+    #[arg(long, value_name = "NAME")]
+    pub(crate) wireless: String,
+    /// An interface to the senders, once for each [default: all others that exist now]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) wired: Vec<String>,
+    #[command(flatten)]
+    pub(crate) agent: AgentArgs,
+}
+
+/// `sphx pep replay`.
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArgs {
+    /// The capture
+    #[arg(value_name = "IN.pcap")]
+    pub(crate) input: PathBuf,
+    /// What comes out; replaced if it exists
+    #[arg(value_name = "OUT.pcap")]
+    pub(crate) output: PathBuf,
+    /// Addresses behind the lossy hop, once for each network
+    #[arg(long, value_name = "NET", required = true, value_parser = network)]
+    pub(crate) mobile: Vec<Network>,
+    #[command(flatten)]
+    pub(crate) agent: AgentArgs,
+}
+
+fn agent(text: &str) -> Result<Profile, String> {
+    match text {
+        "snoop" | "snoop:profile=sack" => Ok(Profile::Sack),
+        "snoop:profile=classic" => Ok(Profile::Classic),
+        "snoop:profile=ll" => Ok(Profile::Ll),
+        _ => {
+            Err("write snoop, snoop:profile=sack, snoop:profile=classic or snoop:profile=ll".into())
+        }
+    }
+}
+
+fn radio_rate(text: &str) -> Result<u64, String> {
+    match units::rate(text)? {
+        0 => Err("a hop of rate 0 carries nothing".into()),
+        rate => Ok(rate),
+    }
+}
+
+fn network(text: &str) -> Result<Network, String> {
+    let (address, prefix) = text.split_once('/').unwrap_or((text, ""));
+    let parsed = address.parse::<IpAddr>().ok().and_then(|address| {
+        let whole = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = match prefix {
+            "" if !text.contains('/') => whole,
+            prefix => prefix.parse().ok()?,
+        };
+        Network::new(address, prefix)
+    });
+    parsed.ok_or_else(|| format!("'{text}' is no network, such as 10.0.0.0/8 or fd00::/8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        pep: PepArgs,
+    }
+
+    fn parse(line: &str) -> Result<PepCommand, clap::Error> {
+        Line::try_parse_from(line.split_whitespace()).map(|line| line.pep.command)
+    }
+
+    #[test]
+    fn what_can_be_written() {
+        let Ok(PepCommand::Run(run)) = parse(
+            "pep run --attach tun --wireless w --wired a --wired b --agent snoop:profile=ll \
+             --radio-rate 10mbit --radio-queue 64KiB --dry-run --json",
+        ) else {
+            panic!("run");
+        };
+        assert_eq!(run.wired, ["a", "b"]);
+        let config = run.agent.config();
+        assert_eq!((config.profile, config.dry_run), (Profile::Ll, true));
+        let radio = config.radio.expect("a rate");
+        assert_eq!(
+            (radio.bits_per_second, radio.queue_bytes),
+            (10_000_000, 65_536)
+        );
+        let line = "pep replay a b --mobile 10.0.0.0/8 --mobile fd00::1";
+        assert!(matches!(parse(line), Ok(PepCommand::Replay(args)) if args.mobile.len() == 2));
+    }
+
+    #[test]
+    fn what_cannot() {
+        for (line, reason) in [
+            ("pep run", "--wireless"),
+            ("pep run --wireless w --agent eln", "write snoop"),
+            (
+                "pep run --wireless w --attach nfqueue",
+                "possible values: tun",
+            ),
+            ("pep run --wireless w --radio-rate 0mbit", "rate"),
+            ("pep run --wireless w --radio-queue 1kB", "--radio-rate"),
+            ("pep replay a b", "--mobile"),
+            ("pep replay a b --mobile 10.0.0.0/33", "is no network"),
+            ("pep replay a b --mobile 10.0.0.0/", "is no network"),
+        ] {
+            let error = parse(line).expect_err(line).to_string();
+            assert!(error.contains(reason), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `sphx pep`: help for TCP connections over a lossy hop.
+
+mod args;
+mod replay;
+mod run;
+
+use serde_json::{Map, Value, json};
+use sphinx_pep::Agent;
+
+pub(crate) use args::{PepArgs, PepCommand};
+
+use super::Context;
+use crate::failure::Outcome;
+use crate::report::Event;
+
+pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<()> {
+    match args.command {
+        PepCommand::Run(args) => run::run(&args, context),
+        PepCommand::Replay(args) => replay::run(&args, context),
+    }
+}
+
+impl PepArgs {
+    /// Whether JSON lines are wanted on standard output, and nothing for people.
+    pub(crate) fn output(&self) -> (bool, bool) {
+        let agent = match &self.command {
+            PepCommand::Run(args) => &args.agent,
+            PepCommand::Replay(args) => &args.agent,
+        };
+        (agent.json, agent.quiet)
+    }
+}
+
+/// Tells what was done: every flow that is known, and for people the totals.
+fn report(agent: &Agent, context: &Context) {
+    for flow in agent.flows() {
+        let fields = fields(json!(flow));
+        context.reporter.event(with_all(Event::new("flow"), fields));
+    }
+    let counts = agent.counts();
+    context.reporter.note(&format!(
+        "{} flows: {} packets to the hop and {} back, {} repaired, {} acknowledgements held",
+        agent.flows_seen(),
+        counts.from_fixed,
+        counts.from_mobile,
+        counts.repaired,
+        counts.held
+    ));
+}
+
+/// The last event, with the totals.
+fn done(agent: &Agent) -> Event {
+    let event = Event::new("done")
+        .with("flows", agent.flows_seen())
+        .with("flows_known", agent.flows_known())
+        .with("memory_bytes", agent.memory_bytes());
+    with_all(event, fields(json!(agent.counts())))
+}
+
+fn fields(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+fn with_all(event: Event, fields: Map<String, Value>) -> Event {
+    fields
+        .into_iter()
+        .fold(event, |event, (field, value)| event.with(&field, value))
+}

@@ -1,0 +1,69 @@
+//! `sphx pep run`: an agent in the traffic that this machine routes.
+
+use std::io;
+
+use serde_json::json;
+use sphinx_pep::Agent;
+use sphinx_pep::tun::{Attachment, interfaces};
+use sphinx_transport::ErrorKind;
+
+use super::args::{Attach, RunArgs};
+use super::{Context, done, report};
+use crate::failure::{Failure, Outcome, fail_hint, local_io};
+use crate::report::Event;
+
+pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
+    let Attach::Tun = args.attach;
+    let reporter = &context.reporter;
+    let wired = match args.wired.is_empty() {
+        false => args.wired.clone(),
+        true => interfaces()
+            .map_err(|error| local_io("list", "the interfaces", error))?
+            .into_iter()
+            .filter(|name| *name != args.wireless)
+            .collect(),
+    };
+    let mut attachment = Attachment::open(&wired, &args.wireless).map_err(refused)?;
+    let stopper = attachment.stopper();
+    let _registration = context.stop.on_stop(move || stopper.stop());
+    reporter.event(
+        Event::new("started")
+            .with("wireless", args.wireless.as_str())
+            .with("wired", json!(wired))
+            .with("profile", json!(args.agent.agent))
+            .with("dry_run", args.agent.dry_run),
+    );
+    reporter.note(&format!(
+        "TCP between {} and {} passes here until Ctrl-C{}.",
+        wired.join(", "),
+        args.wireless,
+        match args.agent.dry_run {
+            true => ", unchanged",
+            false => "",
+        }
+    ));
+    let mut agent = Agent::new(args.agent.config());
+    let result = attachment.run(&mut agent);
+    report(&agent, context);
+    // Also after a signal, which is how this ends: the numbers are what it was run for.
+    reporter.event(done(&agent).with("packets_refused", attachment.refused()));
+    drop(attachment);
+    result.map_err(|error| local_io("serve", "the TUN devices", error))?;
+    Err(context.stop.failure())
+}
+
+fn refused(error: io::Error) -> Failure {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => "run it as root, or with CAP_NET_ADMIN",
+        io::ErrorKind::ResourceBusy | io::ErrorKind::AlreadyExists => {
+            "an agent runs in this network namespace already: one is enough"
+        }
+        io::ErrorKind::NotFound => "'ip link' lists the interfaces",
+        _ => "",
+    };
+    fail_hint(
+        ErrorKind::LocalIo,
+        format!("cannot lead traffic here: {error}"),
+        hint,
+    )
+}

@@ -1,0 +1,427 @@
+//! `sphx pep`: over captures, and in the traffic of kernels that know nothing of it. The latter is
+//! skipped, saying why, where namespaces are not allowed.
+
+mod common;
+
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use common::{PATIENCE, Running, Scratch};
+use etherparse::{PacketBuilder, TcpOptionElement};
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
+use pcap_file::{DataLink, TsResolution};
+use rustix::process::Signal;
+use sphinx_link::front::{Front, FrontConfig};
+use sphinx_link::{LinkConfig, Loss, Rate};
+use sphinx_net::netns::{Access, Namespace, probe};
+
+const FIXED: [u8; 4] = [192, 0, 2, 1];
+const MOBILE: [u8; 4] = [10, 0, 0, 9];
+const ETHERNET: [u8; 14] = [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 8, 0];
+
+/// One packet of a capture: milliseconds, whether it comes from the mobile host, sequence and
+/// acknowledgement relative to the first, payload, SACK block, SYN.
+type Line = (u64, bool, u32, u32, usize, Option<(u32, u32)>, bool);
+
+/// A short connection whose second data segment the hop loses.
+const LINES: [Line; 9] = [
+    (0, true, 0, 0, 0, None, true),
+    (20, false, 0, 1, 0, None, true),
+    (24, true, 1, 1, 0, None, false),
+    (44, false, 1, 1, 1000, None, false),
+    (45, false, 1001, 1, 1000, None, false),
+    (46, false, 2001, 1, 1000, None, false),
+    (48, true, 1, 1001, 0, None, false),
+    (50, true, 1, 1001, 0, Some((2001, 3001)), false),
+    (54, true, 1, 3001, 0, None, false),
+];
+
+fn packet(line: Line, base: u32) -> Vec<u8> {
+    let (_, from_mobile, sequence, ack, payload, sack, syn) = line;
+    let (from, to, ports) = match from_mobile {
+        true => (MOBILE, FIXED, (40_000, 443)),
+        false => (FIXED, MOBILE, (443, 40_000)),
+    };
+    let sequence = base.wrapping_add(sequence);
+    let mut builder = PacketBuilder::ipv4(from, to, 64).tcp(ports.0, ports.1, sequence, 1000);
+    if !(syn && from_mobile) {
+        builder = builder.ack(base.wrapping_add(ack));
+    }
+    let mut options = Vec::new();
+    if syn {
+        builder = builder.syn();
+        options.push(TcpOptionElement::SelectiveAcknowledgementPermitted);
+    }
+    if let Some((left, right)) = sack {
+        let block = (base.wrapping_add(left), base.wrapping_add(right));
+        options.push(TcpOptionElement::SelectiveAcknowledgement(block, [None; 3]));
+    }
+    let builder = builder.options(&options).expect("room for options");
+    let mut bytes = Vec::new();
+    builder
+        .write(&mut bytes, &vec![7; payload])
+        .expect("a packet");
+    bytes
+}
+
+fn capture(scratch: &Scratch, name: &str, datalink: DataLink, base: u32) -> Vec<Vec<u8>> {
+    let header = PcapHeader {
+        datalink,
+        ts_resolution: TsResolution::NanoSecond,
+        ..PcapHeader::default()
+    };
+    let file = File::create(scratch.path(name)).expect("a writable directory");
+    let mut writer = PcapWriter::with_header(file, header).expect("a header");
+    let mut frames = Vec::new();
+    for line in LINES {
+        let mut frame = match datalink {
+            DataLink::ETHERNET => ETHERNET.to_vec(),
+            _ => Vec::new(),
+        };
+        frame.extend(packet(line, base));
+        let captured = PcapPacket {
+            timestamp: Duration::from_millis(1_700_000_000_000 + line.0),
+            orig_len: frame.len() as u32,
+            data: Cow::Borrowed(&frame),
+        };
+        writer.write_packet(&captured).expect("a packet");
+        frames.push(frame);
+    }
+    frames
+}
+
+fn read(scratch: &Scratch, name: &str) -> Vec<(Duration, Vec<u8>)> {
+    let mut reader = PcapReader::new(File::open(scratch.path(name)).unwrap()).unwrap();
+    let mut packets = Vec::new();
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.unwrap();
+        packets.push((packet.timestamp, packet.data.into_owned()));
+    }
+    packets
+}
+
+fn replay(scratch: &Scratch, more: &[&str]) -> common::Ended {
+    let base = ["pep", "replay", "--json", "--mobile", "10.0.0.0/8"];
+    Running::start(scratch, &[&base[..], more].concat(), &[]).end()
+}
+
+#[test]
+fn a_replay_repairs_and_conceals_what_the_hop_lost() {
+    let scratch = Scratch::new();
+    for (datalink, base) in [(DataLink::RAW, 5000), (DataLink::ETHERNET, u32::MAX - 1500)] {
+        let frames = capture(&scratch, "in.pcap", datalink, base);
+        let ended = replay(&scratch, &["in.pcap", "out.pcap"]).expect(0);
+        let done = ended.done();
+        assert_eq!(
+            (&done["repaired"], &done["held"]),
+            (&1.into(), &1.into()),
+            "{done}"
+        );
+        let out = read(&scratch, "out.pcap");
+        let packets: Vec<&Vec<u8>> = out.iter().map(|(_, packet)| packet).collect();
+        // The duplicate acknowledgement is gone, and the second segment is there in its place.
+        let mut expected: Vec<&Vec<u8>> = frames.iter().collect();
+        expected[7] = &frames[4];
+        assert!(packets == expected, "{datalink:?}");
+        let offset = out[7].0 - out[0].0;
+        assert_eq!(offset, Duration::from_millis(50));
+        let flow = ended.events.iter().find(|event| event["event"] == "flow");
+        let flow = flow.expect("a flow");
+        assert_eq!(flow["mobile"], "10.0.0.9:40000");
+        assert_eq!(flow["repaired"], 1);
+        // The same again is the same.
+        replay(&scratch, &["in.pcap", "again.pcap"]).expect(0);
+        assert_eq!(out, read(&scratch, "again.pcap"));
+        // A dry run counts, and copies.
+        let ended = replay(&scratch, &["--dry-run", "in.pcap", "dry.pcap"]).expect(0);
+        assert_eq!(ended.done()["repaired"], 1);
+        let dry: Vec<Vec<u8>> = read(&scratch, "dry.pcap")
+            .into_iter()
+            .map(|it| it.1)
+            .collect();
+        assert!(dry == frames);
+    }
+    // Other profiles: repaired and told; told once before it is repaired.
+    for (agent, held) in [("snoop:profile=ll", 0), ("snoop:profile=classic", 0)] {
+        let ended = replay(&scratch, &["--agent", agent, "in.pcap", "out.pcap"]).expect(0);
+        assert_eq!(ended.done()["held"], held);
+    }
+}
+
+#[test]
+fn captures_that_cannot_be_read_are_named() {
+    let scratch = Scratch::new();
+    capture(&scratch, "wifi.pcap", DataLink::IEEE802_11, 1);
+    fs::write(
+        scratch.path("text.pcap"),
+        "this is no capture at all, not in the least\n",
+    )
+    .unwrap();
+    capture(&scratch, "cut.pcap", DataLink::RAW, 1);
+    let bytes = fs::read(scratch.path("cut.pcap")).unwrap();
+    fs::write(scratch.path("cut.pcap"), &bytes[..bytes.len() - 5]).unwrap();
+    for name in ["wifi.pcap", "text.pcap", "cut.pcap", "nowhere.pcap"] {
+        let ended = replay(&scratch, &[name, "out.pcap"]).expect(8);
+        let message = ended.error("local_io")["message"].to_string();
+        assert!(message.contains(name), "{message}");
+    }
+    capture(&scratch, "in.pcap", DataLink::RAW, 1);
+    let ended = replay(&scratch, &["in.pcap", "./in.pcap"]).expect(2);
+    ended.error("usage");
+    assert_eq!(read(&scratch, "in.pcap").len(), LINES.len());
+}
+
+/// A server in a network behind a machine that routes to a client over a lossy hop.
+struct Scene {
+    hop: Front,
+    fixed: Namespace,
+    holder: Child,
+}
+
+impl Scene {
+    /// Says why if there can be none.
+    fn new(loss: f64) -> Option<Scene> {
+        match probe() {
+            Ok(Access::Direct) => {}
+            Ok(Access::UserNamespace) => {
+                eprintln!(
+                    "skipped: needs root (user namespaces would work, but not beside threads)"
+                );
+                return None;
+            }
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+        }
+        let link = LinkConfig {
+            rate: Rate::Constant(100_000_000),
+            delay: Duration::from_millis(2),
+            seed: 5,
+            ..LinkConfig::default()
+        };
+        let front = FrontConfig {
+            left_to_right: LinkConfig {
+                loss: Loss::Bernoulli(loss),
+                ..link.clone()
+            },
+            right_to_left: link,
+            ..FrontConfig::default()
+        };
+        let hop = Front::start(front).expect("a link");
+        let fixed = Namespace::new().expect("a namespace");
+        let mut holder = Command::new("sleep");
+        let holder = fixed.spawn(holder.arg("1000").stdin(Stdio::null()));
+        let scene = Scene {
+            hop,
+            fixed,
+            holder: holder.expect("a process"),
+        };
+        let middle = scene.hop.left().run(Namespace::current).unwrap().unwrap();
+        let mobile = scene.hop.right().run(Namespace::current).unwrap().unwrap();
+        for forwarding in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            middle.sysctl(forwarding, "1").expect("forwarding");
+        }
+        let holder = scene.holder.id();
+        let steps = [
+            (
+                &middle,
+                "link add name wired type veth peer name uplink".to_owned(),
+            ),
+            (&middle, format!("link set uplink netns {holder}")),
+            (&middle, "addr add 10.78.0.1/24 dev wired".to_owned()),
+            (&middle, "addr add fd78::1/64 dev wired nodad".to_owned()),
+            (&middle, "link set wired up".to_owned()),
+            (&scene.fixed, "addr add 10.78.0.2/24 dev uplink".to_owned()),
+            (
+                &scene.fixed,
+                "addr add fd78::2/64 dev uplink nodad".to_owned(),
+            ),
+            (&scene.fixed, "link set uplink up".to_owned()),
+            (&scene.fixed, "route add default via 10.78.0.1".to_owned()),
+            (&scene.fixed, "route add default via fd78::1".to_owned()),
+            (&mobile, "route add default via 10.77.0.1".to_owned()),
+            (&mobile, "route add default via fd77::1".to_owned()),
+        ];
+        for (namespace, words) in steps {
+            if ip(namespace, &words).is_none() {
+                eprintln!("skipped: no 'ip', or it refuses: {words}");
+                return None;
+            }
+        }
+        Some(scene)
+    }
+
+    /// Starts the agent in the middle, and waits until it serves.
+    fn agent(&self, scratch: &Scratch, more: &[&str]) -> Running {
+        let base = ["pep", "run", "--json", "--wireless", "left"];
+        let arguments = [&base[..], more].concat();
+        let start = || Running::start(scratch, &arguments, &[]);
+        let mut running = self.hop.left().run(start).expect("a thread");
+        running.event("started");
+        running
+    }
+
+    /// Moves so many bytes from the fixed to the mobile host, and as many back at the same time; calls
+    /// `half` when half of them have arrived.
+    fn transfer(&self, address: IpAddr, bytes: usize, half: impl FnOnce()) {
+        let contents: Vec<u8> = (0..bytes)
+            .map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8)
+            .collect();
+        let listen = || TcpListener::bind((address, 0)).expect("a port");
+        let listener = self.fixed.run(listen).expect("a thread");
+        let target = listener.local_addr().expect("an address");
+        thread::scope(|scope| {
+            let contents = &contents;
+            scope.spawn(move || {
+                let (stream, _) = listener.accept().expect("a client");
+                exchange(stream, contents, || ());
+            });
+            let connect = || TcpStream::connect_timeout(&target, PATIENCE).expect("a connection");
+            let stream = self.hop.right().run(connect).expect("a thread");
+            exchange(stream, contents, half);
+        });
+    }
+
+    fn rules(&self) -> String {
+        let middle = self.hop.left().run(Namespace::current).unwrap().unwrap();
+        ["rule", "-6 rule"]
+            .map(|words| ip(&middle, words).expect("rules"))
+            .concat()
+    }
+
+    fn addresses(&self) -> [IpAddr; 2] {
+        ["10.78.0.2", "fd78::2"].map(|text| text.parse().expect("an address"))
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// Sends everything and receives the same.
+fn exchange(mut stream: TcpStream, contents: &[u8], half: impl FnOnce()) {
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+    let mut sending = stream.try_clone().expect("a descriptor");
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            sending.write_all(contents).expect("a reader");
+            sending
+                .shutdown(std::net::Shutdown::Write)
+                .expect("an open connection");
+        });
+        let mut received = vec![0; contents.len() / 2];
+        stream.read_exact(&mut received).expect("the first half");
+        half();
+        stream.read_to_end(&mut received).expect("the rest");
+        assert!(received == contents);
+    });
+}
+
+/// What `ip` says in a namespace, or `None` if it fails or is not there.
+fn ip(namespace: &Namespace, words: &str) -> Option<String> {
+    let mut command = Command::new("ip");
+    command.args(words.split_whitespace());
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let output = namespace
+        .spawn(&mut command)
+        .ok()?
+        .wait_with_output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    output.status.success().then_some(text)
+}
+
+#[test]
+fn kernels_are_helped_and_everything_is_removed_afterwards() {
+    let Some(scene) = Scene::new(0.02) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let agent = scene.agent(&scratch, &["--attach", "tun"]);
+    assert!(scene.rules().contains("7749"), "{}", scene.rules());
+    for address in scene.addresses() {
+        scene.transfer(address, 2_000_000, || ());
+    }
+    agent.signal(Signal::INT);
+    let ended = agent.end().expect(130);
+    let done = ended.events.iter().find(|event| event["event"] == "done");
+    let done = done.expect("totals");
+    let number = |field: &str| done[field].as_u64().expect("a number");
+    assert!(number("repaired") > 10 && number("held") > 10, "{done}");
+    assert_eq!((number("flows"), number("packets_refused")), (2, 0));
+    let flows = ended.events.iter().filter(|event| event["event"] == "flow");
+    let fixed: Vec<SocketAddr> = flows
+        .map(|flow| flow["fixed"].as_str().unwrap().parse().unwrap())
+        .collect();
+    assert!(
+        scene
+            .addresses()
+            .iter()
+            .all(|address| fixed.iter().any(|it| it.ip() == *address))
+    );
+    assert!(!scene.rules().contains("7749"), "{}", scene.rules());
+    // Without it, the way is the old one.
+    scene.transfer(scene.addresses()[0], 100_000, || ());
+}
+
+#[test]
+fn a_connection_survives_the_death_of_the_agent_and_its_return() {
+    let Some(scene) = Scene::new(0.01) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    for address in scene.addresses() {
+        let agent = scene.agent(&scratch, &[]);
+        scene.transfer(address, 1_000_000, || {
+            agent.signal(Signal::KILL);
+        });
+        agent.end().expect(-1);
+        // Rules have stayed, and lead nowhere; the next agent takes them over.
+        assert!(scene.rules().contains("7749"));
+        scene.transfer(address, 100_000, || ());
+    }
+    // It comes in the middle of a connection, which it then leaves alone.
+    let mut late = None;
+    scene.transfer(scene.addresses()[0], 1_000_000, || {
+        late = Some(scene.agent(&scratch, &[]));
+    });
+    let late = late.expect("an agent");
+    late.signal(Signal::TERM);
+    let ended = late.end().expect(143);
+    let done = ended.events.iter().find(|event| event["event"] == "done");
+    let bypassed = &done.expect("totals")["bypassed"];
+    assert!(bypassed["mid_stream"].as_u64() > Some(10), "{bypassed}");
+    assert!(!scene.rules().contains("7749"));
+}
+
+#[test]
+fn one_agent_at_a_time_and_only_where_there_are_interfaces() {
+    let Some(scene) = Scene::new(0.0) else { return };
+    let scratch = Scratch::new();
+    let dry = scene.agent(&scratch, &["--wired", "wired", "--dry-run"]);
+    let start = |arguments: &[&str]| {
+        let run = || Running::start(&scratch, arguments, &[]);
+        scene.hop.left().run(run).expect("a thread").end().expect(8)
+    };
+    let ended = start(&["pep", "run", "--json", "--wireless", "left"]);
+    let hint = ended.error("local_io")["hint"].to_string();
+    assert!(hint.contains("already"), "{hint}");
+    scene.transfer(scene.addresses()[0], 500_000, || ());
+    dry.signal(Signal::INT);
+    let ended = dry.end().expect(130);
+    let done = ended.events.iter().find(|event| event["event"] == "done");
+    assert!(done.expect("totals")["cached"].as_u64() > Some(100));
+    let ended = start(&["pep", "run", "--json", "--wireless", "nowhere"]);
+    let message = ended.error("local_io")["message"].to_string();
+    assert!(message.contains("nowhere"), "{message}");
+    assert!(!scene.rules().contains("7749"));
+}
