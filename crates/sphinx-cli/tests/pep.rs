@@ -268,7 +268,8 @@ impl Scene {
     }
 
     /// Moves so many bytes from the fixed to the mobile host, and as many back at the same time; calls
-    /// `half` when half of them have arrived.
+    /// `half` when half of them have arrived. The client does not read until that returns, so that of
+    /// many bytes most of the rest comes later.
     fn transfer(&self, address: IpAddr, bytes: usize, half: impl FnOnce()) {
         let contents: Vec<u8> = (0..bytes)
             .map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8)
@@ -381,7 +382,7 @@ fn a_connection_survives_the_death_of_the_agent_and_its_return() {
     let scratch = Scratch::new();
     for address in scene.addresses() {
         let agent = scene.agent(&scratch, &[]);
-        scene.transfer(address, 1_000_000, || {
+        scene.transfer(address, 4_000_000, || {
             agent.signal(Signal::KILL);
         });
         agent.end().expect(-1);
@@ -391,7 +392,7 @@ fn a_connection_survives_the_death_of_the_agent_and_its_return() {
     }
     // It comes in the middle of a connection, which it then leaves alone.
     let mut late = None;
-    scene.transfer(scene.addresses()[0], 1_000_000, || {
+    scene.transfer(scene.addresses()[0], 16_000_000, || {
         late = Some(scene.agent(&scratch, &[]));
     });
     let late = late.expect("an agent");
