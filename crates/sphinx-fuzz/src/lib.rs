@@ -9,6 +9,7 @@
 
 pub mod fec;
 pub mod link;
+pub mod pep;
 pub mod session;
 pub mod wire;
 

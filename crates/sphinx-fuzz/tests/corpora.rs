@@ -1,7 +1,7 @@
 //! The fuzz targets of this crate, over their corpora and over random bytes.
 
 use proptest::prelude::*;
-use sphinx_fuzz::{fec, link, replay, session, wire};
+use sphinx_fuzz::{fec, link, pep, replay, session, wire};
 
 macro_rules! targets {
     ($($target:ident: $run:path, $len:literal;)*) => {$(
@@ -33,4 +33,5 @@ targets! {
     sessions: session::hostile_peer, 600;
     packets: link::packet, 100;
     links: link::settings, 300;
+    agent: pep::agent, 600;
 }

@@ -1,0 +1,149 @@
+//! An agent for TCP, with any packets at any time.
+
+use etherparse::{PacketBuilder, TcpHeader};
+use sphinx_pep::{Agent, Config, Laws, Profile, Radio, Side};
+
+use crate::Input;
+
+/// The most that all flows may take.
+const MEMORY_BYTES_MAX: usize = 64 << 20;
+
+/// Segments of a few connections, right and wrong ones, from either side, with time passing: the laws
+/// hold, memory is bounded, timers come to rest.
+pub fn agent(data: &[u8]) {
+    let input = &mut Input::new(data);
+    let kind = input.byte();
+    let config = Config {
+        profile: [Profile::Sack, Profile::Classic, Profile::Ll][usize::from(kind % 3)],
+        radio: (kind & 4 != 0).then(|| Radio {
+            bits_per_second: input.any(),
+            queue_bytes: input.number(2) as usize,
+        }),
+        dry_run: kind & 8 != 0,
+    };
+    let mut driver = Driver {
+        agent: Agent::new(config),
+        laws: Laws::default(),
+        now: 0,
+    };
+    let mut packets = 0;
+    while !input.is_empty() && packets < 300 {
+        packets += 1;
+        let from = match input.byte() & 1 {
+            0 => Side::Fixed,
+            _ => Side::Mobile,
+        };
+        if input.rarely(4) {
+            driver.pass_time(input.number(4));
+        }
+        let packet = match input.rarely(16) {
+            true => input.take(60).to_vec(),
+            false => segment(input, from),
+        };
+        driver.put(from, packet);
+    }
+    driver.rest();
+}
+
+struct Driver {
+    agent: Agent,
+    laws: Laws,
+    now: u64,
+}
+
+impl Driver {
+    fn put(&mut self, from: Side, packet: Vec<u8>) {
+        let packet = packet.into();
+        self.laws.input(from, &packet);
+        self.agent.handle_packet(self.now, from, packet);
+        self.take();
+    }
+
+    fn take(&mut self) {
+        while let Some(output) = self.agent.poll_output() {
+            if let Err(law) = self.laws.output(&output) {
+                panic!("{law}: {output:?}");
+            }
+        }
+        assert!(self.agent.memory_bytes() <= MEMORY_BYTES_MAX);
+    }
+
+    fn pass_time(&mut self, ns: u64) {
+        let end = self.now + ns;
+        let mut calls = 0;
+        while let Some(at) = self.agent.next_timeout().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.agent.handle_timeout(self.now);
+            self.take();
+            calls += 1;
+            // Two flows with ten repairs of each of some packets, and a queue.
+            assert!(calls < 100_000, "no rest at {}", self.now);
+        }
+        self.now = end;
+    }
+
+    /// Without packets, all timers end.
+    fn rest(&mut self) {
+        let mut calls = 0;
+        while let Some(at) = self.agent.next_timeout().filter(|at| *at < u64::MAX / 8) {
+            self.now = self.now.max(at);
+            self.agent.handle_timeout(self.now);
+            self.take();
+            calls += 1;
+            assert!(calls < 100_000, "no rest at {}", self.now);
+        }
+    }
+}
+
+/// A segment whose numbers are near to those of others, of one of two flows; often with a right checksum.
+fn segment(input: &mut Input<'_>, from: Side) -> Vec<u8> {
+    let flags = input.byte();
+    let shape = input.byte();
+    let port = 1000 + u16::from(shape & 1);
+    let base = u32::MAX - 1000;
+    let (own, other) = match from {
+        Side::Fixed => ((1, port), (2, 80)),
+        Side::Mobile => ((2, 80), (1, port)),
+    };
+    let number = |input: &mut Input<'_>| base.wrapping_add(u32::from(input.byte()) * 16);
+    let mut header = TcpHeader::new(own.1, other.1, number(input), 1);
+    (header.syn, header.fin, header.rst) = (flags & 1 != 0, flags & 6 == 6, flags & 0x18 == 0x18);
+    header.ack = flags & 0x20 == 0;
+    header.ece = flags & 0xc0 == 0xc0;
+    header.acknowledgment_number = number(input);
+    header.window_size = u16::from(shape >> 6);
+    let mut options = Vec::new();
+    if header.syn {
+        options.extend([1, 1, 4, 2]);
+    }
+    if shape & 2 != 0 {
+        let blocks = input.below(4) as u8;
+        options.extend([1, 1, 5, 2 + 8 * blocks]);
+        for _ in 0..2 * blocks {
+            options.extend(number(input).to_be_bytes());
+        }
+    }
+    if input.rarely(16) {
+        let length = input.below(8) as usize;
+        options.extend(input.take(length));
+    }
+    options.truncate(40);
+    if header.set_options_raw(&options).is_err() {
+        return Vec::new();
+    }
+    let payload = vec![0; usize::from(shape >> 2 & 15) * 16];
+    let mut packet = Vec::new();
+    let builder = match shape & 1 {
+        0 => PacketBuilder::ipv4([10, 0, 0, own.0], [10, 0, 0, other.0], 9),
+        _ => PacketBuilder::ipv6([own.0; 16], [other.0; 16], 9),
+    };
+    let builder = builder.tcp_header(header);
+    if builder.write(&mut packet, &payload).is_err() {
+        return Vec::new();
+    }
+    if input.rarely(32) {
+        let at = input.below(packet.len() as u64) as usize;
+        packet[at] ^= input.byte();
+    }
+    packet
+}
