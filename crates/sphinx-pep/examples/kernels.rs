@@ -149,7 +149,7 @@ fn measure(cc: &str, profile: Option<Profile>, loss: f64, seconds: f64) -> Outco
         let (attachment, agent) = (&mut attachment, &mut agent);
         let serving = scope.spawn(move || match attachment {
             Some(attachment) => namespace.run(|| {
-                let result = attachment.run(agent);
+                let result = attachment.run(agent, |_| {});
                 result.map(|()| agent.counts())
             })?,
             None => Ok(Counts::default()),

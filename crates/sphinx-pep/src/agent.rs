@@ -14,6 +14,9 @@ use crate::{
     table::Table,
 };
 
+/// Flows that have ended and whose reports nobody has taken.
+const ENDED_MAX: usize = 4096;
+
 /// Where packets come from or go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -73,6 +76,7 @@ pub struct Agent {
     scratch: Vec<Output>,
     /// Totals of flows that are forgotten, and of packets that belong to none.
     past: Counts,
+    ended: VecDeque<FlowReport>,
     flows_seen: u64,
 }
 
@@ -87,6 +91,7 @@ impl Agent {
             out: VecDeque::new(),
             scratch: Vec::new(),
             past: Counts::default(),
+            ended: VecDeque::new(),
             flows_seen: 0,
         }
     }
@@ -151,12 +156,14 @@ impl Agent {
 
     /// The flows that are known, in the order of their ends.
     pub fn flows(&self) -> Vec<FlowReport> {
-        let report = |(key, flow): (FlowKey, &Flow)| FlowReport {
-            key,
-            bypass: flow.bypass(),
-            counts: flow.counts.clone(),
-        };
-        self.table.sorted().into_iter().map(report).collect()
+        let flows = self.table.sorted().into_iter();
+        flows.map(|(key, flow)| flow.report(key)).collect()
+    }
+
+    /// The next flow that has been reset, has been forgotten or whose ports are used again, oldest
+    /// first. The last 4096 of them wait to be taken.
+    pub fn poll_ended(&mut self) -> Option<FlowReport> {
+        self.ended.pop_front()
     }
 
     /// Flows seen so far.
@@ -183,7 +190,7 @@ impl Agent {
             && flow.syn(self.now, from, segment, profile) == Syn::New
         {
             // The ports are used again.
-            self.retire(flow, Release::Followed);
+            self.retire(key, flow, Release::Followed);
             known = None;
         }
         let mut flow = known.unwrap_or_else(|| {
@@ -198,7 +205,7 @@ impl Agent {
         self.pass_stages(from, segment, &mut flow);
         if segment.rst {
             // The connection is over: what is known of it helps nobody.
-            return self.retire(&mut flow, Release::Followed);
+            return self.retire(key, &mut flow, Release::Followed);
         }
         self.table.put(self.now, key, flow);
     }
@@ -294,14 +301,18 @@ impl Agent {
             let Some(mut flow) = self.table.take(&key) else {
                 return;
             };
-            self.retire(&mut flow, Release::Evicted);
+            self.retire(key, &mut flow, Release::Evicted);
         }
     }
 
     /// Lets go of a flow; its numbers go into the totals.
-    fn retire(&mut self, flow: &mut Flow, why: Release) {
+    fn retire(&mut self, key: FlowKey, flow: &mut Flow, why: Release) {
         self.with_snoop(flow, |snoop, context| snoop.forget(context, why));
         self.past.add(&flow.counts);
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(flow.report(key));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     segment::Segment,
     sequence,
     snoop::{Profile, Setup, Snoop},
-    stats::Counts,
+    stats::{Counts, FlowReport},
 };
 
 /// Memory of a flow without cached packets.
@@ -150,6 +150,14 @@ impl Flow {
             used: (now, 0),
             deadline: None,
             charged: 0,
+        }
+    }
+
+    pub(crate) fn report(&self, key: FlowKey) -> FlowReport {
+        FlowReport {
+            key,
+            bypass: self.bypass(),
+            counts: self.counts.clone(),
         }
     }
 

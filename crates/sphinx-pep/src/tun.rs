@@ -27,7 +27,7 @@ use sphinx_net::{
     tun::{MTU_MAX, Tun, TunConfig, serve_in_time},
 };
 
-use crate::{Agent, MS, Side, Time};
+use crate::{Agent, FlowReport, MS, Side, Time};
 
 /// Where packets from fixed and from mobile hosts are led: devices, and routing tables.
 const PLACES: [(&str, Diversion); 2] = [
@@ -134,13 +134,13 @@ impl Attachment {
         self.refused
     }
 
-    /// Serves the agent until told to stop. The rules are removed then, and packets that are on their
-    /// way served.
+    /// Serves the agent until told to stop, and tells `ended` of flows that end. The rules are removed
+    /// then, and packets that are on their way served.
     ///
     /// # Errors
     ///
     /// Those of waiting, and of removing the rules.
-    pub fn run(&mut self, agent: &mut Agent) -> io::Result<()> {
+    pub fn run(&mut self, agent: &mut Agent, mut ended: impl FnMut(FlowReport)) -> io::Result<()> {
         // Where that is not allowed, packets wait a little longer.
         let _ = serve_in_time();
         let start = Instant::now();
@@ -159,6 +159,9 @@ impl Attachment {
             if agent.next_timeout().is_some_and(|at| at <= now()) {
                 agent.handle_timeout(now());
                 self.send(agent);
+            }
+            while let Some(report) = agent.poll_ended() {
+                ended(report);
             }
             if until.is_some_and(|until| until <= now()) {
                 return Ok(());

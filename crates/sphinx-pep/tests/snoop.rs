@@ -412,6 +412,8 @@ fn data_ends_and_signals_pass_behind_what_was_held() {
     (reset.rst, reset.ack) = (true, None);
     assert_eq!(causes(&path.up(reset)), [Cause::Released, Cause::Passed]);
     assert_eq!(path.agent.flows_known(), 0);
+    let ended = path.agent.poll_ended().expect("a flow");
+    assert_eq!((ended.key.mobile, ended.counts.held), (path.mobile, 1));
 }
 
 #[test]

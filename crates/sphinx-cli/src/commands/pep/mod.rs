@@ -5,7 +5,7 @@ mod replay;
 mod run;
 
 use serde_json::{Map, Value, json};
-use sphinx_pep::Agent;
+use sphinx_pep::{Agent, FlowReport};
 
 pub(crate) use args::{PepArgs, PepCommand};
 
@@ -31,11 +31,16 @@ impl PepArgs {
     }
 }
 
-/// Tells what was done: every flow that is known, and for people the totals.
+/// Tells what was done for a flow.
+fn flow_event(flow: &FlowReport, context: &Context) {
+    let fields = fields(json!(flow));
+    context.reporter.event(with_all(Event::new("flow"), fields));
+}
+
+/// Tells of every flow that is known, and people of the totals.
 fn report(agent: &Agent, context: &Context) {
     for flow in agent.flows() {
-        let fields = fields(json!(flow));
-        context.reporter.event(with_all(Event::new("flow"), fields));
+        flow_event(&flow, context);
     }
     let counts = agent.counts();
     context.reporter.note(&format!(

@@ -8,7 +8,7 @@ use sphinx_pep::replay::{ReplayError, replay};
 use sphinx_transport::ErrorKind;
 
 use super::args::ReplayArgs;
-use super::{Context, done, report};
+use super::{Context, done, flow_event, report};
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io};
 
 pub(super) fn run(args: &ReplayArgs, context: &Context) -> Outcome<()> {
@@ -37,6 +37,9 @@ pub(super) fn run(args: &ReplayArgs, context: &Context) -> Outcome<()> {
         &mut agent,
     )
     .map_err(|error| failure(error, &name))?;
+    while let Some(flow) = agent.poll_ended() {
+        flow_event(&flow, context);
+    }
     report(&agent, context);
     context.reporter.event(
         done(&agent)

@@ -8,7 +8,7 @@ use sphinx_pep::tun::{Attachment, interfaces};
 use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, RunArgs};
-use super::{Context, done, report};
+use super::{Context, done, flow_event, report};
 use crate::failure::{Failure, Outcome, fail_hint, local_io};
 use crate::report::Event;
 
@@ -43,7 +43,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         }
     ));
     let mut agent = Agent::new(args.agent.config());
-    let result = attachment.run(&mut agent);
+    let result = attachment.run(&mut agent, |flow| flow_event(&flow, context));
     report(&agent, context);
     // Also after a signal, which is how this ends: the numbers are what it was run for.
     reporter.event(done(&agent).with("packets_refused", attachment.refused()));
