@@ -62,6 +62,8 @@ enum Kind {
     /// Something said to a link that runs.
     Live,
     Measure,
+    /// Both ends, with the ticket in a pipe between them.
+    Piped,
     /// Reads a capture.
     Replay,
     Send,
@@ -71,6 +73,7 @@ enum Kind {
 fn kind(line: &str) -> Option<Kind> {
     let has = |what: &str| line.contains(what);
     Some(match () {
+        () if has("sphx recv") && has("| sphx send") => Kind::Piped,
         () if has("sphx recv") || has("sphx perf server") => Kind::Serve,
         () if has("sphx send") => Kind::Send,
         () if has("sphx perf client") => Kind::Measure,
@@ -266,6 +269,14 @@ fn examples_that_listen() {
         let scratch = stage();
         let local = format!("{line} --listen 127.0.0.1:0");
         interrupt(&scratch, &line, &local, &scratch.path("t"));
+    }
+}
+
+#[test]
+fn examples_with_the_ticket_in_a_pipe() {
+    for line in of_kind(Kind::Piped) {
+        let local = line.replace("sphx recv", "sphx recv --listen 127.0.0.1:0");
+        succeed(&stage(), &line, &local);
     }
 }
 

@@ -200,7 +200,9 @@ fn directories_keep_their_modes_whatever_failed_before() {
         let mut recv = scratch.recv(&["--once"]);
         let mut sender = scratch.send(&["--cc", "fixed:2mbit", "--idle-timeout", "2s", "tree"]);
         sender.event("progress");
-        recv.event("progress");
+        while !scratch.path("in/tree/d").exists() {
+            recv.event("progress");
+        }
         recv.signal(signal);
         recv.end();
         assert_eq!(sender.end().code, 6);

@@ -63,7 +63,13 @@ fn a_rate_alone_is_offered_in_blocks() {
     let client = scratch.perf_client(&["--rate", "2mbit", "--time", "2s"]);
     let client = client.end().expect(0);
     let done = client.done();
-    assert_eq!(done["bytes"], 500_000, "{done}");
+    // A machine that is very busy may not come to send them all.
+    let count = |field: &str| done[field].as_u64().expect(field);
+    assert_eq!(
+        count("bytes") + 10_000 * count("blocks_unsent"),
+        500_000,
+        "{done}"
+    );
     server.end().expect(0).done();
 }
 

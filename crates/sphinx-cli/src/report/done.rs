@@ -355,7 +355,7 @@ mod tests {
         let event = sparse.event();
         assert_eq!(event.get("bytes"), &json!(1_u64 << 40));
         assert_eq!(event.get("bytes_carried"), &json!(50_000_100));
-        assert_eq!(event.get("goodput_mbit_s"), &json!(200.0));
+        assert_eq!(event.get("goodput_mbit_s"), &json!(200.0004));
         assert!(sparse.summary().contains("47.7 MiB without holes"));
     }
 

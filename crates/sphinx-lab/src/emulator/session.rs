@@ -34,8 +34,9 @@ use super::{
 const READY: Duration = Duration::from_secs(1);
 /// Between two looks at whether it does.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long programs may take to end after Ctrl-C, and after the request to end.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long programs get to end by themselves after Ctrl-C, and once more after SIGTERM: well below the
+/// time after which the command leaves in any case, so that it removes its files on a busy machine too.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A running link. When this is dropped, everything that it started has ended.
 pub struct Session {
