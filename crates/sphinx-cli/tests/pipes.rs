@@ -266,6 +266,25 @@ fn without_a_reader_of_reports_transfers_go_on() {
 }
 
 #[test]
+fn a_ticket_that_cannot_be_written_is_an_io_error() {
+    let scratch = Scratch::new();
+    for listener in [&["recv"][..], &["perf", "server"]] {
+        let full = std::fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let output = command(&scratch.path("."), listener)
+            .args(["--listen", "127.0.0.1:0"])
+            .stdout(full)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(8), "{stderr}");
+        assert!(stderr.contains("the ticket"), "{stderr}");
+    }
+}
+
+#[test]
 fn reports_that_cannot_be_written_are_an_io_error() {
     let scratch = Scratch::new();
     scratch.file("a", 1000);

@@ -76,6 +76,30 @@ fn directories_that_exist_are_not_mixed_with_others_unless_asked() {
 }
 
 #[test]
+fn a_complete_directory_can_be_sent_again() {
+    let scratch = Scratch::new();
+    scratch.file("tree/d/f", 10);
+    std::os::unix::fs::symlink("d/f", scratch.path("tree/l")).unwrap();
+    for present in [0, 1, 1] {
+        let recv = scratch.recv(&["--once"]);
+        let sent = scratch.send(&["tree"]).end().expect(0);
+        assert_eq!(sent.done()["files_present"], present);
+        recv.end().expect(0);
+    }
+    // Nothing is added all the same, and what is there already still counts.
+    scratch.file("tree/d/new", 10);
+    scratch.file("tree/e/new", 10);
+    let recv = scratch.recv(&["--once", "--overwrite"]);
+    let sent = scratch.send(&["tree"]).end().expect(7);
+    assert_eq!(sent.done()["files_present"], 1);
+    let skipped = sent.event("skipped")["reason"].to_string();
+    assert!(skipped.contains("--merge"), "{skipped}");
+    recv.end().expect(7);
+    assert!(!scratch.path("in/tree/d/new").exists());
+    assert!(!scratch.path("in/tree/e").exists());
+}
+
+#[test]
 fn the_umask_is_honoured() {
     let scratch = Scratch::new();
     let file = scratch.file("tree/f", 10);

@@ -59,7 +59,7 @@ pub(super) fn bind(
     let listen = server.local_addr();
     match &args.ticket_file {
         Some(path) => announce_file(path, &ticket, listen, context, peer_command)?,
-        None => announce_text(&ticket, listen, context, peer_command),
+        None => announce_text(&ticket, listen, context, peer_command)?,
     }
     Ok(server)
 }
@@ -116,7 +116,12 @@ fn announce_file(
     Ok(())
 }
 
-fn announce_text(ticket: &Ticket, listen: SocketAddr, context: &Context, command: &str) {
+fn announce_text(
+    ticket: &Ticket,
+    listen: SocketAddr,
+    context: &Context,
+    command: &str,
+) -> Outcome<()> {
     let reporter = &context.reporter;
     reporter.note(&format!(
         "Listening on {}. At the other end run this and paste the ticket (it is a secret: send it \
@@ -136,6 +141,8 @@ fn announce_text(ticket: &Ticket, listen: SocketAddr, context: &Context, command
         reporter.data(&ticket.to_string());
         reporter.end_data();
     }
+    // Without the ticket nobody could ever connect.
+    reporter.delivered("the ticket")
 }
 
 /// Puts the ticket into a file that only its owner can read. Readers see the whole ticket or none.

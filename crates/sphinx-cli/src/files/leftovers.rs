@@ -110,7 +110,10 @@ pub(super) enum Found {
 impl Unfinished {
     pub(super) fn create(directory: &Arc<OwnedFd>) -> Result<Self, Errno> {
         let file = create_private(directory, UNFINISHED)?;
-        lock_file(&file);
+        // Between the two calls another transfer may have found it and gone on in the directory.
+        if !lock_file(&file) {
+            return Err(Errno::AGAIN);
+        }
         Ok(Self {
             directory: directory.clone(),
             _locked: file,
@@ -122,12 +125,16 @@ impl Unfinished {
         let Ok(file) = open_plain(directory, UNFINISHED) else {
             return Found::Nothing;
         };
-        match lock_file(&file) {
-            true => Found::Unfinished(Self {
+        if !lock_file(&file) {
+            return Found::InUse;
+        }
+        match fs::fstat(&file) {
+            // Its transfer has completed the directory meanwhile.
+            Ok(stat) if stat.st_nlink == 0 => Found::Nothing,
+            _ => Found::Unfinished(Self {
                 directory: directory.clone(),
                 _locked: file,
             }),
-            false => Found::InUse,
         }
     }
 

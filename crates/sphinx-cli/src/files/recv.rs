@@ -173,10 +173,15 @@ impl Ledger<'_> {
     pub(super) fn skip(&mut self, path: &[u8], failure: Failure) -> Outcome<()> {
         self.counts.skipped += 1;
         self.reporter.skipped(path, &failure);
+        // What can be done about it is done here, but it may be somebody else who wonders.
+        let reason = match failure.hint.is_empty() {
+            true => failure.message.clone(),
+            false => format!("{} ({})", failure.message, failure.hint),
+        };
         (self.tell)(&Reply::Skipped {
             entry: self.counts.totals.entries,
             path: path.to_vec(),
-            reason: failure.message.clone(),
+            reason,
         })?;
         self.first_skip.get_or_insert(failure);
         Ok(())

@@ -100,7 +100,10 @@ pub(crate) fn announce(roots: &[Root]) -> Outcome<Announced> {
                 announced.bytes = announced.bytes.map(|bytes| bytes.saturating_add(size));
             }
             Step::Stream { .. } => announced.bytes = None,
-            Step::Directory { .. } | Step::Symlink { .. } | Step::Skipped { .. } => {}
+            Step::Directory { .. }
+            | Step::Symlink { .. }
+            | Step::Skipped { .. }
+            | Step::Failed(_) => {}
         }
         announced.entries += 1;
     }

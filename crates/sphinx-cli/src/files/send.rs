@@ -53,7 +53,11 @@ pub(crate) fn send<C: Channel>(
         progress,
         reporter,
     );
-    let sent = sent.and_then(|sent| forward.wait_delivered().map(|()| sent));
+    let sent = sent.and_then(|sent| {
+        forward.wait_delivered()?;
+        // Little is sent without asking, but is not wanted before somebody has said so.
+        replies.wait_ready(reporter).map(|()| sent)
+    });
     let sent = match sent {
         Ok(sent) => sent,
         Err(failure) => return Err(explain(channel, &replies, failure)),
@@ -208,6 +212,7 @@ impl<O: Outgoing> Sender<'_, O> {
                 attributes,
                 target,
             })?,
+            Step::Failed(failure) => return Err(failure),
             Step::Skipped { name, failure } => {
                 let reason = failure.message.clone();
                 self.skip(&name, failure);

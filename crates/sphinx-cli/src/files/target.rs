@@ -42,6 +42,9 @@ pub(super) struct Target {
     unfinished: Option<Unfinished>,
     /// Something in the outermost one was left out.
     incomplete: bool,
+    /// The outermost one was complete before, and nothing may be put into it: what comes can only be what is
+    /// there already.
+    closed: bool,
     /// Directories made because a link goes through them.
     made_ahead: BTreeSet<Identity>,
 }
@@ -72,6 +75,7 @@ impl Target {
             lock: None,
             unfinished: None,
             incomplete: false,
+            closed: false,
             made_ahead: BTreeSet::new(),
         }
     }
@@ -98,6 +102,7 @@ impl Target {
     pub(super) fn enter(&mut self, name: &Name, mode: u16) -> Result<(), Refused> {
         self.check_name(name)?;
         let parent = self.here();
+        self.check_open(&parent, name)?;
         // Ours to write into; without what the directory will have, a transfer that fails would
         // leave it to nobody.
         let mode = self.output.mode(mode) | Mode::RWXU;
@@ -129,7 +134,7 @@ impl Target {
         opened: &OwnedFd,
         made: bool,
     ) -> Result<bool, Refused> {
-        self.incomplete = false;
+        (self.incomplete, self.closed) = (false, false);
         let directory = opened.try_clone().map(Arc::new);
         let directory = directory
             .map_err(|error| Refused::Transfer(local_io("use", &self.shown(name), error)))?;
@@ -138,28 +143,49 @@ impl Target {
                 // What was made for nothing goes again.
                 let _ = fs::unlinkat(&self.output.root, name.as_bytes(), AtFlags::REMOVEDIR);
             });
-            self.unfinished = Some(mark.map_err(|error| self.refused("create", name, error))?);
-            return Ok(true);
+            return match mark {
+                Ok(mark) => {
+                    self.unfinished = Some(mark);
+                    Ok(true)
+                }
+                Err(Errno::AGAIN) => Err(self.in_use(name)),
+                Err(error) => Err(self.refused("create", name, error)),
+            };
         }
-        let refuse = |message: &str, hint: &str| {
-            let message = format!("{} {message}", self.shown(name));
-            Err(Refused::Entry(fail_hint(ErrorKind::LocalIo, message, hint)))
-        };
         match Unfinished::find(&directory) {
             Found::Unfinished(mark) => {
                 self.unfinished = Some(mark);
                 Ok(true)
             }
-            Found::InUse => refuse(
-                "is being received from another sender",
-                "try again when that is over",
-            ),
-            Found::Nothing if self.output.rules.merge => Ok(false),
-            Found::Nothing => refuse(
-                "exists already",
-                "receive with --merge to put things into directories that exist",
-            ),
+            Found::InUse => Err(self.in_use(name)),
+            Found::Nothing => {
+                self.closed = !self.output.rules.merge;
+                Ok(false)
+            }
         }
+    }
+
+    fn in_use(&self, name: &Name) -> Refused {
+        Refused::Entry(fail_hint(
+            ErrorKind::LocalIo,
+            format!("{} is being received from another sender", self.shown(name)),
+            "try again when that is over; a sender that was killed counts until its session is given up",
+        ))
+    }
+
+    /// Nothing is added to a directory that is closed.
+    fn check_open(&self, parent: &OwnedFd, name: &Name) -> Result<(), Refused> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        if self.depth() == 0 || !self.closed || fs::statat(parent, name.as_bytes(), flags).is_ok() {
+            return Ok(());
+        }
+        let shown = self.shown(name);
+        let top = shown.split('/').next().unwrap_or_default();
+        Err(Refused::Entry(fail_hint(
+            ErrorKind::LocalIo,
+            format!("{shown} is not added: {top} exists already"),
+            "receive with --merge to put things into directories that exist",
+        )))
     }
 
     /// Ends the innermost directory. One that is the transfer's own gets its permissions and
@@ -193,8 +219,15 @@ impl Target {
         attributes: Attributes,
     ) -> Result<(), Refused> {
         self.check_name(name)?;
-        self.judge_link(name, target)?;
         let parent = self.here();
+        self.check_open(&parent, name)?;
+        if self.closed && self.depth() > 0 {
+            return match is_link_to(&parent, name, target) {
+                true => Ok(()),
+                false => Err(self.exists(name)),
+            };
+        }
+        self.judge_link(name, target)?;
         let made = if self.output.rules.overwrite {
             let temporary = self.temporary_name(name)?;
             fs::symlinkat(target, &parent, temporary.as_slice())
@@ -237,9 +270,11 @@ impl Target {
     pub(super) fn create(&mut self, name: &Name, size: Option<u64>) -> Result<Place, Refused> {
         self.check_name(name)?;
         let parent = self.here();
+        self.check_open(&parent, name)?;
+        let closed = self.closed && self.depth() > 0;
         match fs::statat(&parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(_) => {}
-            Ok(there) if self.output.rules.overwrite => {
+            Ok(there) if self.output.rules.overwrite && !closed => {
                 if FileType::from_raw_mode(there.st_mode) == FileType::Directory {
                     return Err(self.refused("replace the directory", name, Errno::ISDIR));
                 }
@@ -290,6 +325,11 @@ impl Target {
                 temporary.committed = true;
                 Ok(())
             }
+            Err(Errno::EXIST) => Err(Refused::Entry(fail_hint(
+                ErrorKind::LocalIo,
+                format!("{} has come from elsewhere meanwhile", self.shown(name)),
+                "the same command again compares it",
+            ))),
             Err(error) => Err(self.refused("create", name, error)),
         }
     }

@@ -47,6 +47,8 @@ pub(super) enum Step {
         attributes: Attributes,
         target: Vec<u8>,
     },
+    /// Nothing that follows could do better.
+    Failed(Failure),
     /// Left out.
     Skipped {
         name: Name,
@@ -302,8 +304,17 @@ impl<'a> Walk<'a> {
     }
 
     fn skip_io(&self, name: Name, what: &str, error: impl Into<std::io::Error>) -> Step {
+        let error = error.into();
+        let code = error.raw_os_error();
         let failure = local_io(what, &self.source_of(&name), error);
-        Step::Skipped { name, failure }
+        let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+        match exhausted
+            .iter()
+            .any(|errno| code == Some(errno.raw_os_error()))
+        {
+            true => Step::Failed(failure),
+            false => Step::Skipped { name, failure },
+        }
     }
 
     fn skip(&self, name: Name, reason: String) -> Step {

@@ -30,6 +30,8 @@ use writer::{Item, Writer};
 const EVENTS_VERSION: u32 = 1;
 /// Time between two reports of progress, unless told otherwise.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a pipe may be full before the ticket is in it.
+const TICKET_PATIENCE: Duration = Duration::from_secs(1);
 /// For lines that nothing waits for.
 const NO_PATIENCE: Option<Duration> = Some(Duration::ZERO);
 
@@ -219,6 +221,23 @@ impl Reporter {
     /// this process does goes on.
     pub(crate) fn data(&self, line: &str) {
         self.say(Item::Data(line.to_owned()));
+    }
+
+    /// Waits until what was written to standard output has left, which `what` was part of.
+    ///
+    /// # Errors
+    /// It cannot be written there.
+    pub(crate) fn delivered(&self, what: &str) -> Outcome<()> {
+        let Inner { stdout, stop, .. } = &*self.inner;
+        let _ = stdout.flush(Some(TICKET_PATIENCE), stop);
+        match stdout.failed() {
+            Some(error) => Err(local_io(
+                &format!("write {what} to"),
+                "standard output",
+                error,
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Nothing more comes on standard output: who reads it to its end need not wait for that of this
