@@ -269,7 +269,7 @@ fn without_a_reader_of_reports_transfers_go_on() {
 fn a_ticket_that_cannot_be_written_is_an_io_error() {
     let scratch = Scratch::new();
     for listener in [&["recv"][..], &["perf", "server"]] {
-        let full = std::fs::OpenOptions::new()
+        let full = fs::OpenOptions::new()
             .write(true)
             .open("/dev/full")
             .unwrap();
