@@ -9,6 +9,8 @@ use crate::wire::{MAX_BLOCK_SYMBOLS, WINDOW_PREFIX_LEN};
 
 /// Most symbols in a block that is not large for its code's sake.
 const SYMBOLS_MAX: u16 = 256;
+/// Rows of `rlc` that may equal some of `rs`.
+const RLC_CAUCHY_ROWS: u32 = 256;
 /// Half of the 256 symbols of `rs`, so that as many repairs as sources can be sent.
 const RS_SYMBOLS_MAX: u16 = 128;
 const WINDOW_BLOCK_SYMBOLS_MAX: u16 = 64;
@@ -130,10 +132,11 @@ pub(crate) fn next_row(
         CodeId::Lt => lt::Shape::default().row(index),
         CodeId::Rs => match rs::row(usize::from(block.n), index as usize) {
             Some(row) => row,
-            // Rows of `rlc` beyond the Cauchy ones go with those of `rs`.
+            // Rows of `rlc` beyond the Cauchy ones go with those of `rs`; each another one, or it would not help.
             None => {
                 block.next_row += 1;
-                return Some((CodeId::Rlc, rlc::row(1, index.max(256) % rlc::INDEX_COUNT)));
+                let index = (RLC_CAUCHY_ROWS + index) % rlc::INDEX_COUNT;
+                return Some((CodeId::Rlc, rlc::row(1, index)));
             }
         },
         CodeId::FftRs => {
@@ -221,6 +224,18 @@ mod tests {
             let larger = n.next_power_of_two().trailing_zeros() + 3;
             let row = fft_rs::row(larger, 0).unwrap();
             assert!(!is_transform_possible(n, 2, row));
+        }
+    }
+
+    #[test]
+    fn no_repair_of_rs_comes_twice() {
+        for n in [1, 100, 128, 700] {
+            let mut block = block(n, 100);
+            let rows: std::collections::BTreeSet<_> = (0..600)
+                .filter_map(|_| next_row(CodeId::Rs, &mut block, false, 0.1))
+                .map(|(code, row)| (code.to_wire(), row))
+                .collect();
+            assert_eq!(rows.len(), 600, "n = {n}");
         }
     }
 

@@ -51,6 +51,9 @@ const SEND_WINDOW_MIN: u64 = 512 * 1024;
 const UNSENT_TIME: Nanos = 8 * MS;
 const UNSENT_MIN: u64 = 64 * 1024;
 
+/// A session of which nothing is confirmed, although nothing waits for being read, counts as stalled after so many
+/// idle timeouts: repairs back off, and those of `--icm paper` and `off` come seldom.
+const STALL_UNREPAIRED: Nanos = 4;
 /// How long a stream is held up before the peer is asked for news, at least, and the longest time between such
 /// questions.
 const ASK_WAIT_MIN: Nanos = 20 * MS;
@@ -483,7 +486,13 @@ impl Session {
     /// When a session with data to send counts as stalled. Time in which no feedback comes does not count:
     /// that is the path, or a lost peer.
     fn stall_timeout(&self) -> Option<Nanos> {
-        let at = self.progress_at + self.config.idle_timeout;
+        // A path on which repairs are as seldom as that is slow; a reader who takes nothing has stopped.
+        let times = if self.held_up.is_some() {
+            1
+        } else {
+            STALL_UNREPAIRED
+        };
+        let at = self.progress_at + times * self.config.idle_timeout;
         let answered = at <= self.answered_at + 2 * self.keep_alive();
         (self.has_data() && answered && !self.begins).then_some(at)
     }
