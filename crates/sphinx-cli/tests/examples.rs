@@ -14,7 +14,7 @@ use common::{PATIENCE, Running, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Beginnings of examples that are not run, and why.
-const LISTED: [(&str, &str); 8] = [
+const LISTED: [(&str, &str); 9] = [
     ("make ", "builds and measures"),
     (
         "git clone ",
@@ -30,6 +30,10 @@ const LISTED: [(&str, &str); 8] = [
         "reads what lab figure has written; make lab-quick runs it",
     ),
     ("sphx recv --once | ssh ", "needs another machine"),
+    (
+        "sphx recv --stdout ",
+        "needs a sender; tests/streams.rs has one",
+    ),
     (
         "sphx lab link --interfaces ",
         "needs root and two Ethernet interfaces",

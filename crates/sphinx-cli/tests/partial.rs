@@ -117,10 +117,12 @@ fn what_cannot_be_sent_does_not_stop_the_rest() {
 fn what_changes_does_not_stop_the_rest() {
     let scratch = Scratch::new();
     scratch.file("tree/a", 1000);
-    let log = scratch.file("tree/b", 3_000_000);
+    let log = scratch.file("tree/b", 8_000_000);
     scratch.file("tree/c", 1000);
     let recv = scratch.recv(&["--once"]);
-    let mut sender = scratch.send(&["--cc", "fixed:16mbit", "tree"]);
+    // It takes four seconds, and has only begun when it becomes shorter.
+    let slow = ["--cc", "fixed:16mbit", "--interval-report", "50ms"];
+    let mut sender = scratch.send(&[&slow[..], &["tree"]].concat());
     sender.event("progress");
     fs::OpenOptions::new()
         .write(true)
