@@ -492,7 +492,8 @@ impl Session {
         } else {
             STALL_UNREPAIRED
         };
-        let at = self.progress_at + times * self.config.idle_timeout;
+        let patience = times.saturating_mul(self.config.idle_timeout);
+        let at = self.progress_at.saturating_add(patience);
         let answered = at <= self.answered_at + 2 * self.keep_alive();
         (self.has_data() && answered && !self.begins).then_some(at)
     }
