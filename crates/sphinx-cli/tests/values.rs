@@ -78,7 +78,7 @@ const COMPANIONS: [(&str, &[&str]); 5] = [
     ("radio-queue", &["--radio-rate=1mbit"]),
 ];
 /// A command that has not ended by then has taken the value: it is stopped.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 struct Trial {
     words: Vec<String>,
