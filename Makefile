@@ -43,6 +43,7 @@ test: tools ## Run every test
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
 	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim -- random jitter
+	SPHINX_STREAMS_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-transport --lib streams
 
 .PHONY: sim-pep
 sim-pep: tools ## Random paths for kernel-like TCP with an agent in the middle, in virtual time (SEEDS=2000)
