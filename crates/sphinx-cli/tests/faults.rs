@@ -49,7 +49,9 @@ fn a_wrong_ticket_does_not_get_in() {
     let old = fs::read_to_string(scratch.path("t")).unwrap();
     drop(first);
     // Another identity at the same address.
+    let ticket = ["--ticket-file", "second"];
     let arguments = ["recv", "--json", "--listen", &address, "--output", "in"];
+    let arguments = [&arguments[..], &ticket].concat();
     let mut second = Running::start(&scratch, &arguments, &[]);
     second.event("listening");
     fs::write(scratch.path("t"), old).unwrap();
@@ -66,7 +68,8 @@ fn an_address_in_use_is_an_io_error() {
         .expect("an address")
         .to_owned();
     for command in [&["recv"][..], &["perf", "server"]] {
-        let arguments = [command, &["--json", "--listen", &address]].concat();
+        let options = ["--json", "--ticket-file", "u", "--listen", &address];
+        let arguments = [command, &options].concat();
         Running::start(&scratch, &arguments, &[])
             .end()
             .expect(8)
@@ -77,8 +80,17 @@ fn an_address_in_use_is_an_io_error() {
 #[test]
 fn a_busy_port_names_its_holder_and_another_way() {
     let scratch = Scratch::new();
-    let arguments = ["recv", "--json", "--output", "in", "--listen"];
-    let start = |listen: &str| Running::start(&scratch, &[&arguments[..], &[listen]].concat(), &[]);
+    let start = |listen: &str| {
+        // Every one that listens has a ticket of its own.
+        let ticket = scratch.path(&format!("t{}", listen.replace(['[', ']', ':', '.'], "-")));
+        let ticket = ticket.to_str().expect("it is text");
+        let arguments = ["recv", "--json", "--output", "in", "--ticket-file", ticket];
+        Running::start(
+            &scratch,
+            &[&arguments[..], &["--listen", listen]].concat(),
+            &[],
+        )
+    };
     let port = |running: &mut Running| {
         let listen = running.event("listening")["listen"].to_string();
         let port = listen.trim_matches('"').rsplit(':').next();

@@ -139,38 +139,6 @@ fn the_ticket_travels_in_other_ways() {
 }
 
 #[test]
-fn without_a_ticket_file_the_ticket_is_in_the_event() {
-    let scratch = Scratch::new();
-    scratch.file("a", 1000);
-    let arguments = [
-        "recv",
-        "--json",
-        "--once",
-        "--listen",
-        "127.0.0.1:0",
-        "--output",
-        "in",
-    ];
-    let mut recv = Running::start(&scratch, &arguments, &[]);
-    let listening = recv.event("listening");
-    assert!(listening["ticket_file"].is_null());
-    assert!(
-        listening["addresses"][0]
-            .as_str()
-            .is_some_and(|a| a.starts_with("127.0.0.1:"))
-    );
-    let ticket = listening["ticket"].as_str().expect("a ticket").to_owned();
-    Running::start(
-        &scratch,
-        &["send", "--json", "a"],
-        &[("SPHX_TICKET", &ticket)],
-    )
-    .end()
-    .expect(0);
-    recv.end().expect(0);
-}
-
-#[test]
 fn nothing_is_overwritten_unless_asked() {
     let scratch = Scratch::new();
     scratch.file("a", 2_000_000);

@@ -154,6 +154,10 @@ fn what_exists_does_not_stop_the_rest() {
     assert_eq!(sent.event("skipped")["path"], "b");
     assert_eq!(sent.event("skipped")["kind"], "remote_io");
     assert_eq!(received.event("skipped")["kind"], "local_io");
+    // What was refused was not transferred, although it was too small to be stopped.
+    for ended in [&sent, &received] {
+        assert_eq!(ended.done()["bytes"], 2000);
+    }
     scratch.assert_same("a", "in/a");
     scratch.assert_same("c", "in/c");
     assert_eq!(fs::read(scratch.path("in/b")).unwrap(), b"mine");
@@ -262,6 +266,8 @@ fn leftovers_of_a_killed_receiver_are_removed_and_those_of_a_living_one_are_not(
         "127.0.0.1:0",
         "--output",
         "in",
+        "--ticket-file",
+        "u",
     ];
     Running::start(&scratch, &arguments, &[]).event("listening");
     assert_eq!((parts("in"), parts("in/tree/d")), (1, 1));

@@ -178,3 +178,27 @@ fn a_ticket_file_replaces_nothing_but_a_ticket() {
     symlink("t", scratch.path("to-ticket")).unwrap();
     start("to-ticket").end().expect(8);
 }
+
+/// Events end up in logs: neither end's hold the ticket, and a listening end does not begin without another
+/// place for it.
+#[test]
+fn events_hold_no_ticket() {
+    let scratch = Scratch::new();
+    for words in [&["recv"][..], &["perf", "server"]] {
+        let options = ["--json", "--listen", "127.0.0.1:0"];
+        let ended = Running::start(&scratch, &[words, &options].concat(), &[])
+            .end()
+            .expect(2);
+        let message = ended.error("usage")["message"].to_string();
+        assert!(message.contains("--ticket-file"), "{message}");
+    }
+    scratch.file("a", 1000);
+    let receiver = scratch.recv(&["--once"]);
+    let ticket = ticket(&scratch);
+    let sender = scratch.send(&["a"]).end().expect(0);
+    for ended in [sender, receiver.end().expect(0)] {
+        let events: Vec<String> = ended.events.iter().map(ToString::to_string).collect();
+        assert_hidden(&ticket, &events.concat(), "events");
+        assert_hidden(&ticket, &ended.stderr, "standard error");
+    }
+}

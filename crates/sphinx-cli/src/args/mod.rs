@@ -132,7 +132,7 @@ pub(crate) struct ListenArgs {
     /// Host or host:port to put into the ticket, once for each [default: this machine's addresses]
     #[arg(long, value_name = "HOST[:PORT]", num_args = 1..)]
     pub(crate) advertise: Vec<String>,
-    /// Write the ticket to this file (readable only by you) instead of printing it
+    /// Write the ticket to this file (readable only by you) instead of printing it; needed with --json
     #[arg(long, value_name = "F")]
     pub(crate) ticket_file: Option<PathBuf>,
     /// Exit after the first transfer, with its exit code
@@ -328,7 +328,7 @@ pub(crate) struct CommonArgs {
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
     /// Time between two reports of progress, where it is no bar on a terminal; 10ms or more
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = report_interval, help_heading = "Output")]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = report_interval, help_heading = "Output")]
     pub(crate) interval_report: Duration,
     /// No progress and no summary, only errors
     #[arg(long, short, help_heading = "Output")]

@@ -39,6 +39,11 @@ pub(super) fn bind(
     context: &Context,
     peer_command: &str,
 ) -> Outcome<Server> {
+    if context.reporter.json() && args.ticket_file.is_none() {
+        return Err(usage(
+            "--json needs --ticket-file FILE: its events end up in logs, and the ticket is a secret",
+        ));
+    }
     let port = args.listen.port;
     let candidates = match args.listen.ip {
         Some(ip) if common.ipv4 && ip.is_ipv6() || common.ipv6 && ip.is_ipv4() => {
@@ -59,7 +64,7 @@ pub(super) fn bind(
     let listen = server.local_addr();
     match &args.ticket_file {
         Some(path) => announce_file(path, &ticket, listen, context, peer_command)?,
-        None => announce_text(&ticket, listen, context, peer_command)?,
+        None => announce_text(&ticket, context, peer_command)?,
     }
     Ok(server)
 }
@@ -116,12 +121,7 @@ fn announce_file(
     Ok(())
 }
 
-fn announce_text(
-    ticket: &Ticket,
-    listen: SocketAddr,
-    context: &Context,
-    command: &str,
-) -> Outcome<()> {
+fn announce_text(ticket: &Ticket, context: &Context, command: &str) -> Outcome<()> {
     let reporter = &context.reporter;
     reporter.note(&format!(
         "Listening on {}. At the other end run this and paste the ticket (it is a secret: send it \
@@ -129,18 +129,8 @@ fn announce_text(
         ticket.addresses().join(", "),
         command.replace("TICKET", "-")
     ));
-    if reporter.json() {
-        reporter.event(
-            Event::new("listening")
-                .with("ticket_file", serde_json::Value::Null)
-                .with("ticket", ticket.to_string())
-                .with("addresses", ticket.addresses())
-                .with("listen", listen.to_string()),
-        );
-    } else {
-        reporter.data(&ticket.to_string());
-        reporter.end_data();
-    }
+    reporter.data(&ticket.to_string());
+    reporter.end_data();
     // Without the ticket nobody could ever connect.
     reporter.delivered("the ticket")
 }

@@ -12,7 +12,7 @@ use super::view::View;
 use super::{BLOCK_BYTES, BLOCK_INTERVAL};
 use crate::args::{DEFAULT_PORT, DemoArgs};
 use crate::commands::Context;
-use crate::failure::{Outcome, fail};
+use crate::failure::{Outcome, fail, local_io};
 
 /// Starting up and draining queues may take this long on top of a phase.
 const EXTRA_TIME: Duration = Duration::from_secs(30);
@@ -95,26 +95,18 @@ impl Contender {
     /// Runs one phase on `stage`; the sender's `done`.
     pub(super) fn run(self, stage: &Stage, phase: Phase, context: &Context) -> Outcome<Value> {
         let listen = stage.listen(DEFAULT_PORT);
-        let mut receiver = Process::start(
-            stage,
-            Side::Receiver,
-            &self.receiver(stage, listen),
-            &[],
-            context,
-        )?;
+        let directory = tempfile::tempdir()
+            .map_err(|error| local_io("make", "a directory for the ticket", error))?;
+        let ticket = directory.path().join("ticket").display().to_string();
+        let arguments = self.receiver(stage, listen, &ticket);
+        let mut receiver = Process::start(stage, Side::Receiver, &arguments, context)?;
         let listening = receiver.wait_for("listening", LISTEN_TIME_MAX, context, |_| {})?;
-        let text = |field: &str| {
-            listening
-                .get(field)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        if let Ok(address) = text("listen").parse() {
+        let address = listening.get("listen").and_then(Value::as_str);
+        if let Some(Ok(address)) = address.map(str::parse) {
             stage.connect(address);
         }
-        let ticket = [("SPHX_TICKET", text("ticket"))];
-        let arguments = self.sender(listen, phase);
-        let mut sender = Process::start(stage, Side::Sender, &arguments, &ticket, context)?;
+        let arguments = self.sender(listen, phase, &ticket);
+        let mut sender = Process::start(stage, Side::Sender, &arguments, context)?;
         let title = format!("{:<9} {}", self.name(), phase.name());
         let mut view = View::new(&context.reporter, title, phase.time());
         let time_max = phase.time() + EXTRA_TIME;
@@ -129,13 +121,21 @@ impl Contender {
         }
     }
 
-    fn receiver(self, stage: &Stage, listen: SocketAddr) -> Vec<String> {
+    fn receiver(self, stage: &Stage, listen: SocketAddr, ticket: &str) -> Vec<String> {
         let listen = listen.to_string();
         match self {
             Self::TcpCubic | Self::TcpBbr => words(&["tcp-server", &listen]),
             Self::Sphinx => {
                 let mut arguments = words(&[
-                    "perf", "server", "--once", "--json", "--quiet", "--listen", &listen,
+                    "perf",
+                    "server",
+                    "--once",
+                    "--json",
+                    "--quiet",
+                    "--ticket-file",
+                    ticket,
+                    "--listen",
+                    &listen,
                 ]);
                 if let Some(address) = stage.advertise() {
                     arguments.extend(["--advertise".to_owned(), address.to_string()]);
@@ -145,11 +145,18 @@ impl Contender {
         }
     }
 
-    fn sender(self, receiver: SocketAddr, phase: Phase) -> Vec<String> {
+    fn sender(self, receiver: SocketAddr, phase: Phase, ticket: &str) -> Vec<String> {
         let mut arguments = match self.congestion_control() {
             Some(name) => words(&["tcp-client", &receiver.to_string(), "--cc", name]),
-            // The ticket is in the environment.
-            None => words(&["perf", "client", "--json", "--quiet", "--no-cache"]),
+            None => words(&[
+                "perf",
+                "client",
+                "--json",
+                "--quiet",
+                "--no-cache",
+                "--ticket-file",
+                ticket,
+            ]),
         };
         arguments.extend(phase.arguments());
         arguments

@@ -33,7 +33,6 @@ impl Process {
         stage: &Stage,
         side: Side,
         arguments: &[String],
-        environment: &[(&str, &str)],
         context: &Context,
     ) -> Outcome<Self> {
         let refused = |error| local_io("start", "a measured end", error);
@@ -42,7 +41,6 @@ impl Process {
             .arg("__demo")
             .args(arguments)
             .env_remove("SPHX_TICKET")
-            .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
