@@ -95,7 +95,7 @@ fn receive_one(
     let (transferred, stats) = received?;
     let code = transferred.exit_code()?;
     let cpu = usage::cpu_time().saturating_sub(cpu_before);
-    let done = Done::of_files(Role::Receiver, transferred.counts.totals.bytes, stats, cpu);
+    let done = Done::of_files(Role::Receiver, transferred.counts.bytes, stats, cpu);
     let event = transferred.add_to(done.event());
     reporter.done(event.with("peer", peer.as_str()));
     let into = transferred.output.as_deref().unwrap_or(&place);

@@ -42,7 +42,7 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     drop(ticker);
     let (transferred, stats) = sent?;
     let code = transferred.exit_code()?;
-    let bytes = transferred.counts.totals.bytes;
+    let bytes = transferred.counts.bytes;
     let done = Done::of_files(Role::Sender, bytes, stats, usage::cpu_time());
     reporter.done(transferred.add_to(done.event()));
     reporter.note(&format!("{}{}", done.summary(), transferred.remark()));

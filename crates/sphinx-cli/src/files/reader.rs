@@ -153,6 +153,7 @@ impl<I: Incoming> Reader<I> {
                     bytes: self.u64()?,
                 },
                 files: self.u64()?,
+                bytes: self.u64()?,
                 files_present: self.u64()?,
                 skipped: self.u64()?,
             })),

@@ -219,6 +219,7 @@ impl Ledger<'_> {
         present: bool,
     ) -> Outcome<()> {
         self.counts.files += 1;
+        self.counts.bytes = self.counts.bytes.saturating_add(size);
         self.counts.files_present += u64::from(present);
         self.progress.add_file();
         let status = if present { "present" } else { "received" };

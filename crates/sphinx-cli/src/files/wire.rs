@@ -120,6 +120,8 @@ pub(crate) struct Counts {
     pub(crate) totals: Totals,
     /// Files in place.
     pub(crate) files: u64,
+    /// Their sizes.
+    pub(crate) bytes: u64,
     /// Those of them that were there before, with the same contents.
     pub(crate) files_present: u64,
     /// Entries left out at either end.
@@ -238,6 +240,7 @@ pub(super) fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
             put_u64(out, counts.totals.entries);
             put_u64(out, counts.totals.bytes);
             put_u64(out, counts.files);
+            put_u64(out, counts.bytes);
             put_u64(out, counts.files_present);
             put_u64(out, counts.skipped);
         }

@@ -121,8 +121,9 @@ fn replies() {
             bytes: 2,
         },
         files: 3,
-        files_present: 4,
-        skipped: 5,
+        bytes: 4,
+        files_present: 5,
+        skipped: 6,
     };
     let replies = [
         Reply::Ready,
