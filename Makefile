@@ -37,8 +37,8 @@ demo: build ## Watch TCP and Sphinx cross the same lossy link
 	@$(SPHX) demo $(ARGS)
 
 .PHONY: test
-test: tools ## Run every test
-	$(CARGO) test --workspace --features $(FEATURES) --locked --no-fail-fast
+test: tools ## Run every test (CARGO_FLAGS=--release: slower to compile, faster to run)
+	$(CARGO) test --workspace --features $(FEATURES) --locked --no-fail-fast $(CARGO_FLAGS)
 
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
