@@ -4,6 +4,7 @@
 //! QUIC is quinn-proto's; none of its types leave this module. Nothing here reads a socket or a
 //! clock, but for the age of Retry tokens. See [`Control`] for how to drive it.
 
+mod door;
 mod params;
 mod repeat;
 mod session;
@@ -26,8 +27,9 @@ use quinn_proto::{
 use sphinx_proto::wire::ConnectionId;
 use zeroize::Zeroizing;
 
-use crate::keys::{SECRET_LEN, greeting, is_greeting};
+use crate::keys::{GREETING_LEN, SECRET_LEN, greeting, is_greeting};
 use crate::ticket::Identity;
+use door::Door;
 pub(crate) use params::{Params, Service};
 use repeat::Copies;
 use session::Session;
@@ -69,6 +71,7 @@ struct Server {
 /// [`poll_timeout`]: Self::poll_timeout
 pub(crate) struct Control {
     endpoint: Endpoint,
+    door: Door,
     server: Option<Server>,
     sessions: BTreeMap<usize, Session>,
     serial: u64,
@@ -105,6 +108,7 @@ impl Control {
                 false,
                 None,
             ),
+            door: Door::default(),
             server,
             sessions: BTreeMap::new(),
             serial: 0,
@@ -151,6 +155,7 @@ impl Control {
         let params = local_params(settings);
         let session = Session::new(id, conn, remote, None, params, secret, Some(wrong_server));
         self.sessions.insert(handle.0, session);
+        self.door.expect(remote);
         self.drive(handle.0, now);
         Ok(id)
     }
@@ -174,6 +179,11 @@ impl Control {
         local_ip: Option<IpAddr>,
         datagram: &[u8],
     ) {
+        let secret = self.server.as_ref().map(|server| &*server.secret);
+        if !self.door.admits(now, remote, secret, datagram) {
+            self.stats.ignored_datagrams += 1;
+            return;
+        }
         let mut response = Vec::new();
         let event = self.endpoint.handle(
             now,
@@ -311,10 +321,16 @@ impl Control {
             self.stats.failed_handshakes += 1;
             return;
         }
+        let greeting = <[u8; GREETING_LEN]>::try_from(&incoming.orig_dst_cid()[..]);
         if self.handshakes.len() >= RETRY_FROM_HANDSHAKES && incoming.may_retry() {
             if let Ok(transmit) = self.endpoint.retry(incoming, &mut response) {
                 self.respond(transmit, response);
             }
+            return;
+        }
+        if !greeting.is_ok_and(|greeting| self.door.may_begin(greeting)) {
+            self.endpoint.ignore(incoming);
+            self.stats.ignored_datagrams += 1;
             return;
         }
         if self.handshakes.len() >= MAX_HANDSHAKES

@@ -21,7 +21,6 @@ use crate::association::{Association, Origin, Workshop};
 use crate::control::{ConnId, Control, Settings, random_bytes, random_cid};
 use crate::endpoint::Lobby;
 use crate::error::{Error, ErrorKind};
-use crate::greetings::{Greetings, is_initial};
 use crate::holding::Holding;
 use crate::options::{Options, Service};
 use crate::routes::Routes;
@@ -91,8 +90,7 @@ pub(crate) struct Engine<Io: PacketIo> {
     routes: Routes,
     /// Sessions, and on a server handshakes under way, by control connection.
     connections: HashMap<ConnId, ConnectionId>,
-    greetings: Greetings,
-    /// Datagrams refused before the control plane saw them, and data packets of no session.
+    /// Data packets of no session.
     strays: u64,
     doorbell: Arc<Doorbell>,
     /// Working memory: sessions whose applications have rung.
@@ -128,7 +126,6 @@ impl<Io: PacketIo> Engine<Io> {
             holding: Holding::default(),
             routes: Routes::default(),
             connections: HashMap::new(),
-            greetings: Greetings::default(),
             strays: 0,
             doorbell,
             rung: Vec::new(),
@@ -333,10 +330,6 @@ impl<Io: PacketIo> Engine<Io> {
             };
             for datagram in received.segments() {
                 if !is_data_plane(datagram) {
-                    if is_initial(datagram) && !self.greetings.admit(now) {
-                        self.strays += 1;
-                        continue;
-                    }
                     self.control
                         .handle_datagram(clock, remote, local_ip, datagram);
                     continue;

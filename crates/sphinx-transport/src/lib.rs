@@ -39,11 +39,10 @@
 //! | `engine` | the thread that owns socket, control plane and sessions |
 //! | `sessions` | which session is served when |
 //! | `association`, `blocks` | one session inside the engine: core, keys, memory |
-//! | `greetings` | a limit on what strangers' handshakes cost |
 //! | `holding` | packets that come before their session's keys |
 //! | `shared` | queues between the application's threads and the engine |
 //! | `send_stream`, `recv_stream` | the application's ends of streams; slicing |
-//! | `control` | QUIC: handshake, identity, parameters |
+//! | `control` | QUIC: handshake, identity, parameters; a limit on what strangers cost |
 //! | `memory` | what earlier sessions learned about paths |
 //! | `keys`, `ticket` | key schedule and sealing; what a client must know |
 
@@ -57,7 +56,6 @@ mod engine;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod greetings;
 mod holding;
 mod keys;
 mod memory;

@@ -1,0 +1,299 @@
+//! A limit on the work that strangers can cause.
+//!
+//! A QUIC Initial packet is the dearest datagram that anybody can send us: its keys follow from the packet itself, so
+//! it has to be decrypted before it can be found to be garbage. Everything else is dropped for the price of a
+//! look at its first bytes. So before anything is decrypted it is asked where an Initial packet belongs, and who has
+//! nothing of the ticket's secret has an allowance that is not that of those who have it.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::keys::{GREETING_LEN, SECRET_LEN, is_greeting};
+
+/// Every datagram of a client with an Initial packet has at least so many bytes (RFC 9000 §14.1).
+const CLIENT_DATAGRAM_MIN: usize = 1200;
+const QUIC_VERSION: [u8; 4] = 1_u32.to_be_bytes();
+/// Datagrams that begin with one greeting: the client's first flight, with its repetitions and those of QUIC. Later
+/// ones go to the connection id that the server has chosen.
+const PER_GREETING: u8 = 64;
+/// Greetings and addresses of one generation that are remembered; two generations are. Only who has the ticket, or
+/// repeats who has, makes any, so this bounds memory (1 MB), not service.
+const GENERATION: usize = 4096;
+
+/// An allowance: so many in the long run, and as many at once after a quiet time.
+struct Rate {
+    per_second: u32,
+    burst: u32,
+}
+
+/// Those who hold the ticket, together: a thousand handshakes a second, repetitions included.
+const WELCOME: Rate = Rate {
+    per_second: 10_000,
+    burst: 2_000,
+};
+/// One address after its greeting. A whole handshake has about ten further datagrams, repetitions included.
+const GUEST: Rate = Rate {
+    per_second: 100,
+    burst: 50,
+};
+/// Everybody else. They are looked at so that clients with an old ticket hear that it is of no use.
+const STRANGERS: Rate = Rate {
+    per_second: 1_000,
+    burst: 100,
+};
+
+/// What has been used of an allowance.
+#[derive(Default, Clone, Copy)]
+struct Used {
+    /// When as many as possible may come at once again.
+    rested_at: Option<Instant>,
+}
+
+impl Used {
+    /// Whether one more may be looked at.
+    fn admit(&mut self, now: Instant, rate: &Rate) -> bool {
+        let interval = Duration::from_secs(1) / rate.per_second;
+        let rested_at = self.rested_at.map_or(now, |at| at.max(now)) + interval;
+        let admitted = rested_at <= now + interval * rate.burst;
+        if admitted {
+            self.rested_at = Some(rested_at);
+        }
+        admitted
+    }
+}
+
+/// What a greeting has been used for.
+#[derive(Default, Clone, Copy)]
+struct Greeting {
+    datagrams: u8,
+    /// A handshake has begun with it.
+    begun: bool,
+}
+
+/// The last [`GENERATION`] keys at least, twice as many at most, with something about each.
+struct Recent<K, V> {
+    new: HashMap<K, V>,
+    old: HashMap<K, V>,
+}
+
+impl<K, V> Default for Recent<K, V> {
+    fn default() -> Self {
+        Self {
+            new: HashMap::new(),
+            old: HashMap::new(),
+        }
+    }
+}
+
+impl<K: Eq + Hash + Copy, V: Default> Recent<K, V> {
+    /// What is known, if anything is.
+    fn get(&mut self, key: K) -> Option<&mut V> {
+        if let Some(value) = self.old.remove(&key) {
+            return Some(self.put(key, value));
+        }
+        self.new.get_mut(&key)
+    }
+
+    /// The same; from now on something is.
+    fn get_or_default(&mut self, key: K) -> &mut V {
+        if let Some(value) = self.old.remove(&key) {
+            return self.put(key, value);
+        }
+        if !self.new.contains_key(&key) {
+            return self.put(key, V::default());
+        }
+        self.new.entry(key).or_default()
+    }
+
+    fn put(&mut self, key: K, value: V) -> &mut V {
+        if self.new.len() >= GENERATION {
+            self.old = std::mem::take(&mut self.new);
+        }
+        self.new.entry(key).or_insert(value)
+    }
+}
+
+/// Decides which Initial packets are looked at.
+#[derive(Default)]
+pub(super) struct Door {
+    greetings: Recent<[u8; GREETING_LEN], Greeting>,
+    /// Addresses that a greeting came from, and those that this end has called on.
+    guests: Recent<SocketAddr, Used>,
+    welcome: Used,
+    strangers: Used,
+}
+
+impl Door {
+    /// This end begins a handshake with `remote`, and may be answered.
+    pub(super) fn expect(&mut self, remote: SocketAddr) {
+        self.guests.get_or_default(remote);
+    }
+
+    /// Whether QUIC may look at a datagram from `remote`; `secret` is that of a server's ticket. It takes at most one
+    /// HMAC to tell.
+    pub(super) fn admits(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        secret: Option<&[u8; SECRET_LEN]>,
+        datagram: &[u8],
+    ) -> bool {
+        if !is_initial(datagram) {
+            return true;
+        }
+        if let Some(secret) = secret {
+            if datagram.len() < CLIENT_DATAGRAM_MIN {
+                return false;
+            }
+            let greeting = destination(datagram).filter(|cid| is_greeting(secret, cid));
+            if let Some(greeting) = greeting.and_then(|cid| cid.try_into().ok()) {
+                let admitted = self.is_fresh(greeting) && self.welcome.admit(now, &WELCOME);
+                if admitted {
+                    self.guests.get_or_default(remote);
+                }
+                return admitted;
+            }
+        }
+        match self.guests.get(remote) {
+            Some(used) => used.admit(now, &GUEST) && self.welcome.admit(now, &WELCOME),
+            // Nobody but its servers has any reason to send one to a client.
+            None => secret.is_some() && self.strangers.admit(now, &STRANGERS),
+        }
+    }
+
+    /// Counts a datagram with a greeting; whether no more have come than any client sends. Whoever sees a greeting on
+    /// its way can send it as often as he likes, and shall use up nothing but it.
+    fn is_fresh(&mut self, greeting: [u8; GREETING_LEN]) -> bool {
+        let greeting = self.greetings.get_or_default(greeting);
+        greeting.datagrams = greeting.datagrams.saturating_add(1);
+        greeting.datagrams <= PER_GREETING
+    }
+
+    /// Whether a handshake may begin with a greeting: with each one only once, though it is sent again when that
+    /// handshake is long over.
+    pub(super) fn may_begin(&mut self, greeting: [u8; GREETING_LEN]) -> bool {
+        let greeting = self.greetings.get_or_default(greeting);
+        !std::mem::replace(&mut greeting.begun, true)
+    }
+}
+
+/// Whether a control-plane datagram begins with an Initial packet (RFC 9000 §17.2.2).
+fn is_initial(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|byte| byte & 0xf0 == 0xc0)
+}
+
+/// The destination connection id of an Initial packet of our version.
+fn destination(datagram: &[u8]) -> Option<&[u8]> {
+    let (_, rest) = datagram.split_first()?;
+    let rest = rest.strip_prefix(&QUIC_VERSION)?;
+    let (len, rest) = rest.split_first()?;
+    rest.get(..usize::from(*len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::greeting;
+
+    const SECRET: [u8; SECRET_LEN] = [7; SECRET_LEN];
+
+    fn initial(cid: &[u8]) -> Vec<u8> {
+        let mut datagram = vec![0xc3, 0, 0, 0, 1, cid.len() as u8];
+        datagram.extend_from_slice(cid);
+        datagram.resize(1200, 0);
+        datagram
+    }
+
+    fn greeting_of(n: u64) -> Vec<u8> {
+        initial(&greeting(&SECRET, n.to_be_bytes()))
+    }
+
+    fn remote(port: u16) -> SocketAddr {
+        ([10, 0, 0, 1], port).into()
+    }
+
+    #[test]
+    fn an_allowance_is_a_burst_and_then_a_rate() {
+        let (mut used, begin) = (Used::default(), Instant::now());
+        let mut admitted = |ms, offered| {
+            let now = begin + Duration::from_millis(ms);
+            (0..offered).filter(|_| used.admit(now, &WELCOME)).count()
+        };
+        assert_eq!(admitted(0, 5_000), 2_000);
+        assert_eq!(admitted(100, 5_000), 1_000);
+        assert_eq!(admitted(10_000, 5_000), 2_000);
+    }
+
+    /// Whatever strangers send, and however often a greeting that somebody has seen is sent again: others' first
+    /// flights and handshakes under way are looked at.
+    #[test]
+    fn garbage_uses_up_no_allowance_but_its_own() {
+        let (mut door, now) = (Door::default(), Instant::now());
+        door.admits(now, remote(1), Some(&SECRET), &greeting_of(77));
+        let mut admitted =
+            |from: u16, datagram: &[u8]| door.admits(now, remote(from), Some(&SECRET), datagram);
+        let strange = (0..100_000_u32).filter(|n| admitted(9, &initial(&n.to_be_bytes())));
+        assert_eq!(strange.count(), STRANGERS.burst as usize);
+        let replayed = (0..100_000).filter(|_| admitted(9, &greeting_of(0)));
+        assert_eq!(replayed.count(), usize::from(PER_GREETING));
+        let first_flights = (100..1100).filter(|n| admitted(8, &greeting_of(*n)));
+        assert_eq!(first_flights.count(), 1000);
+        // Further datagrams of a handshake that goes on, and of one that has had to show its address.
+        assert!(admitted(1, &initial(&[1; 8])) && admitted(8, &initial(&[1; 8])));
+        let flooded = (0..1000).filter(|_| admitted(1, &initial(&[1; 8])));
+        assert_eq!(flooded.count(), GUEST.burst as usize - 1);
+    }
+
+    #[test]
+    fn what_nobody_can_mean_is_not_looked_at() {
+        let (mut door, now) = (Door::default(), Instant::now());
+        let short = &greeting_of(1)[..1199];
+        assert!(!door.admits(now, remote(9), Some(&SECRET), short));
+        assert!(!door.admits(now, remote(9), Some(&SECRET), &[0xc0]));
+        // To a client only its servers speak.
+        assert!(!door.admits(now, remote(9), None, &greeting_of(1)));
+        door.expect(remote(9));
+        assert!(door.admits(now, remote(9), None, short));
+        assert!(!door.admits(now, remote(8), None, short));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_old_greetings_stay_used() {
+        let (mut door, now) = (Door::default(), Instant::now());
+        let old = (0..200).filter(|_| door.is_fresh(greeting(&SECRET, [0; 8])));
+        assert_eq!(old.count(), usize::from(PER_GREETING));
+        for n in 1..3 * GENERATION as u64 {
+            door.is_fresh(greeting(&SECRET, n.to_be_bytes()));
+            if n == GENERATION as u64 + 10 {
+                assert!(!door.is_fresh(greeting(&SECRET, [0; 8])));
+            }
+        }
+        assert!(door.greetings.new.len() <= GENERATION);
+        assert!(door.greetings.old.len() <= GENERATION);
+        assert!(door.admits(now, remote(1), Some(&SECRET), &greeting_of(u64::MAX)));
+    }
+
+    #[test]
+    fn a_greeting_begins_one_handshake() {
+        let mut door = Door::default();
+        let greetings = [0, 1, 0].map(|n: u64| greeting(&SECRET, n.to_be_bytes()));
+        assert_eq!(
+            greetings.map(|greeting| door.may_begin(greeting)),
+            [true, true, false]
+        );
+    }
+
+    #[test]
+    fn other_packets_are_not_initial() {
+        // Long headers of the types Initial, 0-RTT, Handshake and Retry; a short header.
+        let found = [0xc3, 0xd3, 0xe3, 0xf3, 0x43].map(|byte| is_initial(&[byte]));
+        assert_eq!(found, [true, false, false, false, false]);
+        assert!(!is_initial(&[]));
+        assert_eq!(destination(&initial(&[5; 20])), Some(&[5; 20][..]));
+        for cut in 0..26 {
+            assert_eq!(destination(&initial(&[5; 20])[..cut]), None);
+        }
+    }
+}
