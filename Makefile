@@ -40,6 +40,10 @@ demo: build ## Watch TCP and Sphinx cross the same lossy link
 test: tools ## Run every test (CARGO_FLAGS=--release: slower to compile, faster to run)
 	$(CARGO) test --workspace --features $(FEATURES) --locked --no-fail-fast $(CARGO_FLAGS)
 
+.PHONY: quick
+quick: tools ## The core's tests and a hundred random links: the loop after a change in it
+	SPHINX_SIM_SEEDS=100 $(CARGO) test --locked --package sphinx-proto
+
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
 	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim -- random jitter
@@ -124,6 +128,7 @@ lint: tools ## Formatting, clippy, documentation, licences
 	$(CARGO) clippy --workspace --all-targets --features $(FEATURES) --locked -- --deny warnings
 	$(CARGO) clippy --package sphinx-fec --no-default-features --all-targets --locked -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
+	@scripts/check-security
 	@scripts/deny
 
 .PHONY: install
