@@ -94,7 +94,7 @@ fn dispatch(cli: Cli) -> u8 {
     if let Command::Lab(args) = &cli.command
         && args.command.is_init()
     {
-        sphinx_net::pidns::serve_as_init();
+        sphinx_netdev::pidns::serve_as_init();
     }
     let stop = Stop::default();
     let reporter = Reporter::new(output_settings(&cli.command), stop.clone());

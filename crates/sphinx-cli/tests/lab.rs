@@ -51,7 +51,7 @@ sender = "no-such-program"
 "#;
 
 fn has_namespaces() -> bool {
-    let allowed = sphinx_net::netns::probe();
+    let allowed = sphinx_netdev::netns::probe();
     if let Err(error) = &allowed {
         eprintln!("skipped: {error}");
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{Ended, PATIENCE, Running, Scratch};
 use rustix::process::Signal;
 use serde_json::Value;
-use sphinx_net::netns::probe;
+use sphinx_netdev::netns::probe;
 
 /// A directory for a test's links, or nothing where there can be none.
 fn ground() -> Option<Scratch> {

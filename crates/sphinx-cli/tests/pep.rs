@@ -18,7 +18,7 @@ use pcap_file::{DataLink, TsResolution};
 use rustix::process::Signal;
 use sphinx_link::front::{Front, FrontConfig};
 use sphinx_link::{LinkConfig, Loss, Rate};
-use sphinx_net::netns::{Access, Namespace, probe};
+use sphinx_netdev::netns::{Access, Namespace, probe};
 
 const FIXED: [u8; 4] = [192, 0, 2, 1];
 const MOBILE: [u8; 4] = [10, 0, 0, 9];

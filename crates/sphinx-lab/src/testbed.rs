@@ -1,7 +1,7 @@
 //! Two network namespaces joined by the emulator.
 
 use sphinx_link::front::{End, Front, FrontCounters, FrontError};
-use sphinx_net::netns::{Access, NoAccess, enter_user_namespace, probe};
+use sphinx_netdev::netns::{Access, NoAccess, enter_user_namespace, probe};
 use thiserror::Error;
 
 use crate::{LinkSpec, Side};

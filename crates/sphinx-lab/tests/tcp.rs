@@ -8,7 +8,7 @@ use sphinx_lab::{
     contestants::{Program, Tcp},
 };
 use sphinx_link::Loss;
-use sphinx_net::netns::{Access, probe};
+use sphinx_netdev::netns::{Access, probe};
 
 fn program() -> Program {
     Program::new(env!("CARGO_BIN_EXE_bench-link").as_ref(), &["peer"])

@@ -18,7 +18,7 @@ use sphinx_link::{
     Depth, LinkConfig, Loss, Rate,
     front::{Front, FrontConfig, FrontCounters},
 };
-use sphinx_net::netns::{Access, enter_user_namespace, probe};
+use sphinx_netdev::netns::{Access, enter_user_namespace, probe};
 
 /// UDP payload that makes IPv4 packets of 1500 bytes.
 const PAYLOAD: usize = 1472;

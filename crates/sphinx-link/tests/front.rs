@@ -14,7 +14,7 @@ use sphinx_link::{
     Corruption, Depth, Event, IpPacket, Jitter, Link, LinkConfig, Loss, Order, Rate,
     front::{Direction, End, Front, FrontConfig, FrontCounters, FrontError},
 };
-use sphinx_net::netns::{Access, Namespace, probe};
+use sphinx_netdev::netns::{Access, Namespace, probe};
 
 /// Long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -13,7 +13,7 @@ use sphinx_link::{
     LinkConfig, Loss,
     front::{FrontError, LinkThread, join},
 };
-use sphinx_net::netns::{Access, Namespace, probe};
+use sphinx_netdev::netns::{Access, Namespace, probe};
 
 /// A namespace with a process by which `ip` finds it.
 struct Host {

@@ -1,4 +1,4 @@
-//! Batched packet input and output, network namespaces, TUN devices, and routes to them.
+//! Packet input and output of an endpoint, in batches.
 //!
 //! [`PacketIo`] is the one interface between the engine loop and the network: it receives whole
 //! batches of buffers, sends whole batches of datagrams, waits, and counts. Its back ends are
@@ -12,18 +12,11 @@
 //! The crate is for Linux.
 
 mod counters;
-pub mod ethernet;
 mod io;
 mod memory;
-mod netlink;
-pub mod netns;
-mod offload;
-pub mod pidns;
 mod pool;
 mod queue;
 mod resolve;
-pub mod route;
-pub mod tun;
 pub mod udp;
 mod wake;
 

@@ -20,7 +20,7 @@ use sphinx_link::{
     Depth, LinkConfig, Loss, Rate,
     front::{Front, FrontConfig, LinkThread, join},
 };
-use sphinx_net::netns::Namespace;
+use sphinx_netdev::netns::Namespace;
 use sphinx_pep::{Agent, Config, Counts, Profile, tun::Attachment};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;

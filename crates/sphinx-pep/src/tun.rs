@@ -21,7 +21,7 @@ use rustix::{
     fd::OwnedFd,
     io::Errno,
 };
-use sphinx_net::{
+use sphinx_netdev::{
     netns::Namespace,
     route::Diversion,
     tun::{MTU_MAX, Tun, TunConfig, serve_in_time},

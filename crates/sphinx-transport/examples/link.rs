@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sphinx_link::front::{Front, FrontConfig};
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
-use sphinx_net::netns::{Access, enter_user_namespace, probe};
+use sphinx_netdev::netns::{Access, enter_user_namespace, probe};
 use sphinx_transport::{Options, Profile, Server, Service, connect};
 
 fn main() -> Result<(), Box<dyn Error>> {

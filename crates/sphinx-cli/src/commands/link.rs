@@ -35,7 +35,7 @@ pub(crate) fn run(
                 context.reporter.data(&state.to_string());
             }
         }
-        Some(LinkCommand::Init) => sphinx_net::pidns::serve_as_init(),
+        Some(LinkCommand::Init) => sphinx_netdev::pidns::serve_as_init(),
     }
     Ok(0)
 }

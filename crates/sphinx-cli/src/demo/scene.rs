@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 
 use sphinx_link::front::{Front, FrontConfig};
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
-use sphinx_net::netns::{Access, enter_user_namespace, probe};
+use sphinx_netdev::netns::{Access, enter_user_namespace, probe};
 use sphinx_transport::ErrorKind;
 
 use super::contender::Contender;

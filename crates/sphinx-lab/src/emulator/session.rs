@@ -17,7 +17,7 @@ use rustix::{
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
 };
 use sphinx_link::front::{Front, FrontConfig, Observer, Side, join};
-use sphinx_net::pidns::PidNamespace;
+use sphinx_netdev::pidns::PidNamespace;
 
 use super::{
     LinkError, LinkErrorKind, Plan, SOCKET, State,
@@ -109,7 +109,7 @@ fn describe(status: ExitStatus) -> String {
 impl Session {
     /// Starts the link, without the programs. `directory` is what [`directory`](super::directory) has
     /// told before this process had entered a user namespace; `init` is the command of this program
-    /// that calls [`serve_as_init`](sphinx_net::pidns::serve_as_init).
+    /// that calls [`serve_as_init`](sphinx_netdev::pidns::serve_as_init).
     ///
     /// # Errors
     ///

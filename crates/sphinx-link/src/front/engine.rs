@@ -15,7 +15,7 @@ use rustix::{
     io::Errno,
     time::{ClockId, clock_gettime},
 };
-use sphinx_net::tun::serve_in_time;
+use sphinx_netdev::tun::serve_in_time;
 
 use super::{
     FrontCounters, Inside, Lateness, Observer, Side,

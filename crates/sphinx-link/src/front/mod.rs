@@ -16,7 +16,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use sphinx_net::{
+use sphinx_netdev::{
     netns::Namespace,
     tun::{MTU_MAX, Tun, TunConfig},
 };
@@ -94,7 +94,7 @@ pub enum FrontError {
     /// The MTU is larger than an IP packet can be.
     #[error("an MTU of {0} is more than {MTU_MAX}")]
     Mtu(usize),
-    /// Namespaces, TUN devices, interfaces or threads were refused; [`probe`](sphinx_net::netns::probe) tells
+    /// Namespaces, TUN devices, interfaces or threads were refused; [`probe`](sphinx_netdev::netns::probe) tells
     /// which access there is.
     #[error("the link cannot be set up: {0}")]
     System(#[from] io::Error),
@@ -213,7 +213,7 @@ impl End {
 /// start. When this is dropped, the thread ends and both interfaces disappear; the namespaces
 /// disappear with the last process in them.
 ///
-/// Needs root, or [`enter_user_namespace`](sphinx_net::netns::enter_user_namespace) before.
+/// Needs root, or [`enter_user_namespace`](sphinx_netdev::netns::enter_user_namespace) before.
 ///
 /// # Example
 ///

@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-use sphinx_net::{ethernet::Ethernet, tun::Tun};
+use sphinx_netdev::{ethernet::Ethernet, tun::Tun};
 
 use super::pool::{Pool, PooledPacket};
 

@@ -7,7 +7,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use sphinx_net::ethernet::{self, Ethernet};
+use sphinx_netdev::ethernet::{self, Ethernet};
 
 use super::{
     Direction, FrontCounters, FrontError, Observer,

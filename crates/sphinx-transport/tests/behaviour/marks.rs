@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sphinx_link::front::{Front, FrontConfig};
 use sphinx_link::{Aqm, Depth, LinkConfig};
-use sphinx_net::netns::{Access, probe};
+use sphinx_netdev::netns::{Access, probe};
 use sphinx_transport::{Cc, Options, Server, Service};
 
 use crate::support::*;

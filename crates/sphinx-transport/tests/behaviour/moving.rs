@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sphinx_link::front::{Direction, Front, FrontConfig};
-use sphinx_net::netns::{Access, probe};
+use sphinx_netdev::netns::{Access, probe};
 use sphinx_transport::{Options, Server, Service, Session};
 
 use crate::proxy::Proxy;

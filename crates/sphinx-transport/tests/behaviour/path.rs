@@ -2,7 +2,7 @@
 
 use sphinx_link::LinkConfig;
 use sphinx_link::front::{Front, FrontConfig};
-use sphinx_net::netns::{Access, probe};
+use sphinx_netdev::netns::{Access, probe};
 use sphinx_transport::{Options, Server, Service};
 
 use crate::support::*;

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use sphinx_net::{
+use sphinx_netdev::{
     netns::{Namespace, enter_user_namespace, probe},
     tun::{Tun, TunConfig},
 };

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sphinx_net::{
+use sphinx_netdev::{
     netns::{Access, Namespace, probe},
     tun::{Tun, TunConfig},
 };

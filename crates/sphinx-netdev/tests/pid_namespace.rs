@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sphinx_net::{
+use sphinx_netdev::{
     netns::{Access, Namespace, enter_user_namespace, probe},
     pidns::{PidNamespace, serve_as_init},
 };

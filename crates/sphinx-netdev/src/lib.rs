@@ -1,0 +1,21 @@
+//! Network namespaces, TUN devices, Ethernet interfaces, and routes to them.
+//!
+//! What emulates a link or stands in its path uses these: the front end of the emulator, the lab,
+//! the demonstration and the agent for unmodified TCP. Sessions do not: packets of an endpoint are the
+//! business of `sphinx-net`.
+//!
+//! - [`netns`]: namespaces of this process, with or without root;
+//! - [`pidns`]: programs that end together;
+//! - [`tun`]: devices that carry the packets of a namespace to this process;
+//! - [`ethernet`]: frames of an interface that exists;
+//! - [`route`]: rules and routes that divert traffic to a device.
+//!
+//! The crate is for Linux.
+
+pub mod ethernet;
+mod netlink;
+pub mod netns;
+mod offload;
+pub mod pidns;
+pub mod route;
+pub mod tun;
