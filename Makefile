@@ -32,6 +32,11 @@ build: tools ## Build the sphx command; its symbols go to target/release/sphx.de
 	$(CARGO) build --release --locked --package sphinx-cli
 	@scripts/split-symbols $(SPHX)
 
+.PHONY: build-small
+build-small: tools ## Build sphx with recv, send and perf only, into target/small
+	$(CARGO) build --release --locked --package sphinx-cli --no-default-features --target-dir target/small
+	@scripts/split-symbols target/small/release/sphx
+
 .PHONY: demo
 demo: build ## Watch TCP and Sphinx cross the same lossy link
 	@$(SPHX) demo $(ARGS)
@@ -127,6 +132,8 @@ lint: tools ## Formatting, clippy, documentation, licences
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features $(FEATURES) --locked -- --deny warnings
 	$(CARGO) clippy --package sphinx-fec --no-default-features --all-targets --locked -- --deny warnings
+	$(CARGO) clippy --package sphinx-cli --no-default-features --all-targets --locked -- --deny warnings
+	$(CARGO) clippy --package sphinx-cli --no-default-features --features pep --locked -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
 	@scripts/check-security
 	@scripts/deny

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use sphinx_fuzz::Input;
+#[cfg(feature = "lab")]
 use sphinx_lab::emulator::{Plan, Request};
+#[cfg(feature = "lab")]
 use sphinx_link::settings::LinkSettings;
+#[cfg(feature = "lab")]
 use sphinx_link::{IpPacket, Link};
 
 use crate::{text, units};
@@ -48,6 +51,7 @@ pub fn units(data: &[u8]) {
 
 /// What people write about an emulated link: a configuration file, a message to a running link, and,
 /// line by line, settings, with the whole as the trace that any of them names.
+#[cfg(feature = "lab")]
 pub fn emulator(data: &[u8]) {
     let _ = serde_json::from_slice::<Request>(data);
     let written = String::from_utf8_lossy(data);
@@ -90,10 +94,12 @@ mod tests {
         replay("paths", paths);
         replay("measurements", measurement);
         replay("units", units);
+        #[cfg(feature = "lab")]
         replay("emulator", emulator);
     }
 
     proptest! {
+        #[cfg(feature = "lab")]
         #[test]
         fn random_settings(
             key in "(forward.|return.)?(mtu|policer|queue|aqm|rate|loss|blackout|corrupt|jitter|rtt)",
@@ -109,6 +115,7 @@ mod tests {
             paths(&data);
             measurement(&data);
             units(&data);
+            #[cfg(feature = "lab")]
             emulator(&data);
         }
     }

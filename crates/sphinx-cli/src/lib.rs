@@ -9,17 +9,22 @@ mod addresses;
 mod args;
 mod channel;
 mod commands;
+#[cfg(feature = "lab")]
 mod demo;
 mod failure;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+#[cfg(not(all(feature = "lab", feature = "pep")))]
+mod omitted;
 mod perf;
 mod report;
 mod signals;
 #[cfg(test)]
 mod testing;
 mod text;
+#[cfg(feature = "lab")]
+mod tools;
 mod usage;
 
 use std::ffi::OsString;
@@ -31,15 +36,19 @@ use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command, PerfCommand};
 use commands::Context;
-use commands::lab::Namespaces;
-use demo::Scene;
+#[cfg(feature = "pep")]
+use commands::pep;
 use failure::{Failure, usage};
+#[cfg(not(feature = "pep"))]
+use omitted::pep;
+#[cfg(not(feature = "lab"))]
+use omitted::tools;
 use report::{Reporter, Settings};
 use signals::Stop;
-use sphinx_lab::Testbed;
 use sphinx_transport::ErrorKind;
 use sphinx_units as units;
 use text::without_tickets;
+use tools::Ground;
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
@@ -91,15 +100,16 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
 }
 
 fn dispatch(cli: Cli) -> u8 {
-    if let Command::Lab(args) = &cli.command
-        && args.command.is_init()
-    {
-        sphinx_netdev::pidns::serve_as_init();
+    if let Command::Tools(tool) = &cli.command {
+        tool.serve_if_init();
     }
     let stop = Stop::default();
     let reporter = Reporter::new(output_settings(&cli.command), stop.clone());
     // A user namespace can only be entered while there is one thread: before the signals'.
-    let ground = Ground::prepare(&cli.command);
+    let ground = match &cli.command {
+        Command::Tools(tool) => Some(tool.prepare()),
+        _ => None,
+    };
     let outcome = args::refuse_not_built(&cli)
         .and_then(|()| {
             let reporter = reporter.clone();
@@ -135,28 +145,8 @@ fn asked_to(stop: &Stop, failure: Failure) -> Failure {
     }
 }
 
-/// What a command stands on that has to be there before the process has threads.
-enum Ground {
-    Nothing,
-    Demo(Scene),
-    Namespaces(Namespaces),
-}
-
-impl Ground {
-    fn prepare(command: &Command) -> Self {
-        match command {
-            Command::Demo(_) => Self::Demo(Scene::prepare()),
-            Command::Lab(args) if args.command.needs_namespaces() => Self::Namespaces(Namespaces {
-                link_directory: sphinx_lab::emulator::directory(),
-                prepared: Testbed::prepare_process(),
-            }),
-            _ => Self::Nothing,
-        }
-    }
-}
-
 /// Runs the command and returns the exit code.
-fn execute(command: Command, ground: Ground, context: &Context) -> failure::Outcome<u8> {
+fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failure::Outcome<u8> {
     match command {
         Command::Recv(args) => return commands::recv::run(args, context),
         Command::Send(args) => return commands::send::run(args, context),
@@ -166,23 +156,11 @@ fn execute(command: Command, ground: Ground, context: &Context) -> failure::Outc
         Command::Perf {
             command: PerfCommand::Client(args),
         } => commands::perf::measure(args, context)?,
-        Command::Demo(args) => {
-            let scene = match ground {
-                Ground::Demo(scene) => scene,
-                _ => Scene::prepare(),
-            };
-            demo::run(&args, scene, context)?;
+        Command::Tools(tool) => {
+            let ground = ground.unwrap_or_else(|| tool.prepare());
+            return tool.run(ground, context);
         }
-        Command::DemoPart(args) => demo::part::run(&args, context)?,
-        Command::Codes(args) => commands::codes::run(&args)?,
-        Command::Lab(args) => {
-            let namespaces = match ground {
-                Ground::Namespaces(prepared) => Some(prepared),
-                _ => None,
-            };
-            return commands::lab::run(args.command, namespaces, context);
-        }
-        Command::Pep(args) => commands::pep::run(args, context)?,
+        Command::Pep(args) => pep::run(args, context)?,
     }
     Ok(0)
 }
@@ -197,13 +175,7 @@ fn output_settings(command: &Command) -> Settings {
         Command::Perf {
             command: PerfCommand::Client(args),
         } => &args.common,
-        Command::Demo(args) => return Settings::new(args.json, args.quiet),
-        Command::DemoPart(_) => return Settings::new(true, true),
-        Command::Codes(args) => return Settings::new(args.json, false),
-        Command::Lab(args) => {
-            let (json, quiet) = args.command.output();
-            return Settings::new(json, quiet);
-        }
+        Command::Tools(tool) => return tool.settings(),
         Command::Pep(args) => {
             let (json, quiet) = args.output();
             return Settings::new(json, quiet);

@@ -3,8 +3,12 @@
 //! Flags that are part of the contract but whose part is not built yet are accepted by the grammar
 //! and refused by [`not_built`], so that the answer is "not built yet" and not "unknown".
 
+#[cfg(feature = "lab")]
+pub(crate) mod demo;
 pub(crate) mod engine;
+#[cfg(feature = "lab")]
 pub(crate) mod experiments;
+#[cfg(feature = "lab")]
 pub(crate) mod lab;
 mod not_built;
 pub(crate) mod ticket;
@@ -16,7 +20,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::pep::PepArgs;
+use crate::pep::PepArgs;
+use crate::tools::{self, Tools};
 use crate::units;
 pub(crate) use not_built::refuse_not_built;
 
@@ -26,10 +31,12 @@ pub(crate) const DEFAULT_PORT: u16 = 7749;
 /// More reports than a hundred a second serve nobody.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
-const EXAMPLES: &str = "\
+/// What stands below the help of `sphx`.
+fn examples() -> String {
+    format!(
+        "\
 Examples:
-  sphx demo                                   watch Sphinx and TCP on the same lossy link
-  sphx recv --output inbox --ticket-file t    receive files; writes the ticket to t
+{}  sphx recv --output inbox --ticket-file t    receive files; writes the ticket to t
   sphx send --ticket-file t movie.mkv pics/   send them, from the other machine
   sphx perf server --ticket-file t            measure: the other end of
   sphx perf client --ticket-file t --time 10s
@@ -40,11 +47,14 @@ Units: 200mbit (rates, in bits), 100kB (1000), 64KiB (1024), 5ms, 2s, 1m, 6% or 
 quantity has its unit: a bare number is a usage error, but for 0 and shares below 1.
 Exit codes: 0 ok, 1 other, 2 usage, 3 unreachable, 4 authentication, 5 protocol, 6 peer lost or
 cancelled, 7 partial (something was left out, the rest arrived), 8 local I/O, 9 I/O at the other
-end, 10 integrity, 128+n signal n.";
+end, 10 integrity, 128+n signal n.",
+        tools::EXAMPLE
+    )
+}
 
 /// Moves files over fast, lossy links: forward error correction instead of waiting.
 #[derive(Debug, Parser)]
-#[command(name = "sphx", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "sphx", version, after_help = examples(), max_term_width = 100)]
 #[command(arg_required_else_help = true, propagate_version = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -86,25 +96,12 @@ A pipe that is named is read to its end; links inside a directory are sent as li
         #[command(subcommand)]
         command: PerfCommand,
     },
-    /// Watch Sphinx and TCP on the same emulated lossy link
-    #[command(after_help = "\
-Examples:
-  sphx demo                                  200 Mbit/s, 10 ms round trip, 6 % loss
-  sphx demo --rate 50mbit --rtt 100ms --loss 2%
-
-Runs on this machine alone, without root where unprivileged user namespaces are allowed.")]
-    Demo(DemoArgs),
-    /// Erasure codes: speed, plans, simulation, figures
-    Codes(CodesArgs),
-    /// Link emulator and experiments
-    #[command(arg_required_else_help = true)]
-    Lab(lab::LabArgs),
+    #[command(flatten)]
+    Tools(Tools),
     /// Help unmodified TCP over a lossy hop, from a machine in its path
-    #[command(arg_required_else_help = true)]
+    #[cfg_attr(feature = "pep", command(arg_required_else_help = true))]
+    #[cfg_attr(not(feature = "pep"), command(hide = true, disable_help_flag = true))]
     Pep(PepArgs),
-    /// Runs a part of the demonstration inside a network namespace
-    #[command(name = "__demo", hide = true)]
-    DemoPart(DemoPartArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -236,52 +233,6 @@ pub(crate) struct PerfClientArgs {
     pub(crate) deadline: Option<Duration>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct DemoArgs {
-    /// Rate of the emulated link, at the IP layer
-    #[arg(long, value_name = "RATE", default_value = "200mbit", value_parser = units::rate)]
-    pub(crate) rate: u64,
-    /// Its round-trip time
-    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = units::duration_positive)]
-    pub(crate) rtt: Duration,
-    /// Share of packets it loses at random, towards the receiver
-    #[arg(long, value_name = "SHARE", default_value = "6%", value_parser = units::fraction)]
-    pub(crate) loss: f64,
-    /// Seed of the emulated link's randomness
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) seed: u64,
-    /// How long each transport runs in each phase
-    #[arg(long, value_name = "DURATION", default_value = "8s", value_parser = units::period_positive)]
-    pub(crate) seconds: Duration,
-    /// One JSON object per line on standard output
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// No progress, only the result
-    #[arg(long, short)]
-    pub(crate) quiet: bool,
-}
-
-/// The demonstration runs its measured ends as processes of their own, so that each joins its
-/// namespace before it has threads.
-#[derive(Args, Debug)]
-pub(crate) struct DemoPartArgs {
-    /// What to run there.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-    pub(crate) arguments: Vec<String>,
-}
-
-/// `sphx codes`.
-#[derive(Args, Debug)]
-// The flattened arguments have a group of the same name.
-#[group(skip)]
-pub(crate) struct CodesArgs {
-    #[command(flatten)]
-    pub(crate) codes: sphinx_codes::cli::CodesArgs,
-    /// Print one JSON object per line
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
 }
 
 /// Flags of every command that makes a session.
@@ -416,8 +367,11 @@ mod tests {
             "sphx perf client --ticket-file t --rate 20mbit",
             "sphx perf client --ticket-file t --time 10s --rate 20mbit --block-size 100kB",
             "sphx perf client - --message-size 200B --interval 20ms --deadline 100ms",
+            #[cfg(feature = "lab")]
             "sphx demo --rate 200mbit --rtt 10ms --loss 6% --seed 3 --seconds 2s",
+            #[cfg(feature = "lab")]
             "sphx codes bench --json",
+            #[cfg(feature = "lab")]
             "sphx lab run x",
             "sphx send --io xdp:eth0 --workers 4 --codec window --profile live --icm paper --cc cubic t a",
             "sphx send --connect-timeout 1s --idle-timeout 2s -4 --json --quiet -v t a",
@@ -449,6 +403,7 @@ mod tests {
             ("sphx perf client t --streams 0", "1..=256"),
             ("sphx send t a -4 -6", "cannot be used with"),
             ("sphx send t a --cc fast", "bbr"),
+            #[cfg(feature = "lab")]
             ("sphx demo --loss 6", "6%"),
             ("sphx recv --idle-timeout 0s", "zero"),
             ("sphx recv --interval-report 0s", "10ms"),

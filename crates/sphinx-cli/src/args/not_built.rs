@@ -15,11 +15,7 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         Command::Perf {
             command: PerfCommand::Client(args),
         } => common(&args.common),
-        Command::Codes(_)
-        | Command::Demo(_)
-        | Command::DemoPart(_)
-        | Command::Lab(_)
-        | Command::Pep(_) => Ok(()),
+        Command::Pep(_) | Command::Tools(_) => Ok(()),
     }
 }
 
@@ -86,7 +82,9 @@ mod tests {
             "sphx perf server --icm paper",
             "sphx perf server --icm off",
             "sphx perf client t --message-size 100B --interval 5ms --deadline 50ms",
+            #[cfg(feature = "lab")]
             "sphx demo",
+            #[cfg(feature = "lab")]
             "sphx lab link",
         ] {
             let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use sphinx_transport::ErrorKind;
 
-use crate::args::CodesArgs;
 use crate::failure::{Outcome, fail, usage};
+use crate::tools::CodesArgs;
 
 /// Prints tables, or JSON lines. A reader that has seen enough (a closed pipe) is no failure.
 pub(crate) fn run(args: &CodesArgs) -> Outcome<()> {

@@ -1,15 +1,21 @@
 //! The commands: arguments in, a session to a peer, an outcome out.
 
+#[cfg(feature = "lab")]
 pub(crate) mod codes;
 mod consent;
+#[cfg(feature = "lab")]
 mod experiments;
 mod holder;
+#[cfg(feature = "lab")]
 pub(crate) mod lab;
+#[cfg(feature = "lab")]
 mod link;
 mod listen;
+#[cfg(feature = "pep")]
 pub(crate) mod pep;
 pub(crate) mod perf;
 pub(crate) mod recv;
+#[cfg(feature = "lab")]
 mod requests;
 pub(crate) mod send;
 

@@ -10,7 +10,8 @@ use super::process::Process;
 use super::scene::{Side, Stage};
 use super::view::View;
 use super::{BLOCK_BYTES, BLOCK_INTERVAL};
-use crate::args::{DEFAULT_PORT, DemoArgs};
+use crate::args::DEFAULT_PORT;
+use crate::args::demo::DemoArgs;
 use crate::commands::Context;
 use crate::failure::{Outcome, fail, local_io};
 

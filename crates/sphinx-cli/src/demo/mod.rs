@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sphinx_transport::ErrorKind;
 
-use crate::args::DemoArgs;
+use crate::args::demo::DemoArgs;
 use crate::commands::Context;
 use crate::failure::{Outcome, fail_hint};
 use crate::report::Event;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use super::tcp::TcpChannel;
-use crate::args::{DemoPartArgs, PerfCommand};
+use crate::args::PerfCommand;
+use crate::args::demo::DemoPartArgs;
 use crate::commands::{self, Context};
 use crate::failure::{Outcome, local_io, usage};
 use crate::perf::client::{Request, measure};

@@ -13,7 +13,7 @@ use sphinx_transport::ErrorKind;
 
 use super::contender::Contender;
 use super::relay::Relay;
-use crate::args::DemoArgs;
+use crate::args::demo::DemoArgs;
 use crate::failure::{Outcome, fail};
 
 /// Congestion controls that the running kernel offers.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Row;
 use super::scene::Scene;
-use crate::args::DemoArgs;
+use crate::args::demo::DemoArgs;
 use crate::units::{show_duration, show_percent, show_rate};
 
 /// Fewer blocks have no 99th percentile worth the name.

@@ -1,0 +1,105 @@
+//! Stand-ins for commands that this build is without: usage errors that say how to get them.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+use crate::failure::{Failure, fail_hint};
+use sphinx_transport::ErrorKind;
+
+/// Whatever is written behind the command.
+#[derive(Args, Debug)]
+pub(crate) struct Anything {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    arguments: Vec<OsString>,
+}
+
+impl Anything {
+    /// Whether JSON lines are wanted on standard output.
+    fn json(&self) -> bool {
+        self.arguments.iter().any(|argument| argument == "--json")
+    }
+}
+
+fn omitted(command: &str, feature: &str) -> Failure {
+    fail_hint(
+        ErrorKind::Usage,
+        format!("sphx {command} is not part of this build"),
+        format!(
+            "it was built without the feature {feature}: 'cargo build --release --package sphinx-cli' \
+             builds everything"
+        ),
+    )
+}
+
+#[cfg(not(feature = "lab"))]
+pub(crate) mod tools {
+    use clap::Subcommand;
+
+    use super::{Anything, omitted};
+    use crate::commands::Context;
+    use crate::failure::Outcome;
+    use crate::report::Settings;
+
+    /// No example.
+    pub(crate) const EXAMPLE: &str = "";
+
+    #[derive(Debug, Subcommand)]
+    pub(crate) enum Tools {
+        /// Not part of this build
+        #[command(hide = true, disable_help_flag = true)]
+        Demo(Anything),
+        /// Not part of this build
+        #[command(hide = true, disable_help_flag = true)]
+        Codes(Anything),
+        /// Not part of this build
+        #[command(hide = true, disable_help_flag = true)]
+        Lab(Anything),
+    }
+
+    /// Nothing has to be there before the process has threads.
+    pub(crate) struct Ground;
+
+    impl Tools {
+        fn parts(&self) -> (&'static str, &Anything) {
+            match self {
+                Self::Demo(rest) => ("demo", rest),
+                Self::Codes(rest) => ("codes", rest),
+                Self::Lab(rest) => ("lab", rest),
+            }
+        }
+
+        pub(crate) fn serve_if_init(&self) {}
+
+        pub(crate) fn prepare(&self) -> Ground {
+            Ground
+        }
+
+        pub(crate) fn run(self, _: Ground, _: &Context) -> Outcome<u8> {
+            Err(omitted(self.parts().0, "lab"))
+        }
+
+        pub(crate) fn settings(&self) -> Settings {
+            Settings::new(self.parts().1.json(), false)
+        }
+    }
+}
+
+#[cfg(not(feature = "pep"))]
+pub(crate) mod pep {
+    use super::{Anything, omitted};
+    use crate::commands::Context;
+    use crate::failure::Outcome;
+
+    pub(crate) type PepArgs = Anything;
+
+    pub(crate) fn run(_: PepArgs, _: &Context) -> Outcome<()> {
+        Err(omitted("pep", "pep"))
+    }
+
+    impl Anything {
+        pub(crate) fn output(&self) -> (bool, bool) {
+            (self.json(), false)
+        }
+    }
+}
