@@ -4,8 +4,15 @@
 //! SPHINX_SIM_FIRST=4000 SPHINX_SIM_SEEDS=2000 cargo test -p sphinx-proto --release --test sim random
 //! SPHINX_SIM_SEED=17 cargo test -p sphinx-proto --release --test sim random
 //! ```
+//!
+//! `SPHINX_SIM_DIGESTS=FILE` writes a digest of all packets of each seed into a file. A change of shape alone
+//! gives the same file as the build before it.
 
+use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::time::Duration;
 
 use sphinx_link::{
@@ -219,6 +226,7 @@ fn run(seed: u64) {
     let scenario = random_scenario(seed);
     let patience = patience(&scenario);
     let mut pair = scenario.build();
+    let digest = digests().map(|file| (file, follow(&mut pair)));
     disturb(&mut pair, &mut Rng::new(seed ^ 0x6d6f_7665));
     pair.must_transfer(patience);
     // And both ends agree that it is over.
@@ -228,6 +236,33 @@ fn run(seed: u64) {
         pair.ends.iter().all(|end| end.session.is_finished())
     });
     assert!(closed, "not closed");
+    if let Some((mut file, digest)) = digest {
+        let end = pair.now;
+        writeln!(file, "{seed} {:016x} {end}", digest.get()).expect("a file to write to");
+    }
+}
+
+/// Where digests go, if they are wanted.
+fn digests() -> Option<std::fs::File> {
+    let path = std::env::var_os("SPHINX_SIM_DIGESTS")?;
+    let file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(path);
+    Some(file.expect("a file to write to"))
+}
+
+/// A digest of all datagrams that leave from now on, in their order.
+fn follow(pair: &mut Pair) -> Rc<Cell<u64>> {
+    let digest = Rc::new(Cell::new(0));
+    let so_far = Rc::clone(&digest);
+    pair.tap = Some(Box::new(move |side, datagram| {
+        let mut hasher = DefaultHasher::new();
+        (so_far.get(), side, format!("{datagram:?}")).hash(&mut hasher);
+        so_far.set(hasher.finish());
+        Vec::new()
+    }));
+    digest
 }
 
 /// A number from the environment.
