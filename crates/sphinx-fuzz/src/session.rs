@@ -12,7 +12,9 @@ use sphinx_proto::wire::{
     Blocks, ConnectionId, Fragment, Frame, FrameIter, Header, OVERHEAD, PacketKind, Sack,
     VARINT_MAX, WindowSpan, block_symbols_max,
 };
-use sphinx_proto::{Config, EPSILON, Icm, Nanos, PacketMeta, Profile, Role, Session, Tuple};
+use sphinx_proto::{
+    Config, ConnectionIds, Icm, Nanos, PacketMeta, Profile, Received, Role, Session, Tuple,
+};
 
 use crate::Input;
 use model::Model;
@@ -65,40 +67,39 @@ pub fn hostile_peer(data: &[u8]) {
 fn config(input: &mut Input<'_>) -> Config {
     const WINDOWS: [u64; 5] = [4 << 20, 1 << 16, 700, 1 << 20, VARINT_MAX];
     let ip_overhead = input.pick(&[28, 48]);
-    Config {
-        role: input.pick(&[Role::Server, Role::Client]),
-        peer_cid: cid(9),
-        local_cid: cid(8),
-        tuple: place(0),
-        profile: input.pick(&[Profile::Latency, Profile::Bulk]),
-        code: input.pick(&[
-            Some(CodeId::Rlc),
-            Some(CodeId::Srlt),
-            None,
-            Some(CodeId::Rs),
-            Some(CodeId::FftRs),
-            Some(CodeId::Lt),
-            Some(CodeId::Window),
-        ]),
-        cc: input.pick(&[
-            CcKind::Bbr,
-            CcKind::AimdEcn,
-            CcKind::Fixed(2_000_000),
-            CcKind::Fixed(1000),
-        ]),
-        initial_rtt: input.pick(&[10 * MS, 0, 3 * SEC, MS / 10]),
-        idle_timeout: input.pick(&[SEC, 100 * MS, 15 * SEC]),
-        recv_window: input.pick(&WINDOWS[..4]),
-        send_window: input.pick(&WINDOWS[..4]),
-        // The peer says so itself.
-        peer_window: input.pick(&WINDOWS),
-        ip_overhead,
-        mtu_candidates: sphinx_proto::mtu_candidates(ip_overhead),
-        peer_datagram_max: input.pick(&[1472, 1200, 9040, 65_527]),
-        memory: None,
-        icm: input.pick(&[Icm::Default, Icm::Paper, Icm::Off]),
-        epsilon: EPSILON,
-    }
+    let role = input.pick(&[Role::Server, Role::Client]);
+    let ids = ConnectionIds {
+        local: cid(8),
+        peer: cid(9),
+    };
+    let mut config = Config::new(role, place(0), ids);
+    config.ip_overhead = ip_overhead;
+    config.mtu_candidates = sphinx_proto::mtu_candidates(ip_overhead);
+    config.profile = input.pick(&[Profile::Latency, Profile::Bulk]);
+    config.code = input.pick(&[
+        Some(CodeId::Rlc),
+        Some(CodeId::Srlt),
+        None,
+        Some(CodeId::Rs),
+        Some(CodeId::FftRs),
+        Some(CodeId::Lt),
+        Some(CodeId::Window),
+    ]);
+    config.cc = input.pick(&[
+        CcKind::Bbr,
+        CcKind::AimdEcn,
+        CcKind::Fixed(2_000_000),
+        CcKind::Fixed(1000),
+    ]);
+    config.initial_rtt = input.pick(&[10 * MS, 0, 3 * SEC, MS / 10]);
+    config.idle_timeout = input.pick(&[SEC, 100 * MS, 15 * SEC]);
+    config.recv_window = input.pick(&WINDOWS[..4]);
+    config.send_window = input.pick(&WINDOWS[..4]);
+    // The peer says so itself.
+    config.peer_window = input.pick(&WINDOWS);
+    config.peer_datagram_max = input.pick(&[1472, 1200, 9040, 65_527]);
+    config.icm = input.pick(&[Icm::Default, Icm::Paper, Icm::Off]);
+    config
 }
 
 impl Victim {
@@ -169,11 +170,19 @@ impl Victim {
             now: self.now,
             received_at: self.now.saturating_sub(Nanos::from(flags >> 3 & 1) * MS),
             packet_number: self.model.packet_number(input, odd),
-            cid: self.model.own_id(if odd { input.byte() } else { 0 }),
             tuple,
             ecn: flags & 3,
             datagram_len,
+        }
+    }
+
+    /// The id and the mark that a packet with these flags carries.
+    fn control_header(&mut self, input: &mut Input<'_>, flags: u8, meta: &PacketMeta) -> Header {
+        let odd = flags & 0x10 != 0;
+        let cid = self.model.own_id(if odd { input.byte() } else { 0 });
+        Header {
             last_of_flight: flags & 4 != 0,
+            ..Header::control(cid, meta.packet_number as u32, false)
         }
     }
 
@@ -217,29 +226,27 @@ impl Victim {
         let meta = self.meta(input, flags, fragment.map_or(len, |f| f.range().len() + 3));
         let header = Header {
             kind: fragment.map_or(PacketKind::Symbol, |_| PacketKind::Fragment),
-            phase: false,
-            last_of_flight: meta.last_of_flight,
-            cid: meta.cid,
-            packet_number: meta.packet_number as u32,
             block,
             stream,
             code,
             n,
             row,
+            ..self.control_header(input, flags, &meta)
         };
         if code == CodeId::Window.to_wire() && fragment.is_none() {
             return self.window(input, meta, &header, len as u16);
         }
-        match fragment {
-            None => {
-                let placement = self.session.handle_symbol(&meta, &header, len);
-                self.model.place(placement, &header, len);
+        let mut body = fragment.map_or(Vec::new(), |part| part.encode().to_vec());
+        body.resize(
+            body.len() + fragment.map_or(len, |part| part.range().len()),
+            0,
+        );
+        match (self.session.handle_packet(&meta, &header, &body), fragment) {
+            (Received::Symbol(placement), None) => self.model.place(placement, &header, len),
+            (Received::Part(part), Some(fragment)) => {
+                self.model.place_part(part, &header, fragment);
             }
-            Some(fragment) => {
-                if let Some(part) = self.session.handle_fragment(&meta, &header, fragment) {
-                    self.model.place_part(part, &header, fragment);
-                }
-            }
+            (received, _) => assert_eq!(received, Received::Nothing),
         }
         self.model.take_jobs(&mut self.session);
     }
@@ -263,7 +270,15 @@ impl Victim {
             };
             span.extend(shape.0, shape.1, usize::MAX);
         }
-        let covered = self.session.handle_window(&meta, header, &span);
+        let mut body = span.encode();
+        body.resize(span.body_len(), 0);
+        let covered = match self.session.handle_packet(&meta, header, &body) {
+            Received::Window { covered, .. } => covered,
+            received => {
+                assert_eq!(received, Received::Nothing);
+                Vec::new()
+            }
+        };
         self.model.cover(header.stream, &covered);
         for block in covered {
             while input.rarely(2) {
@@ -409,7 +424,9 @@ impl Victim {
         for frame in FrameIter::new(body).flatten() {
             self.model.said(meta.tuple, &frame);
         }
-        self.session.handle_control(&meta, body);
+        let header = self.control_header(input, flags, &meta);
+        let received = self.session.handle_packet(&meta, &header, body);
+        assert_eq!(received, Received::Nothing);
     }
 
     fn submit(&mut self, input: &mut Input<'_>) {

@@ -1,9 +1,10 @@
 //! A block on its way: what of it was sent, what arrived, what is owed.
 
-use sphinx_fec::{CodeId, bits};
+use sphinx_fec::bits;
 
 use crate::Nanos;
 use crate::types::Slot;
+use crate::wire::SymbolId;
 
 /// A block on its way.
 #[derive(Debug)]
@@ -120,7 +121,7 @@ impl TxBlock {
     }
 
     /// A symbol of this block to send next.
-    pub(crate) fn choice(&self, sequence: u64, code: Option<CodeId>, row: u32) -> SymbolChoice {
+    pub(crate) fn choice(&self, sequence: u64, symbol: SymbolId) -> SymbolChoice {
         SymbolChoice {
             sequence,
             round: self.rounds,
@@ -129,8 +130,7 @@ impl TxBlock {
             slot: self.slot,
             n: self.n,
             symbol_len: self.symbol_len,
-            code,
-            row,
+            symbol,
             last_of_flight: false,
         }
     }
@@ -147,8 +147,6 @@ pub(crate) struct SymbolChoice {
     pub(crate) slot: Slot,
     pub(crate) n: u16,
     pub(crate) symbol_len: u16,
-    /// `None`: the source symbol `row`.
-    pub(crate) code: Option<CodeId>,
-    pub(crate) row: u32,
+    pub(crate) symbol: SymbolId,
     pub(crate) last_of_flight: bool,
 }

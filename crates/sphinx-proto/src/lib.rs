@@ -18,6 +18,7 @@ mod arrivals;
 mod block;
 pub mod cc;
 mod coding;
+mod config;
 mod ecn;
 mod fragment;
 mod ids;
@@ -37,11 +38,12 @@ mod types;
 pub mod wire;
 
 pub use cc::Nanos;
+pub use config::{Config, ConnectionIds, Icm, PathMemory, Profile, Role};
 pub use monitor::{Losses, Monitor};
 pub use mtu::mtu_candidates;
 pub use selector::EPSILON;
 pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
-    Config, Content, CoveredBlock, Event, Icm, Job, PacketMeta, PartPlacement, PathMemory,
-    Placement, Profile, Role, Room, STREAMS_MAX, SessionStats, Slot, Transmit, Tuple, block_cost,
+    Content, CoveredBlock, Event, Job, PacketMeta, PartPlacement, Placement, Received, Room,
+    STREAMS_MAX, SessionStats, Slot, Transmit, Tuple, block_cost,
 };

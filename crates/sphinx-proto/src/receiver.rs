@@ -16,8 +16,8 @@ use crate::ranges::RangeSet;
 use crate::shares::{COMMON_SHARE, common_part};
 use crate::types::{PacketMeta, PartPlacement, Placement, STREAMS_MAX, Slot, block_cost};
 use crate::wire::{
-    BLOCKS_AHEAD_MAX, Fragment, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, block_symbols_max,
-    expand_packet_number,
+    BLOCKS_AHEAD_MAX, Fragment, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, SymbolId,
+    block_symbols_max, expand_packet_number,
 };
 
 /// Packets that may wait for one SACK: this part of those so far, within bounds. Rate control measures the
@@ -227,7 +227,13 @@ impl Receiver {
     // ---- packets --------------------------------------------------------------------------------
 
     /// Note an opened packet for the next SACK.
-    pub(crate) fn on_packet(&mut self, meta: &PacketMeta, eliciting: bool, rtt: Nanos) {
+    pub(crate) fn on_packet(
+        &mut self,
+        meta: &PacketMeta,
+        eliciting: bool,
+        last_of_flight: bool,
+        rtt: Nanos,
+    ) {
         self.received.insert_one(meta.packet_number);
         self.arrivals.on_packet(meta.packet_number);
         self.received.truncate_low(MAX_SACK_RANGES);
@@ -249,10 +255,10 @@ impl Receiver {
         self.unacked += 1;
         let (least, most) = PACKETS_PER_SACK;
         let packets_per_sack = (meta.packet_number / SACK_PART).clamp(least, most);
-        self.flight_over = meta.last_of_flight;
+        self.flight_over = last_of_flight;
         let first_after_idle = meta.now.saturating_sub(self.last_eliciting) > 2 * rtt.max(delay);
         self.last_eliciting = meta.now;
-        let at = if meta.last_of_flight
+        let at = if last_of_flight
             || meta.ecn == 0b11
             || self.unacked >= packets_per_sack
             || first_after_idle
@@ -349,12 +355,10 @@ impl Receiver {
     ) -> (Placement, Progress) {
         let refused = (Placement::Discard, Progress::None);
         let (n, stream_id) = (header.n, header.stream);
-        let code = match CodeId::from_wire(header.code) {
-            None if header.code != CodeId::SOURCE => {
-                return (Placement::Discard, Progress::Violation("unknown code"));
-            }
-            code => code,
+        let Ok(symbol) = header.symbol() else {
+            return (Placement::Discard, Progress::Violation("unknown code"));
         };
+        let code = symbol.code();
         // A window's repairs have a body of their own.
         if code == Some(CodeId::Window) || !self.is_possible(stream_id, n, symbol_len) {
             self.packets_refused += 1;
@@ -376,29 +380,11 @@ impl Receiver {
         let Some(block) = Self::block_mut(&mut self.streams, stream_id, id) else {
             return refused;
         };
-        let (added, placement) = match (code, Row::new(header.row)) {
-            (None, _) => {
-                let placement = Placement::Source {
-                    slot,
-                    n,
-                    symbol_len,
-                    index: header.row as u16,
-                };
-                (block.tracker.add_source(header.row as usize), placement)
-            }
+        let added = match symbol {
+            SymbolId::Source(index) => block.tracker.add_source(usize::from(index)),
             // Peeling may want more; the missing symbols themselves will come.
-            (Some(_), _) if block.repairs >= n => (Added::Redundant, Placement::Discard),
-            (Some(_), None) => (Added::Invalid, Placement::Discard),
-            (Some(code), Some(row)) => {
-                let placement = Placement::Repair {
-                    slot,
-                    n,
-                    symbol_len,
-                    code,
-                    row,
-                };
-                (block.add_repair(&mut self.rows, code, row), placement)
-            }
+            SymbolId::Repair(..) if block.repairs >= n => Added::Redundant,
+            SymbolId::Repair(code, row) => block.add_repair(&mut self.rows, code, row),
         };
         match added {
             Added::Invalid => {
@@ -409,7 +395,15 @@ impl Receiver {
                 self.symbols_redundant += 1;
                 refused
             }
-            Added::Innovative => (placement, self.advance(now, stream_id, id)),
+            Added::Innovative => {
+                let placement = Placement::Block {
+                    slot,
+                    n,
+                    symbol_len,
+                    symbol,
+                };
+                (placement, self.advance(now, stream_id, id))
+            }
         }
     }
 

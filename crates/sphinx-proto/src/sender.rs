@@ -15,6 +15,7 @@ use crate::Nanos;
 use crate::block::{SymbolChoice, TxBlock};
 use crate::cc::{PacketInfo, RateControl};
 use crate::coding;
+use crate::config::{Icm, Profile};
 use crate::ecn::Ecn;
 use crate::fragment::Groups;
 use crate::monitor::Monitor;
@@ -23,8 +24,8 @@ use crate::rtt::Rtt;
 use crate::selector::{BurstRepair, Offered};
 use crate::sent::{SentLog, Settled};
 use crate::shares::Shares;
-use crate::types::{Icm, Profile, Slot, block_cost};
-use crate::wire::{BLOCKS_AHEAD_MAX, Blocks};
+use crate::types::{Slot, block_cost};
+use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, SymbolId};
 
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default)]
@@ -435,15 +436,15 @@ impl Sender {
         let proactive = block.due_proactive > 0;
         block.due_proactive = block.due_proactive.saturating_sub(1);
         let first = (originals_first && !proactive).then(|| block.lost_sources.pop());
-        let (code, row) = match first.flatten() {
-            Some(index) => (None, u32::from(index)),
+        let symbol = match first.flatten() {
+            Some(index) => SymbolId::Source(index),
             None => match coding::next_row(code, block, proactive, plr) {
-                Some((code, row)) => (Some(code), row.number()),
-                None => (None, u32::from(coding::original(block))),
+                Some((code, row)) => SymbolId::Repair(code, row),
+                None => SymbolId::Source(coding::original(block)),
             },
         };
         let done = block.due == 0;
-        let choice = block.choice(sequence, code, row);
+        let choice = block.choice(sequence, symbol);
         if done {
             self.repairs.remove(&sequence);
         }
@@ -462,13 +463,14 @@ impl Sender {
         let code = self.code;
         let (plr, deviation) = (self.monitor.plr(), self.monitor.deviation());
         let block = self.block_mut(sequence)?;
-        let row = u32::from(block.next_source);
+        let index = block.next_source;
         block.next_source += 1;
         let rateless = code.filter(|_| coding::is_rateless(code));
-        let mut choice = match rateless.and_then(|code| coding::next_row(code, block, true, plr)) {
-            Some((code, row)) => block.choice(sequence, Some(code), row.number()),
-            None => block.choice(sequence, None, row),
-        };
+        let row = rateless.and_then(|code| coding::next_row(code, block, true, plr));
+        let symbol = row.map_or(SymbolId::Source(index), |(code, row)| {
+            SymbolId::Repair(code, row)
+        });
+        let mut choice = block.choice(sequence, symbol);
         choice.round = 0;
         if block.unsent() == 0 {
             let mut behind = block.surplus;
@@ -487,7 +489,7 @@ impl Sender {
         self.unsent_bytes -= u64::from(choice.symbol_len);
         self.counters.source += 1;
         if code == Some(CodeId::Window) {
-            self.owe_window(sequence, choice.stream, row == 0);
+            self.owe_window(sequence, choice.stream, index == 0);
         }
         Some(choice)
     }

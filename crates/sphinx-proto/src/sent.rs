@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::Nanos;
 use crate::cc::PacketInfo;
 use crate::ranges::RangeSet;
+use crate::wire::SymbolId;
 
 /// Later packets acknowledged before one counts as lost, until reordering is seen (RFC 9002).
 const PACKET_THRESHOLD: u64 = 3;
@@ -22,13 +23,13 @@ pub(crate) enum Carried {
     Symbol {
         block: u64,
         round: u8,
-        source: Option<u16>,
+        symbol: SymbolId,
     },
     /// Part of such a symbol, whose first part left `after` packets before.
     Fragment {
         block: u64,
         round: u8,
-        source: Option<u16>,
+        symbol: SymbolId,
         after: u32,
     },
     /// A path MTU probe of this UDP payload.

@@ -10,16 +10,14 @@ use std::collections::VecDeque;
 use crate::Nanos;
 use crate::block::SymbolChoice;
 use crate::coding;
+use crate::config::{Config, PathMemory, Profile, Role};
 use crate::ids::{LocalIds, PeerIds};
 use crate::mtu::PathMtu;
 use crate::pacer::Pacer;
 use crate::path::Paths;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
-use crate::types::{
-    BLOCK_OVERHEAD, Config, Event, Job, PathMemory, Profile, Role, Room, SessionStats, Slot,
-    block_cost,
-};
+use crate::types::{BLOCK_OVERHEAD, Event, Job, Room, SessionStats, Slot, block_cost};
 use crate::wire::{Fragment, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max};
 use refusal::Refusals;
 
@@ -84,9 +82,8 @@ enum Life {
 /// The core never reads a clock, a socket or a random number: the same calls give the same
 /// packets. It never touches payload either: memory is named by [`Slot`]s.
 ///
-/// * **Inputs**: [`submit`](Self::submit) (a block to send), [`handle_symbol`](Self::handle_symbol)
-///   and [`handle_control`](Self::handle_control) (packets that have opened),
-///   [`job_done`](Self::job_done), [`release`](Self::release), [`handle_timeout`](Self::handle_timeout),
+/// * **Inputs**: [`submit`](Self::submit) (a block to send), [`handle_packet`](Self::handle_packet) (a packet that
+///   has opened), [`job_done`](Self::job_done), [`release`](Self::release), [`handle_timeout`](Self::handle_timeout),
 ///   [`close`](Self::close).
 /// * **Outputs**: after any input, drain [`poll_job`](Self::poll_job), [`poll_event`](Self::poll_event) and
 ///   [`poll_transmit`](Self::poll_transmit) until they give nothing, then sleep until

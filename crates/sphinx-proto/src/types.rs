@@ -2,12 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use sphinx_fec::{CodeId, Row};
+use sphinx_fec::Row;
 
 use crate::Nanos;
-use crate::cc::CcKind;
 use crate::monitor::Losses;
-use crate::wire::{ConnectionId, Fragment, Header, WindowSpan};
+use crate::wire::{ConnectionId, Fragment, Header, SymbolId, WindowSpan};
 
 /// Charged to the window for every block besides its symbols.
 pub(crate) const BLOCK_OVERHEAD: u64 = 512;
@@ -31,40 +30,6 @@ pub enum Room {
     Later,
     /// Not before the peer's application has read more, of this stream too.
     HeldUp,
-}
-
-/// Which end opened the session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Sends on even streams.
-    Client,
-    /// Sends on odd streams.
-    Server,
-}
-
-/// What redundancy is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Profile {
-    /// Goodput: repair follows loss; only what ends a stream is protected ahead.
-    Bulk,
-    /// Completion time: whenever nothing more waits to be sent, what is on its way is protected so
-    /// that it fails with a probability of at most [`Config::epsilon`].
-    Latency,
-}
-
-/// When losses are compensated. How much is sent, rate control and the count of losses are the same in
-/// all modes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Icm {
-    /// As soon as the packet log knows of a loss.
-    #[default]
-    Default,
-    /// The paper's rule: when a SACK reports on more than two blocks and more than three symbols of the
-    /// latest one, or a later block is complete, earlier blocks are compensated, each at most once
-    /// per round trip.
-    Paper,
-    /// When a timer of the block runs out, as without ICM.
-    Off,
 }
 
 /// The addresses that a datagram travels between, as this end sees them.
@@ -100,60 +65,6 @@ impl Tuple {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
-/// What a session has learned about its path, for a later one between the same hosts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PathMemory {
-    /// Capacity, IP bytes per second.
-    pub rate: u64,
-    /// Smallest round trip.
-    pub rtt: Nanos,
-    /// Packet loss rate, 0–1.
-    pub plr: f64,
-    /// Largest UDP payload that got through.
-    pub datagram_len: u16,
-}
-
-/// What a session is told at its beginning.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// This end.
-    pub role: Role,
-    /// Connection id that the peer chose.
-    pub peer_cid: ConnectionId,
-    /// Connection id that this end chose.
-    pub local_cid: ConnectionId,
-    /// Where the handshake found the peer.
-    pub tuple: Tuple,
-    /// Redundancy.
-    pub profile: Profile,
-    /// Probability, 0–1, that a first flight protected ahead may still fail; usually [`EPSILON`](crate::EPSILON).
-    pub epsilon: f64,
-    /// Code of repair symbols; `None` sends no proactive repair (losses are still repaired).
-    pub code: Option<CodeId>,
-    /// When losses are compensated.
-    pub icm: Icm,
-    /// Rate control.
-    pub cc: CcKind,
-    /// Round-trip time of the handshake.
-    pub initial_rtt: Nanos,
-    /// Silence after which the peer counts as lost.
-    pub idle_timeout: Nanos,
-    /// Memory for received blocks, bytes (§7).
-    pub recv_window: u64,
-    /// Most memory for blocks on their way, bytes.
-    pub send_window: u64,
-    /// The peer's window at the start, bytes.
-    pub peer_window: u64,
-    /// IP and UDP header bytes: 28 for IPv4, 48 for IPv6.
-    pub ip_overhead: u16,
-    /// UDP payloads to probe for, rising.
-    pub mtu_candidates: Vec<u16>,
-    /// Largest UDP payload that the peer accepts.
-    pub peer_datagram_max: u16,
-    /// What an earlier session found out about the path. It may be wrong.
-    pub memory: Option<PathMemory>,
-}
-
 /// A received packet that has opened.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketMeta {
@@ -163,16 +74,33 @@ pub struct PacketMeta {
     pub received_at: Nanos,
     /// Full packet number.
     pub packet_number: u64,
-    /// Connection id that it carried.
-    pub cid: ConnectionId,
     /// Addresses that it travelled between.
     pub tuple: Tuple,
     /// ECN codepoint, 0–3.
     pub ecn: u8,
     /// Whole datagram, bytes.
     pub datagram_len: usize,
-    /// The header's mark.
-    pub last_of_flight: bool,
+}
+
+/// What a packet that has opened has for the driver ([`Session::handle_packet`](crate::Session::handle_packet)).
+/// To be stored before the driver polls for jobs and events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Received {
+    /// Nothing.
+    Nothing,
+    /// The body is a symbol.
+    Symbol(Placement),
+    /// The body is a prefix of [`FRAGMENT_PREFIX_LEN`](crate::wire::FRAGMENT_PREFIX_LEN) bytes and a part of a
+    /// symbol.
+    Part(PartPlacement),
+    /// The body is [`WindowSpan::encode`] of `span` and a repair of a sliding window. The driver tells what it restores
+    /// by [`Session::symbol_restored`](crate::Session::symbol_restored).
+    Window {
+        /// Its prefix.
+        span: WindowSpan,
+        /// The blocks that it covers, oldest first; never empty.
+        covered: Vec<CoveredBlock>,
+    },
 }
 
 /// Where a received symbol goes.
@@ -180,30 +108,17 @@ pub struct PacketMeta {
 pub enum Placement {
     /// Nowhere.
     Discard,
-    /// Source symbol `index` of the block in `slot`; its memory is n × symbol_len bytes, and is
-    /// new if the slot was free.
-    Source {
+    /// To the block in `slot`, whose memory is n × symbol_len bytes and new if the slot was free: a source
+    /// symbol into its place there, a repair beside it until the block decodes.
+    Block {
         /// Block memory.
         slot: Slot,
         /// Source symbols in the block.
         n: u16,
         /// Bytes per symbol.
         symbol_len: u16,
-        /// Position.
-        index: u16,
-    },
-    /// A repair symbol to keep until the block decodes.
-    Repair {
-        /// Block memory.
-        slot: Slot,
-        /// Source symbols in the block.
-        n: u16,
-        /// Bytes per symbol.
-        symbol_len: u16,
-        /// Code that made it.
-        code: CodeId,
-        /// Its row.
-        row: Row,
+        /// Which symbol of the block it is.
+        symbol: SymbolId,
     },
 }
 
@@ -298,21 +213,12 @@ pub enum Event {
 /// What a packet to send carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Source symbol `index` of the block in `slot`.
-    Source {
+    /// A symbol of the block in `slot`; a repair is to be computed from it.
+    Symbol {
         /// Block memory.
         slot: Slot,
-        /// Position.
-        index: u16,
-    },
-    /// Repair symbol to be computed from the block in `slot`.
-    Repair {
-        /// Block memory.
-        slot: Slot,
-        /// Code.
-        code: CodeId,
-        /// Row.
-        row: Row,
+        /// Which symbol.
+        symbol: SymbolId,
     },
     /// A repair of a sliding window: [`WindowSpan::encode`], then the symbol, to be computed by
     /// [`span::encode`](sphinx_fec::span::encode).
@@ -339,7 +245,7 @@ pub struct Transmit {
     pub header: Header,
     /// Body.
     pub content: Content,
-    /// Of a source or repair symbol, only this part; the body begins with [`Fragment::encode`].
+    /// Of a symbol, only this part; the body begins with [`Fragment::encode`].
     pub fragment: Option<Fragment>,
     /// Bytes of the body: the symbol size, the fragment with its prefix, or the frames' length.
     pub body_len: usize,

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 
 use sphinx_link::Link;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, Nanos, Role, Tuple};
+use sphinx_proto::{Config, ConnectionIds, Nanos, Role, Tuple};
 
 use crate::MS;
-use crate::datagram::{Datagram, IP_OVERHEAD};
+use crate::datagram::Datagram;
 use crate::end::End;
 use crate::scenario::Scenario;
 
@@ -45,28 +45,30 @@ impl Pair {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let rtt = (scenario.forward.delay + scenario.backward.delay).as_nanos() as Nanos;
         let addresses = ADDRESSES.map(SocketAddr::from);
-        let config = |role, peer: u8, local: u8| Config {
-            role,
-            peer_cid: ConnectionId::new([peer; 8]).expect("not zero"),
-            local_cid: ConnectionId::new([local; 8]).expect("not zero"),
-            tuple: Tuple {
+        let cid = |id| ConnectionId::new([id; 8]).expect("not zero");
+        let config = |role, peer: u8, local: u8| {
+            let tuple = Tuple {
                 remote: addresses[usize::from(peer) - 1],
                 local_ip: None,
-            },
-            profile: scenario.profile,
-            code: scenario.code,
-            icm: scenario.icm,
-            epsilon: scenario.epsilon,
-            cc: scenario.cc,
-            initial_rtt: rtt,
-            idle_timeout: scenario.idle_timeout,
-            recv_window: scenario.recv_window,
-            send_window: scenario.send_window,
-            peer_window: scenario.recv_window,
-            ip_overhead: IP_OVERHEAD,
-            mtu_candidates: sphinx_proto::mtu_candidates(IP_OVERHEAD),
-            peer_datagram_max: 9040,
-            memory: scenario.memory,
+            };
+            let ids = ConnectionIds {
+                local: cid(local),
+                peer: cid(peer),
+            };
+            let mut config = Config::new(role, tuple, ids);
+            config.profile = scenario.profile;
+            config.code = scenario.code;
+            config.icm = scenario.icm;
+            config.epsilon = scenario.epsilon;
+            config.cc = scenario.cc;
+            config.initial_rtt = rtt;
+            config.idle_timeout = scenario.idle_timeout;
+            config.recv_window = scenario.recv_window;
+            config.send_window = scenario.send_window;
+            config.peer_window = scenario.recv_window;
+            config.peer_datagram_max = 9040;
+            config.memory = scenario.memory;
+            config
         };
         let (client_seed, server_seed) = (scenario.seed << 1, (scenario.seed << 1) + 1);
         let client = End::new(

@@ -2,6 +2,7 @@
 
 use sphinx_fec::{BlockDecoder, CodeId, Encoder, Error, Repair, Row, bits, fft_rs};
 use sphinx_net::{BufferPool, PoolBuffer};
+use sphinx_proto::wire::SymbolId;
 use sphinx_proto::{Placement, Slot};
 
 /// A block being sent.
@@ -100,27 +101,24 @@ impl RxBlocks {
     pub(crate) fn store(&mut self, placement: Placement, symbol: &[u8], pool: &BufferPool) {
         match placement {
             Placement::Discard => {}
-            Placement::Source {
+            Placement::Block {
                 slot,
                 n,
                 symbol_len,
-                index,
+                symbol: id,
             } => {
                 let block = self.block(slot, n, symbol_len, pool);
-                let at = usize::from(index) * block.symbol_len;
-                block.memory[at..][..symbol.len()].copy_from_slice(symbol);
-                bits::insert(&mut block.have, usize::from(index));
-            }
-            Placement::Repair {
-                slot,
-                n,
-                symbol_len,
-                code,
-                row,
-            } => {
-                let block = self.block(slot, n, symbol_len, pool);
-                block.repairs.push((code, row));
-                block.repair_bytes.extend_from_slice(symbol);
+                match id {
+                    SymbolId::Source(index) => {
+                        let at = usize::from(index) * block.symbol_len;
+                        block.memory[at..][..symbol.len()].copy_from_slice(symbol);
+                        bits::insert(&mut block.have, usize::from(index));
+                    }
+                    SymbolId::Repair(code, row) => {
+                        block.repairs.push((code, row));
+                        block.repair_bytes.extend_from_slice(symbol);
+                    }
+                }
             }
         }
     }
@@ -226,11 +224,11 @@ mod tests {
         let pool = BufferPool::new(0);
         let mut blocks = RxBlocks::default();
         for index in [0, 3, 4] {
-            let placement = Placement::Source {
+            let placement = Placement::Block {
                 slot,
                 n,
                 symbol_len,
-                index,
+                symbol: SymbolId::Source(index),
             };
             blocks.store(placement, &source[usize::from(index) * 3..][..3], &pool);
         }
@@ -241,12 +239,11 @@ mod tests {
                 .encode(code, 5, 3, &source, row, &mut symbol)
                 .expect("a block");
             blocks.store(
-                Placement::Repair {
+                Placement::Block {
                     slot,
                     n,
                     symbol_len,
-                    code,
-                    row,
+                    symbol: SymbolId::Repair(code, row),
                 },
                 &symbol,
                 &pool,

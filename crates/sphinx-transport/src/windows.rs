@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use sphinx_fec::RowMaker;
 use sphinx_fec::span::{Covered, SpanBlock, SpanDecoder};
 use sphinx_net::BufferPool;
-use sphinx_proto::wire::{Header, WindowSpan};
+use sphinx_proto::wire::{Header, SymbolId, WindowSpan};
 use sphinx_proto::{CoveredBlock, Placement, Slot};
 
 use crate::blocks::RxBlocks;
@@ -125,7 +125,10 @@ impl Windows {
             // Of no interest before a repair covers its block, which then finds it.
             return;
         };
-        if let Placement::Source { index, .. } = placement
+        if let Placement::Block {
+            symbol: SymbolId::Source(index),
+            ..
+        } = placement
             && symbol.len() <= window.decoder.symbol_len()
         {
             window

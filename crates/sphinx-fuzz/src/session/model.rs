@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sphinx_fec::{BlockDecoder, CodeId, Repair, Row, bits};
 use sphinx_proto::wire::{
     Blocks, ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN,
-    OVERHEAD, PacketKind, Sack, block_symbols_max,
+    OVERHEAD, PacketKind, Sack, SymbolId, block_symbols_max,
 };
 use sphinx_proto::{
     Config, Content, CoveredBlock, Event, Job, Nanos, PartPlacement, Placement, Role, Session,
@@ -249,13 +249,7 @@ impl Model {
     pub(super) fn place(&mut self, placement: Placement, header: &Header, len: usize) {
         let (slot, n, symbol_len) = match placement {
             Placement::Discard => return,
-            Placement::Source {
-                slot,
-                n,
-                symbol_len,
-                ..
-            }
-            | Placement::Repair {
+            Placement::Block {
                 slot,
                 n,
                 symbol_len,
@@ -280,12 +274,18 @@ impl Model {
         assert!(rx.stream == header.stream && rx.block == header.block);
         assert!(rx.n == n && rx.symbol_len == symbol_len && rx.state == RxState::Open);
         match placement {
-            Placement::Source { index, .. } => {
+            Placement::Block {
+                symbol: SymbolId::Source(index),
+                ..
+            } => {
                 assert!(index < n && header.code == CodeId::SOURCE);
                 assert!(!bits::contains(&rx.have, usize::from(index)), "twice");
                 bits::insert(&mut rx.have, usize::from(index));
             }
-            Placement::Repair { code, row, .. } => {
+            Placement::Block {
+                symbol: SymbolId::Repair(code, row),
+                ..
+            } => {
                 assert_eq!((code.to_wire(), row.number()), (header.code, header.row));
                 rx.repairs.push((code, row));
                 assert!(rx.repairs.len() <= usize::from(n), "more than are needed");
@@ -570,12 +570,18 @@ impl Model {
         let datagram_len = transmit.body_len + OVERHEAD;
         assert!(datagram_len <= datagram_max, "too long");
         match &transmit.content {
-            Content::Source { slot, index } => {
+            Content::Symbol {
+                slot,
+                symbol: SymbolId::Source(index),
+            } => {
                 let tx = self.tx_block(*slot, transmit);
                 assert!(*index < tx.n && header.code == CodeId::SOURCE);
                 assert_eq!(header.row, u32::from(*index));
             }
-            Content::Repair { slot, code, row } => {
+            Content::Symbol {
+                slot,
+                symbol: SymbolId::Repair(code, row),
+            } => {
                 self.tx_block(*slot, transmit);
                 assert_eq!((header.code, header.row), (code.to_wire(), row.number()));
             }

@@ -32,7 +32,7 @@ pub use aimd::AimdEcn;
 pub use bbr::{Bbr, Phase};
 pub use fixed::Fixed;
 
-use crate::types::PathMemory;
+use crate::config::PathMemory;
 
 /// A point in time, or a span of it, in nanoseconds.
 pub type Nanos = u64;

@@ -12,7 +12,7 @@
 //! they went in, and recognises a policer by more loss than the remembered one.
 
 use super::Nanos;
-use crate::types::PathMemory;
+use crate::config::PathMemory;
 
 /// Part of the remembered rate that is used before it is validated.
 const JUMP: f64 = 0.5;

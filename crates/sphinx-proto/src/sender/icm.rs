@@ -7,8 +7,9 @@ use super::Sender;
 use crate::Nanos;
 use crate::block::TxBlock;
 use crate::coding;
+use crate::config::{Icm, Profile};
 use crate::selector::{EPSILON_REACTIVE, flight_repair};
-use crate::types::{Icm, Profile};
+use crate::wire::SymbolId;
 
 /// Repair rows of one block that the peer may claim without any packet of it being lost, per
 /// source symbol.
@@ -29,17 +30,13 @@ impl Sender {
     }
 
     /// A symbol has arrived, perhaps after it was given up; whether the block may have needed it.
-    pub(super) fn symbol_arrived(
-        &mut self,
-        sequence: u64,
-        source: Option<u16>,
-        late: bool,
-    ) -> bool {
+    pub(super) fn symbol_arrived(&mut self, sequence: u64, symbol: SymbolId, late: bool) -> bool {
         self.latest_seen = self.latest_seen.max(sequence);
         let peeling = self.is_peeling();
         let Some(block) = self.block_mut(sequence) else {
             return true;
         };
+        let source = symbol.source();
         block.arrived(source);
         let needed = block.acked <= block.needed();
         if !late {
@@ -51,7 +48,7 @@ impl Sender {
     }
 
     /// A symbol will not arrive.
-    pub(super) fn symbol_lost(&mut self, sequence: u64, round: u8, source: Option<u16>) {
+    pub(super) fn symbol_lost(&mut self, sequence: u64, round: u8, symbol: SymbolId) {
         let originals = self.is_peeling() || self.icm == Icm::Paper;
         let Some(block) = self.block_mut(sequence) else {
             return;
@@ -59,7 +56,7 @@ impl Sender {
         block.in_flight -= 1;
         block.lost_round = block.lost_round.max(round);
         if originals {
-            block.lost_sources.extend(source);
+            block.lost_sources.extend(symbol.source());
         }
         match self.icm {
             Icm::Default => self.compensate(sequence, round),
@@ -325,7 +322,7 @@ mod tests {
                     return;
                 };
                 if choice.round > 0 {
-                    let original = choice.code.is_none();
+                    let original = choice.symbol.source().is_some();
                     self.repairs.push((self.now, choice.block, original));
                 }
                 if !lost.contains(&index) {

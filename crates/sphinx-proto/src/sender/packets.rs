@@ -42,11 +42,10 @@ impl Sender {
             block.in_flight += 1;
             block.last_sent = now;
         }
-        let source = choice.code.is_none().then_some(choice.row as u16);
         let carried = Carried::Symbol {
             block: choice.sequence,
             round: choice.round,
-            source,
+            symbol: choice.symbol,
         };
         self.record(now, ip_bytes, carried, true);
     }
@@ -68,7 +67,7 @@ impl Sender {
         let carried = Carried::Fragment {
             block: choice.sequence,
             round: choice.round,
-            source: choice.code.is_none().then_some(choice.row as u16),
+            symbol: choice.symbol,
             after: (pn - first) as u32,
         };
         self.record(now, ip_bytes, carried, true);
@@ -155,17 +154,17 @@ impl Sender {
         }
         let mut progress = true;
         match packet.carried {
-            Carried::Symbol { block, source, .. } => {
-                progress = self.symbol_arrived(block, source, packet.late);
+            Carried::Symbol { block, symbol, .. } => {
+                progress = self.symbol_arrived(block, symbol, packet.late);
             }
             Carried::Fragment {
                 block,
-                source,
+                symbol,
                 after,
                 ..
             } => match self.groups.acked(packet.info.pn - u64::from(after)) {
-                Meaning::Arrived => progress = self.symbol_arrived(block, source, false),
-                Meaning::ArrivedLate => progress = self.symbol_arrived(block, source, true),
+                Meaning::Arrived => progress = self.symbol_arrived(block, symbol, false),
+                Meaning::ArrivedLate => progress = self.symbol_arrived(block, symbol, true),
                 Meaning::Nothing | Meaning::Lost => {}
             },
             Carried::MtuProbe(size) => self.mtu_acked = self.mtu_acked.max(Some(size)),
@@ -206,17 +205,17 @@ impl Sender {
                 Carried::Symbol {
                     block,
                     round,
-                    source,
-                } => self.symbol_lost(block, round, source),
+                    symbol,
+                } => self.symbol_lost(block, round, symbol),
                 Carried::Fragment {
                     block,
                     round,
-                    source,
+                    symbol,
                     after,
                 } => {
                     let first = packet.info.pn - u64::from(after);
                     if self.groups.lost(first) == Meaning::Lost {
-                        self.symbol_lost(block, round, source);
+                        self.symbol_lost(block, round, symbol);
                     }
                 }
                 Carried::ConnectionIds(highest) => self.ids_settled.push((highest, false)),

@@ -6,7 +6,7 @@ use super::Sender;
 use crate::block::SymbolChoice;
 use crate::coding;
 use crate::types::Slot;
-use crate::wire::WindowSpan;
+use crate::wire::{SymbolId, WindowSpan};
 
 /// A repair of a window to send.
 pub(crate) struct WindowChoice {
@@ -59,7 +59,7 @@ impl Sender {
         }
         slots.reverse();
         let row = Row::new(self.window_row % (Row::MAX.number() + 1))?;
-        let choice = newest.choice(sequence, Some(CodeId::Window), row.number());
+        let choice = newest.choice(sequence, SymbolId::Repair(CodeId::Window, row));
         self.window_row = self.window_row.wrapping_add(1);
         self.counters.repair_proactive += 1;
         self.counters.repair_proactive_bytes += u64::from(choice.symbol_len);

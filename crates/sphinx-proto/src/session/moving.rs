@@ -3,9 +3,10 @@
 use super::{BASE_DATAGRAM, Life, MS, Session};
 use crate::Nanos;
 use crate::cc::{self, CcParams, RateControl};
+use crate::config::{Config, PathMemory};
 use crate::pacer::Pacer;
 use crate::path::{Letter, Moved};
-use crate::types::{Config, Event, PathMemory, Transmit, Tuple};
+use crate::types::{Event, Transmit, Tuple};
 use crate::wire::{ConnectionId, Frame, OVERHEAD};
 
 /// Silence after which a receiver that lacks symbols says where it is.

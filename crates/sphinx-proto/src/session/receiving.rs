@@ -1,13 +1,45 @@
 //! What a session does with packets that have opened, and with the blocks that they make.
 
+use sphinx_fec::CodeId;
+
 use super::{Life, REPORT_INTERVAL, Session};
 use crate::Nanos;
 use crate::receiver::Progress;
-use crate::types::{CoveredBlock, Event, Job, PacketMeta, PartPlacement, Placement, Slot};
-use crate::wire::{Fragment, Frame, FrameIter, Header, WindowSpan};
+use crate::types::{Event, Job, PacketMeta, Received, Slot};
+use crate::wire::{Fragment, Frame, FrameIter, Header, PacketKind, WindowSpan};
 
 impl Session {
-    fn received(&mut self, meta: &PacketMeta, eliciting: bool) {
+    /// A packet has opened: the only way in for what the peer says. What the body has for the driver is to be
+    /// stored before it polls for jobs and events.
+    ///
+    /// Of a symbol only the length matters here. A malformed body counts as refused and is not acknowledged; a
+    /// malformed frame, or a code that does not exist, ends the session.
+    pub fn handle_packet(&mut self, meta: &PacketMeta, header: &Header, body: &[u8]) -> Received {
+        match header.kind {
+            PacketKind::Control => {
+                self.handle_control(meta, header, body);
+                Received::Nothing
+            }
+            PacketKind::Fragment => match Fragment::split(body) {
+                Some((fragment, _)) => self.handle_fragment(meta, header, fragment),
+                None => self.malformed(),
+            },
+            PacketKind::Symbol if header.code == CodeId::Window.to_wire() => {
+                match WindowSpan::split(body) {
+                    Some((span, _)) => self.handle_window(meta, header, span),
+                    None => self.malformed(),
+                }
+            }
+            PacketKind::Symbol => self.handle_symbol(meta, header, body.len()),
+        }
+    }
+
+    fn malformed(&mut self) -> Received {
+        self.receiver.packets_refused += 1;
+        Received::Nothing
+    }
+
+    fn received(&mut self, meta: &PacketMeta, header: &Header, eliciting: bool) {
         let newest = self
             .receiver
             .largest()
@@ -15,7 +47,7 @@ impl Session {
         self.paths
             .on_packet(meta.now, meta.tuple, meta.datagram_len, newest);
         let pto = self.probe_timeout();
-        self.local_ids.on_packet(meta.now, meta.cid, newest, pto);
+        self.local_ids.on_packet(meta.now, header.cid, newest, pto);
         self.silence = 0;
         self.refusals = None;
         self.last_received = meta.now;
@@ -23,57 +55,47 @@ impl Session {
         self.counts.ip_bytes_received +=
             meta.datagram_len as u64 + u64::from(self.config.ip_overhead);
         let rtt = self.sender.rtt.smoothed();
-        self.receiver.on_packet(meta, eliciting, rtt);
+        let last_of_flight = header.last_of_flight;
+        self.receiver
+            .on_packet(meta, eliciting, last_of_flight, rtt);
     }
 
-    /// A symbol packet has opened: where its symbol of `symbol_len` bytes goes. The caller stores the symbol
-    /// before it polls for jobs and events.
-    pub fn handle_symbol(
-        &mut self,
-        meta: &PacketMeta,
-        header: &Header,
-        symbol_len: usize,
-    ) -> Placement {
-        self.received(meta, true);
+    fn handle_symbol(&mut self, meta: &PacketMeta, header: &Header, symbol_len: usize) -> Received {
+        self.received(meta, header, true);
         if !matches!(self.life, Life::Open) {
-            return Placement::Discard;
+            return Received::Nothing;
         }
         let (placement, progress) = self.receiver.on_symbol(meta.now, header, symbol_len);
         self.progress(meta.now, progress);
-        placement
+        Received::Symbol(placement)
     }
 
-    /// A fragment packet has opened: where its part goes, and the symbol of which it is the last one.
-    /// The caller stores both before it polls for jobs and events.
-    pub fn handle_fragment(
+    fn handle_fragment(
         &mut self,
         meta: &PacketMeta,
         header: &Header,
         fragment: Fragment,
-    ) -> Option<PartPlacement> {
-        self.received(meta, true);
+    ) -> Received {
+        self.received(meta, header, true);
         if !matches!(self.life, Life::Open) {
-            return None;
+            return Received::Nothing;
         }
-        let (part, progress) = self.receiver.on_fragment(meta.now, header, fragment)?;
+        let Some((part, progress)) = self.receiver.on_fragment(meta.now, header, fragment) else {
+            return Received::Nothing;
+        };
         self.progress(meta.now, progress);
-        Some(part)
+        Received::Part(part)
     }
 
-    /// A packet with a repair of a sliding window has opened: the blocks it covers, oldest first. The
-    /// caller takes the repair in and tells what it restores by [`Session::symbol_restored`]; without
-    /// blocks it forgets it.
-    pub fn handle_window(
-        &mut self,
-        meta: &PacketMeta,
-        header: &Header,
-        span: &WindowSpan,
-    ) -> Vec<CoveredBlock> {
-        self.received(meta, true);
+    fn handle_window(&mut self, meta: &PacketMeta, header: &Header, span: WindowSpan) -> Received {
+        self.received(meta, header, true);
         if !matches!(self.life, Life::Open) {
-            return Vec::new();
+            return Received::Nothing;
         }
-        self.receiver.on_window(header, span).unwrap_or_default()
+        match self.receiver.on_window(header, &span) {
+            Some(covered) => Received::Window { span, covered },
+            None => Received::Nothing,
+        }
     }
 
     /// A source symbol has been restored from repairs of sliding windows, and is in its block's memory.
@@ -124,12 +146,11 @@ impl Session {
         }
     }
 
-    /// A control packet has opened.
-    pub fn handle_control(&mut self, meta: &PacketMeta, body: &[u8]) {
+    fn handle_control(&mut self, meta: &PacketMeta, header: &Header, body: &[u8]) {
         let eliciting = FrameIter::new(body)
             .flatten()
             .any(|frame| frame.is_ack_eliciting());
-        self.received(meta, eliciting);
+        self.received(meta, header, eliciting);
         let window_news = self.sender.window_news;
         let mut deficits = Vec::new();
         let mut closed = None;

@@ -1,7 +1,5 @@
 //! What a session sends next.
 
-use sphinx_fec::{CodeId, Row};
-
 use super::{BASE_DATAGRAM, CLOSE_TIMES, Life, MS, Session};
 use crate::Nanos;
 use crate::block::SymbolChoice;
@@ -247,17 +245,11 @@ impl Session {
         body_len: usize,
     ) -> Transmit {
         let packet_number = self.sender.next_pn();
-        let content = match choice.code {
-            None => Content::Source {
-                slot: choice.slot,
-                index: choice.row as u16,
-            },
-            Some(code) => Content::Repair {
-                slot: choice.slot,
-                code,
-                row: Row::new(choice.row).unwrap_or(Row::MAX),
-            },
+        let content = Content::Symbol {
+            slot: choice.slot,
+            symbol: choice.symbol,
         };
+        let (code, row) = choice.symbol.to_wire();
         let header = Header {
             kind: fragment.map_or(PacketKind::Symbol, |_| PacketKind::Fragment),
             phase: false,
@@ -266,9 +258,9 @@ impl Session {
             packet_number: packet_number as u32,
             block: choice.block as u32,
             stream: choice.stream,
-            code: choice.code.map_or(CodeId::SOURCE, CodeId::to_wire),
+            code,
             n: choice.n,
-            row: choice.row,
+            row,
         };
         Transmit {
             packet_number,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::{SymbolId, WireError};
+
 /// Length of the header in bytes.
 pub const HEADER_LEN: usize = 24;
 /// Length of the AEAD tag in bytes.
@@ -108,6 +110,14 @@ impl Header {
             n: 1,
             row: 0,
         }
+    }
+
+    /// The symbol that the packet carries, or a part of.
+    ///
+    /// # Errors
+    /// If no code has the header's number.
+    pub fn symbol(&self) -> Result<SymbolId, WireError> {
+        SymbolId::from_wire(self.code, self.row)
     }
 
     /// Bytes on the wire, before protection. `n` outside 1–1024 and bits of `code` and `row` above

@@ -6,6 +6,7 @@ mod fragment;
 mod frame;
 mod header;
 mod preamble;
+mod symbol;
 mod varint;
 mod window;
 
@@ -16,6 +17,7 @@ pub use header::{
     OVERHEAD, PacketKind, TAG_LEN, block_symbols_max, expand_packet_number, is_data_plane,
 };
 pub use preamble::{PREAMBLE_LEN, Preamble};
+pub use symbol::SymbolId;
 pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};
 pub use window::{WINDOW_PREFIX_LEN, WindowSpan};
 

@@ -3,15 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use sphinx_fec::CodeId;
-use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::{
     Blocks, ConnectionId, Frame, Header, PacketKind, Sack, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, Content, EPSILON, Event, Icm, Nanos, PacketMeta, Placement, Profile, Role, Session,
-    Slot, Tuple,
+    Config, ConnectionIds, Content, Event, Nanos, PacketMeta, Placement, Profile, Received, Role,
+    Session, Slot, Tuple,
 };
-use sphinx_sim::{IP_OVERHEAD, MS, Rng, SEC};
+use sphinx_sim::{MS, Rng, SEC};
 
 const WINDOW: u64 = 4 << 20;
 
@@ -32,26 +31,18 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
-        let config = Config {
-            role: Role::Server,
-            peer_cid: ConnectionId::new([9; 8]).expect("not zero"),
-            local_cid: ConnectionId::new([8; 8]).expect("not zero"),
-            tuple: TUPLE,
-            profile: Profile::Latency,
-            code: Some(CodeId::Rlc),
-            icm: Icm::Default,
-            epsilon: EPSILON,
-            cc: CcKind::Bbr,
-            initial_rtt: 10 * MS,
-            idle_timeout: 15 * SEC,
-            recv_window: WINDOW,
-            send_window: WINDOW,
-            peer_window: WINDOW,
-            ip_overhead: IP_OVERHEAD,
-            mtu_candidates: vec![1472],
-            peer_datagram_max: 1472,
-            memory: None,
+        let ids = ConnectionIds {
+            local: ConnectionId::new([8; 8]).expect("not zero"),
+            peer: ConnectionId::new([9; 8]).expect("not zero"),
         };
+        let mut config = Config::new(Role::Server, TUPLE, ids);
+        config.profile = Profile::Latency;
+        config.initial_rtt = 10 * MS;
+        config.recv_window = WINDOW;
+        config.send_window = WINDOW;
+        config.peer_window = WINDOW;
+        config.mtu_candidates = vec![1472];
+        config.peer_datagram_max = 1472;
         Self {
             session: Session::new(config, 0),
             now: 0,
@@ -67,11 +58,9 @@ impl Victim {
             now: self.now,
             received_at: self.now,
             packet_number: self.next_pn,
-            cid: ConnectionId::new([8; 8]).expect("not zero"),
             tuple: TUPLE,
             ecn: 0,
             datagram_len: len,
-            last_of_flight: false,
         }
     }
 
@@ -79,8 +68,15 @@ impl Victim {
         let mut body = Vec::new();
         frames.iter().for_each(|frame| frame.encode(&mut body));
         let meta = self.meta(body.len());
-        self.session.handle_control(&meta, &body);
+        self.control_body(&meta, &body);
         self.drain();
+    }
+
+    fn control_body(&mut self, meta: &PacketMeta, body: &[u8]) {
+        let cid = ConnectionId::new([8; 8]).expect("not zero");
+        let header = Header::control(cid, meta.packet_number as u32, false);
+        let received = self.session.handle_packet(meta, &header, body);
+        assert_eq!(received, Received::Nothing);
     }
 
     fn symbol(
@@ -105,9 +101,12 @@ impl Victim {
             n,
             row,
         };
-        let placement = self.session.handle_symbol(&meta, &header, len);
+        let received = self.session.handle_packet(&meta, &header, &vec![0; len]);
         self.drain();
-        placement
+        match received {
+            Received::Symbol(placement) => placement,
+            _ => Placement::Discard,
+        }
     }
 
     /// Runs everything that is due; an application that takes all blocks at once.
@@ -221,7 +220,7 @@ fn blocks_without_end_stop_at_the_window() {
     let mut slots = std::collections::BTreeSet::new();
     for block in 0..100_000 {
         // Never complete: one symbol of two.
-        if let Placement::Source { slot, .. } = victim.symbol(0, block, 2, 0, 0, 1) {
+        if let Placement::Block { slot, .. } = victim.symbol(0, block, 2, 0, 0, 1) {
             slots.insert(slot);
         }
     }
@@ -237,7 +236,7 @@ fn repairs_of_large_blocks_of_tiny_symbols_are_bounded() {
         for row in 0..100 {
             for (code, n, len) in [(1, 32, 1), (2, 32, 1), (1, 1024, 512), (1, 1024, 511)] {
                 let placement = victim.symbol(0, block, n, code, row << 12 | row, len);
-                if let Placement::Repair { n, .. } = placement {
+                if let Placement::Block { n, .. } = placement {
                     coefficients += u64::from(n);
                 }
             }
@@ -272,7 +271,7 @@ fn transforms_and_other_repairs_are_not_mixed() {
             let row = u32::from(code == transform) << 16;
             victim.symbol(0, block as u32, 3, code, row, 1000)
         };
-        assert!(matches!(place(codes[0]), Placement::Repair { .. }));
+        assert!(matches!(place(codes[0]), Placement::Block { .. }));
         assert_eq!(place(codes[1]), Placement::Discard);
     }
 }
@@ -339,7 +338,7 @@ fn anything() {
                     let body: Vec<u8> = (0..rng.below(60)).map(|_| rng.word() as u8 % 9).collect();
                     let meta = victim.meta(body.len());
                     if rng.chance(0.02) {
-                        victim.session.handle_control(&meta, &body);
+                        victim.control_body(&meta, &body);
                     }
                     victim.drain();
                 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use sphinx_fec::{CodeId, Repair, Row, bits};
 use sphinx_proto::wire::{
-    FRAGMENT_PREFIX_LEN, Fragment, Header, OVERHEAD, PREAMBLE_LEN, PacketKind, Preamble,
-    WindowSpan, expand_packet_number,
+    FRAGMENT_PREFIX_LEN, Header, OVERHEAD, PREAMBLE_LEN, Preamble, SymbolId, expand_packet_number,
 };
-use sphinx_proto::{CoveredBlock, Job, Nanos, PacketMeta, Placement, Slot, Tuple, block_cost};
+use sphinx_proto::{
+    CoveredBlock, Job, Nanos, PacketMeta, Placement, Received, Slot, Tuple, block_cost,
+};
 
 use super::End;
 use super::spans::View;
@@ -76,23 +77,17 @@ impl End {
             now,
             received_at: now,
             packet_number,
-            cid: header.cid,
             tuple: Tuple {
                 remote: datagram.from,
                 local_ip: Some(self.own_address.ip()),
             },
             ecn: datagram.ecn,
             datagram_len: OVERHEAD + datagram.body.len(),
-            last_of_flight: header.last_of_flight,
         };
-        match header.kind {
-            PacketKind::Control => self.session.handle_control(&meta, &datagram.body),
-            PacketKind::Fragment => {
-                let (fragment, part) = Fragment::split(&datagram.body).expect("an honest fragment");
-                assert_eq!(part.len() + FRAGMENT_PREFIX_LEN, datagram.body.len());
-                let Some(place) = self.session.handle_fragment(&meta, &header, fragment) else {
-                    return;
-                };
+        match self.session.handle_packet(&meta, &header, &datagram.body) {
+            Received::Nothing => {}
+            Received::Part(place) => {
+                let part = &datagram.body[FRAGMENT_PREFIX_LEN..];
                 let symbol = &mut self.parts[usize::from(place.place)];
                 symbol.resize(usize::from(place.symbol_len), 0);
                 symbol[place.offset..][..part.len()].copy_from_slice(part);
@@ -101,17 +96,18 @@ impl End {
                     self.place(whole, &symbol);
                 }
             }
-            PacketKind::Symbol if header.code == CodeId::Window.to_wire() => {
-                let (span, symbol) = WindowSpan::split(&datagram.body).expect("an honest window");
-                let covered = self.session.handle_window(&meta, &header, &span);
+            Received::Window { span, covered } => {
+                let symbol = &datagram.body[span.body_len() - span.symbol_len()..];
                 self.take_window(&header, &covered, symbol);
                 self.restore(now);
             }
-            PacketKind::Symbol => {
-                let len = datagram.body.len();
-                let placement = self.session.handle_symbol(&meta, &header, len);
+            Received::Symbol(placement) => {
                 self.place(placement, &datagram.body);
-                if let Placement::Source { index, .. } = placement {
+                if let Placement::Block {
+                    symbol: SymbolId::Source(index),
+                    ..
+                } = placement
+                {
                     self.spans
                         .learn(header.stream, header.block, index, &datagram.body);
                     self.restore(now);
@@ -123,23 +119,22 @@ impl End {
     fn place(&mut self, placement: Placement, symbol: &[u8]) {
         match placement {
             Placement::Discard => {}
-            Placement::Source {
+            Placement::Block {
                 slot,
                 n,
                 symbol_len,
-                index,
+                symbol: SymbolId::Source(index),
             } => {
                 let rx = self.rx_slot(slot, n, symbol_len);
                 let at = usize::from(index) * symbol.len();
                 rx.source[at..at + symbol.len()].copy_from_slice(symbol);
                 bits::insert(&mut rx.have, usize::from(index));
             }
-            Placement::Repair {
+            Placement::Block {
                 slot,
                 n,
                 symbol_len,
-                code,
-                row,
+                symbol: SymbolId::Repair(code, row),
             } => {
                 let rx = self.rx_slot(slot, n, symbol_len);
                 rx.repairs.push((code, row, symbol.to_vec()));
@@ -152,9 +147,6 @@ impl End {
     }
 
     fn take_window(&mut self, header: &Header, covered: &[CoveredBlock], symbol: &[u8]) {
-        if covered.is_empty() {
-            return;
-        }
         for block in covered {
             if let Some(slot) = block.slot {
                 self.rx_slot(slot, block.n, block.symbol_len);

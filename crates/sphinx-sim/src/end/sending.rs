@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use sphinx_fec::span::{self, SpanBlock};
 use sphinx_link::Packet;
-use sphinx_proto::wire::{PREAMBLE_LEN, PacketKind, Preamble};
+use sphinx_proto::wire::{PREAMBLE_LEN, PacketKind, Preamble, SymbolId};
 use sphinx_proto::{Content, Room, Slot, Transmit};
 
 use super::End;
@@ -132,11 +132,17 @@ impl End {
                 span::encode(&mut self.rows, row, &blocks, &mut symbol).expect("a row that exists");
                 [span.encode(), symbol].concat()
             }
-            Content::Source { slot, index } => {
+            Content::Symbol {
+                slot,
+                symbol: SymbolId::Source(index),
+            } => {
                 let at = usize::from(index) * len;
                 self.tx_slots[slot.0 as usize][at..at + len].to_vec()
             }
-            Content::Repair { slot, code, row } => {
+            Content::Symbol {
+                slot,
+                symbol: SymbolId::Repair(code, row),
+            } => {
                 let mut out = vec![0; len];
                 let source = &self.tx_slots[slot.0 as usize];
                 self.encoder

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sphinx_fec::{BlockDecoder, CodeId};
+use sphinx_fec::BlockDecoder;
 use sphinx_proto::wire::{
-    Fragment, Header, PREAMBLE_LEN, PacketKind, Preamble, WindowSpan, expand_packet_number,
+    FRAGMENT_PREFIX_LEN, Header, PREAMBLE_LEN, Preamble, expand_packet_number,
 };
-use sphinx_proto::{Job, Nanos, PacketMeta, Placement, Slot};
+use sphinx_proto::{Job, Nanos, PacketMeta, PartPlacement, Placement, Received, Slot};
 
 use super::{Association, Origin, Workshop};
 use crate::error::{Error, ErrorKind};
@@ -75,66 +75,35 @@ impl Association {
             now,
             received_at: origin.received_at,
             packet_number,
-            cid: header.cid,
             tuple: origin.tuple,
             ecn: origin.ecn.bits(),
             datagram_len: datagram.len(),
-            last_of_flight: header.last_of_flight,
         };
         let body = &datagram[body];
-        match header.kind {
-            PacketKind::Control => self.core.handle_control(&meta, body),
-            PacketKind::Symbol if header.code == CodeId::Window.to_wire() => {
-                self.handle_window(&meta, &header, body, workshop);
+        match self.core.handle_packet(&meta, &header, body) {
+            Received::Nothing => {}
+            Received::Symbol(placement) => self.store(now, &header, placement, body, workshop),
+            Received::Part(to) => {
+                self.store_part(now, &header, to, &body[FRAGMENT_PREFIX_LEN..], workshop);
             }
-            PacketKind::Symbol => self.handle_symbol(&meta, &header, body, workshop),
-            PacketKind::Fragment => self.handle_fragment(&meta, &header, body, workshop),
+            Received::Window { span, covered } => {
+                let symbol = &body[span.body_len() - span.symbol_len()..];
+                let (rx, pool) = (&mut self.rx, &workshop.pool);
+                self.windows
+                    .add_repair(&header, &span, &covered, symbol, rx, pool);
+                self.settle(now, workshop);
+            }
         }
     }
 
-    fn handle_symbol(
+    fn store_part(
         &mut self,
-        meta: &PacketMeta,
+        now: Nanos,
         header: &Header,
-        symbol: &[u8],
+        to: PartPlacement,
+        part: &[u8],
         workshop: &mut Workshop,
     ) {
-        let placement = self.core.handle_symbol(meta, header, symbol.len());
-        self.store(meta.now, header, placement, symbol, workshop);
-    }
-
-    fn handle_window(
-        &mut self,
-        meta: &PacketMeta,
-        header: &Header,
-        body: &[u8],
-        workshop: &mut Workshop,
-    ) {
-        let Some((span, symbol)) = WindowSpan::split(body) else {
-            self.invalid += 1;
-            return;
-        };
-        let covered = self.core.handle_window(meta, header, &span);
-        let (rx, pool) = (&mut self.rx, &workshop.pool);
-        self.windows
-            .add_repair(header, &span, &covered, symbol, rx, pool);
-        self.settle(meta.now, workshop);
-    }
-
-    fn handle_fragment(
-        &mut self,
-        meta: &PacketMeta,
-        header: &Header,
-        body: &[u8],
-        workshop: &mut Workshop,
-    ) {
-        let Some((fragment, part)) = Fragment::split(body) else {
-            self.invalid += 1;
-            return;
-        };
-        let Some(to) = self.core.handle_fragment(meta, header, fragment) else {
-            return;
-        };
         let at = usize::from(to.place);
         if self.parts.len() <= at {
             self.parts.resize_with(at + 1, Vec::new);
@@ -144,7 +113,7 @@ impl Association {
         symbol[to.offset..][..part.len()].copy_from_slice(part);
         if let Some(whole) = to.whole {
             let symbol = std::mem::take(symbol);
-            self.store(meta.now, header, whole, &symbol, workshop);
+            self.store(now, header, whole, &symbol, workshop);
             self.parts[at] = symbol;
         }
     }

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use sphinx_fec::span::{self, SpanBlock};
 use sphinx_fec::{Encoder, RowMaker};
 use sphinx_net::{BufferPool, Destination, DropReason, Dropped, Ecn};
-use sphinx_proto::wire::{ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, OVERHEAD};
+use sphinx_proto::wire::{
+    ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, OVERHEAD, SymbolId,
+};
 use sphinx_proto::{Content, Nanos, Transmit};
 
 use super::{Association, Workshop};
@@ -129,13 +131,19 @@ fn write_body(
             span::encode(tools.rows, *row, &blocks, &mut body[prefix.len()..])
                 .map_err(|error| error.to_string())?;
         }
-        Content::Source { slot, index } => {
+        Content::Symbol {
+            slot,
+            symbol: SymbolId::Source(index),
+        } => {
             let block = tx.get_mut(*slot).ok_or(GONE)?;
             let at = usize::from(*index) * block.symbol_len;
             let source = &block.memory[at..][..block.symbol_len];
             write_symbol(source, transmit.fragment, body);
         }
-        Content::Repair { slot, code, row } => {
+        Content::Symbol {
+            slot,
+            symbol: SymbolId::Repair(code, row),
+        } => {
             let block = tx.get_mut(*slot).ok_or(GONE)?;
             let Tools {
                 encoder,

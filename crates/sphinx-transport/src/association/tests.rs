@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use sphinx_fec::CodeId;
 use sphinx_link::{Datagram, Jitter, Link, LinkConfig, Loss, Order};
 use sphinx_net::{MemoryIo, PacketIo};
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::{Config, Profile, Role};
+use sphinx_proto::{Config, ConnectionIds, Role};
 
 use super::*;
 use crate::keys::{Direction, SessionSecret};
@@ -49,30 +48,24 @@ fn side_with(
         remote: addresses[usize::from(peer) - 1],
         local_ip: None,
     };
-    let mut config = Config {
-        role: if is_client {
-            Role::Client
-        } else {
-            Role::Server
-        },
-        peer_cid: cid(peer),
-        local_cid: cid(own),
-        tuple,
-        profile: Profile::Bulk,
-        code: Some(CodeId::Rlc),
-        icm: sphinx_proto::Icm::Default,
-        epsilon: sphinx_proto::EPSILON,
-        cc: CcKind::Fixed(2_500_000),
-        initial_rtt: 10_000_000,
-        idle_timeout: 5_000_000_000,
-        recv_window: 4 << 20,
-        send_window: 4 << 20,
-        peer_window: 4 << 20,
-        ip_overhead: 28,
-        mtu_candidates: Vec::new(),
-        peer_datagram_max: 1472,
-        memory: None,
+    let role = if is_client {
+        Role::Client
+    } else {
+        Role::Server
     };
+    let ids = ConnectionIds {
+        local: cid(own),
+        peer: cid(peer),
+    };
+    let mut config = Config::new(role, tuple, ids);
+    config.cc = CcKind::Fixed(2_500_000);
+    config.initial_rtt = 10_000_000;
+    config.idle_timeout = 5_000_000_000;
+    config.recv_window = 4 << 20;
+    config.send_window = 4 << 20;
+    config.peer_window = 4 << 20;
+    config.mtu_candidates = Vec::new();
+    config.peer_datagram_max = 1472;
     change(&mut config);
     let core = Session::new(config, 0);
     let io = MemoryIo::pair(addresses[usize::from(own) - 1], tuple.remote, 1000).expect("memory");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sphinx_net::{Destination, Ecn, PacketIo};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, Nanos, Role, Session as Core, Tuple, mtu_candidates};
+use sphinx_proto::{Config, ConnectionIds, Nanos, Role, Session as Core, Tuple};
 
 use super::{Attempt, Engine, Member, Purpose, SESSIONS_MAX, TURN_BYTES, WINDOW_BYTES, settings};
 use crate::association::Association;
@@ -80,7 +80,6 @@ impl<Io: PacketIo> Engine<Io> {
         rtt: Duration,
     ) {
         let is_client = matches!(self.purpose, Purpose::Connect { .. });
-        let ip_overhead = if remote.is_ipv4() { 28 } else { 48 };
         let idle_timeout = self
             .options
             .idle_timeout
@@ -91,30 +90,28 @@ impl<Io: PacketIo> Engine<Io> {
             (Purpose::Connect { .. }, Some(file)) => Some(PathFile::new(file.clone())),
             _ => None,
         };
-        let config = Config {
-            role: if is_client {
-                Role::Client
-            } else {
-                Role::Server
-            },
-            peer_cid: peer.cid,
-            local_cid,
-            tuple,
-            profile: self.options.profile.core(),
-            code: self.options.codec.core(),
-            icm: self.options.icm.core(),
-            epsilon: self.options.epsilon,
-            cc: self.options.cc.core(),
-            initial_rtt: rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos,
-            idle_timeout,
-            recv_window: WINDOW_BYTES,
-            send_window: WINDOW_BYTES,
-            peer_window: peer.receive_window,
-            ip_overhead,
-            mtu_candidates: mtu_candidates(ip_overhead),
-            peer_datagram_max: peer.max_udp_payload,
-            memory: paths.as_ref().and_then(|paths| paths.recall(remote.ip())),
+        let role = if is_client {
+            Role::Client
+        } else {
+            Role::Server
         };
+        let ids = ConnectionIds {
+            local: local_cid,
+            peer: peer.cid,
+        };
+        let mut config = Config::new(role, tuple, ids);
+        config.profile = self.options.profile.core();
+        config.code = self.options.codec.core();
+        config.icm = self.options.icm.core();
+        config.epsilon = self.options.epsilon;
+        config.cc = self.options.cc.core();
+        config.initial_rtt = rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos;
+        config.idle_timeout = idle_timeout;
+        config.recv_window = WINDOW_BYTES;
+        config.send_window = WINDOW_BYTES;
+        config.peer_window = peer.receive_window;
+        config.peer_datagram_max = peer.max_udp_payload;
+        config.memory = paths.as_ref().and_then(|paths| paths.recall(remote.ip()));
         let core = Core::new(config, now);
         let waiting = self.holding.end(local_cid);
         // A client's first datagram left when its engine began.

@@ -1,0 +1,145 @@
+//! What a session is told at its beginning.
+
+use sphinx_fec::CodeId;
+
+use crate::Nanos;
+use crate::cc::CcKind;
+use crate::mtu::mtu_candidates;
+use crate::selector::EPSILON;
+use crate::session::BASE_DATAGRAM;
+use crate::types::Tuple;
+use crate::wire::ConnectionId;
+
+/// When the handshake was not timed.
+const INITIAL_RTT: Nanos = 100_000_000;
+const IDLE_TIMEOUT: Nanos = 15_000_000_000;
+/// Flow-control windows.
+const WINDOW: u64 = 24 << 20;
+
+/// Which end opened the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Sends on even streams.
+    Client,
+    /// Sends on odd streams.
+    Server,
+}
+
+/// What redundancy is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Goodput: repair follows loss; only what ends a stream is protected ahead.
+    Bulk,
+    /// Completion time: whenever nothing more waits to be sent, what is on its way is protected so
+    /// that it fails with a probability of at most [`Config::epsilon`].
+    Latency,
+}
+
+/// When losses are compensated. How much is sent, rate control and the count of losses are the same in
+/// all modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Icm {
+    /// As soon as the packet log knows of a loss.
+    #[default]
+    Default,
+    /// The paper's rule: when a SACK reports on more than two blocks and more than three symbols of the
+    /// latest one, or a later block is complete, earlier blocks are compensated, each at most once
+    /// per round trip.
+    Paper,
+    /// When a timer of the block runs out, as without ICM.
+    Off,
+}
+
+/// What a session has learned about its path, for a later one between the same hosts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PathMemory {
+    /// Capacity, IP bytes per second.
+    pub rate: u64,
+    /// Smallest round trip.
+    pub rtt: Nanos,
+    /// Packet loss rate, 0–1.
+    pub plr: f64,
+    /// Largest UDP payload that got through.
+    pub datagram_len: u16,
+}
+
+/// The connection ids of the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionIds {
+    /// Chosen by this end, for packets to it.
+    pub local: ConnectionId,
+    /// Chosen by the peer.
+    pub peer: ConnectionId,
+}
+
+/// What a session is told at its beginning.
+///
+/// [`Config::new`] takes what only the handshake knows and gives everything else a default, to be changed by
+/// assigning to the field. So another option is another field and its default, and no caller changes.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// This end.
+    pub role: Role,
+    /// Connection id that the peer chose.
+    pub peer_cid: ConnectionId,
+    /// Connection id that this end chose.
+    pub local_cid: ConnectionId,
+    /// Where the handshake found the peer.
+    pub tuple: Tuple,
+    /// Redundancy; bulk by default.
+    pub profile: Profile,
+    /// Probability, 0–1, that a first flight protected ahead may still fail; [`EPSILON`](crate::EPSILON) by default.
+    pub epsilon: f64,
+    /// Code of repair symbols, `rlc` by default; `None` sends no proactive repair (losses are still repaired).
+    pub code: Option<CodeId>,
+    /// When losses are compensated.
+    pub icm: Icm,
+    /// Rate control; BBR by default.
+    pub cc: CcKind,
+    /// Round-trip time of the handshake; 100 ms by default.
+    pub initial_rtt: Nanos,
+    /// Silence after which the peer counts as lost; 15 s by default.
+    pub idle_timeout: Nanos,
+    /// Memory for received blocks, bytes (`docs/protocol.md` §7); 24 MiB by default.
+    pub recv_window: u64,
+    /// Most memory for blocks on their way, bytes; 24 MiB by default.
+    pub send_window: u64,
+    /// The peer's window at the start, bytes; 24 MiB by default.
+    pub peer_window: u64,
+    /// IP and UDP header bytes: 28 for IPv4, 48 for IPv6, by the peer's address.
+    pub ip_overhead: u16,
+    /// UDP payloads to probe for, rising; [`mtu_candidates`] by default.
+    pub mtu_candidates: Vec<u16>,
+    /// Largest UDP payload that the peer accepts; [`BASE_DATAGRAM`](crate::BASE_DATAGRAM) by default.
+    pub peer_datagram_max: u16,
+    /// What an earlier session found out about the path. It may be wrong.
+    pub memory: Option<PathMemory>,
+}
+
+impl Config {
+    /// A session of this end with a peer that the handshake found at `tuple`.
+    pub fn new(role: Role, tuple: Tuple, ids: ConnectionIds) -> Self {
+        let ip_overhead = if tuple.remote.is_ipv4() { 28 } else { 48 };
+        Self {
+            role,
+            peer_cid: ids.peer,
+            local_cid: ids.local,
+            tuple,
+            profile: Profile::Bulk,
+            epsilon: EPSILON,
+            code: Some(CodeId::Rlc),
+            icm: Icm::Default,
+            cc: CcKind::Bbr,
+            initial_rtt: INITIAL_RTT,
+            idle_timeout: IDLE_TIMEOUT,
+            recv_window: WINDOW,
+            send_window: WINDOW,
+            peer_window: WINDOW,
+            ip_overhead,
+            mtu_candidates: mtu_candidates(ip_overhead),
+            peer_datagram_max: BASE_DATAGRAM,
+            memory: None,
+        }
+    }
+}
