@@ -6,15 +6,14 @@
 //! network, for tests.
 //!
 //! The other parts serve the same loop: [`SendQueue`] gathers datagrams into transmit
-//! descriptors, [`BufferPool`] keeps memory for blocks, [`Waker`] ends a wait from another thread
-//! and [`resolve()`] turns what a user typed into addresses.
+//! descriptors, [`Waker`] ends a wait from another thread and [`resolve()`] turns what a user typed
+//! into addresses.
 //!
 //! The crate is for Linux.
 
 mod counters;
 mod io;
 mod memory;
-mod pool;
 mod queue;
 mod resolve;
 pub mod udp;
@@ -26,7 +25,6 @@ pub use io::{
     Received, Transmit,
 };
 pub use memory::MemoryIo;
-pub use pool::{BufferPool, PoolBuffer, PoolStats};
 pub use queue::{Destination, SendQueue};
 pub use resolve::{Family, ResolveError, resolve};
 pub use wake::{Waker, minimise_timer_slack};

@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sphinx_driver::BufferPool;
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
-use sphinx_net::{BufferPool, Ecn, SendQueue};
+use sphinx_net::{Ecn, SendQueue};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Event, Nanos, Room, Session, Tuple};
 
 use crate::blocks::{RxBlocks, TxBlocks};
 use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, closed_by_peer};
-use crate::keys::{Opener, ReplayWindow, Sealer};
 use crate::memory::PathFile;
 use crate::options::Options;
 use crate::routes::Source;
@@ -26,6 +26,7 @@ use crate::shared::{Inner, Shared};
 use crate::stats::Stats;
 use crate::windows::Windows;
 use receiving::Assembler;
+use sphinx_driver::keys::{Opener, ReplayWindow, Sealer};
 
 /// How often the application's view of the counters is renewed.
 const STATS_INTERVAL: Nanos = 5_000_000;
@@ -116,7 +117,7 @@ impl Association {
             core,
             sealer,
             opener,
-            replay: ReplayWindow::new(),
+            replay: ReplayWindow::default(),
             source,
             paths,
             retired: Vec::new(),

@@ -1,7 +1,7 @@
 //! The memory that the core's slots name: blocks being sent and blocks being received.
 
+use sphinx_driver::{BufferPool, PoolBuffer};
 use sphinx_fec::{BlockDecoder, CodeId, Encoder, Error, Repair, Row, bits, fft_rs};
-use sphinx_net::{BufferPool, PoolBuffer};
 use sphinx_proto::wire::SymbolId;
 use sphinx_proto::{Placement, Slot};
 

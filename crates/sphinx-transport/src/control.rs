@@ -5,6 +5,7 @@
 //! clock, but for the age of Retry tokens. See [`Control`] for how to drive it.
 
 mod door;
+mod greeting;
 mod params;
 mod repeat;
 mod session;
@@ -24,12 +25,13 @@ use quinn_proto::{
     ConnectError, ConnectionHandle, ConnectionId as QuicConnectionId, DatagramEvent, Endpoint,
     EndpointEvent, Incoming, ServerConfig,
 };
+use sphinx_driver::keys::SECRET_LEN;
 use sphinx_proto::wire::ConnectionId;
 use zeroize::Zeroizing;
 
-use crate::keys::{GREETING_LEN, SECRET_LEN, greeting, is_greeting};
 use crate::ticket::Identity;
 use door::Door;
+use greeting::{GREETING_LEN, greeting, is_greeting};
 pub(crate) use params::{Params, Service};
 use repeat::Copies;
 use session::Session;

@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use sphinx_driver::BufferPool;
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
-use sphinx_net::{
-    BufferPool, Destination, Dropped, Interest, PacketIo, SendQueue, minimise_timer_slack,
-};
+use sphinx_net::{Destination, Dropped, Interest, PacketIo, SendQueue, minimise_timer_slack};
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Nanos, Tuple};
 

@@ -6,8 +6,8 @@ use sphinx_fuzz::Input;
 use sphinx_proto::wire::{ConnectionId, Header, OVERHEAD, PacketKind};
 
 use crate::control::Params;
-use crate::keys::{Arrival, Direction, ReplayWindow, SECRET_LEN, SessionSecret};
 use crate::ticket::Ticket;
+use sphinx_driver::keys::{Arrival, Direction, ReplayWindow, SECRET_LEN, SessionSecret};
 
 /// Text that is meant to be a ticket; and the same bytes behind a prefix and in front of a right
 /// checksum, as a program that wants to do harm would write them.
@@ -52,7 +52,7 @@ pub fn datagram(data: &[u8]) {
         assert!(opened.is_err(), "opened what nobody sealed");
     }
 
-    let (mut replay, mut highest) = (ReplayWindow::new(), None);
+    let (mut replay, mut highest) = (ReplayWindow::default(), None);
     let mut number = 0u64;
     while !input.is_empty() {
         number = number.saturating_add(1 + input.below(300));

@@ -44,7 +44,7 @@
 //! | `send_stream`, `recv_stream` | the application's ends of streams; slicing |
 //! | `control` | QUIC: handshake, identity, parameters; a limit on what strangers cost |
 //! | `memory` | what earlier sessions learned about paths |
-//! | `keys`, `ticket` | key schedule and sealing; what a client must know |
+//! | `ticket` | what a client must know |
 
 #![forbid(unsafe_code)]
 
@@ -57,7 +57,6 @@ mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod holding;
-mod keys;
 mod memory;
 mod options;
 mod outgoing;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar};
 
-use sphinx_net::{BufferPool, PoolBuffer};
+use sphinx_driver::{BufferPool, PoolBuffer};
 use sphinx_proto::wire::{PREAMBLE_LEN, Preamble};
 
 /// A sliced block, ready to be sent.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar};
 
-use sphinx_net::PoolBuffer;
+use sphinx_driver::PoolBuffer;
 use sphinx_proto::Slot;
 
 use crate::error::{Error, ErrorKind};

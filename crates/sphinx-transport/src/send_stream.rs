@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sphinx_net::PoolBuffer;
+use sphinx_driver::PoolBuffer;
 use sphinx_proto::wire::{PREAMBLE_LEN, Preamble};
 
 use crate::error::{Error, ErrorKind};

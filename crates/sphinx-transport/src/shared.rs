@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sphinx_net::{BufferPool, Waker};
+use sphinx_driver::BufferPool;
+use sphinx_net::Waker;
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{STREAMS_MAX, Slot};
 

@@ -9,7 +9,7 @@ use aws_lc_rs::{digest, rand};
 use sphinx_proto::wire::Reader;
 use zeroize::Zeroizing;
 
-use crate::keys::SECRET_LEN;
+use sphinx_driver::keys::SECRET_LEN;
 
 /// Most addresses in one ticket.
 const MAX_ADDRESSES: usize = 16;

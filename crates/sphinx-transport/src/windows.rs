@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_fec::RowMaker;
 use sphinx_fec::span::{Covered, SpanBlock, SpanDecoder};
-use sphinx_net::BufferPool;
 use sphinx_proto::wire::{Header, SymbolId, WindowSpan};
 use sphinx_proto::{CoveredBlock, Placement, Slot};
 
 use crate::blocks::RxBlocks;
+use sphinx_driver::BufferPool;
 
 /// Streams of a session with a window; repairs of others are dropped.
 const STREAMS_MAX: usize = 8;

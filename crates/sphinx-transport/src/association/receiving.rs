@@ -11,9 +11,9 @@ use sphinx_proto::{Job, Nanos, PacketMeta, PartPlacement, Placement, Received, S
 
 use super::{Association, Origin, Workshop};
 use crate::error::{Error, ErrorKind};
-use crate::keys::Arrival;
 use crate::recv_stream::{Chunk, Incoming};
 use crate::shared::Inner;
+use sphinx_driver::keys::Arrival;
 
 /// Follows the order of one stream's blocks (the paper's Data Assembler).
 #[derive(Default)]

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
+use sphinx_driver::BufferPool;
 use sphinx_fec::span::{self, SpanBlock};
 use sphinx_fec::{Encoder, RowMaker};
-use sphinx_net::{BufferPool, Destination, DropReason, Dropped, Ecn};
+use sphinx_net::{Destination, DropReason, Dropped, Ecn};
 use sphinx_proto::wire::{
     ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, OVERHEAD, SymbolId,
 };

@@ -8,8 +8,8 @@ use sphinx_proto::cc::CcKind;
 use sphinx_proto::{Config, ConnectionIds, Role};
 
 use super::*;
-use crate::keys::{Direction, SessionSecret};
 use crate::shared::{Doorbell, Session as Handle};
+use sphinx_driver::keys::{Direction, SessionSecret};
 
 mod streams;
 

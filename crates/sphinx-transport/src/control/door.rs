@@ -10,7 +10,9 @@ use std::hash::Hash;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::keys::{GREETING_LEN, SECRET_LEN, is_greeting};
+use sphinx_driver::keys::SECRET_LEN;
+
+use super::greeting::{GREETING_LEN, is_greeting};
 
 /// Every datagram of a client with an Initial packet has at least so many bytes (RFC 9000 §14.1).
 const CLIENT_DATAGRAM_MIN: usize = 1200;
@@ -195,7 +197,7 @@ fn destination(datagram: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::greeting;
+    use crate::control::greeting::greeting;
 
     const SECRET: [u8; SECRET_LEN] = [7; SECRET_LEN];
 

@@ -19,7 +19,7 @@ use super::repeat::Stage;
 use super::{
     CODE_AUTHENTICATION, CODE_PROTOCOL, ConnId, Event, Failure, Service, Traffic, Transmit,
 };
-use crate::keys::{Direction, SECRET_LEN, SessionSecret};
+use sphinx_driver::keys::{Direction, SECRET_LEN, SessionSecret};
 
 /// Longest message on a stream: proof and parameters.
 pub(super) const MAX_MESSAGE_LEN: usize = SECRET_LEN + MAX_PARAMS_LEN;

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::keys::Direction;
 use crate::ticket::Ticket;
+use sphinx_driver::keys::Direction;
 
 const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 4000);
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 4433);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sphinx_proto::wire::ConnectionId;
 
 use super::{Params, Service};
-use crate::keys::{Direction, SessionSecret};
+use sphinx_driver::keys::{Direction, SessionSecret};
 
 /// A control connection; never used for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -13,10 +13,10 @@ use crate::association::Association;
 use crate::control::{ConnId, Event, Failure, Params};
 use crate::endpoint::attempt_delay;
 use crate::error::{Error, ErrorKind, closed_by_peer};
-use crate::keys::{Opener, Sealer};
 use crate::memory::PathFile;
 use crate::routes::Source;
 use crate::shared::{Session, Shared};
+use sphinx_driver::keys::{Opener, Sealer};
 
 /// An attempt to connect is over after so many refusals …
 const REFUSALS_MIN: u32 = 3;

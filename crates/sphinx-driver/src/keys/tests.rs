@@ -357,7 +357,7 @@ proptest! {
     ) {
         const EPOCH: u64 = 16;
         let (mut sealer, mut opener) = pair(EPOCH);
-        let mut window = ReplayWindow::new();
+        let mut window = ReplayWindow::default();
         let mut on_the_way: Vec<(u64, u64, Vec<u8>)> = Vec::new();
         for (number, delay) in delays.iter().enumerate() {
             let number = number as u64;

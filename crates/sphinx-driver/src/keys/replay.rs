@@ -1,12 +1,12 @@
 //! The replay window of one path (`docs/protocol.md` §4).
 
 /// Packet numbers that the window spans.
-pub(crate) const REPLAY_WINDOW: u64 = 1 << 16;
+const REPLAY_WINDOW: u64 = 1 << 16;
 const WORDS: usize = (REPLAY_WINDOW / 64) as usize;
 
 /// What the window knows about a packet number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Arrival {
+pub enum Arrival {
     /// Not seen.
     New,
     /// Seen before.
@@ -16,28 +16,30 @@ pub(crate) enum Arrival {
 }
 
 /// Remembers which of the last 2^16 packet numbers have been opened: a bitmap used as a ring.
-pub(crate) struct ReplayWindow {
+pub struct ReplayWindow {
     /// One above the largest number committed.
     next: u64,
     bits: Box<[u64; WORDS]>,
 }
 
-impl ReplayWindow {
+impl Default for ReplayWindow {
     /// Nothing seen.
-    pub(crate) fn new() -> Self {
+    fn default() -> Self {
         Self {
             next: 0,
             bits: Box::new([0; WORDS]),
         }
     }
+}
 
+impl ReplayWindow {
     /// One above the largest number committed: what packet numbers are expanded against.
-    pub(crate) fn expected(&self) -> u64 {
+    pub fn expected(&self) -> u64 {
         self.next
     }
 
     /// Whether `packet_number` may be opened; changes nothing.
-    pub(crate) fn check(&self, packet_number: u64) -> Arrival {
+    pub fn check(&self, packet_number: u64) -> Arrival {
         if packet_number >= self.next {
             Arrival::New
         } else if self.next - packet_number > REPLAY_WINDOW {
@@ -51,7 +53,7 @@ impl ReplayWindow {
 
     /// Remembers `packet_number`; to be called only after the packet has opened. Numbers below the
     /// window and `u64::MAX` are ignored.
-    pub(crate) fn commit(&mut self, packet_number: u64) {
+    pub fn commit(&mut self, packet_number: u64) {
         if packet_number >= self.next {
             let Some(next) = packet_number.checked_add(1) else {
                 return;
@@ -112,7 +114,7 @@ mod tests {
 
     #[test]
     fn edges() {
-        let mut window = ReplayWindow::new();
+        let mut window = ReplayWindow::default();
         assert_eq!(window.check(0), Arrival::New);
         window.commit(0);
         assert_eq!(window.check(0), Arrival::Replay);
@@ -141,7 +143,7 @@ mod tests {
                 1..400,
             ),
         ) {
-            let (mut window, mut naive) = (ReplayWindow::new(), Naive::default());
+            let (mut window, mut naive) = (ReplayWindow::default(), Naive::default());
             let mut number = 100_000u64;
             for step in steps {
                 number = number.saturating_add_signed(step);

@@ -19,14 +19,14 @@ use aws_lc_rs::{constant_time, hkdf, hmac};
 use sphinx_proto::wire::{HEADER_LEN, Header, OVERHEAD, TAG_LEN};
 use zeroize::Zeroizing;
 
-pub(crate) use replay::{Arrival, ReplayWindow};
+pub use replay::{Arrival, ReplayWindow};
 
 /// Most packets sealed with one key (§3; the confidentiality limit of RFC 9001 §6.6).
-pub(crate) const EPOCH_PACKETS: u64 = 1 << 23;
+const EPOCH_PACKETS: u64 = 1 << 23;
 /// The previous epoch's key is kept for this many probe timeouts (§3).
 const PREVIOUS_KEY_PTOS: u64 = 3;
 /// Length in bytes of the exporter output, of the ticket's secret and of the proof.
-pub(crate) const SECRET_LEN: usize = 32;
+pub const SECRET_LEN: usize = 32;
 /// Bytes of sealed body and tag that make the header-protection mask.
 const SAMPLE_LEN: usize = 16;
 
@@ -34,7 +34,7 @@ type Secret = Zeroizing<[u8; SECRET_LEN]>;
 
 /// Who sends the packets that a key seals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
     /// The end that connected sends.
     ClientToServer,
     /// The end that listened sends.
@@ -50,7 +50,7 @@ impl Direction {
     }
 
     /// The other direction.
-    pub(crate) fn reverse(self) -> Self {
+    pub fn reverse(self) -> Self {
         match self {
             Direction::ClientToServer => Direction::ServerToClient,
             Direction::ServerToClient => Direction::ClientToServer,
@@ -58,39 +58,12 @@ impl Direction {
     }
 }
 
-/// Length in bytes of a greeting, and of the random part that it begins with.
-pub(crate) const GREETING_LEN: usize = 20;
-const GREETING_NONCE_LEN: usize = 8;
-
-/// The destination connection id of a client's first datagrams (§2): whoever has the ticket's secret sees
-/// that the client has it too.
-pub(crate) fn greeting(
-    ticket_secret: &[u8; SECRET_LEN],
-    nonce: [u8; GREETING_NONCE_LEN],
-) -> [u8; GREETING_LEN] {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, ticket_secret);
-    let tag = hmac::sign(&key, &[&b"sphinx/1 greeting"[..], &nonce].concat());
-    let mut greeting = [0; GREETING_LEN];
-    let (head, tail) = greeting.split_at_mut(GREETING_NONCE_LEN);
-    head.copy_from_slice(&nonce);
-    tail.copy_from_slice(&tag.as_ref()[..GREETING_LEN - GREETING_NONCE_LEN]);
-    greeting
-}
-
-/// Whether a connection id is a greeting by somebody with the ticket's secret.
-pub(crate) fn is_greeting(ticket_secret: &[u8; SECRET_LEN], cid: &[u8]) -> bool {
-    let Some(nonce) = cid.first_chunk::<GREETING_NONCE_LEN>() else {
-        return false;
-    };
-    constant_time::verify_slices_are_equal(&greeting(ticket_secret, *nonce), cid).is_ok()
-}
-
 /// `prk` of §3: what the TLS handshake and the ticket's secret together give.
-pub(crate) struct SessionSecret(Secret);
+pub struct SessionSecret(Secret);
 
 impl SessionSecret {
     /// From the ticket's secret and the output of the TLS exporter.
-    pub(crate) fn new(ticket_secret: &[u8; SECRET_LEN], exporter: &[u8; SECRET_LEN]) -> Self {
+    pub fn new(ticket_secret: &[u8; SECRET_LEN], exporter: &[u8; SECRET_LEN]) -> Self {
         // HKDF-Extract is HMAC (RFC 5869 §2.2).
         let tag = hmac::sign(
             &hmac::Key::new(hmac::HMAC_SHA256, ticket_secret),
@@ -102,17 +75,17 @@ impl SessionSecret {
     }
 
     /// What the client sends to show that it holds the ticket's secret.
-    pub(crate) fn proof(&self) -> Secret {
+    pub fn proof(&self) -> Secret {
         expand(&self.0, &[b"sphinx/1 proof"])
     }
 
     /// Whether `proof` is the one of this session; takes the same time wherever it differs.
-    pub(crate) fn verify_proof(&self, proof: &[u8; SECRET_LEN]) -> bool {
+    pub fn verify_proof(&self, proof: &[u8; SECRET_LEN]) -> bool {
         constant_time::verify_slices_are_equal(self.proof().as_slice(), proof).is_ok()
     }
 
     /// Seals what this end sends in `direction` on `path`.
-    pub(crate) fn sealer(&self, direction: Direction, path: u8) -> Sealer {
+    pub fn sealer(&self, direction: Direction, path: u8) -> Sealer {
         let secret = self.epoch_zero(direction, path);
         Sealer {
             path,
@@ -128,7 +101,7 @@ impl SessionSecret {
     }
 
     /// Opens what this end receives from `direction` on `path`.
-    pub(crate) fn opener(&self, direction: Direction, path: u8) -> Opener {
+    pub fn opener(&self, direction: Direction, path: u8) -> Opener {
         let secret = self.epoch_zero(direction, path);
         let next_secret = update(&secret);
         Opener {
@@ -156,7 +129,7 @@ impl fmt::Debug for SessionSecret {
 
 /// Why a packet was not sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum SealError {
+pub enum SealError {
     /// The packet number is not above every number sealed before, so a nonce would repeat.
     #[error("packet number used before")]
     NumberUsed,
@@ -171,10 +144,10 @@ pub(crate) enum SealError {
 /// The packet is not from the peer, or damaged, or of a forgotten epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("packet does not open")]
-pub(crate) struct OpenError;
+pub struct OpenError;
 
 /// Seals the packets of one direction and path, and moves through the epochs.
-pub(crate) struct Sealer {
+pub struct Sealer {
     path: u8,
     hp: HeaderKey,
     key: EpochKey,
@@ -190,26 +163,24 @@ pub(crate) struct Sealer {
 }
 
 impl Sealer {
-    /// Same, but an epoch lasts `packets` packets: lets tests see many epochs.
-    #[cfg(test)]
-    pub(crate) fn with_epoch_packets(mut self, packets: u64) -> Self {
+    /// Same, but an epoch lasts `packets` packets, instead of 2^23: lets tests see many epochs.
+    pub fn with_epoch_packets(mut self, packets: u64) -> Self {
         self.epoch_packets = packets;
         self
     }
 
     /// Key phase of the packets being sealed: the epoch's lowest bit.
-    pub(crate) fn phase(&self) -> bool {
+    pub fn phase(&self) -> bool {
         self.epoch & 1 == 1
     }
 
     /// Epochs begun, counted from 0.
-    #[cfg(test)]
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
     /// The peer has acknowledged `packet_number`; lets the next epoch begin in its time.
-    pub(crate) fn acked(&mut self, packet_number: u64) {
+    pub fn acked(&mut self, packet_number: u64) {
         if (self.first..self.next).contains(&packet_number) {
             self.confirmed = true;
         }
@@ -219,7 +190,7 @@ impl Sealer {
     ///
     /// `phase` and `packet_number` of `header` are not looked at. Packet numbers must rise from call
     /// to call; gaps are allowed. On an error neither the datagram nor the sealer has changed.
-    pub(crate) fn seal(
+    pub fn seal(
         &mut self,
         header: &Header,
         packet_number: u64,
@@ -255,7 +226,7 @@ impl Sealer {
     ///
     /// [`seal`]: Self::seal
     #[cfg(test)]
-    pub(crate) fn seal_from(
+    pub fn seal_from(
         &mut self,
         header: &Header,
         packet_number: u64,
@@ -290,7 +261,7 @@ impl Sealer {
 }
 
 /// Opens the packets of one direction and path, and follows the epochs.
-pub(crate) struct Opener {
+pub struct Opener {
     path: u8,
     hp: HeaderKey,
     /// The epoch before, and when to forget it (ns).
@@ -307,14 +278,13 @@ pub(crate) struct Opener {
 
 impl Opener {
     /// The epoch of the newest packets opened, counted from 0.
-    #[cfg(test)]
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
     /// Removes the header protection in place. `None` when the datagram is too short or the header
     /// is not one of version 1; the packet is then to be dropped, and its bytes are garbage.
-    pub(crate) fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {
+    pub fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {
         if datagram.len() < OVERHEAD {
             return None;
         }
@@ -331,7 +301,7 @@ impl Opener {
     /// bytes are garbage.
     ///
     /// [`unprotect`]: Self::unprotect
-    pub(crate) fn open(
+    pub fn open(
         &mut self,
         header: &Header,
         packet_number: u64,
