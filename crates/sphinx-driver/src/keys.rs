@@ -100,6 +100,14 @@ impl SessionSecret {
         }
     }
 
+    /// Keys of the end that sends in `direction`, on `path`.
+    pub fn keys(&self, direction: Direction, path: u8) -> Keys {
+        Keys {
+            sealer: self.sealer(direction, path),
+            opener: self.opener(direction.reverse(), path),
+        }
+    }
+
     /// Opens what this end receives from `direction` on `path`.
     pub fn opener(&self, direction: Direction, path: u8) -> Opener {
         let secret = self.epoch_zero(direction, path);
@@ -258,6 +266,14 @@ impl Sealer {
         self.next = packet_number + 1;
         Ok(())
     }
+}
+
+/// Both ends of a session's packet protection at one end: what it sends, and what it receives.
+pub struct Keys {
+    /// Of what this end sends.
+    pub sealer: Sealer,
+    /// Of what it receives.
+    pub opener: Opener,
 }
 
 /// Opens the packets of one direction and path, and follows the epochs.

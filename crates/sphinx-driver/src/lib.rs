@@ -1,8 +1,52 @@
-//! The Sphinx core driven: sealing, slicing, coding and assembling, without clock, socket or thread.
+//! The core driven: everything between a `sphinx_proto::Session`, which never touches payload, and those
+//! who own sockets, threads and clocks.
+//!
+//! The application writes into a [`Slicer`], which cuts blocks; [`Queues`] hold them until the session's
+//! window lets them go. A [`Driver`] hands them to the core, encodes and seals what the core decides to
+//! send, opens what arrives, decodes, and puts complete blocks where the application takes them.
+//!
+//! Time is an argument, and nothing here waits: the transport, the simulator and the fuzzers run this same
+//! code. They differ in three parameters:
+//!
+//! * [`PacketProtection`]: [`keys::Keys`] in the product;
+//! * [`Executor`], which says when a job on payload is done: at once with [`Inline`], later in a simulation;
+//! * [`Application`], by which a driver reaches the application: locks and condition variables between
+//!   threads, plain cells in a simulation.
+//!
+//! | room | holds |
+//! | --- | --- |
+//! | `driver` | one session: packets in and out, blocks, events |
+//! | `queues`, `outgoing`, `incoming` | what application and driver leave for each other |
+//! | `slicer` | the open block of a stream that is being written |
+//! | `blocks`, `windows` | the memory that the core's slots name; sliding windows |
+//! | `executor`, `protection`, `outbox` | what the surroundings supply |
+//! | `holding` | packets that come before their session's keys |
+//! | `keys` | key schedule, sealing, opening, replay window |
+//! | `pool` | memory for blocks |
 
 #![forbid(unsafe_code)]
 
+mod blocks;
+mod driver;
+mod executor;
+mod holding;
+mod incoming;
 pub mod keys;
+mod outbox;
+mod outgoing;
 mod pool;
+mod protection;
+mod queues;
+mod slicer;
+mod windows;
 
+pub use driver::{Counters, Driver, EndReason, Origin, Workshop};
+pub use executor::{Executor, Inline, JobKind};
+pub use holding::{Held, Holding, Waiting};
+pub use incoming::{Chunk, Incoming};
+pub use outbox::Outbox;
+pub use outgoing::{ReadyBlock, StreamEnd};
 pub use pool::{BufferPool, PoolBuffer, PoolStats};
+pub use protection::PacketProtection;
+pub use queues::{Application, Queues, READY_PER_STREAM, SharedSlicer};
+pub use slicer::{PAUSE, Slicer, Watch, Written};

@@ -1,79 +1,56 @@
-//! One session inside the engine: the protocol core, its keys, and the memory that its slots name.
+//! One session inside the engine: its driver, and what only a session on a network has: the application's
+//! threads, the control plane's share of the traffic, a memory of the path.
 
-mod exchange;
-mod receiving;
-mod sending;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sphinx_driver::BufferPool;
-use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
-use sphinx_net::{Ecn, SendQueue};
+use sphinx_driver::keys::Keys;
+use sphinx_driver::{Driver, EndReason, Inline, Origin, Outbox, Workshop};
+use sphinx_net::{Destination, DropReason, Dropped, Ecn, SendQueue};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Event, Nanos, Room, Session, Tuple};
+use sphinx_proto::{Nanos, Session, Tuple};
 
-use crate::blocks::{RxBlocks, TxBlocks};
 use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::memory::PathFile;
 use crate::options::Options;
-use crate::routes::Source;
 use crate::shared::{Inner, Shared};
 use crate::stats::Stats;
-use crate::windows::Windows;
-use receiving::Assembler;
-use sphinx_driver::keys::{Opener, ReplayWindow, Sealer};
 
 /// How often the application's view of the counters is renewed.
 const STATS_INTERVAL: Nanos = 5_000_000;
 
-/// Working memory that all sessions of an engine share.
-pub(crate) struct Workshop {
-    pub(crate) pool: BufferPool,
-    pub(crate) encoder: Encoder,
-    pub(crate) decoder: BlockDecoder,
-    /// Uses all repairs together, those of peeling codes too.
-    pub(crate) thorough_decoder: BlockDecoder,
-    /// Rows of sliding windows.
-    pub(crate) rows: RowMaker,
+/// The datagrams that an engine sends in one turn.
+pub(crate) struct SendBatch {
     pub(crate) queue: SendQueue,
-    /// A repair symbol of which parts are sent.
-    pub(crate) symbol: Vec<u8>,
+    /// Datagrams that the back end sends as one.
     pub(crate) segments_max: usize,
 }
 
-/// Where and when a datagram came from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Origin {
-    pub(crate) received_at: Nanos,
-    pub(crate) tuple: Tuple,
-    pub(crate) ecn: Ecn,
+impl Outbox for SendBatch {
+    fn len_bytes(&self) -> usize {
+        self.queue.len_bytes()
+    }
+
+    fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8] {
+        let to = Destination {
+            remote: to.remote,
+            local_ip: to.local_ip,
+            ecn: Ecn::Ect0,
+        };
+        self.queue.push(&to, len, self.segments_max)
+    }
 }
 
 pub(crate) struct Association {
-    core: Session,
-    sealer: Sealer,
-    opener: Opener,
-    replay: ReplayWindow,
-    source: Source,
+    driver: Driver<Keys, Inline>,
     /// Where to remember the path at the end.
     paths: Option<PathFile>,
-    retired: Vec<ConnectionId>,
-    /// Symbols of which parts have arrived, by place.
-    parts: Vec<Vec<u8>>,
     shared: Arc<Shared>,
-    tx: TxBlocks,
-    rx: RxBlocks,
-    windows: Windows,
-    assemblers: BTreeMap<u16, Assembler>,
-    invalid: u64,
-    replayed: u64,
-    bytes_delivered: u64,
-    bytes_received: u64,
     /// What the control plane has sent and received for this session.
     control: Traffic,
     /// Datagrams of the endpoint that belonged to nobody, now and when this session began.
@@ -84,14 +61,6 @@ pub(crate) struct Association {
     stats_at: Nanos,
     stats_names: Stats,
     idle_timeout: Duration,
-    /// When to look again whether a writer pauses.
-    pause_at: Option<Nanos>,
-    /// Stream and shape of a block that may be sent once more of what was handed over before has been.
-    waiting: Option<(u16, u16, u16)>,
-    /// [`Session::window_news`] when streams that are held up were last asked.
-    window_news: u64,
-    /// Finished streams of which the core has the last block, and the peer not yet.
-    ending: Vec<u16>,
     /// How the control connection is to be closed.
     farewell: (u64, String),
 }
@@ -99,8 +68,9 @@ pub(crate) struct Association {
 impl Association {
     pub(crate) fn new(
         core: Session,
-        (sealer, opener): (Sealer, Opener),
-        (source, paths): (Source, Option<PathFile>),
+        keys: Keys,
+        is_client: bool,
+        paths: Option<PathFile>,
         shared: Arc<Shared>,
         options: &Options,
         strays: u64,
@@ -114,23 +84,9 @@ impl Association {
             ..Stats::default()
         };
         Self {
-            core,
-            sealer,
-            opener,
-            replay: ReplayWindow::default(),
-            source,
+            driver: Driver::new(core, keys, Inline, is_client),
             paths,
-            retired: Vec::new(),
-            parts: Vec::new(),
             shared,
-            tx: TxBlocks::default(),
-            rx: RxBlocks::default(),
-            windows: Windows::default(),
-            assemblers: BTreeMap::new(),
-            invalid: 0,
-            replayed: 0,
-            bytes_delivered: 0,
-            bytes_received: 0,
             control: Traffic::default(),
             strays,
             strays_before: strays,
@@ -138,119 +94,22 @@ impl Association {
             stats_at: 0,
             stats_names,
             idle_timeout: options.idle_timeout,
-            pause_at: None,
-            waiting: None,
-            window_news: 0,
-            ending: Vec::new(),
             farewell: (0, String::new()),
         }
     }
 
-    // ---- events ---------------------------------------------------------------------------------
-
-    /// Whether there were any.
-    fn handle_events(&mut self, now: Nanos, inner: &mut Inner) -> bool {
-        let mut any = false;
-        while let Some(event) = self.core.poll_event() {
-            any = true;
-            match event {
-                Event::BlockComplete {
-                    stream,
-                    block,
-                    slot,
-                } => {
-                    self.assemble(now, (stream, block), slot, inner);
-                }
-                Event::BlockDelivered { slot, .. } => {
-                    let block = self.tx.remove(slot);
-                    self.bytes_delivered += block.map_or(0, |block| u64::from(block.data_len));
-                }
-                Event::Closed { code, reason } => {
-                    inner.peer_code = inner.closed.is_none().then_some(code);
-                    self.end_in(inner, closed_by_peer(code, &reason));
-                }
-                Event::PathChanged(tuple) => {
-                    self.source.on_path_changed();
-                    self.shared.set_remote(tuple.remote);
-                }
-                Event::ConnectionIdRetired(cid) => self.retired.push(cid),
-                Event::PeerLost => {
-                    self.farewell = (6, "nothing heard from this end for too long".to_owned());
-                    let error = Error::new(
-                        ErrorKind::PeerLost,
-                        "nothing heard from the peer for the idle timeout",
-                    );
-                    let hint = "check the network and the other end, then start again";
-                    self.end_in(inner, error.with_hint(hint));
-                }
-                Event::Stalled { held_up } => self.stalled(inner, held_up),
-                Event::PeerGone => {
-                    self.farewell = (6, "nobody listens at this end's address".to_owned());
-                    let message = "the peer is gone: its port is closed (ICMP port unreachable), \
-                                   and nothing is heard from it";
-                    let hint = "start the other end again, then this one";
-                    self.end_in(
-                        inner,
-                        Error::new(ErrorKind::PeerLost, message).with_hint(hint),
-                    );
-                }
-                Event::Violation(what) => self.violation(inner, now, what),
-            }
-        }
-        any
-    }
-
-    fn stalled(&mut self, inner: &mut Inner, held_up: Option<u16>) {
-        let seconds = self.idle_timeout.as_secs_f64();
-        let (message, hint) = match held_up {
-            Some(stream) => (
-                format!(
-                    "no progress for {seconds} s: the other end answers, but its application has not read \
-                     stream {stream}, whose share of the window is full"
-                ),
-                "see what the program at the other end waits for, or give --idle-timeout more",
-            ),
-            None => (
-                format!(
-                    "no progress for {seconds} s: the other end answers, but confirms nothing of what \
-                     this end sends"
-                ),
-                "check the network: it may carry packets in one direction only",
-            ),
-        };
-        self.farewell = (6, "no progress for too long".to_owned());
-        let error = Error::new(ErrorKind::Stalled, message);
-        self.end_in(inner, error.with_hint(hint));
-    }
-
-    fn violation(&mut self, inner: &mut Inner, now: Nanos, what: &'static str) {
-        self.core.close(now, 5, what);
-        self.farewell = (5, what.to_owned());
-        let message = format!("the peer broke the protocol: {what}");
-        self.end_in(inner, Error::new(ErrorKind::Protocol, message));
-    }
-
-    /// The session is over for the application; the first reason stays.
-    pub(crate) fn end(&mut self, error: Error) {
-        let shared = Arc::clone(&self.shared);
-        let mut inner = shared.lock();
-        self.end_in(&mut inner, error);
-        shared.notify(inner);
-    }
-
-    fn end_in(&mut self, inner: &mut Inner, error: Error) {
-        self.lasted.get_or_insert(self.shared.elapsed());
-        // Before the application hears of the end: it may exit at once.
-        if let (Some(paths), Some(memory)) = (self.paths.take(), self.core.path_memory()) {
-            paths.remember(self.core.tuple().remote.ip(), memory);
-        }
-        inner.closed.get_or_insert(error);
-        inner.all_changed();
-        // What is still counted is on its way out; the clock stands.
-        inner.stats = self.stats();
-    }
-
     // ---- the engine's turn --------------------------------------------------------------------
+
+    /// A data-plane datagram with one of this session's connection ids.
+    pub(crate) fn handle_datagram(
+        &mut self,
+        now: Nanos,
+        origin: Origin,
+        datagram: &mut [u8],
+        workshop: &mut Workshop,
+    ) {
+        self.driver.handle_datagram(now, origin, datagram, workshop);
+    }
 
     /// Everything that is due: timers, events, the application's wishes. `strays` are the datagrams of
     /// the endpoint that belonged to nobody.
@@ -260,53 +119,110 @@ impl Association {
         clock: Instant,
         traffic: Option<Traffic>,
         strays: u64,
+        workshop: &mut Workshop,
     ) {
         self.control = traffic.unwrap_or(self.control);
         self.strays = strays;
-        if self.core.poll_timeout().is_some_and(|at| at <= now) {
-            self.core.handle_timeout(now);
+        self.driver.handle_timeout(now, workshop);
+        let shared = Arc::clone(&self.shared);
+        shared.answer();
+        let mut inner = shared.lock();
+        let profile = inner.profile.take();
+        if let Some(profile) = profile {
+            self.driver.set_profile(profile.core());
+            self.stats_names.profile = profile.name();
         }
-        if let Some(largest) = self.core.largest_acked() {
-            self.sealer.acked(largest);
+        let pool = workshop.pool();
+        let mut news = self.driver.exchange(now, &mut inner.queues, pool) || profile.is_some();
+        if let Some(end) = self.driver.poll_end() {
+            self.ended(&mut inner, end);
         }
-        self.exchange(now, clock);
+        for tuple in self.driver.take_path_changes() {
+            shared.set_remote(tuple.remote);
+        }
+        let core = self.driver.core();
+        shared.set_shape(core.block_shape(inner.queues.writers()));
+        if core.is_closed_by_peer() && !inner.close_answered {
+            inner.close_answered = true;
+            news = true;
+        }
+        let silent = Duration::from_nanos(now.saturating_sub(core.last_received()));
+        inner.heard_at = clock.checked_sub(silent);
+        if now >= self.stats_at || news {
+            self.stats_at = now + STATS_INTERVAL;
+            inner.stats = self.stats();
+        }
+        if news || inner.queues.has_changed() {
+            shared.notify(inner);
+        }
     }
 
-    /// Seal what may leave now into the queue, until it holds `limit` bytes.
-    pub(crate) fn transmit(&mut self, now: Nanos, limit: usize, workshop: &mut Workshop) {
-        while workshop.queue.len_bytes() < limit {
-            let Some(transmit) = self.core.poll_transmit(now) else {
-                return;
-            };
-            if let Err(why) = self.seal(&transmit, workshop) {
-                // Not even CLOSE could be sent.
-                self.core.abandon();
-                self.end(Error::new(ErrorKind::Other, format!("cannot send: {why}")));
-                return;
-            }
+    /// Seal what may leave now into `out`, until it holds `limit` bytes.
+    pub(crate) fn transmit(
+        &mut self,
+        now: Nanos,
+        limit: usize,
+        workshop: &mut Workshop,
+        out: &mut SendBatch,
+    ) {
+        self.driver.transmit(now, limit, workshop, out);
+        if let Some(end) = self.driver.poll_end() {
+            let shared = Arc::clone(&self.shared);
+            let mut inner = shared.lock();
+            self.ended(&mut inner, end);
+            shared.notify(inner);
         }
     }
 
     /// When [`Association::service`] and [`Association::transmit`] are to be called next, if nothing
     /// happens before.
     pub(crate) fn poll_timeout(&mut self) -> Option<Nanos> {
-        let mut waiting = self.waiting.iter();
-        if waiting.any(|(stream, n, symbol_len)| {
-            self.core.room_for(*stream, *n, *symbol_len) != Room::Later
-        }) {
-            // Sending has made room for a block that waits.
-            return Some(0);
-        }
-        self.core
-            .poll_timeout()
-            .into_iter()
-            .chain(self.pause_at)
-            .min()
+        self.driver.poll_timeout()
     }
+
+    /// What the core needs from a source of randomness; `spare_id` gives connection ids that are
+    /// from then on this session's.
+    pub(crate) fn supply(
+        &mut self,
+        challenge: impl FnMut() -> [u8; 8],
+        spare_id: impl FnMut() -> ConnectionId,
+    ) {
+        self.driver.supply(challenge, spare_id);
+    }
+
+    /// Spare connection ids that are not this session's any more.
+    pub(crate) fn take_retired(&mut self) -> Vec<ConnectionId> {
+        self.driver.take_retired()
+    }
+
+    /// The network says that nobody listens at `remote`; whether that is where the peer is.
+    pub(crate) fn on_refused(&mut self, now: Nanos, remote: SocketAddr) -> bool {
+        let is_peer = remote == self.driver.core().tuple().remote;
+        if is_peer {
+            self.driver.peer_refused(now);
+        }
+        is_peer
+    }
+
+    /// The operating system did not send datagrams to `to`; whether they may have been this session's.
+    pub(crate) fn on_dropped(&mut self, now: Nanos, to: &Destination, dropped: &Dropped) -> bool {
+        if to.remote != self.driver.core().tuple().remote {
+            return false;
+        }
+        match dropped.reason {
+            DropReason::TooLarge => self.driver.datagram_too_large(now, dropped.segment_size),
+            // The address is gone (EINVAL is among the other errors), or the network is.
+            DropReason::Unreachable | DropReason::Other => self.driver.local_address_lost(now),
+            _ => {}
+        }
+        true
+    }
+
+    // ---- the end ------------------------------------------------------------------------------
 
     /// Nothing will happen any more.
     pub(crate) fn is_finished(&self) -> bool {
-        self.core.is_finished()
+        self.driver.is_finished()
     }
 
     /// The session is finished: last words to the application. How to close the control connection.
@@ -318,13 +234,13 @@ impl Association {
     /// The peer has closed the control connection: it no longer knows this session.
     pub(crate) fn refused(&mut self, error: Error) {
         self.end(error);
-        self.core.abandon();
+        self.driver.abandon();
     }
 
     /// Begin to close, for an engine that stops.
     pub(crate) fn stop(&mut self, now: Nanos) {
         const REASON: &str = "the other end has stopped";
-        self.core.close(now, 6, REASON);
+        self.driver.close(now, 6, REASON);
         self.farewell = (6, REASON.to_owned());
         self.end(Error::new(
             ErrorKind::Interrupted,
@@ -332,13 +248,40 @@ impl Association {
         ));
     }
 
+    /// The session is over for the application; the first reason stays.
+    pub(crate) fn end(&mut self, error: Error) {
+        let shared = Arc::clone(&self.shared);
+        let mut inner = shared.lock();
+        self.end_in(&mut inner, error);
+        shared.notify(inner);
+    }
+
+    /// The driver says that it is, and why.
+    fn ended(&mut self, inner: &mut Inner, end: EndReason) {
+        if let EndReason::ClosedByPeer { code, .. } = end {
+            inner.peer_code = inner.closed.is_none().then_some(code);
+        }
+        self.farewell = farewell(&end);
+        self.end_in(inner, error_of(end, self.idle_timeout));
+    }
+
+    fn end_in(&mut self, inner: &mut Inner, error: Error) {
+        self.lasted.get_or_insert(self.shared.elapsed());
+        let core = self.driver.core();
+        // Before the application hears of the end: it may exit at once.
+        if let (Some(paths), Some(memory)) = (self.paths.take(), core.path_memory()) {
+            paths.remember(core.tuple().remote.ip(), memory);
+        }
+        inner.closed.get_or_insert(error);
+        inner.queues.end();
+        // What is still counted is on its way out; the clock stands.
+        inner.stats = self.stats();
+    }
+
     fn stats(&self) -> Stats {
-        let core = self.core.stats();
-        let ip_overhead = if self.core.tuple().remote.is_ipv4() {
-            28
-        } else {
-            48
-        };
+        let (counters, core) = (self.driver.counters(), self.driver.core());
+        let (remote, core) = (core.tuple().remote, core.stats());
+        let ip_overhead = if remote.is_ipv4() { 28 } else { 48 };
         let control = &self.control;
         Stats {
             silence: Duration::ZERO,
@@ -364,12 +307,12 @@ impl Association {
             cwnd: core.cwnd,
             blocks: core.blocks,
             blocks_second_round: core.blocks_second_round,
-            invalid_datagrams: self.invalid
+            invalid_datagrams: counters.invalid
                 + core.packets_refused
                 + (self.strays - self.strays_before),
-            replayed_datagrams: self.replayed,
-            bytes_delivered: self.bytes_delivered,
-            bytes_received: self.bytes_received,
+            replayed_datagrams: counters.replayed,
+            bytes_delivered: counters.bytes_delivered,
+            bytes_received: counters.bytes_received,
             symbol_bytes: u32::from(core.symbol_len),
             ..self.stats_names
         }
@@ -384,7 +327,69 @@ impl Drop for Association {
         inner
             .closed
             .get_or_insert_with(|| Error::new(ErrorKind::Other, "the engine has stopped"));
-        inner.all_changed();
+        inner.queues.end();
         self.shared.notify(inner);
     }
+}
+
+/// What an end means to the application.
+fn error_of(end: EndReason, idle_timeout: Duration) -> Error {
+    let seconds = idle_timeout.as_secs_f64();
+    match end {
+        EndReason::CannotDecode(why) => Error::new(ErrorKind::Other, format!("internal error: {why}")),
+        EndReason::CannotSeal(why) => Error::new(ErrorKind::Other, format!("cannot send: {why}")),
+        EndReason::Closed { .. } => {
+            Error::new(ErrorKind::Interrupted, "the session was closed at this end")
+        }
+        EndReason::ClosedByPeer { code, reason } => closed_by_peer(code, &reason),
+        EndReason::PeerGone => Error::new(
+            ErrorKind::PeerLost,
+            "the peer is gone: its port is closed (ICMP port unreachable), and nothing is heard from it",
+        )
+        .with_hint("start the other end again, then this one"),
+        EndReason::PeerLost => Error::new(
+            ErrorKind::PeerLost,
+            "nothing heard from the peer for the idle timeout",
+        )
+        .with_hint("check the network and the other end, then start again"),
+        EndReason::Stalled {
+            held_up: Some(stream),
+        } => Error::new(
+            ErrorKind::Stalled,
+            format!(
+                "no progress for {seconds} s: the other end answers, but its application has not read \
+                 stream {stream}, whose share of the window is full"
+            ),
+        )
+        .with_hint(
+            "see what the program at the other end waits for, or give --idle-timeout more",
+        ),
+        EndReason::Stalled { held_up: None } => Error::new(
+            ErrorKind::Stalled,
+            format!(
+                "no progress for {seconds} s: the other end answers, but confirms nothing of what \
+                 this end sends"
+            ),
+        )
+        .with_hint("check the network: it may carry packets in one direction only"),
+        EndReason::Violation(what) => Error::new(
+            ErrorKind::Protocol,
+            format!("the peer broke the protocol: {what}"),
+        ),
+    }
+}
+
+/// How the control connection is closed after an end: code and reason.
+fn farewell(end: &EndReason) -> (u64, String) {
+    let (code, reason) = match end {
+        EndReason::Closed { code, reason } => (*code, reason.as_str()),
+        EndReason::ClosedByPeer { .. } | EndReason::CannotDecode(_) | EndReason::CannotSeal(_) => {
+            (0, "")
+        }
+        EndReason::PeerGone => (6, "nobody listens at this end's address"),
+        EndReason::PeerLost => (6, "nothing heard from this end for too long"),
+        EndReason::Stalled { .. } => (6, "no progress for too long"),
+        EndReason::Violation(what) => (5, *what),
+    };
+    (code, reason.to_owned())
 }

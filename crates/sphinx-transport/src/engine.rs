@@ -10,17 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sphinx_driver::BufferPool;
-use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
+use sphinx_driver::{BufferPool, Holding, Origin, Workshop};
 use sphinx_net::{Destination, Dropped, Interest, PacketIo, SendQueue, minimise_timer_slack};
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Nanos, Tuple};
 
-use crate::association::{Association, Origin, Workshop};
+use crate::association::{Association, SendBatch};
 use crate::control::{ConnId, Control, Settings, random_bytes, random_cid};
 use crate::endpoint::Lobby;
 use crate::error::{Error, ErrorKind};
-use crate::holding::Holding;
 use crate::options::{Options, Service};
 use crate::routes::Routes;
 use crate::sessions::Sessions;
@@ -95,6 +93,7 @@ pub(crate) struct Engine<Io: PacketIo> {
     /// Working memory: sessions whose applications have rung.
     rung: Vec<ConnectionId>,
     workshop: Workshop,
+    out: SendBatch,
     /// The client's attempts: next address, connections under way, the last failure.
     next_attempt: usize,
     attempts: Vec<Attempt>,
@@ -128,14 +127,9 @@ impl<Io: PacketIo> Engine<Io> {
             strays: 0,
             doorbell,
             rung: Vec::new(),
-            workshop: Workshop {
-                pool: BufferPool::new(POOL_BYTES),
-                encoder: Encoder::new(),
-                decoder: BlockDecoder::new(),
-                thorough_decoder: BlockDecoder::new().maximum_likelihood(),
-                rows: RowMaker::new(),
+            workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
+            out: SendBatch {
                 queue: SendQueue::with_capacity(2 * TURN_BYTES),
-                symbol: Vec::new(),
                 segments_max,
             },
             next_attempt: 0,
@@ -197,9 +191,9 @@ impl<Io: PacketIo> Engine<Io> {
         self.send_control(clock);
 
         let mut dropped = Vec::new();
-        let all_sent = self.workshop.queue.flush(&mut self.io, &mut dropped)?;
+        let all_sent = self.out.queue.flush(&mut self.io, &mut dropped)?;
         self.note_dropped(now, &dropped);
-        self.workshop.segments_max = self.io.capabilities().segments_max;
+        self.out.segments_max = self.io.capabilities().segments_max;
         if self.is_done(clock) {
             return Ok(false);
         }
@@ -253,7 +247,8 @@ impl<Io: PacketIo> Engine<Io> {
             let Some((cid, Member { id, association })) = self.sessions.next() else {
                 break;
             };
-            association.service(now, clock, self.control.traffic(*id), strays);
+            let traffic = self.control.traffic(*id);
+            association.service(now, clock, traffic, strays, &mut self.workshop);
             association.supply(random_bytes, || {
                 let spare = random_cid();
                 self.routes.add(spare, cid);
@@ -262,8 +257,8 @@ impl<Io: PacketIo> Engine<Io> {
             for retired in association.take_retired() {
                 self.routes.remove(retired);
             }
-            let limit = TURN_BYTES.min(self.workshop.queue.len_bytes() + quantum);
-            association.transmit(now, limit, &mut self.workshop);
+            let limit = TURN_BYTES.min(self.out.queue.len_bytes() + quantum);
+            association.transmit(now, limit, &mut self.workshop, &mut self.out);
             if association.is_finished() {
                 let (code, reason) = association.finish();
                 self.control.close(clock, *id, code, &reason);
@@ -325,7 +320,7 @@ impl<Io: PacketIo> Engine<Io> {
             let origin = Origin {
                 received_at: now.saturating_sub(age),
                 tuple: Tuple { remote, local_ip },
-                ecn: received.ecn,
+                ecn: received.ecn.bits(),
             };
             for datagram in received.segments() {
                 if !is_data_plane(datagram) {

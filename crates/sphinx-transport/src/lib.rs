@@ -38,10 +38,9 @@
 //! | `endpoint` | listening and connecting |
 //! | `engine` | the thread that owns socket, control plane and sessions |
 //! | `sessions` | which session is served when |
-//! | `association`, `blocks` | one session inside the engine: core, keys, memory |
-//! | `holding` | packets that come before their session's keys |
+//! | `association` | one session inside the engine: its driver, its errors and statistics |
 //! | `shared` | queues between the application's threads and the engine |
-//! | `send_stream`, `recv_stream` | the application's ends of streams; slicing |
+//! | `send_stream`, `recv_stream` | the application's ends of streams |
 //! | `control` | QUIC: handshake, identity, parameters; a limit on what strangers cost |
 //! | `memory` | what earlier sessions learned about paths |
 //! | `ticket` | what a client must know |
@@ -49,17 +48,14 @@
 #![forbid(unsafe_code)]
 
 mod association;
-mod blocks;
 mod control;
 mod endpoint;
 mod engine;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod holding;
 mod memory;
 mod options;
-mod outgoing;
 mod recv_stream;
 mod routes;
 mod send_stream;
@@ -67,7 +63,6 @@ mod sessions;
 mod shared;
 mod stats;
 mod ticket;
-mod windows;
 
 pub use endpoint::{Server, connect};
 pub use error::{Error, ErrorKind};

@@ -1,53 +1,11 @@
 //! The receiving end of a stream.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar};
 
-use sphinx_driver::PoolBuffer;
-use sphinx_proto::Slot;
+use sphinx_driver::Chunk;
 
 use crate::error::{Error, ErrorKind};
 use crate::shared::Shared;
-
-/// Data of one block.
-pub(crate) struct Chunk {
-    pub(crate) memory: PoolBuffer,
-    pub(crate) slot: Slot,
-    pub(crate) from: usize,
-    pub(crate) to: usize,
-    /// Place in the stream of the byte at `from`.
-    pub(crate) offset: u64,
-    pub(crate) end_of_stream: bool,
-}
-
-/// What of a stream has arrived and has not been read.
-#[derive(Default)]
-pub(crate) struct Incoming {
-    /// Complete blocks by number.
-    pub(crate) blocks: BTreeMap<u64, Chunk>,
-    /// Every block below has arrived.
-    pub(crate) next_block: u64,
-    /// The stream's last block is one of them.
-    pub(crate) ended: bool,
-    /// Nobody reads the stream any more.
-    pub(crate) abandoned: bool,
-    /// More has arrived.
-    pub(crate) changed: Arc<Condvar>,
-}
-
-impl Incoming {
-    /// The next block in stream order.
-    fn pop_in_order(&mut self) -> Option<Chunk> {
-        let first = self.blocks.first_entry()?;
-        (*first.key() < self.next_block).then(|| first.remove())
-    }
-
-    /// A block that begins before `end`.
-    fn pop_before(&mut self, end: u64) -> Option<Chunk> {
-        let first = self.blocks.first_entry()?;
-        (first.get().offset < end).then(|| first.remove())
-    }
-}
 
 /// The receiving end of a peer's stream.
 pub struct RecvStream {
@@ -66,9 +24,7 @@ pub struct RecvStream {
 
 impl RecvStream {
     pub(crate) fn new(stream: u16, shared: Arc<Shared>) -> Self {
-        let mut inner = shared.lock();
-        let changed = Arc::clone(&inner.incoming.entry(stream).or_default().changed);
-        drop(inner);
+        let changed = shared.lock().queues.signal_of(stream);
         Self {
             changed,
             stream,
@@ -98,12 +54,12 @@ impl RecvStream {
                 None => {
                     let stream = self.stream;
                     self.shared.wait(&self.changed, |inner| {
-                        inner.incoming.get_mut(&stream)?.pop_in_order()
+                        inner.queues.incoming(stream).take_in_order()
                     })?
                 }
             };
-            let len = (chunk.to - chunk.from).min(buf.len());
-            buf[..len].copy_from_slice(&chunk.memory[chunk.from..][..len]);
+            let len = chunk.data().len().min(buf.len());
+            buf[..len].copy_from_slice(&chunk.data()[..len]);
             self.position += len as u64;
             self.put_back(chunk, len);
             if len > 0 || buf.is_empty() {
@@ -136,10 +92,10 @@ impl RecvStream {
                 Some(chunk) => chunk,
                 None => self.arrived_before(end)?,
             };
-            let wanted = usize::try_from(end - chunk.offset).unwrap_or(usize::MAX);
-            let piece = wanted.min(chunk.to - chunk.from);
+            let wanted = usize::try_from(end - chunk.offset()).unwrap_or(usize::MAX);
+            let piece = wanted.min(chunk.data().len());
             if piece > 0 {
-                sink(chunk.offset - start, &chunk.memory[chunk.from..][..piece])?;
+                sink(chunk.offset() - start, &chunk.data()[..piece])?;
             }
             left -= piece as u64;
             self.put_back(chunk, piece);
@@ -154,10 +110,8 @@ impl RecvStream {
     /// Whether [`RecvStream::read`] has not to wait.
     #[cfg(test)]
     pub(crate) fn is_ready(&self) -> bool {
-        let mut inner = self.shared.lock();
-        let incoming = inner.incoming.entry(self.stream).or_default();
-        let first = incoming.blocks.first_key_value();
-        self.ended || self.chunk.is_some() || first.is_some_and(|(id, _)| *id < incoming.next_block)
+        let is_ready = || self.shared.lock().queues.incoming(self.stream).is_ready();
+        self.ended || self.chunk.is_some() || is_ready()
     }
 
     fn whole(&self) -> Result<(), Error> {
@@ -173,9 +127,9 @@ impl RecvStream {
     fn arrived_before(&self, end: u64) -> Result<Chunk, Error> {
         let stream = self.stream;
         let chunk = self.shared.wait(&self.changed, |inner| {
-            let incoming = inner.incoming.get_mut(&stream)?;
-            match incoming.pop_before(end) {
-                None if incoming.ended => Some(None),
+            let incoming = inner.queues.incoming(stream);
+            match incoming.take_before(end) {
+                None if incoming.has_ended() => Some(None),
                 chunk => chunk.map(Some),
             }
         })?;
@@ -184,38 +138,22 @@ impl RecvStream {
 
     /// `len` more bytes of the chunk have been read.
     fn put_back(&mut self, mut chunk: Chunk, len: usize) {
-        chunk.from += len;
-        chunk.offset += len as u64;
-        if chunk.from < chunk.to {
+        chunk.advance(len);
+        if !chunk.data().is_empty() {
             self.chunk = Some(chunk);
-        } else {
-            self.ended |= chunk.end_of_stream;
-            self.release(chunk);
+            return;
         }
-    }
-
-    fn release(&self, chunk: Chunk) {
-        let slot = chunk.slot;
-        drop(chunk);
-        self.shared.lock().released.push(slot);
-        self.shared.wake();
+        self.ended |= chunk.end_of_stream();
+        let slot = chunk.into_slot();
+        self.shared.update(|inner| inner.queues.release(slot));
     }
 }
 
 impl Drop for RecvStream {
     /// What the application does not want must not fill the window.
     fn drop(&mut self) {
-        let mut inner = self.shared.lock();
-        inner
-            .released
-            .extend(self.chunk.take().map(|chunk| chunk.slot));
-        if let Some(incoming) = inner.incoming.get_mut(&self.stream) {
-            incoming.abandoned = true;
-            let blocks = std::mem::take(&mut incoming.blocks);
-            inner
-                .released
-                .extend(blocks.into_values().map(|chunk| chunk.slot));
-        }
-        self.shared.wake();
+        let last = self.chunk.take();
+        self.shared
+            .update(|inner| inner.queues.abandon(self.stream, last));
     }
 }

@@ -1,44 +1,8 @@
-//! Which addresses and connection ids a session uses.
+//! Which connection ids a session uses.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 
-use sphinx_proto::Tuple;
 use sphinx_proto::wire::ConnectionId;
-
-/// From which of this end's addresses a session sends.
-///
-/// A server answers from the address that its client knows. A client lets routing choose, so that it
-/// keeps working when its address changes; so does a server whose address is gone.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Source {
-    is_client: bool,
-    refused: bool,
-}
-
-impl Source {
-    pub(crate) fn new(is_client: bool) -> Self {
-        Self {
-            is_client,
-            refused: false,
-        }
-    }
-
-    /// The source address of a datagram; `None`: routing chooses.
-    pub(crate) fn address(&self, tuple: &Tuple) -> Option<IpAddr> {
-        tuple.local_ip.filter(|_| !self.is_client && !self.refused)
-    }
-
-    /// The operating system did not send from the address.
-    pub(crate) fn on_refused(&mut self) {
-        self.refused = true;
-    }
-
-    /// The path has changed, and this end's address with it, perhaps.
-    pub(crate) fn on_path_changed(&mut self) {
-        self.refused = false;
-    }
-}
 
 /// Finds the session of a spare connection id.
 #[derive(Debug, Default)]
@@ -89,21 +53,5 @@ mod tests {
             (routes.session_of(cid(3)), routes.session_of(cid(5))),
             (cid(3), cid(4))
         );
-    }
-
-    #[test]
-    fn only_a_server_insists_on_its_address_while_it_can() {
-        let local = IpAddr::from([10, 0, 0, 1]);
-        let tuple = Tuple {
-            remote: ([10, 0, 0, 2], 1).into(),
-            local_ip: Some(local),
-        };
-        assert_eq!(Source::new(true).address(&tuple), None);
-        let mut source = Source::new(false);
-        assert_eq!(source.address(&tuple), Some(local));
-        source.on_refused();
-        assert_eq!(source.address(&tuple), None);
-        source.on_path_changed();
-        assert_eq!(source.address(&tuple), Some(local));
     }
 }

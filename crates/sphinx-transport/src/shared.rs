@@ -1,21 +1,19 @@
 //! What the application's threads and the engine share about one session, and its public handle.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use sphinx_driver::BufferPool;
+use sphinx_driver::{Application, BufferPool, Queues, SharedSlicer, Slicer};
 use sphinx_net::Waker;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{STREAMS_MAX, Slot};
+use sphinx_proto::{Nanos, STREAMS_MAX};
 
 use crate::error::{Error, ErrorKind};
 use crate::options::Profile;
-use crate::outgoing::{Outgoing, StreamEnd};
-use crate::recv_stream::{Incoming, RecvStream};
-use crate::send_stream::{SendStream, Slicer};
+use crate::recv_stream::RecvStream;
+use crate::send_stream::SendStream;
 use crate::stats::Stats;
 
 /// Largest close code that has an encoding.
@@ -23,53 +21,50 @@ const CODE_MAX: u64 = (1 << 62) - 1;
 /// How long [`Session::close`] waits for the peer's answer.
 const CLOSE_WAIT: Duration = Duration::from_millis(350);
 
-#[derive(Default)]
+/// The application's side: threads that wait on condition variables.
+pub(crate) struct Threads;
+
+impl Application for Threads {
+    type Signal = Arc<Condvar>;
+    type Slicer = LockedSlicer;
+}
+
+/// The slicer of a stream, which its writer fills while the engine looks on.
+#[derive(Clone)]
+pub(crate) struct LockedSlicer(Arc<Mutex<Slicer>>);
+
+impl LockedSlicer {
+    pub(crate) fn new(stream: u16) -> Self {
+        Self(Arc::new(Mutex::new(Slicer::new(stream))))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Slicer> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SharedSlicer for LockedSlicer {
+    fn try_with<R>(&self, look: impl FnOnce(&mut Slicer) -> R) -> Option<R> {
+        match self.0.try_lock() {
+            Ok(mut slicer) => Some(look(&mut slicer)),
+            Err(TryLockError::Poisoned(slicer)) => Some(look(&mut slicer.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
 pub(crate) struct Inner {
-    pub(crate) outgoing: Outgoing,
-    /// Streams that the application may still write to.
-    pub(crate) writers: u16,
-    /// Slicers with an open block.
-    pub(crate) filling: Vec<Arc<Mutex<Slicer>>>,
-    pub(crate) incoming: BTreeMap<u16, Incoming>,
-    /// Streams that the application has accepted are below this id.
-    next_accept: u16,
-    /// Slots whose data has been read.
-    pub(crate) released: Vec<Slot>,
+    pub(crate) queues: Queues<Threads>,
     /// What the application wants redundancy to be for from now on.
     pub(crate) profile: Option<Profile>,
-    pub(crate) close: Option<(u64, String)>,
     pub(crate) closed: Option<Error>,
     /// The code of the peer's CLOSE, if that is what ended the session.
     pub(crate) peer_code: Option<u64>,
     /// The peer has answered CLOSE, or it makes no sense to wait.
     pub(crate) close_answered: bool,
     pub(crate) stats: Stats,
-    /// What has changed, and whose threads are to be told once the lock is free.
-    pub(crate) changed: Vec<Arc<Condvar>>,
     /// When the last packet of the peer opened.
     pub(crate) heard_at: Option<Instant>,
-}
-
-impl Inner {
-    /// The application has opened a stream; what to wait on for news of it.
-    pub(crate) fn begin_sending(&mut self, stream: u16) -> Arc<Condvar> {
-        self.writers += 1;
-        let stream = self.outgoing.streams.entry(stream).or_default();
-        Arc::clone(&stream.changed)
-    }
-
-    /// The application has written all that it will.
-    pub(crate) fn finish_sending(&mut self, stream: u16) {
-        self.writers -= 1;
-        self.outgoing.streams.entry(stream).or_default().end = Some(StreamEnd::Queued);
-    }
-
-    /// Every thread that waits for something of this session is to look again.
-    pub(crate) fn all_changed(&mut self) {
-        let outgoing = self.outgoing.streams.values().map(|s| &s.changed);
-        let incoming = self.incoming.values().map(|s| &s.changed);
-        self.changed.extend(outgoing.chain(incoming).cloned());
-    }
 }
 
 /// Tells the engine which sessions' applications have left something for it.
@@ -114,9 +109,12 @@ pub(crate) struct Shared {
     ringing: AtomicBool,
     pool: BufferPool,
     remote: Mutex<SocketAddr>,
+    /// Zero of the engine's clock.
+    base: Instant,
+    /// When the first handshake datagram left or came.
     started: Instant,
     #[cfg(test)]
-    virtual_now: Mutex<Option<Instant>>,
+    virtual_now: Mutex<Option<Nanos>>,
     /// Block shape: n in the high half, symbol size in the low half.
     shape: AtomicU32,
     next_stream: Mutex<u16>,
@@ -129,26 +127,33 @@ impl Shared {
         pool: BufferPool,
         remote: SocketAddr,
         is_client: bool,
-        shape: (u16, u16),
-        started: Instant,
+        base: Instant,
+        since: Nanos,
     ) -> Self {
-        let shared = Self {
-            inner: Mutex::default(),
+        let inner = Inner {
+            queues: Queues::new(is_client),
+            profile: None,
+            closed: None,
+            peer_code: None,
+            close_answered: false,
+            stats: Stats::default(),
+            heard_at: None,
+        };
+        Self {
+            inner: Mutex::new(inner),
             changed: Condvar::new(),
             doorbell,
             session,
             ringing: AtomicBool::new(false),
             pool,
             remote: Mutex::new(remote),
-            started,
+            base,
+            started: base + Duration::from_nanos(since),
             #[cfg(test)]
             virtual_now: Mutex::default(),
             shape: AtomicU32::new(0),
             next_stream: Mutex::new(u16::from(!is_client)),
-        };
-        shared.set_shape(shape);
-        shared.lock().next_accept = u16::from(is_client);
-        shared
+        }
     }
 
     pub(crate) fn set_shape(&self, (n, symbol_len): (u16, u16)) {
@@ -158,24 +163,24 @@ impl Shared {
         );
     }
 
-    /// The time that the application's threads go by.
-    pub(crate) fn now(&self) -> Instant {
+    /// The engine's time.
+    pub(crate) fn now(&self) -> Nanos {
         #[cfg(test)]
         if let Some(now) = *self.virtual_now.lock().expect("not poisoned") {
             return now;
         }
-        Instant::now()
+        self.base.elapsed().as_nanos().min(u128::from(u64::MAX)) as Nanos
     }
 
     /// From now on time is what a test says.
     #[cfg(test)]
-    pub(crate) fn set_now(&self, now: Instant) {
+    pub(crate) fn set_now(&self, now: Nanos) {
         *self.virtual_now.lock().expect("not poisoned") = Some(now);
     }
 
     /// Since the first handshake datagram.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.now().saturating_duration_since(self.started)
+        self.started.elapsed()
     }
 
     pub(crate) fn pool(&self) -> &BufferPool {
@@ -200,7 +205,7 @@ impl Shared {
     /// Frees the lock and tells those who wait for what has changed: of streams only the threads that wait for
     /// these.
     pub(crate) fn notify(&self, mut inner: MutexGuard<'_, Inner>) {
-        let streams = std::mem::take(&mut inner.changed);
+        let streams = inner.queues.take_changed();
         drop(inner);
         self.changed.notify_all();
         for stream in streams {
@@ -208,8 +213,25 @@ impl Shared {
         }
     }
 
+    /// Changes the queues, and wakes the engine if they hold something for it now.
+    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut Inner) -> R) -> R {
+        let mut inner = self.lock();
+        let result = change(&mut inner);
+        self.leave(inner);
+        result
+    }
+
+    /// Frees the lock; the engine is told of what has been left for it.
+    fn leave(&self, mut inner: MutexGuard<'_, Inner>) {
+        let wanted = inner.queues.take_wanted();
+        drop(inner);
+        if wanted {
+            self.wake();
+        }
+    }
+
     /// The engine is to look at the queues.
-    pub(crate) fn wake(&self) {
+    fn wake(&self) {
         if !self.ringing.swap(true, Ordering::AcqRel) {
             self.doorbell.ring(self.session);
         }
@@ -230,6 +252,7 @@ impl Shared {
         let mut inner = self.lock();
         loop {
             if let Some(value) = ready(&mut inner) {
+                self.leave(inner);
                 return Ok(value);
             }
             if let Some(error) = &inner.closed {
@@ -253,11 +276,10 @@ struct CloseOnDrop(Arc<Shared>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        let mut inner = self.0.lock();
-        if inner.close.is_none() {
-            inner.close = Some((6, "the application let go of the session".to_owned()));
-            self.0.wake();
-        }
+        self.0.update(|inner| {
+            let reason = "the application let go of the session";
+            inner.queues.close(6, reason);
+        });
     }
 }
 
@@ -308,13 +330,9 @@ impl Session {
     /// # Errors
     /// When the session ends.
     pub fn accept_stream(&self) -> Result<RecvStream, Error> {
-        let stream = self.shared.wait(&self.shared.changed, |inner| {
-            let stream = inner.next_accept;
-            inner.incoming.contains_key(&stream).then(|| {
-                inner.next_accept += 2;
-                stream
-            })
-        })?;
+        let stream = self
+            .shared
+            .wait(&self.shared.changed, |inner| inner.queues.accept())?;
         Ok(RecvStream::new(stream, Arc::clone(&self.shared)))
     }
 
@@ -350,11 +368,9 @@ impl Session {
     /// The codes are those of the command line; the peer reports 0 and 6 as
     /// [`ErrorKind::Cancelled`], 9 as [`ErrorKind::RemoteIo`], and so on.
     pub fn close(&self, code: u64, reason: &str) {
+        self.shared
+            .update(|inner| inner.queues.close(code.min(CODE_MAX), reason));
         let mut inner = self.shared.lock();
-        if inner.closed.is_none() && inner.close.is_none() {
-            inner.close = Some((code.min(CODE_MAX), reason.to_owned()));
-            self.shared.wake();
-        }
         let deadline = Instant::now() + CLOSE_WAIT;
         while !inner.close_answered {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sphinx_driver::BufferPool;
+use sphinx_driver::keys::{Direction, SessionSecret};
 use sphinx_link::{Datagram, Jitter, Link, LinkConfig, Loss, Order};
 use sphinx_net::{MemoryIo, PacketIo};
 use sphinx_proto::cc::CcKind;
@@ -9,7 +11,6 @@ use sphinx_proto::{Config, ConnectionIds, Role};
 
 use super::*;
 use crate::shared::{Doorbell, Session as Handle};
-use sphinx_driver::keys::{Direction, SessionSecret};
 
 mod streams;
 
@@ -19,6 +20,7 @@ struct Side {
     association: Association,
     handle: Handle,
     workshop: Workshop,
+    out: SendBatch,
     /// What this end sends goes out here and comes in at the other one.
     io: (MemoryIo, MemoryIo),
     link: Link<Datagram>,
@@ -76,27 +78,29 @@ fn side_with(
         pool.clone(),
         tuple.remote,
         is_client,
-        core.block_shape(1),
         base,
+        0,
     ));
+    shared.set_shape(core.block_shape(1));
     let secret = SessionSecret::new(&[1; 32], &[2; 32]);
-    let (out, back) = (Direction::ClientToServer, Direction::ServerToClient);
-    let (out, back) = if is_client { (out, back) } else { (back, out) };
-    let sealer = secret.sealer(out, 0).with_epoch_packets(epoch_packets);
-    let keys = (sealer, secret.opener(back, 0));
-    let source = Source::new(is_client);
+    let direction = if is_client {
+        Direction::ClientToServer
+    } else {
+        Direction::ServerToClient
+    };
+    let keys = Keys {
+        sealer: secret
+            .sealer(direction, 0)
+            .with_epoch_packets(epoch_packets),
+        opener: secret.opener(direction.reverse(), 0),
+    };
     let handle = Handle::new(Arc::clone(&shared));
     Side {
-        association: Association::new(core, keys, (source, None), shared, &Options::default(), 0),
+        association: Association::new(core, keys, is_client, None, shared, &Options::default(), 0),
         handle,
-        workshop: Workshop {
-            pool,
-            encoder: Encoder::new(),
-            decoder: BlockDecoder::new(),
-            thorough_decoder: BlockDecoder::new().maximum_likelihood(),
-            rows: RowMaker::new(),
+        workshop: Workshop::new(pool),
+        out: SendBatch {
             queue: SendQueue::default(),
-            symbol: Vec::new(),
             segments_max: 64,
         },
         io,
@@ -110,9 +114,11 @@ impl Side {
     /// One turn of an engine; what leaves goes onto the link.
     fn turn(&mut self, now: Nanos, base: Instant) {
         let clock = base + Duration::from_nanos(now);
-        self.association.service(now, clock, None, 0);
-        self.association.transmit(now, 1 << 18, &mut self.workshop);
-        let flushed = self.workshop.queue.flush(&mut self.io.0, &mut Vec::new());
+        self.association
+            .service(now, clock, None, 0, &mut self.workshop);
+        self.association
+            .transmit(now, 1 << 18, &mut self.workshop, &mut self.out);
+        let flushed = self.out.queue.flush(&mut self.io.0, &mut Vec::new());
         assert!(flushed.expect("memory"));
         while let count @ 1.. = self.io.1.recv().expect("memory") {
             for index in 0..count {
@@ -136,7 +142,7 @@ impl Side {
         let origin = Origin {
             received_at: now,
             tuple: self.tuple,
-            ecn: Ecn::NotEct,
+            ecn: 0,
         };
         self.association
             .handle_datagram(now, origin, payload, &mut self.workshop);
@@ -211,8 +217,9 @@ fn keys_change_many_times_under_loss_and_reordering() {
     });
     for side in &sides {
         let association = &side.association;
-        let epochs = (association.sealer.epoch(), association.opener.epoch());
-        println!("epochs {epochs:?}, invalid {}", association.invalid);
+        let keys = association.driver.protection();
+        let epochs = (keys.sealer.epoch(), keys.opener.epoch());
+        println!("epochs {epochs:?}");
         assert!(epochs.0 >= 3 && epochs.1 >= 3);
         assert_eq!(handle_error(side), None);
     }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sphinx_driver::keys::Keys;
 use sphinx_net::{Destination, Ecn, PacketIo};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Config, ConnectionIds, Nanos, Role, Session as Core, Tuple};
@@ -14,9 +15,7 @@ use crate::control::{ConnId, Event, Failure, Params};
 use crate::endpoint::attempt_delay;
 use crate::error::{Error, ErrorKind, closed_by_peer};
 use crate::memory::PathFile;
-use crate::routes::Source;
 use crate::shared::{Session, Shared};
-use sphinx_driver::keys::{Opener, Sealer};
 
 /// An attempt to connect is over after so many refusals …
 const REFUSALS_MIN: u32 = 3;
@@ -56,10 +55,7 @@ impl<Io: PacketIo> Engine<Io> {
                         self.control.close(clock, id, 6, "too many sessions");
                         continue;
                     }
-                    let keys = (
-                        secret.sealer(direction, 0),
-                        secret.opener(direction.reverse(), 0),
-                    );
+                    let keys = secret.keys(direction, 0);
                     self.establish(now, (id, local_cid), (remote, local_ip), &peer, keys, rtt);
                 }
                 Event::Failed { id, why } => self.control_failed(id, error_of(why), false),
@@ -76,7 +72,7 @@ impl<Io: PacketIo> Engine<Io> {
         (id, local_cid): (ConnId, ConnectionId),
         (remote, local_ip): (SocketAddr, Option<IpAddr>),
         peer: &Params,
-        keys: (Sealer, Opener),
+        keys: Keys,
         rtt: Duration,
     ) {
         let is_client = matches!(self.purpose, Purpose::Connect { .. });
@@ -119,17 +115,19 @@ impl<Io: PacketIo> Engine<Io> {
         let shared = Arc::new(Shared::new(
             Arc::clone(&self.doorbell),
             local_cid,
-            self.workshop.pool.clone(),
+            self.workshop.pool().clone(),
             remote,
             is_client,
-            core.block_shape(1),
-            self.base + Duration::from_nanos(started),
+            self.base,
+            started,
         ));
+        shared.set_shape(core.block_shape(1));
         let session = Session::new(Arc::clone(&shared));
         let mut association = Association::new(
             core,
             keys,
-            (Source::new(is_client), paths),
+            is_client,
+            paths,
             shared,
             &self.options,
             self.strays(),
@@ -266,7 +264,7 @@ impl<Io: PacketIo> Engine<Io> {
     pub(super) fn send_control(&mut self, clock: Instant) {
         let mut buf = Vec::new();
         // Where the socket takes nothing for a long time, more would only be memory.
-        while self.workshop.queue.len_bytes() < 2 * TURN_BYTES
+        while self.out.queue.len_bytes() < 2 * TURN_BYTES
             && let Some(transmit) = self.control.poll_transmit(clock, &mut buf)
         {
             let to = Destination {
@@ -274,9 +272,10 @@ impl<Io: PacketIo> Engine<Io> {
                 local_ip: transmit.local_ip,
                 ecn: Ecn::NotEct,
             };
-            self.workshop
+            let segments_max = self.out.segments_max;
+            self.out
                 .queue
-                .push(&to, buf.len(), self.workshop.segments_max)
+                .push(&to, buf.len(), segments_max)
                 .copy_from_slice(&buf);
         }
     }

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 use crate::recv_stream::RecvStream;
-use crate::send_stream::{READY_PER_STREAM, SendStream};
+use crate::send_stream::SendStream;
 
 /// Seeds of an ordinary test run.
 const SEEDS: u64 = 60;
@@ -181,8 +181,7 @@ impl Apps<'_> {
         let (len, mut any) = (self.scenario.len, false);
         for writer in self.writers.iter_mut().filter(|writer| !writer.finished) {
             let id = 2 * writer.id as u16;
-            let has_room =
-                || sides[0].association.shared.lock().outgoing.queued(id) < READY_PER_STREAM;
+            let has_room = || sides[0].association.shared.lock().queues.has_room(id);
             while !writer.finished && has_room() {
                 any = true;
                 let next = len.min(writer.at + CHUNK);
@@ -214,7 +213,7 @@ impl Apps<'_> {
 
     fn is_next_there(&self, server: &Side) -> bool {
         let id = 2 * self.readers.len() as u16;
-        server.association.shared.lock().incoming.contains_key(&id)
+        server.association.shared.lock().queues.is_open(id)
     }
 
     /// Reads once; whether there was anything to read.
@@ -286,9 +285,8 @@ fn transfer(scenario: &Scenario, limit: Nanos) -> Result<Nanos, String> {
     };
     let mut now = 0;
     loop {
-        let clock = base + Duration::from_nanos(now);
         for side in &sides {
-            side.association.shared.set_now(clock);
+            side.association.shared.set_now(now);
         }
         for from in 0..2 {
             while let Some(mut delivery) = sides[from].link.poll(now) {

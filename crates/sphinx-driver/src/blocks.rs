@@ -1,9 +1,10 @@
 //! The memory that the core's slots name: blocks being sent and blocks being received.
 
-use sphinx_driver::{BufferPool, PoolBuffer};
 use sphinx_fec::{BlockDecoder, CodeId, Encoder, Error, Repair, Row, bits, fft_rs};
 use sphinx_proto::wire::SymbolId;
-use sphinx_proto::{Placement, Slot};
+use sphinx_proto::{Placement, Slot, block_cost};
+
+use crate::pool::{BufferPool, PoolBuffer};
 
 /// A block being sent.
 pub(crate) struct TxBlock {
@@ -75,10 +76,18 @@ impl TxBlocks {
         self.free.push(slot);
         Some(block)
     }
+
+    /// What the blocks cost in the window.
+    pub(crate) fn cost(&self) -> u64 {
+        let blocks = self.blocks.iter().flatten();
+        blocks
+            .map(|block| block_cost(block.n as u16, block.symbol_len as u16))
+            .sum()
+    }
 }
 
 /// A block being received.
-struct RxBlock {
+pub(crate) struct RxBlock {
     memory: PoolBuffer,
     n: usize,
     symbol_len: usize,
@@ -90,10 +99,33 @@ struct RxBlock {
     repair_bytes: Vec<u8>,
 }
 
+impl RxBlock {
+    /// Restores the missing source symbols.
+    pub(crate) fn decode(&mut self, decoder: &mut BlockDecoder) -> Result<(), Error> {
+        let symbols = self.repair_bytes.chunks_exact(self.symbol_len);
+        let repairs: Vec<Repair<'_>> = std::iter::zip(&self.repairs, symbols)
+            .map(|(&(code, row), symbol)| Repair { code, row, symbol })
+            .collect();
+        decoder.decode(
+            self.n,
+            self.symbol_len,
+            &mut self.memory,
+            &self.have,
+            &repairs,
+        )?;
+        self.repairs = Vec::new();
+        self.repair_bytes = Vec::new();
+        Ok(())
+    }
+}
+
 /// Blocks being received.
 #[derive(Default)]
 pub(crate) struct RxBlocks {
     blocks: Vec<Option<RxBlock>>,
+    /// What each slot costs in the window until it is released; 0 for those that are free.
+    costs: Vec<u64>,
+    cost: u64,
 }
 
 impl RxBlocks {
@@ -110,11 +142,13 @@ impl RxBlocks {
                 let block = self.block(slot, n, symbol_len, pool);
                 match id {
                     SymbolId::Source(index) => {
+                        debug_assert!(!bits::contains(&block.have, usize::from(index)), "twice");
                         let at = usize::from(index) * block.symbol_len;
                         block.memory[at..][..symbol.len()].copy_from_slice(symbol);
                         bits::insert(&mut block.have, usize::from(index));
                     }
                     SymbolId::Repair(code, row) => {
+                        debug_assert!(block.repairs.len() < block.n, "more than are needed");
                         block.repairs.push((code, row));
                         block.repair_bytes.extend_from_slice(symbol);
                     }
@@ -153,43 +187,55 @@ impl RxBlocks {
         let at = slot.0 as usize;
         if self.blocks.len() <= at {
             self.blocks.resize_with(at + 1, || None);
+            self.costs.resize(at + 1, 0);
         }
+        let cost = block_cost(n, symbol_len);
         let (n, symbol_len) = (usize::from(n), usize::from(symbol_len));
-        self.blocks[at].get_or_insert_with(|| RxBlock {
-            memory: pool.take(n * symbol_len),
-            n,
-            symbol_len,
-            have: vec![0; bits::words(n)],
-            repairs: Vec::new(),
-            repair_bytes: Vec::new(),
-        })
+        let (costs, sum) = (&mut self.costs, &mut self.cost);
+        let block = self.blocks[at].get_or_insert_with(|| {
+            debug_assert_eq!(costs[at], 0, "a slot whose block is being decoded or read");
+            costs[at] = cost;
+            *sum += cost;
+            RxBlock {
+                memory: pool.take(n * symbol_len),
+                n,
+                symbol_len,
+                have: vec![0; bits::words(n)],
+                repairs: Vec::new(),
+                repair_bytes: Vec::new(),
+            }
+        });
+        debug_assert_eq!((block.n, block.symbol_len), (n, symbol_len));
+        block
     }
 
-    /// Restores the missing source symbols of a block.
-    pub(crate) fn decode(&mut self, slot: Slot, decoder: &mut BlockDecoder) -> Result<(), Error> {
-        let Some(Some(block)) = self.blocks.get_mut(slot.0 as usize) else {
-            return Ok(());
-        };
-        let symbols = block.repair_bytes.chunks_exact(block.symbol_len);
-        let repairs: Vec<Repair<'_>> = std::iter::zip(&block.repairs, symbols)
-            .map(|(&(code, row), symbol)| Repair { code, row, symbol })
-            .collect();
-        decoder.decode(
-            block.n,
-            block.symbol_len,
-            &mut block.memory,
-            &block.have,
-            &repairs,
-        )?;
-        block.repairs = Vec::new();
-        block.repair_bytes = Vec::new();
-        Ok(())
+    /// Takes a block away to be decoded; until it is put back its slot holds nothing.
+    pub(crate) fn take(&mut self, slot: Slot) -> Option<RxBlock> {
+        self.blocks.get_mut(slot.0 as usize)?.take()
+    }
+
+    /// A block comes back from being decoded.
+    pub(crate) fn put_back(&mut self, slot: Slot, block: RxBlock) {
+        let before = self.blocks[slot.0 as usize].replace(block);
+        debug_assert!(before.is_none(), "a slot that holds two blocks");
+    }
+
+    /// The slot's block has been read.
+    pub(crate) fn release(&mut self, slot: Slot) {
+        if let Some(cost) = self.costs.get_mut(slot.0 as usize) {
+            debug_assert!(*cost > 0, "released twice");
+            self.cost -= std::mem::take(cost);
+        }
+    }
+
+    /// What the blocks that have not been released cost in the window.
+    pub(crate) fn cost(&self) -> u64 {
+        self.cost
     }
 
     /// Takes a whole block: its memory, n × symbol size bytes.
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<PoolBuffer> {
-        let block = self.blocks.get_mut(slot.0 as usize)?.take()?;
-        Some(block.memory)
+        Some(self.take(slot)?.memory)
     }
 }
 
@@ -249,10 +295,14 @@ mod tests {
                 &pool,
             );
         }
-        blocks
-            .decode(slot, &mut BlockDecoder::new())
-            .expect("enough rows");
+        let mut block = blocks.take(slot).expect("stored");
+        assert!(blocks.view(slot).is_none());
+        block.decode(&mut BlockDecoder::new()).expect("enough rows");
+        blocks.put_back(slot, block);
         assert_eq!(blocks.remove(slot).expect("stored")[..], source);
         assert!(blocks.remove(slot).is_none());
+        assert_eq!(blocks.cost(), block_cost(n, symbol_len));
+        blocks.release(slot);
+        assert_eq!(blocks.cost(), 0);
     }
 }

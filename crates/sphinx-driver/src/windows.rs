@@ -9,7 +9,7 @@ use sphinx_proto::wire::{Header, SymbolId, WindowSpan};
 use sphinx_proto::{CoveredBlock, Placement, Slot};
 
 use crate::blocks::RxBlocks;
-use sphinx_driver::BufferPool;
+use crate::pool::BufferPool;
 
 /// Streams of a session with a window; repairs of others are dropped.
 const STREAMS_MAX: usize = 8;

@@ -1,17 +1,17 @@
-//! Sliced blocks that wait for the engine, by stream.
+//! Sliced blocks that wait for the window, by stream.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar};
 
-use sphinx_driver::{BufferPool, PoolBuffer};
 use sphinx_proto::wire::{PREAMBLE_LEN, Preamble};
 
+use crate::pool::{BufferPool, PoolBuffer};
+
 /// A sliced block, ready to be sent.
-pub(crate) struct ReadyBlock {
+pub struct ReadyBlock {
     pub(crate) stream: u16,
     /// From `start` on: room for the preamble, then data.
-    pub(crate) memory: PoolBuffer,
-    pub(crate) start: usize,
+    memory: PoolBuffer,
+    start: usize,
     pub(crate) preamble: Preamble,
     pub(crate) n: u16,
     pub(crate) symbol_len: u16,
@@ -28,6 +28,25 @@ pub(crate) fn shape(bytes: usize, symbol_len_max: u16) -> (u16, u16) {
 }
 
 impl ReadyBlock {
+    /// Its data lies in `memory`, behind room for the preamble.
+    pub(crate) fn new(
+        stream: u16,
+        memory: PoolBuffer,
+        preamble: Preamble,
+        (n, symbol_len): (u16, u16),
+        tail: bool,
+    ) -> Self {
+        Self {
+            stream,
+            memory,
+            start: 0,
+            preamble,
+            n,
+            symbol_len,
+            tail,
+        }
+    }
+
     /// The stream's last block.
     pub(crate) fn is_last(&self) -> bool {
         self.preamble.end_of_stream
@@ -83,8 +102,8 @@ impl ReadyBlock {
 
 /// How far the end of a stream has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StreamEnd {
-    /// The application has finished the stream; its last block waits for the engine.
+pub enum StreamEnd {
+    /// The application has finished the stream; its last block is queued.
     Queued,
     /// The core has the last block.
     Submitted,
@@ -94,17 +113,17 @@ pub(crate) enum StreamEnd {
 
 /// One stream.
 #[derive(Default)]
-pub(crate) struct OutgoingStream {
+pub(crate) struct OutgoingStream<S> {
     blocks: VecDeque<ReadyBlock>,
     pub(crate) end: Option<StreamEnd>,
-    /// A block has left, or the stream's end has come further.
-    pub(crate) changed: Arc<Condvar>,
+    /// Tells that a block has left, or that the stream's end has come further.
+    pub(crate) signal: S,
 }
 
-/// Blocks that wait for the engine. Streams take turns, a block each.
+/// Blocks that wait for the window. Streams take turns, a block each.
 #[derive(Default)]
-pub(crate) struct Outgoing {
-    pub(crate) streams: BTreeMap<u16, OutgoingStream>,
+pub(crate) struct Outgoing<S> {
+    streams: BTreeMap<u16, OutgoingStream<S>>,
     /// Streams with blocks, the next one first.
     turns: VecDeque<u16>,
     /// Those with blocks that have no turn.
@@ -123,7 +142,22 @@ pub(crate) enum Turn {
     Stop,
 }
 
-impl Outgoing {
+impl<S: Clone + Default> Outgoing<S> {
+    /// A stream, which begins if it is new.
+    pub(crate) fn stream(&mut self, stream: u16) -> &mut OutgoingStream<S> {
+        self.streams.entry(stream).or_default()
+    }
+
+    /// How far the stream's end has come.
+    pub(crate) fn end(&self, stream: u16) -> Option<StreamEnd> {
+        self.streams.get(&stream)?.end
+    }
+
+    /// What tells the news of every stream.
+    pub(crate) fn signals(&self) -> impl Iterator<Item = S> {
+        self.streams.values().map(|stream| stream.signal.clone())
+    }
+
     /// Blocks of the stream.
     pub(crate) fn queued(&self, stream: u16) -> usize {
         self.streams

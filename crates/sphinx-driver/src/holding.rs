@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sphinx_proto::Nanos;
 use sphinx_proto::wire::ConnectionId;
 
-use crate::association::Origin;
+use crate::driver::Origin;
 
 /// Bytes held for one session.
 const SESSION_BYTES_MAX: usize = 256 << 10;
@@ -15,29 +15,32 @@ const BYTES_MAX: usize = 8 << 20;
 const PACKET_OVERHEAD: usize = 64;
 
 /// A data packet that came early.
-pub(crate) struct Held {
-    pub(crate) origin: Origin,
-    pub(crate) datagram: Vec<u8>,
+pub struct Held {
+    /// Where and when it came from.
+    pub origin: Origin,
+    /// Its bytes.
+    pub datagram: Vec<u8>,
 }
 
 /// What is held for one handshake under way.
-pub(crate) struct Waiting {
+pub struct Waiting {
     /// When the handshake began.
-    pub(crate) since: Nanos,
-    pub(crate) packets: Vec<Held>,
+    pub since: Nanos,
+    /// In the order in which they came.
+    pub packets: Vec<Held>,
     bytes: usize,
 }
 
 /// The packets of all handshakes under way.
 #[derive(Default)]
-pub(crate) struct Holding {
+pub struct Holding {
     handshakes: HashMap<ConnectionId, Waiting>,
     bytes: usize,
 }
 
 impl Holding {
     /// A handshake has begun: hold what comes for this id.
-    pub(crate) fn begin(&mut self, cid: ConnectionId, now: Nanos) {
+    pub fn begin(&mut self, cid: ConnectionId, now: Nanos) {
         self.handshakes.insert(
             cid,
             Waiting {
@@ -49,7 +52,7 @@ impl Holding {
     }
 
     /// Holds a packet within the limits; whether its session is known at all.
-    pub(crate) fn hold(&mut self, cid: ConnectionId, origin: Origin, datagram: &[u8]) -> bool {
+    pub fn hold(&mut self, cid: ConnectionId, origin: Origin, datagram: &[u8]) -> bool {
         let Some(waiting) = self.handshakes.get_mut(&cid) else {
             return false;
         };
@@ -66,7 +69,7 @@ impl Holding {
     }
 
     /// The handshake is over, one way or the other.
-    pub(crate) fn end(&mut self, cid: ConnectionId) -> Option<Waiting> {
+    pub fn end(&mut self, cid: ConnectionId) -> Option<Waiting> {
         let waiting = self.handshakes.remove(&cid)?;
         self.bytes -= waiting.bytes;
         Some(waiting)
@@ -77,7 +80,6 @@ impl Holding {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-    use sphinx_net::Ecn;
     use sphinx_proto::Tuple;
 
     use super::*;
@@ -88,7 +90,7 @@ mod tests {
             remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1),
             local_ip: None,
         },
-        ecn: Ecn::NotEct,
+        ecn: 0,
     };
 
     fn cid(n: u32) -> ConnectionId {

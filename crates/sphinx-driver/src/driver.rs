@@ -1,0 +1,273 @@
+//! One session: the core, its packet protection, and the memory that its slots name.
+
+mod exchange;
+mod receiving;
+mod sending;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
+use sphinx_proto::wire::ConnectionId;
+use sphinx_proto::{Nanos, Profile, Room, Session, Tuple};
+
+use crate::blocks::{RxBlocks, TxBlocks};
+use crate::executor::Executor;
+use crate::incoming::Assembler;
+use crate::keys::ReplayWindow;
+use crate::pool::BufferPool;
+use crate::protection::PacketProtection;
+use crate::windows::Windows;
+use receiving::Deferred;
+use sending::{Leaving, Source};
+
+/// Working memory for payload, which any number of sessions can share.
+pub struct Workshop {
+    pool: BufferPool,
+    encoder: Encoder,
+    decoder: BlockDecoder,
+    /// Uses all repairs together, those of peeling codes too.
+    thorough_decoder: BlockDecoder,
+    /// Rows of sliding windows.
+    rows: RowMaker,
+    /// A repair symbol of which parts are sent.
+    symbol: Vec<u8>,
+}
+
+impl Workshop {
+    /// Takes the memory of blocks from `pool`.
+    pub fn new(pool: BufferPool) -> Self {
+        Self {
+            pool,
+            encoder: Encoder::new(),
+            decoder: BlockDecoder::new(),
+            thorough_decoder: BlockDecoder::new().maximum_likelihood(),
+            rows: RowMaker::new(),
+            symbol: Vec::new(),
+        }
+    }
+
+    /// Where the memory of blocks comes from.
+    pub fn pool(&self) -> &BufferPool {
+        &self.pool
+    }
+}
+
+/// Where and when a datagram came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// When it arrived; at most the present time.
+    pub received_at: Nanos,
+    /// The addresses that it travelled between.
+    pub tuple: Tuple,
+    /// ECN codepoint, 0–3.
+    pub ecn: u8,
+}
+
+/// Why a session is over for its application.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndReason {
+    /// A block that has all it needs did not decode: a fault of this end.
+    CannotDecode(sphinx_fec::Error),
+    /// A packet was not encoded or sealed: a fault of this end, or the key is used up.
+    CannotSeal(String),
+    /// The application closed it.
+    Closed {
+        /// Close code.
+        code: u64,
+        /// For people.
+        reason: String,
+    },
+    /// The peer closed it.
+    ClosedByPeer {
+        /// Close code.
+        code: u64,
+        /// For people.
+        reason: String,
+    },
+    /// The network says that nobody listens at the peer's address, and nothing is heard from it.
+    PeerGone,
+    /// Nothing was heard from the peer for the idle timeout.
+    PeerLost,
+    /// The peer answers, and nothing has come further for the idle timeout.
+    Stalled {
+        /// A stream whose share of the window is full because the peer's application does not read it.
+        held_up: Option<u16>,
+    },
+    /// The peer broke the protocol.
+    Violation(&'static str),
+}
+
+/// What a driver has counted, besides what the core does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Datagrams that did not open, or whose bodies make no sense.
+    pub invalid: u64,
+    /// Datagrams that had been received before, or are too late to know.
+    pub replayed: u64,
+    /// Data bytes that the peer has confirmed.
+    pub bytes_delivered: u64,
+    /// Data bytes of the blocks that are complete at this end.
+    pub bytes_received: u64,
+}
+
+/// One session and everything that its payload needs.
+///
+/// * **Inputs**: [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout),
+///   [`supply`](Self::supply), and what the network says: [`peer_refused`](Self::peer_refused),
+///   [`datagram_too_large`](Self::datagram_too_large), [`local_address_lost`](Self::local_address_lost).
+/// * **The application**: [`exchange`](Self::exchange) fetches what it has left in the queues and puts there
+///   what has arrived.
+/// * **Outputs**: [`transmit`](Self::transmit), [`poll_end`](Self::poll_end),
+///   [`take_path_changes`](Self::take_path_changes), [`take_retired`](Self::take_retired).
+///
+/// After any input, and when the application wants it ([`Queues::take_wanted`](crate::Queues::take_wanted)):
+/// `handle_timeout`, `exchange`, `supply`, `transmit`, then sleep until [`poll_timeout`](Self::poll_timeout).
+/// Time is that of the core: nanoseconds that never step back.
+pub struct Driver<P, E> {
+    core: Session,
+    protection: P,
+    executor: E,
+    replay: ReplayWindow,
+    source: Source,
+    retired: Vec<ConnectionId>,
+    path_changes: Vec<Tuple>,
+    /// Symbols of which parts have arrived, by place.
+    parts: Vec<Vec<u8>>,
+    tx: TxBlocks,
+    rx: RxBlocks,
+    windows: Windows,
+    assemblers: BTreeMap<u16, Assembler>,
+    /// Jobs under way elsewhere, by the time of their end; and how many there have been.
+    deferred: BTreeMap<(Nanos, u64), Deferred>,
+    deferred_count: u64,
+    /// Packets being sealed elsewhere.
+    leaving: VecDeque<Leaving>,
+    counters: Counters,
+    end: Option<EndReason>,
+    has_ended: bool,
+    /// When to look again whether a writer pauses.
+    pause_at: Option<Nanos>,
+    /// Stream and shape of a block that may be sent once more of what was handed over before has been.
+    waiting: Option<(u16, u16, u16)>,
+    /// [`Session::window_news`] when streams that are held up were last asked.
+    window_news: u64,
+    /// Finished streams of which the core has the last block, and the peer not yet.
+    ending: Vec<u16>,
+}
+
+impl<P: PacketProtection, E: Executor> Driver<P, E> {
+    /// Drives a session that has just begun.
+    pub fn new(core: Session, protection: P, executor: E, is_client: bool) -> Self {
+        Self {
+            core,
+            protection,
+            executor,
+            replay: ReplayWindow::default(),
+            source: Source::new(is_client),
+            retired: Vec::new(),
+            path_changes: Vec::new(),
+            parts: Vec::new(),
+            tx: TxBlocks::default(),
+            rx: RxBlocks::default(),
+            windows: Windows::default(),
+            assemblers: BTreeMap::new(),
+            deferred: BTreeMap::new(),
+            deferred_count: 0,
+            leaving: VecDeque::new(),
+            counters: Counters::default(),
+            end: None,
+            has_ended: false,
+            pause_at: None,
+            waiting: None,
+            window_news: 0,
+            ending: Vec::new(),
+        }
+    }
+
+    /// The session: its counters, estimates, path and state.
+    pub fn core(&self) -> &Session {
+        &self.core
+    }
+
+    /// The session's packet protection.
+    pub fn protection(&self) -> &P {
+        &self.protection
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// What blocks on their way cost in the window, bytes.
+    pub fn sending_cost(&self) -> u64 {
+        self.tx.cost()
+    }
+
+    /// What received blocks that have not been read cost in the window, bytes.
+    pub fn receiving_cost(&self) -> u64 {
+        self.rx.cost()
+    }
+
+    /// What redundancy is for from now on.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.core.set_profile(profile);
+    }
+
+    // ---- time ---------------------------------------------------------------------------------
+
+    /// Timers that are due, and jobs that are done.
+    pub fn handle_timeout(&mut self, now: Nanos, workshop: &mut Workshop) {
+        self.finish_deferred(now, workshop);
+        if self.core.poll_timeout().is_some_and(|at| at <= now) {
+            self.core.handle_timeout(now);
+        }
+        if let Some(largest) = self.core.largest_acked() {
+            self.protection.acked(largest);
+        }
+    }
+
+    /// When the driver is to be called next, if nothing happens before: at once for a time that has passed.
+    pub fn poll_timeout(&mut self) -> Option<Nanos> {
+        let mut waiting = self.waiting.iter();
+        if waiting.any(|(stream, n, symbol_len)| {
+            self.core.room_for(*stream, *n, *symbol_len) != Room::Later
+        }) {
+            // Sending has made room for a block that waits.
+            return Some(0);
+        }
+        let done = self.deferred.first_key_value().map(|((at, _), _)| *at);
+        let leaves = self.leaving.front().map(|packet| packet.at);
+        let timers = [self.core.poll_timeout(), self.pause_at, done, leaves];
+        timers.into_iter().flatten().min()
+    }
+
+    /// Nothing will happen any more.
+    pub fn is_finished(&self) -> bool {
+        self.core.is_finished()
+    }
+
+    // ---- the end ------------------------------------------------------------------------------
+
+    /// Begins to close the session, and tells its application nothing.
+    pub fn close(&mut self, now: Nanos, code: u64, reason: &str) {
+        self.core.close(now, code, reason);
+    }
+
+    /// Ends the session without a word to the peer.
+    pub fn abandon(&mut self) {
+        self.core.abandon();
+    }
+
+    /// Why the session is over for its application; given once.
+    pub fn poll_end(&mut self) -> Option<EndReason> {
+        self.end.take()
+    }
+
+    /// The session is over for the application; the first reason stays.
+    fn end(&mut self, end: EndReason) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            self.end = Some(end);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Encoding and sealing packets, and what the way that they take needs.
+
+use std::net::IpAddr;
+
+use sphinx_fec::span::{self, SpanBlock};
+use sphinx_proto::wire::{
+    ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, Header, OVERHEAD, SymbolId,
+};
+use sphinx_proto::{Content, Nanos, Transmit, Tuple};
+
+use super::{Driver, EndReason, Workshop};
+use crate::blocks::TxBlocks;
+use crate::executor::{Executor, JobKind};
+use crate::outbox::Outbox;
+use crate::protection::PacketProtection;
+
+/// A packet that is being sealed elsewhere.
+pub(super) struct Leaving {
+    pub(super) at: Nanos,
+    to: Tuple,
+    header: Header,
+    packet_number: u64,
+    datagram: Vec<u8>,
+}
+
+impl<P: PacketProtection, E: Executor> Driver<P, E> {
+    /// Seals what may leave now into `out`, until it holds `limit` bytes.
+    pub fn transmit(
+        &mut self,
+        now: Nanos,
+        limit: usize,
+        workshop: &mut Workshop,
+        out: &mut impl Outbox,
+    ) {
+        if let Err(end) = self.send(now, limit, workshop, out) {
+            // Not even CLOSE could be sent.
+            self.core.abandon();
+            self.end(end);
+        }
+    }
+
+    fn send(
+        &mut self,
+        now: Nanos,
+        limit: usize,
+        workshop: &mut Workshop,
+        out: &mut impl Outbox,
+    ) -> Result<(), EndReason> {
+        self.send_sealed(now, out)?;
+        while out.len_bytes() < limit {
+            let Some(transmit) = self.core.poll_transmit(now) else {
+                return Ok(());
+            };
+            match self.executor.done_at(now, JobKind::Seal) {
+                None => self.seal(&transmit, workshop, out)?,
+                Some(at) => self.defer_sealing(at, &transmit, workshop)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn seal(
+        &mut self,
+        transmit: &Transmit,
+        workshop: &mut Workshop,
+        out: &mut impl Outbox,
+    ) -> Result<(), EndReason> {
+        let to = self.source.tuple(&transmit.to);
+        let datagram = out.push(&to, transmit.body_len + OVERHEAD);
+        let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
+        let sealed = write_body(&mut self.tx, transmit, workshop, body).and_then(|()| {
+            self.protection
+                .seal(&transmit.header, transmit.packet_number, datagram)
+                .map_err(|error| error.to_string())
+        });
+        if sealed.is_err() {
+            // It has its place in the queue; no plaintext leaves.
+            datagram.fill(0);
+        }
+        sealed.map_err(EndReason::CannotSeal)
+    }
+
+    /// Writes a packet's body while its blocks are there; it is sealed later.
+    fn defer_sealing(
+        &mut self,
+        at: Nanos,
+        transmit: &Transmit,
+        workshop: &mut Workshop,
+    ) -> Result<(), EndReason> {
+        let mut datagram = vec![0; transmit.body_len + OVERHEAD];
+        let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
+        write_body(&mut self.tx, transmit, workshop, body).map_err(EndReason::CannotSeal)?;
+        let before = self.leaving.back().map_or(0, |last| last.at);
+        self.leaving.push_back(Leaving {
+            at: at.max(before),
+            to: transmit.to,
+            header: transmit.header,
+            packet_number: transmit.packet_number,
+            datagram,
+        });
+        Ok(())
+    }
+
+    fn send_sealed(&mut self, now: Nanos, out: &mut impl Outbox) -> Result<(), EndReason> {
+        while let Some(packet) = self.leaving.pop_front_if(|packet| packet.at <= now) {
+            let to = self.source.tuple(&packet.to);
+            let datagram = out.push(&to, packet.datagram.len());
+            datagram.copy_from_slice(&packet.datagram);
+            let sealed = self
+                .protection
+                .seal(&packet.header, packet.packet_number, datagram);
+            if let Err(error) = sealed {
+                datagram.fill(0);
+                return Err(EndReason::CannotSeal(error.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    // ---- the path -----------------------------------------------------------------------------
+
+    /// What the core needs from a source of randomness; `spare_id` gives connection ids that are
+    /// from then on this session's.
+    pub fn supply(
+        &mut self,
+        mut challenge: impl FnMut() -> [u8; 8],
+        mut spare_id: impl FnMut() -> ConnectionId,
+    ) {
+        for _ in 0..self.core.challenges_wanted() {
+            self.core.add_challenge(challenge());
+        }
+        for _ in 0..self.core.connection_ids_wanted() {
+            self.core.add_connection_id(spare_id());
+        }
+    }
+
+    /// Spare connection ids that are not this session's any more.
+    pub fn take_retired(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.retired)
+    }
+
+    /// Where the path has led since the last call, in turn.
+    pub fn take_path_changes(&mut self) -> Vec<Tuple> {
+        std::mem::take(&mut self.path_changes)
+    }
+
+    /// The network says that nobody listens at the peer's address. Anybody can forge that.
+    pub fn peer_refused(&mut self, now: Nanos) {
+        self.core.peer_refused(now);
+    }
+
+    /// The operating system did not send a datagram of `len` bytes: it is larger than the interface takes.
+    pub fn datagram_too_large(&mut self, now: Nanos, len: usize) {
+        self.core.datagram_too_large(now, len);
+    }
+
+    /// The operating system did not send from this end's address, or not to the peer's network.
+    pub fn local_address_lost(&mut self, now: Nanos) {
+        self.source.on_refused();
+        self.core.local_address_lost(now);
+    }
+}
+
+/// What a packet carries, before it is sealed.
+fn write_body(
+    tx: &mut TxBlocks,
+    transmit: &Transmit,
+    workshop: &mut Workshop,
+    body: &mut [u8],
+) -> Result<(), String> {
+    const GONE: &str = "a symbol of a block that is gone";
+    match &transmit.content {
+        Content::Control(frames) => body.copy_from_slice(frames),
+        Content::Window { span, slots, row } => {
+            let mut blocks = Vec::with_capacity(slots.len());
+            for slot in slots {
+                let block = tx.get(*slot).ok_or(GONE)?;
+                blocks.push(SpanBlock {
+                    symbols: &block.memory[..block.n * block.symbol_len],
+                    symbol_len: block.symbol_len,
+                    count: block.n,
+                });
+            }
+            if let Some(newest) = blocks.last_mut() {
+                newest.count = usize::from(span.upto());
+            }
+            let prefix = span.encode();
+            body[..prefix.len()].copy_from_slice(&prefix);
+            span::encode(&mut workshop.rows, *row, &blocks, &mut body[prefix.len()..])
+                .map_err(|error| error.to_string())?;
+        }
+        Content::Symbol {
+            slot,
+            symbol: SymbolId::Source(index),
+        } => {
+            let block = tx.get_mut(*slot).ok_or(GONE)?;
+            let at = usize::from(*index) * block.symbol_len;
+            let source = &block.memory[at..][..block.symbol_len];
+            write_symbol(source, transmit.fragment, body);
+        }
+        Content::Symbol {
+            slot,
+            symbol: SymbolId::Repair(code, row),
+        } => {
+            let block = tx.get_mut(*slot).ok_or(GONE)?;
+            let Workshop {
+                encoder,
+                pool,
+                symbol,
+                ..
+            } = workshop;
+            match transmit.fragment {
+                None => block.encode(*code, *row, encoder, pool, body),
+                part => {
+                    symbol.resize(block.symbol_len, 0);
+                    let encoded = block.encode(*code, *row, encoder, pool, symbol);
+                    write_symbol(symbol, part, body);
+                    encoded
+                }
+            }
+            .map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// A symbol, or the part of it that travels in one packet.
+fn write_symbol(symbol: &[u8], fragment: Option<Fragment>, body: &mut [u8]) {
+    match fragment {
+        None => body.copy_from_slice(symbol),
+        Some(fragment) => {
+            let (prefix, part) = body.split_at_mut(FRAGMENT_PREFIX_LEN);
+            prefix.copy_from_slice(&fragment.encode());
+            part.copy_from_slice(&symbol[fragment.range()]);
+        }
+    }
+}
+
+/// From which of this end's addresses a session sends.
+///
+/// A server answers from the address that its client knows. A client lets routing choose, so that it
+/// keeps working when its address changes; so does a server whose address is gone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source {
+    is_client: bool,
+    refused: bool,
+}
+
+impl Source {
+    pub(super) fn new(is_client: bool) -> Self {
+        Self {
+            is_client,
+            refused: false,
+        }
+    }
+
+    /// The addresses of a datagram; routing chooses this end's where it is not named.
+    fn tuple(&self, to: &Tuple) -> Tuple {
+        let insists = |_: &IpAddr| !self.is_client && !self.refused;
+        Tuple {
+            remote: to.remote,
+            local_ip: to.local_ip.filter(insists),
+        }
+    }
+
+    /// The operating system did not send from the address.
+    fn on_refused(&mut self) {
+        self.refused = true;
+    }
+
+    /// The path has changed, and this end's address with it, perhaps.
+    pub(super) fn on_path_changed(&mut self) {
+        self.refused = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_server_insists_on_its_address_while_it_can() {
+        let local = IpAddr::from([10, 0, 0, 1]);
+        let tuple = Tuple {
+            remote: ([10, 0, 0, 2], 1).into(),
+            local_ip: Some(local),
+        };
+        assert_eq!(Source::new(true).tuple(&tuple).local_ip, None);
+        let mut source = Source::new(false);
+        assert_eq!(source.tuple(&tuple).local_ip, Some(local));
+        source.on_refused();
+        assert_eq!(source.tuple(&tuple).local_ip, None);
+        source.on_path_changed();
+        assert_eq!(source.tuple(&tuple).local_ip, Some(local));
+    }
+}
