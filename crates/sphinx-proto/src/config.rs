@@ -89,7 +89,7 @@ pub struct Config {
     pub tuple: Tuple,
     /// Redundancy; bulk by default.
     pub profile: Profile,
-    /// Probability, 0–1, that a first flight protected ahead may still fail; [`EPSILON`](crate::EPSILON) by default.
+    /// Probability, 0–1, that a first flight protected ahead may still fail; [`EPSILON`] by default.
     pub epsilon: f64,
     /// Code of repair symbols, `rlc` by default; `None` sends no proactive repair (losses are still repaired).
     pub code: Option<CodeId>,
@@ -111,7 +111,7 @@ pub struct Config {
     pub ip_overhead: u16,
     /// UDP payloads to probe for, rising; [`mtu_candidates`] by default.
     pub mtu_candidates: Vec<u16>,
-    /// Largest UDP payload that the peer accepts; [`BASE_DATAGRAM`](crate::BASE_DATAGRAM) by default.
+    /// Largest UDP payload that the peer accepts; [`BASE_DATAGRAM`] by default.
     pub peer_datagram_max: u16,
     /// What an earlier session found out about the path. It may be wrong.
     pub memory: Option<PathMemory>,
