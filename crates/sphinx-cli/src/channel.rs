@@ -88,22 +88,22 @@ pub(crate) trait Channel: Clone + Send + Sync + 'static {
 
 impl Outgoing for SendStream {
     fn write_all(&mut self, data: &[u8]) -> Outcome<()> {
-        Self::write_all(self, data)
+        Ok(Self::write_all(self, data)?)
     }
     fn flush(&mut self) -> Outcome<()> {
-        Self::flush(self)
+        Ok(Self::flush(self)?)
     }
     fn finish(&mut self) -> Outcome<()> {
-        Self::finish(self)
+        Ok(Self::finish(self)?)
     }
     fn wait_delivered(&mut self) -> Outcome<()> {
-        Self::wait_delivered(self)
+        Ok(Self::wait_delivered(self)?)
     }
 }
 
 impl Incoming for RecvStream {
     fn read(&mut self, buf: &mut [u8]) -> Outcome<usize> {
-        Self::read(self, buf)
+        Ok(Self::read(self, buf)?)
     }
     fn read_unordered(&mut self, len: u64, sink: &mut Sink<'_>) -> Outcome<()> {
         Self::read_unordered(self, len, sink)
@@ -114,10 +114,10 @@ impl Channel for Session {
     type Out = SendStream;
     type In = RecvStream;
     fn open_stream(&self) -> Outcome<SendStream> {
-        Self::open_stream(self)
+        Ok(Self::open_stream(self)?)
     }
     fn accept_stream(&self) -> Outcome<RecvStream> {
-        Self::accept_stream(self)
+        Ok(Self::accept_stream(self)?)
     }
     fn stats(&self) -> Stats {
         Self::stats(self)

@@ -1,23 +1,99 @@
 //! How a command ends: error kinds, exit codes, and the names scripts see.
 
+use std::error::Error as _;
+use std::fmt;
 use std::io;
 
-use sphinx_transport::ErrorKind;
+/// Codes of `Session::close`, and of verdicts inside the application protocols.
+pub(crate) use sphinx_transport::close_code as code;
+use sphinx_transport::{Error, ErrorKind, ResolveError, TicketError};
 
-/// Every fallible function of this crate fails with the engine's error: a kind, a message, a hint.
-pub(crate) use sphinx_transport::Error as Failure;
+/// What happened, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The kind.
+    pub(crate) kind: ErrorKind,
+    /// What happened.
+    pub(crate) message: String,
+    /// What to do; may be empty.
+    pub(crate) hint: String,
+}
+
+impl Failure {
+    /// The same failure with a hint.
+    #[must_use]
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        fail_hint(error.kind(), error.to_string(), hint(&error))
+    }
+}
+
+impl From<TicketError> for Failure {
+    fn from(error: TicketError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+/// What the user of a command can do about an error of the library.
+fn hint(error: &Error) -> &'static str {
+    let is_name = || {
+        error
+            .source()
+            .is_some_and(|source| source.is::<ResolveError>())
+    };
+    match (error.kind(), error.io_kind()) {
+        (ErrorKind::Authentication, _) => {
+            "use the ticket that the other end printed when it was started"
+        }
+        (ErrorKind::Unreachable, Some(io::ErrorKind::ConnectionRefused)) => {
+            "start the other end first, and use the ticket that it prints then"
+        }
+        (ErrorKind::Unreachable, _) if is_name() => {
+            "check the name in the ticket and this machine's name service"
+        }
+        (ErrorKind::Unreachable, _) => {
+            "is the other end running, and does a firewall let UDP through?"
+        }
+        (ErrorKind::PeerLost, Some(io::ErrorKind::ConnectionRefused)) => {
+            "start the other end again, then this one"
+        }
+        (ErrorKind::PeerLost, _) => "check the network and the other end, then start again",
+        (ErrorKind::Stalled, Some(io::ErrorKind::TimedOut)) => {
+            "check the network: it may carry packets in one direction only"
+        }
+        (ErrorKind::Stalled, _) => {
+            "see what the program at the other end waits for, or give --idle-timeout more"
+        }
+        (ErrorKind::LocalIo, Some(io::ErrorKind::AddrInUse)) => {
+            "another program listens there; --listen :0 takes any free port"
+        }
+        (ErrorKind::LocalIo, Some(io::ErrorKind::AddrNotAvailable)) => {
+            "the address is not one of this machine's"
+        }
+        (ErrorKind::LocalIo, Some(io::ErrorKind::PermissionDenied)) => {
+            "ports below 1024 need privileges"
+        }
+        (ErrorKind::Usage, _) if error.source().is_some() => {
+            "copy the whole ticket, from sphx1 to its end"
+        }
+        _ => "",
+    }
+}
 
 /// The result of everything here that can fail.
 pub(crate) type Outcome<T> = Result<T, Failure>;
-
-/// Codes of `Session::close`, and of verdicts inside the application protocols.
-pub(crate) mod code {
-    pub(crate) const DONE: u64 = 0;
-    pub(crate) const PROTOCOL: u64 = 5;
-    pub(crate) const CANCELLED: u64 = 6;
-    pub(crate) const REMOTE_IO: u64 = 9;
-    pub(crate) const INTEGRITY: u64 = 10;
-}
 
 /// The exit code of a transfer that left something out: the rest has arrived.
 pub(crate) const PARTIAL: u8 = 7;
@@ -104,7 +180,6 @@ pub(crate) fn kind_of_peer_code(code: u64) -> ErrorKind {
 /// The exit code of a failure; `signal` is the signal that asked this process to stop, if any.
 pub(crate) fn exit_code(kind: ErrorKind, signal: Option<i32>) -> u8 {
     match kind {
-        ErrorKind::Other => 1,
         ErrorKind::Usage => 2,
         ErrorKind::Unreachable => 3,
         ErrorKind::Authentication => 4,
@@ -115,13 +190,13 @@ pub(crate) fn exit_code(kind: ErrorKind, signal: Option<i32>) -> u8 {
         ErrorKind::Integrity => 10,
         // Without a signal on record it can only have been asked for from inside.
         ErrorKind::Interrupted => 128 + u8::try_from(signal.unwrap_or(2)).unwrap_or(2),
+        _ => 1,
     }
 }
 
 /// The name of a kind in JSON events.
 pub(crate) fn kind_name(kind: ErrorKind) -> &'static str {
     match kind {
-        ErrorKind::Other => "other",
         ErrorKind::Usage => "usage",
         ErrorKind::Unreachable => "unreachable",
         ErrorKind::Authentication => "authentication",
@@ -133,6 +208,7 @@ pub(crate) fn kind_name(kind: ErrorKind) -> &'static str {
         ErrorKind::RemoteIo => "remote_io",
         ErrorKind::Integrity => "integrity",
         ErrorKind::Interrupted => "interrupted",
+        _ => "other",
     }
 }
 

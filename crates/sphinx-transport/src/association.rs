@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Nanos, Session, Tuple};
 
 use crate::control::Traffic;
-use crate::error::{Error, ErrorKind, closed_by_peer};
+use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
 use crate::memory::PathFile;
 use crate::options::Options;
 use crate::shared::{Inner, Shared};
@@ -240,8 +241,8 @@ impl Association {
     /// Begin to close, for an engine that stops.
     pub(crate) fn stop(&mut self, now: Nanos) {
         const REASON: &str = "the other end has stopped";
-        self.driver.close(now, 6, REASON);
-        self.farewell = (6, REASON.to_owned());
+        self.driver.close(now, close_code::CANCELLED, REASON);
+        self.farewell = (close_code::CANCELLED, REASON.to_owned());
         self.end(Error::new(
             ErrorKind::Interrupted,
             "the endpoint was closed at this end",
@@ -346,12 +347,11 @@ fn error_of(end: EndReason, idle_timeout: Duration) -> Error {
             ErrorKind::PeerLost,
             "the peer is gone: its port is closed (ICMP port unreachable), and nothing is heard from it",
         )
-        .with_hint("start the other end again, then this one"),
+        .caused_by(io::Error::from(io::ErrorKind::ConnectionRefused)),
         EndReason::PeerLost => Error::new(
             ErrorKind::PeerLost,
             "nothing heard from the peer for the idle timeout",
-        )
-        .with_hint("check the network and the other end, then start again"),
+        ),
         EndReason::Stalled {
             held_up: Some(stream),
         } => Error::new(
@@ -360,9 +360,6 @@ fn error_of(end: EndReason, idle_timeout: Duration) -> Error {
                 "no progress for {seconds} s: the other end answers, but its application has not read \
                  stream {stream}, whose share of the window is full"
             ),
-        )
-        .with_hint(
-            "see what the program at the other end waits for, or give --idle-timeout more",
         ),
         EndReason::Stalled { held_up: None } => Error::new(
             ErrorKind::Stalled,
@@ -371,7 +368,7 @@ fn error_of(end: EndReason, idle_timeout: Duration) -> Error {
                  this end sends"
             ),
         )
-        .with_hint("check the network: it may carry packets in one direction only"),
+        .caused_by(io::Error::from(io::ErrorKind::TimedOut)),
         EndReason::Violation(what) => Error::new(
             ErrorKind::Protocol,
             format!("the peer broke the protocol: {what}"),
@@ -384,12 +381,18 @@ fn farewell(end: &EndReason) -> (u64, String) {
     let (code, reason) = match end {
         EndReason::Closed { code, reason } => (*code, reason.as_str()),
         EndReason::ClosedByPeer { .. } | EndReason::CannotDecode(_) | EndReason::CannotSeal(_) => {
-            (0, "")
+            (close_code::DONE, "")
         }
-        EndReason::PeerGone => (6, "nobody listens at this end's address"),
-        EndReason::PeerLost => (6, "nothing heard from this end for too long"),
-        EndReason::Stalled { .. } => (6, "no progress for too long"),
-        EndReason::Violation(what) => (5, *what),
+        EndReason::PeerGone => (
+            close_code::CANCELLED,
+            "nobody listens at this end's address",
+        ),
+        EndReason::PeerLost => (
+            close_code::CANCELLED,
+            "nothing heard from this end for too long",
+        ),
+        EndReason::Stalled { .. } => (close_code::CANCELLED, "no progress for too long"),
+        EndReason::Violation(what) => (close_code::PROTOCOL, *what),
     };
     (code, reason.to_owned())
 }

@@ -37,11 +37,6 @@ use repeat::Copies;
 use session::Session;
 pub(crate) use types::{ConnId, Event, Failure, Settings, Stats, Traffic, Transmit};
 
-/// Close code (§2): the client does not know the ticket's secret.
-pub(crate) const CODE_AUTHENTICATION: u64 = 4;
-/// Close code: the peer breaks the protocol, or the two ends do not fit together.
-pub(crate) const CODE_PROTOCOL: u64 = 5;
-
 /// Unfinished handshakes that a server keeps; beyond, the oldest is forgotten.
 const MAX_HANDSHAKES: usize = 1024;
 /// From this many unfinished handshakes on, new clients have to show first that they receive what

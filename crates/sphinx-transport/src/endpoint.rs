@@ -1,7 +1,7 @@
 //! Listening and connecting.
 
 use std::collections::VecDeque;
-use std::io;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -103,6 +103,14 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
     local_addr: SocketAddr,
     identity: Identity,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("local_addr", &self.local_addr)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Server {
@@ -236,24 +244,16 @@ fn resolve_all(ticket: &Ticket, family: Family) -> Result<Vec<SocketAddr>, Error
     remotes.truncate(ATTEMPTS_MAX);
     match (remotes.is_empty(), failure) {
         (false, _) => Ok(remotes),
-        (true, Some(error)) => Err(Error::new(ErrorKind::Unreachable, error.to_string())
-            .with_hint("check the name in the ticket and this machine's name service")),
+        (true, Some(error)) => {
+            Err(Error::new(ErrorKind::Unreachable, error.to_string()).caused_by(error))
+        }
         (true, None) => Err(Error::new(ErrorKind::Usage, "the ticket has no address")),
     }
 }
 
 fn open(bind: SocketAddr) -> Result<UdpIo, Error> {
-    UdpIo::open(&UdpConfig::new(bind)).map_err(|error| {
-        let hint = match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                "another program listens there; --listen :0 takes any free port"
-            }
-            io::ErrorKind::AddrNotAvailable => "the address is not one of this machine's",
-            io::ErrorKind::PermissionDenied => "ports below 1024 need privileges",
-            _ => "",
-        };
-        Error::new(ErrorKind::LocalIo, error.to_string()).with_hint(hint)
-    })
+    UdpIo::open(&UdpConfig::new(bind))
+        .map_err(|error| Error::new(ErrorKind::LocalIo, error.to_string()).caused_by(error))
 }
 
 fn spawn(mut engine: Engine<UdpIo>) -> Result<JoinHandle<()>, Error> {

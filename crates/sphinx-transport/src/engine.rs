@@ -18,7 +18,7 @@ use sphinx_proto::{Nanos, Tuple};
 use crate::association::{Association, SendBatch};
 use crate::control::{ConnId, Control, Settings, random_bytes, random_cid};
 use crate::endpoint::Lobby;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, close_code};
 use crate::options::{Options, Service};
 use crate::routes::Routes;
 use crate::sessions::Sessions;
@@ -356,8 +356,12 @@ impl<Io: PacketIo> Engine<Io> {
             }
             for (id, cid) in &self.connections {
                 if !self.sessions.contains(*cid) {
-                    self.control
-                        .close(clock, *id, 6, "the other end has stopped");
+                    self.control.close(
+                        clock,
+                        *id,
+                        close_code::CANCELLED,
+                        "the other end has stopped",
+                    );
                 }
             }
         }

@@ -1,9 +1,12 @@
-//! Why something failed, in terms that an exit code and a person can use.
+//! Why something failed, in terms that a program can act on and a person understands.
 
 use std::fmt;
+use std::io;
+use std::sync::Arc;
 
 /// Kinds of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ErrorKind {
     /// The other end could not be authenticated, or did not accept this end's ticket.
     Authentication,
@@ -35,42 +38,78 @@ impl ErrorKind {
     /// The kind that a close code stands for at the end that *receives* it.
     pub(crate) fn of_close_code(code: u64) -> Self {
         match code {
-            4 => Self::Authentication,
-            5 => Self::Protocol,
-            0 | 6 => Self::Cancelled,
-            9 => Self::RemoteIo,
-            10 => Self::Integrity,
+            close_code::AUTHENTICATION => Self::Authentication,
+            close_code::PROTOCOL => Self::Protocol,
+            close_code::DONE | close_code::CANCELLED => Self::Cancelled,
+            close_code::REMOTE_IO => Self::RemoteIo,
+            close_code::INTEGRITY => Self::Integrity,
             _ => Self::Other,
         }
     }
 }
 
-/// What happened, and what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What a session is closed with (`docs/protocol.md` §2): the names are those of what the end that *receives* the code
+/// sees. Applications may use others from 64 on; the other end sees them with [`Session::peer_code`](crate::Session::peer_code).
+pub mod close_code {
+    /// Everything has been done.
+    pub const DONE: u64 = 0;
+    /// None of the others.
+    pub const OTHER: u64 = 1;
+    /// The peer has shown no, or the wrong, secret.
+    pub const AUTHENTICATION: u64 = 4;
+    /// The peer broke the protocol, or serves another purpose.
+    pub const PROTOCOL: u64 = 5;
+    /// The work is given up.
+    pub const CANCELLED: u64 = 6;
+    /// A file, device or address of the end that closes has failed.
+    pub const REMOTE_IO: u64 = 9;
+    /// Data arrived damaged.
+    pub const INTEGRITY: u64 = 10;
+}
+
+/// What happened, in words for people ([`Display`](fmt::Display)), its kind, and what caused it
+/// ([`source`](std::error::Error::source)), if that is something of its own:
+///
+/// | kind | source | means |
+/// | --- | --- | --- |
+/// | [`Unreachable`](ErrorKind::Unreachable), [`PeerLost`](ErrorKind::PeerLost) | [`io::ErrorKind::ConnectionRefused`] | the network says that nobody listens there |
+/// | [`Unreachable`](ErrorKind::Unreachable) | [`ResolveError`](crate::ResolveError) | the name has no address |
+/// | [`Stalled`](ErrorKind::Stalled) | [`io::ErrorKind::TimedOut`] | nothing is confirmed; without a source a stream is not read |
+/// | [`LocalIo`](ErrorKind::LocalIo) | [`io::Error`] | what the system said |
+/// | [`Usage`](ErrorKind::Usage) | [`TicketError`](crate::TicketError) | what is wrong with the ticket |
+#[derive(Debug, Clone)]
 pub struct Error {
-    /// The kind.
-    pub kind: ErrorKind,
-    /// What happened.
-    pub message: String,
-    /// What to do; may be empty.
-    pub hint: String,
+    kind: ErrorKind,
+    message: String,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
-    /// An error without a hint.
-    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
             message: message.into(),
-            hint: String::new(),
+            source: None,
         }
     }
 
-    /// The same error with a hint.
-    #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = hint.into();
+    pub(crate) fn caused_by(
+        mut self,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        self.source = Some(Arc::new(source));
         self
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What kind of failure the operating system, or the network through it, has reported; `None` where it was neither.
+    pub fn io_kind(&self) -> Option<io::ErrorKind> {
+        let source = self.source.as_deref()?;
+        source.downcast_ref::<io::Error>().map(io::Error::kind)
     }
 }
 
@@ -91,12 +130,16 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let source = self.source.as_deref()?;
+        Some(source)
+    }
+}
 
 impl From<crate::ticket::TicketError> for Error {
     fn from(error: crate::ticket::TicketError) -> Self {
-        Self::new(ErrorKind::Usage, error.to_string())
-            .with_hint("copy the whole ticket, from sphx1 to its end")
+        Self::new(ErrorKind::Usage, error.to_string()).caused_by(error)
     }
 }
 
@@ -107,7 +150,7 @@ mod tests {
     #[test]
     fn close_codes_mean_at_the_other_end_what_the_command_line_says() {
         let table = [
-            (0, ErrorKind::Cancelled),
+            (close_code::DONE, ErrorKind::Cancelled),
             (1, ErrorKind::Other),
             (4, ErrorKind::Authentication),
             (5, ErrorKind::Protocol),
@@ -117,8 +160,11 @@ mod tests {
             (1 << 61, ErrorKind::Other),
         ];
         for (code, kind) in table {
-            assert_eq!(closed_by_peer(code, "why").kind, kind, "{code}");
+            assert_eq!(closed_by_peer(code, "why").kind(), kind, "{code}");
         }
-        assert_eq!(closed_by_peer(10, "why").message, "the peer gave up: why");
+        assert_eq!(
+            closed_by_peer(10, "why").to_string(),
+            "the peer gave up: why"
+        );
     }
 }

@@ -46,6 +46,7 @@
 //! | `ticket` | what a client must know |
 
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod association;
 mod control;
@@ -65,12 +66,13 @@ mod stats;
 mod ticket;
 
 pub use endpoint::{Server, connect};
-pub use error::{Error, ErrorKind};
+pub use error::{Error, ErrorKind, close_code};
 pub use memory::path_memory_file;
 pub use options::{Cc, Codec, Family, Icm, Options, Profile, Service};
 pub use recv_stream::RecvStream;
 pub use send_stream::SendStream;
 pub use shared::Session;
+pub use sphinx_net::ResolveError;
 pub use sphinx_proto::Losses;
 pub use stats::Stats;
 pub use ticket::{Ticket, TicketError};

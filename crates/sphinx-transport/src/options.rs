@@ -9,6 +9,7 @@ pub use sphinx_net::Family;
 
 /// What the parameter selector optimises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Profile {
     /// Bulk, unless the application asks for latency.
     #[default]
@@ -39,6 +40,7 @@ impl Profile {
 
 /// Erasure code of the repair symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Codec {
     /// The default code, `Rlc`.
     #[default]
@@ -88,6 +90,7 @@ impl Codec {
 
 /// When losses are compensated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Icm {
     /// As soon as a packet counts as lost.
     #[default]
@@ -119,6 +122,7 @@ impl Icm {
 
 /// Rate control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Cc {
     /// The default, `Bbr`.
     #[default]
@@ -153,6 +157,7 @@ impl Cc {
 
 /// What the session is for; both ends must agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Service {
     /// Anything else, agreed outside.
     Application,

@@ -1,5 +1,6 @@
 //! The receiving end of a stream.
 
+use std::fmt;
 use std::sync::{Arc, Condvar};
 
 use sphinx_driver::Chunk;
@@ -20,6 +21,16 @@ pub struct RecvStream {
     torn: bool,
     /// More has arrived.
     changed: Arc<Condvar>,
+}
+
+impl fmt::Debug for RecvStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvStream")
+            .field("id", &self.stream)
+            .field("position", &self.position)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
 }
 
 impl RecvStream {

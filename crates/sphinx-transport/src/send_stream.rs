@@ -1,5 +1,6 @@
 //! The sending end of a stream.
 
+use std::fmt;
 use std::sync::{Arc, Condvar};
 
 use sphinx_driver::{ReadyBlock, StreamEnd};
@@ -14,6 +15,14 @@ pub struct SendStream {
     shared: Arc<Shared>,
     /// A block of this stream has left, or its end has come further.
     changed: Arc<Condvar>,
+}
+
+impl fmt::Debug for SendStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendStream")
+            .field("id", &self.stream)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SendStream {

@@ -1,5 +1,6 @@
 //! What the application's threads and the engine share about one session, and its public handle.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -10,7 +11,7 @@ use sphinx_net::Waker;
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Nanos, STREAMS_MAX};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, close_code};
 use crate::options::Profile;
 use crate::recv_stream::RecvStream;
 use crate::send_stream::SendStream;
@@ -272,13 +273,22 @@ pub struct Session {
     _guard: Arc<CloseOnDrop>,
 }
 
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("remote", &self.remote_addr())
+            .field("closed", &self.closed())
+            .finish_non_exhaustive()
+    }
+}
+
 struct CloseOnDrop(Arc<Shared>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.update(|inner| {
             let reason = "the application let go of the session";
-            inner.queues.close(6, reason);
+            inner.queues.close(close_code::CANCELLED, reason);
         });
     }
 }

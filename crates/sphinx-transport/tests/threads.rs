@@ -54,7 +54,7 @@ fn engine_threads_end() {
     let client = connect(&ticket, Service::Application, &options).unwrap();
     server.accept(None).unwrap().unwrap().close(0, "");
     wait_for(1);
-    assert_eq!(client.closed().unwrap().kind, ErrorKind::Cancelled);
+    assert_eq!(client.closed().unwrap().kind(), ErrorKind::Cancelled);
 
     // Attempts that fail.
     let deaf = UdpSocket::bind(("127.0.0.1", 0)).unwrap();

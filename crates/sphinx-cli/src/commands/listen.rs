@@ -17,7 +17,7 @@ use sphinx_transport::{Options, Server, Service, Session, Ticket};
 use super::{Context, holder};
 use crate::addresses::{advertised, everywhere};
 use crate::args::{CommonArgs, ListenArgs};
-use crate::failure::{Outcome, local_io, usage};
+use crate::failure::{Failure, Outcome, local_io, usage};
 use crate::report::Event;
 use crate::text::printable;
 
@@ -83,10 +83,10 @@ fn first_bound(candidates: &[SocketAddr], service: Service, options: &Options) -
     };
     let busy = UdpSocket::bind(address).is_err_and(|error| error.kind() == ErrorKind::AddrInUse);
     Err(match holder::of_udp_port(address).filter(|_| busy) {
-        Some(holder) => failure.with_hint(format!(
+        Some(holder) => Failure::from(failure).with_hint(format!(
             "{holder} listens there; --listen :0 takes any free port"
         )),
-        None => failure,
+        None => failure.into(),
     })
 }
 

@@ -226,7 +226,7 @@ fn keys_change_many_times_under_loss_and_reordering() {
 }
 
 fn handle_error(side: &Side) -> Option<String> {
-    side.handle.closed().map(|error| error.message)
+    side.handle.closed().map(|error| error.to_string())
 }
 
 /// No acknowledgement comes back: the key is used up, and the session says so. What would have been the
@@ -255,7 +255,7 @@ fn a_key_that_is_used_up_ends_the_session() {
         .join()
         .expect("no panic")
         .expect_err("not delivered");
-    assert_eq!(failed.kind, ErrorKind::Other);
+    assert_eq!(failed.kind(), ErrorKind::Other);
     assert!(sides[0].association.is_finished());
     assert!(sides[0].sent.len() >= 20);
     for datagram in &sides[0].sent {

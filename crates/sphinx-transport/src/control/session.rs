@@ -16,9 +16,8 @@ use zeroize::Zeroizing;
 
 use super::params::{MAX_PARAMS_LEN, Params};
 use super::repeat::Stage;
-use super::{
-    CODE_AUTHENTICATION, CODE_PROTOCOL, ConnId, Event, Failure, Service, Traffic, Transmit,
-};
+use super::{ConnId, Event, Failure, Service, Traffic, Transmit};
+use crate::error::close_code;
 use sphinx_driver::keys::{Direction, SECRET_LEN, SessionSecret};
 
 /// Longest message on a stream: proof and parameters.
@@ -90,7 +89,7 @@ impl Fault {
         let reason = message.into();
         Self {
             why: Failure::Protocol(reason.clone()),
-            code: CODE_PROTOCOL,
+            code: close_code::PROTOCOL,
             reason,
         }
     }
@@ -350,7 +349,7 @@ impl Session {
             if !proven {
                 return Err(Fault {
                     why: Failure::Authentication("the client's ticket has another secret".into()),
-                    code: CODE_AUTHENTICATION,
+                    code: close_code::AUTHENTICATION,
                     reason: "the ticket's secret is not this server's".into(),
                 });
             }
@@ -369,7 +368,7 @@ impl Session {
             };
             return Err(Fault {
                 why: Failure::Protocol(message(ours, theirs, self.connects)),
-                code: CODE_PROTOCOL,
+                code: close_code::PROTOCOL,
                 reason: message(theirs, ours, !self.connects),
             });
         }
@@ -399,8 +398,8 @@ impl Session {
             ConnectionError::ApplicationClosed(close) => {
                 let reason = printable(&close.reason);
                 match close.error_code.into_inner() {
-                    CODE_AUTHENTICATION => Failure::Authentication(reason),
-                    CODE_PROTOCOL => Failure::Protocol(reason),
+                    close_code::AUTHENTICATION => Failure::Authentication(reason),
+                    close_code::PROTOCOL => Failure::Protocol(reason),
                     code => {
                         return Some(Event::Closed {
                             id: self.id,

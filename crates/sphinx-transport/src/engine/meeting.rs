@@ -1,5 +1,6 @@
 //! How sessions come about: the engine and the control plane.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use super::{Attempt, Engine, Member, Purpose, SESSIONS_MAX, TURN_BYTES, WINDOW_B
 use crate::association::Association;
 use crate::control::{ConnId, Event, Failure, Params};
 use crate::endpoint::attempt_delay;
-use crate::error::{Error, ErrorKind, closed_by_peer};
+use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
 use crate::memory::PathFile;
 use crate::shared::{Session, Shared};
 
@@ -46,13 +47,14 @@ impl<Io: PacketIo> Engine<Io> {
                 } => {
                     if self.connected {
                         // Another address was faster.
-                        self.control.close(clock, id, 0, "");
+                        self.control.close(clock, id, close_code::DONE, "");
                         continue;
                     }
                     if self.sessions.len().max(self.lobby.waiting()) >= SESSIONS_MAX {
                         self.holding.end(local_cid);
                         self.connections.remove(&id);
-                        self.control.close(clock, id, 6, "too many sessions");
+                        self.control
+                            .close(clock, id, close_code::CANCELLED, "too many sessions");
                         continue;
                     }
                     let keys = secret.keys(direction, 0);
@@ -142,7 +144,8 @@ impl<Io: PacketIo> Engine<Io> {
             self.connected = true;
             for other in std::mem::take(&mut self.attempts) {
                 if other.id != id {
-                    self.control.close(Instant::now(), other.id, 0, "");
+                    self.control
+                        .close(Instant::now(), other.id, close_code::DONE, "");
                 }
             }
         }
@@ -155,7 +158,10 @@ impl<Io: PacketIo> Engine<Io> {
             // Losing QUIC after the handshake is no loss. But a peer that closes it has no session
             // any more; a server that finds the proof wrong says so only after the client has begun
             // to send.
-            let refused = matches!(error.kind, ErrorKind::Authentication | ErrorKind::Protocol);
+            let refused = matches!(
+                error.kind(),
+                ErrorKind::Authentication | ErrorKind::Protocol
+            );
             if (by_peer || refused)
                 && let Some(member) = self.sessions.wake(cid)
             {
@@ -169,7 +175,7 @@ impl<Io: PacketIo> Engine<Io> {
             let clearer = self
                 .failure
                 .as_ref()
-                .is_none_or(|e| e.kind == ErrorKind::Unreachable);
+                .is_none_or(|e| e.kind() == ErrorKind::Unreachable);
             if clearer {
                 self.failure = Some(error);
             }
@@ -191,10 +197,10 @@ impl<Io: PacketIo> Engine<Io> {
         if attempt.refusals < REFUSALS_MIN || !lasting || is_answered {
             return;
         }
-        self.control.close(clock, id, 0, "");
+        self.control.close(clock, id, close_code::DONE, "");
         let message = format!("nobody listens at {remote}: the port is closed");
-        let hint = "start the other end first, and use the ticket that it prints then";
-        let error = Error::new(ErrorKind::Unreachable, message).with_hint(hint);
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let error = Error::new(ErrorKind::Unreachable, message).caused_by(refused);
         self.control_failed(id, error, false);
     }
 
@@ -243,11 +249,10 @@ impl<Io: PacketIo> Engine<Io> {
                     ErrorKind::Unreachable,
                     format!("no answer from {names} within {timeout:?}"),
                 )
-                .with_hint("is the other end running, and does a firewall let UDP through?")
             };
             // That one address is refused says nothing about another that does not answer.
             let known = self.failure.take();
-            let known = known.filter(|e| hopeless || e.kind != ErrorKind::Unreachable);
+            let known = known.filter(|e| hopeless || e.kind() != ErrorKind::Unreachable);
             self.lobby.fail(known.unwrap_or_else(unanswered));
             self.stopping.get_or_insert(clock);
             return None;
@@ -284,8 +289,7 @@ impl<Io: PacketIo> Engine<Io> {
 fn error_of(why: Failure) -> Error {
     let message = why.to_string();
     match why {
-        Failure::Authentication(_) => Error::new(ErrorKind::Authentication, message)
-            .with_hint("use the ticket that the other end printed when it was started"),
+        Failure::Authentication(_) => Error::new(ErrorKind::Authentication, message),
         Failure::Protocol(_) => Error::new(ErrorKind::Protocol, message),
         Failure::Timeout | Failure::Unreachable(_) => Error::new(ErrorKind::Unreachable, message),
     }

@@ -133,9 +133,12 @@ fn a_stream_that_ends_too_early_is_an_error() {
             Ok::<(), sphinx_transport::Error>(())
         };
         let error = stream.read_unordered(5001, sink).unwrap_err();
-        assert_eq!((error.kind, read), (ErrorKind::Protocol, 5000));
+        assert_eq!((error.kind(), read), (ErrorKind::Protocol, 5000));
         // What was skipped is not forgotten.
-        assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind, ErrorKind::Usage);
+        assert_eq!(
+            stream.read(&mut [0; 9]).unwrap_err().kind(),
+            ErrorKind::Usage
+        );
     });
 }
 

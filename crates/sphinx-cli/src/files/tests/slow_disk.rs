@@ -65,7 +65,7 @@ impl Channel for SlowDisk {
     type In = SlowlyWritten;
 
     fn open_stream(&self) -> Outcome<SendStream> {
-        self.session.open_stream()
+        Ok(self.session.open_stream()?)
     }
 
     fn accept_stream(&self) -> Outcome<SlowlyWritten> {
