@@ -3,9 +3,9 @@
 use sphinx_fec::CodeId;
 
 use crate::Nanos;
+use crate::blocks::EPSILON;
 use crate::cc::CcKind;
-use crate::mtu::mtu_candidates;
-use crate::selector::EPSILON;
+use crate::path::mtu_candidates;
 use crate::session::BASE_DATAGRAM;
 use crate::types::Tuple;
 use crate::wire::ConnectionId;

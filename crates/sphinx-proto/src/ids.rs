@@ -27,10 +27,6 @@ pub(crate) struct LocalIds {
     /// Spare ids, rising.
     issued: VecDeque<Issued>,
     next_sequence: u64,
-    /// The peer knows every id below.
-    confirmed: u64,
-    /// Ids that are not confirmed are to be sent.
-    due: bool,
 }
 
 impl LocalIds {
@@ -39,8 +35,6 @@ impl LocalIds {
             used: (0, first),
             issued: VecDeque::new(),
             next_sequence: 1,
-            confirmed: 1,
-            due: false,
         }
     }
 
@@ -52,46 +46,19 @@ impl LocalIds {
             .min(SPARES_MAX - self.issued.len())
     }
 
-    /// Hand out a fresh id.
-    pub(crate) fn add(&mut self, cid: ConnectionId) {
-        if self.issued.len() < SPARES_MAX {
-            self.issued.push_back(Issued {
-                sequence: self.next_sequence,
-                cid,
-                retire_at: None,
-            });
-            self.next_sequence += 1;
-            self.due = true;
+    /// Hand out a fresh id: the frame that tells the peer, unless there are too many.
+    pub(crate) fn add(&mut self, cid: ConnectionId) -> Option<Frame<'static>> {
+        if self.issued.len() >= SPARES_MAX {
+            return None;
         }
-    }
-
-    /// Whether [`LocalIds::write`] has something to say.
-    pub(crate) fn is_due(&self) -> bool {
-        self.due
-    }
-
-    /// Write frames for all ids that the peer may not know; the highest sequence number written.
-    pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> Option<u64> {
-        self.due = false;
-        let unknown = self
-            .issued
-            .iter()
-            .filter(|id| id.sequence >= self.confirmed);
-        unknown
-            .inspect(|id| {
-                let (sequence, cid) = (id.sequence, id.cid);
-                Frame::NewConnectionId { sequence, cid }.encode(out);
-            })
-            .last()
-            .map(|id| id.sequence)
-    }
-
-    /// The packet with all unconfirmed ids up to `highest` was acknowledged, or lost.
-    pub(crate) fn settled(&mut self, highest: u64, acked: bool) {
-        if acked {
-            self.confirmed = self.confirmed.max(highest + 1);
-        }
-        self.due |= !acked && highest >= self.confirmed;
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        self.issued.push_back(Issued {
+            sequence,
+            cid,
+            retire_at: None,
+        });
+        Some(Frame::NewConnectionId { sequence, cid })
     }
 
     /// A packet with this id has opened.
@@ -113,10 +80,10 @@ impl LocalIds {
         }
     }
 
-    /// A spare id that is no longer valid.
-    pub(crate) fn poll_retired(&mut self, now: Nanos) -> Option<ConnectionId> {
+    /// A spare id that is no longer valid, and its sequence number.
+    pub(crate) fn poll_retired(&mut self, now: Nanos) -> Option<(u64, ConnectionId)> {
         let due = self.issued.front()?.retire_at.is_some_and(|at| at <= now);
-        due.then(|| self.issued.pop_front().map(|id| id.cid))?
+        due.then(|| self.issued.pop_front().map(|id| (id.sequence, id.cid)))?
     }
 
     /// When [`LocalIds::poll_retired`] has something to do.
@@ -163,39 +130,9 @@ impl PeerIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::FrameIter;
 
     fn cid(n: u8) -> ConnectionId {
         ConnectionId::new([n; 8]).expect("not zero")
-    }
-
-    fn sequences(ids: &mut LocalIds) -> Vec<u64> {
-        let mut out = Vec::new();
-        ids.write(&mut out);
-        let frames = FrameIter::new(&out).flatten();
-        frames
-            .filter_map(|frame| match frame {
-                Frame::NewConnectionId { sequence, .. } => Some(sequence),
-                _ => None,
-            })
-            .collect()
-    }
-
-    #[test]
-    fn ids_are_sent_until_acknowledged() {
-        let mut ids = LocalIds::new(cid(1));
-        assert_eq!((ids.wanted(), ids.is_due()), (2, false));
-        ids.add(cid(2));
-        ids.add(cid(3));
-        assert!(ids.is_due() && ids.wanted() == 0);
-        assert_eq!(sequences(&mut ids), [1, 2]);
-        assert!(!ids.is_due());
-        ids.settled(2, false);
-        assert!(ids.is_due());
-        assert_eq!(sequences(&mut ids), [1, 2]);
-        ids.settled(2, true);
-        ids.settled(2, false);
-        assert!(!ids.is_due());
     }
 
     #[test]
@@ -213,8 +150,8 @@ mod tests {
         assert_eq!(ids.poll_retired(34), None);
         // An older id in a newer packet changes nothing.
         ids.on_packet(20, cid(3), true, 10);
-        assert_eq!(ids.poll_retired(35), Some(cid(2)));
-        assert_eq!(ids.poll_retired(35), Some(cid(3)));
+        assert_eq!(ids.poll_retired(35), Some((1, cid(2))));
+        assert_eq!(ids.poll_retired(35), Some((2, cid(3))));
         assert_eq!(ids.poll_retired(35), None);
     }
 

@@ -6,42 +6,32 @@
 //! | paper's name | here |
 //! | --- | --- |
 //! | Data Slicer, Data Assembler | whoever drives the session: blocks are handed over whole |
-//! | Parameter Selector | `selector` |
+//! | Parameter Selector | `blocks::selector` |
 //! | Monitor | [`Monitor`] |
-//! | ICM: Symbol-SACK, Block-SACK, ReFEC | `receiver` (feedback), `sender::icm` (compensation) |
+//! | ICM: Symbol-SACK, Block-SACK, ReFEC | `receiver` (feedback), `blocks::icm` (compensation) |
 //! | Congestion Controller | [`cc`] |
 //! | Encoder, Decoder | `sphinx-fec`, run by the driver as the descriptors and jobs say |
 
 #![forbid(unsafe_code)]
 
-mod arrivals;
-mod block;
+mod blocks;
 pub mod cc;
-mod coding;
 mod config;
-mod ecn;
-mod fragment;
+mod control_queue;
 mod ids;
-mod monitor;
-mod mtu;
-mod pacer;
 mod path;
 mod ranges;
 mod receiver;
-mod rtt;
-mod selector;
 mod sender;
-mod sent;
 mod session;
-mod shares;
+mod streams;
 mod types;
 pub mod wire;
 
+pub use blocks::EPSILON;
 pub use cc::Nanos;
 pub use config::{Config, ConnectionIds, Icm, PathMemory, Profile, Role};
-pub use monitor::{Losses, Monitor};
-pub use mtu::mtu_candidates;
-pub use selector::EPSILON;
+pub use path::{Losses, Monitor, mtu_candidates};
 pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
     Content, CoveredBlock, Event, Job, PacketMeta, PartPlacement, Placement, Received, Room,

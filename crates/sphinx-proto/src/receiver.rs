@@ -9,11 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker};
 
 use crate::Nanos;
-use crate::arrivals::Arrivals;
-use crate::coding;
-use crate::fragment::{Assembly, Key};
+use crate::blocks::{Assembly, Key, is_rateless, is_transform, is_transform_possible};
+use crate::path::Arrivals;
 use crate::ranges::RangeSet;
-use crate::shares::{COMMON_SHARE, common_part};
+use crate::streams::{COMMON_SHARE, common_part};
 use crate::types::{PacketMeta, PartPlacement, Placement, STREAMS_MAX, Slot, block_cost};
 use crate::wire::{
     BLOCKS_AHEAD_MAX, Fragment, Header, MAX_SACK_RANGES, MAX_SYMBOL_LEN, SymbolId,
@@ -55,8 +54,8 @@ struct RxBlock {
 impl RxBlock {
     /// An authenticated repair symbol.
     fn add_repair(&mut self, rows: &mut RowMaker, code: CodeId, row: Row) -> Added {
-        let is_transform = coding::is_transform(code);
-        if is_transform && !coding::is_transform_possible(self.n, self.symbol_len, row) {
+        let is_transform = is_transform(code);
+        if is_transform && !is_transform_possible(self.n, self.symbol_len, row) {
             return Added::Invalid;
         }
         if self.repairs > 0 && is_transform != self.is_transform {
@@ -320,7 +319,7 @@ impl Receiver {
             return Opened::Refused;
         };
         // Of a block of `lt` no source symbol is sent.
-        let maximum_likelihood = coding::is_rateless(code);
+        let maximum_likelihood = is_rateless(code);
         self.opened_cost += cost;
         self.open_blocks += 1;
         stream.opened += cost;

@@ -1,31 +1,18 @@
-//! The sending half: blocks, and what to send next.
+//! The sending half: streams and their blocks, and the symbol that goes next.
 
-mod icm;
-mod packets;
-mod timers;
-mod window;
-
-pub(crate) use window::WindowChoice;
-
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-use sphinx_fec::{CodeId, bits};
+use sphinx_fec::CodeId;
 
 use crate::Nanos;
-use crate::block::{SymbolChoice, TxBlock};
-use crate::cc::{PacketInfo, RateControl};
-use crate::coding;
-use crate::config::{Icm, Profile};
-use crate::ecn::Ecn;
-use crate::fragment::Groups;
-use crate::monitor::Monitor;
-use crate::mtu::BlackHole;
-use crate::rtt::Rtt;
-use crate::selector::{BurstRepair, Offered};
-use crate::sent::{SentLog, Settled};
-use crate::shares::Shares;
-use crate::types::{Slot, block_cost};
-use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, SymbolId};
+use crate::blocks::{
+    BlockStore, Compensation, Idle, NewBlock, Protection, Redundancy, SlidingWindows, SymbolChoice,
+    WindowChoice,
+};
+use crate::config::{Config, Profile};
+use crate::control_queue::ControlQueue;
+use crate::path::{Arrived, Contents, Monitor, Path, Probes};
+use crate::streams::SendStreams;
+use crate::types::{Event, Slot, block_cost};
+use crate::wire::{Blocks, SymbolId};
 
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,459 +25,317 @@ pub(crate) struct Counters {
     pub(crate) repair_reactive_bytes: u64,
     pub(crate) blocks: u64,
     pub(crate) blocks_second_round: u64,
-    pub(crate) packets_lost: u64,
-    pub(crate) losses_spurious: u64,
     pub(crate) bytes_complete: u64,
 }
 
-/// Why the sender has nothing to send.
+/// A block that the peer has: its memory may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Idle {
-    /// The application has handed over nothing more.
-    Application,
-    /// More data waits outside for window or credit.
-    Window,
+pub(crate) struct Delivered {
+    pub(crate) stream: u16,
+    pub(crate) block: u64,
+    pub(crate) slot: Slot,
 }
 
-/// Blocks of one stream by id.
-#[derive(Debug, Default)]
-struct TxStream {
-    next_id: u64,
-    /// Sequences of blocks from `first_id` up, complete ones included until they leave the front.
-    sequences: VecDeque<u64>,
-    first_id: u64,
-    /// Costs of all blocks, and of those that the peer's application has taken.
-    opened: u64,
-    taken: u64,
-    /// Repairs of the sliding window for every source symbol, and those owed.
-    window_rate: f64,
-    window_owed: f64,
-}
-
-impl TxStream {
-    /// Cost of all blocks that the peer's application has not taken, as far as is known.
-    fn held(&self) -> u64 {
-        self.opened - self.taken
+impl From<Delivered> for Event {
+    fn from(delivered: Delivered) -> Self {
+        Self::BlockDelivered {
+            stream: delivered.stream,
+            block: delivered.block,
+            slot: delivered.slot,
+        }
     }
 }
 
+/// What this end sends.
 pub(crate) struct Sender {
-    profile: Profile,
-    code: Option<CodeId>,
-    icm: Icm,
-    /// Block failure probability of what is protected ahead.
-    epsilon: f64,
-    bursts: BurstRepair,
-    offered: Offered,
-    pub(crate) rtt: Rtt,
-    pub(crate) monitor: Monitor,
-    pub(crate) cc: Box<dyn RateControl>,
-    streams: BTreeMap<u16, TxStream>,
-    /// Blocks by sequence from `first_sequence`; `None` once complete.
-    blocks: VecDeque<Option<TxBlock>>,
-    first_sequence: u64,
-    /// Sequences with unsent source symbols, in order.
-    unsent: VecDeque<u64>,
-    unsent_bytes: u64,
-    /// The newest block of a sliding window whose repair is due, and the next row of any.
-    window_due: Option<u64>,
-    window_row: u32,
-    /// Sequences with repair due.
-    repairs: BTreeSet<u64>,
-    /// Fraction of a repair packet owed to later deficits (pooled ReFEC).
-    carry: f64,
-    /// Sequences with losses whose compensation waits (`Icm::Paper`, `Icm::Off`).
-    waiting: BTreeSet<u64>,
-    /// Highest sequence of which a symbol arrived, and of a complete block.
-    latest_seen: u64,
-    latest_complete: u64,
-    /// Sum of the costs of all blocks ever opened, and of those still incomplete.
-    opened_cost: u64,
-    open_cost: u64,
-    credit: u64,
-    /// The peer's window, and the cost of all blocks known to be taken.
-    window: u64,
-    taken: u64,
-    shares: Shares,
-    /// How often more credit, or more that has been taken, was heard of.
-    pub(crate) window_news: u64,
+    redundancy: Redundancy,
+    streams: SendStreams,
+    blocks: BlockStore,
+    compensation: Compensation,
+    protection: Protection,
+    windows: SlidingWindows,
+    counters: Counters,
     /// More has been confirmed, since this was last looked at.
-    pub(crate) progress: bool,
-
-    log: SentLog,
-    last_sent: Nanos,
-    /// Probe timeouts since an acknowledgement that brought something forward.
-    probes_unanswered: u32,
-    /// When something was last acknowledged, or first sent after that.
-    last_news: Nanos,
-    last_probe: Nanos,
-    ecn: Ecn,
-    pub(crate) counters: Counters,
-    /// Slots whose blocks are complete.
-    freed: VecDeque<(Slot, u16, u64)>,
-    /// Symbols in flight in parts.
-    groups: Groups,
-    pub(crate) hole: BlackHole,
-    /// IP bytes of the last large packet to arrive, and when it left.
-    pub(crate) large_arrived: Option<(u32, Nanos)>,
-    /// Path MTU probes acknowledged.
-    pub(crate) mtu_acked: Option<u16>,
-    /// Packets with connection ids acknowledged (`true`) or lost.
-    pub(crate) ids_settled: Vec<(u64, bool)>,
-    // Scratch for one SACK.
-    acked: Vec<Settled>,
-    lost: Vec<Settled>,
-    acked_infos: Vec<PacketInfo>,
-    lost_infos: Vec<PacketInfo>,
+    progress: bool,
 }
 
 impl Sender {
-    pub(crate) fn new(
-        (profile, code, icm, epsilon): (Profile, Option<CodeId>, Icm, f64),
-        cc: Box<dyn RateControl>,
-        initial_rtt: Nanos,
-        credit: u64,
-        (small_packet, plr): (u32, Option<f64>),
-        now: Nanos,
-    ) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
-            profile,
-            code,
-            icm,
-            epsilon,
-            bursts: BurstRepair::default(),
-            offered: Offered::default(),
-            rtt: Rtt::new(initial_rtt),
-            monitor: Monitor::remembering(plr),
-            cc,
-            streams: BTreeMap::new(),
-            blocks: VecDeque::new(),
-            first_sequence: 0,
-            unsent: VecDeque::new(),
-            unsent_bytes: 0,
-            window_due: None,
-            window_row: 0,
-            repairs: BTreeSet::new(),
-            carry: 0.0,
-            waiting: BTreeSet::new(),
-            latest_seen: 0,
-            latest_complete: 0,
-            opened_cost: 0,
-            open_cost: 0,
-            credit,
-            window: credit,
-            taken: 0,
-            shares: Shares::new(credit),
-            window_news: 0,
-            progress: false,
-            log: SentLog::default(),
-            last_sent: now,
-            probes_unanswered: 0,
-            last_news: now,
-            last_probe: now,
-            ecn: Ecn::default(),
+            redundancy: Redundancy::new(config),
+            streams: SendStreams::new(config.peer_window),
+            blocks: BlockStore::default(),
+            compensation: Compensation::default(),
+            protection: Protection::default(),
+            windows: SlidingWindows::default(),
             counters: Counters::default(),
-            freed: VecDeque::new(),
-            groups: Groups::default(),
-            hole: BlackHole::new(small_packet),
-            large_arrived: None,
-            mtu_acked: None,
-            ids_settled: Vec::new(),
-            acked: Vec::new(),
-            lost: Vec::new(),
-            acked_infos: Vec::new(),
-            lost_infos: Vec::new(),
+            progress: false,
         }
     }
 
-    fn block(&self, sequence: u64) -> Option<&TxBlock> {
-        let at = sequence.checked_sub(self.first_sequence)?;
-        self.blocks.get(usize::try_from(at).ok()?)?.as_ref()
+    pub(crate) fn blocks(&self) -> &BlockStore {
+        &self.blocks
     }
 
-    fn block_mut(&mut self, sequence: u64) -> Option<&mut TxBlock> {
-        let at = sequence.checked_sub(self.first_sequence)?;
-        self.blocks.get_mut(usize::try_from(at).ok()?)?.as_mut()
+    pub(crate) fn streams(&self) -> &SendStreams {
+        &self.streams
     }
 
-    // ---- blocks -----------------------------------------------------------------------------
-
-    /// Cost of all incomplete blocks.
-    pub(crate) fn open_cost(&self) -> u64 {
-        self.open_cost
-    }
-
-    /// Whether the peer's credit allows another block.
-    pub(crate) fn has_credit(&self, cost: u64) -> bool {
-        self.opened_cost + cost <= self.credit
-    }
-
-    /// What of the window belongs to no stream alone and is free.
-    pub(crate) fn common_left(&self) -> u64 {
-        self.shares.common_left()
-    }
-
-    /// Cost of the stream's blocks that the peer's application has not taken, as far as is known.
-    pub(crate) fn held(&self, stream: u16) -> u64 {
-        self.streams.get(&stream).map_or(0, TxStream::held)
-    }
-
-    /// Largest cost of a further block of the stream that credit and its share of the window allow.
-    pub(crate) fn most(&self, stream: u16) -> u64 {
-        let credit = self.credit.saturating_sub(self.opened_cost);
-        self.shares.most(self.held(stream)).min(credit)
-    }
-
-    /// Whether another block keeps within [`BLOCKS_AHEAD_MAX`].
-    pub(crate) fn has_room(&self) -> bool {
-        (self.blocks.len() as u64) < BLOCKS_AHEAD_MAX
-    }
-
-    /// Bytes of source symbols handed over and not sent.
-    pub(crate) fn unsent_bytes(&self) -> u64 {
-        self.unsent_bytes
-    }
-
-    pub(crate) fn submit(
-        &mut self,
-        stream: u16,
-        slot: Slot,
-        n: u16,
-        symbol_len: u16,
-        tail: bool,
-    ) -> u64 {
-        let sequence = self.first_sequence + self.blocks.len() as u64;
-        let tx = self.streams.entry(stream).or_default();
-        let id = tx.next_id;
-        tx.next_id += 1;
-        tx.sequences.push_back(sequence);
-        let cost = block_cost(n, symbol_len);
-        let held = tx.held();
-        tx.opened += cost;
-        self.shares.changed(held, tx.held());
-        self.opened_cost += cost;
-        self.open_cost += cost;
-        self.unsent_bytes += u64::from(n) * u64::from(symbol_len);
-        self.counters.blocks += 1;
-        let surplus = coding::surplus(self.code, n);
-        let mut block = TxBlock::new(stream, id, slot, n, symbol_len, tail, surplus);
-        if coding::is_finite(self.code) {
-            block.arrived = vec![0; bits::words(usize::from(n))];
-        }
-        self.blocks.push_back(Some(block));
-        self.unsent.push_back(sequence);
-        id
-    }
-
-    /// A complete block's slot, stream and id: its memory may go.
-    pub(crate) fn poll_freed(&mut self) -> Option<(Slot, u16, u64)> {
-        self.freed.pop_front()
-    }
-
-    /// Whether every block of the stream is complete at the receiver.
-    pub(crate) fn stream_delivered(&self, stream: u16) -> bool {
-        self.streams
-            .get(&stream)
-            .is_none_or(|s| s.sequences.is_empty())
-    }
-
-    fn complete_block(&mut self, stream: u16, id: u64) {
-        let Some(tx) = self.streams.get(&stream) else {
-            return;
-        };
-        let Some(at) = id.checked_sub(tx.first_id) else {
-            return;
-        };
-        let Some(&sequence) = tx.sequences.get(at as usize) else {
-            return;
-        };
-        let index = (sequence - self.first_sequence) as usize;
-        let Some(block) = self.blocks.get_mut(index).and_then(Option::take) else {
-            return;
-        };
-        self.progress = true;
-        self.open_cost -= block_cost(block.n, block.symbol_len);
-        if block.unsent() > 0 {
-            // Only a peer that completes what it cannot have gets here.
-            self.unsent_bytes -= u64::from(block.unsent()) * u64::from(block.symbol_len);
-            self.unsent.retain(|s| *s != sequence);
-        }
-        self.repairs.remove(&sequence);
-        self.waiting.remove(&sequence);
-        self.latest_complete = self.latest_complete.max(sequence);
-        self.counters.bytes_complete += u64::from(block.n) * u64::from(block.symbol_len);
-        if block.rounds > 0 {
-            self.counters.blocks_second_round += 1;
-        }
-        self.freed.push_back((block.slot, stream, id));
-        while let Some(None) = self.blocks.front() {
-            self.blocks.pop_front();
-            self.first_sequence += 1;
-        }
-        if let Some(tx) = self.streams.get_mut(&stream) {
-            while tx.sequences.front().is_some_and(|s| {
-                s.checked_sub(self.first_sequence)
-                    .is_none_or(|at| matches!(self.blocks.get(at as usize), Some(None)))
-            }) {
-                tx.sequences.pop_front();
-                tx.first_id += 1;
-            }
-        }
-    }
-
-    /// Block-SACK.
-    pub(crate) fn on_blocks(&mut self, blocks: &Blocks) {
-        let Some(tx) = self.streams.get_mut(&blocks.stream) else {
-            return;
-        };
-        let (held, taken) = (tx.held(), tx.taken);
-        tx.taken = taken.max(blocks.taken.min(tx.opened));
-        self.shares.changed(held, tx.held());
-        self.window_news += u64::from(tx.taken > taken);
-        // A SACK that said so may have been lost.
-        self.taken += tx.taken - taken;
-        self.credit = self.credit.max(self.window.saturating_add(self.taken));
-        let (first, next) = (tx.first_id, tx.next_id);
-        for id in first..blocks.base.min(next) {
-            self.complete_block(blocks.stream, id);
-        }
-        for &(low, high) in &blocks.complete {
-            for id in low.max(first)..=high.min(next.saturating_sub(1)) {
-                self.complete_block(blocks.stream, id);
-            }
-        }
-    }
-
-    // ---- what to send -----------------------------------------------------------------------
-
-    /// Whether a symbol could be sent if window and pacer allow.
-    pub(crate) fn has_symbol(&self) -> bool {
-        !self.repairs.is_empty() || !self.unsent.is_empty() || self.window_due.is_some()
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// What is protected already stays so.
     pub(crate) fn set_profile(&mut self, profile: Profile) {
-        self.profile = profile;
+        self.redundancy.profile = profile;
     }
 
-    pub(crate) fn window_open(&self) -> bool {
-        self.log.bytes_in_flight() < self.cc.cwnd()
+    /// Takes a block of the stream; its id.
+    pub(crate) fn submit(
+        &mut self,
+        stream: u16,
+        slot: Slot,
+        (n, symbol_len): (u16, u16),
+        tail: bool,
+    ) -> u64 {
+        let sequence = self.blocks.next_sequence();
+        let id = self
+            .streams
+            .open(stream, sequence, block_cost(n, symbol_len));
+        let new = NewBlock {
+            stream,
+            id,
+            slot,
+            n,
+            symbol_len,
+            tail,
+        };
+        self.blocks.push(new, self.redundancy.demands(n));
+        self.counters.blocks += 1;
+        id
     }
 
-    /// Nothing is left to send: protect what is on its way, once per block.
-    pub(crate) fn protect_tail(&mut self, now: Nanos, idle: Idle) {
-        let Some(code) = self.code else { return };
-        let ended = idle == Idle::Application
-            && self.blocks.iter().flatten().last().is_some_and(|b| b.tail);
-        if self.profile == Profile::Bulk && !ended {
+    // ---- what the peer says -----------------------------------------------------------------------
+
+    /// Block-SACK. What it completes goes to `delivered`.
+    pub(crate) fn on_blocks(&mut self, blocks: &Blocks, delivered: &mut Vec<Delivered>) {
+        if !self.streams.on_taken(blocks) {
             return;
         }
-        let is_bare = |block: &TxBlock| !block.protected && block.acked < block.needed();
-        let bare = self.blocks.iter().flatten().filter(|block| is_bare(block));
-        let bytes = bare
-            .map(|block| u64::from(block.n) * u64::from(block.symbol_len))
-            .sum();
-        if bytes == 0 {
-            return;
+        let (first, next) = self.streams.ids(blocks.stream);
+        for id in first..blocks.base.min(next) {
+            delivered.extend(self.complete_block(blocks.stream, id));
         }
-        let losses = (self.monitor.plr(), self.monitor.burst());
-        let cold = self.monitor.is_cold();
-        let spare = self.offered.spare(now, bytes, self.cc.bandwidth_estimate());
-        for (index, block) in self.blocks.iter_mut().enumerate() {
-            let Some(block) = block.as_mut().filter(|block| is_bare(block)) else {
-                continue;
-            };
-            block.protected = true;
-            // Repairs of a window say nothing about the symbols behind them.
-            let needed = block.needed() + block.windowed - block.acked;
-            let flight = (needed, block.expected());
-            let mut repair = self
-                .bursts
-                .flight_repair(flight, losses, self.epsilon, spare);
-            if cold {
-                repair = repair.max(2);
-            }
-            if repair > 0 {
-                block.shape = coding::shape(code, block.n, repair);
-                block.due += repair;
-                block.due_proactive += repair;
-                self.repairs.insert(self.first_sequence + index as u64);
+        for &(low, high) in &blocks.complete {
+            for id in low.max(first)..=high.min(next.saturating_sub(1)) {
+                delivered.extend(self.complete_block(blocks.stream, id));
             }
         }
+    }
+
+    fn complete_block(&mut self, stream: u16, id: u64) -> Option<Delivered> {
+        let sequence = self.streams.sequence(stream, id)?;
+        let block = self.blocks.settle(sequence)?;
+        self.compensation.settled(sequence);
+        let blocks = &self.blocks;
+        self.streams
+            .forget_complete(stream, |sequence| blocks.is_complete(sequence));
+        self.progress = true;
+        self.counters.bytes_complete += block.bytes();
+        self.counters.blocks_second_round += u64::from(block.had_second_round());
+        Some(Delivered {
+            stream,
+            block: id,
+            slot: block.slot,
+        })
+    }
+
+    /// The peer allows blocks of so much cost in all.
+    pub(crate) fn on_credit(&mut self, credit: u64) {
+        self.streams.on_credit(credit);
+    }
+
+    /// The receiver lacks `deficit` symbols of a block whose flight has passed. To be called after the SACK that came
+    /// with it, which says what is still in flight.
+    pub(crate) fn on_deficit(&mut self, (stream, id): (u16, u64), deficit: u32, monitor: &Monitor) {
+        if let Some(sequence) = self.streams.sequence(stream, id) {
+            let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
+            self.compensation
+                .on_deficit(blocks, redundancy, (sequence, deficit), monitor);
+        }
+    }
+
+    /// Everything in a packet with feedback has been heard.
+    pub(crate) fn on_feedback(&mut self, now: Nanos, path: &Path) {
+        let (blocks, rtt) = (&mut self.blocks, path.rtt().smoothed());
+        self.compensation
+            .on_feedback(blocks, self.redundancy, (now, rtt), path.monitor());
+    }
+
+    /// Whether more has been confirmed since this was last asked.
+    pub(crate) fn take_progress(&mut self) -> bool {
+        std::mem::take(&mut self.progress)
+    }
+
+    // ---- what to send -----------------------------------------------------------------------------
+
+    /// Whether there is a symbol to send.
+    pub(crate) fn has_symbol(&self) -> bool {
+        self.blocks.is_owing() || self.blocks.has_unsent() || self.windows.is_due()
+    }
+
+    /// Nothing is left to send: protects what is on its way, once per block.
+    pub(crate) fn protect_tail(&mut self, now: Nanos, idle: Idle, path: &Path) {
+        let flight = (now, idle, path.cc().bandwidth_estimate());
+        let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
+        self.protection
+            .protect_tail(blocks, redundancy, flight, path.monitor());
     }
 
     /// The next symbol: repair of the oldest deficient block first, then new source symbols.
-    pub(crate) fn next_symbol(&mut self) -> Option<SymbolChoice> {
-        match self.repairs.first() {
-            Some(&sequence) => self.next_repair(sequence),
-            None => self.next_source(),
+    pub(crate) fn next_symbol(&mut self, monitor: &Monitor) -> Option<SymbolChoice> {
+        if !self.blocks.is_owing() {
+            return self.next_source(monitor);
         }
-    }
-
-    fn next_repair(&mut self, sequence: u64) -> Option<SymbolChoice> {
-        let code = self.code.unwrap_or(CodeId::Rlc);
-        let originals_first = coding::is_peeling(self.code) || self.icm == Icm::Paper;
-        let plr = self.monitor.plr();
-        let block = self.block_mut(sequence)?;
-        block.due -= 1;
-        let proactive = block.due_proactive > 0;
-        block.due_proactive = block.due_proactive.saturating_sub(1);
-        let first = (originals_first && !proactive).then(|| block.lost_sources.pop());
-        let symbol = match first.flatten() {
-            Some(index) => SymbolId::Source(index),
-            None => match coding::next_row(code, block, proactive, plr) {
-                Some((code, row)) => SymbolId::Repair(code, row),
-                None => SymbolId::Source(coding::original(block)),
-            },
-        };
-        let done = block.due == 0;
-        let choice = block.choice(sequence, symbol);
-        if done {
-            self.repairs.remove(&sequence);
-        }
-        if proactive {
+        let (choice, ahead) = self.blocks.next_repair(self.redundancy, monitor)?;
+        let bytes = u64::from(choice.symbol_len);
+        if ahead {
             self.counters.repair_proactive += 1;
-            self.counters.repair_proactive_bytes += u64::from(choice.symbol_len);
+            self.counters.repair_proactive_bytes += bytes;
         } else {
             self.counters.repair_reactive += 1;
-            self.counters.repair_reactive_bytes += u64::from(choice.symbol_len);
+            self.counters.repair_reactive_bytes += bytes;
         }
         Some(choice)
     }
 
-    fn next_source(&mut self) -> Option<SymbolChoice> {
-        let &sequence = self.unsent.front()?;
-        let code = self.code;
-        let (plr, deviation) = (self.monitor.plr(), self.monitor.deviation());
-        let block = self.block_mut(sequence)?;
-        let index = block.next_source;
-        block.next_source += 1;
-        let rateless = code.filter(|_| coding::is_rateless(code));
-        let row = rateless.and_then(|code| coding::next_row(code, block, true, plr));
-        let symbol = row.map_or(SymbolId::Source(index), |(code, row)| {
-            SymbolId::Repair(code, row)
-        });
-        let mut choice = block.choice(sequence, symbol);
-        choice.round = 0;
-        if block.unsent() == 0 {
-            let mut behind = block.surplus;
-            // The paper's code sends its ProFEC packets behind every block.
-            if coding::is_peeling(code) {
-                (block.shape, behind) = coding::semi_random(block.n, plr, deviation);
-                block.protected = true;
-            }
-            block.due += behind;
-            block.due_proactive += behind;
-            if behind > 0 {
-                self.repairs.insert(sequence);
-            }
-            self.unsent.pop_front();
-        }
-        self.unsent_bytes -= u64::from(choice.symbol_len);
+    fn next_source(&mut self, monitor: &Monitor) -> Option<SymbolChoice> {
+        let (choice, index) = self.blocks.next_source(self.redundancy, monitor)?;
         self.counters.source += 1;
-        if code == Some(CodeId::Window) {
-            self.owe_window(sequence, choice.stream, index == 0);
+        if self.redundancy.code == Some(CodeId::Window) {
+            let begins = index == 0;
+            self.windows
+                .owe(choice.sequence, choice.stream, begins, monitor.plr());
         }
         Some(choice)
     }
+
+    /// The repair of a sliding window that is due, if its body has at most `room` bytes.
+    pub(crate) fn next_window(&mut self, room: usize) -> Option<WindowChoice> {
+        let window = self
+            .windows
+            .take_due(&mut self.blocks, &self.streams, room)?;
+        self.counters.repair_proactive += 1;
+        self.counters.repair_proactive_bytes += u64::from(window.choice.symbol_len);
+        Some(window)
+    }
+
+    /// A symbol leaves, or a part of it; `begins`: the first one.
+    pub(crate) fn note_sent(&mut self, now: Nanos, choice: &SymbolChoice, begins: bool) {
+        self.blocks.note_sent(choice.sequence, now, begins);
+    }
+
+    // ---- time -------------------------------------------------------------------------------------
+
+    /// When a packet counts as lost by time, a block is to be compensated or a probe is due.
+    pub(crate) fn timeout(&self, path: &Path, max_ack_delay: Nanos) -> Option<Nanos> {
+        let wait = path.probe_wait(max_ack_delay);
+        let overdue = self
+            .compensation
+            .deadline(&self.blocks, self.redundancy, wait);
+        let timers = [
+            path.loss_deadline(),
+            self.probe_deadline(path, max_ack_delay),
+            overdue,
+        ];
+        timers.into_iter().flatten().min()
+    }
+
+    fn probe_deadline(&self, path: &Path, max_ack_delay: Nanos) -> Option<Nanos> {
+        // The peer lacks something although nothing is left to send.
+        let waiting = !self.blocks.is_empty() && !self.has_symbol();
+        path.probe_deadline(max_ack_delay, waiting)
+    }
+
+    /// A probe is due: repair for the oldest incomplete blocks that have been sent. How many packets are to leave;
+    /// one in any case, which will be a PING if there is nothing to repair.
+    fn probe(&mut self, now: Nanos, path: &Path) -> u32 {
+        let (monitor, rtt) = (path.monitor(), path.rtt().smoothed());
+        let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
+        // Silence: no later block will tell of these.
+        self.compensation
+            .on_silence(blocks, redundancy, (now, rtt), monitor);
+        let Probes { most, again } = path.probes();
+        if blocks.is_owing() || blocks.has_unsent() {
+            // There are symbols to send anyway; they serve as probes.
+            return most;
+        }
+        blocks.owe_probes(most, again, monitor.plr()).max(1)
+    }
 }
+
+/// What packets carry: blocks, and frames that are repeated.
+pub(crate) struct Carriage<'a> {
+    pub(crate) sender: &'a mut Sender,
+    pub(crate) control: &'a mut ControlQueue,
+}
+
+impl Carriage<'_> {
+    /// Time has passed: losses, compensation and probes. How many probes are to leave beyond the window.
+    pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Nanos, max_ack_delay: Nanos) -> u32 {
+        path.lose_overdue(now, self);
+        let wait = path.probe_wait(max_ack_delay);
+        let sender = &mut *self.sender;
+        let (blocks, redundancy) = (&mut sender.blocks, sender.redundancy);
+        sender
+            .compensation
+            .on_timeout(blocks, redundancy, (now, wait), path.monitor());
+        let probe_at = sender.probe_deadline(path, max_ack_delay);
+        if probe_at.is_none_or(|at| at > now) {
+            return 0;
+        }
+        path.on_probe_timeout(now, max_ack_delay);
+        sender.probe(now, path)
+    }
+}
+
+impl Contents for Carriage<'_> {
+    fn symbol_arrived(&mut self, block: u64, symbol: SymbolId, arrived: Arrived) -> bool {
+        let sender = &mut *self.sender;
+        let news = match arrived {
+            Arrived::Part => true,
+            Arrived::Whole | Arrived::Late => {
+                let late = arrived == Arrived::Late;
+                let (blocks, redundancy) = (&mut sender.blocks, sender.redundancy);
+                sender
+                    .compensation
+                    .symbol_arrived(blocks, redundancy, (block, symbol, late))
+            }
+        };
+        sender.progress |= news;
+        news
+    }
+
+    fn symbol_lost(&mut self, block: u64, round: u8, symbol: SymbolId, monitor: &Monitor) {
+        let (blocks, redundancy) = (&mut self.sender.blocks, self.sender.redundancy);
+        let lost = (block, round, symbol);
+        self.sender
+            .compensation
+            .symbol_lost(blocks, redundancy, lost, monitor);
+    }
+
+    fn frames_arrived(&mut self, packet_number: u64) {
+        self.control.arrived(packet_number);
+    }
+
+    fn frames_lost(&mut self, packet_number: u64) {
+        self.control.lost(packet_number);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sender.blocks.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

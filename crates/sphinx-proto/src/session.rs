@@ -8,17 +8,15 @@ mod sending;
 use std::collections::VecDeque;
 
 use crate::Nanos;
-use crate::block::SymbolChoice;
-use crate::coding;
+use crate::blocks::{SymbolChoice, block_symbols, symbol_reserve};
 use crate::config::{Config, PathMemory, Profile, Role};
+use crate::control_queue::ControlQueue;
 use crate::ids::{LocalIds, PeerIds};
-use crate::mtu::PathMtu;
-use crate::pacer::Pacer;
-use crate::path::Paths;
+use crate::path::Path;
 use crate::receiver::Receiver;
-use crate::sender::Sender;
+use crate::sender::{Carriage, Sender};
 use crate::types::{BLOCK_OVERHEAD, Event, Job, Room, SessionStats, Slot, block_cost};
-use crate::wire::{Fragment, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max};
+use crate::wire::{Fragment, Frame, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max};
 use refusal::Refusals;
 
 const MS: Nanos = 1_000_000;
@@ -94,8 +92,8 @@ pub struct Session {
     life: Life,
     sender: Sender,
     receiver: Receiver,
-    pacer: Pacer,
-    mtu: PathMtu,
+    path: Path,
+    control_queue: ControlQueue,
     events: VecDeque<Event>,
     jobs: VecDeque<Job>,
     pending_jobs: Vec<(u64, Event)>,
@@ -120,7 +118,6 @@ pub struct Session {
     ping: bool,
     /// PINGs that are to follow the probes.
     small_probes: u8,
-    paths: Paths,
     local_ids: LocalIds,
     peer_ids: PeerIds,
     fresh_id_at: Nanos,
@@ -138,30 +135,14 @@ pub struct Session {
 impl Session {
     /// A session whose keys are ready.
     pub fn new(config: Config, now: Nanos) -> Self {
-        let limit = config
-            .peer_datagram_max
-            .min((MAX_SYMBOL_LEN + OVERHEAD) as u16);
-        let remembered = config.memory.map(|memory| memory.datagram_len);
-        let mtu = PathMtu::new(BASE_DATAGRAM, &config.mtu_candidates, limit, remembered);
-        let sender = Sender::new(
-            (config.profile, config.code, config.icm, config.epsilon),
-            moving::rate_control(&config, config.memory),
-            config.initial_rtt,
-            config.peer_window,
-            (
-                u32::from(BASE_DATAGRAM + config.ip_overhead),
-                config.memory.map(|memory| memory.plr),
-            ),
-            now,
-        );
         let peer_parity = u16::from(config.role == Role::Client);
         let receiver = Receiver::new(peer_parity, config.recv_window);
         Self {
             life: Life::Open,
-            sender,
+            sender: Sender::new(&config),
             receiver,
-            pacer: Pacer::new(now),
-            mtu,
+            path: Path::new(&config, now),
+            control_queue: ControlQueue::default(),
             events: VecDeque::new(),
             jobs: VecDeque::new(),
             pending_jobs: Vec::new(),
@@ -177,7 +158,6 @@ impl Session {
             probes: 0,
             ping: false,
             small_probes: 0,
-            paths: Paths::new(config.tuple),
             local_ids: LocalIds::new(config.local_cid),
             peer_ids: PeerIds::new(config.peer_cid),
             fresh_id_at: now,
@@ -196,10 +176,10 @@ impl Session {
 
     /// Source symbols and symbol size of a full block at present, where so many streams are written to.
     pub fn block_shape(&self, streams: u16) -> (u16, u16) {
-        let reserve = coding::symbol_reserve(self.config.code);
-        let symbol_len = self.mtu.current() - OVERHEAD as u16 - reserve;
-        let most_symbols = coding::block_symbols(self.config.code);
-        let per_block = bytes_in(self.sender.cc.pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
+        let reserve = symbol_reserve(self.config.code);
+        let symbol_len = self.path.mtu() - OVERHEAD as u16 - reserve;
+        let most_symbols = block_symbols(self.config.code);
+        let per_block = bytes_in(self.path.cc().pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
         // Small windows hold several blocks, so that one can be sent while another is repaired; and several of
         // every stream.
         let window = self.config.peer_window.min(self.config.send_window);
@@ -210,7 +190,7 @@ impl Session {
             .min(most / u64::from(symbol_len))
             .max(1) as u16;
         // What streams that nobody reads leave of the window is for the blocks of the others.
-        while n > 1 && self.sender.common_left() < 2 * block_cost(n, symbol_len) {
+        while n > 1 && self.sender.streams().common_left() < 2 * block_cost(n, symbol_len) {
             n /= 2;
         }
         (n, symbol_len)
@@ -221,11 +201,11 @@ impl Session {
     ///
     /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp).
     pub fn room_for(&self, stream: u16, n: u16, symbol_len: u16) -> Room {
-        let most = self.sender.most(stream);
+        let most = self.sender.streams().most(stream);
         let (fits, shape) = if block_cost(n, symbol_len) <= most {
             (Room::Whole, (n, symbol_len))
         } else {
-            match part(most, symbol_len).filter(|_| self.sender.held(stream) == 0) {
+            match part(most, symbol_len).filter(|_| self.sender.streams().held(stream) == 0) {
                 Some((n, symbol_len)) => (Room::Part(n, symbol_len), (n, symbol_len)),
                 None => return Room::HeldUp,
             }
@@ -238,7 +218,7 @@ impl Session {
 
     /// Changes when a stream that is [held up](Room::HeldUp) may not be any more.
     pub fn window_news(&self) -> u64 {
-        self.sender.window_news
+        self.sender.streams().news()
     }
 
     /// Whether a block of this stream may be handed over now, whole.
@@ -249,22 +229,22 @@ impl Session {
     /// Whether some stream's block may be handed over.
     fn can_open(&self, n: u16, symbol_len: u16) -> bool {
         let cost = block_cost(n, symbol_len);
-        let ahead = bytes_in(self.sender.cc.pacing_rate(), UNSENT_TIME).max(UNSENT_MIN);
+        let ahead = bytes_in(self.path.cc().pacing_rate(), UNSENT_TIME).max(UNSENT_MIN);
         matches!(self.life, Life::Open)
-            && self.sender.has_credit(cost)
-            && self.sender.has_room()
-            && self.sender.unsent_bytes() < ahead
-            && (self.sender.open_cost() == 0
-                || self.sender.open_cost() + cost <= self.send_window())
+            && self.sender.streams().has_credit(cost)
+            && self.sender.blocks().has_room()
+            && self.sender.blocks().unsent_bytes() < ahead
+            && (self.sender.blocks().open_cost() == 0
+                || self.sender.blocks().open_cost() + cost <= self.send_window())
     }
 
     /// BDP × (2 + ln(symbols in flight) / ln(1/p)): enough for the rounds of repair that the
     /// unluckiest symbol in flight is expected to need.
     fn send_window(&self) -> u64 {
-        let symbols = (self.sender.cc.cwnd() / 1500).max(2) as f64;
-        let plr = self.sender.monitor.plr().clamp(1e-6, 0.9);
+        let symbols = (self.path.cc().cwnd() / 1500).max(2) as f64;
+        let plr = self.path.monitor().plr().clamp(1e-6, 0.9);
         let rounds = 2.0 + symbols.ln() / (1.0 / plr).ln();
-        let window = (self.sender.cc.cwnd() as f64 * rounds) as u64;
+        let window = (self.path.cc().cwnd() as f64 * rounds) as u64;
         window.max(SEND_WINDOW_MIN).min(self.config.send_window)
     }
 
@@ -278,7 +258,7 @@ impl Session {
         debug_assert!((1..=MAX_SYMBOL_LEN).contains(&usize::from(symbol_len)));
         self.app_limited_told = false;
         self.begins |= !self.has_data();
-        self.sender.submit(stream, slot, n, symbol_len, tail)
+        self.sender.submit(stream, slot, (n, symbol_len), tail)
     }
 
     /// What redundancy is for from now on.
@@ -299,12 +279,12 @@ impl Session {
 
     /// Whether there is anything that the peer does not have.
     fn has_data(&self) -> bool {
-        self.backlog || self.sender.open_cost() > 0
+        self.backlog || self.sender.blocks().open_cost() > 0
     }
 
     /// Whether the peer has every block of the stream.
     pub fn stream_delivered(&self, stream: u16) -> bool {
-        self.sender.stream_delivered(stream)
+        self.sender.streams().is_delivered(stream)
     }
 
     // ---- events, time, end -------------------------------------------------------------------
@@ -315,17 +295,17 @@ impl Session {
     }
 
     fn max_ack_delay(&self) -> Nanos {
-        Receiver::sack_delay(self.sender.rtt.smoothed())
+        Receiver::sack_delay(self.path.rtt().smoothed())
     }
 
     /// Present probe timeout without backoff: how long a packet may still be under way.
     pub fn probe_timeout(&self) -> Nanos {
-        self.sender.rtt.pto(self.max_ack_delay())
+        self.path.probe_timeout(self.max_ack_delay())
     }
 
     /// Largest packet number that the peer has acknowledged.
     pub fn largest_acked(&self) -> Option<u64> {
-        self.sender.largest_acked()
+        self.path.largest_acked()
     }
 
     /// When the last packet opened; when the session began, before the first.
@@ -349,13 +329,13 @@ impl Session {
             Life::Draining { until, .. } => return Some(*until),
             Life::Finished => return None,
         }
-        let rate = self.sender.cc.pacing_rate();
-        let pacer = (self.has_symbol() && self.sender.window_open()).then(|| self.pacer.next(rate));
+        let pacer = self.path.next_departure().filter(|_| self.has_symbol());
+        let delay = self.max_ack_delay();
         let timers = [
-            self.sender.timeout(self.max_ack_delay()),
+            self.sender.timeout(&self.path, delay),
             self.receiver.sack_timeout(),
-            self.mtu.timeout(),
-            self.paths.timeout(),
+            self.path.mtu_timeout(),
+            self.path.challenge_timeout(),
             self.local_ids.timeout(),
             self.silence_timeout(),
             self.ask_at,
@@ -405,20 +385,31 @@ impl Session {
             self.ping = true;
             self.ask_later(now);
         }
-        let delay = self.max_ack_delay();
-        let probes = self.sender.on_timeout(now, delay);
-        self.probes = self.probes.max(probes);
-        // If only large packets vanish, the answer to a small one shows it.
-        if probes > 0 && self.mtu.current() > BASE_DATAGRAM {
-            self.small_probes = SMALL_PROBES;
-        }
-        self.news_of_packets(now);
+        self.look_for_losses(now);
+        self.path.settle(now);
         if self.silence_timeout().is_some_and(|at| at <= now) {
             self.silence += 1;
             self.ping = true;
         }
-        while let Some(cid) = self.local_ids.poll_retired(now) {
+        while let Some((sequence, cid)) = self.local_ids.poll_retired(now) {
+            self.control_queue
+                .cancel(&Frame::NewConnectionId { sequence, cid });
             self.events.push_back(Event::ConnectionIdRetired(cid));
+        }
+    }
+
+    /// Loss by time, and probes of a silent path.
+    fn look_for_losses(&mut self, now: Nanos) {
+        let delay = self.max_ack_delay();
+        let mut carriage = Carriage {
+            sender: &mut self.sender,
+            control: &mut self.control_queue,
+        };
+        let probes = carriage.on_timeout(&mut self.path, now, delay);
+        self.probes = self.probes.max(probes);
+        // If only large packets vanish, the answer to a small one shows it.
+        if probes > 0 && self.path.mtu() > BASE_DATAGRAM {
+            self.small_probes = SMALL_PROBES;
         }
     }
 
@@ -534,35 +525,31 @@ impl Session {
     /// What is worth remembering about the path; `None` until its rate and its losses have been
     /// measured.
     pub fn path_memory(&self) -> Option<PathMemory> {
-        Some(PathMemory {
-            rate: self.sender.cc.measured_rate()?,
-            rtt: self.sender.cc.min_rtt()?,
-            plr: self.sender.monitor.worth_remembering()?,
-            datagram_len: self.mtu.current(),
-        })
+        self.path.memory()
     }
 
     /// Counters and estimates.
     pub fn stats(&self) -> SessionStats {
-        let sender = &self.sender;
+        let (path, sent) = (&self.path, self.sender.counters());
         SessionStats {
-            source_sent: sender.counters.source,
-            repair_proactive: sender.counters.repair_proactive,
-            repair_reactive: sender.counters.repair_reactive,
-            repair_proactive_bytes: sender.counters.repair_proactive_bytes,
-            repair_reactive_bytes: sender.counters.repair_reactive_bytes,
-            blocks: sender.counters.blocks,
-            blocks_second_round: sender.counters.blocks_second_round,
-            block_bytes_delivered: sender.counters.bytes_complete,
-            losses_spurious: sender.counters.losses_spurious,
-            losses_sent: sender.monitor.losses(),
+            source_sent: sent.source,
+            repair_proactive: sent.repair_proactive,
+            repair_reactive: sent.repair_reactive,
+            repair_proactive_bytes: sent.repair_proactive_bytes,
+            repair_reactive_bytes: sent.repair_reactive_bytes,
+            blocks: sent.blocks,
+            blocks_second_round: sent.blocks_second_round,
+            block_bytes_delivered: sent.bytes_complete,
+            mtu_falls: path.mtu_falls(),
+            losses_spurious: path.losses_spurious(),
+            losses_sent: path.monitor().losses(),
             losses_received: self.receiver.arrivals.losses(),
-            plr: sender.monitor.plr(),
-            rtt: sender.rtt.smoothed(),
-            min_rtt: sender.rtt.min(),
-            pacing_rate: sender.cc.pacing_rate(),
-            cwnd: sender.cc.cwnd(),
-            symbol_len: self.mtu.current() - OVERHEAD as u16,
+            plr: path.monitor().plr(),
+            rtt: path.rtt().smoothed(),
+            min_rtt: path.rtt().min(),
+            pacing_rate: path.cc().pacing_rate(),
+            cwnd: path.cc().cwnd(),
+            symbol_len: path.mtu() - OVERHEAD as u16,
             symbols_redundant: self.receiver.symbols_redundant,
             packets_refused: self.receiver.packets_refused,
             ..self.counts

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use sphinx_fec::Row;
 
 use crate::Nanos;
-use crate::monitor::Losses;
+use crate::path::Losses;
 use crate::wire::{ConnectionId, Fragment, Header, SymbolId, WindowSpan};
 
 /// Charged to the window for every block besides its symbols.

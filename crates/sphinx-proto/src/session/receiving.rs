@@ -5,8 +5,9 @@ use sphinx_fec::CodeId;
 use super::{Life, REPORT_INTERVAL, Session};
 use crate::Nanos;
 use crate::receiver::Progress;
+use crate::sender::Carriage;
 use crate::types::{Event, Job, PacketMeta, Received, Slot};
-use crate::wire::{Fragment, Frame, FrameIter, Header, PacketKind, WindowSpan};
+use crate::wire::{Fragment, Frame, FrameIter, Header, PacketKind, Sack, WindowSpan};
 
 impl Session {
     /// A packet has opened: the only way in for what the peer says. What the body has for the driver is to be
@@ -44,7 +45,7 @@ impl Session {
             .receiver
             .largest()
             .is_none_or(|pn| meta.packet_number > pn);
-        self.paths
+        self.path
             .on_packet(meta.now, meta.tuple, meta.datagram_len, newest);
         let pto = self.probe_timeout();
         self.local_ids.on_packet(meta.now, header.cid, newest, pto);
@@ -54,7 +55,7 @@ impl Session {
         self.counts.packets_received += 1;
         self.counts.ip_bytes_received +=
             meta.datagram_len as u64 + u64::from(self.config.ip_overhead);
-        let rtt = self.sender.rtt.smoothed();
+        let rtt = self.path.rtt().smoothed();
         let last_of_flight = header.last_of_flight;
         self.receiver
             .on_packet(meta, eliciting, last_of_flight, rtt);
@@ -151,7 +152,8 @@ impl Session {
             .flatten()
             .any(|frame| frame.is_ack_eliciting());
         self.received(meta, header, eliciting);
-        let window_news = self.sender.window_news;
+        let window_news = self.window_news();
+        let mut delivered = Vec::new();
         let mut deficits = Vec::new();
         let mut closed = None;
         for frame in FrameIter::new(body) {
@@ -168,21 +170,21 @@ impl Session {
                 Frame::Ping => {}
                 Frame::NewConnectionId { sequence, cid } => self.peer_ids.offer(sequence, cid),
                 Frame::PathChallenge(data) => {
-                    self.paths.on_challenge(meta.tuple, data, meta.datagram_len);
+                    self.path.on_challenge(meta.tuple, data, meta.datagram_len);
                 }
                 Frame::PathResponse(data) => {
-                    if let Some(moved) = self.paths.on_response(meta.now, meta.tuple, data) {
-                        self.moved(meta.now, moved);
+                    if self.path.on_response(meta.now, meta.tuple, data) {
+                        self.moved();
                     }
                 }
                 Frame::Close { code, reason } => closed = Some((code, reason)),
                 Frame::Blocks(blocks) => {
-                    self.sender.on_blocks(&blocks);
+                    self.sender.on_blocks(&blocks, &mut delivered);
                     deficits.push((blocks.stream, blocks.deficits));
                 }
                 Frame::Sack(sack) => {
                     self.answered(meta.now);
-                    if !self.sender.on_sack(meta.now, &sack) {
+                    if !self.on_sack(meta.now, &sack) {
                         return self.violation(meta.now, "acknowledged a packet never sent");
                     }
                 }
@@ -190,25 +192,33 @@ impl Session {
         }
         for (stream, deficits) in deficits {
             for (block, deficit) in deficits {
-                self.sender.on_deficit(stream, block, deficit);
+                let monitor = self.path.monitor();
+                self.sender.on_deficit((stream, block), deficit, monitor);
             }
         }
-        self.sender.on_feedback(meta.now);
-        let confirmed = std::mem::take(&mut self.sender.progress);
-        if confirmed || self.sender.window_news > window_news {
+        self.sender.on_feedback(meta.now, &self.path);
+        if self.sender.take_progress() || self.window_news() > window_news {
             self.progress_at = meta.now;
         }
-        self.news_of_packets(meta.now);
-        while let Some((slot, stream, block)) = self.sender.poll_freed() {
-            self.events.push_back(Event::BlockDelivered {
-                stream,
-                block,
-                slot,
-            });
-        }
+        self.path.settle(meta.now);
+        self.events.extend(delivered.into_iter().map(Event::from));
         if let Some((code, reason)) = closed {
             self.peer_closed(meta.now, code, reason);
         }
+    }
+
+    /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
+    fn on_sack(&mut self, now: Nanos, sack: &Sack) -> bool {
+        let mut carriage = Carriage {
+            sender: &mut self.sender,
+            control: &mut self.control_queue,
+        };
+        let is_honest = self.path.on_sack(now, sack, &mut carriage);
+        // Nothing about credit is believed of a SACK that cannot be.
+        if is_honest && !sack.ranges.is_empty() {
+            self.sender.on_credit(sack.credit);
+        }
+        is_honest
     }
 
     /// The application has taken a received block's data.

@@ -2,9 +2,9 @@
 
 use super::{BASE_DATAGRAM, CLOSE_TIMES, Life, MS, Session};
 use crate::Nanos;
-use crate::block::SymbolChoice;
-use crate::fragment::fragments_for;
-use crate::sender::{Idle, WindowChoice};
+use crate::blocks::{Idle, SymbolChoice, WindowChoice};
+use crate::path::{Carried, fragments_for};
+use crate::sender::Carriage;
 use crate::types::{Content, Transmit};
 use crate::wire::{FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind};
 
@@ -16,6 +16,9 @@ const RISK_FROM_ROUND: u8 = 4;
 const RISK_TIME: Nanos = 2_000 * MS;
 /// Longest encoding of a CLOSE frame.
 const CLOSE_LEN_MAX: usize = 300;
+/// Control packets that say nothing that must arrive, and those that ask for an answer.
+const UNACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, false);
+const ACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, true);
 
 impl Session {
     /// The next packet to send now.
@@ -45,7 +48,7 @@ impl Session {
                     reason,
                 }
                 .encode(&mut body);
-                return Some(self.control(now, body, false));
+                return Some(self.control(now, body, UNACKNOWLEDGED));
             }
             Life::Draining { answers, .. } => {
                 *answers = answers.checked_sub(1)?;
@@ -55,7 +58,7 @@ impl Session {
                     reason: "",
                 }
                 .encode(&mut body);
-                return Some(self.control(now, body, false));
+                return Some(self.control(now, body, UNACKNOWLEDGED));
             }
             Life::Finished => return None,
         }
@@ -63,10 +66,10 @@ impl Session {
         if let Some(transmit) = self.poll_path(now) {
             return Some(transmit);
         }
-        if let Some(size) = self.mtu.poll(now, self.sender.rtt.smoothed()) {
+        if let Some(size) = self.path.poll_mtu_probe(now) {
             let mut body = vec![0; usize::from(size) - OVERHEAD];
             body[0] = 1;
-            return Some(self.mtu_probe(now, body, size));
+            return Some(self.control(now, body, (Carried::MtuProbe(size), true)));
         }
         if let Some(transmit) = self.poll_control(now) {
             return Some(transmit);
@@ -78,12 +81,12 @@ impl Session {
         self.small_probes = self.small_probes.checked_sub(1)?;
         let mut body = Vec::new();
         Frame::Ping.encode(&mut body);
-        Some(self.control(now, body, true))
+        Some(self.control(now, body, ACKNOWLEDGED))
     }
 
     fn poll_control(&mut self, now: Nanos) -> Option<Transmit> {
         let sack_due = self.receiver.sack_timeout().is_some_and(|at| at <= now);
-        if !sack_due && !self.ping && !self.local_ids.is_due() {
+        if !sack_due && !self.ping && !self.control_queue.is_due() {
             return None;
         }
         let mut body = Vec::new();
@@ -95,35 +98,29 @@ impl Session {
             self.receiver.told_reliably();
             Frame::Ping.encode(&mut body);
         }
-        if self.local_ids.is_due()
-            && let Some(highest) = self.local_ids.write(&mut body)
-        {
-            let ip_bytes = self.account_sent(now, body.len());
-            let transmit = self.control_transmit(body);
-            self.sender.sent_ids(now, ip_bytes, highest);
-            return Some(transmit);
-        }
-        Some(self.control(now, body, eliciting))
+        let is_due = self.control_queue.is_due();
+        let reliable = is_due && self.control_queue.write(self.path.next_pn(), &mut body);
+        let carried = Carried::Frames { reliable };
+        Some(self.control(now, body, (carried, eliciting || reliable)))
     }
 
     fn poll_symbol(&mut self, now: Nanos) -> Option<Transmit> {
-        let rate = self.sender.cc.pacing_rate();
-        let allowed = self.sender.window_open() && self.pacer.ready(now, rate);
+        let allowed = self.path.is_open(now);
         if self.probes == 0 && !allowed {
             return None;
         }
         if let Some(transmit) = self.poll_part(now) {
             return Some(transmit);
         }
-        let room = usize::from(self.mtu.current()) - OVERHEAD;
+        let room = usize::from(self.path.mtu()) - OVERHEAD;
         if let Some(window) = self.sender.next_window(room) {
             return Some(self.window(now, window));
         }
         if !self.sender.has_symbol() {
-            self.sender.protect_tail(now, self.idle_kind());
+            self.protect_tail(now);
         }
-        let Some(mut choice) = self.sender.next_symbol() else {
-            self.pacer.rest();
+        let Some(mut choice) = self.sender.next_symbol(self.path.monitor()) else {
+            self.path.rest();
             if self.probes > 0 {
                 // Nothing to repair: ask for a sign of life. If it was a PING that got lost, the peer has not
                 // heard what came with it either.
@@ -136,22 +133,22 @@ impl Session {
             let starved = !self.backlog || held_up || !self.can_open(n, symbol_len);
             if starved && !self.app_limited_told {
                 self.app_limited_told = true;
-                self.sender.cc.on_app_limited(now);
+                self.path.on_app_limited(now);
             }
             return None;
         };
         if !self.sender.has_symbol() {
-            self.sender.protect_tail(now, self.idle_kind());
+            self.protect_tail(now);
         }
         choice.last_of_flight = self.ends_flight();
-        let count = fragments_for(choice.symbol_len, self.mtu.current());
+        let count = fragments_for(choice.symbol_len, self.path.mtu());
         if count > 1 && !self.risks_whole(now, &choice) {
             let part = Fragment {
                 symbol_len: choice.symbol_len,
                 index: 0,
                 count,
             };
-            self.leaving = Some((choice, part, self.sender.next_pn()));
+            self.leaving = Some((choice, part, self.path.next_pn()));
             return self.poll_part(now);
         }
         Some(self.symbol(now, &choice))
@@ -172,15 +169,14 @@ impl Session {
             row,
         } = window;
         if !self.sender.has_symbol() {
-            self.sender.protect_tail(now, self.idle_kind());
+            self.protect_tail(now);
         }
         choice.last_of_flight = self.ends_flight();
         let body_len = span.body_len();
         let ip_bytes = self.account_sent(now, body_len);
         let mut transmit = self.symbol_transmit(&choice, None, body_len);
         transmit.content = Content::Window { span, slots, row };
-        self.pacer.spent(u64::from(ip_bytes));
-        self.sender.sent_symbol(now, ip_bytes, &choice);
+        self.sent_symbol(now, ip_bytes, &choice);
         transmit
     }
 
@@ -196,19 +192,25 @@ impl Session {
     /// The next part of a symbol that is too large for the path.
     fn poll_part(&mut self, now: Nanos) -> Option<Transmit> {
         let (mut choice, part, first) = self.leaving.take()?;
-        if !self.sender.is_open(choice.sequence) {
-            // The peer has the block: its memory may be gone.
-            return None;
-        }
+        // Else the peer has the block, and its memory may be gone.
+        self.sender.blocks().get(choice.sequence)?;
         let is_last = part.index + 1 == part.count;
         let last_of_flight = std::mem::replace(&mut choice.last_of_flight, false);
         choice.last_of_flight = last_of_flight && is_last;
         let body_len = FRAGMENT_PREFIX_LEN + part.range().len();
         let ip_bytes = self.account_sent(now, body_len);
         let transmit = self.symbol_transmit(&choice, Some(part), body_len);
-        self.pacer.spent(u64::from(ip_bytes));
-        self.sender
-            .sent_fragment(now, ip_bytes, &choice, (first, part.count));
+        let after = (transmit.packet_number - first) as u32;
+        self.path.note_fragment(after, part.count);
+        self.sender.note_sent(now, &choice, after == 0);
+        let carried = Carried::Fragment {
+            block: choice.sequence,
+            round: choice.round,
+            symbol: choice.symbol,
+            after,
+        };
+        self.sent(now, ip_bytes, (carried, true));
+        self.path.pace(ip_bytes);
         if !is_last {
             let index = part.index + 1;
             choice.last_of_flight = last_of_flight;
@@ -221,20 +223,20 @@ impl Session {
         self.leaving.is_some() || self.sender.has_symbol()
     }
 
-    fn idle_kind(&self) -> Idle {
-        if self.backlog {
+    fn protect_tail(&mut self, now: Nanos) {
+        let idle = if self.backlog {
             Idle::Window
         } else {
             Idle::Application
-        }
+        };
+        self.sender.protect_tail(now, idle, &self.path);
     }
 
     fn symbol(&mut self, now: Nanos, choice: &SymbolChoice) -> Transmit {
         let body_len = usize::from(choice.symbol_len);
         let ip_bytes = self.account_sent(now, body_len);
         let transmit = self.symbol_transmit(choice, None, body_len);
-        self.pacer.spent(u64::from(ip_bytes));
-        self.sender.sent_symbol(now, ip_bytes, choice);
+        self.sent_symbol(now, ip_bytes, choice);
         transmit
     }
 
@@ -244,7 +246,7 @@ impl Session {
         fragment: Option<Fragment>,
         body_len: usize,
     ) -> Transmit {
-        let packet_number = self.sender.next_pn();
+        let packet_number = self.path.next_pn();
         let content = Content::Symbol {
             slot: choice.slot,
             symbol: choice.symbol,
@@ -264,7 +266,7 @@ impl Session {
         };
         Transmit {
             packet_number,
-            to: self.paths.current(),
+            to: self.path.tuple(),
             header,
             content,
             fragment,
@@ -272,25 +274,45 @@ impl Session {
         }
     }
 
-    pub(super) fn control(&mut self, now: Nanos, body: Vec<u8>, eliciting: bool) -> Transmit {
+    /// A control packet leaves; what of it is to be acknowledged.
+    pub(super) fn control(
+        &mut self,
+        now: Nanos,
+        body: Vec<u8>,
+        carried: (Carried, bool),
+    ) -> Transmit {
         let ip_bytes = self.account_sent(now, body.len());
         let transmit = self.control_transmit(body);
-        self.sender.sent_control(now, ip_bytes, eliciting);
+        self.sent(now, ip_bytes, carried);
         transmit
     }
 
-    fn mtu_probe(&mut self, now: Nanos, body: Vec<u8>, size: u16) -> Transmit {
-        let ip_bytes = self.account_sent(now, body.len());
-        let transmit = self.control_transmit(body);
-        self.sender.sent_mtu_probe(now, ip_bytes, size);
-        transmit
+    /// A whole symbol leaves.
+    fn sent_symbol(&mut self, now: Nanos, ip_bytes: u32, choice: &SymbolChoice) {
+        self.sender.note_sent(now, choice, true);
+        let carried = Carried::Symbol {
+            block: choice.sequence,
+            round: choice.round,
+            symbol: choice.symbol,
+        };
+        self.sent(now, ip_bytes, (carried, true));
+        self.path.pace(ip_bytes);
+    }
+
+    /// The packet with the next number leaves.
+    fn sent(&mut self, now: Nanos, ip_bytes: u32, carried: (Carried, bool)) {
+        let mut carriage = Carriage {
+            sender: &mut self.sender,
+            control: &mut self.control_queue,
+        };
+        self.path.record(now, ip_bytes, carried, &mut carriage);
     }
 
     fn control_transmit(&self, body: Vec<u8>) -> Transmit {
-        let packet_number = self.sender.next_pn();
+        let packet_number = self.path.next_pn();
         Transmit {
             packet_number,
-            to: self.paths.current(),
+            to: self.path.tuple(),
             header: Header::control(self.peer_ids.current(), packet_number as u32, false),
             fragment: None,
             body_len: body.len(),

@@ -96,15 +96,14 @@ impl Monitor {
         }
     }
 
-    /// Packets travel another way from now on: only the mean since the start remembers the old one.
-    pub(crate) fn begin_path(&mut self) {
-        self.buckets.clear();
-        self.current = Bucket::default();
-        self.packets = 0;
-        self.last_lost = None;
-        self.since_loss = 0;
-        self.path_packets = 0;
-        self.remembered = None;
+    /// A Monitor for the packets from now on, which travel another way through the network. Only the totals
+    /// go on.
+    pub(crate) fn successor(&self) -> Self {
+        Self {
+            packets_total: self.packets_total,
+            lost_total: self.lost_total,
+            ..Self::default()
+        }
     }
 
     /// Estimated PLR, 0–1: the mean of the last 4096 packets, pulled towards 2 %, or what is
@@ -221,8 +220,7 @@ mod tests {
             monitor.acknowledged();
         }
         assert!(monitor.plr() < 0.01);
-        monitor.begin_path();
-        assert!(monitor.is_cold());
+        assert!(monitor.successor().is_cold());
     }
 
     #[test]

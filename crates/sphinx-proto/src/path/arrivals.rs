@@ -1,6 +1,6 @@
 //! Which of the peer's packets have arrived: its losses as this end sees them.
 
-use crate::monitor::{Losses, Monitor};
+use super::monitor::{Losses, Monitor};
 
 /// Packets of a gap that are counted one by one. A longer gap is further than any estimate looks back, and
 /// the work for one packet has to be bounded, whatever number it has.

@@ -1,11 +1,8 @@
-//! Symbols that no longer fit the path travel in several packets (`docs/protocol.md` §10.1).
+//! Symbols that no longer fit the path leave in several packets (`docs/protocol.md` §10.1).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use crate::wire::{FRAGMENT_PREFIX_LEN, FRAGMENTS_MAX, OVERHEAD};
-
-/// Symbols that a receiver puts together at one time.
-const UNFINISHED_MAX: usize = 64;
 
 /// Fragments that a symbol of `symbol_len` bytes needs in UDP payloads of `datagram_max` bytes; 1 if it
 /// fits whole.
@@ -95,87 +92,9 @@ impl Groups {
     }
 }
 
-/// Which transmission of which symbol a fragment belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Key {
-    pub(crate) stream: u16,
-    pub(crate) block: u64,
-    pub(crate) code: u8,
-    pub(crate) row: u32,
-    pub(crate) symbol_len: u16,
-    pub(crate) count: u8,
-}
-
-#[derive(Debug)]
-struct Unfinished {
-    key: Key,
-    place: u8,
-    have: u16,
-}
-
-/// Symbols being put together at the receiver.
-#[derive(Debug, Default)]
-pub(crate) struct Assembly {
-    /// Oldest first.
-    unfinished: VecDeque<Unfinished>,
-    /// Places in use, by bit.
-    used: u64,
-}
-
-impl Assembly {
-    /// Note a fragment: the place where its symbol is put together, and whether it is whole now, in which
-    /// case the place is free again. `None` for one that was there.
-    pub(crate) fn add(&mut self, key: Key, index: u8) -> Option<(u8, bool)> {
-        let found = self.unfinished.iter().rposition(|u| u.key == key);
-        let at = found.unwrap_or_else(|| {
-            let place = self.free_place();
-            let have = 0;
-            self.unfinished.push_back(Unfinished { key, place, have });
-            self.unfinished.len() - 1
-        });
-        let unfinished = &mut self.unfinished[at];
-        let bit = 1u16 << (index & 15);
-        if unfinished.have & bit != 0 {
-            return None;
-        }
-        unfinished.have |= bit;
-        let (place, whole) = (
-            unfinished.place,
-            unfinished.have.count_ones() == u32::from(key.count),
-        );
-        if whole {
-            self.unfinished.remove(at);
-            self.used &= !(1 << place);
-        }
-        Some((place, whole))
-    }
-
-    fn free_place(&mut self) -> u8 {
-        if self.unfinished.len() == UNFINISHED_MAX
-            && let Some(oldest) = self.unfinished.pop_front()
-        {
-            self.used &= !(1 << oldest.place);
-        }
-        let place = self.used.trailing_ones() as u8;
-        self.used |= 1 << place;
-        place
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn key(row: u32) -> Key {
-        Key {
-            stream: 0,
-            block: 0,
-            code: 1,
-            row,
-            symbol_len: 1432,
-            count: 2,
-        }
-    }
 
     #[test]
     fn counts() {
@@ -220,28 +139,5 @@ mod tests {
         groups.sent(20, 20, 2);
         groups.forget_below(18);
         assert_eq!(groups.acked(14), Meaning::Nothing);
-    }
-
-    #[test]
-    fn fragments_come_in_any_order() {
-        let mut assembly = Assembly::default();
-        assert_eq!(assembly.add(key(1), 1), Some((0, false)));
-        assert_eq!(assembly.add(key(2), 0), Some((1, false)));
-        assert_eq!(assembly.add(key(1), 1), None);
-        assert_eq!(assembly.add(key(1), 0), Some((0, true)));
-        assert_eq!(assembly.add(key(3), 0), Some((0, false)));
-        assert_eq!(assembly.add(key(2), 1), Some((1, true)));
-    }
-
-    #[test]
-    fn the_oldest_symbol_makes_room() {
-        let mut assembly = Assembly::default();
-        for row in 0..1000 {
-            let (place, whole) = assembly.add(key(row), 0).expect("new");
-            assert!(usize::from(place) < UNFINISHED_MAX && !whole);
-        }
-        assert_eq!(assembly.unfinished.len(), UNFINISHED_MAX);
-        assert!(assembly.add(key(999), 1).is_some_and(|(_, whole)| whole));
-        assert!(assembly.add(key(0), 1).is_some_and(|(_, whole)| !whole));
     }
 }

@@ -1,10 +1,10 @@
 //! What each code means for a session: of what a block's first flight is made, and which symbol
 //! replaces a lost one.
 
-use sphinx_fec::{CodeId, Decoding, Row, bits, fft_rs, lt, params, rlc, rs, srlt};
+use sphinx_fec::{CodeId, Decoding, Row, fft_rs, lt, params, rlc, rs, srlt};
 
-use crate::block::TxBlock;
-use crate::selector::{EPSILON, flight_repair};
+use super::selector::{EPSILON, flight_repair};
+use super::store::TxBlock;
 use crate::wire::{MAX_BLOCK_SYMBOLS, WINDOW_PREFIX_LEN};
 
 /// Most symbols in a block that is not large for its code's sake.
@@ -141,7 +141,7 @@ pub(crate) fn next_row(
         },
         CodeId::FftRs => {
             if index == 0 {
-                block.shape = transform_size(block.n, plr, block.due + 1);
+                block.shape = transform_size(block.n, plr, block.due() + 1);
             }
             let row = fft_rs::row(block.shape, index)?;
             is_transform_possible(block.n, block.symbol_len, row).then_some(row)?
@@ -165,7 +165,7 @@ pub(crate) fn next_row(
 pub(crate) fn original(block: &mut TxBlock) -> u16 {
     let n = u32::from(block.n);
     let turns = (0..n).map(|i| (block.next_row + i) % n);
-    let mut missing = turns.filter(|at| !bits::contains(&block.arrived, *at as usize));
+    let mut missing = turns.filter(|at| !block.has_arrived(*at as usize));
     let at = missing.next().unwrap_or(0);
     // Behind all rows of the code, and of the next symbol modulo n.
     block.next_row = (BEHIND_ROWS / n) * n + at + 1;
@@ -180,10 +180,19 @@ pub(crate) fn is_transform(code: CodeId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocks::store::{Demands, NewBlock};
     use crate::types::Slot;
 
     fn block(n: u16, symbol_len: u16) -> TxBlock {
-        TxBlock::new(0, 0, Slot(0), n, symbol_len, false, 0)
+        let new = NewBlock {
+            stream: 0,
+            id: 0,
+            slot: Slot(0),
+            n,
+            symbol_len,
+            tail: false,
+        };
+        TxBlock::new(new, Demands::default())
     }
 
     #[test]

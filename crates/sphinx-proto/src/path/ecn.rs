@@ -4,11 +4,16 @@
 /// than two SACKs that overtake each other can explain.
 const UNMARKED_MAX: u64 = 64;
 
-/// Follows the peer's counts of ECN codepoints. Every packet leaves as ECT(0).
+/// The peer's counts of ECN codepoints, which go on for all packets of a packet number space.
 #[derive(Debug, Default)]
-pub(crate) struct Ecn {
+pub(crate) struct EcnCounts {
     ect: u64,
     ce: u64,
+}
+
+/// Whether addresses carry marks. Every packet leaves as ECT(0).
+#[derive(Debug, Default)]
+pub(crate) struct Ecn {
     seen: bool,
     unmarked: u64,
 }
@@ -16,28 +21,22 @@ pub(crate) struct Ecn {
 impl Ecn {
     /// The peer's counts in a SACK that acknowledges `acked` packets for the first time. How many more
     /// carried CE.
-    pub(crate) fn on_sack(&mut self, ect: u64, ce: u64, acked: u64) -> u64 {
-        let marked = ce.saturating_sub(self.ce);
-        if marked > 0 || ect > self.ect {
+    pub(crate) fn on_sack(&mut self, counts: &mut EcnCounts, ect: u64, ce: u64, acked: u64) -> u64 {
+        let marked = ce.saturating_sub(counts.ce);
+        if marked > 0 || ect > counts.ect {
             self.seen = true;
             self.unmarked = 0;
         } else {
             self.unmarked = self.unmarked.saturating_add(acked);
         }
-        self.ect = self.ect.max(ect);
-        self.ce = self.ce.max(ce);
+        counts.ect = counts.ect.max(ect);
+        counts.ce = counts.ce.max(ce);
         marked
     }
 
     /// Whether the absence of marks means anything.
     pub(crate) fn is_capable(&self) -> bool {
         self.seen && self.unmarked <= UNMARKED_MAX
-    }
-
-    /// From now on packets travel another way through the network.
-    pub(crate) fn begin_path(&mut self) {
-        self.seen = false;
-        self.unmarked = 0;
     }
 }
 
@@ -47,20 +46,24 @@ mod tests {
 
     #[test]
     fn marks_are_trusted_while_they_arrive() {
+        let mut counts = EcnCounts::default();
+        let counts = &mut counts;
         let mut ecn = Ecn::default();
         assert!(!ecn.is_capable());
-        assert_eq!(ecn.on_sack(10, 0, 10), 0);
+        assert_eq!(ecn.on_sack(counts, 10, 0, 10), 0);
         assert!(ecn.is_capable());
-        assert_eq!(ecn.on_sack(15, 5, 10), 5);
+        assert_eq!(ecn.on_sack(counts, 15, 5, 10), 5);
         // An older SACK comes late.
-        assert_eq!(ecn.on_sack(12, 2, 0), 0);
+        assert_eq!(ecn.on_sack(counts, 12, 2, 0), 0);
         assert!(ecn.is_capable());
         // A router begins to erase marks.
-        assert_eq!(ecn.on_sack(15, 5, 100), 0);
+        assert_eq!(ecn.on_sack(counts, 15, 5, 100), 0);
         assert!(!ecn.is_capable());
-        assert_eq!(ecn.on_sack(16, 5, 1), 0);
+        assert_eq!(ecn.on_sack(counts, 16, 5, 1), 0);
         assert!(ecn.is_capable());
-        ecn.begin_path();
-        assert!(!ecn.is_capable());
+        // At other addresses it begins anew, and the counts go on.
+        let mut ecn = Ecn::default();
+        assert_eq!(ecn.on_sack(counts, 17, 5, 1), 0);
+        assert!(ecn.is_capable());
     }
 }

@@ -41,57 +41,41 @@ impl Candidate {
 
 /// A challenge of the peer that wants an answer.
 #[derive(Debug)]
-struct Question {
+struct Challenge {
     tuple: Tuple,
     challenge: [u8; 8],
     datagram_len: usize,
 }
 
-/// The path has changed.
+/// The peer has proved that it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Moved {
-    /// Only the peer's port differs.
-    pub(crate) same_hosts: bool,
+pub(crate) struct Validated {
+    pub(crate) tuple: Tuple,
     /// Time from the first challenge to its answer.
     pub(crate) round_trip: Nanos,
 }
 
-/// A packet to be sent to a place of its own: the challenge or answer, and the datagram's size.
+/// A PATH_CHALLENGE or PATH_RESPONSE to be sent, to addresses of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Letter {
+pub(crate) struct PathPacket {
     pub(crate) to: Tuple,
     pub(crate) data: [u8; 8],
+    /// UDP payload, bytes.
     pub(crate) len: usize,
 }
 
-/// The path in use and those that may replace it.
-#[derive(Debug)]
-pub(crate) struct Paths {
-    current: Tuple,
+/// The addresses that may replace those in use.
+#[derive(Debug, Default)]
+pub(crate) struct Validation {
     /// Oldest first.
     candidates: Vec<Candidate>,
     stock: Vec<[u8; 8]>,
     /// No other candidate gets its first challenge before.
     quiet_until: Nanos,
-    question: Option<Question>,
+    unanswered: Option<Challenge>,
 }
 
-impl Paths {
-    pub(crate) fn new(current: Tuple) -> Self {
-        Self {
-            current,
-            candidates: Vec::new(),
-            stock: Vec::new(),
-            quiet_until: 0,
-            question: None,
-        }
-    }
-
-    /// Where everything but challenges and their answers goes.
-    pub(crate) fn current(&self) -> Tuple {
-        self.current
-    }
-
+impl Validation {
     /// Random challenges that are missing in the stock.
     pub(crate) fn challenges_wanted(&self) -> usize {
         STOCK - self.stock.len()
@@ -104,17 +88,14 @@ impl Paths {
         }
     }
 
-    /// A packet has opened. `newest`: its number is above all others.
+    /// A packet has opened that came from where the peer is, with a number above all others: whoever sent from
+    /// elsewhere was not the peer, or has come back.
+    pub(crate) fn on_packet_from_peer(&mut self) {
+        self.candidates.clear();
+    }
+
+    /// A packet from elsewhere has opened. `newest`: its number is above all others.
     pub(crate) fn on_packet(&mut self, now: Nanos, tuple: Tuple, len: usize, newest: bool) {
-        if self.current.is_same(&tuple) {
-            if newest {
-                // The peer is where it was; whoever sent from elsewhere was not the peer, or has
-                // come back.
-                self.candidates.clear();
-                self.current.local_ip = tuple.local_ip.or(self.current.local_ip);
-            }
-            return;
-        }
         let known = self.candidates.iter_mut().find(|c| c.tuple == tuple);
         if let Some(candidate) = known {
             candidate.received += len as u64;
@@ -142,7 +123,7 @@ impl Paths {
 
     /// The peer challenges this end; the last challenge wins.
     pub(crate) fn on_challenge(&mut self, tuple: Tuple, challenge: [u8; 8], datagram_len: usize) {
-        self.question = Some(Question {
+        self.unanswered = Some(Challenge {
             tuple,
             challenge,
             datagram_len,
@@ -155,32 +136,31 @@ impl Paths {
         now: Nanos,
         tuple: Tuple,
         answer: [u8; 8],
-    ) -> Option<Moved> {
+    ) -> Option<Validated> {
         let found = self
             .candidates
             .iter()
             .find(|c| c.tuple == tuple && c.challenge == answer && c.copies > 0)?;
-        let moved = Moved {
-            same_hosts: found.tuple.same_hosts(&self.current),
+        let validated = Validated {
+            tuple,
             round_trip: now.saturating_sub(found.first_copy),
         };
-        self.current = tuple;
         self.candidates.clear();
-        Some(moved)
+        Some(validated)
     }
 
     /// The answer to a challenge. It is as long as the challenge, so that the peer learns what the
     /// way back carries, and nobody can have more sent to a victim than he sends himself.
-    pub(crate) fn poll_response(&mut self, len_max: usize) -> Option<Letter> {
-        let question = self.question.take()?;
-        let len = question.datagram_len.clamp(PACKET_MIN, len_max);
+    pub(crate) fn poll_response(&mut self, len_max: usize) -> Option<PathPacket> {
+        let asked = self.unanswered.take()?;
+        let len = asked.datagram_len.clamp(PACKET_MIN, len_max);
         let candidate = self.candidates.iter_mut();
-        if let Some(candidate) = { candidate }.find(|c| c.tuple == question.tuple) {
+        if let Some(candidate) = { candidate }.find(|c| c.tuple == asked.tuple) {
             candidate.sent += len as u64;
         }
-        Some(Letter {
-            to: question.tuple,
-            data: question.challenge,
+        Some(PathPacket {
+            to: asked.tuple,
+            data: asked.challenge,
             len,
         })
     }
@@ -191,7 +171,7 @@ impl Paths {
         now: Nanos,
         pto: Nanos,
         len_max: usize,
-    ) -> Option<Letter> {
+    ) -> Option<PathPacket> {
         self.candidates
             .retain(|c| c.copies < COPIES || now < c.next_copy);
         let candidate = self
@@ -211,14 +191,14 @@ impl Paths {
         candidate.next_copy = now + (pto / 4 * wait.unwrap_or(1)).max(1);
         candidate.copies += 1;
         candidate.sent += len as u64;
-        Some(Letter {
+        Some(PathPacket {
             to: candidate.tuple,
             data: candidate.challenge,
             len,
         })
     }
 
-    /// When [`Paths::poll_challenge`] has something to do.
+    /// When [`Validation::poll_challenge`] has something to do.
     pub(crate) fn timeout(&self) -> Option<Nanos> {
         self.candidates
             .iter()
@@ -242,75 +222,67 @@ mod tests {
         }
     }
 
-    fn paths() -> Paths {
-        let mut paths = Paths::new(tuple(1, 1));
+    fn validation() -> Validation {
+        let mut validation = Validation::default();
         for n in 0..9 {
-            paths.add_challenge([n; 8]);
+            validation.add_challenge([n; 8]);
         }
-        assert_eq!(paths.challenges_wanted(), 0);
-        paths
+        assert_eq!(validation.challenges_wanted(), 0);
+        validation
     }
 
     #[test]
     fn only_the_newest_packet_makes_a_candidate() {
-        let mut paths = paths();
-        paths.on_packet(0, tuple(2, 1), 1500, false);
-        assert_eq!(paths.poll_challenge(0, PTO, LEN), None);
-        paths.on_packet(0, tuple(2, 1), 1500, true);
-        let letter = paths.poll_challenge(0, PTO, LEN).expect("challenged");
-        assert_eq!((letter.to, letter.len), (tuple(2, 1), LEN));
-        assert_eq!(paths.current(), tuple(1, 1));
+        let mut validation = validation();
+        validation.on_packet(0, tuple(2, 1), 1500, false);
+        assert_eq!(validation.poll_challenge(0, PTO, LEN), None);
+        validation.on_packet(0, tuple(2, 1), 1500, true);
+        let packet = validation.poll_challenge(0, PTO, LEN).expect("challenged");
+        assert_eq!((packet.to, packet.len), (tuple(2, 1), LEN));
     }
 
     #[test]
     fn a_challenge_is_answered_from_where_it_went() {
-        let mut paths = paths();
-        paths.on_packet(0, tuple(2, 1), 1500, true);
-        let letter = paths.poll_challenge(5, PTO, LEN).expect("challenged");
-        assert_eq!(paths.on_response(9, tuple(1, 1), letter.data), None);
-        assert_eq!(paths.on_response(9, tuple(2, 1), [0xff; 8]), None);
-        let moved = Moved {
-            same_hosts: false,
+        let mut validation = validation();
+        validation.on_packet(0, tuple(2, 1), 1500, true);
+        let packet = validation.poll_challenge(5, PTO, LEN).expect("challenged");
+        assert_eq!(validation.on_response(9, tuple(1, 1), packet.data), None);
+        assert_eq!(validation.on_response(9, tuple(2, 1), [0xff; 8]), None);
+        let moved = Validated {
+            tuple: tuple(2, 1),
             round_trip: 4,
         };
-        assert_eq!(paths.on_response(9, tuple(2, 1), letter.data), Some(moved));
-        assert_eq!(paths.current(), tuple(2, 1));
-        assert_eq!(paths.on_response(10, tuple(2, 1), letter.data), None);
-    }
-
-    #[test]
-    fn a_new_port_is_the_same_path() {
-        let mut paths = paths();
-        paths.on_packet(0, tuple(1, 2), 1500, true);
-        let letter = paths.poll_challenge(0, PTO, LEN).expect("challenged");
-        let moved = paths.on_response(1, tuple(1, 2), letter.data);
-        assert!(moved.is_some_and(|moved| moved.same_hosts));
+        assert_eq!(
+            validation.on_response(9, tuple(2, 1), packet.data),
+            Some(moved)
+        );
+        assert_eq!(validation.on_response(10, tuple(2, 1), packet.data), None);
     }
 
     #[test]
     fn a_newer_packet_from_the_old_place_ends_it() {
-        let mut paths = paths();
-        paths.on_packet(0, tuple(2, 1), 1500, true);
-        let letter = paths.poll_challenge(0, PTO, LEN).expect("challenged");
-        paths.on_packet(1, tuple(1, 1), 1500, true);
-        assert_eq!(paths.on_response(2, tuple(2, 1), letter.data), None);
-        assert_eq!(paths.timeout(), None);
+        let mut validation = validation();
+        validation.on_packet(0, tuple(2, 1), 1500, true);
+        let packet = validation.poll_challenge(0, PTO, LEN).expect("challenged");
+        validation.on_packet_from_peer();
+        assert_eq!(validation.on_response(2, tuple(2, 1), packet.data), None);
+        assert_eq!(validation.timeout(), None);
     }
 
     #[test]
     fn a_silent_place_gets_at_most_three_times_its_bytes_and_eight_copies() {
         for len in [49, 200, 1500, 100_000] {
-            let mut paths = paths();
-            paths.on_packet(0, tuple(2, 1), len, true);
-            paths.on_challenge(tuple(2, 1), [7; 8], len);
-            let answer = paths.poll_response(LEN).expect("answered");
+            let mut validation = validation();
+            validation.on_packet(0, tuple(2, 1), len, true);
+            validation.on_challenge(tuple(2, 1), [7; 8], len);
+            let answer = validation.poll_response(LEN).expect("answered");
             assert!(answer.len <= len);
             let (mut sent, mut copies, mut now) = (answer.len, 0, 0);
-            while let Some(at) = paths.timeout() {
+            while let Some(at) = validation.timeout() {
                 now = at.max(now);
                 assert!(now < 20 * PTO);
-                if let Some(letter) = paths.poll_challenge(now, PTO, LEN) {
-                    sent += letter.len;
+                if let Some(packet) = validation.poll_challenge(now, PTO, LEN) {
+                    sent += packet.len;
                     copies += 1;
                 }
             }
@@ -323,13 +295,13 @@ mod tests {
 
     #[test]
     fn candidates_and_stock_are_bounded() {
-        let mut paths = paths();
+        let mut validation = validation();
         for n in 2..200 {
-            paths.on_packet(0, tuple(n, 1), 1500, true);
-            paths.add_challenge([n; 8]);
+            validation.on_packet(0, tuple(n, 1), 1500, true);
+            validation.add_challenge([n; 8]);
         }
-        assert_eq!(paths.candidates.len(), CANDIDATES_MAX);
-        assert!(paths.stock.len() <= STOCK);
-        assert!(paths.candidates.iter().all(|c| c.tuple != tuple(2, 1)));
+        assert_eq!(validation.candidates.len(), CANDIDATES_MAX);
+        assert!(validation.stock.len() <= STOCK);
+        assert!(validation.candidates.iter().all(|c| c.tuple != tuple(2, 1)));
     }
 }

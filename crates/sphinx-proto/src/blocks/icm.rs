@@ -1,0 +1,319 @@
+//! ICM: how lost symbols are compensated, and when.
+//!
+//! What is lost is always known from the packet log. [`Icm`] decides when it is compensated: at once,
+//! by the paper's block rule, or by a timer.
+
+use std::collections::BTreeSet;
+
+use crate::Nanos;
+use crate::config::{Icm, Profile};
+use crate::path::Monitor;
+use crate::wire::SymbolId;
+
+use super::Redundancy;
+use super::coding;
+use super::selector::{EPSILON_REACTIVE, flight_repair};
+use super::store::{BlockStore, TxBlock};
+
+/// Repair rows of one block that the peer may claim without any packet of it being lost, per
+/// source symbol.
+const CLAIMS_PER_SYMBOL_MAX: u32 = 8;
+/// Symbols in a row of `lt`, about.
+const LT_DEGREE: u32 = 8;
+/// Rounds of repair in which bulk data is patient: repair is pooled and has no margin, since later
+/// data fills the link while what is still missing is found out.
+const PATIENT_ROUNDS: u8 = 3;
+/// The paper's rule: a SACK reports on more blocks than this …
+const RULE_BLOCKS: usize = 2;
+/// … and on more symbols of the latest one.
+const RULE_SYMBOLS: u32 = 3;
+
+/// What has been heard of blocks, and not been compensated yet.
+#[derive(Debug, Default)]
+pub(crate) struct Compensation {
+    /// Fraction of a repair packet owed to later deficits (pooled ReFEC).
+    carry: f64,
+    /// Sequences with losses whose compensation waits ([`Icm::Paper`], [`Icm::Off`]).
+    waiting: BTreeSet<u64>,
+    /// Highest sequence of which a symbol arrived, and of a complete block.
+    latest_seen: u64,
+    latest_complete: u64,
+}
+
+impl Compensation {
+    /// A symbol has arrived, perhaps after it was given up; whether the block may have needed it.
+    pub(crate) fn symbol_arrived(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        (sequence, symbol, late): (u64, SymbolId, bool),
+    ) -> bool {
+        self.latest_seen = self.latest_seen.max(sequence);
+        let Some(block) = blocks.get_mut(sequence) else {
+            return true;
+        };
+        block.arrived(symbol, late);
+        let needed = block.acked() <= block.needed();
+        if late && block.undo_loss(symbol, redundancy.is_peeling()) {
+            blocks.forgive(sequence);
+        }
+        needed
+    }
+
+    /// A symbol will not arrive.
+    pub(crate) fn symbol_lost(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        (sequence, round, symbol): (u64, u8, SymbolId),
+        monitor: &Monitor,
+    ) {
+        let originals = redundancy.is_peeling() || redundancy.icm == Icm::Paper;
+        let Some(block) = blocks.get_mut(sequence) else {
+            return;
+        };
+        block.lost(round);
+        if originals {
+            block.lost_sources.extend(symbol.source());
+        }
+        match redundancy.icm {
+            Icm::Default => self.compensate(blocks, redundancy, (sequence, round), monitor),
+            Icm::Paper | Icm::Off => {
+                self.waiting.insert(sequence);
+            }
+        }
+    }
+
+    /// The block is complete.
+    pub(crate) fn settled(&mut self, sequence: u64) {
+        self.waiting.remove(&sequence);
+        self.latest_complete = self.latest_complete.max(sequence);
+    }
+
+    /// Replace what the block now lacks by fresh repair rows (ReFEC), or by the originals.
+    fn compensate(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        (sequence, round): (u64, u8),
+        monitor: &Monitor,
+    ) {
+        let plr = monitor.plr();
+        let patient =
+            redundancy.profile == Profile::Bulk && blocks.has_unsent() && round < PATIENT_ROUNDS;
+        let Some(block) = blocks.get_mut(sequence) else {
+            return;
+        };
+        let rows = if redundancy.is_peeling() {
+            // Only when the whole flight has passed is it known what peeling could not restore.
+            if !block.flight_passed() {
+                return;
+            }
+            (block.lost_sources.len() as u32).max(1)
+        } else {
+            let missing = block.deficit();
+            if missing == 0 {
+                return;
+            }
+            if patient {
+                // Later blocks keep the link full: send the expectation, pooled over all blocks.
+                self.carry += f64::from(missing) * plr / (1.0 - plr).max(0.05);
+                let extra = self.carry.floor();
+                self.carry -= extra;
+                missing + extra as u32
+            } else {
+                let needed = block.needed().saturating_sub(block.acked());
+                flight_repair(needed, block.expected(), plr, EPSILON_REACTIVE).max(missing)
+            }
+        };
+        block.rounds = block.rounds.max(round.saturating_add(1));
+        blocks.owe(sequence, rows, false);
+    }
+
+    /// The receiver says that a block whose flight has passed lacks `deficit` symbols. Normally the
+    /// packet log already knows; this covers rows that turned out to be dependent.
+    ///
+    /// To be called after the SACK that came with it, which says what is still in flight.
+    pub(crate) fn on_deficit(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        (sequence, deficit): (u64, u32),
+        monitor: &Monitor,
+    ) {
+        let Some(block) = blocks.get_mut(sequence).filter(|b| b.flight_passed()) else {
+            return;
+        };
+        block.wanted = deficit;
+        if redundancy.icm == Icm::Default {
+            grant_claim(blocks, redundancy, sequence, monitor);
+        } else {
+            self.waiting.insert(sequence);
+        }
+    }
+
+    // ---- the paper's rule, timers ---------------------------------------------------------------
+
+    /// Everything in a packet with feedback has been heard: the paper's rule. Each block is compensated at most
+    /// once in `rtt`.
+    pub(crate) fn on_feedback(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        (now, rtt): (Nanos, Nanos),
+        monitor: &Monitor,
+    ) {
+        if redundancy.icm == Icm::Paper {
+            let below = self.known_missing_below(blocks);
+            self.compensate_below(blocks, redundancy, (now, rtt, below), monitor);
+        }
+    }
+
+    /// Nothing more will tell of blocks that wait: they are compensated, each at most once in `rtt`.
+    pub(crate) fn on_silence(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        (now, rtt): (Nanos, Nanos),
+        monitor: &Monitor,
+    ) {
+        self.compensate_below(blocks, redundancy, (now, rtt, u64::MAX), monitor);
+    }
+
+    /// Blocks below this sequence that are not complete count as missing.
+    fn known_missing_below(&self, blocks: &BlockStore) -> u64 {
+        let reported = blocks.iter().take_while(|(at, _)| *at <= self.latest_seen);
+        let is_many = reported.take(RULE_BLOCKS + 1).count() > RULE_BLOCKS;
+        let latest = blocks.get(self.latest_seen);
+        if is_many && latest.is_some_and(|block| block.acked() > RULE_SYMBOLS) {
+            self.latest_seen
+        } else {
+            // A Block-SACK shows the same, whatever the Symbol-SACKs said.
+            self.latest_complete
+        }
+    }
+
+    fn compensate_below(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        (now, rtt, below): (Nanos, Nanos, u64),
+        monitor: &Monitor,
+    ) {
+        let due = |sequence, block: &TxBlock| {
+            let damped = block
+                .compensated
+                .is_some_and(|at| now < at.saturating_add(rtt));
+            sequence < below && !damped
+        };
+        self.compensate_where(blocks, redundancy, now, monitor, due);
+    }
+
+    /// When the next waiting block is to be compensated by its timer, `wait` after its last symbol.
+    pub(crate) fn deadline(
+        &self,
+        blocks: &BlockStore,
+        redundancy: Redundancy,
+        wait: Nanos,
+    ) -> Option<Nanos> {
+        if redundancy.icm != Icm::Off {
+            return None;
+        }
+        let peeling = redundancy.is_peeling();
+        let ready = self.waiting.iter().filter_map(|at| blocks.get(*at));
+        ready
+            .filter(|block| block.is_deficient(peeling))
+            .map(|block| block.last_sent().saturating_add(wait))
+            .min()
+    }
+
+    /// Compensate blocks whose timers have run out.
+    pub(crate) fn on_timeout(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        (now, wait): (Nanos, Nanos),
+        monitor: &Monitor,
+    ) {
+        if redundancy.icm == Icm::Off {
+            let due = |_, block: &TxBlock| block.last_sent().saturating_add(wait) <= now;
+            self.compensate_where(blocks, redundancy, now, monitor, due);
+        }
+    }
+
+    fn compensate_where(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        now: Nanos,
+        monitor: &Monitor,
+        due: impl Fn(u64, &TxBlock) -> bool,
+    ) {
+        let peeling = redundancy.is_peeling();
+        let is_due = |sequence: &u64| {
+            let block = blocks.get(*sequence);
+            block.is_some_and(|block| block.is_deficient(peeling) && due(*sequence, block))
+        };
+        let chosen: Vec<u64> = self.waiting.iter().copied().filter(is_due).collect();
+        for sequence in chosen {
+            self.waiting.remove(&sequence);
+            let Some(block) = blocks.get_mut(sequence) else {
+                continue;
+            };
+            block.compensated = Some(now);
+            if block.has_lost(peeling) {
+                let round = block.lost_round;
+                self.compensate(blocks, redundancy, (sequence, round), monitor);
+            } else {
+                grant_claim(blocks, redundancy, sequence, monitor);
+            }
+        }
+    }
+}
+
+/// Repair for what only the peer says is missing.
+fn grant_claim(blocks: &mut BlockStore, redundancy: Redundancy, sequence: u64, monitor: &Monitor) {
+    let Some(block) = blocks.get_mut(sequence) else {
+        return;
+    };
+    let n = u32::from(block.n);
+    let rows = flight_repair(block.wanted.min(n), 0, monitor.plr(), EPSILON_REACTIVE);
+    // One row in so many holds a certain symbol.
+    let rateless = coding::is_rateless(redundancy.code);
+    let rows = rows.max(if rateless { n / LT_DEGREE } else { 0 });
+    let rows = rows.min(CLAIMS_PER_SYMBOL_MAX * n - block.claimed);
+    block.wanted = 0;
+    block.claimed += rows;
+    block.rounds = block.rounds.saturating_add(u8::from(rows > 0));
+    blocks.owe(sequence, rows, false);
+}
+
+impl TxBlock {
+    /// Whether symbols have been lost that compensation replaces.
+    fn has_lost(&self, peeling: bool) -> bool {
+        self.deficit() > 0 || peeling && !self.lost_sources.is_empty()
+    }
+
+    /// Whether compensation has something to do, once its time has come.
+    fn is_deficient(&self, peeling: bool) -> bool {
+        let lost = self.has_lost(peeling);
+        if peeling || !lost {
+            self.flight_passed() && (lost || self.wanted > 0)
+        } else {
+            self.is_sent()
+        }
+    }
+
+    /// A symbol that counted as lost was late: whether a repair row decided for it is too many.
+    fn undo_loss(&mut self, symbol: SymbolId, peeling: bool) -> bool {
+        let before = self.lost_sources.len();
+        self.lost_sources
+            .retain(|lost| Some(*lost) != symbol.source());
+        if peeling {
+            // Peeling may need more than n symbols, but no original twice.
+            self.lost_sources.len() < before
+        } else {
+            self.acked() + self.expected() > self.needed()
+        }
+    }
+}

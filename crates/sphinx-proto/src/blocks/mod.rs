@@ -1,0 +1,60 @@
+//! Blocks: what of them was sent and arrived, what they are owed, and which symbol goes next.
+
+mod assembly;
+mod coding;
+mod icm;
+mod next;
+mod protect;
+mod selector;
+mod sliding;
+mod store;
+
+use sphinx_fec::CodeId;
+
+use crate::config::{Config, Icm, Profile};
+
+pub(crate) use assembly::{Assembly, Key};
+pub(crate) use coding::{
+    block_symbols, is_rateless, is_transform, is_transform_possible, symbol_reserve,
+};
+pub(crate) use icm::Compensation;
+pub(crate) use protect::{Idle, Protection};
+pub use selector::EPSILON;
+pub(crate) use sliding::{SlidingWindows, WindowChoice};
+use store::Demands;
+#[cfg(test)]
+pub(crate) use store::TxBlock;
+pub(crate) use store::{BlockStore, NewBlock, SymbolChoice};
+
+/// How much is sent beyond the data, and when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Redundancy {
+    pub(crate) profile: Profile,
+    pub(crate) code: Option<CodeId>,
+    pub(crate) icm: Icm,
+    /// Block failure probability of what is protected ahead.
+    pub(crate) epsilon: f64,
+}
+
+impl Redundancy {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            profile: config.profile,
+            code: config.code,
+            icm: config.icm,
+            epsilon: config.epsilon,
+        }
+    }
+
+    /// What the code asks of a block of n symbols.
+    pub(crate) fn demands(&self, n: u16) -> Demands {
+        Demands {
+            surplus: coding::surplus(self.code, n),
+            repeats_sources: coding::is_finite(self.code),
+        }
+    }
+
+    fn is_peeling(&self) -> bool {
+        coding::is_peeling(self.code)
+    }
+}

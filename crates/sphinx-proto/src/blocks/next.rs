@@ -1,0 +1,97 @@
+//! Which symbol of the blocks goes next.
+
+use sphinx_fec::CodeId;
+
+use crate::Nanos;
+use crate::config::Icm;
+use crate::path::Monitor;
+use crate::wire::SymbolId;
+
+use super::Redundancy;
+use super::coding;
+use super::selector::{EPSILON_REACTIVE, flight_repair};
+use super::store::{BlockStore, SymbolChoice};
+
+impl BlockStore {
+    /// A repair of the oldest block that is owed some, and whether it was owed ahead of loss.
+    pub(crate) fn next_repair(
+        &mut self,
+        redundancy: Redundancy,
+        monitor: &Monitor,
+    ) -> Option<(SymbolChoice, bool)> {
+        let code = redundancy.code.unwrap_or(CodeId::Rlc);
+        let originals_first = redundancy.is_peeling() || redundancy.icm == Icm::Paper;
+        let (sequence, ahead) = self.take_due()?;
+        let block = self.get_mut(sequence)?;
+        let original = (originals_first && !ahead).then(|| block.lost_sources.pop());
+        let symbol = match original.flatten() {
+            Some(index) => SymbolId::Source(index),
+            None => match coding::next_row(code, block, ahead, monitor.plr()) {
+                Some((code, row)) => SymbolId::Repair(code, row),
+                None => SymbolId::Source(coding::original(block)),
+            },
+        };
+        Some((block.choice(sequence, symbol), ahead))
+    }
+
+    /// The next source symbol to send for the first time, and its index; of a rateless code, a row in its place.
+    pub(crate) fn next_source(
+        &mut self,
+        redundancy: Redundancy,
+        monitor: &Monitor,
+    ) -> Option<(SymbolChoice, u16)> {
+        let code = redundancy.code;
+        let (sequence, index) = self.take_source()?;
+        let block = self.get_mut(sequence)?;
+        let rateless = code.filter(|_| coding::is_rateless(code));
+        let row = rateless.and_then(|code| coding::next_row(code, block, true, monitor.plr()));
+        let symbol = row.map_or(SymbolId::Source(index), |(code, row)| {
+            SymbolId::Repair(code, row)
+        });
+        let mut choice = block.choice(sequence, symbol);
+        choice.round = 0;
+        if block.unsent() == 0 {
+            let mut behind = block.surplus();
+            // The paper's code sends its ProFEC packets behind every block.
+            if redundancy.is_peeling() {
+                let (plr, deviation) = (monitor.plr(), monitor.deviation());
+                (block.shape, behind) = coding::semi_random(block.n, plr, deviation);
+                block.protected = true;
+            }
+            self.owe(sequence, behind, true);
+        }
+        Some((choice, index))
+    }
+
+    /// A symbol of the block leaves, or a part of it; `begins`: the first one.
+    pub(crate) fn note_sent(&mut self, sequence: u64, now: Nanos, begins: bool) {
+        if let Some(block) = self.get_mut(sequence) {
+            block.sent(now, begins);
+        }
+    }
+
+    /// Owes the oldest incomplete blocks at most so many rows, as probes; `again`: earlier ones were not answered.
+    /// How many these are.
+    pub(crate) fn owe_probes(&mut self, most: u32, again: bool, plr: f64) -> u32 {
+        let mut probes = 0;
+        for sequence in self.first_sequence()..self.next_sequence() {
+            let Some(block) = self.get_mut(sequence) else {
+                continue;
+            };
+            // Whether the flight was lost or only its SACK is unknown: one packet if it was the
+            // SACK, a second in case this one is lost too.
+            let rows = if again {
+                most - probes
+            } else {
+                flight_repair(1, 0, plr, EPSILON_REACTIVE).min(most)
+            };
+            block.rounds = block.rounds.max(1);
+            self.owe(sequence, rows, false);
+            probes += rows;
+            if probes >= most {
+                break;
+            }
+        }
+        probes
+    }
+}

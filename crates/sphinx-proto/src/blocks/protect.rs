@@ -1,0 +1,73 @@
+//! Proactive repair (ProFEC): what is sent ahead of loss, and how much.
+
+use crate::Nanos;
+use crate::config::Profile;
+use crate::path::Monitor;
+
+use super::Redundancy;
+use super::coding;
+use super::selector::{BurstRepair, Offered};
+use super::store::{BlockStore, TxBlock};
+
+/// Why there is nothing to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// The application has handed over nothing more.
+    Application,
+    /// More data waits outside for window or credit.
+    Window,
+}
+
+/// Protects flights that end.
+#[derive(Debug, Default)]
+pub(crate) struct Protection {
+    bursts: BurstRepair,
+    offered: Offered,
+}
+
+impl Protection {
+    /// Nothing is left to send: protects what is on its way, once per block. `capacity` of the link in bytes per
+    /// second.
+    pub(crate) fn protect_tail(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        (now, idle, capacity): (Nanos, Idle, u64),
+        monitor: &Monitor,
+    ) {
+        let Some(code) = redundancy.code else { return };
+        let ended = idle == Idle::Application && blocks.last().is_some_and(|b| b.tail);
+        if redundancy.profile == Profile::Bulk && !ended {
+            return;
+        }
+        let is_bare = |block: &TxBlock| !block.protected && block.acked() < block.needed();
+        let bare = blocks.iter().filter(|(_, block)| is_bare(block));
+        let (sequences, bytes): (Vec<u64>, Vec<u64>) =
+            bare.map(|(at, block)| (at, block.bytes())).unzip();
+        let bytes = bytes.into_iter().sum();
+        if bytes == 0 {
+            return;
+        }
+        let losses = (monitor.plr(), monitor.burst());
+        let spare = self.offered.spare(now, bytes, capacity);
+        for sequence in sequences {
+            let Some(block) = blocks.get_mut(sequence) else {
+                continue;
+            };
+            block.protected = true;
+            // Repairs of a window say nothing about the symbols behind them.
+            let needed = block.needed() + block.windowed - block.acked();
+            let flight = (needed, block.expected());
+            let mut repair = self
+                .bursts
+                .flight_repair(flight, losses, redundancy.epsilon, spare);
+            if monitor.is_cold() {
+                repair = repair.max(2);
+            }
+            if repair > 0 {
+                block.shape = coding::shape(code, block.n, repair);
+                blocks.owe(sequence, repair, true);
+            }
+        }
+    }
+}

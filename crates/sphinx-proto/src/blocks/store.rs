@@ -1,0 +1,446 @@
+//! The blocks on their way: what of them was sent, what arrived, what is owed.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use sphinx_fec::bits;
+
+use crate::Nanos;
+use crate::types::{Slot, block_cost};
+use crate::wire::{BLOCKS_AHEAD_MAX, SymbolId};
+
+/// What [`BlockStore::push`] is told of a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewBlock {
+    pub(crate) stream: u16,
+    pub(crate) id: u64,
+    pub(crate) slot: Slot,
+    /// Source symbols, and bytes of each.
+    pub(crate) n: u16,
+    pub(crate) symbol_len: u16,
+    /// The application ended a message or the stream here.
+    pub(crate) tail: bool,
+}
+
+/// What a code asks of a block.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Demands {
+    /// Symbols that must arrive beyond n.
+    pub(super) surplus: u32,
+    /// Source symbols may be sent twice, so that those that have arrived are remembered (`fft-rs`).
+    pub(super) repeats_sources: bool,
+}
+
+/// A block on its way.
+#[derive(Debug)]
+pub(crate) struct TxBlock {
+    pub(crate) stream: u16,
+    pub(crate) id: u64,
+    pub(crate) slot: Slot,
+    pub(crate) n: u16,
+    pub(crate) symbol_len: u16,
+    pub(crate) tail: bool,
+    /// Next source symbol to send for the first time.
+    next_source: u16,
+    /// Next repair row.
+    pub(super) next_row: u32,
+    in_flight: u32,
+    acked: u32,
+    /// Repair rows decided but not sent, and of these those decided before any loss was seen. Only the
+    /// [`BlockStore`] changes them, which keeps the blocks that are owed some.
+    due: u32,
+    due_ahead: u32,
+    /// Repairs of a sliding window that count as this block's.
+    pub(super) windowed: u32,
+    /// Repair rows that only the peer's word asked for.
+    pub(super) claimed: u32,
+    /// Rounds of repair so far: 1 once a first transmission had to be replaced.
+    pub(super) rounds: u8,
+    /// Has had its proactive repair.
+    pub(super) protected: bool,
+    surplus: u32,
+    /// Spread of its proactive rows (`rlc`), their degree (`srlt`), or the transform (`fft-rs`).
+    pub(super) shape: u32,
+    /// Source symbols whose packets were lost; kept where compensation may use the originals
+    /// themselves: for codes that decode by peeling, and in the paper's mode.
+    pub(super) lost_sources: Vec<u16>,
+    /// Source symbols that have arrived, as a bit map; empty unless some may be sent twice.
+    arrived: Vec<u64>,
+    /// Symbols that the peer says are missing, while that waits for the block's turn.
+    pub(super) wanted: u32,
+    /// Latest round of the packets that were lost.
+    pub(super) lost_round: u8,
+    /// When a symbol was sent last.
+    last_sent: Nanos,
+    /// When it was compensated last.
+    pub(super) compensated: Option<Nanos>,
+}
+
+impl TxBlock {
+    pub(super) fn new(new: NewBlock, demands: Demands) -> Self {
+        let marks = if demands.repeats_sources {
+            bits::words(usize::from(new.n))
+        } else {
+            0
+        };
+        Self {
+            stream: new.stream,
+            id: new.id,
+            slot: new.slot,
+            n: new.n,
+            symbol_len: new.symbol_len,
+            tail: new.tail,
+            next_source: 0,
+            next_row: 0,
+            in_flight: 0,
+            acked: 0,
+            due: 0,
+            due_ahead: 0,
+            windowed: 0,
+            claimed: 0,
+            rounds: 0,
+            protected: false,
+            surplus: demands.surplus,
+            shape: 1,
+            lost_sources: Vec::new(),
+            arrived: vec![0; marks],
+            wanted: 0,
+            lost_round: 0,
+            last_sent: 0,
+            compensated: None,
+        }
+    }
+
+    fn cost(&self) -> u64 {
+        block_cost(self.n, self.symbol_len)
+    }
+
+    /// Bytes of its source symbols.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.n) * u64::from(self.symbol_len)
+    }
+
+    /// Whether loss of it had to be answered.
+    pub(crate) fn had_second_round(&self) -> bool {
+        self.rounds > 0
+    }
+
+    /// Source symbols that have been sent.
+    pub(crate) fn sent_sources(&self) -> u16 {
+        self.next_source
+    }
+
+    pub(crate) fn unsent(&self) -> u32 {
+        u32::from(self.n - self.next_source)
+    }
+
+    /// Symbols that have arrived.
+    pub(super) fn acked(&self) -> u32 {
+        self.acked
+    }
+
+    /// Repair rows that it is owed.
+    pub(crate) fn due(&self) -> u32 {
+        self.due
+    }
+
+    /// Whether the source symbol is known to have arrived, where that is remembered.
+    pub(super) fn has_arrived(&self, index: usize) -> bool {
+        bits::contains(&self.arrived, index)
+    }
+
+    /// Symbols that must arrive.
+    pub(super) fn needed(&self) -> u32 {
+        u32::from(self.n) + self.surplus
+    }
+
+    /// Symbols beyond n that must arrive.
+    pub(super) fn surplus(&self) -> u32 {
+        self.surplus
+    }
+
+    /// Symbols decided on whose fate is not known.
+    pub(super) fn expected(&self) -> u32 {
+        self.in_flight + self.unsent() + self.due
+    }
+
+    /// Symbols that must still be decided on so that enough can arrive at all.
+    pub(super) fn deficit(&self) -> u32 {
+        self.needed().saturating_sub(self.acked + self.expected())
+    }
+
+    /// Whether all that has been decided has been sent.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.unsent() == 0 && self.due == 0
+    }
+
+    /// Whether everything decided so far has been sent, and its fate is known.
+    pub(super) fn flight_passed(&self) -> bool {
+        self.in_flight == 0 && self.is_sent()
+    }
+
+    /// When a symbol was sent last.
+    pub(crate) fn last_sent(&self) -> Nanos {
+        self.last_sent
+    }
+
+    /// A symbol of it leaves, or the first part of one.
+    pub(super) fn sent(&mut self, now: Nanos, begins: bool) {
+        self.in_flight += u32::from(begins);
+        self.last_sent = now;
+    }
+
+    /// A symbol has arrived; it counts unless it is the copy of another. `late`: it had been given up.
+    pub(super) fn arrived(&mut self, symbol: SymbolId, late: bool) {
+        let copy = symbol.source().map(usize::from);
+        let copy = copy.filter(|_| !self.arrived.is_empty());
+        let is_new = copy.is_none_or(|at| !bits::contains(&self.arrived, at));
+        if let Some(at) = copy {
+            bits::insert(&mut self.arrived, at);
+        }
+        self.acked += u32::from(is_new);
+        self.in_flight -= u32::from(!late);
+    }
+
+    /// A symbol is given up.
+    pub(super) fn lost(&mut self, round: u8) {
+        self.in_flight -= 1;
+        self.lost_round = self.lost_round.max(round);
+    }
+
+    /// A symbol of this block to send next.
+    pub(crate) fn choice(&self, sequence: u64, symbol: SymbolId) -> SymbolChoice {
+        SymbolChoice {
+            sequence,
+            round: self.rounds,
+            stream: self.stream,
+            block: self.id,
+            slot: self.slot,
+            n: self.n,
+            symbol_len: self.symbol_len,
+            symbol,
+            last_of_flight: false,
+        }
+    }
+}
+
+/// A symbol that is to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SymbolChoice {
+    pub(crate) sequence: u64,
+    /// Round of repair that the symbol belongs to.
+    pub(crate) round: u8,
+    pub(crate) stream: u16,
+    pub(crate) block: u64,
+    pub(crate) slot: Slot,
+    pub(crate) n: u16,
+    pub(crate) symbol_len: u16,
+    pub(crate) symbol: SymbolId,
+    pub(crate) last_of_flight: bool,
+}
+
+/// All blocks on their way, in the order in which they were handed over: each has a sequence, from 0.
+///
+/// What a block is owed changes only here, by [`owe`](Self::owe), [`take_due`](Self::take_due),
+/// [`forgive`](Self::forgive) and [`settle`](Self::settle): a block is among `owed` if and only if rows of it are due.
+#[derive(Debug, Default)]
+pub(crate) struct BlockStore {
+    /// From sequence `first` up; `None` once complete.
+    blocks: VecDeque<Option<TxBlock>>,
+    first: u64,
+    /// Sequences with unsent source symbols, in order, and the bytes of these.
+    unsent: VecDeque<u64>,
+    unsent_bytes: u64,
+    /// Sequences of blocks that are owed repair.
+    owed: BTreeSet<u64>,
+    /// Sum of the costs of all incomplete blocks.
+    open_cost: u64,
+}
+
+impl BlockStore {
+    /// Takes a block; its sequence.
+    pub(crate) fn push(&mut self, new: NewBlock, demands: Demands) -> u64 {
+        let sequence = self.next_sequence();
+        let block = TxBlock::new(new, demands);
+        self.open_cost += block.cost();
+        self.unsent_bytes += block.bytes();
+        self.blocks.push_back(Some(block));
+        self.unsent.push_back(sequence);
+        sequence
+    }
+
+    /// The sequence of the next block.
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.first + self.blocks.len() as u64
+    }
+
+    /// Sequence of the oldest block that is kept.
+    pub(super) fn first_sequence(&self) -> u64 {
+        self.first
+    }
+
+    pub(crate) fn get(&self, sequence: u64) -> Option<&TxBlock> {
+        let at = sequence.checked_sub(self.first)?;
+        self.blocks.get(usize::try_from(at).ok()?)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, sequence: u64) -> Option<&mut TxBlock> {
+        let at = sequence.checked_sub(self.first)?;
+        self.blocks.get_mut(usize::try_from(at).ok()?)?.as_mut()
+    }
+
+    /// Whether the block was handed over and is complete.
+    pub(crate) fn is_complete(&self, sequence: u64) -> bool {
+        sequence < self.next_sequence() && self.get(sequence).is_none()
+    }
+
+    /// Incomplete blocks with their sequences, oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &TxBlock)> {
+        (self.first..)
+            .zip(&self.blocks)
+            .filter_map(|(sequence, block)| Some((sequence, block.as_ref()?)))
+    }
+
+    /// The newest incomplete block.
+    pub(super) fn last(&self) -> Option<&TxBlock> {
+        self.blocks.iter().rev().flatten().next()
+    }
+
+    /// Whether the peer has all blocks.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Whether another block keeps within [`BLOCKS_AHEAD_MAX`].
+    pub(crate) fn has_room(&self) -> bool {
+        (self.blocks.len() as u64) < BLOCKS_AHEAD_MAX
+    }
+
+    /// Sum of the costs of all incomplete blocks.
+    pub(crate) fn open_cost(&self) -> u64 {
+        self.open_cost
+    }
+
+    /// Bytes of source symbols handed over and not sent.
+    pub(crate) fn unsent_bytes(&self) -> u64 {
+        self.unsent_bytes
+    }
+
+    /// Whether source symbols wait to be sent for the first time.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Whether a block is owed repair.
+    pub(crate) fn is_owing(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// The next source symbol that has not been sent: its block's sequence and its index. It counts as sent.
+    pub(super) fn take_source(&mut self) -> Option<(u64, u16)> {
+        let &sequence = self.unsent.front()?;
+        let block = self.get_mut(sequence)?;
+        let index = block.next_source;
+        block.next_source += 1;
+        let (bytes, is_last) = (u64::from(block.symbol_len), block.unsent() == 0);
+        self.unsent_bytes -= bytes;
+        if is_last {
+            self.unsent.pop_front();
+        }
+        Some((sequence, index))
+    }
+
+    /// Owes the block so many rows more; `ahead` of any loss.
+    pub(super) fn owe(&mut self, sequence: u64, rows: u32, ahead: bool) {
+        let Some(block) = self.get_mut(sequence).filter(|_| rows > 0) else {
+            return;
+        };
+        block.due += rows;
+        block.due_ahead += if ahead { rows } else { 0 };
+        self.owed.insert(sequence);
+    }
+
+    /// One row of the oldest block that is owed some is going to be sent: its block's sequence, and whether it was
+    /// owed ahead of loss.
+    pub(super) fn take_due(&mut self) -> Option<(u64, bool)> {
+        let &sequence = self.owed.first()?;
+        let block = self.get_mut(sequence)?;
+        let ahead = block.due_ahead > 0;
+        block.due -= 1;
+        block.due_ahead -= u32::from(ahead);
+        if block.due == 0 {
+            self.owed.remove(&sequence);
+        }
+        Some((sequence, ahead))
+    }
+
+    /// Takes back a row that was owed for a loss.
+    pub(super) fn forgive(&mut self, sequence: u64) {
+        let Some(block) = self.get_mut(sequence).filter(|b| b.due > b.due_ahead) else {
+            return;
+        };
+        block.due -= 1;
+        if block.due == 0 {
+            self.owed.remove(&sequence);
+        }
+    }
+
+    /// The peer has the whole block: nothing more is owed.
+    pub(crate) fn settle(&mut self, sequence: u64) -> Option<TxBlock> {
+        let at = usize::try_from(sequence.checked_sub(self.first)?).ok()?;
+        let block = self.blocks.get_mut(at)?.take()?;
+        self.open_cost -= block.cost();
+        if block.unsent() > 0 {
+            // Only a peer that completes what it cannot have gets here.
+            self.unsent_bytes -= u64::from(block.unsent()) * u64::from(block.symbol_len);
+            self.unsent.retain(|s| *s != sequence);
+        }
+        self.owed.remove(&sequence);
+        while let Some(None) = self.blocks.front() {
+            self.blocks.pop_front();
+            self.first += 1;
+        }
+        Some(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn new_block(n: u16) -> NewBlock {
+        NewBlock {
+            stream: 0,
+            id: 0,
+            slot: Slot(0),
+            n,
+            symbol_len: 10,
+            tail: false,
+        }
+    }
+
+    proptest! {
+        /// Whatever is done in whatever order, a block is among those owed if and only if rows of it are due, and the
+        /// sums are those of the blocks.
+        #[test]
+        fn owed_means_due(steps in prop::collection::vec((0..6u8, 0..12u64, 0..3u32), 0..200)) {
+            let mut store = BlockStore::default();
+            for (step, sequence, rows) in steps {
+                match step {
+                    0 => drop(store.push(new_block(rows as u16 + 1), Demands::default())),
+                    1 => store.owe(sequence, rows, false),
+                    2 => store.owe(sequence, rows, true),
+                    3 => drop((store.take_due(), store.take_source())),
+                    4 => store.forgive(sequence),
+                    _ => drop(store.settle(sequence)),
+                }
+                let due: Vec<u64> = store.iter().filter(|(_, b)| b.due > 0).map(|(s, _)| s).collect();
+                prop_assert_eq!(due, store.owed.iter().copied().collect::<Vec<_>>());
+                let unsent = store.iter().map(|(_, b)| u64::from(b.unsent()) * 10).sum::<u64>();
+                prop_assert_eq!(unsent, store.unsent_bytes());
+                prop_assert_eq!(store.iter().map(|(_, b)| b.cost()).sum::<u64>(), store.open_cost());
+                prop_assert!(store.iter().all(|(_, b)| b.due_ahead <= b.due));
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What belongs to the pair of addresses that packets travel between. A peer that moves gets a new one.
+
+use crate::Nanos;
+use crate::cc::{self, CcParams, PacketInfo, RateControl};
+use crate::config::{Config, PathMemory};
+use crate::session::BASE_DATAGRAM;
+use crate::types::Tuple;
+use crate::wire::{MAX_SYMBOL_LEN, OVERHEAD};
+
+use super::ecn::Ecn;
+use super::monitor::Monitor;
+use super::mtu::{BlackHole, PathMtu};
+use super::pacer::Pacer;
+use super::reordering::Reordering;
+use super::rtt::Rtt;
+use super::sent::Settled;
+use super::timer::ProbeTimer;
+
+/// What is needed to begin at new addresses, as [`Config`] says.
+#[derive(Debug)]
+pub(super) struct Settings {
+    kind: cc::CcKind,
+    /// IP and UDP headers, bytes.
+    pub(super) ip_overhead: u16,
+    mtu_candidates: Vec<u16>,
+    datagram_max: u16,
+}
+
+impl Settings {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            kind: config.cc,
+            ip_overhead: config.ip_overhead,
+            mtu_candidates: config.mtu_candidates.clone(),
+            datagram_max: config
+                .peer_datagram_max
+                .min((MAX_SYMBOL_LEN + OVERHEAD) as u16),
+        }
+    }
+
+    fn small_packet(&self) -> u32 {
+        u32::from(BASE_DATAGRAM + self.ip_overhead)
+    }
+
+    fn rate_control(&self, memory: Option<PathMemory>) -> Box<dyn RateControl> {
+        let params = CcParams {
+            packet_bytes: self.small_packet(),
+            block_packets: 100,
+            memory,
+        };
+        cc::build(self.kind, params)
+    }
+
+    fn path_mtu(&self, remembered: Option<u16>) -> PathMtu {
+        PathMtu::new(
+            BASE_DATAGRAM,
+            &self.mtu_candidates,
+            self.datagram_max,
+            remembered,
+        )
+    }
+}
+
+/// What is known of one pair of addresses.
+pub(crate) struct Address {
+    pub(super) tuple: Tuple,
+    /// Packets below this number left for other addresses; their fate says nothing about these.
+    first_packet: u64,
+    pub(super) rtt: Rtt,
+    pub(super) monitor: Monitor,
+    pub(super) cc: Box<dyn RateControl>,
+    pub(super) pacer: Pacer,
+    pub(super) mtu: PathMtu,
+    pub(super) hole: BlackHole,
+    pub(super) ecn: Ecn,
+    pub(super) reordering: Reordering,
+    pub(super) timer: ProbeTimer,
+    /// Those of packets that rate control hears of.
+    pub(super) bytes_in_flight: u64,
+}
+
+impl Address {
+    /// Where the handshake found the peer.
+    pub(super) fn first(settings: &Settings, config: &Config, now: Nanos) -> Self {
+        let memory = config.memory;
+        Self {
+            tuple: config.tuple,
+            first_packet: 0,
+            rtt: Rtt::new(config.initial_rtt),
+            monitor: Monitor::remembering(memory.map(|memory| memory.plr)),
+            cc: settings.rate_control(memory),
+            pacer: Pacer::new(now),
+            mtu: settings.path_mtu(memory.map(|memory| memory.datagram_len)),
+            hole: BlackHole::new(settings.small_packet()),
+            ecn: Ecn::default(),
+            reordering: Reordering::default(),
+            timer: ProbeTimer::new(now),
+            bytes_in_flight: 0,
+        }
+    }
+
+    /// Where the peer is from now on, beginning with packet `first_packet`; validation took `round_trip`.
+    pub(super) fn successor(
+        &self,
+        settings: &Settings,
+        tuple: Tuple,
+        (first_packet, round_trip): (u64, Nanos),
+        now: Nanos,
+    ) -> Self {
+        let mut mtu = settings.path_mtu(None);
+        mtu.fall(now);
+        Self {
+            tuple,
+            first_packet,
+            rtt: Rtt::new(round_trip),
+            monitor: self.monitor.successor(),
+            cc: settings.rate_control(None),
+            pacer: Pacer::new(now),
+            mtu,
+            hole: BlackHole::new(settings.small_packet()),
+            ecn: Ecn::default(),
+            reordering: Reordering::default(),
+            timer: ProbeTimer::new(now),
+            bytes_in_flight: 0,
+        }
+    }
+
+    /// Whether the packet left for these addresses.
+    pub(super) fn has_sent(&self, packet_number: u64) -> bool {
+        packet_number >= self.first_packet
+    }
+
+    /// Whether rate control and the Monitor hear of the packet.
+    pub(super) fn counts(&self, packet: &Settled) -> bool {
+        self.has_sent(packet.info.pn) && packet.carried.counts()
+    }
+
+    /// A packet has arrived.
+    pub(super) fn acked(&mut self, now: Nanos, packet: &Settled) {
+        let PacketInfo {
+            pn,
+            sent_at,
+            ip_bytes,
+        } = packet.info;
+        if packet.late && self.has_sent(pn) {
+            let delay = now.saturating_sub(sent_at);
+            self.reordering.note_late(now, packet.overtaken_by, delay);
+        }
+        if !self.counts(packet) {
+            return;
+        }
+        if packet.late {
+            self.monitor.spurious();
+        } else {
+            self.bytes_in_flight -= u64::from(ip_bytes);
+            self.monitor.acknowledged();
+        }
+        self.hole.acked(sent_at, ip_bytes);
+    }
+
+    /// A packet counts as lost.
+    pub(super) fn lost(&mut self, packet: &Settled) {
+        if self.counts(packet) {
+            self.bytes_in_flight -= u64::from(packet.info.ip_bytes);
+            self.monitor.lost(packet.info.pn);
+            self.hole.lost(packet.info.sent_at, packet.info.ip_bytes);
+        }
+    }
+}

@@ -1,0 +1,490 @@
+//! The path: packet numbers that go on whatever happens, and what is known of the addresses in use.
+//!
+//! | what | lives as long as | here |
+//! | --- | --- | --- |
+//! | packet numbers, what was sent, what arrived | the path | [`PacketSpace`] |
+//! | round trip, losses, rate, MTU, marks, probes | the pair of addresses | [`Address`] |
+//! | candidates for other addresses | until they are validated or forgotten | [`Validation`] |
+//!
+//! A peer that moves keeps the path; its [`Address`] is replaced as one value (RFC 9000 §9.4).
+
+mod address;
+mod arrivals;
+mod ecn;
+mod fragments;
+mod monitor;
+mod mtu;
+mod pacer;
+mod reordering;
+mod rtt;
+mod sent;
+mod space;
+#[cfg(test)]
+mod tests;
+mod timer;
+mod validation;
+
+use crate::Nanos;
+use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl};
+use crate::config::{Config, PathMemory};
+use crate::session::BASE_DATAGRAM;
+use crate::types::Tuple;
+use crate::wire::Sack;
+
+use address::{Address, Settings};
+pub(crate) use arrivals::Arrivals;
+pub(crate) use fragments::fragments_for;
+pub use monitor::{Losses, Monitor};
+pub use mtu::mtu_candidates;
+pub(crate) use rtt::Rtt;
+pub(crate) use sent::Carried;
+use sent::Settled;
+pub(crate) use space::{Arrived, Contents, PacketSpace};
+pub(crate) use timer::Probes;
+pub(crate) use validation::PathPacket;
+use validation::Validation;
+
+/// What rate control hears of after a SACK or a timeout, kept from one to the next for its memory.
+#[derive(Debug, Default)]
+struct Scratch {
+    acked: Vec<Settled>,
+    lost: Vec<Settled>,
+    acked_infos: Vec<PacketInfo>,
+    lost_infos: Vec<PacketInfo>,
+}
+
+/// What a SACK says of arrivals beside the packets.
+#[derive(Debug, Default)]
+struct Observed {
+    rtt_sample: Option<Nanos>,
+    arrival: Option<Arrival>,
+    ce_marked: u64,
+}
+
+/// The path of a session.
+pub(crate) struct Path {
+    settings: Settings,
+    space: PacketSpace,
+    address: Address,
+    validation: Validation,
+    scratch: Scratch,
+    /// Losses that turned out to be late packets.
+    losses_spurious: u64,
+    /// Times that the path MTU fell.
+    mtu_falls: u64,
+}
+
+impl Path {
+    pub(crate) fn new(config: &Config, now: Nanos) -> Self {
+        let settings = Settings::new(config);
+        Self {
+            address: Address::first(&settings, config, now),
+            settings,
+            space: PacketSpace::new(now),
+            validation: Validation::default(),
+            scratch: Scratch::default(),
+            losses_spurious: 0,
+            mtu_falls: 0,
+        }
+    }
+
+    // ---- what is known --------------------------------------------------------------------------
+
+    /// Where everything but challenges and their answers goes.
+    pub(crate) fn tuple(&self) -> Tuple {
+        self.address.tuple
+    }
+
+    pub(crate) fn rtt(&self) -> &Rtt {
+        &self.address.rtt
+    }
+
+    pub(crate) fn monitor(&self) -> &Monitor {
+        &self.address.monitor
+    }
+
+    pub(crate) fn cc(&self) -> &dyn RateControl {
+        &*self.address.cc
+    }
+
+    /// Largest UDP payload that the path carries, as far as is known.
+    pub(crate) fn mtu(&self) -> u16 {
+        self.address.mtu.current()
+    }
+
+    /// Next packet number.
+    pub(crate) fn next_pn(&self) -> u64 {
+        self.space.sent.next_pn()
+    }
+
+    /// Largest packet number that the peer has acknowledged.
+    pub(crate) fn largest_acked(&self) -> Option<u64> {
+        self.space.sent.largest_acked()
+    }
+
+    pub(crate) fn losses_spurious(&self) -> u64 {
+        self.losses_spurious
+    }
+
+    pub(crate) fn mtu_falls(&self) -> u64 {
+        self.mtu_falls
+    }
+
+    /// What is worth remembering; `None` until rate and losses have been measured.
+    pub(crate) fn memory(&self) -> Option<PathMemory> {
+        Some(PathMemory {
+            rate: self.address.cc.measured_rate()?,
+            rtt: self.address.cc.min_rtt()?,
+            plr: self.address.monitor.worth_remembering()?,
+            datagram_len: self.mtu(),
+        })
+    }
+
+    // ---- sending ---------------------------------------------------------------------------------
+
+    /// Whether rate control allows another packet now.
+    pub(crate) fn is_open(&mut self, now: Nanos) -> bool {
+        let rate = self.address.cc.pacing_rate();
+        self.has_window() && self.address.pacer.ready(now, rate)
+    }
+
+    fn has_window(&self) -> bool {
+        self.address.bytes_in_flight < self.address.cc.cwnd()
+    }
+
+    /// When the pacer lets a packet leave, if the window does.
+    pub(crate) fn next_departure(&self) -> Option<Nanos> {
+        let rate = self.address.cc.pacing_rate();
+        self.has_window().then(|| self.address.pacer.next(rate))
+    }
+
+    /// There is nothing to send.
+    pub(crate) fn rest(&mut self) {
+        self.address.pacer.rest();
+    }
+
+    /// Rate control would have allowed another packet.
+    pub(crate) fn on_app_limited(&mut self, now: Nanos) {
+        self.address.cc.on_app_limited(now);
+    }
+
+    /// A packet of symbols leaves: it takes its time on the path.
+    pub(crate) fn pace(&mut self, ip_bytes: u32) {
+        self.address.pacer.spent(u64::from(ip_bytes));
+    }
+
+    /// Packet [`Self::next_pn`] carries fragment `after` of `count`.
+    pub(crate) fn note_fragment(&mut self, after: u32, count: u8) {
+        self.space.sent_fragment(after, count);
+    }
+
+    /// Packet [`Self::next_pn`] leaves. `eliciting`: it is to be acknowledged.
+    pub(crate) fn record(
+        &mut self,
+        now: Nanos,
+        ip_bytes: u32,
+        (carried, eliciting): (Carried, bool),
+        contents: &mut impl Contents,
+    ) {
+        let pn = self.next_pn();
+        self.space.sent.record(now, ip_bytes, carried, eliciting);
+        if !eliciting {
+            // An end that only receives would keep all its SACKs.
+            self.forget_settled(now, contents);
+            return;
+        }
+        self.space.last_sent = now;
+        if self.space.sent.packets_in_flight() == 1 {
+            self.address.timer.on_news(now);
+        }
+        if carried.counts() {
+            self.address.bytes_in_flight += u64::from(ip_bytes);
+            let in_flight = self.address.bytes_in_flight;
+            self.address.cc.on_sent(now, pn, ip_bytes, in_flight);
+        }
+    }
+
+    // ---- acknowledgements and losses -------------------------------------------------------------
+
+    /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
+    pub(crate) fn on_sack(
+        &mut self,
+        now: Nanos,
+        sack: &Sack,
+        contents: &mut impl Contents,
+    ) -> bool {
+        let Some(&(_, largest)) = sack.ranges.first() else {
+            return true;
+        };
+        if largest >= self.next_pn() {
+            return false;
+        }
+        let mut acked = std::mem::take(&mut self.scratch.acked);
+        acked.clear();
+        self.space.sent.acknowledge(&sack.ranges, &mut acked);
+        for packet in &acked {
+            self.on_packet_acked(now, packet, contents);
+        }
+        let address = &mut self.address;
+        if acked.iter().any(|packet| address.has_sent(packet.info.pn)) {
+            address.timer.on_news(now);
+        }
+        let on_time = acked.iter().filter(|p| !p.late && address.counts(p));
+        let infos = &mut self.scratch.acked_infos;
+        infos.clear();
+        infos.extend(on_time.map(|p| p.info));
+        self.scratch.acked = acked;
+
+        // Only the largest packet's arrival time is known.
+        let newest = infos.iter().find(|p| p.pn == largest).copied();
+        let rtt_sample = newest.map(|newest| {
+            let delay = sack.delay_us.saturating_mul(1000);
+            let sample = now.saturating_sub(newest.sent_at);
+            address.rtt.update(sample, delay);
+            sample.saturating_sub(delay).max(1)
+        });
+        self.detect_losses(now, contents);
+        let acked_count = self.scratch.acked_infos.len() as u64;
+        let counts = &mut self.space.ecn;
+        let ce_marked = self
+            .address
+            .ecn
+            .on_sack(counts, sack.ect, sack.ce, acked_count);
+        let arrival = newest.map(|newest| Arrival {
+            pn: newest.pn,
+            received_at: sack.time_us.saturating_mul(1000),
+        });
+        let observed = Observed {
+            rtt_sample,
+            arrival,
+            ce_marked,
+        };
+        self.tell_rate_control(now, observed);
+        self.forget_settled(now, contents);
+        true
+    }
+
+    fn on_packet_acked(&mut self, now: Nanos, packet: &Settled, contents: &mut impl Contents) {
+        let address = &mut self.address;
+        address.acked(now, packet);
+        if address.counts(packet) {
+            self.losses_spurious += u64::from(packet.late);
+            let ip_bytes = packet.info.ip_bytes;
+            if address.hole.is_large(ip_bytes) {
+                let size = ip_bytes.saturating_sub(u32::from(self.settings.ip_overhead));
+                let size = u16::try_from(size).unwrap_or(u16::MAX);
+                address.mtu.carried(packet.info.sent_at, size);
+            }
+        }
+        if let Carried::MtuProbe(size) = packet.carried
+            && address.has_sent(packet.info.pn)
+        {
+            address.mtu.acked(size);
+        }
+        if self.space.arrived(packet, contents) {
+            address.timer.on_progress();
+        }
+    }
+
+    /// Finds lost packets and tells of them; they are in `lost_infos` afterwards.
+    fn detect_losses(&mut self, now: Nanos, contents: &mut impl Contents) {
+        let mut lost = std::mem::take(&mut self.scratch.lost);
+        lost.clear();
+        let delay = self.address.rtt.loss_delay();
+        let thresholds = self.address.reordering.thresholds(now, delay);
+        self.space.sent.detect_losses(now, thresholds, &mut lost);
+        self.on_packets_lost(&lost, contents);
+        self.scratch.lost = lost;
+    }
+
+    fn on_packets_lost(&mut self, lost: &[Settled], contents: &mut impl Contents) {
+        self.scratch.lost_infos.clear();
+        for packet in lost {
+            self.address.lost(packet);
+            if self.address.counts(packet) {
+                self.scratch.lost_infos.push(packet.info);
+            }
+            self.space.lost(packet, contents, &self.address.monitor);
+        }
+    }
+
+    fn tell_rate_control(&mut self, now: Nanos, observed: Observed) {
+        let address = &mut self.address;
+        address.cc.on_ack(&AckSummary {
+            now,
+            acked: &self.scratch.acked_infos,
+            lost: &self.scratch.lost_infos,
+            rtt_sample: observed.rtt_sample,
+            srtt: address.rtt.smoothed(),
+            arrival: observed.arrival,
+            ce_marked: observed.ce_marked,
+            ecn_capable: address.ecn.is_capable(),
+            bytes_in_flight: address.bytes_in_flight,
+        });
+    }
+
+    fn forget_settled(&mut self, now: Nanos, contents: &mut impl Contents) {
+        let mut lost = std::mem::take(&mut self.scratch.lost);
+        lost.clear();
+        let patience = 3 * self.address.rtt.loss_delay();
+        self.space.forget(now, patience, &mut lost);
+        if !lost.is_empty() {
+            self.on_packets_lost(&lost, contents);
+            self.scratch.acked_infos.clear();
+            self.tell_rate_control(now, Observed::default());
+        }
+        self.scratch.lost = lost;
+        self.space.forget_fragments();
+    }
+
+    /// Everything in a packet, or about a timeout, has been heard: whether the path has become too narrow.
+    pub(crate) fn settle(&mut self, now: Nanos) {
+        let address = &mut self.address;
+        let (rtt, plr) = (address.rtt.smoothed(), address.monitor.plr());
+        if address.hole.is_found(rtt, plr) {
+            address.hole.forget();
+            if address.mtu.current() > BASE_DATAGRAM {
+                self.mtu_falls += 1;
+                address.mtu.fall(now);
+            }
+        }
+        self.tell_packet_size();
+    }
+
+    fn tell_packet_size(&mut self) {
+        let ip_bytes = self.mtu().saturating_add(self.settings.ip_overhead);
+        self.address.cc.set_packet_bytes(u32::from(ip_bytes));
+    }
+
+    // ---- timers ----------------------------------------------------------------------------------
+
+    /// Present probe timeout without backoff; `max_ack_delay` is the peer's.
+    pub(crate) fn probe_timeout(&self, max_ack_delay: Nanos) -> Nanos {
+        self.address.rtt.pto(max_ack_delay)
+    }
+
+    /// How long a symbol's fate may stay unknown; longer the longer nothing is heard.
+    pub(crate) fn probe_wait(&self, max_ack_delay: Nanos) -> Nanos {
+        let pto = self.probe_timeout(max_ack_delay);
+        self.address.timer.wait(pto, self.address.monitor.plr())
+    }
+
+    /// When a packet will count as lost by time.
+    pub(crate) fn loss_deadline(&self) -> Option<Nanos> {
+        self.space.sent.loss_deadline()
+    }
+
+    /// When a probe is due. `waiting`: something waits for the peer although nothing can be sent.
+    pub(crate) fn probe_deadline(&self, max_ack_delay: Nanos, waiting: bool) -> Option<Nanos> {
+        if self.space.sent.packets_in_flight() == 0 && !waiting {
+            return None;
+        }
+        let wait = self.probe_wait(max_ack_delay);
+        Some(self.address.timer.deadline(self.space.last_sent, wait))
+    }
+
+    /// Declares packets lost by time, if that is due.
+    pub(crate) fn lose_overdue(&mut self, now: Nanos, contents: &mut impl Contents) {
+        if self.loss_deadline().is_some_and(|at| at <= now) {
+            self.detect_losses(now, contents);
+            if !self.scratch.lost_infos.is_empty() {
+                self.scratch.acked_infos.clear();
+                self.tell_rate_control(now, Observed::default());
+            }
+        }
+    }
+
+    /// The probe timer has run out.
+    pub(crate) fn on_probe_timeout(&mut self, now: Nanos, max_ack_delay: Nanos) {
+        let pto = self.probe_timeout(max_ack_delay);
+        if self.address.timer.on_timeout(now, pto) {
+            self.address.cc.on_persistent_loss(now);
+        }
+    }
+
+    /// How many packets the present probe timeout sends.
+    pub(crate) fn probes(&self) -> Probes {
+        self.address.timer.probes(self.address.monitor.plr())
+    }
+
+    // ---- addresses -------------------------------------------------------------------------------
+
+    /// A packet has opened. `newest`: its number is above all others.
+    pub(crate) fn on_packet(&mut self, now: Nanos, tuple: Tuple, len: usize, newest: bool) {
+        let current = &mut self.address.tuple;
+        if !current.is_same(&tuple) {
+            return self.validation.on_packet(now, tuple, len, newest);
+        }
+        if newest {
+            self.validation.on_packet_from_peer();
+            current.local_ip = tuple.local_ip.or(current.local_ip);
+        }
+    }
+
+    /// The peer challenges this end.
+    pub(crate) fn on_challenge(&mut self, tuple: Tuple, challenge: [u8; 8], len: usize) {
+        self.validation.on_challenge(tuple, challenge, len);
+    }
+
+    /// An answer to a challenge came from `tuple`; whether the peer is found there now.
+    pub(crate) fn on_response(&mut self, now: Nanos, tuple: Tuple, answer: [u8; 8]) -> bool {
+        let Some(validated) = self.validation.on_response(now, tuple, answer) else {
+            return false;
+        };
+        let tuple = validated.tuple;
+        if self.address.tuple.same_hosts(&tuple) {
+            // A NAT has changed its mapping.
+            self.address.tuple = tuple;
+        } else {
+            let since = (self.next_pn(), validated.round_trip);
+            self.address = self.address.successor(&self.settings, tuple, since, now);
+        }
+        true
+    }
+
+    /// An answer to the peer's challenge.
+    pub(crate) fn poll_response(&mut self) -> Option<PathPacket> {
+        self.validation.poll_response(usize::from(BASE_DATAGRAM))
+    }
+
+    /// A copy of a challenge that is due.
+    pub(crate) fn poll_challenge(&mut self, now: Nanos, pto: Nanos) -> Option<PathPacket> {
+        let len_max = usize::from(BASE_DATAGRAM);
+        self.validation.poll_challenge(now, pto, len_max)
+    }
+
+    /// When [`Self::poll_challenge`] has something to do.
+    pub(crate) fn challenge_timeout(&self) -> Option<Nanos> {
+        self.validation.timeout()
+    }
+
+    pub(crate) fn challenges_wanted(&self) -> usize {
+        self.validation.challenges_wanted()
+    }
+
+    pub(crate) fn add_challenge(&mut self, challenge: [u8; 8]) {
+        self.validation.add_challenge(challenge);
+    }
+
+    // ---- path MTU --------------------------------------------------------------------------------
+
+    /// UDP payload of a path MTU probe that is due.
+    pub(crate) fn poll_mtu_probe(&mut self, now: Nanos) -> Option<u16> {
+        let rtt = self.address.rtt.smoothed();
+        self.address.mtu.poll(now, rtt)
+    }
+
+    /// When [`Self::poll_mtu_probe`] has something to do.
+    pub(crate) fn mtu_timeout(&self) -> Option<Nanos> {
+        self.address.mtu.timeout()
+    }
+
+    /// The operating system refused a UDP payload of `size` as too large.
+    pub(crate) fn datagram_too_large(&mut self, now: Nanos, size: usize) {
+        let size = u16::try_from(size).unwrap_or(u16::MAX);
+        let before = self.mtu();
+        self.address.mtu.too_large(now, size);
+        self.mtu_falls += u64::from(self.mtu() < before);
+        self.tell_packet_size();
+    }
+}

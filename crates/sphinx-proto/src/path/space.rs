@@ -1,0 +1,140 @@
+//! A packet number space: the numbers of the packets sent, what becomes of them, and what is known of the
+//! peer's. It outlives the addresses that its packets travel between.
+
+use crate::Nanos;
+use crate::wire::SymbolId;
+
+use super::ecn::EcnCounts;
+use super::fragments::{Groups, Meaning};
+use super::monitor::Monitor;
+use super::sent::{Carried, SentLog, Settled};
+
+/// How much of a symbol has arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    /// A part of it.
+    Part,
+    /// All of it.
+    Whole,
+    /// All of it, after it had been given up.
+    Late,
+}
+
+/// Who owns what packets carry, and hears what becomes of it.
+pub(crate) trait Contents {
+    /// A symbol of the block with this sequence has arrived; whether the block may have needed it.
+    fn symbol_arrived(&mut self, block: u64, symbol: SymbolId, arrived: Arrived) -> bool;
+
+    /// A symbol will not arrive; `monitor` has been told of its packet.
+    fn symbol_lost(&mut self, block: u64, round: u8, symbol: SymbolId, monitor: &Monitor);
+
+    /// The reliable frames of this packet have arrived.
+    fn frames_arrived(&mut self, packet_number: u64);
+
+    /// They have not.
+    fn frames_lost(&mut self, packet_number: u64);
+
+    /// Whether the peer has every block.
+    fn is_empty(&self) -> bool;
+}
+
+/// The numbers of one path's packets.
+#[derive(Debug, Default)]
+pub(crate) struct PacketSpace {
+    pub(super) sent: SentLog,
+    /// Symbols in flight in parts.
+    fragments: Groups,
+    /// What the peer says of the marks of its arrivals.
+    pub(super) ecn: EcnCounts,
+    /// When the last packet left that is to be acknowledged.
+    pub(super) last_sent: Nanos,
+}
+
+impl PacketSpace {
+    pub(super) fn new(now: Nanos) -> Self {
+        Self {
+            last_sent: now,
+            ..Self::default()
+        }
+    }
+
+    /// Packet [`SentLog::next_pn`] carries a fragment of `count`; that one is `after` packets behind the first.
+    pub(super) fn sent_fragment(&mut self, after: u32, count: u8) {
+        let pn = self.sent.next_pn();
+        self.fragments.sent(pn - u64::from(after), pn, count);
+    }
+
+    /// Tells of an acknowledged packet; whether it brings anything forward.
+    pub(super) fn arrived(&mut self, packet: &Settled, contents: &mut impl Contents) -> bool {
+        match packet.carried {
+            Carried::Symbol { block, symbol, .. } => {
+                let arrived = if packet.late {
+                    Arrived::Late
+                } else {
+                    Arrived::Whole
+                };
+                contents.symbol_arrived(block, symbol, arrived)
+            }
+            Carried::Fragment {
+                block,
+                symbol,
+                after,
+                ..
+            } => {
+                let arrived = match self.fragments.acked(packet.info.pn - u64::from(after)) {
+                    Meaning::Arrived => Arrived::Whole,
+                    Meaning::ArrivedLate => Arrived::Late,
+                    Meaning::Nothing | Meaning::Lost => Arrived::Part,
+                };
+                contents.symbol_arrived(block, symbol, arrived)
+            }
+            Carried::MtuProbe(_) => true,
+            Carried::Frames { reliable } => {
+                if reliable {
+                    contents.frames_arrived(packet.info.pn);
+                }
+                // A PING beside probes brings blocks no further.
+                reliable || contents.is_empty()
+            }
+        }
+    }
+
+    /// Tells of a lost packet.
+    pub(super) fn lost(
+        &mut self,
+        packet: &Settled,
+        contents: &mut impl Contents,
+        monitor: &Monitor,
+    ) {
+        match packet.carried {
+            Carried::Symbol {
+                block,
+                round,
+                symbol,
+            } => contents.symbol_lost(block, round, symbol, monitor),
+            Carried::Fragment {
+                block,
+                round,
+                symbol,
+                after,
+            } => {
+                let first = packet.info.pn - u64::from(after);
+                if self.fragments.lost(first) == Meaning::Lost {
+                    contents.symbol_lost(block, round, symbol, monitor);
+                }
+            }
+            Carried::Frames { reliable: true } => contents.frames_lost(packet.info.pn),
+            Carried::MtuProbe(_) | Carried::Frames { reliable: false } => {}
+        }
+    }
+
+    /// Forgets packets whose fate is known; those that a full log gives up are in `lost`.
+    pub(super) fn forget(&mut self, now: Nanos, patience: Nanos, lost: &mut Vec<Settled>) {
+        self.sent.forget(now, patience, lost);
+    }
+
+    /// To be called once the lost packets that [`Self::forget`] gave have been told of.
+    pub(super) fn forget_fragments(&mut self) {
+        self.fragments.forget_below(self.sent.first_pn());
+    }
+}

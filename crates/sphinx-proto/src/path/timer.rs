@@ -1,0 +1,103 @@
+//! When an end that hears nothing sends a probe (RFC 9002 §6.2).
+
+use crate::Nanos;
+
+/// Longest wait between probes of silent addresses, and of some that have been silent for long although they
+/// used to lose little: they are interrupted, and a probe at a time finds out when they are not.
+const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
+const PROBE_INTERVAL_LONG: Nanos = 1_000_000_000;
+const INTERRUPTED_AFTER: u32 = 8;
+const INTERRUPTED_PLR_MAX: f64 = 0.2;
+
+/// How often the number of probes doubles while they are not answered.
+const PROBE_DOUBLINGS: u32 = 2;
+
+/// Addresses are dead, and not merely losing a burst, after so many probes without an answer …
+const PERSISTENT_PROBES: u32 = 3;
+/// … and so many probe timeouts of silence (compare RFC 9002 §7.6).
+const PERSISTENT_PTOS: u64 = 3;
+
+/// The probe timer of one pair of addresses.
+#[derive(Debug)]
+pub(crate) struct ProbeTimer {
+    /// Probe timeouts since an acknowledgement that brought something forward.
+    unanswered: u32,
+    /// When something was last acknowledged, or first sent after that.
+    last_news: Nanos,
+    last_probe: Nanos,
+}
+
+/// How many probes are to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Probes {
+    pub(crate) most: u32,
+    /// Earlier ones were not answered.
+    pub(crate) again: bool,
+}
+
+impl ProbeTimer {
+    pub(crate) fn new(now: Nanos) -> Self {
+        Self {
+            unanswered: 0,
+            last_news: now,
+            last_probe: now,
+        }
+    }
+
+    /// Something was acknowledged, or is in flight where nothing was before.
+    pub(crate) fn on_news(&mut self, now: Nanos) {
+        self.last_news = now;
+    }
+
+    /// An acknowledgement brought something forward.
+    pub(crate) fn on_progress(&mut self) {
+        self.unanswered = 0;
+    }
+
+    /// How long a symbol's fate may stay unknown where the probe timeout is `pto`; longer the longer nothing is
+    /// heard.
+    pub(crate) fn wait(&self, pto: Nanos, plr: f64) -> Nanos {
+        // Losing one probe or its answer is nothing special on a lossy path.
+        let doublings = self.unanswered.saturating_sub(1).min(6);
+        let longest = if self.is_interrupted(plr) {
+            PROBE_INTERVAL_LONG
+        } else {
+            PROBE_INTERVAL_MAX
+        };
+        (pto << doublings).min(longest.max(pto))
+    }
+
+    /// Whether the silence is not a matter of chance.
+    fn is_interrupted(&self, plr: f64) -> bool {
+        self.unanswered >= INTERRUPTED_AFTER && plr < INTERRUPTED_PLR_MAX
+    }
+
+    /// When the next probe is due, if the last packet to be acknowledged left at `last_sent`.
+    pub(crate) fn deadline(&self, last_sent: Nanos, wait: Nanos) -> Nanos {
+        // A window that is still open must not hide that nothing comes back.
+        let heard = self.last_news.saturating_add(wait).max(self.last_probe);
+        last_sent.min(heard).saturating_add(wait)
+    }
+
+    /// A probe is due. Whether the silence has become a blackout.
+    pub(crate) fn on_timeout(&mut self, now: Nanos, pto: Nanos) -> bool {
+        self.unanswered += 1;
+        self.last_probe = now;
+        let silence = now.saturating_sub(self.last_news);
+        self.unanswered >= PERSISTENT_PROBES && silence >= PERSISTENT_PTOS * pto
+    }
+
+    /// How many probes the present timeout sends.
+    pub(crate) fn probes(&self, plr: f64) -> Probes {
+        // One burst of losses may swallow several: where the last ones have not been answered, more follow.
+        let again = self.unanswered.saturating_sub(1).min(PROBE_DOUBLINGS);
+        Probes {
+            most: if self.is_interrupted(plr) {
+                1
+            } else {
+                2 << again
+            },
+            again: again > 0,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! ICM: when losses are compensated.
+
+use super::*;
+use crate::blocks::TxBlock;
+use crate::cc::CcKind;
+use crate::config::{ConnectionIds, Icm, Role};
+use crate::path::Carried;
+use crate::types::Tuple;
+use crate::wire::{ConnectionId, Sack};
+
+const MS: Nanos = 1_000_000;
+const RTT: Nanos = 10 * MS;
+const ACK_DELAY: Nanos = MS;
+
+/// A sender of blocks of ten symbols, and the packets that the peer has.
+struct Bench {
+    sender: Sender,
+    control: ControlQueue,
+    path: Path,
+    now: Nanos,
+    /// With the time of sending.
+    arrived: Vec<(u64, Nanos)>,
+    repairs: Vec<(Nanos, u64, bool)>,
+}
+
+impl Bench {
+    fn new(icm: Icm, code: CodeId, blocks: u32) -> Self {
+        let tuple = Tuple {
+            remote: ([10, 0, 0, 1], 1).into(),
+            local_ip: None,
+        };
+        let cid = ConnectionId::new([1; 8]).expect("not zero");
+        let ids = ConnectionIds {
+            local: cid,
+            peer: cid,
+        };
+        let mut config = Config::new(Role::Client, tuple, ids);
+        config.code = Some(code);
+        config.icm = icm;
+        config.cc = CcKind::Fixed(10_000_000);
+        config.initial_rtt = RTT;
+        config.peer_window = 1 << 30;
+        let mut sender = Sender::new(&config);
+        for slot in 0..blocks {
+            sender.submit(0, Slot(slot), (10, 1000), false);
+        }
+        Self {
+            sender,
+            control: ControlQueue::default(),
+            path: Path::new(&config, 0),
+            now: 0,
+            arrived: Vec::new(),
+            repairs: Vec::new(),
+        }
+    }
+
+    fn parts(&mut self) -> (&mut Path, Carriage<'_>) {
+        let carriage = Carriage {
+            sender: &mut self.sender,
+            control: &mut self.control,
+        };
+        (&mut self.path, carriage)
+    }
+
+    /// Sends a packet every 100 µs; those in `lost` (counted from here) do not arrive.
+    fn send(&mut self, count: u64, lost: &[u64]) {
+        for index in 0..count {
+            let Some(choice) = self.sender.next_symbol(self.path.monitor()) else {
+                return;
+            };
+            if choice.round > 0 {
+                let original = choice.symbol.source().is_some();
+                self.repairs.push((self.now, choice.block, original));
+            }
+            if !lost.contains(&index) {
+                self.arrived.push((self.path.next_pn(), self.now));
+            }
+            self.sender.note_sent(self.now, &choice, true);
+            let carried = Carried::Symbol {
+                block: choice.sequence,
+                round: choice.round,
+                symbol: choice.symbol,
+            };
+            let now = self.now;
+            let (path, mut carriage) = self.parts();
+            path.record(now, 1100, (carried, true), &mut carriage);
+            self.now += MS / 10;
+        }
+    }
+
+    /// The peer reports everything that arrived so far.
+    fn sack(&mut self) {
+        self.report(self.now);
+    }
+
+    /// The peer reports what was sent until then and arrived.
+    fn report(&mut self, until: Nanos) {
+        let known = self.arrived.iter().filter(|(_, sent_at)| *sent_at <= until);
+        let ranges = known.rev().map(|(pn, _)| (*pn, *pn)).collect();
+        let sack = Sack {
+            time_us: self.now / 1000,
+            ranges,
+            ..Sack::default()
+        };
+        let now = self.now;
+        let (path, mut carriage) = self.parts();
+        assert!(path.on_sack(now, &sack, &mut carriage));
+        self.sender.on_feedback(now, &self.path);
+    }
+
+    fn timeout(&self) -> Option<Nanos> {
+        self.sender.timeout(&self.path, ACK_DELAY)
+    }
+
+    fn on_timeout(&mut self) -> u32 {
+        let now = self.now;
+        let (path, mut carriage) = self.parts();
+        carriage.on_timeout(path, now, ACK_DELAY)
+    }
+
+    fn block_deadline(&self) -> Option<Nanos> {
+        let wait = self.path.probe_wait(ACK_DELAY);
+        let sender = &self.sender;
+        sender
+            .compensation
+            .deadline(&sender.blocks, sender.redundancy, wait)
+    }
+
+    fn due(&self, sequence: u64) -> u32 {
+        self.sender.blocks.get(sequence).map_or(0, TxBlock::due)
+    }
+}
+
+#[test]
+fn default_compensates_what_is_lost_at_once() {
+    let mut bench = Bench::new(Icm::Default, CodeId::Rlc, 4);
+    bench.send(6, &[1]);
+    bench.now += RTT;
+    bench.sack();
+    assert!(bench.due(0) > 0);
+}
+
+#[test]
+fn paper_waits_for_more_than_two_blocks_and_three_symbols() {
+    let mut bench = Bench::new(Icm::Paper, CodeId::Rlc, 8);
+    bench.send(10, &[1, 4]);
+    bench.send(10, &[2]);
+    bench.now += RTT;
+    bench.sack();
+    assert_eq!((bench.due(0), bench.due(1)), (0, 0), "two blocks");
+    bench.send(3, &[]);
+    bench.sack();
+    assert_eq!((bench.due(0), bench.due(1)), (0, 0), "three symbols");
+    bench.send(1, &[]);
+    bench.sack();
+    assert!(bench.due(0) >= 2 && bench.due(1) >= 1);
+    // Lost originals go first, the rest is repair.
+    bench.send(6, &[]);
+    let kinds: Vec<_> = bench.repairs.iter().map(|r| (r.1, r.2)).collect();
+    assert_eq!(kinds[..2], [(0, true), (0, true)]);
+    assert!(kinds.contains(&(1, true)), "{kinds:?}");
+}
+
+#[test]
+fn paper_is_damped_to_once_per_round_trip() {
+    let mut bench = Bench::new(Icm::Paper, CodeId::Rlc, 40);
+    bench.send(10, &[1]);
+    bench.send(10, &[1]);
+    bench.send(4, &[]);
+    bench.now += RTT;
+    bench.sack();
+    let first = bench.now;
+    assert_eq!((bench.due(0), bench.due(1)), (1, 1));
+    // Both compensations are lost, and later packets tell so before a round trip is over.
+    bench.send(2, &[0, 1]);
+    bench.send(20, &[]);
+    bench.sack();
+    assert_eq!((bench.due(0), bench.due(1)), (0, 0));
+    while bench.now < first + 2 * RTT && bench.due(0) == 0 {
+        bench.send(1, &[]);
+        bench.sack();
+    }
+    assert!(bench.due(0) > 0);
+    let waited = bench.now - first;
+    assert!(waited >= bench.path.rtt().smoothed(), "{waited}");
+}
+
+#[test]
+fn paper_hears_of_a_missing_block_from_a_later_one() {
+    let mut bench = Bench::new(Icm::Paper, CodeId::Rlc, 8);
+    bench.send(10, &[1]);
+    bench.send(10, &[]);
+    bench.now += RTT;
+    bench.sack();
+    assert_eq!(bench.due(0), 0);
+    let blocks = Blocks {
+        complete: vec![(1, 1)],
+        ..Blocks::default()
+    };
+    bench.sender.on_blocks(&blocks, &mut Vec::new());
+    bench.sack();
+    assert_eq!(bench.due(0), 1);
+}
+
+#[test]
+fn paper_finds_tails_by_the_probe_timer() {
+    let mut bench = Bench::new(Icm::Paper, CodeId::Rlc, 1);
+    bench.send(10, &[1, 2, 3, 4]);
+    bench.now += RTT;
+    bench.sack();
+    assert_eq!(bench.due(0), 0);
+    bench.now = bench.timeout().expect("a probe");
+    assert!(bench.on_timeout() > 0);
+    assert!(bench.due(0) >= 4);
+}
+
+#[test]
+fn off_waits_for_the_timer_of_the_block() {
+    for code in [CodeId::Rlc, CodeId::Srlt] {
+        let mut bench = Bench::new(Icm::Off, code, 200);
+        bench.send(3, &[1]);
+        while bench.sender.blocks.get(0).is_some_and(|b| !b.is_sent()) {
+            bench.send(1, &[]);
+        }
+        let sent = bench
+            .sender
+            .blocks
+            .get(0)
+            .map_or(0, |block| block.last_sent());
+        let timer = loop {
+            assert_eq!(bench.due(0), 0, "{code:?}");
+            bench.send(1, &[]);
+            bench.report(bench.now.saturating_sub(RTT));
+            match bench.block_deadline() {
+                Some(at) if at <= bench.now => break at,
+                _ => {}
+            }
+        };
+        assert!(timer > sent + RTT, "{code:?}");
+        assert_eq!(bench.due(0), 0, "{code:?}");
+        bench.on_timeout();
+        assert!(bench.due(0) > 0, "{code:?}");
+    }
+}
+
+#[test]
+fn a_late_symbol_takes_its_repair_back() {
+    for icm in [Icm::Default, Icm::Paper] {
+        let mut bench = Bench::new(icm, CodeId::Rlc, 3);
+        bench.send(24, &[2]);
+        bench.now += RTT;
+        bench.sack();
+        let due = bench.due(0);
+        assert!(due > 0, "{icm:?}");
+        bench.arrived.insert(2, (2, 0));
+        bench.sack();
+        assert_eq!(bench.due(0), due - 1, "{icm:?}");
+    }
+}
