@@ -8,7 +8,7 @@
 //! | Data Slicer, Data Assembler | whoever drives the session: blocks are handed over whole |
 //! | Parameter Selector | `blocks::selector` |
 //! | Monitor | [`Monitor`] |
-//! | ICM: Symbol-SACK, Block-SACK, ReFEC | `receiver` (feedback), `blocks::icm` (compensation) |
+//! | ICM: Symbol-SACK, Block-SACK, ReFEC | `path::acks`, `streams::incoming` (feedback), `blocks::icm` (compensation) |
 //! | Congestion Controller | [`cc`] |
 //! | Encoder, Decoder | `sphinx-fec`, run by the driver as the descriptors and jobs say |
 

@@ -238,23 +238,19 @@ impl Sender {
     // ---- time -------------------------------------------------------------------------------------
 
     /// When a packet counts as lost by time, a block is to be compensated or a probe is due.
-    pub(crate) fn timeout(&self, path: &Path, max_ack_delay: Nanos) -> Option<Nanos> {
-        let wait = path.probe_wait(max_ack_delay);
+    pub(crate) fn timeout(&self, path: &Path) -> Option<Nanos> {
+        let wait = path.probe_wait();
         let overdue = self
             .compensation
             .deadline(&self.blocks, self.redundancy, wait);
-        let timers = [
-            path.loss_deadline(),
-            self.probe_deadline(path, max_ack_delay),
-            overdue,
-        ];
+        let timers = [path.loss_deadline(), self.probe_deadline(path), overdue];
         timers.into_iter().flatten().min()
     }
 
-    fn probe_deadline(&self, path: &Path, max_ack_delay: Nanos) -> Option<Nanos> {
+    fn probe_deadline(&self, path: &Path) -> Option<Nanos> {
         // The peer lacks something although nothing is left to send.
         let waiting = !self.blocks.is_empty() && !self.has_symbol();
-        path.probe_deadline(max_ack_delay, waiting)
+        path.probe_deadline(waiting)
     }
 
     /// A probe is due: repair for the oldest incomplete blocks that have been sent. How many packets are to leave;
@@ -282,19 +278,19 @@ pub(crate) struct Carriage<'a> {
 
 impl Carriage<'_> {
     /// Time has passed: losses, compensation and probes. How many probes are to leave beyond the window.
-    pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Nanos, max_ack_delay: Nanos) -> u32 {
+    pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Nanos) -> u32 {
         path.lose_overdue(now, self);
-        let wait = path.probe_wait(max_ack_delay);
+        let wait = path.probe_wait();
         let sender = &mut *self.sender;
         let (blocks, redundancy) = (&mut sender.blocks, sender.redundancy);
         sender
             .compensation
             .on_timeout(blocks, redundancy, (now, wait), path.monitor());
-        let probe_at = sender.probe_deadline(path, max_ack_delay);
+        let probe_at = sender.probe_deadline(path);
         if probe_at.is_none_or(|at| at > now) {
             return 0;
         }
-        path.on_probe_timeout(now, max_ack_delay);
+        path.on_probe_timeout(now);
         sender.probe(now, path)
     }
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use crate::Nanos;
 use crate::blocks::{SymbolChoice, block_symbols, symbol_reserve};
-use crate::config::{Config, PathMemory, Profile, Role};
+use crate::config::{Config, PathMemory, Profile};
 use crate::control_queue::ControlQueue;
 use crate::ids::{LocalIds, PeerIds};
 use crate::path::Path;
@@ -135,12 +135,10 @@ pub struct Session {
 impl Session {
     /// A session whose keys are ready.
     pub fn new(config: Config, now: Nanos) -> Self {
-        let peer_parity = u16::from(config.role == Role::Client);
-        let receiver = Receiver::new(peer_parity, config.recv_window);
         Self {
             life: Life::Open,
             sender: Sender::new(&config),
-            receiver,
+            receiver: Receiver::new(&config),
             path: Path::new(&config, now),
             control_queue: ControlQueue::default(),
             events: VecDeque::new(),
@@ -294,13 +292,9 @@ impl Session {
         self.events.pop_front()
     }
 
-    fn max_ack_delay(&self) -> Nanos {
-        Receiver::sack_delay(self.path.rtt().smoothed())
-    }
-
     /// Present probe timeout without backoff: how long a packet may still be under way.
     pub fn probe_timeout(&self) -> Nanos {
-        self.path.probe_timeout(self.max_ack_delay())
+        self.path.probe_timeout()
     }
 
     /// Largest packet number that the peer has acknowledged.
@@ -330,10 +324,9 @@ impl Session {
             Life::Finished => return None,
         }
         let pacer = self.path.next_departure().filter(|_| self.has_symbol());
-        let delay = self.max_ack_delay();
         let timers = [
-            self.sender.timeout(&self.path, delay),
-            self.receiver.sack_timeout(),
+            self.sender.timeout(&self.path),
+            self.path.acks().timeout(),
             self.path.mtu_timeout(),
             self.path.challenge_timeout(),
             self.local_ids.timeout(),
@@ -400,12 +393,11 @@ impl Session {
 
     /// Loss by time, and probes of a silent path.
     fn look_for_losses(&mut self, now: Nanos) {
-        let delay = self.max_ack_delay();
         let mut carriage = Carriage {
             sender: &mut self.sender,
             control: &mut self.control_queue,
         };
-        let probes = carriage.on_timeout(&mut self.path, now, delay);
+        let probes = carriage.on_timeout(&mut self.path, now);
         self.probes = self.probes.max(probes);
         // If only large packets vanish, the answer to a small one shows it.
         if probes > 0 && self.path.mtu() > BASE_DATAGRAM {
@@ -543,15 +535,15 @@ impl Session {
             mtu_falls: path.mtu_falls(),
             losses_spurious: path.losses_spurious(),
             losses_sent: path.monitor().losses(),
-            losses_received: self.receiver.arrivals.losses(),
+            losses_received: self.path.acks().losses(),
             plr: path.monitor().plr(),
             rtt: path.rtt().smoothed(),
             min_rtt: path.rtt().min(),
             pacing_rate: path.cc().pacing_rate(),
             cwnd: path.cc().cwnd(),
             symbol_len: path.mtu() - OVERHEAD as u16,
-            symbols_redundant: self.receiver.symbols_redundant,
-            packets_refused: self.receiver.packets_refused,
+            symbols_redundant: self.receiver.symbols_redundant(),
+            packets_refused: self.receiver.packets_refused(),
             ..self.counts
         }
     }

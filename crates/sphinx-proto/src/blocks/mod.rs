@@ -3,6 +3,7 @@
 mod assembly;
 mod coding;
 mod icm;
+mod incoming;
 mod next;
 mod protect;
 mod selector;
@@ -14,10 +15,9 @@ use sphinx_fec::CodeId;
 use crate::config::{Config, Icm, Profile};
 
 pub(crate) use assembly::{Assembly, Key};
-pub(crate) use coding::{
-    block_symbols, is_rateless, is_transform, is_transform_possible, symbol_reserve,
-};
+pub(crate) use coding::{block_symbols, symbol_reserve};
 pub(crate) use icm::Compensation;
+pub(crate) use incoming::{Complete, RxBlocks, Shape};
 pub(crate) use protect::{Idle, Protection};
 pub use selector::EPSILON;
 pub(crate) use sliding::{SlidingWindows, WindowChoice};

@@ -8,6 +8,7 @@
 //!
 //! A peer that moves keeps the path; its [`Address`] is replaced as one value (RFC 9000 §9.4).
 
+mod acks;
 mod address;
 mod arrivals;
 mod ecn;
@@ -27,12 +28,13 @@ mod validation;
 use crate::Nanos;
 use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl};
 use crate::config::{Config, PathMemory};
+use crate::receiver::Receiver;
 use crate::session::BASE_DATAGRAM;
-use crate::types::Tuple;
+use crate::types::{PacketMeta, Tuple};
 use crate::wire::Sack;
 
+use acks::Acks;
 use address::{Address, Settings};
-pub(crate) use arrivals::Arrivals;
 pub(crate) use fragments::fragments_for;
 pub use monitor::{Losses, Monitor};
 pub use mtu::mtu_candidates;
@@ -356,16 +358,55 @@ impl Path {
         self.address.cc.set_packet_bytes(u32::from(ip_bytes));
     }
 
+    // ---- the peer's packets ----------------------------------------------------------------------
+
+    /// What has arrived.
+    pub(crate) fn acks(&self) -> &Acks {
+        &self.space.acks
+    }
+
+    /// A packet has opened; whether it is to be acknowledged, and carries the last-of-flight mark. `true`: its number
+    /// is above all others.
+    pub(crate) fn on_packet(&mut self, meta: &PacketMeta, marks: (bool, bool)) -> bool {
+        let acks = &mut self.space.acks;
+        let newest = acks.largest().is_none_or(|pn| meta.packet_number > pn);
+        acks.on_packet(meta, marks, self.address.rtt.smoothed());
+        self.on_packet_from(meta.now, meta.tuple, meta.datagram_len, newest);
+        newest
+    }
+
+    /// There are news that are worth a SACK at once.
+    pub(crate) fn want_sack(&mut self, now: Nanos) {
+        self.space.acks.want_sack(now);
+    }
+
+    /// Writes BLOCKS and SACK frames into `out`, at most `room` bytes.
+    pub(crate) fn write_feedback(
+        &mut self,
+        now: Nanos,
+        room: usize,
+        receiver: &mut Receiver,
+        out: &mut Vec<u8>,
+    ) {
+        let budget = (now, receiver.credit(), room);
+        let blocks = |limit, flight_over, out: &mut Vec<u8>| {
+            receiver.write_blocks(limit, flight_over, out);
+        };
+        self.space.acks.write(budget, out, blocks);
+    }
+
     // ---- timers ----------------------------------------------------------------------------------
 
-    /// Present probe timeout without backoff; `max_ack_delay` is the peer's.
-    pub(crate) fn probe_timeout(&self, max_ack_delay: Nanos) -> Nanos {
-        self.address.rtt.pto(max_ack_delay)
+    /// Present probe timeout without backoff.
+    pub(crate) fn probe_timeout(&self) -> Nanos {
+        // The peer waits as long with its SACKs as this end does.
+        let rtt = &self.address.rtt;
+        rtt.pto(acks::sack_delay(rtt.smoothed()))
     }
 
     /// How long a symbol's fate may stay unknown; longer the longer nothing is heard.
-    pub(crate) fn probe_wait(&self, max_ack_delay: Nanos) -> Nanos {
-        let pto = self.probe_timeout(max_ack_delay);
+    pub(crate) fn probe_wait(&self) -> Nanos {
+        let pto = self.probe_timeout();
         self.address.timer.wait(pto, self.address.monitor.plr())
     }
 
@@ -375,11 +416,11 @@ impl Path {
     }
 
     /// When a probe is due. `waiting`: something waits for the peer although nothing can be sent.
-    pub(crate) fn probe_deadline(&self, max_ack_delay: Nanos, waiting: bool) -> Option<Nanos> {
+    pub(crate) fn probe_deadline(&self, waiting: bool) -> Option<Nanos> {
         if self.space.sent.packets_in_flight() == 0 && !waiting {
             return None;
         }
-        let wait = self.probe_wait(max_ack_delay);
+        let wait = self.probe_wait();
         Some(self.address.timer.deadline(self.space.last_sent, wait))
     }
 
@@ -395,8 +436,8 @@ impl Path {
     }
 
     /// The probe timer has run out.
-    pub(crate) fn on_probe_timeout(&mut self, now: Nanos, max_ack_delay: Nanos) {
-        let pto = self.probe_timeout(max_ack_delay);
+    pub(crate) fn on_probe_timeout(&mut self, now: Nanos) {
+        let pto = self.probe_timeout();
         if self.address.timer.on_timeout(now, pto) {
             self.address.cc.on_persistent_loss(now);
         }
@@ -409,8 +450,7 @@ impl Path {
 
     // ---- addresses -------------------------------------------------------------------------------
 
-    /// A packet has opened. `newest`: its number is above all others.
-    pub(crate) fn on_packet(&mut self, now: Nanos, tuple: Tuple, len: usize, newest: bool) {
+    fn on_packet_from(&mut self, now: Nanos, tuple: Tuple, len: usize, newest: bool) {
         let current = &mut self.address.tuple;
         if !current.is_same(&tuple) {
             return self.validation.on_packet(now, tuple, len, newest);
@@ -448,7 +488,8 @@ impl Path {
     }
 
     /// A copy of a challenge that is due.
-    pub(crate) fn poll_challenge(&mut self, now: Nanos, pto: Nanos) -> Option<PathPacket> {
+    pub(crate) fn poll_challenge(&mut self, now: Nanos) -> Option<PathPacket> {
+        let pto = self.probe_timeout();
         let len_max = usize::from(BASE_DATAGRAM);
         self.validation.poll_challenge(now, pto, len_max)
     }

@@ -4,6 +4,7 @@
 use crate::Nanos;
 use crate::wire::SymbolId;
 
+use super::acks::Acks;
 use super::ecn::EcnCounts;
 use super::fragments::{Groups, Meaning};
 use super::monitor::Monitor;
@@ -42,6 +43,7 @@ pub(crate) trait Contents {
 #[derive(Debug, Default)]
 pub(crate) struct PacketSpace {
     pub(super) sent: SentLog,
+    pub(super) acks: Acks,
     /// Symbols in flight in parts.
     fragments: Groups,
     /// What the peer says of the marks of its arrivals.

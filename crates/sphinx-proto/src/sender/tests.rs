@@ -10,7 +10,6 @@ use crate::wire::{ConnectionId, Sack};
 
 const MS: Nanos = 1_000_000;
 const RTT: Nanos = 10 * MS;
-const ACK_DELAY: Nanos = MS;
 
 /// A sender of blocks of ten symbols, and the packets that the peer has.
 struct Bench {
@@ -109,17 +108,17 @@ impl Bench {
     }
 
     fn timeout(&self) -> Option<Nanos> {
-        self.sender.timeout(&self.path, ACK_DELAY)
+        self.sender.timeout(&self.path)
     }
 
     fn on_timeout(&mut self) -> u32 {
         let now = self.now;
         let (path, mut carriage) = self.parts();
-        carriage.on_timeout(path, now, ACK_DELAY)
+        carriage.on_timeout(path, now)
     }
 
     fn block_deadline(&self) -> Option<Nanos> {
-        let wait = self.path.probe_wait(ACK_DELAY);
+        let wait = self.path.probe_wait();
         let sender = &self.sender;
         sender
             .compensation

@@ -17,11 +17,7 @@ impl Session {
         let (packet, frame): (PathPacket, fn([u8; 8]) -> Frame<'static>) =
             match self.path.poll_response() {
                 Some(packet) => (packet, Frame::PathResponse),
-                None => {
-                    let pto = self.probe_timeout();
-                    let packet = self.path.poll_challenge(now, pto)?;
-                    (packet, Frame::PathChallenge)
-                }
+                None => (self.path.poll_challenge(now)?, Frame::PathChallenge),
             };
         let mut body = Vec::with_capacity(packet.len);
         frame(packet.data).encode(&mut body);

@@ -4,6 +4,7 @@ use sphinx_fec::CodeId;
 
 use super::{Life, REPORT_INTERVAL, Session};
 use crate::Nanos;
+use crate::blocks::Complete;
 use crate::receiver::Progress;
 use crate::sender::Carriage;
 use crate::types::{Event, Job, PacketMeta, Received, Slot};
@@ -36,17 +37,14 @@ impl Session {
     }
 
     fn malformed(&mut self) -> Received {
-        self.receiver.packets_refused += 1;
+        self.receiver.refuse();
         Received::Nothing
     }
 
     fn received(&mut self, meta: &PacketMeta, header: &Header, eliciting: bool) {
         let newest = self
-            .receiver
-            .largest()
-            .is_none_or(|pn| meta.packet_number > pn);
-        self.path
-            .on_packet(meta.now, meta.tuple, meta.datagram_len, newest);
+            .path
+            .on_packet(meta, (eliciting, header.last_of_flight));
         let pto = self.probe_timeout();
         self.local_ids.on_packet(meta.now, header.cid, newest, pto);
         self.silence = 0;
@@ -55,10 +53,6 @@ impl Session {
         self.counts.packets_received += 1;
         self.counts.ip_bytes_received +=
             meta.datagram_len as u64 + u64::from(self.config.ip_overhead);
-        let rtt = self.path.rtt().smoothed();
-        let last_of_flight = header.last_of_flight;
-        self.receiver
-            .on_packet(meta, eliciting, last_of_flight, rtt);
     }
 
     fn handle_symbol(&mut self, meta: &PacketMeta, header: &Header, symbol_len: usize) -> Received {
@@ -66,7 +60,7 @@ impl Session {
         if !matches!(self.life, Life::Open) {
             return Received::Nothing;
         }
-        let (placement, progress) = self.receiver.on_symbol(meta.now, header, symbol_len);
+        let (placement, progress) = self.receiver.on_symbol(header, symbol_len);
         self.progress(meta.now, progress);
         Received::Symbol(placement)
     }
@@ -81,7 +75,7 @@ impl Session {
         if !matches!(self.life, Life::Open) {
             return Received::Nothing;
         }
-        let Some((part, progress)) = self.receiver.on_fragment(meta.now, header, fragment) else {
+        let Some((part, progress)) = self.receiver.on_fragment(header, fragment) else {
             return Received::Nothing;
         };
         self.progress(meta.now, progress);
@@ -102,7 +96,7 @@ impl Session {
     /// A source symbol has been restored from repairs of sliding windows, and is in its block's memory.
     pub fn symbol_restored(&mut self, now: Nanos, stream: u16, block: u64, index: u16) {
         if matches!(self.life, Life::Open) {
-            let progress = self.receiver.on_restored(now, stream, block, index);
+            let progress = self.receiver.on_restored(stream, block, index);
             self.progress(now, progress);
         }
     }
@@ -111,37 +105,27 @@ impl Session {
         match progress {
             Progress::None => {}
             Progress::Violation(what) => self.violation(now, what),
-            Progress::Whole {
+            Progress::Complete {
                 stream,
                 block,
-                slot,
+                complete: Complete { slot, decoding },
             } => {
-                self.events.push_back(Event::BlockComplete {
+                self.path.want_sack(now);
+                let event = Event::BlockComplete {
                     stream,
                     block,
                     slot,
-                });
-            }
-            Progress::Decodable {
-                stream,
-                block,
-                slot,
-                maximum_likelihood,
-            } => {
+                };
+                let Some(decoding) = decoding else {
+                    return self.events.push_back(event);
+                };
                 let id = self.next_job;
                 self.next_job += 1;
-                self.pending_jobs.push((
-                    id,
-                    Event::BlockComplete {
-                        stream,
-                        block,
-                        slot,
-                    },
-                ));
+                self.pending_jobs.push((id, event));
                 self.jobs.push_back(Job {
                     id,
                     decode: slot,
-                    maximum_likelihood,
+                    maximum_likelihood: decoding.maximum_likelihood,
                 });
             }
         }
@@ -223,8 +207,11 @@ impl Session {
 
     /// The application has taken a received block's data.
     pub fn release(&mut self, now: Nanos, slot: Slot) {
-        // The PING makes the news of more room reliable.
-        self.ping |= self.receiver.release(now, slot);
+        if self.receiver.release(slot) {
+            // The PING makes the news of more room reliable.
+            self.ping = true;
+            self.path.want_sack(now);
+        }
     }
 
     /// Work to do on payload.

@@ -42,7 +42,8 @@ impl Session {
                 let mut body = Vec::new();
                 self.receiver.report_all();
                 let room = usize::from(BASE_DATAGRAM) - OVERHEAD - CLOSE_LEN_MAX;
-                self.receiver.write_feedback(now, room, &mut body);
+                self.path
+                    .write_feedback(now, room, &mut self.receiver, &mut body);
                 Frame::Close {
                     code: *code,
                     reason,
@@ -85,14 +86,15 @@ impl Session {
     }
 
     fn poll_control(&mut self, now: Nanos) -> Option<Transmit> {
-        let sack_due = self.receiver.sack_timeout().is_some_and(|at| at <= now);
+        let sack_due = self.path.acks().timeout().is_some_and(|at| at <= now);
         if !sack_due && !self.ping && !self.control_queue.is_due() {
             return None;
         }
         let mut body = Vec::new();
         // Feedback must get through whatever becomes of the path MTU.
         let room = usize::from(BASE_DATAGRAM) - OVERHEAD - CONTROL_RESERVE;
-        self.receiver.write_feedback(now, room, &mut body);
+        self.path
+            .write_feedback(now, room, &mut self.receiver, &mut body);
         let eliciting = std::mem::take(&mut self.ping);
         if eliciting {
             self.receiver.told_reliably();

@@ -1,7 +1,8 @@
 //! Streams: which of their blocks exist, and how they share the window (`docs/protocol.md` §7).
 
+mod incoming;
 mod outgoing;
 mod shares;
 
+pub(crate) use incoming::RecvStreams;
 pub(crate) use outgoing::SendStreams;
-pub(crate) use shares::{COMMON_SHARE, common_part};

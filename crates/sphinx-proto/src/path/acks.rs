@@ -1,0 +1,213 @@
+//! Which of the peer's packets have arrived, and when that is told (Symbol-SACK).
+
+use std::collections::VecDeque;
+
+use crate::Nanos;
+use crate::ranges::RangeSet;
+use crate::types::PacketMeta;
+use crate::wire::{Frame, MAX_SACK_RANGES, Sack, varint_len};
+
+use super::arrivals::Arrivals;
+use super::monitor::Losses;
+
+/// Packets that may wait for one SACK: this part of those so far, within bounds. Rate control measures the
+/// first trains, of which SACKs may be lost.
+const SACK_PART: u64 = 16;
+const PACKETS_PER_SACK: (u64, u64) = (2, 64);
+/// Bounds of the time that packets wait for a SACK.
+const SACK_DELAY_MIN: Nanos = 250_000;
+const SACK_DELAY_MAX: Nanos = 10_000_000;
+/// SACKs never follow each other more closely, whatever asks for them.
+const SACK_INTERVAL_MIN: Nanos = 250_000;
+/// How often the last SACK is repeated when nothing more arrives, each time after twice as long: the sender
+/// may be waiting for it.
+const TAIL_REPEATS: u8 = 3;
+/// What one SACK says, the following ones say again: so many in a row must be lost before packets
+/// that arrived count as lost.
+const SACK_REPEATS: usize = 8;
+/// Packet-number ranges that a SACK has room for on top of these repetitions; they report packets
+/// that were much delayed.
+const SACK_RANGES_MIN: usize = 32;
+/// Bytes of a SACK without its further ranges, at most.
+const SACK_FRAME_MIN: usize = 1 + 9 * 8;
+
+/// The receiver's side of a packet number space.
+#[derive(Debug)]
+pub(crate) struct Acks {
+    received: RangeSet,
+    arrivals: Arrivals,
+    /// Largest number, and when its packet arrived.
+    largest: Option<(u64, Nanos)>,
+    /// Packets seen with ECT and CE.
+    ect: u64,
+    ce: u64,
+    sequence: u64,
+    /// Packets that no SACK has told of.
+    unacked: u64,
+    sack_at: Option<Nanos>,
+    last_sack: Option<Nanos>,
+    /// When the last SACK is repeated unless more arrives, repetitions left, and the time between them.
+    tail_at: Option<Nanos>,
+    tail_repeats: u8,
+    tail_delay: Nanos,
+    /// Largest packets of the last `SACK_REPEATS` SACKs, oldest first.
+    told: VecDeque<u64>,
+    last_eliciting: Nanos,
+    /// The last packet to be acknowledged carried the last-of-flight mark.
+    flight_over: bool,
+}
+
+impl Default for Acks {
+    fn default() -> Self {
+        Self {
+            received: RangeSet::default(),
+            arrivals: Arrivals::default(),
+            largest: None,
+            ect: 0,
+            ce: 0,
+            sequence: 0,
+            unacked: 0,
+            sack_at: None,
+            last_sack: None,
+            tail_at: None,
+            tail_repeats: 0,
+            tail_delay: SACK_DELAY_MAX,
+            told: VecDeque::new(),
+            last_eliciting: 0,
+            flight_over: false,
+        }
+    }
+}
+
+/// How long packets may wait for a SACK.
+pub(super) fn sack_delay(rtt: Nanos) -> Nanos {
+    (rtt / 8).clamp(SACK_DELAY_MIN, SACK_DELAY_MAX)
+}
+
+impl Acks {
+    /// Largest packet number opened.
+    pub(crate) fn largest(&self) -> Option<u64> {
+        self.largest.map(|(pn, _)| pn)
+    }
+
+    /// What the peer's packets have lost; `None` before the first one.
+    pub(crate) fn losses(&self) -> Option<Losses> {
+        self.arrivals.losses()
+    }
+
+    /// Notes an opened packet for the next SACK.
+    pub(super) fn on_packet(
+        &mut self,
+        meta: &PacketMeta,
+        (eliciting, last_of_flight): (bool, bool),
+        rtt: Nanos,
+    ) {
+        self.received.insert_one(meta.packet_number);
+        self.arrivals.on_packet(meta.packet_number);
+        self.received.truncate_low(MAX_SACK_RANGES);
+        if self.largest.is_none_or(|(pn, _)| meta.packet_number > pn) {
+            self.largest = Some((meta.packet_number, meta.received_at));
+        }
+        match meta.ecn {
+            0b01 | 0b10 => self.ect += 1,
+            0b11 => self.ce += 1,
+            _ => {}
+        }
+        if !eliciting {
+            return;
+        }
+        let delay = sack_delay(rtt);
+        self.tail_at = None;
+        self.tail_repeats = TAIL_REPEATS;
+        self.tail_delay = (delay / 2).max(SACK_INTERVAL_MIN);
+        self.unacked += 1;
+        let (least, most) = PACKETS_PER_SACK;
+        let packets_per_sack = (meta.packet_number / SACK_PART).clamp(least, most);
+        self.flight_over = last_of_flight;
+        let first_after_idle = meta.now.saturating_sub(self.last_eliciting) > 2 * rtt.max(delay);
+        self.last_eliciting = meta.now;
+        let at_once = last_of_flight
+            || meta.ecn == 0b11
+            || self.unacked >= packets_per_sack
+            || first_after_idle;
+        self.want_sack(if at_once { meta.now } else { meta.now + delay });
+    }
+
+    /// There are news that are worth a SACK at this time, or as soon after it as may be.
+    pub(crate) fn want_sack(&mut self, at: Nanos) {
+        let at = self
+            .last_sack
+            .map_or(at, |last| at.max(last + SACK_INTERVAL_MIN));
+        self.sack_at = Some(self.sack_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// When a SACK is due.
+    pub(crate) fn timeout(&self) -> Option<Nanos> {
+        self.largest?;
+        self.sack_at.into_iter().chain(self.tail_at).min()
+    }
+
+    /// Writes feedback of at most `room` bytes into `out`: what `blocks` writes into half of the room, and a SACK
+    /// with this credit.
+    ///
+    /// Block-SACKs come first: the sender then does not compensate losses in blocks that are complete.
+    pub(crate) fn write(
+        &mut self,
+        (now, credit, room): (Nanos, u64, usize),
+        out: &mut Vec<u8>,
+        blocks: impl FnOnce(usize, bool, &mut Vec<u8>),
+    ) {
+        let Some((largest, received_at)) = self.largest else {
+            return;
+        };
+        let end = out.len() + room;
+        self.last_sack = Some(now);
+        self.sack_at = None;
+        self.tail_at = None;
+        if self.tail_repeats > 0 {
+            self.tail_at = Some(now + self.tail_delay);
+            self.tail_repeats -= 1;
+            self.tail_delay *= 2;
+        }
+        self.unacked = 0;
+        blocks(out.len() + room / 2, self.flight_over, out);
+        let sack = Sack {
+            sequence: self.sequence,
+            delay_us: now.saturating_sub(received_at) / 1000,
+            time_us: received_at / 1000,
+            ect: self.ect,
+            ce: self.ce,
+            credit,
+            ranges: self.ranges(end.saturating_sub(out.len() + SACK_FRAME_MIN)),
+        };
+        self.sequence += 1;
+        if self.told.len() == SACK_REPEATS {
+            self.told.pop_front();
+        }
+        self.told.push_back(largest);
+        Frame::Sack(sack).encode(out);
+    }
+
+    /// The largest packet numbers: what arrived since the last few SACKs, in at most `room` bytes.
+    fn ranges(&self, room: usize) -> Vec<(u64, u64)> {
+        let floor = match self.told.front() {
+            Some(oldest) if self.told.len() == SACK_REPEATS => *oldest,
+            _ => 0,
+        };
+        let mut ranges = Vec::new();
+        let mut room_left = room;
+        let mut below = None;
+        for (low, high) in self.received.iter().rev() {
+            let gap = below.map_or(0, |below: u64| below - high - 2);
+            let size = varint_len(gap) + varint_len(high - low);
+            let enough = high < floor && ranges.len() >= SACK_RANGES_MIN;
+            if !ranges.is_empty() && (enough || size > room_left) {
+                break;
+            }
+            room_left = room_left.saturating_sub(size);
+            ranges.push((low, high));
+            below = Some(low);
+        }
+        ranges
+    }
+}
