@@ -3,25 +3,42 @@
 //! [`Session`] is one end of an association: it takes packets that have opened, blocks to send and
 //! the time, and gives packet descriptors, jobs and events. `docs/protocol.md` specifies the wire.
 //!
+//! Each state has one owner, with private fields and the few methods that keep its invariants:
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | `path` | packet numbers, what was sent and what arrived; of the pair of addresses in use: round trip, losses, rate, MTU, marks, probes; candidates for other addresses |
+//! | `blocks` | blocks on their way and what they are owed; blocks that arrive and their rank; codes, ICM, ProFEC |
+//! | `streams` | ids, order and life of streams; credit and shares of the window |
+//! | `control_queue` | frames that must arrive |
+//! | `scheduler` | nothing but what has begun to leave: it answers what the next packet carries |
+//! | `admission` | the limits of what is on its way: whether another block may be handed over |
+//! | `sender`, `receiver` | the two halves, of the owners above |
+//! | `session` | life and death of the session, and the way in and out |
+//!
 //! | paper's name | here |
 //! | --- | --- |
 //! | Data Slicer, Data Assembler | whoever drives the session: blocks are handed over whole |
 //! | Parameter Selector | `blocks::selector` |
-//! | Monitor | [`Monitor`] |
+//! | Monitor | `path::monitor` |
 //! | ICM: Symbol-SACK, Block-SACK, ReFEC | `path::acks`, `streams::incoming` (feedback), `blocks::icm` (compensation) |
 //! | Congestion Controller | [`cc`] |
 //! | Encoder, Decoder | `sphinx-fec`, run by the driver as the descriptors and jobs say |
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod blocks;
 pub mod cc;
 mod config;
 mod control_queue;
+mod demand;
 mod ids;
+mod jobs;
 mod path;
 mod ranges;
 mod receiver;
+mod scheduler;
 mod sender;
 mod session;
 mod streams;
@@ -31,7 +48,7 @@ pub mod wire;
 pub use blocks::EPSILON;
 pub use cc::Nanos;
 pub use config::{Config, ConnectionIds, Icm, PathMemory, Profile, Role};
-pub use path::{Losses, Monitor, mtu_candidates};
+pub use path::{Losses, mtu_candidates};
 pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
     Content, CoveredBlock, Event, Job, PacketMeta, PartPlacement, Placement, Received, Room,

@@ -8,15 +8,18 @@ mod sending;
 use std::collections::VecDeque;
 
 use crate::Nanos;
-use crate::blocks::{SymbolChoice, block_symbols, symbol_reserve};
+use crate::admission::Admission;
 use crate::config::{Config, PathMemory, Profile};
 use crate::control_queue::ControlQueue;
+use crate::demand::Demand;
 use crate::ids::{LocalIds, PeerIds};
+use crate::jobs::Jobs;
 use crate::path::Path;
 use crate::receiver::Receiver;
+use crate::scheduler::Scheduler;
 use crate::sender::{Carriage, Sender};
-use crate::types::{BLOCK_OVERHEAD, Event, Job, Room, SessionStats, Slot, block_cost};
-use crate::wire::{Fragment, Frame, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max};
+use crate::types::{Event, Room, SessionStats, Slot};
+use crate::wire::{Frame, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max};
 use refusal::Refusals;
 
 const MS: Nanos = 1_000_000;
@@ -29,31 +32,7 @@ const CLOSE_TIMES: [Nanos; 6] = [0, 5 * MS, 20 * MS, 60 * MS, 150 * MS, 300 * MS
 const DRAIN: Nanos = 400 * MS;
 /// Longest silence of an idle end.
 const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
-/// Symbols of a full block: what the link carries in this time, as far as the code allows …
-const BLOCK_TIME: Nanos = 10 * MS;
-/// … and at least so many.
-const BLOCK_SYMBOLS_MIN: u64 = 32;
-/// Full blocks that fit a window at least.
-const BLOCKS_PER_WINDOW: u64 = 8;
-/// … and of every stream.
-const BLOCKS_PER_STREAM: u64 = 4;
-/// Smallest symbol of a block that is made to fit what is left of the window.
-const PART_SYMBOL_MIN: u64 = 64;
-/// PINGs behind the probes of a silent path: one of them or its answer may be lost too.
-const SMALL_PROBES: u8 = 2;
-/// Smallest send window.
-const SEND_WINDOW_MIN: u64 = 512 * 1024;
-/// Source data handed over ahead of sending: what the link carries in this time, at least 64 KiB.
-const UNSENT_TIME: Nanos = 8 * MS;
-const UNSENT_MIN: u64 = 64 * 1024;
 
-/// A session of which nothing is confirmed, although nothing waits for being read, counts as stalled after so many
-/// idle timeouts: repairs back off, and those of `--icm paper` and `off` come seldom.
-const STALL_UNREPAIRED: Nanos = 4;
-/// How long a stream is held up before the peer is asked for news, at least, and the longest time between such
-/// questions.
-const ASK_WAIT_MIN: Nanos = 20 * MS;
-const ASK_WAIT_MAX: Nanos = 500 * MS;
 /// Time between complete reports to a peer that asks.
 const REPORT_INTERVAL: Nanos = 10 * MS;
 
@@ -75,18 +54,39 @@ enum Life {
     Finished,
 }
 
-/// One session on one path.
+/// One session.
 ///
 /// The core never reads a clock, a socket or a random number: the same calls give the same
-/// packets. It never touches payload either: memory is named by [`Slot`]s.
+/// packets. It never touches symbols either: memory is named by [`Slot`]s.
 ///
-/// * **Inputs**: [`submit`](Self::submit) (a block to send), [`handle_packet`](Self::handle_packet) (a packet that
-///   has opened), [`job_done`](Self::job_done), [`release`](Self::release), [`handle_timeout`](Self::handle_timeout),
-///   [`close`](Self::close).
-/// * **Outputs**: after any input, drain [`poll_job`](Self::poll_job), [`poll_event`](Self::poll_event) and
-///   [`poll_transmit`](Self::poll_transmit) until they give nothing, then sleep until
-///   [`poll_timeout`](Self::poll_timeout) and call `handle_timeout`.
-/// * Time is in nanoseconds of any origin and never steps back.
+/// # Driving it
+///
+/// *Inputs* tell what has happened:
+///
+/// | input | what has happened |
+/// | --- | --- |
+/// | [`handle_packet`](Self::handle_packet) | a packet has opened that has not opened before |
+/// | [`handle_timeout`](Self::handle_timeout) | the time of [`poll_timeout`](Self::poll_timeout) has come |
+/// | [`submit`](Self::submit), [`set_backlog`](Self::set_backlog), [`set_profile`](Self::set_profile) | the application has data, or more than there is [room](Self::room_for) for, or wants it otherwise |
+/// | [`release`](Self::release) | the application has taken a received block |
+/// | [`job_done`](Self::job_done), [`symbol_restored`](Self::symbol_restored) | work on payload has been done |
+/// | [`add_challenge`](Self::add_challenge), [`add_connection_id`](Self::add_connection_id) | here is randomness, as many times as [`challenges_wanted`](Self::challenges_wanted) and [`connection_ids_wanted`](Self::connection_ids_wanted) say |
+/// | [`datagram_too_large`](Self::datagram_too_large), [`local_address_lost`](Self::local_address_lost), [`peer_refused`](Self::peer_refused) | the operating system has said so |
+/// | [`close`](Self::close), [`abandon`](Self::abandon) | the session is to end |
+///
+/// *Outputs* are taken until they give nothing, in this order, after any input:
+///
+/// 1. [`poll_job`](Self::poll_job): work to do, now or later and in any order;
+/// 2. [`poll_event`](Self::poll_event): what the application must hear of, memory to be freed, ids to be forgotten;
+/// 3. [`poll_transmit`](Self::poll_transmit): packets. Symbols are to be read before the next input, as it may free
+///    their blocks.
+///
+/// Then the driver sleeps until [`poll_timeout`](Self::poll_timeout), which is later than now, or the next input. What
+/// is late does no harm but to speed. Everything else only looks.
+///
+/// * Time is in nanoseconds of any origin and never steps back: nothing but the times in SACKs depends on the origin.
+/// * Whatever a peer sends, nothing panics, and memory and work per packet are bounded.
+/// * A session is finished when `poll_timeout` gives nothing.
 pub struct Session {
     config: Config,
     life: Life,
@@ -95,38 +95,18 @@ pub struct Session {
     path: Path,
     control_queue: ControlQueue,
     events: VecDeque<Event>,
-    jobs: VecDeque<Job>,
-    pending_jobs: Vec<(u64, Event)>,
-    next_job: u64,
-    /// Data waits outside for window or credit.
-    backlog: bool,
-    /// A stream of which data waits for the peer's application to read, when to ask next whether it has, and
-    /// after what time again.
-    held_up: Option<u16>,
-    ask_at: Option<Nanos>,
-    ask_wait: Nanos,
-    /// When something to be sent was last confirmed or read at the other end, or began to wait; and whether it
-    /// begins now.
-    progress_at: Nanos,
-    begins: bool,
-    /// When a SACK last came.
-    answered_at: Nanos,
+    jobs: Jobs,
+    admission: Admission,
+    demand: Demand,
+    scheduler: Scheduler,
     /// When the streams were last reported because the peer asked.
     reported_at: Nanos,
-    /// Packets that may leave beyond the window, to find out about a silent path.
-    probes: u32,
-    ping: bool,
-    /// PINGs that are to follow the probes.
-    small_probes: u8,
     local_ids: LocalIds,
     peer_ids: PeerIds,
     fresh_id_at: Nanos,
-    /// A symbol that is leaving in parts, its next part, and the packet number of the first.
-    leaving: Option<(SymbolChoice, Fragment, u64)>,
     /// PINGs sent into a silence.
     silence: u32,
     refusals: Option<Refusals>,
-    app_limited_told: bool,
     last_sent: Nanos,
     last_received: Nanos,
     counts: SessionStats,
@@ -142,27 +122,16 @@ impl Session {
             path: Path::new(&config, now),
             control_queue: ControlQueue::default(),
             events: VecDeque::new(),
-            jobs: VecDeque::new(),
-            pending_jobs: Vec::new(),
-            next_job: 0,
-            backlog: false,
-            held_up: None,
-            ask_at: None,
-            ask_wait: 0,
-            progress_at: now,
-            begins: false,
-            answered_at: now,
+            jobs: Jobs::default(),
+            admission: Admission::new(&config),
+            demand: Demand::new(now),
+            scheduler: Scheduler::new(now),
             reported_at: now,
-            probes: 0,
-            ping: false,
-            small_probes: 0,
             local_ids: LocalIds::new(config.local_cid),
             peer_ids: PeerIds::new(config.peer_cid),
             fresh_id_at: now,
-            leaving: None,
             silence: 0,
             refusals: None,
-            app_limited_told: false,
             last_sent: now,
             last_received: now,
             counts: SessionStats::default(),
@@ -174,24 +143,8 @@ impl Session {
 
     /// Source symbols and symbol size of a full block at present, where so many streams are written to.
     pub fn block_shape(&self, streams: u16) -> (u16, u16) {
-        let reserve = symbol_reserve(self.config.code);
-        let symbol_len = self.path.mtu() - OVERHEAD as u16 - reserve;
-        let most_symbols = block_symbols(self.config.code);
-        let per_block = bytes_in(self.path.cc().pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
-        // Small windows hold several blocks, so that one can be sent while another is repaired; and several of
-        // every stream.
-        let window = self.config.peer_window.min(self.config.send_window);
-        let blocks = BLOCKS_PER_WINDOW.max(BLOCKS_PER_STREAM * u64::from(streams));
-        let most = (window / blocks).saturating_sub(BLOCK_OVERHEAD);
-        let mut n = per_block
-            .clamp(BLOCK_SYMBOLS_MIN, u64::from(most_symbols))
-            .min(most / u64::from(symbol_len))
-            .max(1) as u16;
-        // What streams that nobody reads leave of the window is for the blocks of the others.
-        while n > 1 && self.sender.streams().common_left() < 2 * block_cost(n, symbol_len) {
-            n /= 2;
-        }
-        (n, symbol_len)
+        self.admission
+            .block_shape(&self.sender, &self.path, streams)
     }
 
     /// Whether a block of this stream may be handed over now: window, credit, the stream's share of it and
@@ -199,18 +152,13 @@ impl Session {
     ///
     /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp).
     pub fn room_for(&self, stream: u16, n: u16, symbol_len: u16) -> Room {
-        let most = self.sender.streams().most(stream);
-        let (fits, shape) = if block_cost(n, symbol_len) <= most {
-            (Room::Whole, (n, symbol_len))
-        } else {
-            match part(most, symbol_len).filter(|_| self.sender.streams().held(stream) == 0) {
-                Some((n, symbol_len)) => (Room::Part(n, symbol_len), (n, symbol_len)),
-                None => return Room::HeldUp,
-            }
-        };
-        match self.can_open(shape.0, shape.1) {
-            true => fits,
-            false => Room::Later,
+        let shape = (n, symbol_len);
+        let room = self
+            .admission
+            .room_for(&self.sender, &self.path, stream, shape);
+        match room {
+            Room::Whole | Room::Part(..) if !matches!(self.life, Life::Open) => Room::Later,
+            room => room,
         }
     }
 
@@ -224,28 +172,6 @@ impl Session {
         self.room_for(stream, n, symbol_len) == Room::Whole
     }
 
-    /// Whether some stream's block may be handed over.
-    fn can_open(&self, n: u16, symbol_len: u16) -> bool {
-        let cost = block_cost(n, symbol_len);
-        let ahead = bytes_in(self.path.cc().pacing_rate(), UNSENT_TIME).max(UNSENT_MIN);
-        matches!(self.life, Life::Open)
-            && self.sender.streams().has_credit(cost)
-            && self.sender.blocks().has_room()
-            && self.sender.blocks().unsent_bytes() < ahead
-            && (self.sender.blocks().open_cost() == 0
-                || self.sender.blocks().open_cost() + cost <= self.send_window())
-    }
-
-    /// BDP × (2 + ln(symbols in flight) / ln(1/p)): enough for the rounds of repair that the
-    /// unluckiest symbol in flight is expected to need.
-    fn send_window(&self) -> u64 {
-        let symbols = (self.path.cc().cwnd() / 1500).max(2) as f64;
-        let plr = self.path.monitor().plr().clamp(1e-6, 0.9);
-        let rounds = 2.0 + symbols.ln() / (1.0 / plr).ln();
-        let window = (self.path.cc().cwnd() as f64 * rounds) as u64;
-        window.max(SEND_WINDOW_MIN).min(self.config.send_window)
-    }
-
     /// Hand over a block of n × symbol_len bytes that lies in `slot`; its id within the stream.
     /// `tail`: the application ends a message or the stream here.
     ///
@@ -254,8 +180,8 @@ impl Session {
     pub fn submit(&mut self, stream: u16, slot: Slot, n: u16, symbol_len: u16, tail: bool) -> u64 {
         debug_assert!((1..=block_symbols_max(usize::from(symbol_len))).contains(&usize::from(n)));
         debug_assert!((1..=MAX_SYMBOL_LEN).contains(&usize::from(symbol_len)));
-        self.app_limited_told = false;
-        self.begins |= !self.has_data();
+        self.scheduler.on_submit();
+        self.demand.begins(self.has_data());
         self.sender.submit(stream, slot, (n, symbol_len), tail)
     }
 
@@ -267,17 +193,13 @@ impl Session {
     /// Tell whether more data waits outside for window or credit, and a stream of which some is
     /// [held up](Room::HeldUp).
     pub fn set_backlog(&mut self, backlog: bool, held_up: Option<u16>) {
-        self.begins |= backlog && !self.has_data();
-        self.backlog = backlog;
-        self.held_up = held_up;
-        if held_up.is_none() {
-            (self.ask_at, self.ask_wait) = (None, 0);
-        }
+        let has_data = self.has_data();
+        self.demand.set(backlog, held_up, has_data);
     }
 
     /// Whether there is anything that the peer does not have.
     fn has_data(&self) -> bool {
-        self.backlog || self.sender.blocks().open_cost() > 0
+        self.demand.backlog() || self.sender.blocks().open_cost() > 0
     }
 
     /// Whether the peer has every block of the stream.
@@ -323,7 +245,10 @@ impl Session {
             Life::Draining { until, .. } => return Some(*until),
             Life::Finished => return None,
         }
-        let pacer = self.path.next_departure().filter(|_| self.has_symbol());
+        let pacer = self
+            .path
+            .next_departure()
+            .filter(|_| self.scheduler.has_symbol(&self.sender));
         let timers = [
             self.sender.timeout(&self.path),
             self.path.acks().timeout(),
@@ -331,7 +256,7 @@ impl Session {
             self.path.challenge_timeout(),
             self.local_ids.timeout(),
             self.silence_timeout(),
-            self.ask_at,
+            self.demand.ask_at(),
             self.stall_timeout(),
             self.refusals_timeout(),
             pacer,
@@ -372,17 +297,17 @@ impl Session {
             return self.stalled(now);
         }
         if now >= self.last_sent + self.keep_alive() {
-            self.ping = true;
+            self.scheduler.ping();
         }
-        if self.ask_at.is_some_and(|at| at <= now) {
-            self.ping = true;
-            self.ask_later(now);
+        if self.demand.ask_at().is_some_and(|at| at <= now) {
+            self.scheduler.ping();
+            self.demand.ask_later(now, self.path.probe_timeout());
         }
         self.look_for_losses(now);
         self.path.settle(now);
         if self.silence_timeout().is_some_and(|at| at <= now) {
             self.silence += 1;
-            self.ping = true;
+            self.scheduler.ping();
         }
         while let Some((sequence, cid)) = self.local_ids.poll_retired(now) {
             self.control_queue
@@ -398,11 +323,7 @@ impl Session {
             control: &mut self.control_queue,
         };
         let probes = carriage.on_timeout(&mut self.path, now);
-        self.probes = self.probes.max(probes);
-        // If only large packets vanish, the answer to a small one shows it.
-        if probes > 0 && self.path.mtu() > BASE_DATAGRAM {
-            self.small_probes = SMALL_PROBES;
-        }
+        self.scheduler.probe(probes, self.path.mtu());
     }
 
     /// End the session: CLOSE is sent several times.
@@ -446,49 +367,13 @@ impl Session {
 
     // ---- waiting for the peer's application ---------------------------------------------------
 
-    /// The news that a stream has been read may be lost: ask for it, ever more seldom.
-    fn ask_later(&mut self, now: Nanos) {
-        let first = self.probe_timeout().max(ASK_WAIT_MIN);
-        self.ask_wait = (2 * self.ask_wait).clamp(first, ASK_WAIT_MAX.max(first));
-        self.ask_at = Some(now + self.ask_wait);
-    }
-
-    /// Before anything is sent: whether something begins to wait now.
-    fn note_waiting(&mut self, now: Nanos) {
-        if std::mem::take(&mut self.begins) {
-            self.progress_at = now;
-        }
-        if self.held_up.is_some() && self.ask_at.is_none() {
-            self.ask_later(now);
-        }
-    }
-
-    /// When a session with data to send counts as stalled. Time in which no feedback comes does not count:
-    /// that is the path, or a lost peer.
     fn stall_timeout(&self) -> Option<Nanos> {
-        // A path on which repairs are as seldom as that is slow; a reader who takes nothing has stopped.
-        let times = if self.held_up.is_some() {
-            1
-        } else {
-            STALL_UNREPAIRED
-        };
-        let patience = times.saturating_mul(self.config.idle_timeout);
-        let at = self.progress_at.saturating_add(patience);
-        let answered = at <= self.answered_at + 2 * self.keep_alive();
-        (self.has_data() && answered && !self.begins).then_some(at)
-    }
-
-    /// A SACK has come: what it does not tell has not happened.
-    fn answered(&mut self, now: Nanos) {
-        let silent = now.saturating_sub(self.answered_at);
-        if silent > self.keep_alive() {
-            self.progress_at += silent;
-        }
-        self.answered_at = now;
+        let patience = (self.config.idle_timeout, self.keep_alive());
+        self.demand.stall_timeout(patience, self.has_data())
     }
 
     fn stalled(&mut self, now: Nanos) {
-        let held_up = self.held_up;
+        let held_up = self.demand.held_up();
         self.events.push_back(Event::Stalled { held_up });
         let reason = match held_up {
             Some(stream) => format!("nothing of stream {stream} was read at this end for too long"),
@@ -549,18 +434,5 @@ impl Session {
     }
 }
 
-/// The largest shape that costs at most `most`, with symbols of at most this size.
-fn part(most: u64, symbol_len: u16) -> Option<(u16, u16)> {
-    let bytes = most.checked_sub(BLOCK_OVERHEAD)?;
-    let n = bytes / u64::from(symbol_len);
-    if n > 0 {
-        return Some((n.min(u64::from(u16::MAX)) as u16, symbol_len));
-    }
-    // Some codes need an even size.
-    let symbol_len = bytes as u16 & !1;
-    (bytes >= PART_SYMBOL_MIN).then_some((1, symbol_len))
-}
-
-fn bytes_in(rate: u64, span: Nanos) -> u64 {
-    (u128::from(rate) * u128::from(span) / 1_000_000_000).min(u128::from(u64::MAX)) as u64
-}
+#[cfg(test)]
+mod tests;

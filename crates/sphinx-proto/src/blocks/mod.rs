@@ -17,7 +17,7 @@ use crate::config::{Config, Icm, Profile};
 pub(crate) use assembly::{Assembly, Key};
 pub(crate) use coding::{block_symbols, symbol_reserve};
 pub(crate) use icm::Compensation;
-pub(crate) use incoming::{Complete, RxBlocks, Shape};
+pub(crate) use incoming::{Complete, Decoding, RxBlocks, Shape};
 pub(crate) use protect::{Idle, Protection};
 pub use selector::EPSILON;
 pub(crate) use sliding::{SlidingWindows, WindowChoice};

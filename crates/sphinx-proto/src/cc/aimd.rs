@@ -113,15 +113,7 @@ impl RateControl for AimdEcn {
         self.min_cwnd = 2.0 * packet;
     }
 
-    fn channel_plr(&self) -> f64 {
-        self.lost as f64 / self.acked.saturating_add(self.lost).max(1) as f64
-    }
-
     fn phase_name(&self) -> &'static str {
         "aimd"
-    }
-
-    fn is_probing(&self) -> bool {
-        false
     }
 }

@@ -490,10 +490,6 @@ impl RateControl for Bbr {
         self.packet_bytes = f64::from(ip_bytes.max(64));
     }
 
-    fn channel_plr(&self) -> f64 {
-        self.loss.channel()
-    }
-
     fn phase_name(&self) -> &'static str {
         match self.phase {
             Phase::Startup => "startup",
@@ -504,9 +500,5 @@ impl RateControl for Bbr {
             Phase::ProbeRtt => "probe-rtt",
             Phase::Blackout => "blackout",
         }
-    }
-
-    fn is_probing(&self) -> bool {
-        matches!(self.phase, Phase::Startup | Phase::Up)
     }
 }

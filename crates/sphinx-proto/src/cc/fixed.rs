@@ -77,15 +77,7 @@ impl RateControl for Fixed {
         self.packet_bytes = ip_bytes;
     }
 
-    fn channel_plr(&self) -> f64 {
-        self.lost as f64 / self.acked.saturating_add(self.lost).max(1) as f64
-    }
-
     fn phase_name(&self) -> &'static str {
         "fixed"
-    }
-
-    fn is_probing(&self) -> bool {
-        false
     }
 }

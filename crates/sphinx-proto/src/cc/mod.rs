@@ -127,14 +127,8 @@ pub trait RateControl: Send {
     /// From now on a full packet has this many IP bytes.
     fn set_packet_bytes(&mut self, _ip_bytes: u32) {}
 
-    /// Share of packets, 0 to 1, believed lost by the channel rather than by congestion.
-    fn channel_plr(&self) -> f64;
-
     /// Name of the present phase, for traces.
     fn phase_name(&self) -> &'static str;
-
-    /// Whether the controller is sending above its estimate on purpose.
-    fn is_probing(&self) -> bool;
 }
 
 /// Which controller to build.

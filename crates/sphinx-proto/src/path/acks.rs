@@ -57,8 +57,13 @@ pub(crate) struct Acks {
     flight_over: bool,
 }
 
-impl Default for Acks {
-    fn default() -> Self {
+/// How long packets may wait for a SACK.
+pub(super) fn sack_delay(rtt: Nanos) -> Nanos {
+    (rtt / 8).clamp(SACK_DELAY_MIN, SACK_DELAY_MAX)
+}
+
+impl Acks {
+    pub(super) fn new(now: Nanos) -> Self {
         Self {
             received: RangeSet::default(),
             arrivals: Arrivals::default(),
@@ -73,18 +78,11 @@ impl Default for Acks {
             tail_repeats: 0,
             tail_delay: SACK_DELAY_MAX,
             told: VecDeque::new(),
-            last_eliciting: 0,
+            last_eliciting: now,
             flight_over: false,
         }
     }
-}
 
-/// How long packets may wait for a SACK.
-pub(super) fn sack_delay(rtt: Nanos) -> Nanos {
-    (rtt / 8).clamp(SACK_DELAY_MIN, SACK_DELAY_MAX)
-}
-
-impl Acks {
     /// Largest packet number opened.
     pub(crate) fn largest(&self) -> Option<u64> {
         self.largest.map(|(pn, _)| pn)

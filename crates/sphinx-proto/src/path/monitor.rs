@@ -33,7 +33,7 @@ struct Bucket {
 
 /// Estimates the packet loss rate (PLR) from packets found acknowledged or lost.
 #[derive(Debug, Clone, Default)]
-pub struct Monitor {
+pub(crate) struct Monitor {
     /// Full buckets, oldest first.
     buckets: VecDeque<Bucket>,
     current: Bucket,
@@ -57,13 +57,13 @@ impl Monitor {
     }
 
     /// One packet was acknowledged.
-    pub fn acknowledged(&mut self) {
+    pub(crate) fn acknowledged(&mut self) {
         self.since_loss += 1;
         self.count();
     }
 
     /// The packet with this number was lost.
-    pub fn lost(&mut self, packet_number: u64) {
+    pub(crate) fn lost(&mut self, packet_number: u64) {
         let continues = self.last_lost.is_some_and(|last| last + 1 == packet_number);
         self.last_lost = Some(packet_number);
         self.lost_total += 1;
@@ -87,7 +87,7 @@ impl Monitor {
     }
 
     /// A packet counted as lost had only been late.
-    pub fn spurious(&mut self) {
+    pub(crate) fn spurious(&mut self) {
         self.lost_total = self.lost_total.saturating_sub(1);
         let newest = [&mut self.current].into_iter();
         let mut buckets = newest.chain(self.buckets.iter_mut().rev());
@@ -108,7 +108,7 @@ impl Monitor {
 
     /// Estimated PLR, 0–1: the mean of the last 4096 packets, pulled towards 2 %, or what is
     /// remembered, while fewer than about a hundred are known; 0 once 3000 packets in a row arrived.
-    pub fn plr(&self) -> f64 {
+    pub(crate) fn plr(&self) -> f64 {
         if self.since_loss >= CLEAN {
             return 0.0;
         }
@@ -134,7 +134,7 @@ impl Monitor {
 
     /// Mean number of packets lost in a row, among the last 4096 packets; 1, as if losses were
     /// independent, unless that many in a row would be a strange chance.
-    pub fn burst(&self) -> f64 {
+    pub(crate) fn burst(&self) -> f64 {
         let lost = self.sum(|bucket| bucket.lost);
         let bursts = self.sum(|bucket| bucket.bursts).max(1.0);
         // Losses right behind another: a share of the PLR if they are independent.
@@ -147,7 +147,7 @@ impl Monitor {
     }
 
     /// Standard deviation of the PLR over buckets of 128 packets (the paper's δ), 0–1.
-    pub fn deviation(&self) -> f64 {
+    pub(crate) fn deviation(&self) -> f64 {
         if self.buckets.len() < 2 {
             return 0.0;
         }
@@ -161,7 +161,7 @@ impl Monitor {
     }
 
     /// What has been measured, without anything assumed; `None` before the first packet.
-    pub fn losses(&self) -> Option<Losses> {
+    pub(crate) fn losses(&self) -> Option<Losses> {
         let recent = f64::from(BUCKET) * self.buckets.len() as f64 + f64::from(self.packets);
         let mean = self.lost_total as f64 / self.packets_total as f64;
         (self.packets_total > 0).then(|| Losses {
@@ -172,7 +172,7 @@ impl Monitor {
     }
 
     /// Whether so little is known that the estimate is mostly a guess.
-    pub fn is_cold(&self) -> bool {
+    pub(crate) fn is_cold(&self) -> bool {
         self.path_packets < 1000 && self.remembered.is_none()
     }
 

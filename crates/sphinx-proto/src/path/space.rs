@@ -40,7 +40,7 @@ pub(crate) trait Contents {
 }
 
 /// The numbers of one path's packets.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PacketSpace {
     pub(super) sent: SentLog,
     pub(super) acks: Acks,
@@ -55,8 +55,11 @@ pub(crate) struct PacketSpace {
 impl PacketSpace {
     pub(super) fn new(now: Nanos) -> Self {
         Self {
+            sent: SentLog::default(),
+            acks: Acks::new(now),
+            fragments: Groups::default(),
+            ecn: EcnCounts::default(),
             last_sent: now,
-            ..Self::default()
         }
     }
 

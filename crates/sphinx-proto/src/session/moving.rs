@@ -2,9 +2,8 @@
 
 use super::{Life, MS, Session};
 use crate::Nanos;
-use crate::path::{Carried, PathPacket};
-use crate::types::{Event, Transmit, Tuple};
-use crate::wire::{ConnectionId, Frame, OVERHEAD};
+use crate::types::{Event, Tuple};
+use crate::wire::ConnectionId;
 
 /// Silence after which a receiver that lacks symbols says where it is.
 const SILENCE: (Nanos, Nanos) = (50 * MS, 1_000 * MS);
@@ -12,25 +11,6 @@ const SILENCE: (Nanos, Nanos) = (50 * MS, 1_000 * MS);
 const FRESH_ID_INTERVAL: Nanos = 1_000 * MS;
 
 impl Session {
-    /// Challenges and answers to them.
-    pub(super) fn poll_path(&mut self, now: Nanos) -> Option<Transmit> {
-        let (packet, frame): (PathPacket, fn([u8; 8]) -> Frame<'static>) =
-            match self.path.poll_response() {
-                Some(packet) => (packet, Frame::PathResponse),
-                None => (self.path.poll_challenge(now)?, Frame::PathChallenge),
-            };
-        let mut body = Vec::with_capacity(packet.len);
-        frame(packet.data).encode(&mut body);
-        body.resize(packet.len - OVERHEAD, 0);
-        // Not to be acknowledged as far as the sender is concerned: what becomes of a packet on
-        // another path says nothing about this one.
-        let transmit = self.control(now, body, (Carried::Frames { reliable: false }, false));
-        Some(Transmit {
-            to: packet.to,
-            ..transmit
-        })
-    }
-
     /// The peer has proved that it is elsewhere.
     pub(super) fn moved(&mut self) {
         self.counts.path_changes += 1;

@@ -119,14 +119,7 @@ impl Session {
                 let Some(decoding) = decoding else {
                     return self.events.push_back(event);
                 };
-                let id = self.next_job;
-                self.next_job += 1;
-                self.pending_jobs.push((id, event));
-                self.jobs.push_back(Job {
-                    id,
-                    decode: slot,
-                    maximum_likelihood: decoding.maximum_likelihood,
-                });
+                self.jobs.decode(slot, decoding, event);
             }
         }
     }
@@ -167,7 +160,7 @@ impl Session {
                     deficits.push((blocks.stream, blocks.deficits));
                 }
                 Frame::Sack(sack) => {
-                    self.answered(meta.now);
+                    self.demand.on_sack(meta.now, self.keep_alive());
                     if !self.on_sack(meta.now, &sack) {
                         return self.violation(meta.now, "acknowledged a packet never sent");
                     }
@@ -182,7 +175,7 @@ impl Session {
         }
         self.sender.on_feedback(meta.now, &self.path);
         if self.sender.take_progress() || self.window_news() > window_news {
-            self.progress_at = meta.now;
+            self.demand.on_progress(meta.now);
         }
         self.path.settle(meta.now);
         self.events.extend(delivered.into_iter().map(Event::from));
@@ -209,21 +202,18 @@ impl Session {
     pub fn release(&mut self, now: Nanos, slot: Slot) {
         if self.receiver.release(slot) {
             // The PING makes the news of more room reliable.
-            self.ping = true;
+            self.scheduler.ping();
             self.path.want_sack(now);
         }
     }
 
     /// Work to do on payload.
     pub fn poll_job(&mut self) -> Option<Job> {
-        self.jobs.pop_front()
+        self.jobs.poll()
     }
 
     /// The job has been done.
     pub fn job_done(&mut self, id: u64) {
-        if let Some(at) = self.pending_jobs.iter().position(|(job, _)| *job == id) {
-            let (_, event) = self.pending_jobs.swap_remove(at);
-            self.events.push_back(event);
-        }
+        self.events.extend(self.jobs.done(id));
     }
 }

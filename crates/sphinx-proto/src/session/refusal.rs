@@ -67,7 +67,7 @@ impl Session {
             self.life = Life::Finished;
         } else {
             refusals.asked = now;
-            self.ping = true;
+            self.scheduler.ping();
         }
     }
 }

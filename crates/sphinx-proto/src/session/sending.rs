@@ -1,19 +1,16 @@
-//! What a session sends next.
+//! What a session sends: the packets that the scheduler has decided on.
 
-use super::{BASE_DATAGRAM, CLOSE_TIMES, Life, MS, Session};
+use super::{BASE_DATAGRAM, CLOSE_TIMES, Life, Session};
 use crate::Nanos;
-use crate::blocks::{Idle, SymbolChoice, WindowChoice};
-use crate::path::{Carried, fragments_for};
+use crate::blocks::{SymbolChoice, WindowChoice};
+use crate::path::{Carried, PathPacket};
+use crate::scheduler::{Next, Sources};
 use crate::sender::Carriage;
 use crate::types::{Content, Transmit};
 use crate::wire::{FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind};
 
 /// Bytes of a control packet that feedback leaves for a PING and new connection ids.
 const CONTROL_RESERVE: usize = 16 + 8 * (1 + 8 + 8);
-/// From this round of repair on symbols that do not fit the path leave whole every other time of this
-/// length.
-const RISK_FROM_ROUND: u8 = 4;
-const RISK_TIME: Nanos = 2_000 * MS;
 /// Longest encoding of a CLOSE frame.
 const CLOSE_LEN_MAX: usize = 300;
 /// Control packets that say nothing that must arrive, and those that ask for an answer.
@@ -63,148 +60,80 @@ impl Session {
             }
             Life::Finished => return None,
         }
-        self.note_waiting(now);
-        if let Some(transmit) = self.poll_path(now) {
-            return Some(transmit);
-        }
-        if let Some(size) = self.path.poll_mtu_probe(now) {
-            let mut body = vec![0; usize::from(size) - OVERHEAD];
-            body[0] = 1;
-            return Some(self.control(now, body, (Carried::MtuProbe(size), true)));
-        }
-        if let Some(transmit) = self.poll_control(now) {
-            return Some(transmit);
-        }
-        if let Some(transmit) = self.poll_symbol(now) {
-            return Some(transmit);
-        }
-        // Behind the probes, so that its acknowledgement tells of them too.
-        self.small_probes = self.small_probes.checked_sub(1)?;
-        let mut body = Vec::new();
-        Frame::Ping.encode(&mut body);
-        Some(self.control(now, body, ACKNOWLEDGED))
+        self.demand.note(now, self.path.probe_timeout());
+        let mut sources = Sources {
+            path: &mut self.path,
+            sender: &mut self.sender,
+            control: &self.control_queue,
+            demand: &self.demand,
+            admission: &self.admission,
+        };
+        let next = self.scheduler.next(now, &mut sources)?;
+        Some(match next {
+            Next::PathResponse(packet) => {
+                self.path_packet(now, packet, Frame::PathResponse(packet.data))
+            }
+            Next::PathChallenge(packet) => {
+                self.path_packet(now, packet, Frame::PathChallenge(packet.data))
+            }
+            Next::MtuProbe(size) => {
+                let mut body = ping();
+                body.resize(usize::from(size) - OVERHEAD, 0);
+                self.control(now, body, (Carried::MtuProbe(size), true))
+            }
+            Next::Control { ping } => self.feedback(now, ping),
+            Next::Ping => self.control(now, ping(), ACKNOWLEDGED),
+            Next::Symbol(choice) => self.symbol(now, &choice),
+            Next::Part(choice, part, after) => self.part(now, &choice, part, after),
+            Next::Window(window) => self.window(now, window),
+        })
     }
 
-    fn poll_control(&mut self, now: Nanos) -> Option<Transmit> {
-        let sack_due = self.path.acks().timeout().is_some_and(|at| at <= now);
-        if !sack_due && !self.ping && !self.control_queue.is_due() {
-            return None;
+    fn path_packet(&mut self, now: Nanos, packet: PathPacket, frame: Frame<'_>) -> Transmit {
+        let mut body = Vec::with_capacity(packet.len);
+        frame.encode(&mut body);
+        body.resize(packet.len - OVERHEAD, 0);
+        // Not to be acknowledged as far as this end is concerned: what becomes of a packet to other
+        // addresses says nothing about those in use.
+        let transmit = self.control(now, body, UNACKNOWLEDGED);
+        Transmit {
+            to: packet.to,
+            ..transmit
         }
+    }
+
+    /// Feedback, and frames that wait.
+    fn feedback(&mut self, now: Nanos, ping: bool) -> Transmit {
         let mut body = Vec::new();
         // Feedback must get through whatever becomes of the path MTU.
         let room = usize::from(BASE_DATAGRAM) - OVERHEAD - CONTROL_RESERVE;
         self.path
             .write_feedback(now, room, &mut self.receiver, &mut body);
-        let eliciting = std::mem::take(&mut self.ping);
-        if eliciting {
+        if ping {
             self.receiver.told_reliably();
             Frame::Ping.encode(&mut body);
         }
         let is_due = self.control_queue.is_due();
         let reliable = is_due && self.control_queue.write(self.path.next_pn(), &mut body);
         let carried = Carried::Frames { reliable };
-        Some(self.control(now, body, (carried, eliciting || reliable)))
+        self.control(now, body, (carried, ping || reliable))
     }
 
-    fn poll_symbol(&mut self, now: Nanos) -> Option<Transmit> {
-        let allowed = self.path.is_open(now);
-        if self.probes == 0 && !allowed {
-            return None;
-        }
-        if let Some(transmit) = self.poll_part(now) {
-            return Some(transmit);
-        }
-        let room = usize::from(self.path.mtu()) - OVERHEAD;
-        if let Some(window) = self.sender.next_window(room) {
-            return Some(self.window(now, window));
-        }
-        if !self.sender.has_symbol() {
-            self.protect_tail(now);
-        }
-        let Some(mut choice) = self.sender.next_symbol(self.path.monitor()) else {
-            self.path.rest();
-            if self.probes > 0 {
-                // Nothing to repair: ask for a sign of life. If it was a PING that got lost, the peer has not
-                // heard what came with it either.
-                self.probes = 0;
-                self.ping = true;
-                return self.poll_control(now);
-            }
-            let (n, symbol_len) = self.block_shape(1);
-            let held_up = self.held_up.is_some();
-            let starved = !self.backlog || held_up || !self.can_open(n, symbol_len);
-            if starved && !self.app_limited_told {
-                self.app_limited_told = true;
-                self.path.on_app_limited(now);
-            }
-            return None;
-        };
-        if !self.sender.has_symbol() {
-            self.protect_tail(now);
-        }
-        choice.last_of_flight = self.ends_flight();
-        let count = fragments_for(choice.symbol_len, self.path.mtu());
-        if count > 1 && !self.risks_whole(now, &choice) {
-            let part = Fragment {
-                symbol_len: choice.symbol_len,
-                index: 0,
-                count,
-            };
-            self.leaving = Some((choice, part, self.path.next_pn()));
-            return self.poll_part(now);
-        }
-        Some(self.symbol(now, &choice))
-    }
-
-    /// Whether the symbol that leaves now is the last one for a while.
-    fn ends_flight(&mut self) -> bool {
-        let is_last_probe = self.probes == 1;
-        self.probes = self.probes.saturating_sub(1);
-        !self.sender.has_symbol() && !self.backlog || is_last_probe
-    }
-
-    fn window(&mut self, now: Nanos, window: WindowChoice) -> Transmit {
-        let WindowChoice {
-            mut choice,
-            span,
-            slots,
-            row,
-        } = window;
-        if !self.sender.has_symbol() {
-            self.protect_tail(now);
-        }
-        choice.last_of_flight = self.ends_flight();
-        let body_len = span.body_len();
+    fn symbol(&mut self, now: Nanos, choice: &SymbolChoice) -> Transmit {
+        let body_len = usize::from(choice.symbol_len);
         let ip_bytes = self.account_sent(now, body_len);
-        let mut transmit = self.symbol_transmit(&choice, None, body_len);
-        transmit.content = Content::Window { span, slots, row };
-        self.sent_symbol(now, ip_bytes, &choice);
+        let transmit = self.symbol_transmit(choice, None, body_len);
+        self.sent_symbol(now, ip_bytes, choice);
         transmit
     }
 
-    /// Whether a symbol that does not fit the path is to leave whole all the same.
-    ///
-    /// All parts of a symbol must arrive, which is rare where most packets are lost; and there it may be
-    /// an error that the path is narrow: overload can look the same. So symbols in trouble leave whole
-    /// every other while. The arrival of one proves the error.
-    fn risks_whole(&self, now: Nanos, choice: &SymbolChoice) -> bool {
-        choice.round >= RISK_FROM_ROUND && (now / RISK_TIME) % 2 == 1
-    }
-
-    /// The next part of a symbol that is too large for the path.
-    fn poll_part(&mut self, now: Nanos) -> Option<Transmit> {
-        let (mut choice, part, first) = self.leaving.take()?;
-        // Else the peer has the block, and its memory may be gone.
-        self.sender.blocks().get(choice.sequence)?;
-        let is_last = part.index + 1 == part.count;
-        let last_of_flight = std::mem::replace(&mut choice.last_of_flight, false);
-        choice.last_of_flight = last_of_flight && is_last;
+    /// A part of a symbol, `after` packets behind the first.
+    fn part(&mut self, now: Nanos, choice: &SymbolChoice, part: Fragment, after: u32) -> Transmit {
         let body_len = FRAGMENT_PREFIX_LEN + part.range().len();
         let ip_bytes = self.account_sent(now, body_len);
-        let transmit = self.symbol_transmit(&choice, Some(part), body_len);
-        let after = (transmit.packet_number - first) as u32;
+        let transmit = self.symbol_transmit(choice, Some(part), body_len);
         self.path.note_fragment(after, part.count);
-        self.sender.note_sent(now, &choice, after == 0);
+        self.sender.note_sent(now, choice, after == 0);
         let carried = Carried::Fragment {
             block: choice.sequence,
             round: choice.round,
@@ -213,32 +142,21 @@ impl Session {
         };
         self.sent(now, ip_bytes, (carried, true));
         self.path.pace(ip_bytes);
-        if !is_last {
-            let index = part.index + 1;
-            choice.last_of_flight = last_of_flight;
-            self.leaving = Some((choice, Fragment { index, ..part }, first));
-        }
-        Some(transmit)
+        transmit
     }
 
-    pub(super) fn has_symbol(&self) -> bool {
-        self.leaving.is_some() || self.sender.has_symbol()
-    }
-
-    fn protect_tail(&mut self, now: Nanos) {
-        let idle = if self.backlog {
-            Idle::Window
-        } else {
-            Idle::Application
-        };
-        self.sender.protect_tail(now, idle, &self.path);
-    }
-
-    fn symbol(&mut self, now: Nanos, choice: &SymbolChoice) -> Transmit {
-        let body_len = usize::from(choice.symbol_len);
+    fn window(&mut self, now: Nanos, window: WindowChoice) -> Transmit {
+        let WindowChoice {
+            choice,
+            span,
+            slots,
+            row,
+        } = window;
+        let body_len = span.body_len();
         let ip_bytes = self.account_sent(now, body_len);
-        let transmit = self.symbol_transmit(choice, None, body_len);
-        self.sent_symbol(now, ip_bytes, choice);
+        let mut transmit = self.symbol_transmit(&choice, None, body_len);
+        transmit.content = Content::Window { span, slots, row };
+        self.sent_symbol(now, ip_bytes, &choice);
         transmit
     }
 
@@ -277,12 +195,7 @@ impl Session {
     }
 
     /// A control packet leaves; what of it is to be acknowledged.
-    pub(super) fn control(
-        &mut self,
-        now: Nanos,
-        body: Vec<u8>,
-        carried: (Carried, bool),
-    ) -> Transmit {
+    fn control(&mut self, now: Nanos, body: Vec<u8>, carried: (Carried, bool)) -> Transmit {
         let ip_bytes = self.account_sent(now, body.len());
         let transmit = self.control_transmit(body);
         self.sent(now, ip_bytes, carried);
@@ -329,4 +242,10 @@ impl Session {
         self.counts.ip_bytes_sent += u64::from(ip_bytes);
         ip_bytes
     }
+}
+
+fn ping() -> Vec<u8> {
+    let mut body = Vec::new();
+    Frame::Ping.encode(&mut body);
+    body
 }

@@ -1,0 +1,135 @@
+//! Whether another block may be handed over, and of what shape.
+
+use sphinx_fec::CodeId;
+
+use crate::Nanos;
+use crate::blocks::{block_symbols, symbol_reserve};
+use crate::config::Config;
+use crate::path::Path;
+use crate::sender::Sender;
+use crate::types::{BLOCK_OVERHEAD, Room, block_cost};
+use crate::wire::OVERHEAD;
+
+const MS: Nanos = 1_000_000;
+/// Symbols of a full block: what the link carries in this time, as far as the code allows …
+const BLOCK_TIME: Nanos = 10 * MS;
+/// … and at least so many.
+const BLOCK_SYMBOLS_MIN: u64 = 32;
+/// Full blocks that fit a window at least.
+const BLOCKS_PER_WINDOW: u64 = 8;
+/// … and of every stream.
+const BLOCKS_PER_STREAM: u64 = 4;
+/// Smallest symbol of a block that is made to fit what is left of the window.
+const PART_SYMBOL_MIN: u64 = 64;
+/// Smallest send window.
+const SEND_WINDOW_MIN: u64 = 512 * 1024;
+/// Source data handed over ahead of sending: what the link carries in this time, at least 64 KiB.
+const UNSENT_TIME: Nanos = 8 * MS;
+const UNSENT_MIN: u64 = 64 * 1024;
+
+/// The limits of what this end has on its way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Admission {
+    code: Option<CodeId>,
+    send_window: u64,
+    peer_window: u64,
+}
+
+impl Admission {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            code: config.code,
+            send_window: config.send_window,
+            peer_window: config.peer_window,
+        }
+    }
+
+    /// Source symbols and symbol size of a full block at present, where so many streams are written to.
+    pub(crate) fn block_shape(&self, sender: &Sender, path: &Path, streams: u16) -> (u16, u16) {
+        let symbol_len = path.mtu() - OVERHEAD as u16 - symbol_reserve(self.code);
+        let most_symbols = block_symbols(self.code);
+        let per_block = bytes_in(path.cc().pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
+        // Small windows hold several blocks, so that one can be sent while another is repaired; and several of
+        // every stream.
+        let window = self.peer_window.min(self.send_window);
+        let blocks = BLOCKS_PER_WINDOW.max(BLOCKS_PER_STREAM * u64::from(streams));
+        let most = (window / blocks).saturating_sub(BLOCK_OVERHEAD);
+        let mut n = per_block
+            .clamp(BLOCK_SYMBOLS_MIN, u64::from(most_symbols))
+            .min(most / u64::from(symbol_len))
+            .max(1) as u16;
+        // What streams that nobody reads leave of the window is for the blocks of the others.
+        while n > 1 && sender.streams().common_left() < 2 * block_cost(n, symbol_len) {
+            n /= 2;
+        }
+        (n, symbol_len)
+    }
+
+    /// Whether a block of this stream may be handed over: window, credit, the stream's share of it and the amount
+    /// of unsent data decide.
+    pub(crate) fn room_for(
+        &self,
+        sender: &Sender,
+        path: &Path,
+        stream: u16,
+        (n, symbol_len): (u16, u16),
+    ) -> Room {
+        let most = sender.streams().most(stream);
+        let (fits, shape) = if block_cost(n, symbol_len) <= most {
+            (Room::Whole, (n, symbol_len))
+        } else {
+            match part(most, symbol_len).filter(|_| sender.streams().held(stream) == 0) {
+                Some((n, symbol_len)) => (Room::Part(n, symbol_len), (n, symbol_len)),
+                None => return Room::HeldUp,
+            }
+        };
+        if self.can_open(sender, path, shape) {
+            fits
+        } else {
+            Room::Later
+        }
+    }
+
+    /// Whether some stream's block may be handed over.
+    pub(crate) fn can_open(
+        &self,
+        sender: &Sender,
+        path: &Path,
+        (n, symbol_len): (u16, u16),
+    ) -> bool {
+        let cost = block_cost(n, symbol_len);
+        let ahead = bytes_in(path.cc().pacing_rate(), UNSENT_TIME).max(UNSENT_MIN);
+        let blocks = sender.blocks();
+        sender.streams().has_credit(cost)
+            && blocks.has_room()
+            && blocks.unsent_bytes() < ahead
+            && (blocks.open_cost() == 0 || blocks.open_cost() + cost <= self.send_window(path))
+    }
+
+    /// BDP × (2 + ln(symbols in flight) / ln(1/p)): enough for the rounds of repair that the
+    /// unluckiest symbol in flight is expected to need.
+    fn send_window(&self, path: &Path) -> u64 {
+        let cwnd = path.cc().cwnd();
+        let symbols = (cwnd / 1500).max(2) as f64;
+        let plr = path.monitor().plr().clamp(1e-6, 0.9);
+        let rounds = 2.0 + symbols.ln() / (1.0 / plr).ln();
+        let window = (cwnd as f64 * rounds) as u64;
+        window.max(SEND_WINDOW_MIN).min(self.send_window)
+    }
+}
+
+/// The largest shape that costs at most `most`, with symbols of at most this size.
+fn part(most: u64, symbol_len: u16) -> Option<(u16, u16)> {
+    let bytes = most.checked_sub(BLOCK_OVERHEAD)?;
+    let n = bytes / u64::from(symbol_len);
+    if n > 0 {
+        return Some((n.min(u64::from(u16::MAX)) as u16, symbol_len));
+    }
+    // Some codes need an even size.
+    let symbol_len = bytes as u16 & !1;
+    (bytes >= PART_SYMBOL_MIN).then_some((1, symbol_len))
+}
+
+fn bytes_in(rate: u64, span: Nanos) -> u64 {
+    (u128::from(rate) * u128::from(span) / 1_000_000_000).min(u128::from(u64::MAX)) as u64
+}

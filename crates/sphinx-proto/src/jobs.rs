@@ -1,0 +1,38 @@
+//! Work on payload that the driver does, and what is told once it is done.
+
+use std::collections::VecDeque;
+
+use crate::blocks::Decoding;
+use crate::types::{Event, Job, Slot};
+
+/// Jobs wanted, and those under way.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    wanted: VecDeque<Job>,
+    pending: Vec<(u64, Event)>,
+    next: u64,
+}
+
+impl Jobs {
+    /// The block in this slot is to be decoded; `event` tells that it has been.
+    pub(crate) fn decode(&mut self, slot: Slot, decoding: Decoding, event: Event) {
+        let id = self.next;
+        self.next += 1;
+        self.pending.push((id, event));
+        self.wanted.push_back(Job {
+            id,
+            decode: slot,
+            maximum_likelihood: decoding.maximum_likelihood,
+        });
+    }
+
+    pub(crate) fn poll(&mut self) -> Option<Job> {
+        self.wanted.pop_front()
+    }
+
+    /// The job has been done; `None` if there is no such job.
+    pub(crate) fn done(&mut self, id: u64) -> Option<Event> {
+        let at = self.pending.iter().position(|(job, _)| *job == id)?;
+        Some(self.pending.swap_remove(at).1)
+    }
+}

@@ -1,0 +1,261 @@
+//! What goes into the next packet.
+//!
+//! Everything that may be sent is owned by somebody else: challenges and MTU probes by the path, feedback by the
+//! receiver, frames by the control queue, symbols by the blocks. Only here is decided which of them is next:
+//!
+//! 1. challenges and their answers: whoever moves waits for them, and they are few;
+//! 2. path MTU probes;
+//! 3. feedback and frames, which cost little and which the peer waits for;
+//! 4. symbols, as the congestion window and the pacer allow: what is left of a symbol that leaves in parts, repairs of
+//!    sliding windows, repairs that are owed, then new data;
+//! 5. small PINGs behind the probes of a silent path.
+
+use crate::Nanos;
+use crate::admission::Admission;
+use crate::blocks::{Idle, SymbolChoice, WindowChoice};
+use crate::control_queue::ControlQueue;
+use crate::demand::Demand;
+use crate::path::{Path, PathPacket, fragments_for};
+use crate::sender::Sender;
+use crate::session::BASE_DATAGRAM;
+use crate::wire::{Fragment, OVERHEAD};
+
+/// PINGs behind the probes of a silent path: one of them or its answer may be lost too.
+const SMALL_PROBES: u8 = 2;
+/// From this round of repair on symbols that do not fit the path leave whole every other time of this
+/// length.
+const RISK_FROM_ROUND: u8 = 4;
+const RISK_TIME: Nanos = 2_000_000_000;
+
+/// What a packet is to carry.
+pub(crate) enum Next {
+    /// An answer to the peer's challenge.
+    PathResponse(PathPacket),
+    /// A challenge.
+    PathChallenge(PathPacket),
+    /// A PING padded to this UDP payload.
+    MtuProbe(u16),
+    /// Feedback, frames that wait and perhaps a PING.
+    Control { ping: bool },
+    /// A symbol.
+    Symbol(SymbolChoice),
+    /// A part of a symbol, in the packet so many behind that of the first part.
+    Part(SymbolChoice, Fragment, u32),
+    /// A repair of a sliding window.
+    Window(WindowChoice),
+    /// Nothing but a PING.
+    Ping,
+}
+
+/// A symbol that is leaving in parts.
+#[derive(Debug)]
+struct Leaving {
+    choice: SymbolChoice,
+    next: Fragment,
+    /// Packet number of the first part.
+    first: u64,
+}
+
+/// What is sent for its own sake, and what has begun to leave.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    /// When the session began: time has no other origin.
+    began: Nanos,
+    /// Packets that may leave beyond the window, to find out about a silent path.
+    probes: u32,
+    /// PINGs that are to follow the probes.
+    small_probes: u8,
+    /// A PING is wanted.
+    ping: bool,
+    leaving: Option<Leaving>,
+    /// Rate control knows that there is nothing to send.
+    app_limited_told: bool,
+}
+
+/// What there is to choose from.
+pub(crate) struct Sources<'a> {
+    pub(crate) path: &'a mut Path,
+    pub(crate) sender: &'a mut Sender,
+    pub(crate) control: &'a ControlQueue,
+    pub(crate) demand: &'a Demand,
+    pub(crate) admission: &'a Admission,
+}
+
+impl Scheduler {
+    pub(crate) fn new(now: Nanos) -> Self {
+        Self {
+            began: now,
+            probes: 0,
+            small_probes: 0,
+            ping: false,
+            leaving: None,
+            app_limited_told: false,
+        }
+    }
+
+    /// A PING is to leave with the next feedback.
+    pub(crate) fn ping(&mut self) {
+        self.ping = true;
+    }
+
+    /// So many packets may leave beyond the window.
+    pub(crate) fn probe(&mut self, probes: u32, mtu: u16) {
+        self.probes = self.probes.max(probes);
+        // If only large packets vanish, the answer to a small one shows it.
+        if probes > 0 && mtu > BASE_DATAGRAM {
+            self.small_probes = SMALL_PROBES;
+        }
+    }
+
+    /// There is data again.
+    pub(crate) fn on_submit(&mut self) {
+        self.app_limited_told = false;
+    }
+
+    /// Whether there is a symbol to send, or a part of one.
+    pub(crate) fn has_symbol(&self, sender: &Sender) -> bool {
+        self.leaving.is_some() || sender.has_symbol()
+    }
+
+    /// What the next packet carries; it leaves now, as [`Path::next_pn`].
+    pub(crate) fn next(&mut self, now: Nanos, sources: &mut Sources<'_>) -> Option<Next> {
+        if let Some(packet) = sources.path.poll_response() {
+            return Some(Next::PathResponse(packet));
+        }
+        if let Some(packet) = sources.path.poll_challenge(now) {
+            return Some(Next::PathChallenge(packet));
+        }
+        if let Some(size) = sources.path.poll_mtu_probe(now) {
+            return Some(Next::MtuProbe(size));
+        }
+        let sack_at = sources.path.acks().timeout();
+        if self.ping || sources.control.is_due() || sack_at.is_some_and(|at| at <= now) {
+            let ping = std::mem::take(&mut self.ping);
+            return Some(Next::Control { ping });
+        }
+        if let Some(symbol) = self.next_symbol(now, sources) {
+            return Some(symbol);
+        }
+        // Behind the probes, so that its acknowledgement tells of them too.
+        self.small_probes = self.small_probes.checked_sub(1)?;
+        Some(Next::Ping)
+    }
+
+    fn next_symbol(&mut self, now: Nanos, sources: &mut Sources<'_>) -> Option<Next> {
+        let allowed = sources.path.is_open(now);
+        if self.probes == 0 && !allowed {
+            return None;
+        }
+        if let Some(part) = self.next_part(sources) {
+            return Some(part);
+        }
+        let room = usize::from(sources.path.mtu()) - OVERHEAD;
+        if let Some(mut window) = sources.sender.next_window(room) {
+            protect_tail(now, sources);
+            window.choice.last_of_flight = self.ends_flight(sources);
+            return Some(Next::Window(window));
+        }
+        protect_tail(now, sources);
+        let Some(mut choice) = sources.sender.next_symbol(sources.path.monitor()) else {
+            return self.nothing_left(now, sources);
+        };
+        protect_tail(now, sources);
+        choice.last_of_flight = self.ends_flight(sources);
+        let count = fragments_for(choice.symbol_len, sources.path.mtu());
+        if count == 1 || risks_whole(now.saturating_sub(self.began), &choice) {
+            return Some(Next::Symbol(choice));
+        }
+        let next = Fragment {
+            symbol_len: choice.symbol_len,
+            index: 0,
+            count,
+        };
+        let first = sources.path.next_pn();
+        self.leaving = Some(Leaving {
+            choice,
+            next,
+            first,
+        });
+        self.next_part(sources)
+    }
+
+    fn nothing_left(&mut self, now: Nanos, sources: &mut Sources<'_>) -> Option<Next> {
+        sources.path.rest();
+        if self.probes > 0 {
+            // Nothing to repair: ask for a sign of life. If it was a PING that got lost, the peer has not
+            // heard what came with it either.
+            self.probes = 0;
+            return Some(Next::Control { ping: true });
+        }
+        let Sources {
+            path,
+            sender,
+            demand,
+            admission,
+            ..
+        } = sources;
+        let shape = admission.block_shape(sender, path, 1);
+        let held_up = demand.held_up().is_some();
+        let starved = !demand.backlog() || held_up || !admission.can_open(sender, path, shape);
+        if starved && !self.app_limited_told {
+            self.app_limited_told = true;
+            path.on_app_limited(now);
+        }
+        None
+    }
+
+    /// Whether the symbol that leaves now is the last one for a while.
+    fn ends_flight(&mut self, sources: &Sources<'_>) -> bool {
+        let is_last_probe = self.probes == 1;
+        self.probes = self.probes.saturating_sub(1);
+        !sources.sender.has_symbol() && !sources.demand.backlog() || is_last_probe
+    }
+
+    /// The next part of a symbol that is too large for the path.
+    fn next_part(&mut self, sources: &Sources<'_>) -> Option<Next> {
+        let Leaving {
+            mut choice,
+            next: part,
+            first,
+        } = self.leaving.take()?;
+        // Else the peer has the block, and its memory may be gone.
+        sources.sender.blocks().get(choice.sequence)?;
+        let after = (sources.path.next_pn() - first) as u32;
+        if part.index + 1 < part.count {
+            let next = Fragment {
+                index: part.index + 1,
+                ..part
+            };
+            self.leaving = Some(Leaving {
+                choice,
+                next,
+                first,
+            });
+            // Only the last part ends a flight.
+            choice.last_of_flight = false;
+        }
+        Some(Next::Part(choice, part, after))
+    }
+}
+
+/// If nothing more is to be sent: protects what is on its way.
+fn protect_tail(now: Nanos, sources: &mut Sources<'_>) {
+    if sources.sender.has_symbol() {
+        return;
+    }
+    let idle = if sources.demand.backlog() {
+        Idle::Window
+    } else {
+        Idle::Application
+    };
+    sources.sender.protect_tail(now, idle, sources.path);
+}
+
+/// Whether a symbol that does not fit the path is to leave whole all the same.
+///
+/// All parts of a symbol must arrive, which is rare where most packets are lost; and there it may be
+/// an error that the path is narrow: overload can look the same. So symbols in trouble leave whole
+/// every other while, by the `age` of the session. The arrival of one proves the error.
+fn risks_whole(age: Nanos, choice: &SymbolChoice) -> bool {
+    choice.round >= RISK_FROM_ROUND && (age / RISK_TIME) % 2 == 1
+}

@@ -1,0 +1,174 @@
+//! The driving contract.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use super::*;
+use crate::config::{ConnectionIds, Role};
+use crate::types::{Content, PacketMeta, Received, Transmit, Tuple};
+use crate::wire::{ConnectionId, FrameIter};
+
+const DELAY: Nanos = 5 * MS;
+const END: Nanos = 4_000 * MS;
+
+/// An end whose driver does all that the contract says, and nothing else. Payload is of no interest here.
+struct End {
+    session: Session,
+    seen: u64,
+    random: u8,
+}
+
+impl End {
+    fn new(role: Role, own: u8, peer: u8, now: Nanos) -> Self {
+        let cid = |n| ConnectionId::new([n; 8]).expect("not zero");
+        let tuple = Tuple {
+            remote: SocketAddr::from(([10, 0, 0, peer], 1)),
+            local_ip: None,
+        };
+        let ids = ConnectionIds {
+            local: cid(own),
+            peer: cid(peer),
+        };
+        let mut config = Config::new(role, tuple, ids);
+        config.initial_rtt = 2 * DELAY;
+        config.peer_datagram_max = 1472;
+        Self {
+            session: Session::new(config, now),
+            seen: 0,
+            random: 0,
+        }
+    }
+
+    fn receive(&mut self, now: Nanos, from: u8, transmit: &Transmit) {
+        let body = match &transmit.content {
+            Content::Control(body) => body.clone(),
+            _ => vec![0; transmit.body_len],
+        };
+        let meta = PacketMeta {
+            now,
+            received_at: now,
+            packet_number: transmit.packet_number,
+            tuple: Tuple {
+                remote: SocketAddr::from(([10, 0, 0, from], 1)),
+                local_ip: None,
+            },
+            ecn: 0,
+            datagram_len: body.len() + OVERHEAD,
+        };
+        self.seen += 1;
+        let received = self.session.handle_packet(&meta, &transmit.header, &body);
+        let is_control = matches!(transmit.content, Content::Control(_));
+        assert_eq!(is_control && received != Received::Nothing, false);
+    }
+
+    fn drive(&mut self, now: Nanos) -> Vec<Transmit> {
+        if self.session.poll_timeout().is_some_and(|at| at <= now) {
+            self.session.handle_timeout(now);
+        }
+        for _ in 0..self.session.challenges_wanted() {
+            self.random += 1;
+            self.session.add_challenge([self.random; 8]);
+        }
+        for _ in 0..self.session.connection_ids_wanted() {
+            self.random += 1;
+            let cid = ConnectionId::new([self.random | 0x80; 8]);
+            self.session.add_connection_id(cid.expect("not zero"));
+        }
+        let mut out = Vec::new();
+        loop {
+            while let Some(job) = self.session.poll_job() {
+                self.session.job_done(job.id);
+            }
+            while let Some(event) = self.session.poll_event() {
+                if let Event::BlockComplete { slot, .. } = event {
+                    self.session.release(now, slot);
+                }
+            }
+            let before = out.len();
+            out.extend(std::iter::from_fn(|| self.session.poll_transmit(now)));
+            if out.len() == before {
+                break;
+            }
+        }
+        let next = self.session.poll_timeout();
+        assert!(next.is_none_or(|at| at > now), "it would spin");
+        out
+    }
+}
+
+/// What left in a transfer over a path that loses every 13th packet, with times from the beginning at `origin`;
+/// without the times in SACKs.
+fn run(origin: Nanos) -> Vec<(Nanos, u64, String)> {
+    let mut ends = [
+        End::new(Role::Client, 1, 2, origin),
+        End::new(Role::Server, 2, 1, origin),
+    ];
+    let mut under_way: [VecDeque<(Nanos, Transmit)>; 2] = [VecDeque::new(), VecDeque::new()];
+    let mut sent = Vec::new();
+    let (mut now, mut slot) = (origin, 0);
+    while now < origin + END {
+        while ends[0].session.can_submit(0, 20, 1000) && slot < 60 {
+            let tail = slot % 7 == 6;
+            ends[0].session.submit(0, Slot(slot), 20, 1000, tail);
+            slot += 1;
+        }
+        for (side, end) in ends.iter_mut().enumerate() {
+            for transmit in end.drive(now) {
+                let content = match &transmit.content {
+                    Content::Control(body) => {
+                        let frames = FrameIter::new(body).flatten();
+                        let kept = frames.map(|frame| match frame {
+                            Frame::Sack(mut sack) => {
+                                sack.time_us = 0;
+                                format!("{sack:?}")
+                            }
+                            frame => format!("{frame:?}"),
+                        });
+                        kept.take(100).collect()
+                    }
+                    content => format!("{content:?}"),
+                };
+                sent.push((now - origin, transmit.packet_number, content));
+                if transmit.packet_number % 13 != 12 {
+                    under_way[side].push_back((now + DELAY, transmit));
+                }
+            }
+        }
+        let timers = ends.iter_mut().filter_map(|end| end.session.poll_timeout());
+        let arrivals = under_way.iter().filter_map(|queue| Some(queue.front()?.0));
+        let next = timers.chain(arrivals).min().expect("sessions are open");
+        now = now.max(next);
+        for (side, queue) in under_way.iter_mut().enumerate() {
+            while let Some((_, transmit)) = queue.pop_front_if(|(at, _)| *at <= now) {
+                ends[1 - side].receive(now, side as u8 + 1, &transmit);
+            }
+        }
+    }
+    assert!(ends[0].session.stream_delivered(0) && slot == 60);
+    sent
+}
+
+#[test]
+fn time_has_any_origin() {
+    let origins = [0, 3_000 * MS, 1_000_000_000 * MS];
+    let [first, later, much_later] = origins.map(run);
+    assert!(first.len() > 1000);
+    assert_eq!(first, later);
+    assert_eq!(first, much_later);
+}
+
+#[test]
+fn a_finished_session_asks_for_nothing() {
+    let mut end = End::new(Role::Client, 1, 2, 0);
+    end.session.close(0, 0, "done");
+    let mut now = 0;
+    while let Some(at) = end.session.poll_timeout() {
+        now = at;
+        end.drive(now);
+        assert!(now < 10_000 * MS, "closes in time");
+    }
+    assert!(end.session.is_finished() && end.drive(now).is_empty());
+    assert_eq!(end.session.connection_ids_wanted(), 0);
+    end.session.handle_timeout(now + END);
+    assert_eq!(end.session.poll_timeout(), None);
+}
