@@ -12,8 +12,8 @@ pub(crate) struct TxBlock {
     pub(crate) n: usize,
     pub(crate) symbol_len: usize,
     pub(crate) data_len: u32,
-    /// All repairs of its transform, once one was wanted (`fft-rs`): one costs as much as all.
-    pub(crate) transformed: Option<PoolBuffer>,
+    /// All repairs of a transform and its size, once one was wanted (`fft-rs`): one costs as much as all.
+    pub(crate) transformed: Option<(u32, PoolBuffer)>,
 }
 
 impl TxBlock {
@@ -31,14 +31,14 @@ impl TxBlock {
         let Some((size, index)) = fft_rs::split(row).filter(|_| code == CodeId::FftRs) else {
             return encoder.encode(code, n, len, source, row, out);
         };
-        let repairs = match &mut self.transformed {
-            Some(repairs) => repairs,
-            none => {
+        let repairs = match &self.transformed {
+            Some((made, repairs)) if *made == size => repairs,
+            _ => {
                 let count = 1_usize << size;
                 let rows: Vec<_> = fft_rs::first_flight(count).collect();
                 let mut repairs = pool.take(count * len);
                 encoder.encode_rows(n, len, source, &rows, &mut repairs[..count * len])?;
-                none.insert(repairs)
+                &self.transformed.insert((size, repairs)).1
             }
         };
         out.copy_from_slice(&repairs[index as usize * len..][..len]);
@@ -261,6 +261,35 @@ mod tests {
         assert!(blocks.get_mut(one).is_none() && blocks.remove(one).is_none());
         assert_eq!(blocks.insert(block()), one);
         assert!(blocks.get_mut(Slot(9)).is_none());
+    }
+
+    /// What a row's number says is what it holds, whichever transform was wanted before.
+    #[test]
+    fn a_row_of_another_transform_is_made_anew() {
+        let (n, symbol_len) = (5, 4);
+        let pool = BufferPool::new(0);
+        let mut memory = pool.take(n * symbol_len);
+        memory.copy_from_slice(&(1..=20).collect::<Vec<u8>>());
+        let mut encoder = Encoder::new();
+        let mut block = TxBlock {
+            memory,
+            n,
+            symbol_len,
+            data_len: 1,
+            transformed: None,
+        };
+        for (size, index) in [(3, 0), (1, 1), (3, 7), (1, 0)] {
+            let row = fft_rs::row(size, index).expect("a row");
+            let (mut got, mut expected) = ([0; 4], [0; 4]);
+            let code = CodeId::FftRs;
+            block
+                .encode(code, row, &mut encoder, &pool, &mut got)
+                .expect("a row that exists");
+            encoder
+                .encode(code, n, symbol_len, &block.memory, row, &mut expected)
+                .expect("a row that exists");
+            assert_eq!(got, expected, "{size} {index}");
+        }
     }
 
     #[test]

@@ -60,11 +60,12 @@ pub(crate) fn surplus(code: Option<CodeId>, n: u16) -> u32 {
     }
 }
 
-/// What the proactive rows of a block are like, if there will be `repair` of them.
-pub(crate) fn shape(code: CodeId, n: u16, repair: u32) -> u32 {
+/// What the proactive rows of a block are like, if there will be `repair` of them. Rows of a transform that
+/// has begun go on.
+pub(crate) fn shape(code: CodeId, block: &TxBlock, repair: u32) -> u32 {
     match code {
-        CodeId::Rlc | CodeId::Window => rlc::spread_for(usize::from(n), repair as usize),
-        _ => 1,
+        CodeId::Rlc | CodeId::Window => rlc::spread_for(usize::from(block.n), repair as usize),
+        _ => block.shape,
     }
 }
 

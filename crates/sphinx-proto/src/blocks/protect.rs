@@ -65,7 +65,7 @@ impl Protection {
                 repair = repair.max(2);
             }
             if repair > 0 {
-                block.shape = coding::shape(code, block.n, repair);
+                block.shape = coding::shape(code, block, repair);
                 blocks.owe(sequence, repair, true);
             }
         }
