@@ -52,7 +52,7 @@ quick: tools ## The core's tests and a hundred random links: the loop after a ch
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
 	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim -- random jitter
-	SPHINX_STREAMS_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-transport --lib streams
+	SPHINX_STREAMS_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-driver --test streams
 
 .PHONY: sim-pep
 sim-pep: tools ## Random paths for kernel-like TCP with an agent in the middle, in virtual time (SEEDS=2000)

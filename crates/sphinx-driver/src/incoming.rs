@@ -83,12 +83,6 @@ impl<S> Incoming<S> {
         (first.get().offset < end).then(|| first.remove())
     }
 
-    /// Whether [`take_in_order`](Self::take_in_order) has one.
-    pub fn is_ready(&self) -> bool {
-        let first = self.blocks.first_key_value();
-        first.is_some_and(|(id, _)| *id < self.next_block)
-    }
-
     /// Whether everything up to the end has arrived.
     pub fn has_ended(&self) -> bool {
         self.ended

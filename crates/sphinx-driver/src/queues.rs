@@ -115,11 +115,6 @@ impl<A: Application> Queues<A> {
 
     // ---- receiving ----------------------------------------------------------------------------
 
-    /// Whether something of the stream has arrived, or the application looks out for it.
-    pub fn is_open(&self, stream: u16) -> bool {
-        self.incoming.contains_key(&stream)
-    }
-
     /// The next stream that the peer has opened, in the order of ids.
     pub fn accept(&mut self) -> Option<u16> {
         let stream = self.next_accept;

@@ -1,4 +1,4 @@
-//! Runs in virtual time: two sessions of `sphinx-proto` and the elements of the link, joined by
+//! Runs in virtual time: two sessions under the driver that ships and the elements of the link, joined by
 //! `sphinx-sim`. There is no handshake, no seal, no socket and no limit of the CPU.
 
 use std::{
@@ -139,7 +139,7 @@ pub(crate) fn check_workload(workload: &Workload) -> Result<(), String> {
 
 /// What arrived, and when.
 fn done(pair: &Pair, cell: &Cell) -> Done {
-    let received = &pair.server().blocks_received;
+    let received = pair.server().blocks_received();
     let last = received
         .iter()
         .map(|block| block.0)

@@ -1,32 +1,81 @@
-//! One end: a session and the smallest driver that moves real bytes with it.
+//! One end: a session's driver, the application that uses it, and what the surroundings of both supply.
 
-mod receiving;
-mod sending;
-mod spans;
-
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
+use sphinx_driver::{
+    BufferPool, Driver, EndReason, Executor, JobKind, Origin, Outbox, PacketProtection, Queues,
+    Workshop,
+};
+use sphinx_link::{Datagram, Packet};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, Event, Job, Nanos, Session, Slot, Tuple};
+use sphinx_proto::{Config, Nanos, Role, Session, Tuple};
 
-use self::receiving::{RxSlot, RxStream};
-use self::sending::TxStream;
-use self::spans::Spans;
+use crate::app::{Local, Readers, Writers};
+use crate::arrivals::Arrivals;
 use crate::data::Rng;
-use crate::datagram::Datagram;
-use crate::plan::{Plan, Write};
+use crate::plan::Plan;
 
-/// A session and its driver.
-pub struct End {
-    /// The protocol.
-    pub session: Session,
-    plan: Plan,
-    seed: u64,
-    peer_seed: u64,
+/// ECN codepoint of a capable packet (RFC 3168).
+const ECT0: u8 = 0b10;
+/// Turns of a driver at one point in time after which it counts as stuck.
+const TURNS_MAX: u32 = 100_000;
+/// Idle memory that an end keeps for blocks: so that they find what others left there.
+const POOL_BYTES: usize = 4 << 20;
+
+/// Jobs end after seeded times.
+pub struct Delays {
     rng: Rng,
+    decode_max: Nanos,
+    packet_max: Nanos,
+}
+
+impl Executor for Delays {
+    fn done_at(&mut self, now: Nanos, kind: JobKind) -> Option<Nanos> {
+        let max = match kind {
+            JobKind::Decode => self.decode_max,
+            JobKind::Open | JobKind::Seal => self.packet_max,
+        };
+        (max > 0).then(|| now + self.rng.below(max))
+    }
+}
+
+/// The datagrams of one turn, with the addresses that the driver wants.
+#[derive(Default)]
+struct Sent(Vec<(Tuple, Vec<u8>)>);
+
+impl Outbox for Sent {
+    fn len_bytes(&self) -> usize {
+        0
+    }
+
+    fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8] {
+        self.0.push((*to, vec![0xaa; len]));
+        self.0.last_mut().map_or(&mut [], |(_, datagram)| datagram)
+    }
+}
+
+/// A session, its driver and its application.
+pub struct End<P> {
+    driver: Driver<P, Delays>,
+    queues: Queues<Local>,
+    workshop: Workshop,
+    writers: Writers,
+    readers: Readers,
+    arrivals: Arrivals,
+    challenges: Rng,
+    ids: Rng,
+    ecn: u8,
+    /// Source symbols and symbol size of full blocks, instead of what the session proposes.
+    shape: Option<(u16, u16)>,
     recv_window: u64,
+    seals_later: bool,
+    /// Something other than time or the application has given the driver something to do.
+    is_woken: bool,
+    /// The application has not heard the session's latest news.
+    is_news: bool,
+    sent: Sent,
+
     /// Where the network finds this end.
     pub address: SocketAddr,
     /// What it calls itself.
@@ -37,130 +86,135 @@ pub struct End {
     pub cids_used: Vec<ConnectionId>,
     /// When its path changed, and to what.
     pub paths: Vec<(Nanos, Tuple)>,
-
-    writes: VecDeque<Write>,
-    tx: BTreeMap<u16, TxStream>,
-    tx_turn: u16,
-    tx_slots: Vec<Vec<u8>>,
-    tx_free: Vec<Slot>,
-    encoder: Encoder,
-    rows: RowMaker,
-    last_pn: Option<u64>,
-
-    rx: BTreeMap<u16, RxStream>,
-    rx_slots: Vec<RxSlot>,
-    rx_held: u64,
     /// The most memory of blocks received and not taken, as the window counts it.
     pub rx_held_max: u64,
-    parts: Vec<Vec<u8>>,
-    decoder: BlockDecoder,
-    thorough_decoder: BlockDecoder,
-    jobs: BTreeMap<(Nanos, u64), Job>,
-    to_release: VecDeque<(Nanos, Slot)>,
-    reader_free_at: Nanos,
-    spans: Spans,
-    seen: BTreeSet<u64>,
-    largest: Option<u64>,
-
     /// IP bytes of all datagrams that it sent.
     pub ip_bytes_sent: u64,
-    /// Bytes delivered in order, of all streams.
+    /// Bytes that have arrived in order, of all streams.
     pub bytes_received: u64,
-    /// (arrival, stream, offset, length) of every complete block.
-    pub blocks_received: Vec<(Nanos, u16, u64, u32)>,
-    /// What else the session said: that it ended, and why.
-    pub events: Vec<(Nanos, Event)>,
+    /// That the session ended, and why.
+    pub events: Vec<(Nanos, EndReason)>,
 }
 
-impl End {
+impl<P: PacketProtection> End<P> {
+    /// An end that does what `plan` says. `seed` is that of its bytes and chances; `peer` the seed and the
+    /// number of streams of what it receives.
     pub(crate) fn new(
         config: Config,
+        protection: P,
         address: SocketAddr,
-        plan: Plan,
+        plan: &Plan,
         seed: u64,
-        peer_seed: u64,
+        peer: (u64, usize),
     ) -> Self {
-        let mut writes = plan.writes.clone();
-        writes.sort_by_key(|w| w.at);
+        let is_client = config.role == Role::Client;
+        let delays = Delays {
+            rng: Rng::new(seed ^ 0x6a6f_6273),
+            decode_max: plan.job_delay_max,
+            packet_max: plan.packet_delay_max,
+        };
         Self {
             recv_window: config.recv_window,
+            cids: BTreeSet::from([config.local_cid]),
+            driver: Driver::new(Session::new(config, 0), protection, delays, is_client),
+            queues: Queues::new(is_client),
+            workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
+            writers: Writers::new(seed, &plan.writes),
+            readers: Readers::new(plan, peer.0, peer.1),
+            arrivals: Arrivals::default(),
+            challenges: Rng::new(seed ^ 0x6368_616c),
+            ids: Rng::new(seed ^ 0x6369_6473),
+            ecn: if plan.ecn { ECT0 } else { 0 },
+            shape: plan.shape,
+            seals_later: plan.packet_delay_max > 0,
+            is_woken: true,
+            is_news: false,
+            sent: Sent::default(),
             address,
             own_address: address,
-            cids: BTreeSet::from([config.local_cid]),
             cids_used: Vec::new(),
             paths: Vec::new(),
-            session: Session::new(config, 0),
-            writes: writes.into(),
-            plan,
-            seed,
-            peer_seed,
-            rng: Rng::new(seed ^ 0x6a6f_6273),
-            tx: BTreeMap::new(),
-            tx_turn: 0,
-            tx_slots: Vec::new(),
-            tx_free: Vec::new(),
-            encoder: Encoder::new(),
-            rows: RowMaker::new(),
-            last_pn: None,
-            rx: BTreeMap::new(),
-            rx_slots: Vec::new(),
-            rx_held: 0,
             rx_held_max: 0,
-            parts: vec![Vec::new(); 64],
-            decoder: BlockDecoder::new(),
-            thorough_decoder: BlockDecoder::new().maximum_likelihood(),
-            jobs: BTreeMap::new(),
-            to_release: VecDeque::new(),
-            reader_free_at: 0,
-            spans: Spans::new(),
-            seen: BTreeSet::new(),
-            largest: None,
             ip_bytes_sent: 0,
             bytes_received: 0,
-            blocks_received: Vec::new(),
             events: Vec::new(),
         }
+    }
+
+    /// The session.
+    pub fn session(&self) -> &Session {
+        self.driver.core()
+    }
+
+    /// The session's packet protection.
+    pub fn protection(&self) -> &P {
+        self.driver.protection()
     }
 
     /// The next time at which this end has something to do.
     pub(crate) fn next_event(&mut self) -> Option<Nanos> {
         let timers = [
-            self.session.poll_timeout(),
-            self.writes.front().map(|w| w.at),
-            self.jobs.first_key_value().map(|((at, _), _)| *at),
-            self.to_release.front().map(|r| r.0),
+            self.driver.poll_timeout(),
+            self.writers.next_write(),
+            self.readers.next_read(),
         ];
         timers.into_iter().flatten().min()
     }
 
+    // ---- what the application knows -----------------------------------------------------------
+
     /// Whether everything written so far was cut into blocks and all of it arrived.
     pub fn all_delivered(&self) -> bool {
-        self.writes.is_empty()
-            && self
-                .tx
-                .iter()
-                .all(|(id, tx)| tx.messages.is_empty() && self.session.stream_delivered(*id))
+        let mut streams = self.writers.streams();
+        self.writers.are_done() && streams.all(|(id, _)| self.session().stream_delivered(id))
     }
 
     /// Whether the stream has arrived to its end.
     pub fn stream_ended(&self, stream: u16) -> bool {
-        self.rx.get(&stream).is_some_and(|rx| rx.ended)
+        self.arrivals.has_ended(stream)
     }
 
-    /// Bytes cut into blocks so far.
+    /// Bytes that the application has read of a stream, if that was all of it.
+    pub fn stream_read(&self, stream: u16) -> Option<u64> {
+        self.readers.whole(stream)
+    }
+
+    /// Whether the application does not read this stream.
+    pub fn leaves_unread(&self, stream: u16) -> bool {
+        self.readers.leaves_unread(stream)
+    }
+
+    /// Prints what its application waits for.
+    pub(crate) fn explain(&self) {
+        self.writers.explain();
+        self.readers.explain();
+    }
+
+    /// Whether packets that the session has counted may not have left.
+    pub(crate) fn seals_later(&self) -> bool {
+        self.seals_later
+    }
+
+    /// Bytes written so far.
     pub fn bytes_written(&self) -> u64 {
-        self.tx.values().map(|tx| tx.offset).sum()
+        self.writers.bytes()
     }
 
-    /// Streams that this end sends on.
-    pub fn streams(&self) -> impl Iterator<Item = u16> + '_ {
-        self.tx.keys().copied()
+    /// Streams that this end sends on, and the bytes written to each.
+    pub fn streams(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        self.writers.streams()
+    }
+
+    /// (arrival, stream, offset, length) of every complete block.
+    pub fn blocks_received(&self) -> &[(Nanos, u16, u64, u32)] {
+        &self.arrivals.blocks
     }
 
     /// When each of `count` messages of `len` bytes on stream 0 had arrived whole.
     pub fn message_arrivals(&self, len: u64, count: u64) -> Vec<Option<Nanos>> {
         let mut messages = vec![(0, 0); count as usize];
-        for &(at, _, offset, bytes) in self.blocks_received.iter().filter(|block| block.1 == 0) {
+        let blocks = self.arrivals.blocks.iter().filter(|block| block.1 == 0);
+        for &(at, _, offset, bytes) in blocks {
             let (last, arrived) = &mut messages[(offset / len) as usize];
             *last = at;
             *arrived += u64::from(bytes);
@@ -171,79 +225,122 @@ impl End {
 
     /// Memory of blocks handed over and not delivered, as the window counts it.
     pub fn tx_held(&self) -> u64 {
-        let blocks = self.tx_slots.iter().filter(|block| !block.is_empty());
-        blocks.map(|block| block.len() as u64 + 512).sum()
+        self.driver.sending_cost()
     }
 
-    /// Send slots in use.
-    pub(crate) fn tx_slots_in_use(&self) -> usize {
-        self.tx_slots.len() - self.tx_free.len()
+    /// Memory of blocks received and not taken, as the window counts it.
+    pub fn rx_held(&self) -> u64 {
+        self.driver.receiving_cost()
     }
 
-    /// Lets this end do what is due and collects what it sends.
+    // ---- what happens to it -------------------------------------------------------------------
+
+    /// The application ends the session.
+    pub fn close(&mut self, code: u64, reason: &str) {
+        self.queues.close(code, reason);
+    }
+
+    /// The network says that nobody listens at the peer's address.
+    pub fn peer_refused(&mut self, now: Nanos) {
+        self.driver.peer_refused(now);
+        self.is_woken = true;
+    }
+
+    /// The operating system says that datagrams of `len` bytes are too large.
+    pub fn datagram_too_large(&mut self, now: Nanos, len: usize) {
+        self.driver.datagram_too_large(now, len);
+        self.is_woken = true;
+    }
+
+    /// A datagram arrives.
+    pub(crate) fn receive(&mut self, now: Nanos, mut datagram: Datagram) {
+        let payload = &mut datagram.payload;
+        let cid = ConnectionId::of_datagram(payload);
+        if !cid.is_some_and(|cid| self.cids.contains(&cid)) {
+            return;
+        }
+        let origin = Origin {
+            received_at: now,
+            tuple: Tuple {
+                remote: datagram.source,
+                local_ip: Some(self.own_address.ip()),
+            },
+            ecn: datagram.ecn,
+        };
+        self.driver
+            .handle_datagram(now, origin, payload, &mut self.workshop);
+        self.is_woken = true;
+        self.rx_held_max = self.rx_held_max.max(self.rx_held());
+        assert!(
+            self.rx_held_max <= self.recv_window,
+            "more blocks than the window"
+        );
+    }
+
+    /// Lets application and driver do what is due, as often as one has something for the other, and collects
+    /// what they send.
     pub(crate) fn drive(&mut self, now: Nanos, out: &mut Vec<Datagram>) {
-        if self.session.poll_timeout().is_some_and(|at| at <= now) {
-            self.session.handle_timeout(now);
-        }
-        for _ in 0..self.session.challenges_wanted() {
-            let random = self.rng.below(u64::MAX).to_be_bytes();
-            self.session.add_challenge(random);
-        }
-        for _ in 0..self.session.connection_ids_wanted() {
-            let cid = ConnectionId::new(self.rng.below(u64::MAX).to_be_bytes());
-            let cid = cid.expect("not zero");
-            self.cids.insert(cid);
-            self.session.add_connection_id(cid);
-        }
-        while let Some(write) = self.writes.pop_front_if(|w| w.at <= now) {
-            let tx = self.tx.entry(write.stream).or_default();
-            tx.messages.push_back((write.len, write.end_of_stream));
-        }
-        while let Some(job) = self.jobs.first_entry().filter(|job| job.key().0 <= now) {
-            let job = job.remove();
-            self.decode(job);
-            self.session.job_done(job.id);
-        }
-        while let Some((_, slot)) = self.to_release.pop_front_if(|r| r.0 <= now) {
-            self.release(now, slot);
-        }
-        loop {
-            while let Some(job) = self.session.poll_job() {
-                self.start_job(now, job);
+        for _ in 0..TURNS_MAX {
+            let shape = self.session().block_shape(self.queues.writers());
+            let shape = self.shape.unwrap_or(shape);
+            let pool = self.workshop.pool();
+            self.writers.step(now, &mut self.queues, shape, pool);
+            let is_news = std::mem::take(&mut self.is_news);
+            self.readers.step(now, &mut self.queues, is_news);
+
+            let is_wanted = self.queues.take_wanted();
+            let is_due = self.driver.poll_timeout().is_some_and(|at| at <= now);
+            if !(is_wanted | is_due | std::mem::take(&mut self.is_woken)) {
+                return;
             }
-            while let Some(event) = self.session.poll_event() {
-                self.on_event(now, event);
-            }
-            self.slice();
-            let before = out.len();
-            while let Some(transmit) = self.session.poll_transmit(now) {
-                let datagram = self.seal(transmit);
-                out.push(datagram);
-            }
-            if out.len() == before {
-                break;
-            }
+            self.turn(now, out);
         }
+        panic!("stuck in a loop at {now} ns");
     }
 
-    fn on_event(&mut self, now: Nanos, event: Event) {
-        match event {
-            Event::BlockDelivered { slot, .. } => {
-                self.tx_slots[slot.0 as usize] = Vec::new();
-                self.tx_free.push(slot);
+    /// A turn of the driver, as an engine takes it.
+    fn turn(&mut self, now: Nanos, out: &mut Vec<Datagram>) {
+        self.driver.handle_timeout(now, &mut self.workshop);
+        let pool = self.workshop.pool();
+        self.is_news |= self.driver.exchange(now, &mut self.queues, pool);
+        self.arrivals.note(now, &self.queues);
+        self.bytes_received = self.arrivals.bytes;
+        let (challenges, ids, cids) = (&mut self.challenges, &mut self.ids, &mut self.cids);
+        let spare_id = || {
+            let cid = ConnectionId::new((ids.word() | 1).to_be_bytes()).expect("not zero");
+            cids.insert(cid);
+            cid
+        };
+        self.driver
+            .supply(|| challenges.word().to_be_bytes(), spare_id);
+        for cid in self.driver.take_retired() {
+            assert!(self.cids.remove(&cid), "an id of this end");
+        }
+        let changes = self.driver.take_path_changes().into_iter();
+        self.paths.extend(changes.map(|tuple| (now, tuple)));
+        self.driver
+            .transmit(now, usize::MAX, &mut self.workshop, &mut self.sent);
+        if let Some(reason) = self.driver.poll_end() {
+            self.events.push((now, reason));
+            self.queues.end();
+        }
+        for signal in self.queues.take_changed() {
+            signal.raise();
+            self.is_news = true;
+        }
+        for (to, payload) in std::mem::take(&mut self.sent.0) {
+            let datagram = Datagram {
+                source: self.address,
+                destination: to.remote,
+                ecn: self.ecn,
+                payload,
+            };
+            self.ip_bytes_sent += datagram.ip_len() as u64;
+            let cid = ConnectionId::of_datagram(&datagram.payload);
+            if let Some(cid) = cid.filter(|cid| self.cids_used.last() != Some(cid)) {
+                self.cids_used.push(cid);
             }
-            Event::BlockComplete {
-                stream,
-                block,
-                slot,
-            } => {
-                self.on_block(now, stream, block, slot);
-            }
-            Event::PathChanged(tuple) => self.paths.push((now, tuple)),
-            Event::ConnectionIdRetired(cid) => {
-                assert!(self.cids.remove(&cid), "an id of this end");
-            }
-            other => self.events.push((now, other)),
+            out.push(datagram);
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Two Sphinx sessions and a link in virtual time.
 //!
 //! A [`Scenario`] is everything that makes a run: the links of both directions, what the applications
-//! at both ends do, the settings of the sessions, and a seed. [`Scenario::build`] joins two [`End`]s,
-//! each a `sphinx_proto::Session` with the smallest driver that moves real bytes, by two
-//! `sphinx_link::Link`s into a [`Pair`], which jumps from event to event. Coding is really done and
-//! every byte that arrives is compared, but takes no time: what comes out is what the protocol does,
-//! however fast the link and however slow the machine. Every run repeats exactly.
+//! at both ends do, the settings of the sessions, and a seed. [`Scenario::build`] joins two [`End`]s by two
+//! `sphinx_link::Link`s into a [`Pair`], which jumps from event to event. An end is what ships, a
+//! `sphinx_driver::Driver` with its queues and slicers, under an application that writes, reads and waits as
+//! threads would. Coding is really done and every byte that arrives is compared, but takes no time, unless
+//! the plan says how long jobs take: what comes out is what the protocol does, however fast the link and
+//! however slow the machine. Every run repeats exactly. Packets are not sealed but carry a checksum
+//! ([`Plain`]), unless [`Scenario::build_with`] gives them keys.
 //!
 //! ```
 //! use sphinx_link::Loss;
@@ -22,21 +24,27 @@
 
 #![forbid(unsafe_code)]
 
+mod app;
+mod arrivals;
 mod data;
-mod datagram;
 mod end;
 mod pair;
+mod plain;
 mod plan;
 mod scenario;
 
+pub use app::{Local, LocalSlicer, Signal};
 pub use data::Rng;
-pub use datagram::{Datagram, IP_OVERHEAD};
-pub use end::End;
+pub use end::{Delays, End};
 pub use pair::{ADDRESSES, Pair, Tap};
-pub use plan::{Plan, Reader, Write};
+pub use plain::Plain;
+pub use plan::{Plan, ReadOrder, Reader, Write};
 pub use scenario::{Scenario, link};
 
 use sphinx_proto::Nanos;
+
+/// Bytes of the IPv4 and UDP headers.
+pub const IP_OVERHEAD: u16 = 28;
 
 /// A millisecond.
 pub const MS: Nanos = 1_000_000;

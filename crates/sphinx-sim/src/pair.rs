@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use sphinx_link::Link;
+use sphinx_driver::PacketProtection;
+use sphinx_link::{Datagram, Link};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Config, ConnectionIds, Nanos, Role, Tuple};
 
 use crate::MS;
-use crate::datagram::Datagram;
 use crate::end::End;
+use crate::plain::Plain;
 use crate::scenario::Scenario;
 
 /// Where client and server are at the beginning.
@@ -21,11 +22,11 @@ const SPIN_MAX: u32 = 1000;
 pub type Tap = Box<dyn FnMut(usize, &Datagram) -> Vec<Datagram>>;
 
 /// A running simulation. Index 0 is the client and what it sends, 1 the server.
-pub struct Pair {
+pub struct Pair<P = Plain> {
     /// The time.
     pub now: Nanos,
     /// The ends.
-    pub ends: [End; 2],
+    pub ends: [End<P>; 2],
     /// The two directions.
     pub links: [Link<Datagram>; 2],
     /// Ends that no longer exist.
@@ -41,8 +42,8 @@ pub struct Pair {
     trace_ms: Option<u64>,
 }
 
-impl Pair {
-    pub(crate) fn new(scenario: &Scenario) -> Self {
+impl<P: PacketProtection> Pair<P> {
+    pub(crate) fn new(scenario: &Scenario, protection: [P; 2]) -> Self {
         let rtt = (scenario.forward.delay + scenario.backward.delay).as_nanos() as Nanos;
         let addresses = ADDRESSES.map(SocketAddr::from);
         let cid = |id| ConnectionId::new([id; 8]).expect("not zero");
@@ -71,19 +72,22 @@ impl Pair {
             config
         };
         let (client_seed, server_seed) = (scenario.seed << 1, (scenario.seed << 1) + 1);
+        let [client_protection, server_protection] = protection;
         let client = End::new(
             config(Role::Client, 2, 1),
+            client_protection,
             addresses[0],
-            scenario.client.clone(),
+            &scenario.client,
             client_seed,
-            server_seed,
+            (server_seed, scenario.server.streams()),
         );
         let server = End::new(
             config(Role::Server, 1, 2),
+            server_protection,
             addresses[1],
-            scenario.server.clone(),
+            &scenario.server,
             server_seed,
-            client_seed,
+            (client_seed, scenario.client.streams()),
         );
         Self {
             now: 0,
@@ -103,12 +107,12 @@ impl Pair {
     }
 
     /// The end that begins.
-    pub fn client(&self) -> &End {
+    pub fn client(&self) -> &End<P> {
         &self.ends[0]
     }
 
     /// Its peer.
-    pub fn server(&self) -> &End {
+    pub fn server(&self) -> &End<P> {
         &self.ends[1]
     }
 
@@ -153,11 +157,12 @@ impl Pair {
             self.sample_queue();
             for side in 0..2 {
                 while let Some(delivery) = self.links[side].poll(self.now) {
-                    if delivery.packet.to != self.ends[1 - side].address {
-                        let bytes = self.astray.entry(delivery.packet.to).or_default();
-                        *bytes += delivery.packet.len() as u64;
+                    let datagram = delivery.packet;
+                    if datagram.destination != self.ends[1 - side].address {
+                        let bytes = self.astray.entry(datagram.destination).or_default();
+                        *bytes += datagram.payload.len() as u64;
                     } else if !self.cut[1 - side] {
-                        self.ends[1 - side].receive(self.now, &delivery.packet);
+                        self.ends[1 - side].receive(self.now, datagram);
                     }
                 }
             }
@@ -179,7 +184,7 @@ impl Pair {
     }
 
     fn trace(&self) {
-        let (s, link) = (self.client().session.stats(), &self.links[0]);
+        let (s, link) = (self.client().session().stats(), &self.links[0]);
         println!(
             "{:8} ms: {:6.1} Mbit/s, cwnd {:7}, rtt {:6.2} ms, plr {:.3}, sent {} + {} + {}, delivered {}, \
              queue {:7}, drops {} + {}, redundant {}, spurious {}",
@@ -195,7 +200,7 @@ impl Pair {
             link.queue_bytes(),
             link.counters().dropped_queue,
             link.counters().dropped_policer,
-            self.server().session.stats().symbols_redundant,
+            self.server().session().stats().symbols_redundant,
             s.losses_spurious,
         );
     }
@@ -216,32 +221,39 @@ impl Pair {
     ///
     /// If it does not, or an invariant is broken.
     pub fn must_transfer(&mut self, limit: Nanos) {
-        // The peer may still be decoding when this end knows that it has enough.
-        let arrived = |pair: &mut Self| {
+        // The peer may still be decoding when this end knows that it has enough, and its application reading.
+        let read = |pair: &mut Self| {
             (0..2).all(|side| {
                 let (end, peer) = (&pair.ends[side], &pair.ends[1 - side]);
-                end.bytes_written() == peer.bytes_received
-                    && end.streams().all(|stream| peer.stream_ended(stream))
+                let is_read =
+                    |(id, len)| peer.leaves_unread(id) || peer.stream_read(id) == Some(len);
+                end.bytes_written() == peer.bytes_received && end.streams().all(is_read)
             })
         };
-        if !self.run_transfer(limit) || !self.run_until(limit, arrived) {
+        if !self.run_transfer(limit) || !self.run_until(limit, read) {
             self.explain("not done");
         }
-        for end in &self.ends {
-            let stats = end.session.stats();
-            assert_eq!(stats.ip_bytes_sent, end.ip_bytes_sent);
+        for (end, peer) in [(0, 1), (1, 0)].map(|(a, b)| (&self.ends[a], &self.ends[b])) {
+            let stats = end.session().stats();
+            let leaving = stats.ip_bytes_sent - end.ip_bytes_sent;
+            assert!(leaving == 0 || end.seals_later(), "sent without a trace");
             assert_eq!(
                 stats.packets_refused, 0,
                 "an honest peer keeps to the limits"
             );
-            assert_eq!(end.tx_slots_in_use(), 0);
+            assert_eq!(end.tx_held(), 0, "memory of blocks that have arrived");
+            let all_read = peer.streams().all(|(id, _)| !end.leaves_unread(id));
+            assert!(
+                end.rx_held() == 0 || !all_read,
+                "memory of blocks that have been read"
+            );
             assert!(end.events.is_empty(), "{:?}", end.events);
         }
     }
 
     fn explain(&self, what: &str) {
         for (end, link) in self.ends.iter().zip(&self.links) {
-            println!("{:?}", end.session.stats());
+            println!("{:?}", end.session().stats());
             println!("{:?}", link.counters());
             println!(
                 "written {} received {}",
@@ -249,6 +261,7 @@ impl Pair {
                 end.bytes_received
             );
             println!("{:?}", end.events);
+            end.explain();
         }
         panic!("{what} at {} ms", self.now / MS);
     }

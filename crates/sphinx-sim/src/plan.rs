@@ -1,5 +1,7 @@
 //! What is to happen at one end.
 
+use std::collections::BTreeSet;
+
 use sphinx_proto::Nanos;
 
 /// The application hands over `len` bytes, which end a message.
@@ -26,6 +28,22 @@ pub enum Reader {
     Slow(u64),
 }
 
+/// Which of several streams the application reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReadOrder {
+    /// The first one of which something has arrived.
+    #[default]
+    AsItComes,
+    /// Every stream once before any is read again; none before all have been accepted.
+    AllAtOnce,
+    /// A stream to its end; only then the next one is accepted.
+    OneByOne,
+    /// The same from the last stream on; all are accepted before.
+    LastFirst,
+    /// Any of which something has arrived.
+    Random,
+}
+
 /// What is to happen at one end.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -33,12 +51,16 @@ pub struct Plan {
     pub writes: Vec<Write>,
     /// How it takes what arrives.
     pub reader: Reader,
+    /// Of which stream first.
+    pub order: ReadOrder,
     /// Decoding takes up to this long.
     pub job_delay_max: Nanos,
+    /// Opening a packet, or encoding and sealing it, takes up to this long.
+    pub packet_delay_max: Nanos,
     /// Whether its packets are ECN-capable.
     pub ecn: bool,
-    /// A stream that is never read.
-    pub unread: Option<u16>,
+    /// Streams that are accepted and never read.
+    pub unread: BTreeSet<u16>,
     /// Symbols and symbol size of full blocks, instead of what the session proposes.
     pub shape: Option<(u16, u16)>,
 }
@@ -48,10 +70,20 @@ impl Default for Plan {
         Self {
             writes: Vec::new(),
             reader: Reader::AnyOrder,
+            order: ReadOrder::default(),
             job_delay_max: 0,
+            packet_delay_max: 0,
             ecn: false,
-            unread: None,
+            unread: BTreeSet::new(),
             shape: None,
         }
+    }
+}
+
+impl Plan {
+    /// Streams that it writes to.
+    pub(crate) fn streams(&self) -> usize {
+        let streams: BTreeSet<u16> = self.writes.iter().map(|write| write.stream).collect();
+        streams.len()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sphinx_driver::PacketProtection;
 use sphinx_fec::CodeId;
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
 use sphinx_proto::cc::CcKind;
@@ -9,6 +10,7 @@ use sphinx_proto::{EPSILON, Icm, Nanos, PathMemory, Profile};
 
 use crate::SEC;
 use crate::pair::Pair;
+use crate::plain::Plain;
 use crate::plan::{Plan, Write};
 
 /// Everything that makes a run.
@@ -129,6 +131,11 @@ impl Scenario {
 
     /// The two ends and their links, at time 0.
     pub fn build(&self) -> Pair {
-        Pair::new(self)
+        self.build_with(<[Plain; 2]>::default())
+    }
+
+    /// The same with another packet protection, the client's first.
+    pub fn build_with<P: PacketProtection>(&self, protection: [P; 2]) -> Pair<P> {
+        Pair::new(self, protection)
     }
 }

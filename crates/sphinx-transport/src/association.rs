@@ -1,9 +1,6 @@
 //! One session inside the engine: its driver, and what only a session on a network has: the application's
 //! threads, the control plane's share of the traffic, a memory of the path.
 
-#[cfg(test)]
-mod tests;
-
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

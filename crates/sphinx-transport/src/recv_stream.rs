@@ -118,13 +118,6 @@ impl RecvStream {
         Ok(())
     }
 
-    /// Whether [`RecvStream::read`] has not to wait.
-    #[cfg(test)]
-    pub(crate) fn is_ready(&self) -> bool {
-        let is_ready = || self.shared.lock().queues.incoming(self.stream).is_ready();
-        self.ended || self.chunk.is_some() || is_ready()
-    }
-
     fn whole(&self) -> Result<(), Error> {
         match self.torn {
             true => Err(Error::new(

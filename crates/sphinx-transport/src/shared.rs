@@ -114,8 +114,6 @@ pub(crate) struct Shared {
     base: Instant,
     /// When the first handshake datagram left or came.
     started: Instant,
-    #[cfg(test)]
-    virtual_now: Mutex<Option<Nanos>>,
     /// Block shape: n in the high half, symbol size in the low half.
     shape: AtomicU32,
     next_stream: Mutex<u16>,
@@ -150,8 +148,6 @@ impl Shared {
             remote: Mutex::new(remote),
             base,
             started: base + Duration::from_nanos(since),
-            #[cfg(test)]
-            virtual_now: Mutex::default(),
             shape: AtomicU32::new(0),
             next_stream: Mutex::new(u16::from(!is_client)),
         }
@@ -166,17 +162,7 @@ impl Shared {
 
     /// The engine's time.
     pub(crate) fn now(&self) -> Nanos {
-        #[cfg(test)]
-        if let Some(now) = *self.virtual_now.lock().expect("not poisoned") {
-            return now;
-        }
         self.base.elapsed().as_nanos().min(u128::from(u64::MAX)) as Nanos
-    }
-
-    /// From now on time is what a test says.
-    #[cfg(test)]
-    pub(crate) fn set_now(&self, now: Nanos) {
-        *self.virtual_now.lock().expect("not poisoned") = Some(now);
     }
 
     /// Since the first handshake datagram.

@@ -103,7 +103,7 @@ fn windows_deliver_in_order_without_second_rounds() {
         scenario.server.reader = Reader::InOrder;
         let mut pair = scenario.build();
         pair.must_transfer(10 * SEC);
-        let stats = pair.client().session.stats();
+        let stats = pair.client().session().stats();
         let second_rounds = stats.blocks_second_round as f64 / stats.blocks as f64;
         (second_rounds, pair.ends[1].rx_held_max)
     };

@@ -1,6 +1,7 @@
 //! How sessions end, and what keeps idle ones alive.
 
-use sphinx_proto::{Event, Nanos};
+use sphinx_driver::EndReason;
+use sphinx_proto::Nanos;
 use sphinx_sim::{MS, Pair, SEC, Scenario, link};
 
 use crate::table::bernoulli;
@@ -13,12 +14,12 @@ fn close_is_noticed_within_a_second_at_20_percent_loss() {
         let mut pair = scenario.build();
         pair.run_until(500 * MS, |_| false);
         let now = pair.now;
-        pair.ends[0].session.close(now, 6, "stopped");
+        pair.ends[0].close(6, "stopped");
         let both = pair.run_until(now + SEC, |pair| {
-            pair.ends.iter().all(|end| end.session.is_finished())
+            pair.ends.iter().all(|end| end.session().is_finished())
         });
         assert!(both, "seed {seed}");
-        let stopped = Event::Closed {
+        let stopped = EndReason::ClosedByPeer {
             code: 6,
             reason: "stopped".into(),
         };
@@ -35,10 +36,10 @@ fn both_close_at_once() {
     let mut pair = Scenario::new(link(100, 20, bernoulli(0.1), 1)).build();
     pair.run_until(100 * MS, |_| false);
     for end in &mut pair.ends {
-        end.session.close(100 * MS, 0, "");
+        end.close(0, "");
     }
     assert!(pair.run_until(SEC, |pair| {
-        pair.ends.iter().all(|end| end.session.is_finished())
+        pair.ends.iter().all(|end| end.session().is_finished())
     }));
 }
 
@@ -52,7 +53,7 @@ fn a_dead_peer_is_lost_after_the_idle_timeout() {
     assert!(!pair.run_transfer(20 * SEC));
     let events = &pair.client().events;
     assert!(
-        matches!(events[..], [(at, Event::PeerLost)] if at > 5 * SEC && at < 6 * SEC),
+        matches!(events[..], [(at, EndReason::PeerLost)] if at > 5 * SEC && at < 6 * SEC),
         "{events:?}"
     );
 }
@@ -60,9 +61,9 @@ fn a_dead_peer_is_lost_after_the_idle_timeout() {
 /// Runs for `time`; meanwhile the client is told every `interval` that nobody listens at the server's address.
 fn refused(pair: &mut Pair, time: Nanos, interval: Nanos) {
     let end = pair.now + time;
-    while pair.now < end && !pair.client().session.is_finished() {
+    while pair.now < end && !pair.client().session().is_finished() {
         let now = pair.now;
-        pair.ends[0].session.peer_refused(now);
+        pair.ends[0].peer_refused(now);
         pair.run_until(now + interval, |_| false);
     }
 }
@@ -80,7 +81,7 @@ fn a_peer_that_the_network_refuses_is_gone_within_five_seconds() {
         refused(&mut pair, 20 * SEC, interval);
         let events = &pair.client().events;
         assert!(
-            matches!(events[..], [(at, Event::PeerGone)] if at > 3 * SEC && at < 5500 * MS),
+            matches!(events[..], [(at, EndReason::PeerGone)] if at > 3 * SEC && at < 5500 * MS),
             "{events:?}"
         );
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use sphinx_driver::EndReason;
 use sphinx_link::{Blackout, Corruption, Jitter, Order, Rate, RateStep, Reorder};
-use sphinx_proto::Event;
 use sphinx_sim::{MS, SEC, Scenario, link};
 
 use crate::table::bernoulli;
@@ -87,9 +87,9 @@ fn darkness_for_good() {
     assert!(!pair.run_transfer(60 * SEC));
     for end in &pair.ends {
         assert!(
-            matches!(end.events[..], [(at, Event::PeerLost)] if at > 15 * SEC && at < 16 * SEC)
+            matches!(end.events[..], [(at, EndReason::PeerLost)] if at > 15 * SEC && at < 16 * SEC)
         );
-        assert!(end.session.is_finished());
+        assert!(end.session().is_finished());
     }
 }
 
@@ -98,7 +98,7 @@ fn small_mtu() {
     let scenario = lossy(8).both_ways(3_000_000);
     let mut pair = scenario.on_links(|link| link.mtu = Some(1280)).build();
     pair.must_transfer(10 * SEC);
-    assert_eq!(pair.client().session.stats().symbol_len, 1160);
+    assert_eq!(pair.client().session().stats().symbol_len, 1160);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn large_mtu() {
     let scenario = lossy(9).both_ways(3_000_000);
     let mut pair = scenario.on_links(|link| link.mtu = Some(9000)).build();
     pair.must_transfer(10 * SEC);
-    assert_eq!(pair.client().session.stats().symbol_len, 8932);
+    assert_eq!(pair.client().session().stats().symbol_len, 8932);
 }
 
 #[test]

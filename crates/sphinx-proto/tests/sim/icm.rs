@@ -110,7 +110,7 @@ fn reordering_alone_wastes_little() {
         scenario.forward.jitter = jitter;
         let mut pair = scenario.build();
         pair.must_transfer(10 * SEC);
-        let stats = pair.client().session.stats();
+        let stats = pair.client().session().stats();
         let dropped = pair.links[0].counters().dropped_queue;
         let wasted = stats.repair_reactive as f64 / stats.source_sent as f64;
         println!(

@@ -29,7 +29,7 @@ fn goodputs(seeds: u64, scenario: impl Fn(u64) -> Scenario) -> Vec<(f64, u64)> {
         .map(|seed| {
             let mut pair = scenario(seed).bulk(BYTES).build();
             assert!(pair.run_transfer(60 * SEC), "seed {seed}: not done");
-            let (done_at, ..) = *pair.server().blocks_received.last().expect("blocks");
+            let (done_at, ..) = *pair.server().blocks_received().last().expect("blocks");
             (BYTES as f64 * 8e3 / done_at as f64, seed)
         })
         .collect();

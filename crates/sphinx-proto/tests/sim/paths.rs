@@ -53,7 +53,7 @@ fn a_nat_forgets_its_mapping() {
     for loss in [0.0, 0.06, 0.2] {
         let mut pair = scenario(loss, 1).both_ways(8_000_000).build();
         move_client(&mut pair, 300 * MS, REBOUND, false);
-        let rate = pair.client().session.stats().pacing_rate;
+        let rate = pair.client().session().stats().pacing_rate;
         pair.must_transfer(20 * SEC);
         let found = found_at(&pair, REBOUND).expect("found");
         // Half a round trip until a packet arrives from there, one for challenge and answer.
@@ -61,11 +61,11 @@ fn a_nat_forgets_its_mapping() {
             assert!(found < 300 * MS + 100 * MS, "{} ms", found / MS);
         }
         assert!(found < SEC, "{} ms at loss {loss}", found / MS);
-        let server = pair.server().session.stats();
+        let server = pair.server().session().stats();
         assert_eq!(server.path_changes, 1);
         assert!(server.rtt < 200 * MS && rate > 0);
         // The client noticed nothing.
-        assert_eq!(pair.client().session.stats().path_changes, 0);
+        assert_eq!(pair.client().session().stats().path_changes, 0);
     }
 }
 
@@ -87,15 +87,15 @@ fn a_nat_forgets_while_the_client_only_receives() {
 fn the_client_moves_to_another_network() {
     for loss in [0.0, 0.06, 0.2] {
         let mut pair = scenario(loss, 2).both_ways(8_000_000).build();
-        let before = pair.client().session.tuple();
+        let before = pair.client().session().tuple();
         move_client(&mut pair, 300 * MS, ELSEWHERE, true);
         let ids = pair.ends.each_ref().map(|end| end.cids_used.clone());
         pair.must_transfer(20 * SEC);
         let found = found_at(&pair, ELSEWHERE).expect("found");
         assert!(found < SEC, "{} ms at loss {loss}", found / MS);
-        assert_eq!(pair.client().session.tuple().remote, before.remote);
+        assert_eq!(pair.client().session().tuple().remote, before.remote);
         for (end, ids) in pair.ends.iter().zip(ids) {
-            let stats = end.session.stats();
+            let stats = end.session().stats();
             assert_eq!(stats.path_changes, 1, "both ends begin a new path");
             // What was used before is not used after.
             assert_eq!(ids.len(), 1);
@@ -120,7 +120,7 @@ fn the_client_moves_again_and_again() {
     }
     pair.must_transfer(40 * SEC);
     let server = pair.server();
-    assert!(server.session.stats().path_changes >= 6);
+    assert!(server.session().stats().path_changes >= 6);
     assert!(server.cids.len() <= 9 && server.cids_used.len() >= 6);
 }
 
@@ -130,7 +130,7 @@ fn there_and_back() {
     move_client(&mut pair, 300 * MS, REBOUND, false);
     move_client(&mut pair, 900 * MS, sphinx_sim::ADDRESSES[0], false);
     pair.must_transfer(20 * SEC);
-    assert_eq!(pair.server().session.stats().path_changes, 2);
+    assert_eq!(pair.server().session().stats().path_changes, 2);
 }
 
 /// Somebody on the way copies every packet of the client and sends the copy ahead with a forged source.
@@ -147,14 +147,14 @@ fn copied_packets_from_elsewhere_move_nothing() {
             if side == 1 || count % every != 0 {
                 return Vec::new();
             }
-            *bytes.borrow_mut() += datagram.len() as u64;
+            *bytes.borrow_mut() += datagram.payload.len() as u64;
             let mut copy = datagram.clone();
-            copy.from = VICTIM.into();
+            copy.source = VICTIM.into();
             vec![copy]
         }));
         pair.must_transfer(20 * SEC);
         assert_eq!(pair.server().paths, []);
-        assert_eq!(pair.server().session.stats().path_changes, 0);
+        assert_eq!(pair.server().session().stats().path_changes, 0);
         let astray = pair.astray.get(&VICTIM.into()).copied().unwrap_or(0);
         println!(
             "every {every}: {astray} bytes to the victim, {} forged",
@@ -179,12 +179,12 @@ fn a_silent_candidate_gets_three_times_its_bytes() {
     let bytes = Rc::clone(&forged);
     pair.tap = Some(Box::new(move |side, datagram| {
         // A short packet: its limit is below one padded challenge.
-        if side == 1 || *bytes.borrow() > 0 || datagram.len() > 200 {
+        if side == 1 || *bytes.borrow() > 0 || datagram.payload.len() > 200 {
             return Vec::new();
         }
-        *bytes.borrow_mut() += datagram.len() as u64;
+        *bytes.borrow_mut() += datagram.payload.len() as u64;
         let mut copy = datagram.clone();
-        copy.from = VICTIM.into();
+        copy.source = VICTIM.into();
         vec![copy]
     }));
     pair.must_transfer(20 * SEC);
@@ -228,7 +228,7 @@ fn the_path_becomes_narrow() {
         // Two or three probe timeouts later data flows again.
 
         pair.run_until(800 * MS, |_| false);
-        let stats = pair.client().session.stats();
+        let stats = pair.client().session().stats();
         assert_eq!(
             (stats.mtu_falls > 0, stats.symbol_len),
             (true, 1160),
@@ -247,10 +247,10 @@ fn a_narrow_path_becomes_wide_again() {
     pair.run_until(400 * MS, |_| false);
     reconfigure(&mut pair, 0, |link| link.mtu = Some(1280));
     pair.run_until(2 * SEC, |_| false);
-    assert_eq!(pair.client().session.stats().symbol_len, 1212);
+    assert_eq!(pair.client().session().stats().symbol_len, 1212);
     reconfigure(&mut pair, 0, |link| link.mtu = Some(1500));
     pair.must_transfer(80 * SEC);
-    assert_eq!(pair.client().session.stats().symbol_len, 1432);
+    assert_eq!(pair.client().session().stats().symbol_len, 1432);
 }
 
 /// Symbols of 8932 bytes in eight fragments.
@@ -261,7 +261,7 @@ fn from_jumbo_frames_to_the_smallest() {
         .on_links(|link| link.mtu = Some(9000))
         .build();
     pair.run_until(400 * MS, |_| false);
-    assert_eq!(pair.client().session.stats().symbol_len, 8932);
+    assert_eq!(pair.client().session().stats().symbol_len, 8932);
     for side in 0..2 {
         reconfigure(&mut pair, side, |link| link.mtu = Some(1280));
     }
@@ -275,11 +275,11 @@ fn the_interface_says_that_it_is_narrow() {
     for side in 0..2 {
         reconfigure(&mut pair, side, |link| link.mtu = Some(1280));
         let now = pair.now;
-        pair.ends[side].session.datagram_too_large(now, 1472);
-        assert_eq!(pair.ends[side].session.stats().symbol_len, 1160);
+        pair.ends[side].datagram_too_large(now, 1472);
+        assert_eq!(pair.ends[side].session().stats().symbol_len, 1160);
     }
     pair.must_transfer(20 * SEC);
-    assert_eq!(pair.client().session.stats().mtu_falls, 1);
+    assert_eq!(pair.client().session().stats().mtu_falls, 1);
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn loss_alone_does_not_narrow_the_path() {
         falls += pair
             .ends
             .iter()
-            .map(|end| end.session.stats().mtu_falls)
+            .map(|end| end.session().stats().mtu_falls)
             .sum::<u64>();
     }
     assert_eq!(falls, 0);
@@ -325,8 +325,8 @@ fn a_black_hole_is_found_within_eight_round_trips() {
             for side in 0..2 {
                 reconfigure(&mut pair, side, |link| link.mtu = Some(1280));
             }
-            let rtt = pair.client().session.stats().rtt;
-            let has_fallen = |pair: &mut Pair| pair.client().session.stats().mtu_falls > 0;
+            let rtt = pair.client().session().stats().rtt;
+            let has_fallen = |pair: &mut Pair| pair.client().session().stats().mtu_falls > 0;
             let found = pair.run_until(400 * MS + 8 * rtt, has_fallen);
             assert!(found, "loss {loss}, seed {seed}");
         }

@@ -40,7 +40,7 @@ pub(crate) struct Bulk {
 pub(crate) fn bulk(scenario: &Scenario, len: u64, p: f64) -> Bulk {
     let mut pair = scenario.clone().bulk(len).build();
     assert!(pair.run_transfer(120 * SEC), "not done: {}", state(&pair));
-    let (done_at, ..) = *pair.server().blocks_received.last().expect("blocks");
+    let (done_at, ..) = *pair.server().blocks_received().last().expect("blocks");
     let counters = pair.links[0].counters();
     let rate = MBIT as f64 * 1e6;
     Bulk {
@@ -54,7 +54,7 @@ pub(crate) fn bulk(scenario: &Scenario, len: u64, p: f64) -> Bulk {
 fn state(pair: &Pair) -> String {
     format!(
         "{:#?} {:?}",
-        pair.client().session.stats(),
+        pair.client().session().stats(),
         pair.links[0].counters()
     )
 }
@@ -91,7 +91,7 @@ pub(crate) fn blocks(
         .skip(warmup as usize)
         .collect();
     latencies.sort_by(f64::total_cmp);
-    let stats = pair.client().session.stats();
+    let stats = pair.client().session().stats();
     Blocks {
         mean_ms: latencies.iter().sum::<f64>() / latencies.len() as f64,
         p99_ms: latencies[latencies.len() * 99 / 100],

@@ -1,5 +1,7 @@
 //! Flow control: slow readers and small windows stop the sender and nothing else.
 
+use std::collections::BTreeSet;
+
 use sphinx_sim::{MS, Reader, SEC, Scenario, Write, link};
 
 use crate::table::bernoulli;
@@ -68,7 +70,7 @@ fn an_unread_stream_does_not_hold_up_the_others() {
             let mut scenario = Scenario::new(link(100, 20, bernoulli(0.03), 5)).bulk(12_000_000);
             scenario.recv_window = window;
             scenario.server.reader = reader;
-            scenario.server.unread = Some(0);
+            scenario.server.unread = BTreeSet::from([0]);
             for stream in [2, 4, 6] {
                 scenario.client.writes.push(Write {
                     at: u64::from(stream) * 100 * MS,

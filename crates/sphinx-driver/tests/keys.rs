@@ -1,0 +1,84 @@
+//! Sessions with real keys, whose epochs are as short as no session has them, in virtual time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use sphinx_driver::EndReason;
+use sphinx_driver::keys::{Direction, Keys, SessionSecret};
+use sphinx_link::{Jitter, LinkConfig, Loss, Order};
+use sphinx_proto::cc::CcKind;
+use sphinx_sim::{Pair, SEC, Scenario};
+
+fn keys(direction: Direction, epoch_packets: u64) -> Keys {
+    let secret = SessionSecret::new(&[1; 32], &[2; 32]);
+    Keys {
+        sealer: secret
+            .sealer(direction, 0)
+            .with_epoch_packets(epoch_packets),
+        opener: secret.opener(direction.reverse(), 0),
+    }
+}
+
+fn build(scenario: &Scenario, epoch_packets: u64) -> Pair<Keys> {
+    let directions = [Direction::ClientToServer, Direction::ServerToClient];
+    scenario.build_with(directions.map(|direction| keys(direction, epoch_packets)))
+}
+
+fn lossy(seed: u64) -> LinkConfig {
+    LinkConfig {
+        seed,
+        delay: Duration::from_millis(2),
+        loss: Loss::Bernoulli(0.06),
+        jitter: Jitter {
+            max: Duration::from_millis(3),
+            order: Order::Free,
+        },
+        ..LinkConfig::default()
+    }
+}
+
+#[test]
+fn keys_change_many_times_under_loss_and_reordering() {
+    let mut scenario = Scenario::new((lossy(1), lossy(2))).both_ways(1_500_000);
+    scenario.cc = CcKind::Fixed(2_500_000);
+    let mut pair = build(&scenario, 128);
+    pair.must_transfer(10 * SEC);
+    for end in &pair.ends {
+        let keys = end.protection();
+        assert!(keys.sealer.epoch() >= 3 && keys.opener.epoch() >= 3);
+    }
+}
+
+/// No acknowledgement comes back: the key is used up, and the session says so. What would have been the
+/// next packet does not leave in the clear.
+#[test]
+fn a_key_that_is_used_up_ends_the_session() {
+    let dead = LinkConfig {
+        loss: Loss::Bernoulli(1.0),
+        ..lossy(4)
+    };
+    let mut scenario = Scenario::new((lossy(3), dead)).bulk(130_000);
+    scenario.cc = CcKind::Fixed(2_500_000);
+    let mut pair = build(&scenario, 20);
+    let sent = Rc::new(RefCell::new(Vec::new()));
+    let tapped = Rc::clone(&sent);
+    pair.tap = Some(Box::new(move |side, datagram| {
+        if side == 0 {
+            tapped.borrow_mut().push(datagram.payload.clone());
+        }
+        Vec::new()
+    }));
+    assert!(pair.run_until(SEC, |pair| !pair.client().events.is_empty()));
+    let (_, end) = &pair.client().events[0];
+    assert!(
+        matches!(end, EndReason::CannotSeal(why) if why.contains("key used up")),
+        "{end:?}"
+    );
+    assert!(pair.client().session().is_finished());
+    // What was not sealed is blank.
+    let sent = sent.borrow();
+    let (last, sealed) = sent.split_last().expect("packets");
+    assert_eq!(sealed.len(), 20);
+    assert!(last.iter().all(|byte| *byte == 0), "plaintext on the wire");
+}

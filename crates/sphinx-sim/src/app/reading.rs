@@ -1,0 +1,193 @@
+//! The reader of an end: one thread of an application that takes what has arrived, and compares every byte.
+
+use sphinx_driver::{Chunk, Queues};
+use sphinx_proto::Nanos;
+
+use super::{Local, Signal};
+use crate::data::{Rng, fill};
+use crate::plan::{Plan, ReadOrder, Reader};
+
+pub(crate) struct Readers {
+    plan: Plan,
+    /// Of the peer's bytes.
+    seed: u64,
+    rng: Rng,
+    /// Streams that the peer will open.
+    streams_expected: usize,
+    /// In the order of being accepted.
+    streams: Vec<Stream>,
+    /// There may be new streams: nobody has looked since the session had news.
+    is_news: bool,
+    /// The next one to look at, where all are read at once.
+    turn: usize,
+    /// Data being read, and until when that takes.
+    reading: Option<(Chunk, Nanos)>,
+    free_at: Nanos,
+    expected: Vec<u8>,
+}
+
+struct Stream {
+    id: u16,
+    signal: Signal,
+    /// Something may be there: it has not been looked at since the signal was raised.
+    is_awake: bool,
+    /// Bytes read.
+    read: u64,
+    /// Length of the stream, once its end has been read.
+    end: Option<u64>,
+}
+
+impl Stream {
+    fn has_ended(&self) -> bool {
+        self.end == Some(self.read)
+    }
+}
+
+impl Readers {
+    pub(crate) fn new(plan: &Plan, seed: u64, streams_expected: usize) -> Self {
+        Self {
+            plan: plan.clone(),
+            seed,
+            rng: Rng::new(seed ^ 0x7265_6164),
+            streams_expected,
+            streams: Vec::new(),
+            is_news: false,
+            turn: 0,
+            reading: None,
+            free_at: 0,
+            expected: Vec::new(),
+        }
+    }
+
+    /// When a slow reader is done with what it reads.
+    pub(crate) fn next_read(&self) -> Option<Nanos> {
+        self.reading.as_ref().map(|(_, until)| *until)
+    }
+
+    /// Bytes of the stream that have been read, if that was all of it.
+    pub(crate) fn whole(&self, id: u16) -> Option<u64> {
+        let stream = self.streams.iter().find(|stream| stream.id == id)?;
+        stream
+            .end
+            .filter(|_| stream.has_ended() && self.reading.is_none())
+    }
+
+    /// Whether the stream is not to be read.
+    pub(crate) fn leaves_unread(&self, id: u16) -> bool {
+        self.plan.unread.contains(&id)
+    }
+
+    /// Prints how far the streams have been read.
+    pub(crate) fn explain(&self) {
+        for stream in &self.streams {
+            let (read, end, is_awake) = (stream.read, stream.end, stream.is_awake);
+            println!("reader {}: {read} of {end:?}, awake: {is_awake}", stream.id);
+        }
+    }
+
+    /// Reads what can be read now. `is_news`: the session has news, new streams perhaps.
+    pub(crate) fn step(&mut self, now: Nanos, queues: &mut Queues<Local>, is_news: bool) {
+        self.is_news |= is_news;
+        loop {
+            if let Some((chunk, until)) = self.reading.take() {
+                if until > now {
+                    self.reading = Some((chunk, until));
+                    return;
+                }
+                queues.release(chunk.into_slot());
+            }
+            while self.is_news && self.may_accept() {
+                let Some(id) = queues.accept() else {
+                    self.is_news = false;
+                    break;
+                };
+                self.streams.push(Stream {
+                    id,
+                    signal: queues.signal_of(id),
+                    is_awake: true,
+                    read: 0,
+                    end: None,
+                });
+            }
+            let Some(at) = self.choose() else { return };
+            self.take(at, now, queues);
+        }
+    }
+
+    fn may_accept(&self) -> bool {
+        let is_read = |stream: &&Stream| !self.plan.unread.contains(&stream.id);
+        let mut reading = self.streams.iter().filter(is_read);
+        self.plan.order != ReadOrder::OneByOne || reading.all(Stream::has_ended)
+    }
+
+    /// The stream that is read next.
+    fn choose(&mut self) -> Option<usize> {
+        for stream in &mut self.streams {
+            stream.is_awake |= stream.signal.take();
+        }
+        let order = self.plan.order;
+        let waits_for_all = matches!(order, ReadOrder::AllAtOnce | ReadOrder::LastFirst);
+        if waits_for_all && self.streams.len() < self.streams_expected {
+            return None;
+        }
+        let (plan, count) = (&self.plan, self.streams.len());
+        let is_open = |stream: &Stream| !stream.has_ended() && !plan.unread.contains(&stream.id);
+        let wanted = |stream: &Stream| stream.is_awake && is_open(stream);
+        let mut streams = self.streams.iter();
+        match order {
+            ReadOrder::AsItComes => streams.position(wanted),
+            ReadOrder::OneByOne => streams.position(is_open),
+            ReadOrder::LastFirst => streams.rposition(is_open),
+            ReadOrder::AllAtOnce | ReadOrder::Random => {
+                let first = match order {
+                    ReadOrder::Random => self.rng.below(count as u64) as usize,
+                    _ => self.turn,
+                };
+                let mut turns = (0..count).map(|i| (i + first) % count);
+                turns.find(|at| wanted(&self.streams[*at]))
+            }
+        }
+        .filter(|at| self.streams[*at].is_awake)
+    }
+
+    /// Takes a block of this stream, if there is one.
+    fn take(&mut self, at: usize, now: Nanos, queues: &mut Queues<Local>) {
+        self.turn = at + 1;
+        let stream = &mut self.streams[at];
+        let incoming = queues.incoming(stream.id);
+        let in_order = self.plan.reader != Reader::AnyOrder;
+        let chunk = match in_order {
+            true => incoming.take_in_order(),
+            false => incoming.take_before(u64::MAX),
+        };
+        let Some(chunk) = chunk else {
+            stream.is_awake = false;
+            return;
+        };
+        let (offset, len) = (chunk.offset(), chunk.data().len());
+        if in_order {
+            assert_eq!(offset, stream.read, "a gap in stream {}", stream.id);
+        }
+        self.expected.resize(len, 0);
+        fill(self.seed ^ u64::from(stream.id), offset, &mut self.expected);
+        let differs = chunk.data().iter().zip(&self.expected);
+        let differs = differs.clone().position(|(got, expected)| got != expected);
+        assert_eq!(
+            differs, None,
+            "stream {}, from {offset} of {len}",
+            stream.id
+        );
+        stream.read += len as u64;
+        if chunk.end_of_stream() {
+            let before = stream.end.replace(offset + len as u64);
+            assert_eq!(before, None, "stream {} ends twice", stream.id);
+        }
+        let rate = match self.plan.reader {
+            Reader::Slow(rate) => rate,
+            Reader::AnyOrder | Reader::InOrder => return queues.release(chunk.into_slot()),
+        };
+        let time = u128::from(crate::SEC) * len as u128 / u128::from(rate);
+        self.free_at = self.free_at.max(now) + time as Nanos;
+        self.reading = Some((chunk, self.free_at));
+    }
+}
