@@ -1,5 +1,6 @@
 //! One secure association between two endpoints, as a state machine.
 
+mod ending;
 mod moving;
 mod receiving;
 mod refusal;
@@ -20,39 +21,18 @@ use crate::scheduler::Scheduler;
 use crate::sender::{Carriage, Sender};
 use crate::types::{Event, Room, SessionStats, Slot};
 use crate::wire::{Frame, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max};
+use ending::{CLOSE_TIMES, DRAIN, Life};
 use refusal::Refusals;
 
 const MS: Nanos = 1_000_000;
 
 /// UDP payload that every path carries (RFC 9000 §14).
 pub const BASE_DATAGRAM: u16 = 1200;
-/// When copies of CLOSE are sent, counted from the first.
-const CLOSE_TIMES: [Nanos; 6] = [0, 5 * MS, 20 * MS, 60 * MS, 150 * MS, 300 * MS];
-/// How long a closed session still answers.
-const DRAIN: Nanos = 400 * MS;
 /// Longest silence of an idle end.
 const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
 
 /// Time between complete reports to a peer that asks.
 const REPORT_INTERVAL: Nanos = 10 * MS;
-
-#[derive(Debug)]
-enum Life {
-    Open,
-    /// This end closes: copies of CLOSE so far, when the first was due.
-    Closing {
-        code: u64,
-        reason: String,
-        copies: usize,
-        since: Nanos,
-    },
-    /// The peer closed: answers owed, and until when to answer.
-    Draining {
-        answers: u32,
-        until: Nanos,
-    },
-    Finished,
-}
 
 /// One session.
 ///
@@ -326,77 +306,11 @@ impl Session {
         self.scheduler.probe(probes, self.path.mtu());
     }
 
-    /// End the session: CLOSE is sent several times.
-    pub fn close(&mut self, now: Nanos, code: u64, reason: &str) {
-        if matches!(self.life, Life::Open) {
-            self.life = Life::Closing {
-                code,
-                reason: reason.to_owned(),
-                copies: 0,
-                since: now,
-            };
-        }
-    }
-
-    /// End the session without a word.
-    pub fn abandon(&mut self) {
-        self.life = Life::Finished;
-    }
-
-    fn peer_closed(&mut self, now: Nanos, code: u64, reason: &str) {
-        match &mut self.life {
-            Life::Open => {
-                let reason = reason.to_owned();
-                self.events.push_back(Event::Closed { code, reason });
-                self.life = Life::Draining {
-                    answers: 2,
-                    until: now + DRAIN,
-                };
-            }
-            Life::Draining { answers, .. } => *answers = (*answers + 1).min(2),
-            // Our CLOSE was answered, or both ends closed at once.
-            Life::Closing { .. } => {
-                self.life = Life::Draining {
-                    answers: 1,
-                    until: now + DRAIN,
-                }
-            }
-            Life::Finished => {}
-        }
-    }
-
     // ---- waiting for the peer's application ---------------------------------------------------
 
     fn stall_timeout(&self) -> Option<Nanos> {
         let patience = (self.config.idle_timeout, self.keep_alive());
         self.demand.stall_timeout(patience, self.has_data())
-    }
-
-    fn stalled(&mut self, now: Nanos) {
-        let held_up = self.demand.held_up();
-        self.events.push_back(Event::Stalled { held_up });
-        let reason = match held_up {
-            Some(stream) => format!("nothing of stream {stream} was read at this end for too long"),
-            None => "nothing sent to this end was confirmed for too long".to_owned(),
-        };
-        self.close(now, 6, &reason);
-    }
-
-    fn violation(&mut self, now: Nanos, what: &'static str) {
-        if matches!(self.life, Life::Open) {
-            self.events.push_back(Event::Violation(what));
-            self.close(now, 5, what);
-        }
-    }
-
-    /// Whether the peer has answered CLOSE, or closed itself.
-    pub fn is_closed_by_peer(&self) -> bool {
-        matches!(self.life, Life::Draining { .. } | Life::Finished)
-    }
-
-    /// Whether nothing more will happen.
-    pub fn is_finished(&self) -> bool {
-        matches!(self.life, Life::Finished)
     }
 
     /// What is worth remembering about the path; `None` until its rate and its losses have been

@@ -1,7 +1,7 @@
 use super::*;
 use crate::cc::CcKind;
 use crate::config::{ConnectionIds, Role};
-use crate::wire::{ConnectionId, SymbolId};
+use crate::wire::{ConnectionId, Sack, SymbolId};
 
 const MS: Nanos = 1_000_000;
 

@@ -2,6 +2,8 @@
 
 use crate::Nanos;
 
+use super::monitor::Monitor;
+
 /// Longest wait between probes of silent addresses, and of some that have been silent for long although they
 /// used to lose little: they are interrupted, and a probe at a time finds out when they are not.
 const PROBE_INTERVAL_MAX: Nanos = 500_000_000;
@@ -56,10 +58,10 @@ impl ProbeTimer {
 
     /// How long a symbol's fate may stay unknown where the probe timeout is `pto`; longer the longer nothing is
     /// heard.
-    pub(crate) fn wait(&self, pto: Nanos, plr: f64) -> Nanos {
+    pub(crate) fn wait(&self, pto: Nanos, monitor: &Monitor) -> Nanos {
         // Losing one probe or its answer is nothing special on a lossy path.
         let doublings = self.unanswered.saturating_sub(1).min(6);
-        let longest = if self.is_interrupted(plr) {
+        let longest = if self.is_interrupted(monitor) {
             PROBE_INTERVAL_LONG
         } else {
             PROBE_INTERVAL_MAX
@@ -68,8 +70,8 @@ impl ProbeTimer {
     }
 
     /// Whether the silence is not a matter of chance.
-    fn is_interrupted(&self, plr: f64) -> bool {
-        self.unanswered >= INTERRUPTED_AFTER && plr < INTERRUPTED_PLR_MAX
+    fn is_interrupted(&self, monitor: &Monitor) -> bool {
+        self.unanswered >= INTERRUPTED_AFTER && monitor.plr() < INTERRUPTED_PLR_MAX
     }
 
     /// When the next probe is due, if the last packet to be acknowledged left at `last_sent`.
@@ -88,11 +90,11 @@ impl ProbeTimer {
     }
 
     /// How many probes the present timeout sends.
-    pub(crate) fn probes(&self, plr: f64) -> Probes {
+    pub(crate) fn probes(&self, monitor: &Monitor) -> Probes {
         // One burst of losses may swallow several: where the last ones have not been answered, more follow.
         let again = self.unanswered.saturating_sub(1).min(PROBE_DOUBLINGS);
         Probes {
-            most: if self.is_interrupted(plr) {
+            most: if self.is_interrupted(monitor) {
                 1
             } else {
                 2 << again

@@ -1,6 +1,7 @@
 //! What a session sends: the packets that the scheduler has decided on.
 
-use super::{BASE_DATAGRAM, CLOSE_TIMES, Life, Session};
+use super::ending::{CLOSE_TIMES, Life};
+use super::{BASE_DATAGRAM, Session};
 use crate::Nanos;
 use crate::blocks::{SymbolChoice, WindowChoice};
 use crate::path::{Carried, PathPacket};

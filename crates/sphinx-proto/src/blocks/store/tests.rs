@@ -1,0 +1,38 @@
+use super::*;
+use proptest::prelude::*;
+
+fn new_block(n: u16) -> NewBlock {
+    NewBlock {
+        stream: 0,
+        id: 0,
+        slot: Slot(0),
+        n,
+        symbol_len: 10,
+        tail: false,
+    }
+}
+
+proptest! {
+    /// Whatever is done in whatever order, a block is among those owed if and only if rows of it are due, and the
+    /// sums are those of the blocks.
+    #[test]
+    fn owed_means_due(steps in prop::collection::vec((0..6u8, 0..12u64, 0..3u32), 0..200)) {
+        let mut store = BlockStore::default();
+        for (step, sequence, rows) in steps {
+            match step {
+                0 => drop(store.push(new_block(rows as u16 + 1), Demands::default())),
+                1 => store.owe(sequence, rows, false),
+                2 => store.owe(sequence, rows, true),
+                3 => drop((store.take_due(), store.take_source())),
+                4 => store.forgive(sequence),
+                _ => drop(store.settle(sequence)),
+            }
+            let due: Vec<u64> = store.iter().filter(|(_, b)| b.due > 0).map(|(s, _)| s).collect();
+            prop_assert_eq!(due, store.owed.iter().copied().collect::<Vec<_>>());
+            let unsent = store.iter().map(|(_, b)| u64::from(b.unsent()) * 10).sum::<u64>();
+            prop_assert_eq!(unsent, store.unsent_bytes());
+            prop_assert_eq!(store.iter().map(|(_, b)| b.cost()).sum::<u64>(), store.open_cost());
+            prop_assert!(store.iter().all(|(_, b)| b.due_ahead <= b.due));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What becomes of sent packets: who hears of acknowledgements and losses, and in which order.
+
+use crate::Nanos;
+use crate::cc::{AckSummary, Arrival, PacketInfo};
+use crate::session::BASE_DATAGRAM;
+use crate::wire::Sack;
+
+use super::Path;
+use super::sent::{Carried, Settled};
+use super::space::Contents;
+
+/// What rate control hears of after a SACK or a timeout, kept from one to the next for its memory.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    acked: Vec<Settled>,
+    lost: Vec<Settled>,
+    pub(super) acked_infos: Vec<PacketInfo>,
+    pub(super) lost_infos: Vec<PacketInfo>,
+}
+
+/// What a SACK says of arrivals beside the packets.
+#[derive(Debug, Default)]
+struct Observed {
+    rtt_sample: Option<Nanos>,
+    arrival: Option<Arrival>,
+    ce_marked: u64,
+}
+
+impl Path {
+    /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
+    pub(crate) fn on_sack(
+        &mut self,
+        now: Nanos,
+        sack: &Sack,
+        contents: &mut impl Contents,
+    ) -> bool {
+        let Some(&(_, largest)) = sack.ranges.first() else {
+            return true;
+        };
+        if largest >= self.next_pn() {
+            return false;
+        }
+        let mut acked = std::mem::take(&mut self.scratch.acked);
+        acked.clear();
+        self.space.sent.acknowledge(&sack.ranges, &mut acked);
+        for packet in &acked {
+            self.on_packet_acked(now, packet, contents);
+        }
+        let address = &mut self.address;
+        if acked.iter().any(|packet| address.has_sent(packet.info.pn)) {
+            address.timer.on_news(now);
+        }
+        let on_time = acked.iter().filter(|p| !p.late && address.counts(p));
+        let infos = &mut self.scratch.acked_infos;
+        infos.clear();
+        infos.extend(on_time.map(|p| p.info));
+        self.scratch.acked = acked;
+
+        // Only the largest packet's arrival time is known.
+        let newest = infos.iter().find(|p| p.pn == largest).copied();
+        let rtt_sample = newest.map(|newest| {
+            let delay = sack.delay_us.saturating_mul(1000);
+            let sample = now.saturating_sub(newest.sent_at);
+            address.rtt.update(sample, delay);
+            sample.saturating_sub(delay).max(1)
+        });
+        self.detect_losses(now, contents);
+        let acked_count = self.scratch.acked_infos.len() as u64;
+        let counts = &mut self.space.ecn;
+        let ce_marked = self
+            .address
+            .ecn
+            .on_sack(counts, sack.ect, sack.ce, acked_count);
+        let arrival = newest.map(|newest| Arrival {
+            pn: newest.pn,
+            received_at: sack.time_us.saturating_mul(1000),
+        });
+        let observed = Observed {
+            rtt_sample,
+            arrival,
+            ce_marked,
+        };
+        self.tell_rate_control(now, observed);
+        self.forget_settled(now, contents);
+        true
+    }
+
+    fn on_packet_acked(&mut self, now: Nanos, packet: &Settled, contents: &mut impl Contents) {
+        let address = &mut self.address;
+        address.acked(now, packet);
+        if address.counts(packet) {
+            self.losses_spurious += u64::from(packet.late);
+            let ip_bytes = packet.info.ip_bytes;
+            if address.hole.is_large(ip_bytes) {
+                let size = ip_bytes.saturating_sub(u32::from(self.settings.ip_overhead));
+                let size = u16::try_from(size).unwrap_or(u16::MAX);
+                address.mtu.carried(packet.info.sent_at, size);
+            }
+        }
+        // Whatever the addresses: while the peer validates new ones, probes leave from them already. Should the path be
+        // too narrow, that shows as a black hole.
+        if let Carried::MtuProbe(size) = packet.carried {
+            address.mtu.acked(size);
+        }
+        if self.space.arrived(packet, contents) {
+            address.timer.on_progress();
+        }
+    }
+
+    /// Finds lost packets and tells of them; they are in `lost_infos` afterwards.
+    fn detect_losses(&mut self, now: Nanos, contents: &mut impl Contents) {
+        let mut lost = std::mem::take(&mut self.scratch.lost);
+        lost.clear();
+        let delay = self.address.rtt.loss_delay();
+        let thresholds = self.address.reordering.thresholds(now, delay);
+        self.space.sent.detect_losses(now, thresholds, &mut lost);
+        self.on_packets_lost(&lost, contents);
+        self.scratch.lost = lost;
+    }
+
+    fn on_packets_lost(&mut self, lost: &[Settled], contents: &mut impl Contents) {
+        self.scratch.lost_infos.clear();
+        for packet in lost {
+            self.address.lost(packet);
+            if self.address.counts(packet) {
+                self.scratch.lost_infos.push(packet.info);
+            }
+            self.space.lost(packet, contents, &self.address.monitor);
+        }
+    }
+
+    fn tell_rate_control(&mut self, now: Nanos, observed: Observed) {
+        let address = &mut self.address;
+        address.cc.on_ack(&AckSummary {
+            now,
+            acked: &self.scratch.acked_infos,
+            lost: &self.scratch.lost_infos,
+            rtt_sample: observed.rtt_sample,
+            srtt: address.rtt.smoothed(),
+            arrival: observed.arrival,
+            ce_marked: observed.ce_marked,
+            ecn_capable: address.ecn.is_capable(),
+            bytes_in_flight: address.bytes_in_flight,
+        });
+    }
+
+    pub(super) fn forget_settled(&mut self, now: Nanos, contents: &mut impl Contents) {
+        let mut lost = std::mem::take(&mut self.scratch.lost);
+        lost.clear();
+        let patience = 3 * self.address.rtt.loss_delay();
+        self.space.forget(now, patience, &mut lost);
+        if !lost.is_empty() {
+            self.on_packets_lost(&lost, contents);
+            self.scratch.acked_infos.clear();
+            self.tell_rate_control(now, Observed::default());
+        }
+        self.scratch.lost = lost;
+        self.space.forget_fragments();
+    }
+
+    /// Everything in a packet, or about a timeout, has been heard: whether the path has become too narrow.
+    pub(crate) fn settle(&mut self, now: Nanos) {
+        let address = &mut self.address;
+        let (rtt, plr) = (address.rtt.smoothed(), address.monitor.plr());
+        if address.hole.is_found(rtt, plr) {
+            address.hole.forget();
+            if address.mtu.current() > BASE_DATAGRAM {
+                self.mtu_falls += 1;
+                address.mtu.fall(now);
+            }
+        }
+        self.tell_packet_size();
+    }
+
+    pub(super) fn tell_packet_size(&mut self) {
+        let ip_bytes = self.mtu().saturating_add(self.settings.ip_overhead);
+        self.address.cc.set_packet_bytes(u32::from(ip_bytes));
+    }
+
+    /// Declares packets lost by time, if that is due.
+    pub(crate) fn lose_overdue(&mut self, now: Nanos, contents: &mut impl Contents) {
+        if self.loss_deadline().is_some_and(|at| at <= now) {
+            self.detect_losses(now, contents);
+            if !self.scratch.lost_infos.is_empty() {
+                self.scratch.acked_infos.clear();
+                self.tell_rate_control(now, Observed::default());
+            }
+        }
+    }
+}

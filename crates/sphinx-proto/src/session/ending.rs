@@ -1,0 +1,96 @@
+//! How a session ends (`docs/protocol.md` §9).
+
+use super::{MS, Session};
+use crate::Nanos;
+use crate::types::Event;
+
+/// When copies of CLOSE are sent, counted from the first.
+pub(super) const CLOSE_TIMES: [Nanos; 6] = [0, 5 * MS, 20 * MS, 60 * MS, 150 * MS, 300 * MS];
+/// How long a closed session still answers.
+pub(super) const DRAIN: Nanos = 400 * MS;
+
+#[derive(Debug)]
+pub(super) enum Life {
+    Open,
+    /// This end closes: copies of CLOSE so far, when the first was due.
+    Closing {
+        code: u64,
+        reason: String,
+        copies: usize,
+        since: Nanos,
+    },
+    /// The peer closed: answers owed, and until when to answer.
+    Draining {
+        answers: u32,
+        until: Nanos,
+    },
+    Finished,
+}
+
+impl Session {
+    /// End the session: CLOSE is sent several times.
+    pub fn close(&mut self, now: Nanos, code: u64, reason: &str) {
+        if matches!(self.life, Life::Open) {
+            self.life = Life::Closing {
+                code,
+                reason: reason.to_owned(),
+                copies: 0,
+                since: now,
+            };
+        }
+    }
+
+    /// End the session without a word.
+    pub fn abandon(&mut self) {
+        self.life = Life::Finished;
+    }
+
+    pub(super) fn peer_closed(&mut self, now: Nanos, code: u64, reason: &str) {
+        match &mut self.life {
+            Life::Open => {
+                let reason = reason.to_owned();
+                self.events.push_back(Event::Closed { code, reason });
+                self.life = Life::Draining {
+                    answers: 2,
+                    until: now + DRAIN,
+                };
+            }
+            Life::Draining { answers, .. } => *answers = (*answers + 1).min(2),
+            // Our CLOSE was answered, or both ends closed at once.
+            Life::Closing { .. } => {
+                self.life = Life::Draining {
+                    answers: 1,
+                    until: now + DRAIN,
+                }
+            }
+            Life::Finished => {}
+        }
+    }
+
+    pub(super) fn stalled(&mut self, now: Nanos) {
+        let held_up = self.demand.held_up();
+        self.events.push_back(Event::Stalled { held_up });
+        let reason = match held_up {
+            Some(stream) => format!("nothing of stream {stream} was read at this end for too long"),
+            None => "nothing sent to this end was confirmed for too long".to_owned(),
+        };
+        self.close(now, 6, &reason);
+    }
+
+    pub(super) fn violation(&mut self, now: Nanos, what: &'static str) {
+        if matches!(self.life, Life::Open) {
+            self.events.push_back(Event::Violation(what));
+            self.close(now, 5, what);
+        }
+    }
+
+    /// Whether the peer has answered CLOSE, or closed itself.
+    pub fn is_closed_by_peer(&self) -> bool {
+        matches!(self.life, Life::Draining { .. } | Life::Finished)
+    }
+
+    /// Whether nothing more will happen.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.life, Life::Finished)
+    }
+}
