@@ -2,12 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker};
+use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker, srlt};
 
 use crate::types::{Slot, block_cost};
 use crate::wire::SymbolId;
 
 use super::coding;
+
+/// Memory that a tracker takes for a symbol of a row that waits for peeling. All of them may take twice what the block
+/// costs in the window, or tiny symbols with repairs of many members would take twenty times as much.
+const MEMBER_BYTES: u64 = 8;
+/// Repairs of a block that are looked at, beyond 2n. An honest sender's are of use but for a few; of somebody else
+/// each may cost as much work as the block has coefficients.
+const ROWS_SPARE: usize = 64;
 
 /// Source symbols of a block, and bytes of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +44,10 @@ struct RxBlock {
     /// Rows of peeling codes are eliminated like others: fewer of them are needed, and no more than n
     /// are kept.
     maximum_likelihood: bool,
+    /// Names of the repairs that were looked at, sorted: code and row.
+    looked_at: Vec<u32>,
+    /// Members of the rows kept for peeling.
+    members: u64,
 }
 
 impl RxBlock {
@@ -45,6 +56,36 @@ impl RxBlock {
         if self.repairs >= self.shape.n {
             return Added::Redundant;
         }
+        let members = self.members_of(code, row);
+        if MEMBER_BYTES * (self.members + members) > 2 * self.shape.cost() {
+            return Added::Redundant;
+        }
+        // A row that was of no use is of none later, and one that was has been taken.
+        let name = u32::from(code.to_wire()) << 24 | row.number();
+        let Err(at) = self.looked_at.binary_search(&name) else {
+            return Added::Redundant;
+        };
+        if self.looked_at.len() >= 2 * usize::from(self.shape.n) + ROWS_SPARE {
+            return Added::Redundant;
+        }
+        self.looked_at.insert(at, name);
+        let added = self.add_new_repair(rows, code, row);
+        if added == Added::Innovative {
+            self.members += members;
+        }
+        added
+    }
+
+    /// Symbols that the tracker would have to remember of the row, one by one.
+    fn members_of(&self, code: CodeId, row: Row) -> u64 {
+        if !coding::is_peeling(Some(code)) || self.maximum_likelihood {
+            return 0;
+        }
+        let (degree, _) = srlt::split(row);
+        u64::from(degree.min(u32::from(self.shape.n)))
+    }
+
+    fn add_new_repair(&mut self, rows: &mut RowMaker, code: CodeId, row: Row) -> Added {
         let Shape { n, symbol_len } = self.shape;
         let is_transform = coding::is_transform(code);
         if is_transform && !coding::is_transform_possible(n, symbol_len, row) {
@@ -139,6 +180,8 @@ impl RxBlocks {
             repairs: 0,
             is_transform: false,
             maximum_likelihood,
+            looked_at: Vec::new(),
+            members: 0,
         };
         self.blocks.insert((stream, id), block);
         Some(slot)
@@ -153,6 +196,12 @@ impl RxBlocks {
             SymbolId::Source(index) => block.tracker.add_source(usize::from(index)),
             SymbolId::Repair(code, row) => block.add_repair(&mut self.rows, code, row),
         }
+    }
+
+    #[cfg(test)]
+    fn rows_looked_at(&self, stream: u16, id: u64) -> usize {
+        let block = self.blocks.get(&(stream, id));
+        block.map_or(0, |block| block.looked_at.len())
     }
 
     /// The block, if it has all it needs by now; it is open no more.
@@ -182,5 +231,79 @@ impl RxBlocks {
         let held = self.slots.get_mut(slot.0 as usize)?.take()?;
         self.free.push(slot);
         Some(held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sphinx_fec::{rlc, srlt};
+
+    use super::*;
+
+    const NAME: (u16, u64) = (0, 0);
+
+    /// An open block of which nothing has arrived.
+    fn open(n: u16, symbol_len: u16) -> RxBlocks {
+        let mut blocks = RxBlocks::default();
+        let shape = Shape { n, symbol_len };
+        assert!(blocks.open(NAME, shape, None).is_some());
+        blocks
+    }
+
+    fn repair(blocks: &mut RxBlocks, code: CodeId, row: Row) -> Added {
+        blocks.add(NAME.0, NAME.1, SymbolId::Repair(code, row))
+    }
+
+    #[test]
+    fn equal_sparse_rows_are_kept_once() {
+        let mut blocks = open(32, 1000);
+        let row = srlt::row(4, 1);
+        assert_eq!(repair(&mut blocks, CodeId::Srlt, row), Added::Innovative);
+        for _ in 0..100 {
+            assert_eq!(repair(&mut blocks, CodeId::Srlt, row), Added::Redundant);
+        }
+        let other = srlt::row(4, 2);
+        assert_eq!(repair(&mut blocks, CodeId::Srlt, other), Added::Innovative);
+    }
+
+    #[test]
+    fn sparse_rows_take_no_more_than_twice_what_the_block_costs() {
+        for (n, symbol_len, degree, least) in [
+            (32, 1, 32, 4),
+            (32, 1, 2, 32),
+            (1024, 512, 512, 64),
+            (100, 1160, 16, 100),
+        ] {
+            let mut blocks = open(n, symbol_len);
+            let kept = (0..2000)
+                .filter(|seed| {
+                    let row = srlt::row(degree, *seed);
+                    repair(&mut blocks, CodeId::Srlt, row) == Added::Innovative
+                })
+                .count() as u64;
+            let bytes = kept * u64::from(degree) * 8;
+            let cost = block_cost(n, symbol_len);
+            assert!(bytes <= 2 * cost, "{bytes} bytes for {cost}, n = {n}");
+            // What an honest sender sends of the code is taken all the same.
+            assert!(kept >= least, "{kept} rows, n = {n}");
+        }
+    }
+
+    #[test]
+    fn a_row_is_looked_at_once() {
+        let n = 64;
+        let mut blocks = open(n, 1000);
+        for index in 0..u32::from(n) - 1 {
+            let row = rlc::row(1, index);
+            assert_eq!(repair(&mut blocks, CodeId::Rlc, row), Added::Innovative);
+        }
+        // At rank n - 1 each further row would cost a pass over all others.
+        for again in 0..10_000 {
+            let row = rlc::row(1, again % (u32::from(n) - 1));
+            assert_eq!(repair(&mut blocks, CodeId::Rlc, row), Added::Redundant);
+        }
+        assert_eq!(blocks.rows_looked_at(NAME.0, NAME.1), usize::from(n) - 1);
+        let last = rlc::row(1, 500);
+        assert_eq!(repair(&mut blocks, CodeId::Rlc, last), Added::Innovative);
     }
 }
