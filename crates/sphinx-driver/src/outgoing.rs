@@ -241,6 +241,8 @@ mod tests {
         let data: Vec<u8> = (0..1000u32).map(|i| (i * 7 % 251) as u8).collect();
         let (n, symbol_len) = shape(PREAMBLE_LEN + data.len(), 100);
         let mut memory = pool.take(usize::from(n) * usize::from(symbol_len));
+        // Somebody else's data, which is not to leave as padding.
+        memory.fill(0xff);
         memory[PREAMBLE_LEN..][..data.len()].copy_from_slice(&data);
         let preamble = Preamble {
             offset: 5000,
@@ -271,7 +273,9 @@ mod tests {
             assert_eq!(memory.len(), usize::from(n) * usize::from(symbol_len));
             let preamble = Preamble::decode(&memory).expect("a preamble");
             assert_eq!(preamble.offset, 5000 + got.len() as u64);
-            got.extend_from_slice(&memory[PREAMBLE_LEN..][..preamble.len as usize]);
+            let (data, padding) = memory[PREAMBLE_LEN..].split_at(preamble.len as usize);
+            assert!(padding.iter().all(|byte| *byte == 0));
+            got.extend_from_slice(data);
         }
         assert_eq!(got, data);
     }

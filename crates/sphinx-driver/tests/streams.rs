@@ -26,8 +26,10 @@ struct Streams {
     count: u64,
     /// Bytes of every stream.
     len: u64,
-    /// Bytes handed over at a time, each time the end of a message; 0: all at once.
+    /// Bytes handed over at a time; 0: all at once.
     message: u64,
+    /// Whether these are messages that end with a flush.
+    flushes: bool,
     window: u64,
     order: ReadOrder,
     reader: Reader,
@@ -53,7 +55,8 @@ impl Streams {
             seed,
             count,
             len: total / count + rng.below(2000),
-            message: rng.pick(&[0, 0, 0, 400]),
+            message: rng.pick(&[0, 0, 400, 400]),
+            flushes: rng.chance(0.3),
             window,
             order: rng.pick(&[
                 ReadOrder::AsItComes,
@@ -109,6 +112,7 @@ impl Streams {
                 });
             }
         }
+        scenario.client.flushes = self.flushes;
         let server = &mut scenario.server;
         server.unread = (0..self.unread as u16).map(|id| 2 * id).collect();
         (server.order, server.reader) = (self.order, self.reader);
@@ -178,6 +182,7 @@ fn ideal(count: u64) -> Streams {
         count,
         len: 6_000_000 / count,
         message: 0,
+        flushes: true,
         window: 3 << 20,
         order: ReadOrder::AllAtOnce,
         reader: Reader::InOrder,

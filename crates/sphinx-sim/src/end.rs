@@ -119,7 +119,7 @@ impl<P: PacketProtection> End<P> {
             driver: Driver::new(Session::new(config, 0), protection, delays, is_client),
             queues: Queues::new(is_client),
             workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
-            writers: Writers::new(seed, &plan.writes),
+            writers: Writers::new(seed, plan),
             readers: Readers::new(plan, peer.0, peer.1),
             arrivals: Arrivals::default(),
             challenges: Rng::new(seed ^ 0x6368_616c),

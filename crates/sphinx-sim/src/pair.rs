@@ -241,6 +241,8 @@ impl<P: PacketProtection> Pair<P> {
                 stats.packets_refused, 0,
                 "an honest peer keeps to the limits"
             );
+            let (received, sent) = (stats.packets_received, peer.session().stats().packets_sent);
+            assert!(received <= sent, "a packet opened twice");
             assert_eq!(end.tx_held(), 0, "memory of blocks that have arrived");
             let all_read = peer.streams().all(|(id, _)| !end.leaves_unread(id));
             assert!(

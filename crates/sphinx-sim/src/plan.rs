@@ -59,6 +59,8 @@ pub struct Plan {
     pub packet_delay_max: Nanos,
     /// Whether its packets are ECN-capable.
     pub ecn: bool,
+    /// Messages end with a flush; otherwise the driver has to see that the application pauses.
+    pub flushes: bool,
     /// Streams that are accepted and never read.
     pub unread: BTreeSet<u16>,
     /// Symbols and symbol size of full blocks, instead of what the session proposes.
@@ -74,6 +76,7 @@ impl Default for Plan {
             job_delay_max: 0,
             packet_delay_max: 0,
             ecn: false,
+            flushes: true,
             unread: BTreeSet::new(),
             shape: None,
         }

@@ -174,6 +174,7 @@ fn random_scenario(seed: u64) -> Scenario {
     let rng = &mut Rng::new(seed ^ 0x6f72_6465_7273);
     for plan in [&mut scenario.client, &mut scenario.server] {
         plan.packet_delay_max = rng.pick(&[0, 0, 0, 50_000, 2 * MS]);
+        plan.flushes = rng.chance(0.7);
         plan.order = rng.pick(&[
             ReadOrder::AsItComes,
             ReadOrder::AsItComes,

@@ -7,13 +7,14 @@ use sphinx_proto::Nanos;
 
 use super::{Local, LocalSlicer, Signal};
 use crate::data::fill;
-use crate::plan::Write;
+use crate::plan::{Plan, Write};
 
 /// Bytes that a writer hands over at a time.
 const PIECE: u64 = 32 << 10;
 
 pub(crate) struct Writers {
     seed: u64,
+    flushes: bool,
     /// What is still to be written, in the order of time.
     writes: VecDeque<Write>,
     streams: BTreeMap<u16, Writer>,
@@ -32,6 +33,16 @@ struct Writer {
     state: State,
 }
 
+/// What a writer needs besides its own state.
+struct Surroundings<'a> {
+    id: u16,
+    seed: u64,
+    flushes: bool,
+    shape: (u16, u16),
+    pool: &'a BufferPool,
+    piece: &'a mut Vec<u8>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Has what to do, or nothing to say.
@@ -45,11 +56,12 @@ enum State {
 }
 
 impl Writers {
-    pub(crate) fn new(seed: u64, writes: &[Write]) -> Self {
-        let mut writes = writes.to_vec();
+    pub(crate) fn new(seed: u64, plan: &Plan) -> Self {
+        let mut writes = plan.writes.clone();
         writes.sort_by_key(|write| write.at);
         Self {
             seed,
+            flushes: plan.flushes,
             writes: writes.into(),
             streams: BTreeMap::new(),
             piece: Vec::new(),
@@ -110,24 +122,32 @@ impl Writers {
             writer.messages.push_back((write.len, write.end_of_stream));
         }
         for (id, writer) in &mut self.streams {
-            let seed = self.seed ^ u64::from(*id);
-            writer.step(*id, seed, now, queues, shape, pool, &mut self.piece);
+            writer.step(
+                now,
+                queues,
+                &mut Surroundings {
+                    id: *id,
+                    seed: self.seed ^ u64::from(*id),
+                    flushes: self.flushes,
+                    shape,
+                    pool,
+                    piece: &mut self.piece,
+                },
+            );
         }
     }
 }
 
 impl Writer {
-    #[expect(clippy::too_many_arguments, reason = "the surroundings of one writer")]
-    fn step(
-        &mut self,
-        id: u16,
-        seed: u64,
-        now: Nanos,
-        queues: &mut Queues<Local>,
-        shape: (u16, u16),
-        pool: &BufferPool,
-        piece: &mut Vec<u8>,
-    ) {
+    fn step(&mut self, now: Nanos, queues: &mut Queues<Local>, around: &mut Surroundings<'_>) {
+        let Surroundings {
+            id,
+            seed,
+            flushes,
+            shape,
+            pool,
+            ref mut piece,
+        } = *around;
         if queues.has_ended() {
             return;
         }
@@ -180,7 +200,8 @@ impl Writer {
                 self.messages.pop_front();
                 self.block = self.slicer.with(|slicer| match ends {
                     true => slicer.finish(shape, pool),
-                    false => slicer.flush(pool),
+                    false if flushes => slicer.flush(pool),
+                    false => None,
                 });
                 if ends {
                     queues.finish_sending(id);
