@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use sphinx_driver::EndReason;
+use sphinx_fec::CodeId;
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
 use sphinx_proto::Nanos;
 use sphinx_proto::cc::CcKind;
@@ -39,7 +40,11 @@ struct Streams {
     delay: Duration,
     loss: f64,
     cc: CcKind,
+    code: Option<CodeId>,
+    /// Share of packets that arrive twice.
+    duplication: f64,
     packet_delay_max: Nanos,
+    decode_delay_max: Nanos,
 }
 
 impl Streams {
@@ -77,7 +82,16 @@ impl Streams {
             delay: Duration::from_micros(rng.pick(&[20, 1_000, 20_000])),
             loss: rng.pick(&[0.0, 0.0, 0.01, 0.2]),
             cc: rng.pick(&[CcKind::Bbr, CcKind::Bbr, CcKind::Fixed(25_000_000)]),
+            code: rng.pick(&[
+                Some(CodeId::Rlc),
+                Some(CodeId::Rlc),
+                Some(CodeId::Window),
+                Some(CodeId::FftRs),
+                None,
+            ]),
+            duplication: rng.pick(&[0.0, 0.0, 0.2]),
             packet_delay_max: rng.pick(&[0, 0, 100_000]),
+            decode_delay_max: rng.pick(&[0, 0, 5_000_000]),
         }
     }
 
@@ -88,11 +102,12 @@ impl Streams {
             queue: Depth::Bytes(200_000),
             delay: self.delay,
             loss: Loss::Bernoulli(self.loss),
+            duplication: self.duplication,
             ..LinkConfig::default()
         };
         let mut scenario = Scenario::new((link(self.seed), link(self.seed ^ 1)));
         scenario.seed = self.seed;
-        scenario.cc = self.cc;
+        (scenario.cc, scenario.code) = (self.cc, self.code);
         scenario.idle_timeout = 5 * SEC;
         scenario.recv_window = self.window;
         scenario.send_window = 4 << 20;
@@ -117,6 +132,7 @@ impl Streams {
         server.unread = (0..self.unread as u16).map(|id| 2 * id).collect();
         (server.order, server.reader) = (self.order, self.reader);
         server.packet_delay_max = self.packet_delay_max;
+        server.job_delay_max = self.decode_delay_max;
         scenario
     }
 
@@ -134,11 +150,23 @@ fn transfer(streams: &Streams, limit: Nanos) -> Result<Nanos, (Nanos, EndReason)
     let done = pair.run_until(limit, |pair| {
         ended(pair).is_some() || streams.unread < streams.count && streams.is_read(pair.server())
     });
+    let took = pair.now;
     match ended(&pair) {
         Some(end) => Err(end),
         None => {
             assert!(done, "not done");
-            Ok(pair.now)
+            let stats = pair.ends.each_ref().map(|end| end.session().stats());
+            for (end, peer) in [(0, 1), (1, 0)] {
+                let (received, sent) = (stats[end].packets_received, stats[peer].packets_sent);
+                assert!(received <= sent, "a packet opened twice");
+            }
+            // The last block may be with the reader.
+            let read = pair.run_until(pair.now + SEC, |pair| pair.server().rx_held() == 0);
+            assert!(
+                read || streams.unread > 0,
+                "memory of blocks that have been read"
+            );
+            Ok(took)
         }
     }
 }
@@ -191,7 +219,10 @@ fn ideal(count: u64) -> Streams {
         delay: Duration::from_millis(2),
         loss: 0.0,
         cc: CcKind::Bbr,
+        code: Some(CodeId::Rlc),
+        duplication: 0.0,
         packet_delay_max: 0,
+        decode_delay_max: 0,
     }
 }
 

@@ -37,12 +37,12 @@ struct Victim {
     idle_timeout: Nanos,
 }
 
-fn cid(n: u8) -> ConnectionId {
+pub(crate) fn cid(n: u8) -> ConnectionId {
     ConnectionId::new([n.max(1); 8]).expect("not zero")
 }
 
 /// One of the places where the peer may be; 0 is the first.
-fn place(n: u8) -> Tuple {
+pub(crate) fn place(n: u8) -> Tuple {
     let hosts: [[u8; 4]; 3] = [[10, 0, 0, 1], [10, 0, 0, 1], [10, 0, 0, 2]];
     let locals = [None, Some([10, 0, 1, 1].into()), Some([10, 0, 1, 2].into())];
     Tuple {
@@ -64,7 +64,8 @@ pub fn hostile_peer(data: &[u8]) {
     victim.fall_silent();
 }
 
-fn config(input: &mut Input<'_>) -> Config {
+/// Settings of a session.
+pub(crate) fn config(input: &mut Input<'_>) -> Config {
     const WINDOWS: [u64; 5] = [4 << 20, 1 << 16, 700, 1 << 20, VARINT_MAX];
     let ip_overhead = input.pick(&[28, 48]);
     let role = input.pick(&[Role::Server, Role::Client]);

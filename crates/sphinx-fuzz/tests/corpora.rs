@@ -1,7 +1,7 @@
 //! The fuzz targets of this crate, over their corpora and over random bytes.
 
 use proptest::prelude::*;
-use sphinx_fuzz::{fec, link, pep, replay, session, wire};
+use sphinx_fuzz::{driver, fec, link, pep, replay, session, wire};
 
 macro_rules! targets {
     ($($target:ident: $run:path, $len:literal;)*) => {$(
@@ -31,6 +31,7 @@ targets! {
     preamble: wire::preamble, 40;
     fragment: wire::fragment, 40;
     sessions: session::hostile_peer, 600;
+    drivers: driver::hostile_peer, 600;
     packets: link::packet, 100;
     links: link::settings, 300;
     agent: pep::agent, 600;
