@@ -237,6 +237,24 @@ fn many_streams_are_as_fast_as_one() {
     }
 }
 
+/// Without a flush, what was written leaves when the application has paused for a millisecond.
+#[test]
+fn what_is_written_leaves_at_a_pause() {
+    let mut scenario = ideal(1).scenario();
+    let write = |at, end_of_stream| Write {
+        at,
+        stream: 0,
+        len: 100,
+        end_of_stream,
+    };
+    scenario.client.writes = vec![write(0, false), write(SEC, true)];
+    scenario.client.flushes = false;
+    let mut pair = scenario.build();
+    pair.must_transfer(5 * SEC);
+    let (arrival, ..) = pair.server().blocks_received()[0];
+    assert!((3_000_000..5_000_000).contains(&arrival), "{arrival} ns");
+}
+
 /// Of three streams two are never read: they stop, the third one goes on, and the end that has data to send says
 /// so, naming one of them, when nothing has come further for the idle timeout.
 #[test]
