@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use sphinx_net::udp::{UdpConfig, UdpIo};
-use sphinx_net::{Counters, Destination, Ecn, Interest, PacketIo, SendQueue};
+use sphinx_net::{Counters, Destination, Ecn, Interest, PacketIo, PacketRx, PacketTx};
 
 /// How the datagrams are sent and received.
 struct Mode {
@@ -131,15 +131,15 @@ fn send(
     len: usize,
 ) -> io::Result<Done> {
     let (start, cpu_start) = (Instant::now(), cpu_ns());
-    let mut queue = SendQueue::with_capacity(mode.burst * len);
     let mut dropped = Vec::new();
     while start.elapsed() < time {
         for number in 0..mode.burst {
-            queue
-                .push(to, len, io.capabilities().segments_max)
-                .fill(number as u8);
+            let Some(frame) = io.tx().frame(to, len) else {
+                break;
+            };
+            frame.fill(number as u8);
         }
-        while !queue.flush(io, &mut dropped)? {
+        while !io.tx().flush(&mut dropped)? {
             io.wait(Interest::ReadWrite, Some(1_000_000_000))?;
         }
         dropped.clear();
@@ -156,9 +156,9 @@ fn receive(io: &mut UdpIo, done: &AtomicBool) -> io::Result<Done> {
     let (start, cpu_start) = (Instant::now(), cpu_ns());
     let mut sum = 0u64;
     loop {
-        let count = io.recv()?;
+        let count = io.rx().recv()?;
         for index in 0..count {
-            if let Some(mut received) = io.received(index) {
+            if let Some(mut received) = io.rx().received(index) {
                 sum += received
                     .segments()
                     .map(|segment| u64::from(segment[0]))

@@ -41,6 +41,23 @@ pub struct Counters {
     pub gso_downgrades: u64,
 }
 
+impl Counters {
+    /// What one half has received, and the other has sent.
+    pub(crate) fn with_sent(&self, sent: &Self) -> Self {
+        Self {
+            recv_calls: self.recv_calls,
+            recv_buffers: self.recv_buffers,
+            recv_gro_buffers: self.recv_gro_buffers,
+            recv_datagrams: self.recv_datagrams,
+            recv_bytes: self.recv_bytes,
+            recv_truncated: self.recv_truncated,
+            recv_overflows: self.recv_overflows,
+            recv_errors: self.recv_errors,
+            ..*sent
+        }
+    }
+}
+
 /// Datagrams that could not be sent, by [`DropReason`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendErrors {

@@ -6,20 +6,35 @@ use std::slice::ChunksMut;
 
 use crate::{Counters, Waker};
 
-/// Largest number of bytes one [`Transmit`] can carry in a single segmented send: the largest UDP
-/// payload of an IPv4 packet. Longer descriptors are legal and are split by the back end.
-pub const DATAGRAM_BATCH_BYTES_MAX: usize = 65_507;
+/// Largest number of bytes that leave as one segmented send: the largest UDP payload of an IPv4 packet.
+pub(crate) const DATAGRAM_BATCH_BYTES_MAX: usize = 65_507;
 
-/// A packet back end, driven by one thread in batches.
+/// A packet back end, driven by one thread in batches: a half that receives, a half that sends, and what
+/// they share.
+///
+/// Packets lie in frames: memory of the back end that the network card or the kernel reads and writes. A
+/// frame is lent out to be opened or sealed in place, and is never cleared: what a frame holds before it is written is
+/// what its last user left there.
 ///
 /// Nothing here blocks except [`wait`](Self::wait). One turn of the engine loop is:
 ///
 /// 1. [`wait`](Self::wait) until packets can be read, the [`Waker`] rings or a timer is due;
-/// 2. [`recv`](Self::recv) and visit every buffer with [`received`](Self::received), repeated
-///    while the batch was full;
-/// 3. [`send`](Self::send) what is due; if not everything went out, wait with
-///    [`Interest::ReadWrite`] and send the rest later.
+/// 2. [`recv`](PacketRx::recv) and visit every buffer with [`received`](PacketRx::received),
+///    repeated while the batch was full;
+/// 3. write what is due into [frames](PacketTx::frame) and [`flush`](PacketTx::flush) them; if not
+///    everything went out, wait with [`Interest::ReadWrite`] and flush again later.
 pub trait PacketIo: Send {
+    /// The half that receives.
+    type Rx: PacketRx;
+    /// The half that sends.
+    type Tx: PacketTx;
+
+    /// The half that receives.
+    fn rx(&mut self) -> &mut Self::Rx;
+
+    /// The half that sends.
+    fn tx(&mut self) -> &mut Self::Tx;
+
     /// What this back end can do now. It may shrink at run time, for instance when the kernel
     /// refuses segmentation offload for the route in use; it never grows.
     fn capabilities(&self) -> Capabilities;
@@ -27,39 +42,6 @@ pub trait PacketIo: Send {
     /// The address packets are received on. The port is never 0; the IP address is unspecified
     /// when the back end listens on all of them.
     fn local_addr(&self) -> SocketAddr;
-
-    /// Receives a batch of buffers and returns how many are held: 0 when nothing is waiting, at
-    /// most [`Capabilities::recv_batch_max`]. Buffers of the previous batch are given back.
-    ///
-    /// # Errors
-    ///
-    /// Only when the back end is unusable. Errors that the network caused are counted in
-    /// [`Counters::recv_errors`] instead.
-    fn recv(&mut self) -> io::Result<usize>;
-
-    /// The buffer `index` of the batch of the last [`recv`](Self::recv), or `None` when the batch
-    /// is shorter.
-    fn received(&mut self, index: usize) -> Option<Received<'_>>;
-
-    /// Sends the datagrams of `transmits`, whose bytes lie in `arena`, in order.
-    ///
-    /// Returns how many leading descriptors are finished, which means handed to the network or
-    /// dropped. Every drop is appended to `dropped`, and does not stop the descriptors behind it.
-    /// A result below `transmits.len()` means that the back end is full: wait until it is
-    /// writable, then send the remaining descriptors again. The first of them may have been
-    /// shortened (`offset` and `len`) by datagrams that went out already, so nothing is lost or
-    /// sent twice.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::InvalidInput`], with nothing sent, when a descriptor points outside
-    /// `arena`; any other error means that the back end is unusable.
-    fn send(
-        &mut self,
-        arena: &[u8],
-        transmits: &mut [Transmit],
-        dropped: &mut Vec<Dropped>,
-    ) -> io::Result<usize>;
 
     /// Waits until what `interest` names is possible, the [`Waker`] rings, or `timeout_ns`
     /// nanoseconds have passed; `None` waits without limit and `Some(0)` only looks. It may
@@ -74,6 +56,29 @@ pub trait PacketIo: Send {
     /// equal.
     fn waker(&self) -> Waker;
 
+    /// Everything counted since the back end was opened.
+    fn counters(&self) -> Counters;
+}
+
+/// The half of a back end that receives.
+///
+/// The buffers of a batch are the back end's own (a page that the kernel copied to, an AF_XDP
+/// frame, a DPDK mbuf): they are lent until the next [`recv`](Self::recv), which gives them back to the
+/// kernel or the card.
+pub trait PacketRx: Send {
+    /// Receives a batch of buffers and returns how many are held: 0 when nothing is waiting, at
+    /// most [`Capabilities::recv_batch_max`]. Buffers of the previous batch are given back.
+    ///
+    /// # Errors
+    ///
+    /// Only when the back end is unusable. Errors that the network caused are counted in
+    /// [`Counters::recv_errors`] instead.
+    fn recv(&mut self) -> io::Result<usize>;
+
+    /// The buffer `index` of the batch of the last [`recv`](Self::recv), or `None` when the batch
+    /// is shorter.
+    fn received(&mut self, index: usize) -> Option<Received<'_>>;
+
     /// The addresses of which the network has said, since the last call, that nobody listens there (ICMP
     /// "port unreachable"). Whoever guesses the addresses and ports of both ends can forge that.
     ///
@@ -81,12 +86,50 @@ pub trait PacketIo: Send {
     fn take_refused(&mut self) -> Vec<SocketAddr> {
         Vec::new()
     }
+}
 
-    /// Everything counted since the back end was opened.
-    fn counters(&self) -> Counters;
+/// The half of a back end that sends.
+///
+/// Datagrams are written where they leave from. Whoever sends takes a [`frame`](Self::frame) for each, writes all of it,
+/// and [flushes](Self::flush) once for many.
+pub trait PacketTx: Send {
+    /// Takes a frame for one datagram of `len` bytes, to be written by the caller; it leaves with the
+    /// next [`flush`](Self::flush), in the order in which frames were taken. Its content is unspecified: every byte
+    /// has to be written. A frame of length 0 is not sent.
+    ///
+    /// Datagrams that follow each other to the same destination leave in one piece of work while their
+    /// sizes allow it (all equal, the last may be shorter), where the back end has segmentation offload.
+    ///
+    /// `None` when all frames are taken (flush, and wait until the back end is writable), or when `len` is more
+    /// than a frame holds.
+    fn frame(&mut self, to: &Destination, len: usize) -> Option<&mut [u8]>;
+
+    /// Bytes of the frames that are taken. Those that have left count until all have.
+    fn taken_bytes(&self) -> usize;
+
+    /// Sends what the frames hold and says whether all of it is gone, which means handed to the
+    /// network or dropped. `false` means that the back end is full: flush again when it is
+    /// writable. Drops are appended to `dropped`, with where the datagrams would have gone, and do
+    /// not stop the datagrams behind them.
+    ///
+    /// # Errors
+    ///
+    /// Only when the back end is unusable.
+    fn flush(&mut self, dropped: &mut Vec<(Destination, Dropped)>) -> io::Result<bool>;
 
     /// The error behind the most recent [`Dropped`], if there was one.
-    fn last_send_error(&self) -> Option<io::Error>;
+    fn last_error(&self) -> Option<io::Error>;
+}
+
+/// Where datagrams go and how they are marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Where to send. A [`SocketAddr::V4`] works on a dual-stack socket too.
+    pub remote: SocketAddr,
+    /// Source address, or `None` to let routing choose.
+    pub local_ip: Option<IpAddr>,
+    /// ECN codepoint.
+    pub ecn: Ecn,
 }
 
 /// What a back end can do, found out when it was opened.
@@ -100,17 +143,17 @@ pub struct Capabilities {
     pub gso_downgraded: bool,
     /// One received buffer can hold several datagrams (GRO).
     pub gro: bool,
-    /// [`Transmit::ecn`] is written into packets.
+    /// [`Destination::ecn`] is written into packets.
     pub ecn_send: bool,
     /// [`Received::ecn`] is read from packets; otherwise it is always [`Ecn::NotEct`].
     pub ecn_recv: bool,
-    /// [`Received::local_ip`] is known, and [`Transmit::local_ip`] is respected.
+    /// [`Received::local_ip`] is known, and [`Destination::local_ip`] is respected.
     pub local_ip: bool,
     /// [`Received::timestamp_ns`] is known.
     pub timestamps: bool,
     /// Packets are sent with "don't fragment", and the path MTU the kernel remembers is ignored.
     pub dont_fragment: bool,
-    /// Most buffers that one [`PacketIo::recv`] returns.
+    /// Most buffers that one [`PacketRx::recv`] returns.
     pub recv_batch_max: usize,
     /// Kernel memory for packets waiting to be received, in bytes, as the kernel accounts for it
     /// (bookkeeping included). 0 when the back end has no such limit.
@@ -182,41 +225,10 @@ impl Received<'_> {
     }
 }
 
-/// Datagrams for one destination, adjacent in the arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// Where to send. A [`SocketAddr::V4`] works on a dual-stack socket too.
-    pub remote: SocketAddr,
-    /// Source address, or `None` to let routing choose.
-    pub local_ip: Option<IpAddr>,
-    /// ECN codepoint of all datagrams.
-    pub ecn: Ecn,
-    /// Length of every datagram but the last, which may be shorter, in bytes. 0 means that there
-    /// is one datagram.
-    pub segment_size: usize,
-    /// Where the first datagram starts in the arena, in bytes.
-    pub offset: usize,
-    /// Bytes of all datagrams together. A descriptor of length 0 sends nothing.
-    pub len: usize,
-}
-
-impl Transmit {
-    /// How many datagrams the descriptor holds.
-    #[must_use]
-    pub fn datagrams(&self) -> usize {
-        match self.segment_size {
-            0 => usize::from(self.len > 0),
-            size => self.len.div_ceil(size),
-        }
-    }
-}
-
 /// Datagrams that were given up, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropped {
-    /// Index of the descriptor in the `transmits` of that call.
-    pub index: usize,
-    /// How many of its datagrams were dropped.
+    /// How many: more than one where they would have left in one piece of work.
     pub datagrams: usize,
     /// Length of the longest of them in bytes. With [`DropReason::TooLarge`] this length does
     /// not fit the path.
@@ -233,7 +245,7 @@ pub enum DropReason {
     Denied,
     /// The system has no memory for packets.
     NoBuffers,
-    /// Any other error; see [`PacketIo::last_send_error`].
+    /// Any other error; see [`PacketTx::last_error`].
     Other,
     /// An earlier datagram was answered with "port unreachable".
     Refused,
@@ -255,11 +267,11 @@ pub enum Interest {
 /// What [`PacketIo::wait`] found. Nothing is set after a timeout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ready {
-    /// [`PacketIo::recv`] has something to return.
+    /// [`PacketRx::recv`] has something to return.
     pub readable: bool,
-    /// The network has reported errors, which [`PacketIo::recv`] fetches.
+    /// The network has reported errors, which [`PacketRx::recv`] fetches.
     pub errors: bool,
-    /// [`PacketIo::send`] can make progress; only reported with [`Interest::ReadWrite`].
+    /// [`PacketTx::flush`] can make progress; only reported with [`Interest::ReadWrite`].
     pub writable: bool,
     /// A [`Waker`] rang. Reporting it clears it.
     pub woken: bool,
@@ -275,23 +287,6 @@ mod tests {
             assert_eq!(Ecn::from_bits(ecn.bits()), ecn);
             assert_eq!(Ecn::from_bits(ecn.bits() | 0b1011_1000), ecn);
         }
-    }
-
-    #[test]
-    fn transmit_counts_a_short_last_datagram() {
-        let mut transmit = Transmit {
-            remote: SocketAddr::from(([127, 0, 0, 1], 1)),
-            local_ip: None,
-            ecn: Ecn::NotEct,
-            segment_size: 100,
-            offset: 0,
-            len: 250,
-        };
-        assert_eq!(transmit.datagrams(), 3);
-        transmit.segment_size = 0;
-        assert_eq!(transmit.datagrams(), 1);
-        transmit.len = 0;
-        assert_eq!(transmit.datagrams(), 0);
     }
 
     #[test]

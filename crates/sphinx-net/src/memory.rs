@@ -6,24 +6,43 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::queue::{FrameQueue, Transmit};
 use crate::{
-    Capabilities, Counters, DropReason, Dropped, Ecn, Interest, PacketIo, Ready, Received,
-    Transmit, Waker,
+    Capabilities, Counters, Destination, DropReason, Dropped, Ecn, Interest, PacketIo, PacketRx,
+    PacketTx, Ready, Received, Waker,
 };
 
 const RECV_BATCH_MAX: usize = 16;
 const SEGMENTS_MAX: usize = 64;
+/// Room for frames that are to be sent.
+const FRAMES_BYTES: usize = 1 << 20;
 
 /// One end of a link in memory: instant, ordered, with room for a fixed number of datagrams.
 ///
-/// It behaves like a socket with segmentation offload: a descriptor arrives as one buffer. What
+/// It behaves like a socket with segmentation offload: datagrams that leave as one arrive as one buffer. What
 /// is addressed to anyone but the other end is dropped as unreachable.
 pub struct MemoryIo {
     local: SocketAddr,
+    rx: MemoryRx,
+    tx: MemoryTx,
+}
+
+/// The half of a [`MemoryIo`] that receives.
+pub struct MemoryRx {
+    local: SocketAddr,
     remote: SocketAddr,
     incoming: Arc<Queue>,
+    /// Told when there is room again.
     outgoing: Arc<Queue>,
     held: Vec<Packet>,
+    counters: Counters,
+}
+
+/// The half of a [`MemoryIo`] that sends.
+pub struct MemoryTx {
+    remote: SocketAddr,
+    outgoing: Arc<Queue>,
+    frames: FrameQueue,
     counters: Counters,
 }
 
@@ -44,6 +63,52 @@ struct Packet {
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Packet>> {
         self.packets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends to the end with this queue and this address; how many descriptors are finished.
+    fn put(
+        &self,
+        end: SocketAddr,
+        arena: &[u8],
+        transmits: &[Transmit],
+        drops: &mut Vec<(usize, Dropped)>,
+        counters: &mut Counters,
+    ) -> usize {
+        counters.send_calls += 1;
+        let mut packets = self.lock();
+        let mut finished = 0;
+        for (index, transmit) in transmits.iter().enumerate() {
+            let datagrams = transmit.datagrams();
+            let stride = transmit.segment_size.min(transmit.len);
+            if transmit.to.remote != end && datagrams > 0 {
+                let reason = DropReason::Unreachable;
+                counters.send_errors.count(reason, datagrams as u64);
+                let drop = Dropped {
+                    datagrams,
+                    segment_size: stride,
+                    reason,
+                };
+                drops.push((index, drop));
+            } else if datagrams > 0 {
+                if packets.len() >= self.capacity {
+                    counters.send_blocked += 1;
+                    break;
+                }
+                packets.push_back(Packet {
+                    ecn: transmit.to.ecn,
+                    stride,
+                    // The copy is the wire.
+                    payload: arena[transmit.offset..][..transmit.len].to_vec(),
+                });
+                counters.send_datagrams += datagrams as u64;
+                counters.send_bytes += transmit.len as u64;
+                counters.send_gso_batches += u64::from(datagrams > 1);
+            }
+            finished = index + 1;
+        }
+        drop(packets);
+        self.waker.wake();
+        finished
     }
 }
 
@@ -66,24 +131,44 @@ impl MemoryIo {
         let (to_a, to_b) = (queue()?, queue()?);
         let end = |local, remote, incoming: &Arc<Queue>, outgoing: &Arc<Queue>| Self {
             local,
-            remote,
-            incoming: Arc::clone(incoming),
-            outgoing: Arc::clone(outgoing),
-            held: Vec::new(),
-            counters: Counters::default(),
+            rx: MemoryRx {
+                local,
+                remote,
+                incoming: Arc::clone(incoming),
+                outgoing: Arc::clone(outgoing),
+                held: Vec::new(),
+                counters: Counters::default(),
+            },
+            tx: MemoryTx {
+                remote,
+                outgoing: Arc::clone(outgoing),
+                frames: FrameQueue::new(FRAMES_BYTES),
+                counters: Counters::default(),
+            },
         };
         Ok((end(a, b, &to_a, &to_b), end(b, a, &to_b, &to_a)))
     }
 
     fn ready(&self, interest: Interest) -> (bool, bool) {
-        let readable = !self.incoming.lock().is_empty();
-        let writable =
-            interest == Interest::ReadWrite && self.outgoing.lock().len() < self.outgoing.capacity;
+        let outgoing = &self.tx.outgoing;
+        let readable = !self.rx.incoming.lock().is_empty();
+        let writable = interest == Interest::ReadWrite && outgoing.lock().len() < outgoing.capacity;
         (readable, writable)
     }
 }
 
 impl PacketIo for MemoryIo {
+    type Rx = MemoryRx;
+    type Tx = MemoryTx;
+
+    fn rx(&mut self) -> &mut MemoryRx {
+        &mut self.rx
+    }
+
+    fn tx(&mut self) -> &mut MemoryTx {
+        &mut self.tx
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             segments_max: SEGMENTS_MAX,
@@ -104,6 +189,39 @@ impl PacketIo for MemoryIo {
         self.local
     }
 
+    fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready> {
+        let (readable, writable) = self.ready(interest);
+        // What happens from here on rings, so the wait cannot miss it.
+        let timeout_ns = if readable || writable {
+            Some(0)
+        } else {
+            timeout_ns
+        };
+        let woken = self
+            .rx
+            .incoming
+            .waker
+            .wait(None, interest, timeout_ns)?
+            .woken;
+        let (readable, writable) = self.ready(interest);
+        Ok(Ready {
+            errors: false,
+            readable,
+            writable,
+            woken,
+        })
+    }
+
+    fn waker(&self) -> Waker {
+        self.rx.incoming.waker.clone()
+    }
+
+    fn counters(&self) -> Counters {
+        self.rx.counters.with_sent(&self.tx.counters)
+    }
+}
+
+impl PacketRx for MemoryRx {
     fn recv(&mut self) -> io::Result<usize> {
         self.held.clear();
         let mut packets = self.incoming.lock();
@@ -137,86 +255,26 @@ impl PacketIo for MemoryIo {
             payload: &mut packet.payload,
         })
     }
+}
 
-    fn send(
-        &mut self,
-        arena: &[u8],
-        transmits: &mut [Transmit],
-        dropped: &mut Vec<Dropped>,
-    ) -> io::Result<usize> {
-        let payload = |transmit: &Transmit| {
-            let end = transmit.offset.checked_add(transmit.len)?;
-            arena.get(transmit.offset..end)
-        };
-        if !transmits.iter().all(|transmit| payload(transmit).is_some()) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        self.counters.send_calls += 1;
-        let mut packets = self.outgoing.lock();
-        let mut finished = 0;
-        for (index, transmit) in transmits.iter().enumerate() {
-            let datagrams = transmit.datagrams();
-            let stride = match transmit.segment_size {
-                0 => transmit.len,
-                size => size.min(transmit.len),
-            };
-            if transmit.remote != self.remote && datagrams > 0 {
-                let reason = DropReason::Unreachable;
-                self.counters.send_errors.count(reason, datagrams as u64);
-                dropped.push(Dropped {
-                    index,
-                    datagrams,
-                    segment_size: stride,
-                    reason,
-                });
-            } else if let (1.., Some(payload)) = (datagrams, payload(transmit)) {
-                if packets.len() >= self.outgoing.capacity {
-                    self.counters.send_blocked += 1;
-                    break;
-                }
-                packets.push_back(Packet {
-                    ecn: transmit.ecn,
-                    stride,
-                    payload: payload.to_vec(),
-                });
-                self.counters.send_datagrams += datagrams as u64;
-                self.counters.send_bytes += payload.len() as u64;
-                self.counters.send_gso_batches += u64::from(datagrams > 1);
-            }
-            finished = index + 1;
-        }
-        drop(packets);
-        self.outgoing.waker.wake();
-        Ok(finished)
+impl PacketTx for MemoryTx {
+    fn frame(&mut self, to: &Destination, len: usize) -> Option<&mut [u8]> {
+        self.frames.frame(to, len, SEGMENTS_MAX)
     }
 
-    fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready> {
-        let (readable, writable) = self.ready(interest);
-        // What happens from here on rings, so the wait cannot miss it.
-        let timeout_ns = if readable || writable {
-            Some(0)
-        } else {
-            timeout_ns
-        };
-        let woken = self.incoming.waker.wait(None, interest, timeout_ns)?.woken;
-        let (readable, writable) = self.ready(interest);
-        Ok(Ready {
-            errors: false,
-            readable,
-            writable,
-            woken,
+    fn taken_bytes(&self) -> usize {
+        self.frames.taken_bytes()
+    }
+
+    fn flush(&mut self, dropped: &mut Vec<(Destination, Dropped)>) -> io::Result<bool> {
+        let (outgoing, remote) = (&self.outgoing, self.remote);
+        let counters = &mut self.counters;
+        self.frames.flush(dropped, |arena, transmits, drops| {
+            Ok(outgoing.put(remote, arena, transmits, drops, counters))
         })
     }
 
-    fn waker(&self) -> Waker {
-        self.incoming.waker.clone()
-    }
-
-    fn counters(&self) -> Counters {
-        self.counters
-    }
-
-    fn last_send_error(&self) -> Option<io::Error> {
+    fn last_error(&self) -> Option<io::Error> {
         let any = self.counters.send_errors.total() > 0;
         any.then(|| io::ErrorKind::NetworkUnreachable.into())
     }
@@ -226,7 +284,7 @@ impl fmt::Debug for MemoryIo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryIo")
             .field("local", &self.local)
-            .field("remote", &self.remote)
+            .field("remote", &self.tx.remote)
             .finish_non_exhaustive()
     }
 }
@@ -240,49 +298,46 @@ mod tests {
         MemoryIo::pair(addr(1), addr(2), capacity).unwrap()
     }
 
-    fn transmit(remote: SocketAddr, segment_size: usize, offset: usize, len: usize) -> Transmit {
-        Transmit {
+    /// Takes frames of these lengths and fills each with its number.
+    fn fill(io: &mut MemoryIo, remote: SocketAddr, lens: &[usize]) {
+        let to = Destination {
             remote,
             local_ip: None,
             ecn: Ecn::Ect0,
-            segment_size,
-            offset,
-            len,
+        };
+        for (number, len) in lens.iter().enumerate() {
+            io.tx().frame(&to, *len).unwrap().fill(number as u8);
         }
     }
 
     #[test]
-    fn descriptors_arrive_as_buffers_of_segments() {
+    fn frames_arrive_as_buffers_of_segments() {
         let (mut a, mut b) = pair(10);
-        let arena: Vec<u8> = (0..250).collect();
-        let mut transmits = [
-            transmit(b.local_addr(), 100, 0, 250),
-            transmit(a.local_addr(), 0, 0, 7),
-            transmit(b.local_addr(), 0, 0, 0),
-            transmit(b.local_addr(), 0, 50, 20),
-        ];
+        let (own, peer) = (a.local_addr(), b.local_addr());
+        fill(&mut a, peer, &[100, 100, 50]);
+        fill(&mut a, own, &[7]);
+        fill(&mut a, peer, &[0, 20]);
         let mut dropped = Vec::new();
-        assert_eq!(a.send(&arena, &mut transmits, &mut dropped).unwrap(), 4);
+        assert_eq!(a.tx().taken_bytes(), 277);
+        assert!(a.tx().flush(&mut dropped).unwrap());
+        assert_eq!(a.tx().taken_bytes(), 0);
+        let (to, drop) = dropped[0];
+        assert_eq!((dropped.len(), to.remote), (1, own));
         let reason = DropReason::Unreachable;
-        assert_eq!(
-            dropped,
-            [Dropped {
-                index: 1,
-                datagrams: 1,
-                segment_size: 7,
-                reason
-            }]
-        );
+        let expected = Dropped {
+            datagrams: 1,
+            segment_size: 7,
+            reason,
+        };
+        assert_eq!(drop, expected);
         assert!(b.wait(Interest::Read, None).unwrap().readable);
-        assert_eq!(b.recv().unwrap(), 2);
-        let mut first = b.received(0).unwrap();
-        assert_eq!((first.remote, first.ecn), (a.local_addr(), Ecn::Ect0));
-        assert_eq!(
-            first.segments().map(|s| s.len()).collect::<Vec<_>>(),
-            [100, 100, 50]
-        );
-        assert_eq!(b.received(1).unwrap().payload, &arena[50..70]);
-        assert!(b.received(2).is_none());
+        assert_eq!(b.rx().recv().unwrap(), 2);
+        let mut first = b.rx().received(0).unwrap();
+        assert_eq!((first.remote, first.ecn), (own, Ecn::Ect0));
+        let segments: Vec<(usize, u8)> = first.segments().map(|s| (s.len(), s[0])).collect();
+        assert_eq!(segments, [(100, 0), (100, 1), (50, 2)]);
+        assert_eq!(b.rx().received(1).unwrap().payload, &[1; 20]);
+        assert!(b.rx().received(2).is_none());
         assert_eq!(
             (a.counters().send_datagrams, b.counters().recv_datagrams),
             (4, 4)
@@ -292,16 +347,37 @@ mod tests {
     #[test]
     fn a_full_queue_blocks_until_it_is_read() {
         let (mut a, mut b) = pair(2);
-        let mut transmits = [transmit(b.local_addr(), 0, 0, 1); 3];
-        assert_eq!(a.send(&[0], &mut transmits, &mut Vec::new()).unwrap(), 2);
+        let peer = b.local_addr();
+        // Each longer than the one before it: three pieces of work.
+        fill(&mut a, peer, &[1, 2, 3]);
+        assert!(!a.tx().flush(&mut Vec::new()).unwrap());
         assert!(!a.wait(Interest::ReadWrite, Some(1_000)).unwrap().writable);
-        let reader = std::thread::spawn(move || b.recv().unwrap());
+        let reader = std::thread::spawn(move || {
+            assert_eq!(b.rx().recv().unwrap(), 2);
+            b
+        });
         while !a.wait(Interest::ReadWrite, None).unwrap().writable {}
-        assert_eq!(reader.join().unwrap(), 2);
-        assert_eq!(
-            a.send(&[0], &mut transmits[2..], &mut Vec::new()).unwrap(),
-            1
-        );
+        let mut b = reader.join().unwrap();
+        assert!(a.tx().flush(&mut Vec::new()).unwrap());
         assert_eq!(a.counters().send_blocked, 1);
+        assert_eq!(b.rx().recv().unwrap(), 1);
+        assert_eq!(b.rx().received(0).unwrap().payload, &[2; 3]);
+    }
+
+    #[test]
+    fn frames_run_out_and_come_back() {
+        let (mut a, b) = pair(100);
+        let to = Destination {
+            remote: b.local_addr(),
+            local_ip: None,
+            ecn: Ecn::NotEct,
+        };
+        let len = FRAMES_BYTES / 2;
+        assert!(a.tx().frame(&to, FRAMES_BYTES + 1).is_none());
+        assert!(a.tx().frame(&to, usize::MAX).is_none());
+        assert!(a.tx().frame(&to, len).is_some() && a.tx().frame(&to, len).is_some());
+        assert!(a.tx().frame(&to, 1).is_none());
+        assert!(a.tx().flush(&mut Vec::new()).unwrap());
+        assert!(a.tx().frame(&to, 1).is_some());
     }
 }

@@ -1,132 +1,126 @@
-//! Gathering datagrams into transmit descriptors.
+//! Frames that are taken to be sent, next to each other where the kernel can cut them up.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 
-use crate::{DATAGRAM_BATCH_BYTES_MAX, Dropped, Ecn, PacketIo, Transmit};
+use crate::io::DATAGRAM_BATCH_BYTES_MAX;
+use crate::{Destination, Dropped};
 
-/// Where datagrams go and how they are marked.
+/// What frames hold before they are written, in debug builds: who relies on it being zero is found out.
+const UNWRITTEN: u8 = 0xa5;
+
+/// Datagrams for one destination, adjacent in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Destination {
-    /// Where to send.
-    pub remote: SocketAddr,
-    /// Source address, or `None` to let routing choose.
-    pub local_ip: Option<IpAddr>,
-    /// ECN codepoint.
-    pub ecn: Ecn,
+pub(crate) struct Transmit {
+    pub(crate) to: Destination,
+    /// Length of every datagram but the last, which may be shorter, in bytes. 0 means that there
+    /// is one datagram.
+    pub(crate) segment_size: usize,
+    /// Where the first datagram starts in the arena, in bytes.
+    pub(crate) offset: usize,
+    /// Bytes of all datagrams together. A descriptor of length 0 sends nothing.
+    pub(crate) len: usize,
 }
 
-/// Datagrams waiting to be sent: an arena of bytes and the descriptors that cut it up.
-///
-/// Datagrams that follow each other to the same destination share a descriptor while their sizes
-/// allow it (all equal, the last may be shorter), so that they leave in one piece of work.
-#[derive(Debug, Default)]
-pub struct SendQueue {
-    arena: Vec<u8>,
+impl Transmit {
+    /// How many datagrams the descriptor holds.
+    pub(crate) fn datagrams(&self) -> usize {
+        match self.segment_size {
+            0 => usize::from(self.len > 0),
+            size => self.len.div_ceil(size),
+        }
+    }
+}
+
+/// Frames in one piece of memory, and the descriptors that cut it up: for a back end whose sends take any
+/// slice.
+pub(crate) struct FrameQueue {
+    /// Allocated once, so that what is written stays where it is.
+    arena: Box<[u8]>,
+    /// Bytes of it that are taken.
+    taken: usize,
     transmits: Vec<Transmit>,
     /// Descriptors before this one are finished.
     finished: usize,
     /// Working memory of one flush.
-    drops: Vec<Dropped>,
+    drops: Vec<(usize, Dropped)>,
 }
 
-impl SendQueue {
-    /// An empty queue with room for `capacity` bytes; it grows as needed.
-    #[must_use]
-    pub fn with_capacity(capacity: usize) -> Self {
+impl FrameQueue {
+    /// No frames, and room for `capacity` bytes of them. The system gives the memory when it is used.
+    pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            arena: Vec::with_capacity(capacity),
-            ..Self::default()
+            arena: vec![0; capacity].into_boxed_slice(),
+            taken: 0,
+            transmits: Vec::new(),
+            finished: 0,
+            drops: Vec::new(),
         }
     }
 
-    /// Whether nothing is left to send.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.finished == self.transmits.len()
+    /// See [`PacketTx::taken_bytes`](crate::PacketTx::taken_bytes).
+    pub(crate) fn taken_bytes(&self) -> usize {
+        self.taken
     }
 
-    /// Bytes held, sent ones included until the queue runs empty.
-    #[must_use]
-    pub fn len_bytes(&self) -> usize {
-        self.arena.len()
-    }
-
-    /// Queues one datagram of `len` bytes, all zero, and returns it to be filled in. The bytes
-    /// keep their place until the queue has been [flushed](Self::flush). A datagram of length 0 is
-    /// not sent.
-    ///
-    /// `segments_max` is the current [`Capabilities::segments_max`](crate::Capabilities).
-    pub fn push(&mut self, to: &Destination, len: usize, segments_max: usize) -> &mut [u8] {
-        let offset = self.arena.len();
-        self.arena.resize(offset + len, 0);
+    /// See [`PacketTx::frame`](crate::PacketTx::frame). At most `segments_max` datagrams share a descriptor.
+    pub(crate) fn frame(
+        &mut self,
+        to: &Destination,
+        len: usize,
+        segments_max: usize,
+    ) -> Option<&mut [u8]> {
+        let offset = self.taken;
+        let frame = self.arena.get_mut(offset..offset.checked_add(len)?)?;
+        self.taken += len;
         let open = self.transmits[self.finished..].last_mut();
         match open {
             Some(last) if joins(last, to, len, segments_max) => last.len += len,
             _ => self.transmits.push(Transmit {
-                remote: to.remote,
-                local_ip: to.local_ip,
-                ecn: to.ecn,
+                to: *to,
                 segment_size: len,
                 offset,
                 len,
             }),
         }
-        &mut self.arena[offset..]
+        if cfg!(debug_assertions) {
+            frame.fill(UNWRITTEN);
+        }
+        Some(frame)
     }
 
-    /// Sends what is queued and says whether all of it is gone. `false` means that the back end
-    /// is full: flush again when it is writable. Drops are appended to `dropped`, with where the datagrams
-    /// would have gone; their index counts the descriptors that were waiting when this call began.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`PacketIo::send`].
-    pub fn flush(
+    /// See [`PacketTx::flush`](crate::PacketTx::flush). `send` gets the memory and the descriptors into it, and
+    /// returns how many leading ones are finished: sent or dropped. It appends what it drops, with the index of the
+    /// descriptor, and may shorten the first descriptor that is not finished by datagrams that went
+    /// out already.
+    pub(crate) fn flush(
         &mut self,
-        io: &mut dyn PacketIo,
         dropped: &mut Vec<(Destination, Dropped)>,
+        send: impl FnOnce(&[u8], &mut [Transmit], &mut Vec<(usize, Dropped)>) -> io::Result<usize>,
     ) -> io::Result<bool> {
-        if !self.is_empty() {
+        if self.finished < self.transmits.len() {
             let waiting = &mut self.transmits[self.finished..];
-            let finished = io.send(&self.arena, waiting, &mut self.drops)?;
-            dropped.extend(self.drops.drain(..).filter_map(|drop| {
-                let Transmit {
-                    remote,
-                    local_ip,
-                    ecn,
-                    ..
-                } = *waiting.get(drop.index)?;
-                let to = Destination {
-                    remote,
-                    local_ip,
-                    ecn,
-                };
-                Some((to, drop))
-            }));
+            let finished = send(&self.arena[..self.taken], waiting, &mut self.drops)?;
+            dropped.extend(
+                self.drops
+                    .drain(..)
+                    .filter_map(|(index, drop)| Some((waiting.get(index)?.to, drop))),
+            );
             self.finished += finished;
         }
-        let empty = self.is_empty();
-        if empty {
-            self.clear();
+        let all = self.finished == self.transmits.len();
+        if all {
+            self.taken = 0;
+            self.transmits.clear();
+            self.finished = 0;
         }
-        Ok(empty)
-    }
-
-    /// Forgets everything that was not sent, and keeps the memory.
-    pub fn clear(&mut self) {
-        self.arena.clear();
-        self.transmits.clear();
-        self.finished = 0;
+        Ok(all)
     }
 }
 
 /// Whether a datagram of `len` bytes, placed right behind `last`, can be part of it.
 fn joins(last: &Transmit, to: &Destination, len: usize, segments_max: usize) -> bool {
-    let same_destination =
-        last.remote == to.remote && last.local_ip == to.local_ip && last.ecn == to.ecn;
     let open = last.segment_size > 0 && last.len.is_multiple_of(last.segment_size);
-    same_destination
+    last.to == *to
         && open
         && len > 0
         && len <= last.segment_size
@@ -136,7 +130,10 @@ fn joins(last: &Transmit, to: &Destination, len: usize, segments_max: usize) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
+    use crate::Ecn;
 
     fn to(port: u16) -> Destination {
         let remote = SocketAddr::from(([127, 0, 0, 1], port));
@@ -147,16 +144,31 @@ mod tests {
         }
     }
 
-    fn shape(queue: &SendQueue) -> Vec<(u16, usize, usize, usize)> {
-        let shape = |t: &Transmit| (t.remote.port(), t.segment_size, t.offset, t.len);
+    fn shape(queue: &FrameQueue) -> Vec<(u16, usize, usize, usize)> {
+        let shape = |t: &Transmit| (t.to.remote.port(), t.segment_size, t.offset, t.len);
         queue.transmits.iter().map(shape).collect()
     }
 
     #[test]
+    fn transmit_counts_a_short_last_datagram() {
+        let mut transmit = Transmit {
+            to: to(1),
+            segment_size: 100,
+            offset: 0,
+            len: 250,
+        };
+        assert_eq!(transmit.datagrams(), 3);
+        transmit.segment_size = 0;
+        assert_eq!(transmit.datagrams(), 1);
+        transmit.len = 0;
+        assert_eq!(transmit.datagrams(), 0);
+    }
+
+    #[test]
     fn equal_datagrams_share_a_descriptor_and_a_shorter_one_closes_it() {
-        let mut queue = SendQueue::default();
+        let mut queue = FrameQueue::new(200_000);
         for len in [100, 100, 40, 40, 100] {
-            assert_eq!(queue.push(&to(1), len, 64).len(), len);
+            assert_eq!(queue.frame(&to(1), len, 64).unwrap().len(), len);
         }
         assert_eq!(
             shape(&queue),
@@ -166,10 +178,10 @@ mod tests {
 
     #[test]
     fn another_destination_or_marking_starts_a_descriptor() {
-        let mut queue = SendQueue::default();
-        queue.push(&to(1), 100, 64);
-        queue.push(&to(2), 100, 64);
-        queue.push(
+        let mut queue = FrameQueue::new(200_000);
+        queue.frame(&to(1), 100, 64);
+        queue.frame(&to(2), 100, 64);
+        queue.frame(
             &Destination {
                 ecn: Ecn::NotEct,
                 ..to(2)
@@ -185,17 +197,17 @@ mod tests {
 
     #[test]
     fn the_limits_on_segments_and_bytes_hold() {
-        let mut queue = SendQueue::default();
+        let mut queue = FrameQueue::new(200_000);
         for _ in 0..5 {
-            queue.push(&to(1), 10, 2);
+            queue.frame(&to(1), 10, 2);
         }
         assert_eq!(
             shape(&queue),
             [(1, 10, 0, 20), (1, 10, 20, 20), (1, 10, 40, 10)]
         );
-        queue.clear();
+        let mut queue = FrameQueue::new(200_000);
         for _ in 0..3 {
-            queue.push(&to(1), 30_000, 64);
+            queue.frame(&to(1), 30_000, 64);
         }
         assert_eq!(
             shape(&queue),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use sphinx_driver::keys::Keys;
 use sphinx_driver::{Driver, EndReason, Inline, Origin, Outbox, Workshop};
-use sphinx_net::{Destination, DropReason, Dropped, Ecn, SendQueue};
+use sphinx_net::{Destination, DropReason, Dropped, Ecn, PacketTx};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Nanos, Session, Tuple};
 
@@ -22,16 +22,16 @@ use crate::stats::Stats;
 /// How often the application's view of the counters is renewed.
 const STATS_INTERVAL: Nanos = 5_000_000;
 
-/// The datagrams that an engine sends in one turn.
-pub(crate) struct SendBatch {
-    pub(crate) queue: SendQueue,
-    /// Datagrams that the back end sends as one.
-    pub(crate) segments_max: usize,
+/// Frames of a packet back end, as a driver takes them.
+struct Frames<'a, Tx: PacketTx> {
+    tx: &'a mut Tx,
+    /// What there is no frame for is lost, as it would be in a queue that is full.
+    lost: Vec<u8>,
 }
 
-impl Outbox for SendBatch {
+impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
     fn len_bytes(&self) -> usize {
-        self.queue.len_bytes()
+        self.tx.taken_bytes()
     }
 
     fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8] {
@@ -40,7 +40,13 @@ impl Outbox for SendBatch {
             local_ip: to.local_ip,
             ecn: Ecn::Ect0,
         };
-        self.queue.push(&to, len, self.segments_max)
+        match self.tx.frame(&to, len) {
+            Some(frame) => frame,
+            None => {
+                self.lost.resize(len, 0);
+                &mut self.lost
+            }
+        }
     }
 }
 
@@ -155,15 +161,19 @@ impl Association {
         }
     }
 
-    /// Seal what may leave now into `out`, until it holds `limit` bytes.
+    /// Seal what may leave now into frames of `tx`, until `limit` bytes of them are taken.
     pub(crate) fn transmit(
         &mut self,
         now: Nanos,
         limit: usize,
         workshop: &mut Workshop,
-        out: &mut SendBatch,
+        tx: &mut impl PacketTx,
     ) {
-        self.driver.transmit(now, limit, workshop, out);
+        let mut out = Frames {
+            tx,
+            lost: Vec::new(),
+        };
+        self.driver.transmit(now, limit, workshop, &mut out);
         if let Some(end) = self.driver.poll_end() {
             let shared = Arc::clone(&self.shared);
             let mut inner = shared.lock();

@@ -11,11 +11,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sphinx_driver::{BufferPool, Holding, Origin, Workshop};
-use sphinx_net::{Destination, Dropped, Interest, PacketIo, SendQueue, minimise_timer_slack};
+use sphinx_net::{
+    Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, minimise_timer_slack,
+};
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Nanos, Tuple};
 
-use crate::association::{Association, SendBatch};
+use crate::association::Association;
 use crate::control::{ConnId, Control, Settings, random_bytes, random_cid};
 use crate::endpoint::Lobby;
 use crate::error::{Error, ErrorKind, close_code};
@@ -29,7 +31,7 @@ use crate::ticket::Ticket;
 const WINDOW_BYTES: u64 = 24 << 20;
 /// Idle memory that the buffer pool keeps.
 const POOL_BYTES: usize = 8 << 20;
-/// Bytes queued to the socket in one turn of the loop.
+/// Bytes of frames that are taken in one turn of the loop. The back end has more, for the control plane.
 const TURN_BYTES: usize = 256 << 10;
 /// What one of several sessions may queue in one turn, at least.
 const QUANTUM_MIN: usize = 16 << 10;
@@ -93,7 +95,6 @@ pub(crate) struct Engine<Io: PacketIo> {
     /// Working memory: sessions whose applications have rung.
     rung: Vec<ConnectionId>,
     workshop: Workshop,
-    out: SendBatch,
     /// The client's attempts: next address, connections under way, the last failure.
     next_attempt: usize,
     attempts: Vec<Attempt>,
@@ -111,7 +112,6 @@ impl<Io: PacketIo> Engine<Io> {
         options: Options,
         lobby: Arc<Lobby>,
     ) -> Self {
-        let segments_max = io.capabilities().segments_max;
         let doorbell = Arc::new(Doorbell::new(io.waker()));
         Self {
             io,
@@ -128,10 +128,6 @@ impl<Io: PacketIo> Engine<Io> {
             doorbell,
             rung: Vec::new(),
             workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
-            out: SendBatch {
-                queue: SendQueue::with_capacity(2 * TURN_BYTES),
-                segments_max,
-            },
             next_attempt: 0,
             attempts: Vec::new(),
             connected: false,
@@ -176,7 +172,7 @@ impl<Io: PacketIo> Engine<Io> {
         }
         let clock = Instant::now();
         let now = nanos_since(self.base, clock);
-        for remote in self.io.take_refused() {
+        for remote in self.io.rx().take_refused() {
             self.note_refused(clock, now, remote);
         }
         self.run_control(clock, now);
@@ -191,9 +187,8 @@ impl<Io: PacketIo> Engine<Io> {
         self.send_control(clock);
 
         let mut dropped = Vec::new();
-        let all_sent = self.out.queue.flush(&mut self.io, &mut dropped)?;
+        let all_sent = self.io.tx().flush(&mut dropped)?;
         self.note_dropped(now, &dropped);
-        self.out.segments_max = self.io.capabilities().segments_max;
         if self.is_done(clock) {
             return Ok(false);
         }
@@ -257,8 +252,9 @@ impl<Io: PacketIo> Engine<Io> {
             for retired in association.take_retired() {
                 self.routes.remove(retired);
             }
-            let limit = TURN_BYTES.min(self.out.queue.len_bytes() + quantum);
-            association.transmit(now, limit, &mut self.workshop, &mut self.out);
+            let tx = self.io.tx();
+            let limit = TURN_BYTES.min(tx.taken_bytes() + quantum);
+            association.transmit(now, limit, &mut self.workshop, tx);
             if association.is_finished() {
                 let (code, reason) = association.finish();
                 self.control.close(clock, *id, code, &reason);
@@ -296,7 +292,7 @@ impl<Io: PacketIo> Engine<Io> {
 
     /// One batch; how many buffers it had, and whether there may be more.
     fn receive(&mut self) -> io::Result<(usize, bool)> {
-        let count = self.io.recv()?;
+        let count = self.io.rx().recv()?;
         if count == 0 {
             return Ok((0, false));
         }
@@ -307,7 +303,7 @@ impl<Io: PacketIo> Engine<Io> {
             .unwrap_or_default();
         let wall = wall.as_nanos().min(u128::from(u64::MAX)) as u64;
         for index in 0..count {
-            let Some(mut received) = self.io.received(index) else {
+            let Some(mut received) = self.io.rx().received(index) else {
                 break;
             };
             // The kernel's wall clock, carried over to ours; a step of the wall clock between the

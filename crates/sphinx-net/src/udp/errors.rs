@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::mmsg::RecvBatch;
 
@@ -15,29 +17,26 @@ const REFUSED_MAX: usize = 64;
 /// Fetches errors. They have to be fetched, or every wait would end at once.
 pub(super) struct Errors {
     batch: RecvBatch,
-    waiting: bool,
+    /// There are some, perhaps. The half that sends and the wait notice it too.
+    expected: Arc<AtomicBool>,
     refused: Vec<SocketAddr>,
 }
 
 impl Errors {
-    pub(super) fn new() -> Self {
+    /// Fetches once `expected` is set.
+    pub(super) fn new(expected: Arc<AtomicBool>) -> Self {
         Self {
             // Nothing is wanted of the datagram that is quoted.
             batch: RecvBatch::new(BATCH, 1),
-            waiting: false,
+            expected,
             refused: Vec::new(),
         }
-    }
-
-    /// There are some, perhaps.
-    pub(super) fn expect(&mut self) {
-        self.waiting = true;
     }
 
     /// Fetches those that are expected; how many there were.
     pub(super) fn fetch(&mut self, socket: BorrowedFd<'_>) -> u64 {
         let mut fetched = 0;
-        if !std::mem::take(&mut self.waiting) {
+        if !self.expected.swap(false, Ordering::Relaxed) {
             return fetched;
         }
         for _ in 0..BATCHES_MAX {
@@ -62,7 +61,7 @@ impl Errors {
         }
     }
 
-    /// See [`PacketIo::take_refused`](crate::PacketIo::take_refused).
+    /// See [`PacketRx::take_refused`](crate::PacketRx::take_refused).
     pub(super) fn take_refused(&mut self) -> Vec<SocketAddr> {
         std::mem::take(&mut self.refused)
     }

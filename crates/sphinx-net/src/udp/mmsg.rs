@@ -9,7 +9,7 @@ use libc::{c_int, c_uint, iovec, mmsghdr, msghdr};
 
 use super::cmsg::{Control, RecvFields, SendFields};
 use super::name::Name;
-use crate::Transmit;
+use crate::queue::Transmit;
 
 /// Most messages in one `sendmmsg`.
 pub(super) const SEND_MESSAGES_MAX: usize = 32;
@@ -113,16 +113,16 @@ impl SendBatch {
             let end = message.offset.checked_add(message.len);
             let payload = end.and_then(|end| arena.get(message.offset..end));
             let payload = payload.ok_or(io::ErrorKind::InvalidInput)?;
-            let name_len = self.arrays.names[index].encode(&message.remote, format.v6_socket);
+            let name_len = self.arrays.names[index].encode(&message.to.remote, format.v6_socket);
             let fields = SendFields {
-                ecn: (format.ecn && message.ecn.bits() != 0).then_some(message.ecn),
-                local_ip: message.local_ip.map(|ip| ip.to_canonical()),
+                ecn: (format.ecn && message.to.ecn.bits() != 0).then_some(message.to.ecn),
+                local_ip: message.to.local_ip.map(|ip| ip.to_canonical()),
                 segment_size: match message.datagrams() {
                     0 | 1 => None,
                     _ => u16::try_from(message.segment_size).ok(),
                 },
             };
-            let v4 = message.remote.ip().to_canonical().is_ipv4();
+            let v4 = message.to.remote.ip().to_canonical().is_ipv4();
             let control_len = self.arrays.controls[index].encode(v4, &fields);
             // The kernel only reads from it, in spite of the type.
             let base = payload.as_ptr().cast_mut().cast();

@@ -11,6 +11,8 @@ mod send;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -19,8 +21,10 @@ use self::mmsg::SendFormat;
 use self::options::{Applied, Buffer, Wanted};
 use self::recv::Receiver;
 use self::send::Sender;
+use crate::queue::FrameQueue;
 use crate::{
-    Capabilities, Counters, Dropped, Interest, PacketIo, Ready, Received, Transmit, Waker,
+    Capabilities, Counters, Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, Ready,
+    Received, Waker,
 };
 
 /// Room for anything that the kernel can join into one buffer.
@@ -43,6 +47,9 @@ pub struct UdpConfig {
     pub recv_buffer_bytes: usize,
     /// The same for sending.
     pub send_buffer_bytes: usize,
+    /// Memory for frames that are to be sent, in bytes: what can be [taken](PacketTx::frame) before it has to be
+    /// flushed.
+    pub send_frames_bytes: usize,
     /// Let the kernel split what is sent, if it can.
     pub gso: bool,
     /// Let the kernel join what is received, if it can.
@@ -52,8 +59,8 @@ pub struct UdpConfig {
 }
 
 impl UdpConfig {
-    /// Everything on, for `bind`: batches of 16, and 8 and 4 MiB of kernel memory for receiving
-    /// and sending.
+    /// Everything on, for `bind`: batches of 16, 8 and 4 MiB of kernel memory for receiving
+    /// and sending, and 1 MiB of frames.
     #[must_use]
     pub fn new(bind: SocketAddr) -> Self {
         Self {
@@ -63,6 +70,7 @@ impl UdpConfig {
             recv_datagram_bytes: 9_216,
             recv_buffer_bytes: 8 << 20,
             send_buffer_bytes: 4 << 20,
+            send_frames_bytes: 1 << 20,
             gso: true,
             gro: true,
             timestamps: true,
@@ -76,13 +84,30 @@ impl UdpConfig {
 /// larger than the MTU of the outgoing interface is dropped with
 /// [`DropReason::TooLarge`](crate::DropReason).
 pub struct UdpIo {
-    socket: UdpSocket,
     local_addr: SocketAddr,
     capabilities: Capabilities,
-    sender: Sender,
+    rx: UdpRx,
+    tx: UdpTx,
+    waker: Waker,
+}
+
+/// The half of a [`UdpIo`] that receives. The kernel writes into its buffers, of which one holds whatever GRO
+/// can join.
+pub struct UdpRx {
+    socket: Arc<UdpSocket>,
     receiver: Receiver,
     errors: Errors,
-    waker: Waker,
+    errors_expected: Arc<AtomicBool>,
+    counters: Counters,
+}
+
+/// The half of a [`UdpIo`] that sends. Its frames lie next to each other, so that the kernel cuts one
+/// slice into datagrams (GSO) or is given one for each.
+pub struct UdpTx {
+    socket: Arc<UdpSocket>,
+    sender: Sender,
+    frames: FrameQueue,
+    errors_expected: Arc<AtomicBool>,
     counters: Counters,
 }
 
@@ -142,24 +167,46 @@ impl UdpIo {
             recv_buffer_bytes: options::resize(&socket, Buffer::Recv, config.recv_buffer_bytes),
             send_buffer_bytes: options::resize(&socket, Buffer::Send, config.send_buffer_bytes),
         };
+        let socket = Arc::new(socket);
+        let errors_expected = Arc::new(AtomicBool::new(false));
         Ok(Self {
-            socket,
             local_addr,
             capabilities,
-            sender: Sender::new(format, segments_max),
-            receiver: Receiver::new(recv_batch_max, buffer_size.max(1)),
-            errors: Errors::new(),
+            rx: UdpRx {
+                socket: Arc::clone(&socket),
+                receiver: Receiver::new(recv_batch_max, buffer_size.max(1)),
+                errors: Errors::new(Arc::clone(&errors_expected)),
+                errors_expected: Arc::clone(&errors_expected),
+                counters: Counters::default(),
+            },
+            tx: UdpTx {
+                socket,
+                sender: Sender::new(format, segments_max),
+                frames: FrameQueue::new(config.send_frames_bytes),
+                errors_expected,
+                counters: Counters::default(),
+            },
             waker: Waker::new()?,
-            counters: Counters::default(),
         })
     }
 }
 
 impl PacketIo for UdpIo {
+    type Rx = UdpRx;
+    type Tx = UdpTx;
+
+    fn rx(&mut self) -> &mut UdpRx {
+        &mut self.rx
+    }
+
+    fn tx(&mut self) -> &mut UdpTx {
+        &mut self.tx
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            segments_max: self.sender.segments_max(),
-            gso_downgraded: self.sender.gso_downgraded(),
+            segments_max: self.tx.sender.segments_max(),
+            gso_downgraded: self.tx.sender.gso_downgraded(),
             ..self.capabilities
         }
     }
@@ -168,12 +215,30 @@ impl PacketIo for UdpIo {
         self.local_addr
     }
 
+    fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready> {
+        let ready = self.waker.wait(Some(self.as_fd()), interest, timeout_ns)?;
+        if ready.errors {
+            self.rx.errors_expected.store(true, Ordering::Relaxed);
+        }
+        Ok(ready)
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn counters(&self) -> Counters {
+        self.rx.counters.with_sent(&self.tx.counters)
+    }
+}
+
+impl PacketRx for UdpRx {
     fn recv(&mut self) -> io::Result<usize> {
         let socket = self.socket.as_fd();
         let errors_before = self.counters.recv_errors;
         let held = self.receiver.recv(socket, &mut self.counters);
         if self.counters.recv_errors > errors_before {
-            self.errors.expect();
+            self.errors_expected.store(true, Ordering::Relaxed);
         }
         self.errors.fetch(socket);
         held
@@ -183,48 +248,33 @@ impl PacketIo for UdpIo {
         self.receiver.received(index)
     }
 
-    fn send(
-        &mut self,
-        arena: &[u8],
-        transmits: &mut [Transmit],
-        dropped: &mut Vec<Dropped>,
-    ) -> io::Result<usize> {
-        let finished = self.sender.send(
-            self.socket.as_fd(),
-            arena,
-            transmits,
-            dropped,
-            &mut self.counters,
-        );
-        if self.sender.take_interrupted() {
-            self.errors.expect();
-        }
-        finished
-    }
-
-    fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready> {
-        let ready = self
-            .waker
-            .wait(Some(self.socket.as_fd()), interest, timeout_ns)?;
-        if ready.errors {
-            self.errors.expect();
-        }
-        Ok(ready)
-    }
-
-    fn waker(&self) -> Waker {
-        self.waker.clone()
-    }
-
     fn take_refused(&mut self) -> Vec<SocketAddr> {
         self.errors.take_refused()
     }
+}
 
-    fn counters(&self) -> Counters {
-        self.counters
+impl PacketTx for UdpTx {
+    fn frame(&mut self, to: &Destination, len: usize) -> Option<&mut [u8]> {
+        self.frames.frame(to, len, self.sender.segments_max())
     }
 
-    fn last_send_error(&self) -> Option<io::Error> {
+    fn taken_bytes(&self) -> usize {
+        self.frames.taken_bytes()
+    }
+
+    fn flush(&mut self, dropped: &mut Vec<(Destination, Dropped)>) -> io::Result<bool> {
+        let (socket, counters) = (self.socket.as_fd(), &mut self.counters);
+        let sender = &mut self.sender;
+        let all = self.frames.flush(dropped, |arena, transmits, drops| {
+            sender.send(socket, arena, transmits, drops, counters)
+        });
+        if self.sender.take_interrupted() {
+            self.errors_expected.store(true, Ordering::Relaxed);
+        }
+        all
+    }
+
+    fn last_error(&self) -> Option<io::Error> {
         self.sender.last_error()
     }
 }
@@ -232,7 +282,7 @@ impl PacketIo for UdpIo {
 /// The socket itself, to set further options. Do not read, write or rebind it.
 impl AsFd for UdpIo {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.rx.socket.as_fd()
     }
 }
 

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use libc::c_int;
 
 use super::mmsg::{SendBatch, SendFormat};
-use crate::{Ecn, Transmit};
+use crate::queue::Transmit;
+use crate::{Destination, Ecn};
 
 /// Datagrams per segmented send that newer kernels take, and all that know GSO.
 const SEGMENTS_MAX_NEW: usize = 128;
@@ -167,9 +168,11 @@ pub(super) fn probe_sending(v6_socket: bool) -> SendProbe {
     let mut accepts = |len: usize, ecn: Ecn| {
         let arena = [0; SEGMENTS_MAX_NEW];
         let message = Transmit {
-            remote,
-            local_ip: None,
-            ecn,
+            to: Destination {
+                remote,
+                local_ip: None,
+                ecn,
+            },
             segment_size: 1,
             offset: 0,
             len,

@@ -40,7 +40,7 @@ impl Receiver {
         }
     }
 
-    /// See [`PacketIo::recv`](crate::PacketIo::recv).
+    /// See [`PacketRx::recv`](crate::PacketRx::recv).
     pub(super) fn recv(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -91,7 +91,7 @@ impl Receiver {
         self.held.push(held);
     }
 
-    /// See [`PacketIo::received`](crate::PacketIo::received).
+    /// See [`PacketRx::received`](crate::PacketRx::received).
     pub(super) fn received(&mut self, index: usize) -> Option<Received<'_>> {
         let held = self.held.get(index)?;
         Some(Received {

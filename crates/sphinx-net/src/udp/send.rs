@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::mmsg::{SEND_MESSAGES_MAX, SendBatch, SendFormat};
-use crate::{Counters, DATAGRAM_BATCH_BYTES_MAX, DropReason, Dropped, Transmit};
+use crate::io::DATAGRAM_BATCH_BYTES_MAX;
+use crate::queue::Transmit;
+use crate::{Counters, DropReason, Dropped};
 
 /// How often a message is tried again that met the error of an earlier one.
 const REPEATS_MAX: u32 = 2;
@@ -53,18 +55,15 @@ impl Sender {
         std::mem::take(&mut self.interrupted)
     }
 
-    /// See [`PacketIo::send`](crate::PacketIo::send).
+    /// Sends descriptors for [`FrameQueue::flush`](crate::queue::FrameQueue::flush).
     pub(super) fn send(
         &mut self,
         socket: BorrowedFd<'_>,
         arena: &[u8],
         transmits: &mut [Transmit],
-        dropped: &mut Vec<Dropped>,
+        dropped: &mut Vec<(usize, Dropped)>,
         counters: &mut Counters,
     ) -> io::Result<usize> {
-        if !transmits.iter().all(|transmit| lies_in(transmit, arena)) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
         let mut rest = Rest::of(transmits);
         // Length of a message of several datagrams that was refused. Its first datagram is then
         // tried alone: if that gets through, it is segmentation that the kernel refuses.
@@ -123,12 +122,12 @@ impl Sender {
                     let datagrams = whole.datagrams();
                     counters.send_errors.count(reason, datagrams as u64);
                     self.last_errno = error.raw_os_error();
-                    dropped.push(Dropped {
-                        index: rest.finished,
+                    let drop = Dropped {
                         datagrams,
                         segment_size: whole.segment_size.min(len),
                         reason,
-                    });
+                    };
+                    dropped.push((rest.finished, drop));
                     rest.advance(len);
                     repeats = 0;
                 }
@@ -214,13 +213,6 @@ fn segment_size(transmit: &Transmit) -> usize {
     }
 }
 
-fn lies_in(transmit: &Transmit, arena: &[u8]) -> bool {
-    transmit
-        .offset
-        .checked_add(transmit.len)
-        .is_some_and(|end| end <= arena.len())
-}
-
 /// What an error of a send call means.
 enum Objection {
     /// A signal came first.
@@ -287,14 +279,16 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
-    use crate::Ecn;
+    use crate::{Destination, Ecn};
 
     fn transmit(segment_size: usize, offset: usize, len: usize) -> Transmit {
         let remote = SocketAddr::from(([127, 0, 0, 1], 1));
         Transmit {
-            remote,
-            local_ip: None,
-            ecn: Ecn::NotEct,
+            to: Destination {
+                remote,
+                local_ip: None,
+                ecn: Ecn::NotEct,
+            },
             segment_size,
             offset,
             len,

@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use sphinx_net::udp::{UdpConfig, UdpIo};
-use sphinx_net::{
-    DATAGRAM_BATCH_BYTES_MAX, Destination, Ecn, Interest, PacketIo, SendQueue, Transmit,
-};
+use sphinx_net::{Destination, Ecn, Interest, PacketIo, PacketRx, PacketTx};
 
 use crate::support::*;
+
+/// The largest UDP payload over IPv4.
+const DATAGRAM_BATCH_BYTES_MAX: usize = 65_507;
 
 #[test]
 fn datagrams_arrive_in_both_families() {
@@ -253,8 +254,8 @@ fn empty_descriptors_and_empty_datagrams_do_no_harm() {
     let plain = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     plain.send_to(&[], b.local_addr()).unwrap();
     b.wait(Interest::Read, Some(SECOND_NS)).unwrap();
-    assert_eq!(b.recv().unwrap(), 1);
-    assert_eq!(b.received(0).unwrap().segments().count(), 0);
+    assert_eq!(b.rx().recv().unwrap(), 1);
+    assert_eq!(b.rx().received(0).unwrap().segments().count(), 0);
     assert_eq!(b.counters().recv_datagrams, 2);
 }
 
@@ -287,25 +288,46 @@ fn a_wait_ends_by_packet_by_waker_and_by_time() {
 }
 
 #[test]
-fn a_send_queue_delivers_what_was_pushed() {
+fn frames_leave_in_order_and_are_free_again() {
     let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
-    let segments_max = a.capabilities().segments_max;
     let to = Destination {
         remote: b.local_addr(),
         local_ip: None,
         ecn: Ecn::Ect0,
     };
-    let mut queue = SendQueue::with_capacity(1 << 16);
     for (number, len) in [700, 700, 700, 20, 20, 700].into_iter().enumerate() {
-        queue.push(&to, len, segments_max).fill(number as u8);
+        a.tx().frame(&to, len).unwrap().fill(number as u8);
     }
+    assert_eq!(a.tx().taken_bytes(), 2840);
     let mut dropped = Vec::new();
-    assert!(queue.flush(&mut a, &mut dropped).unwrap());
-    assert!(queue.is_empty() && dropped.is_empty() && queue.len_bytes() == 0);
+    assert!(a.tx().flush(&mut dropped).unwrap());
+    assert!(dropped.is_empty() && a.tx().taken_bytes() == 0);
     let got = receive(&mut b, 6);
     assert_eq!(lengths(&got), [700, 700, 700, 20, 20, 700]);
     for (number, datagram) in got.iter().enumerate() {
         assert!(datagram.bytes.iter().all(|byte| *byte == number as u8));
     }
     assert_eq!(a.counters().send_calls, 1);
+}
+
+#[test]
+fn frames_run_out() {
+    let config = UdpConfig {
+        send_frames_bytes: 1000,
+        ..UdpConfig::new("127.0.0.1:0".parse().unwrap())
+    };
+    let (mut a, mut b) = (UdpIo::open(&config).unwrap(), open("127.0.0.1:0"));
+    let to = Destination {
+        remote: b.local_addr(),
+        local_ip: None,
+        ecn: Ecn::NotEct,
+    };
+    assert!(a.tx().frame(&to, 1001).is_none());
+    a.tx().frame(&to, 600).unwrap().fill(1);
+    assert!(a.tx().frame(&to, 600).is_none());
+    assert!(a.tx().flush(&mut Vec::new()).unwrap());
+    a.tx().frame(&to, 600).unwrap().fill(2);
+    assert!(a.tx().flush(&mut Vec::new()).unwrap());
+    let got = receive(&mut b, 2);
+    assert_eq!((got[0].bytes[599], got[1].bytes[599]), (1, 2));
 }

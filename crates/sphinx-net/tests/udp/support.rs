@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use sphinx_net::udp::{UdpConfig, UdpIo};
-use sphinx_net::{Dropped, Ecn, Interest, PacketIo, Transmit};
+use sphinx_net::{Destination, Dropped, Ecn, Interest, PacketIo, PacketRx, PacketTx};
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 
@@ -23,6 +23,18 @@ pub(crate) fn try_open(bind: &str) -> Option<UdpIo> {
     }
 }
 
+/// Datagrams to send: `len` bytes of an arena from `offset`, cut into pieces of `segment_size`, or one piece
+/// if that is 0.
+#[derive(Clone, Copy)]
+pub(crate) struct Transmit {
+    pub(crate) remote: SocketAddr,
+    pub(crate) local_ip: Option<IpAddr>,
+    pub(crate) ecn: Ecn,
+    pub(crate) segment_size: usize,
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+}
+
 pub(crate) fn transmit(remote: SocketAddr, segment_size: usize, len: usize) -> Transmit {
     Transmit {
         remote,
@@ -34,19 +46,33 @@ pub(crate) fn transmit(remote: SocketAddr, segment_size: usize, len: usize) -> T
     }
 }
 
-/// Sends everything, waiting as needed, and returns what was dropped.
-pub(crate) fn send(io: &mut UdpIo, arena: &[u8], transmits: &[Transmit]) -> Vec<Dropped> {
-    let mut transmits = transmits.to_vec();
-    let (mut finished, mut dropped) = (0, Vec::new());
-    while finished < transmits.len() {
-        finished += io
-            .send(arena, &mut transmits[finished..], &mut dropped)
-            .unwrap();
-        if finished < transmits.len() {
-            io.wait(Interest::ReadWrite, Some(SECOND_NS)).unwrap();
+/// Writes the datagrams into frames.
+pub(crate) fn fill(io: &mut UdpIo, arena: &[u8], transmits: &[Transmit]) {
+    for transmit in transmits {
+        let to = Destination {
+            remote: transmit.remote,
+            local_ip: transmit.local_ip,
+            ecn: transmit.ecn,
+        };
+        let size = match transmit.segment_size {
+            0 => transmit.len.max(1),
+            size => size,
+        };
+        for piece in arena[transmit.offset..][..transmit.len].chunks(size) {
+            let frame = io.tx().frame(&to, piece.len()).expect("a frame");
+            frame.copy_from_slice(piece);
         }
     }
-    dropped
+}
+
+/// Sends everything, waiting as needed, and returns what was dropped.
+pub(crate) fn send(io: &mut UdpIo, arena: &[u8], transmits: &[Transmit]) -> Vec<Dropped> {
+    fill(io, arena, transmits);
+    let mut dropped = Vec::new();
+    while !io.tx().flush(&mut dropped).unwrap() {
+        io.wait(Interest::ReadWrite, Some(SECOND_NS)).unwrap();
+    }
+    dropped.into_iter().map(|(_, drop)| drop).collect()
 }
 
 /// One datagram as it was received.
@@ -70,10 +96,10 @@ pub(crate) fn receive(io: &mut UdpIo, count: usize) -> Vec<Datagram> {
             datagrams.len()
         );
         io.wait(Interest::Read, Some(SECOND_NS)).unwrap();
-        let buffers = io.recv().unwrap();
+        let buffers = io.rx().recv().unwrap();
         assert!(buffers <= io.capabilities().recv_batch_max);
         for index in 0..buffers {
-            let mut received = io.received(index).unwrap();
+            let mut received = io.rx().received(index).unwrap();
             let (remote, local_ip, ecn) = (received.remote, received.local_ip, received.ecn);
             let timestamp_ns = received.timestamp_ns;
             for segment in received.segments() {
@@ -87,7 +113,7 @@ pub(crate) fn receive(io: &mut UdpIo, count: usize) -> Vec<Datagram> {
                 });
             }
         }
-        assert!(io.received(buffers).is_none());
+        assert!(io.rx().received(buffers).is_none());
     }
     datagrams
 }

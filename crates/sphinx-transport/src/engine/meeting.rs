@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sphinx_driver::keys::Keys;
-use sphinx_net::{Destination, Ecn, PacketIo};
+use sphinx_net::{Destination, Ecn, PacketIo, PacketTx};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Config, ConnectionIds, Nanos, Role, Session as Core, Tuple};
 
@@ -269,7 +269,7 @@ impl<Io: PacketIo> Engine<Io> {
     pub(super) fn send_control(&mut self, clock: Instant) {
         let mut buf = Vec::new();
         // Where the socket takes nothing for a long time, more would only be memory.
-        while self.out.queue.len_bytes() < 2 * TURN_BYTES
+        while self.io.tx().taken_bytes() < 2 * TURN_BYTES
             && let Some(transmit) = self.control.poll_transmit(clock, &mut buf)
         {
             let to = Destination {
@@ -277,11 +277,10 @@ impl<Io: PacketIo> Engine<Io> {
                 local_ip: transmit.local_ip,
                 ecn: Ecn::NotEct,
             };
-            let segments_max = self.out.segments_max;
-            self.out
-                .queue
-                .push(&to, buf.len(), segments_max)
-                .copy_from_slice(&buf);
+            // Without a frame it is lost, and QUIC sends it again.
+            if let Some(frame) = self.io.tx().frame(&to, buf.len()) {
+                frame.copy_from_slice(&buf);
+            }
         }
     }
 }

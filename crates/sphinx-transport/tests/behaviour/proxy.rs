@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use sphinx_link::{Datagram, Link, LinkConfig};
 use sphinx_net::udp::{UdpConfig, UdpIo};
-use sphinx_net::{Interest, PacketIo};
+use sphinx_net::{Interest, PacketIo, PacketRx};
 
 /// Datagrams of each direction that are remembered.
 const REMEMBERED: usize = 512;
@@ -131,9 +131,9 @@ impl State {
             let next = link.next_event().map(|at| at.saturating_sub(now()));
             let wait = next.unwrap_or(u64::MAX).min(LOOK.as_nanos() as u64);
             io.wait(Interest::Read, Some(wait)).unwrap();
-            while let count @ 1.. = io.recv().unwrap() {
+            while let count @ 1.. = io.rx().recv().unwrap() {
                 for index in 0..count {
-                    let mut received = io.received(index).unwrap();
+                    let mut received = io.rx().received(index).unwrap();
                     let source = received.remote;
                     if way == Way::ToServer {
                         *self.client.lock().unwrap() = Some(source);
