@@ -329,12 +329,14 @@ impl Victim {
                     ranges: vec![(low, high)],
                 };
                 Frame::Sack(sack).encode(&mut body);
+                // A frame cannot name a block below its base.
+                let base = input.below(6);
                 let blocks = Blocks {
                     stream: u16::from(kind >> 3 & 3) * 2 + u16::from(!self.is_client),
-                    base: input.below(6),
+                    base,
                     taken: input.any() >> 2,
                     complete: Vec::new(),
-                    deficits: vec![(input.below(6), input.below(40) as u32)],
+                    deficits: vec![(base + input.below(6), input.below(40) as u32)],
                 };
                 Frame::Blocks(blocks).encode(&mut body);
             }
