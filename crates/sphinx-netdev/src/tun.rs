@@ -229,27 +229,26 @@ fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
         IpAddr::V6(address) if prefix <= 128 => {
             let control = control_socket(libc::AF_INET6)?;
             ioctl(&control, libc::SIOCGIFINDEX, &mut request)?;
-            let request = libc::in6_ifreq {
-                ifr6_addr: libc::in6_addr {
-                    s6_addr: address.octets(),
-                },
-                ifr6_prefixlen: u32::from(prefix),
-                // SAFETY: SIOCGIFINDEX has just filled in this field of the union.
-                ifr6_ifindex: unsafe { request.ifr_ifru.ifru_ifindex },
-            };
-            // SAFETY: on an IPv6 socket this request reads an `in6_ifreq`.
-            let result = unsafe {
-                libc::ioctl(
-                    control.as_raw_fd(),
-                    libc::SIOCSIFADDR,
-                    std::ptr::from_ref(&request),
-                )
-            };
-            if result < 0 {
-                Err(io::Error::last_os_error())
-            } else {
-                Ok(())
-            }
+            // SAFETY: SIOCGIFINDEX has just filled in this field of the union.
+            let index = unsafe { request.ifr_ifru.ifru_ifindex };
+            // Nobody else is on the link. Without this flag an address can be used only some time after it was
+            // given, when the kernel has got round to finding out.
+            let mut fixed = [
+                libc::AF_INET6 as u8,
+                prefix,
+                libc::IFA_F_NODAD as u8,
+                0,
+                0,
+                0,
+                0,
+                0,
+            ];
+            fixed[4..].copy_from_slice(&index.to_ne_bytes());
+            let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+            Message::new(libc::RTM_NEWADDR, flags, &fixed)
+                .with(libc::IFA_LOCAL, &address.octets())
+                .with(libc::IFA_ADDRESS, &address.octets())
+                .send()
         }
         _ => Err(invalid("prefix too long")),
     }
