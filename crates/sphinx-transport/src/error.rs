@@ -49,7 +49,8 @@ impl ErrorKind {
 }
 
 /// What a session is closed with (`docs/protocol.md` §2): the names are those of what the end that *receives* the code
-/// sees. Applications may use others from 64 on; the other end sees them with [`Session::peer_code`](crate::Session::peer_code).
+/// sees. Any other is the application's own, and [`ErrorKind::Other`](super::ErrorKind::Other) to it;
+/// [`Session::peer_code`](crate::Session::peer_code) tells which.
 pub mod close_code {
     /// Everything has been done.
     pub const DONE: u64 = 0;
@@ -75,7 +76,7 @@ pub mod close_code {
 /// | [`Unreachable`](ErrorKind::Unreachable), [`PeerLost`](ErrorKind::PeerLost) | [`io::ErrorKind::ConnectionRefused`] | the network says that nobody listens there |
 /// | [`Unreachable`](ErrorKind::Unreachable) | [`ResolveError`](crate::ResolveError) | the name has no address |
 /// | [`Stalled`](ErrorKind::Stalled) | [`io::ErrorKind::TimedOut`] | nothing is confirmed; without a source a stream is not read |
-/// | [`LocalIo`](ErrorKind::LocalIo) | [`io::Error`] | what the system said |
+/// | [`LocalIo`](ErrorKind::LocalIo) | [`io::Error`] | why the address cannot be used |
 /// | [`Usage`](ErrorKind::Usage) | [`TicketError`](crate::TicketError) | what is wrong with the ticket |
 #[derive(Debug, Clone)]
 pub struct Error {

@@ -92,28 +92,17 @@ impl<K, V> Default for Recent<K, V> {
 impl<K: Eq + Hash + Copy, V: Default> Recent<K, V> {
     /// What is known, if anything is.
     fn get(&mut self, key: K) -> Option<&mut V> {
-        if let Some(value) = self.old.remove(&key) {
-            return Some(self.put(key, value));
-        }
-        self.new.get_mut(&key)
+        let is_known = self.new.contains_key(&key) || self.old.contains_key(&key);
+        is_known.then(|| self.get_or_default(key))
     }
 
     /// The same; from now on something is.
     fn get_or_default(&mut self, key: K) -> &mut V {
-        if let Some(value) = self.old.remove(&key) {
-            return self.put(key, value);
-        }
-        if !self.new.contains_key(&key) {
-            return self.put(key, V::default());
-        }
-        self.new.entry(key).or_default()
-    }
-
-    fn put(&mut self, key: K, value: V) -> &mut V {
-        if self.new.len() >= GENERATION {
+        let before = self.old.remove(&key).unwrap_or_default();
+        if self.new.len() >= GENERATION && !self.new.contains_key(&key) {
             self.old = std::mem::take(&mut self.new);
         }
-        self.new.entry(key).or_insert(value)
+        self.new.entry(key).or_insert(before)
     }
 }
 
