@@ -10,6 +10,8 @@ pub const MAX_BLOCK_RANGES: usize = 255;
 pub const MAX_DEFICITS: usize = 64;
 
 const MAX_REASON_LEN: u64 = 256;
+/// Frames of types with this bit name their length, so that an end that does not know them can pass over them.
+const IGNORABLE: u64 = 0x20;
 
 /// Symbol-SACK: which packets arrived, when, and what may still be sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -168,7 +170,7 @@ fn encode_blocks(blocks: &Blocks, out: &mut Vec<u8>) {
     }
 }
 
-/// The frames of a control packet's body; ends after the first error.
+/// The frames of a control packet's body; ends after the first error. Ignorable frames of unknown types are passed over.
 #[derive(Debug, Clone)]
 pub struct FrameIter<'a> {
     reader: Reader<'a>,
@@ -184,9 +186,10 @@ impl<'a> FrameIter<'a> {
         }
     }
 
-    fn frame(&mut self) -> Result<Frame<'a>, WireError> {
+    /// The next frame; `None` if it was one to be ignored.
+    fn frame(&mut self) -> Result<Option<Frame<'a>>, WireError> {
         let r = &mut self.reader;
-        Ok(match r.u8()? {
+        Ok(Some(match r.varint()? {
             0 => Frame::Padding,
             1 => Frame::Ping,
             2 => Frame::Sack(decode_sack(r)?),
@@ -207,8 +210,13 @@ impl<'a> FrameIter<'a> {
                 sequence: r.varint()?,
                 cid: ConnectionId::new(r.array()?).ok_or(WireError::Invalid("connection id"))?,
             },
+            unknown if unknown & IGNORABLE != 0 => {
+                let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
+                r.take(len)?;
+                return Ok(None);
+            }
             _ => return Err(WireError::Invalid("frame type")),
-        })
+        }))
     }
 }
 
@@ -216,12 +224,14 @@ impl<'a> Iterator for FrameIter<'a> {
     type Item = Result<Frame<'a>, WireError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.failed || self.reader.is_empty() {
-            return None;
+        while !self.failed && !self.reader.is_empty() {
+            let frame = self.frame().transpose();
+            self.failed = matches!(frame, Some(Err(_)));
+            if frame.is_some() {
+                return frame;
+            }
         }
-        let frame = self.frame();
-        self.failed = frame.is_err();
-        Some(frame)
+        None
     }
 }
 
@@ -363,10 +373,33 @@ mod tests {
 
     #[test]
     fn a_lone_error_ends_the_packet() {
-        let mut frames = FrameIter::new(&[1, 99, 1]);
-        assert_eq!(frames.next(), Some(Ok(Frame::Ping)));
-        assert_eq!(frames.next(), Some(Err(WireError::Invalid("frame type"))));
-        assert_eq!(frames.next(), None);
+        // The second type is 0x1002, in two bytes.
+        for unknown in [&[0x1f][..], &[0x50, 0x02]] {
+            let body = [&[1], unknown, &[1]].concat();
+            let mut frames = FrameIter::new(&body);
+            assert_eq!(frames.next(), Some(Ok(Frame::Ping)));
+            assert_eq!(frames.next(), Some(Err(WireError::Invalid("frame type"))));
+            assert_eq!(frames.next(), None);
+        }
+    }
+
+    #[test]
+    fn ignorable_frames_are_passed_over() {
+        // Types 0x20, 0x3f and 0x1022; the last one is as long as the packet lets it be.
+        let ignored = [
+            &[0x20, 0][..],
+            &[0x3f, 3, 9, 9, 9],
+            &[0x50, 0x22, 0x40, 2, 9, 9],
+        ]
+        .concat();
+        let body = [&[1][..], &ignored, &[1], &ignored].concat();
+        let frames: Vec<_> = FrameIter::new(&body).collect();
+        assert_eq!(frames, [Ok(Frame::Ping), Ok(Frame::Ping)]);
+        for cut in [&[0x20][..], &[0x3f, 3, 9, 9], &[0x50], &[0x20, 0xff, 9]] {
+            let mut frames = FrameIter::new(cut);
+            assert_eq!(frames.next(), Some(Err(WireError::Truncated)));
+            assert_eq!(frames.next(), None);
+        }
     }
 
     proptest! {

@@ -67,8 +67,12 @@ impl Victim {
     fn control(&mut self, frames: &[Frame<'_>]) {
         let mut body = Vec::new();
         frames.iter().for_each(|frame| frame.encode(&mut body));
+        self.body(&body);
+    }
+
+    fn body(&mut self, body: &[u8]) {
         let meta = self.meta(body.len());
-        self.control_body(&meta, &body);
+        self.control_body(&meta, body);
         self.drain();
     }
 
@@ -171,6 +175,35 @@ fn acknowledging_what_was_never_sent_ends_the_session() {
     assert!(victim.session.poll_event().is_none());
     victim.wait(SEC);
     assert!(victim.session.is_finished());
+}
+
+#[test]
+fn ignorable_frames_change_nothing() {
+    let mut victim = Victim::new();
+    victim.submit_blocks(1, 20);
+    let newest = victim.packets_sent - 1;
+    let mut body = vec![0x2a, 3, 1, 2, 3];
+    sack(0, newest).encode(&mut body);
+    body.extend([0x3f, 0]);
+    victim.body(&body);
+    assert_eq!(victim.session.largest_acked(), Some(newest));
+    // They are not acknowledged for their own sake, as a PING is.
+    victim.wait(SEC);
+    let before = victim.packets_sent;
+    victim.body(&[0x2a, 1, 7]);
+    assert_eq!(victim.packets_sent, before);
+    victim.body(&[0x2a, 1, 7, 1]);
+    assert_eq!(victim.packets_sent, before + 1);
+}
+
+#[test]
+fn other_unknown_frames_and_cut_ones_end_the_session() {
+    for body in [&[0x1f, 0][..], &[0x40], &[0x2a], &[0x2a, 2, 7]] {
+        let mut victim = Victim::new();
+        victim.body(body);
+        victim.wait(SEC);
+        assert!(victim.session.is_finished(), "{body:?}");
+    }
 }
 
 #[test]
