@@ -85,7 +85,7 @@ impl SessionSecret {
     }
 
     /// Seals what this end sends in `direction` on `path`.
-    pub fn sealer(&self, direction: Direction, path: u8) -> Sealer {
+    pub fn sealer(&self, direction: Direction, path: u32) -> Sealer {
         let secret = self.epoch_zero(direction, path);
         Sealer {
             path,
@@ -101,7 +101,7 @@ impl SessionSecret {
     }
 
     /// Keys of the end that sends in `direction`, on `path`.
-    pub fn keys(&self, direction: Direction, path: u8) -> Keys {
+    pub fn keys(&self, direction: Direction, path: u32) -> Keys {
         Keys {
             sealer: self.sealer(direction, path),
             opener: self.opener(direction.reverse(), path),
@@ -109,7 +109,7 @@ impl SessionSecret {
     }
 
     /// Opens what this end receives from `direction` on `path`.
-    pub fn opener(&self, direction: Direction, path: u8) -> Opener {
+    pub fn opener(&self, direction: Direction, path: u32) -> Opener {
         let secret = self.epoch_zero(direction, path);
         let next_secret = update(&secret);
         Opener {
@@ -124,8 +124,11 @@ impl SessionSecret {
         }
     }
 
-    fn epoch_zero(&self, direction: Direction, path: u8) -> Secret {
-        expand(&self.0, &[b"sphinx/1 ", direction.label(), &[path]])
+    fn epoch_zero(&self, direction: Direction, path: u32) -> Secret {
+        expand(
+            &self.0,
+            &[b"sphinx/1 ", direction.label(), &path.to_be_bytes()],
+        )
     }
 }
 
@@ -156,7 +159,7 @@ pub struct OpenError;
 
 /// Seals the packets of one direction and path, and moves through the epochs.
 pub struct Sealer {
-    path: u8,
+    path: u32,
     hp: HeaderKey,
     key: EpochKey,
     secret: Secret,
@@ -278,7 +281,7 @@ pub struct Keys {
 
 /// Opens the packets of one direction and path, and follows the epochs.
 pub struct Opener {
-    path: u8,
+    path: u32,
     hp: HeaderKey,
     /// The epoch before, and when to forget it (ns).
     previous: Option<(EpochKey, u64)>,
@@ -376,17 +379,20 @@ impl EpochKey {
         }
     }
 
-    fn nonce(&self, path: u8, packet_number: u64) -> Nonce {
+    fn nonce(&self, path: u32, packet_number: u64) -> Nonce {
         let mut nonce = self.iv;
-        nonce[3] ^= path;
-        for (n, p) in nonce[4..].iter_mut().zip(packet_number.to_be_bytes()) {
+        let (of_path, of_packet) = nonce.split_at_mut(4);
+        for (n, p) in of_path.iter_mut().zip(path.to_be_bytes()) {
+            *n ^= p;
+        }
+        for (n, p) in of_packet.iter_mut().zip(packet_number.to_be_bytes()) {
             *n ^= p;
         }
         Nonce::assume_unique_for_key(nonce)
     }
 
     /// Opens in place; the length of the plaintext.
-    fn open(&self, path: u8, packet_number: u64, datagram: &mut [u8]) -> Result<usize, OpenError> {
+    fn open(&self, path: u32, packet_number: u64, datagram: &mut [u8]) -> Result<usize, OpenError> {
         let (head, sealed) = datagram
             .split_first_chunk_mut::<HEADER_LEN>()
             .ok_or(OpenError)?;

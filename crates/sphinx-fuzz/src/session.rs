@@ -378,7 +378,12 @@ impl Victim {
             }
             0xb0..0xf0 => {
                 let (sequence, cid) = (input.any(), cid(input.byte()));
-                self.control(input, &[Frame::NewConnectionId { sequence, cid }]);
+                let frame = Frame::NewConnectionId {
+                    path: 0,
+                    sequence,
+                    cid,
+                };
+                self.control(input, &[frame]);
             }
             _ => {
                 let len = usize::from(input.byte());

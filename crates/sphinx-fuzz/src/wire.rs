@@ -91,7 +91,7 @@ pub fn frames(data: &[u8]) {
 /// What the specification says of ranges, which whoever takes the frame relies on.
 fn check_lists(frame: &Frame<'_>) {
     match frame {
-        Frame::Sack(sack) => {
+        Frame::Sack(sack) | Frame::PathSack { sack, .. } => {
             assert!(!sack.ranges.is_empty());
             assert!(sack.ranges.iter().all(|(low, high)| low <= high));
             let falls = |pair: &[(u64, u64)]| pair[1].1 + 1 < pair[0].0;

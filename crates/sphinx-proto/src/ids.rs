@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::Nanos;
+use crate::path::PATH;
 use crate::wire::{ConnectionId, Frame};
 
 /// Unused spare ids that the peer holds.
@@ -58,7 +59,11 @@ impl LocalIds {
             cid,
             retire_at: None,
         });
-        Some(Frame::NewConnectionId { sequence, cid })
+        Some(Frame::NewConnectionId {
+            path: PATH,
+            sequence,
+            cid,
+        })
     }
 
     /// A packet with this id has opened.

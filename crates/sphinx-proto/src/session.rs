@@ -15,7 +15,7 @@ use crate::control_queue::ControlQueue;
 use crate::demand::Demand;
 use crate::ids::{LocalIds, PeerIds};
 use crate::jobs::Jobs;
-use crate::path::Path;
+use crate::path::{PATH, Path};
 use crate::receiver::Receiver;
 use crate::scheduler::Scheduler;
 use crate::sender::{Carriage, Sender};
@@ -290,8 +290,11 @@ impl Session {
             self.scheduler.ping();
         }
         while let Some((sequence, cid)) = self.local_ids.poll_retired(now) {
-            self.control_queue
-                .cancel(&Frame::NewConnectionId { sequence, cid });
+            self.control_queue.cancel(&Frame::NewConnectionId {
+                path: PATH,
+                sequence,
+                cid,
+            });
             self.events.push_back(Event::ConnectionIdRetired(cid));
         }
     }

@@ -72,31 +72,31 @@ mod vectors {
         for (direction, secret, hp, epochs) in [
             (
                 Direction::ClientToServer,
-                "784902e6cd910d228accaf442831c9542f161924570faf2d56443b1ceb394bc2",
-                "f00c23010b1a76476147485945709fdb",
+                "d5ae3b142c18c9dcca39cc19f9a91d57e72f1b54c9ae470a2415091ace808a1a",
+                "27e9c52fd8e8d0fdeaeb7da85a38fd15",
                 [
                     (
-                        "559a316cc0d026b81c97ff6ed5f9974a",
-                        "6a23891193b4db704ad604ad",
+                        "754891109b256e1a48d964216cc70c40",
+                        "c98d6bc15771e6b57740fcaf",
                     ),
                     (
-                        "3d695d3754cbd5fd4a607c696af1fa01",
-                        "27644950215f2c337f618e51",
+                        "8ef29dea7152231bacd2885678552fe7",
+                        "2c1c86cfb48f654bebde6fee",
                     ),
                 ],
             ),
             (
                 Direction::ServerToClient,
-                "d5ac278203ee29bcff3c1ea5ad58095953fa4d8b4f679f625a7baad1ab143ac2",
-                "10ce4fe413e1b12e1c23f2f1c1b3edbe",
+                "551b57dfdefe15f00ea7e12dded29223eb7804e6b7d4ce40c2a21630205be096",
+                "b9bc118de3092f5d644e327687f5dd6c",
                 [
                     (
-                        "43c37a02d3676ec815a1287d013c35a5",
-                        "a442ea4c16e400ff25361897",
+                        "4c938b6f65869e9e32585b2039671ece",
+                        "312455ce49c778487580c5d8",
                     ),
                     (
-                        "0cefd7cd1a72fafa7a60c91a59038b62",
-                        "c5ef2640e57f6f523e71277a",
+                        "011cfec5c863351b4f22ec34942dbef2",
+                        "b89e3ea3baf611fb4049a0b8",
                     ),
                 ],
             ),
@@ -121,10 +121,10 @@ mod vectors {
     #[test]
     fn header_protection() {
         let hp = HeaderKey::new(&session().epoch_zero(Direction::ClientToServer, 0));
-        let sample = hex("cb57cc9c3a16ea3d47f863af230bed44");
+        let sample = hex("4cd05eec2c630e46694fc24a3102fae9");
         assert_eq!(
             hp.mask(sample.try_into().expect("16 bytes")).as_slice(),
-            hex("1be75ff98dbfa749932418a379d20178")
+            hex("8c26a5f14deeb5a99d863f37ccd4b107")
         );
     }
 
@@ -155,8 +155,8 @@ mod vectors {
         assert_eq!(
             datagram,
             hex(
-                "9f0102030405060708e75ff98fbfa749962418a71ad2017fcb57cc9c3a16ea3d47f863af230b\
-                 ed44c863569e8703f626fc71d93bca322dc812e32cbe"
+                "88010203040506070826a5f14feeb5a998863f33afd4b1004cd05eec2c630e46694fc24a3102\
+                 fae9d02d2988f6d96c20385b023754e08d5c9506f0db"
             )
         );
         let opened_header = opener.unprotect(&mut datagram).expect("version 1");
@@ -184,8 +184,8 @@ mod vectors {
         assert_eq!(
             seal(&mut sealer, 3, &[1]),
             hex(
-                "b501020304050607084f5531f41177ec5f0378eda243b794e36040556b543def262d4a20263b\
-                 ee465a"
+                "810102030405060708a0c031702e6a7a7ee99b1976e39dc051b7b4b722615fc0c998fbbdaf85\
+                 c25c85"
             )
         );
     }
@@ -200,12 +200,22 @@ fn directions_paths_and_secrets_have_their_own_keys() {
     for mut wrong in [
         session.opener(Direction::ServerToClient, 0),
         session.opener(Direction::ClientToServer, 1),
+        session.opener(Direction::ClientToServer, 1 << 24),
         other.opener(Direction::ClientToServer, 0),
     ] {
         assert_eq!(open(&mut wrong, 0, &datagram, 0), Err(OpenError));
     }
     let mut right = session.opener(Direction::ClientToServer.reverse().reverse(), 0);
     assert_eq!(open(&mut right, 0, &datagram, 0), Ok(b"body".to_vec()));
+}
+
+#[test]
+fn a_nonce_has_the_whole_path_and_the_whole_number() {
+    let key = EpochKey::new(&session().epoch_zero(Direction::ClientToServer, 0));
+    let nonce = key.nonce(0x0102_0304, 0x0506_0708_090a_0b0c);
+    for (at, byte) in nonce.as_ref().iter().enumerate() {
+        assert_eq!(byte ^ key.iv[at], at as u8 + 1);
+    }
 }
 
 #[test]

@@ -47,6 +47,9 @@ pub(crate) use timer::Probes;
 pub(crate) use validation::PathPacket;
 use validation::Validation;
 
+/// The id of the only path that a session has.
+pub(crate) const PATH: u32 = 0;
+
 /// The path of a session.
 pub(crate) struct Path {
     settings: Settings,

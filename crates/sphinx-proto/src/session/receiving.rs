@@ -5,6 +5,7 @@ use sphinx_fec::CodeId;
 use super::{Life, REPORT_INTERVAL, Session};
 use crate::Nanos;
 use crate::blocks::Complete;
+use crate::path::PATH;
 use crate::receiver::Progress;
 use crate::sender::Carriage;
 use crate::types::{Event, Job, PacketMeta, Received, Slot};
@@ -145,7 +146,14 @@ impl Session {
                     self.receiver.report_all();
                 }
                 Frame::Ping => {}
-                Frame::NewConnectionId { sequence, cid } => self.peer_ids.offer(sequence, cid),
+                Frame::NewConnectionId {
+                    path: PATH,
+                    sequence,
+                    cid,
+                } => self.peer_ids.offer(sequence, cid),
+                Frame::NewConnectionId { .. } | Frame::PathSack { .. } => {
+                    return self.violation(meta.now, "a path that does not exist");
+                }
                 Frame::PathChallenge(data) => {
                     self.path.on_challenge(meta.tuple, data, meta.datagram_len);
                 }

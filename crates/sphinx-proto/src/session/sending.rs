@@ -11,7 +11,7 @@ use crate::types::{Content, Transmit};
 use crate::wire::{FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind};
 
 /// Bytes of a control packet that feedback leaves for a PING and new connection ids.
-const CONTROL_RESERVE: usize = 16 + 8 * (1 + 8 + 8);
+const CONTROL_RESERVE: usize = 16 + 8 * (1 + 1 + 8 + 8);
 /// Longest encoding of a CLOSE frame.
 const CLOSE_LEN_MAX: usize = 300;
 /// Control packets that say nothing that must arrive, and those that ask for an answer.

@@ -55,8 +55,15 @@ pub enum Frame<'a> {
     Padding,
     /// Asks for an acknowledgement.
     Ping,
-    /// Symbol-SACK.
+    /// Symbol-SACK of path 0.
     Sack(Sack),
+    /// Symbol-SACK of another path.
+    PathSack {
+        /// The path, not 0.
+        path: u32,
+        /// What has arrived on it.
+        sack: Sack,
+    },
     /// Block-SACK.
     Blocks(Blocks),
     /// The session is over.
@@ -72,7 +79,9 @@ pub enum Frame<'a> {
     PathResponse([u8; 8]),
     /// A spare connection id for this end.
     NewConnectionId {
-        /// Rises by one with every id.
+        /// The path whose packets may carry it.
+        path: u32,
+        /// Rises by one with every id of the path.
         sequence: u64,
         /// The id.
         cid: ConnectionId,
@@ -93,7 +102,8 @@ impl Frame<'_> {
         match self {
             Frame::Padding => out.push(0),
             Frame::Ping => out.push(1),
-            Frame::Sack(sack) => encode_sack(sack, out),
+            Frame::Sack(sack) => encode_sack(None, sack, out),
+            Frame::PathSack { path, sack } => encode_sack(Some(*path), sack, out),
             Frame::Blocks(blocks) => encode_blocks(blocks, out),
             Frame::Close { code, reason } => {
                 let mut end = reason.len().min(MAX_REASON_LEN as usize);
@@ -113,8 +123,13 @@ impl Frame<'_> {
                 out.push(6);
                 out.extend_from_slice(data);
             }
-            Frame::NewConnectionId { sequence, cid } => {
+            Frame::NewConnectionId {
+                path,
+                sequence,
+                cid,
+            } => {
                 out.push(7);
+                put_varint(out, u64::from(*path));
                 put_varint(out, *sequence);
                 out.extend_from_slice(&cid.bytes());
             }
@@ -122,11 +137,18 @@ impl Frame<'_> {
     }
 }
 
-fn encode_sack(sack: &Sack, out: &mut Vec<u8>) {
+/// A SACK; with a path, that of the path.
+fn encode_sack(path: Option<u32>, sack: &Sack, out: &mut Vec<u8>) {
     let Some(&(low, high)) = sack.ranges.first() else {
         return;
     };
-    out.push(2);
+    match path {
+        None => out.push(2),
+        Some(path) => {
+            out.push(8);
+            put_varint(out, u64::from(path));
+        }
+    }
     for value in [
         sack.sequence,
         high,
@@ -207,9 +229,19 @@ impl<'a> FrameIter<'a> {
             5 => Frame::PathChallenge(r.array()?),
             6 => Frame::PathResponse(r.array()?),
             7 => Frame::NewConnectionId {
+                path: decode_path(r)?,
                 sequence: r.varint()?,
                 cid: ConnectionId::new(r.array()?).ok_or(WireError::Invalid("connection id"))?,
             },
+            8 => {
+                // Path 0 has a SACK of its own: each thing is said in one way only.
+                let path = decode_path(r)?;
+                if path == 0 {
+                    return Err(WireError::Invalid("path"));
+                }
+                let sack = decode_sack(r)?;
+                Frame::PathSack { path, sack }
+            }
             unknown if unknown & IGNORABLE != 0 => {
                 let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
                 r.take(len)?;
@@ -233,6 +265,10 @@ impl<'a> Iterator for FrameIter<'a> {
         }
         None
     }
+}
+
+fn decode_path(r: &mut Reader<'_>) -> Result<u32, WireError> {
+    u32::try_from(r.varint()?).map_err(|_| WireError::Invalid("path"))
 }
 
 fn decode_sack(r: &mut Reader<'_>) -> Result<Sack, WireError> {
@@ -335,7 +371,43 @@ mod tests {
                 2, 7, 0x40, 100, 0x40, 100, 5, 3, 1, 0x80, 1, 0x11, 0x70, 2, 10, 3, 5, 0x40, 68, 0
             ]
         );
-        assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(Frame::Sack(sack))));
+        assert_eq!(
+            FrameIter::new(&bytes).next(),
+            Some(Ok(Frame::Sack(sack.clone())))
+        );
+        let frame = Frame::PathSack { path: 300, sack };
+        let of_path = [&[8, 0x41, 0x2c], &bytes[1..]].concat();
+        assert_eq!(bytes_of(&frame), of_path);
+        assert_eq!(FrameIter::new(&of_path).next(), Some(Ok(frame)));
+    }
+
+    #[test]
+    fn connection_id_vector() {
+        let cid = ConnectionId::new([1, 2, 3, 4, 5, 6, 7, 8]).expect("not zero");
+        let frame = Frame::NewConnectionId {
+            path: 0,
+            sequence: 70,
+            cid,
+        };
+        let bytes = [7, 0, 0x40, 70, 1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(bytes_of(&frame), bytes);
+        assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(frame)));
+    }
+
+    #[test]
+    fn paths_have_32_bits_and_path_0_has_its_own_sack() {
+        let sack = [0, 5, 0, 0, 0, 0, 0, 0, 0];
+        let wrong = Some(Err(WireError::Invalid("path")));
+        for path in [&[0][..], &[0xc0, 0, 0, 1, 0, 0, 0, 0]] {
+            let body = [&[8], path, &sack].concat();
+            assert_eq!(FrameIter::new(&body).next(), wrong);
+        }
+        let body = [&[8, 0xc0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff][..], &sack].concat();
+        let found = FrameIter::new(&body).next();
+        assert!(matches!(
+            found,
+            Some(Ok(Frame::PathSack { path: u32::MAX, .. }))
+        ));
     }
 
     #[test]

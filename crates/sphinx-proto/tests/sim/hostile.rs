@@ -27,6 +27,7 @@ struct Victim {
     next_pn: u64,
     packets_sent: u64,
     symbols_sent: u64,
+    violation: Option<&'static str>,
 }
 
 impl Victim {
@@ -49,6 +50,7 @@ impl Victim {
             next_pn: 0,
             packets_sent: 0,
             symbols_sent: 0,
+            violation: None,
         }
     }
 
@@ -122,8 +124,10 @@ impl Victim {
             self.session.job_done(job.id);
         }
         while let Some(event) = self.session.poll_event() {
-            if let Event::BlockComplete { slot, .. } = event {
-                self.session.release(self.now, slot);
+            match event {
+                Event::BlockComplete { slot, .. } => self.session.release(self.now, slot),
+                Event::Violation(what) => self.violation = Some(what),
+                _ => {}
             }
         }
         while let Some(transmit) = self.session.poll_transmit(self.now) {
@@ -203,6 +207,30 @@ fn other_unknown_frames_and_cut_ones_end_the_session() {
         victim.body(body);
         victim.wait(SEC);
         assert!(victim.session.is_finished(), "{body:?}");
+    }
+}
+
+#[test]
+fn paths_that_do_not_exist_end_the_session() {
+    let path_sack = Frame::PathSack {
+        path: 1,
+        sack: Sack {
+            ranges: vec![(0, 0)],
+            ..Sack::default()
+        },
+    };
+    let new_id = Frame::NewConnectionId {
+        path: 1,
+        sequence: 1,
+        cid: ConnectionId::new([7; 8]).expect("not zero"),
+    };
+    for frame in [path_sack, new_id] {
+        let mut victim = Victim::new();
+        victim.submit_blocks(1, 20);
+        victim.control(&[frame]);
+        assert_eq!(victim.violation, Some("a path that does not exist"),);
+        victim.wait(SEC);
+        assert!(victim.session.is_finished());
     }
 }
 
