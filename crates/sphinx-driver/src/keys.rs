@@ -76,7 +76,7 @@ impl SessionSecret {
 
     /// What the client sends to show that it holds the ticket's secret.
     pub fn proof(&self) -> Secret {
-        expand(&self.0, &[b"sphinx/1 proof"])
+        expand(&self.0, &[b"sphinx/2 proof"])
     }
 
     /// Whether `proof` is the one of this session; takes the same time wherever it differs.
@@ -127,7 +127,7 @@ impl SessionSecret {
     fn epoch_zero(&self, direction: Direction, path: u32) -> Secret {
         expand(
             &self.0,
-            &[b"sphinx/1 ", direction.label(), &path.to_be_bytes()],
+            &[b"sphinx/2 ", direction.label(), &path.to_be_bytes()],
         )
     }
 }
@@ -302,7 +302,7 @@ impl Opener {
     }
 
     /// Removes the header protection in place. `None` when the datagram is too short or the header
-    /// is not one of version 1; the packet is then to be dropped, and its bytes are garbage.
+    /// is not one of this version; the packet is then to be dropped, and its bytes are garbage.
     pub fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {
         if datagram.len() < OVERHEAD {
             return None;
@@ -371,11 +371,11 @@ struct EpochKey {
 
 impl EpochKey {
     fn new(secret: &Secret) -> Self {
-        let key = expand::<16>(secret, &[b"sphinx/1 key"]);
+        let key = expand::<16>(secret, &[b"sphinx/2 key"]);
         let key = UnboundKey::new(&aead::AES_128_GCM, key.as_slice()).expect("16 bytes, as needed");
         Self {
             aead: LessSafeKey::new(key),
-            iv: *expand(secret, &[b"sphinx/1 iv"]),
+            iv: *expand(secret, &[b"sphinx/2 iv"]),
         }
     }
 
@@ -411,7 +411,7 @@ struct HeaderKey(EncryptingKey);
 
 impl HeaderKey {
     fn new(secret: &Secret) -> Self {
-        let key = expand::<16>(secret, &[b"sphinx/1 hp"]);
+        let key = expand::<16>(secret, &[b"sphinx/2 hp"]);
         let key = UnboundCipherKey::new(&cipher::AES_128, key.as_slice())
             .and_then(EncryptingKey::ecb)
             .expect("16 bytes, as needed");
@@ -443,7 +443,7 @@ impl HeaderKey {
 }
 
 fn update(secret: &Secret) -> Secret {
-    expand(secret, &[b"sphinx/1 update"])
+    expand(secret, &[b"sphinx/2 update"])
 }
 
 /// HKDF-Expand with SHA-256 (RFC 5869 §2.3).

@@ -34,7 +34,7 @@ use door::Door;
 use greeting::{GREETING_LEN, greeting, is_greeting};
 pub(crate) use params::{Params, Service};
 use repeat::Copies;
-use session::Session;
+use session::{OTHER_VERSION, Session, is_other_version};
 pub(crate) use types::{ConnId, Event, Failure, Settings, Stats, Traffic, Transmit};
 
 /// Unfinished handshakes that a server keeps; beyond, the oldest is forgotten.
@@ -311,21 +311,21 @@ impl Control {
         let params = local_params(&server.settings);
         let secret = server.secret.clone();
         let mut response = Vec::new();
-        if !is_greeting(&secret, incoming.orig_dst_cid()) {
+        let greeting = <[u8; GREETING_LEN]>::try_from(&incoming.orig_dst_cid()[..]);
+        let Some(greeting) = greeting.ok().filter(|cid| is_greeting(&secret, cid)) else {
             // The client hears at once that its ticket is of no use here; nothing is kept.
             let transmit = self.endpoint.refuse(incoming, &mut response);
             self.respond(transmit, response);
             self.stats.failed_handshakes += 1;
             return;
-        }
-        let greeting = <[u8; GREETING_LEN]>::try_from(&incoming.orig_dst_cid()[..]);
+        };
         if self.handshakes.len() >= RETRY_FROM_HANDSHAKES && incoming.may_retry() {
             if let Ok(transmit) = self.endpoint.retry(incoming, &mut response) {
                 self.respond(transmit, response);
             }
             return;
         }
-        if !greeting.is_ok_and(|greeting| self.door.may_begin(greeting)) {
+        if !self.door.may_begin(greeting) {
             self.endpoint.ignore(incoming);
             self.stats.ignored_datagrams += 1;
             return;
@@ -354,6 +354,11 @@ impl Control {
             }
             Err(error) => {
                 self.stats.failed_handshakes += 1;
+                self.door.did_not_begin(greeting);
+                if is_other_version(&error.cause) {
+                    let why = Failure::Protocol(OTHER_VERSION.into());
+                    self.events.push_back(Event::Refused(why));
+                }
                 if let Some(transmit) = error.response {
                     self.respond(transmit, response);
                 }

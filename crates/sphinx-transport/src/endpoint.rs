@@ -35,6 +35,8 @@ pub(crate) struct Lobby {
 struct LobbyState {
     /// Sessions that nobody has accepted yet.
     arrived: VecDeque<Session>,
+    /// Why a client was refused last.
+    refused: Option<Error>,
     /// The engine cannot go on.
     failed: Option<Error>,
 }
@@ -60,6 +62,11 @@ impl Lobby {
     /// Sessions that wait to be accepted.
     pub(crate) fn waiting(&self) -> usize {
         self.lock().arrived.len()
+    }
+
+    /// A client that knows the ticket was refused.
+    pub(crate) fn refuse(&self, error: Error) {
+        self.lock().refused = Some(error);
     }
 
     pub(crate) fn fail(&self, error: Error) {
@@ -166,6 +173,13 @@ impl Server {
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Option<Session>, Error> {
         self.lobby.next(timeout)
     }
+
+    /// Why a client that knows the ticket was refused since the last call, if one was:
+    /// [`ErrorKind::Protocol`] for one that speaks another version of the protocol. Whoever sees such a client's first packet
+    /// can send it again, so this is for a note and ends nothing.
+    pub fn take_refused(&self) -> Option<Error> {
+        self.lobby.lock().refused.take()
+    }
 }
 
 impl Drop for Server {
@@ -186,7 +200,7 @@ impl Drop for Server {
 /// [`ErrorKind::Unreachable`] when nobody answers within the connect timeout or a name does not
 /// resolve, [`ErrorKind::Authentication`] for a server that is not the ticket's, and for a ticket that the
 /// server does not know,
-/// [`ErrorKind::Protocol`] when the peer serves another purpose.
+/// [`ErrorKind::Protocol`] when the peer serves another purpose, or speaks another version of the protocol.
 pub fn connect(ticket: &Ticket, service: Service, options: &Options) -> Result<Session, Error> {
     let remotes = resolve_all(ticket, options.family)?;
     let wants_v6 = remotes.iter().any(SocketAddr::is_ipv6);

@@ -23,6 +23,8 @@ use crate::text::printable;
 
 /// How often a waiting server looks whether it has been asked to stop.
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(200);
+/// A client that was refused is noted at most so often: whoever has seen its first packet can send it again.
+const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
 /// How long sessions get to end after a signal.
 const STOP_TIME_MAX: Duration = Duration::from_secs(2);
 /// More than the longest ticket.
@@ -214,6 +216,7 @@ pub(super) fn serve<T>(
     let _waiting = context.stop.on_stop(|| {});
     let session = Arc::new(session);
     let running = Arc::new(AtomicUsize::new(0));
+    let mut noted: Option<Instant> = None;
     while !context.stop.requested() && !expired() {
         if running.load(Ordering::Relaxed) >= SESSIONS_MAX {
             thread::sleep(ACCEPT_INTERVAL);
@@ -221,7 +224,16 @@ pub(super) fn serve<T>(
         }
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         let wait = left.unwrap_or(ACCEPT_INTERVAL).min(ACCEPT_INTERVAL);
-        let Some(accepted) = server.accept(Some(wait))? else {
+        let accepted = server.accept(Some(wait))?;
+        if noted.is_none_or(|at| at.elapsed() >= REFUSED_INTERVAL)
+            && let Some(error) = server.take_refused()
+        {
+            noted = Some(Instant::now());
+            context
+                .reporter
+                .note(&format!("a client was refused: {error}"));
+        }
+        let Some(accepted) = accepted else {
             continue;
         };
         if life.once {

@@ -67,36 +67,36 @@ mod vectors {
         );
         assert_eq!(
             session.proof().as_slice(),
-            hex("65c1e0b83e3a533dddbcb8f01ce30abb5202be287186edc14327f6991de7a7d4")
+            hex("8e51a0a18d478426a7199b67d442fc18324144a206bfdd7885eb0ba55969ee8b")
         );
         for (direction, secret, hp, epochs) in [
             (
                 Direction::ClientToServer,
-                "d5ae3b142c18c9dcca39cc19f9a91d57e72f1b54c9ae470a2415091ace808a1a",
-                "27e9c52fd8e8d0fdeaeb7da85a38fd15",
+                "4943ec5c5bd5c3e6afd8f3e0f2839ba1bb64b07c632f651f8e32fd310cf6021e",
+                "df6dc14ac63d0e24dd48233ff1ccfd46",
                 [
                     (
-                        "754891109b256e1a48d964216cc70c40",
-                        "c98d6bc15771e6b57740fcaf",
+                        "68d4ab12fbac2dee6ca23a262923e408",
+                        "2e131d10409a0631e42b9707",
                     ),
                     (
-                        "8ef29dea7152231bacd2885678552fe7",
-                        "2c1c86cfb48f654bebde6fee",
+                        "437caed02d85e011f5df4fbadeec8374",
+                        "34161370e34334b0505113f3",
                     ),
                 ],
             ),
             (
                 Direction::ServerToClient,
-                "551b57dfdefe15f00ea7e12dded29223eb7804e6b7d4ce40c2a21630205be096",
-                "b9bc118de3092f5d644e327687f5dd6c",
+                "08a5a4eee13014def36f4577fbd85fad7b0297b5ca115bedc86fe031e56435a9",
+                "6ced1156b497ff373af9c55c20bd50ac",
                 [
                     (
-                        "4c938b6f65869e9e32585b2039671ece",
-                        "312455ce49c778487580c5d8",
+                        "a796e3d2991d7abf690a7901cea1f264",
+                        "731f04fe936b1d953438f381",
                     ),
                     (
-                        "011cfec5c863351b4f22ec34942dbef2",
-                        "b89e3ea3baf611fb4049a0b8",
+                        "a955cedc0f2f483ff85d5b0fecd69278",
+                        "548ebb36d14ad1768377c3cd",
                     ),
                 ],
             ),
@@ -104,12 +104,12 @@ mod vectors {
             let mut of_epoch = session.epoch_zero(direction, 0);
             assert_eq!(of_epoch.as_slice(), hex(secret));
             assert_eq!(
-                expand::<16>(&of_epoch, &[b"sphinx/1 hp"]).as_slice(),
+                expand::<16>(&of_epoch, &[b"sphinx/2 hp"]).as_slice(),
                 hex(hp)
             );
             for (key, iv) in epochs {
                 assert_eq!(
-                    expand::<16>(&of_epoch, &[b"sphinx/1 key"]).as_slice(),
+                    expand::<16>(&of_epoch, &[b"sphinx/2 key"]).as_slice(),
                     hex(key)
                 );
                 assert_eq!(EpochKey::new(&of_epoch).iv.as_slice(), hex(iv));
@@ -121,10 +121,10 @@ mod vectors {
     #[test]
     fn header_protection() {
         let hp = HeaderKey::new(&session().epoch_zero(Direction::ClientToServer, 0));
-        let sample = hex("4cd05eec2c630e46694fc24a3102fae9");
+        let sample = hex("50dedc9c208ab706e430dadca2a02ca5");
         assert_eq!(
             hp.mask(sample.try_into().expect("16 bytes")).as_slice(),
-            hex("8c26a5f14deeb5a99d863f37ccd4b107")
+            hex("b375e66ec61b0394fdbe7a22c0e31e1c")
         );
     }
 
@@ -155,11 +155,11 @@ mod vectors {
         assert_eq!(
             datagram,
             hex(
-                "88010203040506070826a5f14feeb5a998863f33afd4b1004cd05eec2c630e46694fc24a3102\
-                 fae9d02d2988f6d96c20385b023754e08d5c9506f0db"
+                "b7010203040506070875e66ec41b0394f8be7a26a3e31e1b50dedc9c208ab706e430dadca2a0\
+                 2ca5499fe5393f3c12de37fc47f13df556c6102a20f6"
             )
         );
-        let opened_header = opener.unprotect(&mut datagram).expect("version 1");
+        let opened_header = opener.unprotect(&mut datagram).expect("a header");
         assert_eq!(
             opened_header,
             Header {
@@ -184,8 +184,8 @@ mod vectors {
         assert_eq!(
             seal(&mut sealer, 3, &[1]),
             hex(
-                "810102030405060708a0c031702e6a7a7ee99b1976e39dc051b7b4b722615fc0c998fbbdaf85\
-                 c25c85"
+                "a30102030405060708a44622699ecdfc3d9276481dc0a26ca8de2c062a12004298ca76946d66\
+                 1d3da9"
             )
         );
     }

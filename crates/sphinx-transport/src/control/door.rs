@@ -168,6 +168,12 @@ impl Door {
         let greeting = self.greetings.get_or_default(greeting);
         !std::mem::replace(&mut greeting.begun, true)
     }
+
+    /// The handshake did not begin after all: nothing is kept of it, and a copy of the client's datagram gets the same
+    /// answer, in case the first one is lost.
+    pub(super) fn did_not_begin(&mut self, greeting: [u8; GREETING_LEN]) {
+        self.greetings.get_or_default(greeting).begun = false;
+    }
 }
 
 /// Whether a control-plane datagram begins with an Initial packet (RFC 9000 §17.2.2).

@@ -14,7 +14,8 @@ pub(crate) fn greeting(
     nonce: [u8; GREETING_NONCE_LEN],
 ) -> [u8; GREETING_LEN] {
     let key = hmac::Key::new(hmac::HMAC_SHA256, ticket_secret);
-    let tag = hmac::sign(&key, &[&b"sphinx/1 greeting"[..], &nonce].concat());
+    // Of no version: ends of different versions have to get so far that they can tell each other.
+    let tag = hmac::sign(&key, &[&b"sphinx greeting"[..], &nonce].concat());
     let mut greeting = [0; GREETING_LEN];
     let (head, tail) = greeting.split_at_mut(GREETING_NONCE_LEN);
     head.copy_from_slice(&nonce);
@@ -28,4 +29,21 @@ pub(crate) fn is_greeting(ticket_secret: &[u8; SECRET_LEN], cid: &[u8]) -> bool 
         return false;
     };
     constant_time::verify_slices_are_equal(&greeting(ticket_secret, *nonce), cid).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The vector of `docs/protocol.md` §12.
+    #[test]
+    fn vector() {
+        let secret: [u8; SECRET_LEN] = std::array::from_fn(|i| 32 + i as u8);
+        let expected = [
+            0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x78, 0xcd, 0xef, 0xcf, 0xb5, 0xf5,
+            0x00, 0x45, 0xd5, 0xfc, 0x68, 0xad,
+        ];
+        assert_eq!(greeting(&secret, [1, 2, 3, 4, 5, 6, 7, 8]), expected);
+        assert!(is_greeting(&secret, &expected));
+    }
 }

@@ -23,7 +23,7 @@ use sphinx_driver::keys::{Direction, SECRET_LEN, SessionSecret};
 /// Longest message on a stream: proof and parameters.
 pub(super) const MAX_MESSAGE_LEN: usize = SECRET_LEN + MAX_PARAMS_LEN;
 const MAX_REASON_LEN: usize = 256;
-const EXPORTER_LABEL: &[u8] = b"EXPORTER-sphinx/1";
+const EXPORTER_LABEL: &[u8] = b"EXPORTER-sphinx/2";
 /// Datagrams of one connection that are repeated; a handshake has about four.
 const MAX_REPEATED: u32 = 32;
 /// Datagrams with CONNECTION_CLOSE that are repeated. QUIC answers every late packet with one.
@@ -33,8 +33,10 @@ const MIN_REPEATED_LEN: usize = 64;
 /// What an end may send to an address that has not been validated, per byte received from it
 /// (RFC 9000 §8.1).
 const AMPLIFICATION_LIMIT: u64 = 3;
-/// TLS alert no_application_protocol (RFC 7301 §3.2).
+/// TLS alert no_application_protocol (RFC 7301 §3.2): the ends have no version in common.
 const NO_APPLICATION_PROTOCOL: u8 = 120;
+pub(super) const OTHER_VERSION: &str = "the other end speaks another version of the protocol (this \
+                                        program: version 2); use the same release on both ends";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -392,7 +394,6 @@ impl Session {
 
     /// What the loss of the connection means for the engine.
     fn ending(&self, error: ConnectionError) -> Option<Event> {
-        let no_alpn = TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL);
         let why = match error {
             ConnectionError::LocallyClosed => return None,
             ConnectionError::ApplicationClosed(close) => {
@@ -431,12 +432,7 @@ impl Session {
             ConnectionError::VersionMismatch => {
                 Failure::Protocol("the other end speaks another version of QUIC".into())
             }
-            ConnectionError::ConnectionClosed(close) if close.error_code == no_alpn => {
-                Failure::Protocol("the other end speaks QUIC but not Sphinx".into())
-            }
-            ConnectionError::TransportError(error) if error.code == no_alpn => {
-                Failure::Protocol("the other end speaks QUIC but not Sphinx".into())
-            }
+            error if is_other_version(&error) => Failure::Protocol(OTHER_VERSION.into()),
             ConnectionError::ConnectionClosed(_) | ConnectionError::TransportError(_) => {
                 Failure::Protocol(printable(error.to_string().as_bytes()))
             }
@@ -462,6 +458,16 @@ impl Session {
             events.extend([event]);
         }
     }
+}
+
+/// Whether one end has found that the other speaks none of its versions.
+pub(super) fn is_other_version(error: &ConnectionError) -> bool {
+    let code = match error {
+        ConnectionError::ConnectionClosed(close) => close.error_code,
+        ConnectionError::TransportError(error) => error.code,
+        _ => return false,
+    };
+    code == TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL)
 }
 
 /// Words of the peer, fit for a terminal.

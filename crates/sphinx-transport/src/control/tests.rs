@@ -365,24 +365,46 @@ fn services_must_agree() {
     assert!(net.server().failure().is_some());
 }
 
-#[test]
-fn other_protocols_over_quic_are_named() {
-    let identity = Identity::generate();
-    let mut net = Net::pair(&identity);
-    let config = tls::server_config_with_alpn(&identity, b"h3");
+/// A pair of which the server speaks these versions.
+fn pair_of_versions(identity: &Identity, versions: &[&[u8]]) -> Net {
+    let mut net = Net::pair(identity);
+    let config = tls::server_config_of(identity, versions);
     net.server()
         .control
         .endpoint
         .set_server_config(Some(Arc::new(config)));
-    net.connect(&ticket_of(&identity), Service::PERF);
-    net.run(ms(2000));
-    assert_eq!(
-        net.client().failure(),
-        Some(&Failure::Protocol(
-            "the other end speaks QUIC but not Sphinx".into()
-        ))
+    net.connect(&ticket_of(identity), Service::PERF);
+    net
+}
+
+#[test]
+fn ends_without_a_common_version_tell_each_other() {
+    let identity = Identity::generate();
+    let expected = Failure::Protocol(
+        "the other end speaks another version of the protocol (this program: version 2); \
+         use the same release on both ends"
+            .into(),
     );
-    assert!(net.server().control.sessions.is_empty());
+    for seed in 0..20 {
+        let mut net = pair_of_versions(&identity, &[b"sphinx/3"]);
+        net.rng = Rng(seed);
+        net.loss = if seed == 0 { 0.0 } else { 0.3 };
+        net.run(ms(3000));
+        assert_eq!(net.client().failure(), Some(&expected), "seed {seed}");
+        assert_eq!(net.client().established_at(), None);
+        let is_told =
+            |(_, event): &(_, Event)| matches!(event, Event::Refused(why) if *why == expected);
+        let server = net.server();
+        assert!(!server.events.is_empty() && server.events.iter().all(is_told));
+        assert!(server.control.sessions.is_empty());
+    }
+}
+
+#[test]
+fn ends_meet_at_a_version_that_both_speak() {
+    let identity = Identity::generate();
+    let mut net = pair_of_versions(&identity, &[b"sphinx/3", b"sphinx/2"]);
+    assert!(net.run_until_established(ms(1000)));
 }
 
 #[test]

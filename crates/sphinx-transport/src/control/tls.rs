@@ -20,7 +20,8 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use super::session::MAX_MESSAGE_LEN;
 use crate::ticket::{Identity, pin_of};
 
-const ALPN: &[u8] = b"sphinx/1";
+/// The versions of the protocol that this program speaks, newest first, by their ALPN ids (§2.3).
+const VERSIONS: &[&[u8]] = &[b"sphinx/2"];
 /// QUIC wants a name; it is not sent.
 pub(super) const SERVER_NAME: &str = "sphinx";
 /// Before the first sample: QUIC probes after three times this (RFC 9002 §6.2.2). Copies are sooner.
@@ -72,10 +73,11 @@ fn transport_config() -> Arc<TransportConfig> {
 }
 
 pub(super) fn server_config(identity: &Identity) -> ServerConfig {
-    server_config_with_alpn(identity, ALPN)
+    server_config_of(identity, VERSIONS)
 }
 
-pub(super) fn server_config_with_alpn(identity: &Identity, alpn: &[u8]) -> ServerConfig {
+/// Settings of a server that speaks these versions.
+pub(super) fn server_config_of(identity: &Identity, versions: &[&[u8]]) -> ServerConfig {
     let certificate = CertificateDer::from(identity.certificate().to_vec());
     let key = PrivatePkcs8KeyDer::from(identity.key().to_vec());
     let mut tls = rustls::ServerConfig::builder_with_provider(Arc::new(crypto_provider()))
@@ -84,7 +86,7 @@ pub(super) fn server_config_with_alpn(identity: &Identity, alpn: &[u8]) -> Serve
         .with_no_client_auth()
         .with_single_cert(vec![certificate], key.into())
         .expect("an identity's key fits its certificate");
-    tls.alpn_protocols = vec![alpn.to_vec()];
+    tls.alpn_protocols = ids(versions);
     tls.send_tls13_tickets = 0;
     tls.session_storage = Arc::new(NoServerSessionStorage {});
     let quic = QuicServerConfig::try_from(tls).expect("has the suite that QUIC begins with");
@@ -94,6 +96,10 @@ pub(super) fn server_config_with_alpn(identity: &Identity, alpn: &[u8]) -> Serve
     config.migration(false);
     config.validation_token.sent(0);
     config
+}
+
+fn ids(versions: &[&[u8]]) -> Vec<Vec<u8>> {
+    versions.iter().map(|id| id.to_vec()).collect()
 }
 
 /// The settings of one connection, and a flag that its verifier raises when the server is not the
@@ -112,7 +118,7 @@ pub(super) fn client_config(pin: &[u8; 32]) -> (ClientConfig, Arc<AtomicBool>) {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.alpn_protocols = ids(VERSIONS);
     tls.enable_sni = false;
     tls.resumption = rustls::client::Resumption::disabled();
     let quic = QuicClientConfig::try_from(tls).expect("has the suite that QUIC begins with");

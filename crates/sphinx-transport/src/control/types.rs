@@ -85,6 +85,8 @@ pub(crate) enum Event {
         /// Why.
         why: Failure,
     },
+    /// Server only: a client with a greeting was refused with its first packet, and no connection came about.
+    Refused(Failure),
     /// The last event of a connection that the peer closed in peace.
     Closed {
         /// The connection.

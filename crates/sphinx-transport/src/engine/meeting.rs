@@ -60,6 +60,7 @@ impl<Io: PacketIo> Engine<Io> {
                     let keys = secret.keys(direction, 0);
                     self.establish(now, (id, local_cid), (remote, local_ip), &peer, keys, rtt);
                 }
+                Event::Refused(why) => self.lobby.refuse(error_of(why)),
                 Event::Failed { id, why } => self.control_failed(id, error_of(why), false),
                 Event::Closed { id, code, reason } => {
                     self.control_failed(id, closed_by_peer(code, &reason), true);
