@@ -4,7 +4,7 @@
 //! What the core tells a driver is the business of [`session`](crate::session); here the oracles are outside:
 //! the packets that leave, the data that is read, the memory that is held, and the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sphinx_driver::{
     BufferPool, Driver, Executor, JobKind, Origin, Outbox, PacketProtection, Queues, Workshop,
@@ -17,7 +17,7 @@ use sphinx_proto::{Config, Nanos, Role, Session, Tuple};
 use sphinx_sim::{Local, LocalSlicer, Plain, Rng};
 
 use crate::Input;
-use crate::session::{cid, config, place};
+use crate::session::{cid, config, place, without};
 
 const MS: Nanos = 1_000_000;
 
@@ -47,6 +47,7 @@ impl Executor for Late {
 struct Wire {
     peer: Plain,
     next: u64,
+    left_out: BTreeSet<u64>,
     len_max: usize,
     sent: Vec<Vec<u8>>,
 }
@@ -70,6 +71,9 @@ impl Wire {
             let header = self.peer.unprotect(&mut datagram).expect("a header");
             let number = self.next & !0xffff_ffff | u64::from(header.packet_number);
             assert!(number >= self.next, "a number is used again");
+            // Numbers are left out one at a time.
+            assert!(number <= self.next + 1, "more than one number is left out");
+            self.left_out.extend(self.next..number);
             self.next = number + 1;
             let opened = self.peer.open(&header, number, &mut datagram, 0, 0);
             let body = &datagram[opened.expect("it is sealed")];
@@ -107,7 +111,7 @@ struct Victim {
     came: Vec<Vec<u8>>,
     writers: BTreeMap<u16, LocalSlicer>,
     readers: BTreeMap<u16, Reading>,
-    challenges: Rng,
+    random: Rng,
     ids: Rng,
     opens_late: bool,
     has_ended: bool,
@@ -141,6 +145,7 @@ impl Victim {
             wire: Wire {
                 peer: Plain::default(),
                 next: 0,
+                left_out: BTreeSet::new(),
                 len_max: largest.min(usize::from(config.peer_datagram_max)),
                 sent: Vec::new(),
             },
@@ -156,7 +161,7 @@ impl Victim {
             came: Vec::new(),
             writers: BTreeMap::new(),
             readers: BTreeMap::new(),
-            challenges: Rng::new(seed ^ 1),
+            random: Rng::new(seed ^ 1),
             ids: Rng::new(seed ^ 2),
             opens_late,
             has_ended: false,
@@ -326,7 +331,11 @@ impl Victim {
                     ect: 0,
                     ce: 0,
                     credit: input.pick(&[1 << 20, 1 << 30, 0, 2000]),
-                    ranges: vec![(low, high)],
+                    // To name a number that was left out ends the session: seldom.
+                    ranges: match input.rarely(32) {
+                        true => vec![(low, high)],
+                        false => without(&[(low, high)], &self.wire.left_out),
+                    },
                 };
                 Frame::Sack(sack).encode(&mut body);
                 // A frame cannot name a block below its base.
@@ -435,10 +444,9 @@ impl Victim {
         self.driver.handle_timeout(self.now, &mut self.workshop);
         let pool = self.workshop.pool();
         self.driver.exchange(self.now, &mut self.queues, pool);
-        let (challenges, ids) = (&mut self.challenges, &mut self.ids);
+        let (random, ids) = (&mut self.random, &mut self.ids);
         let spare = || ConnectionId::new((ids.word() | 1).to_be_bytes()).expect("not zero");
-        self.driver
-            .supply(|| challenges.word().to_be_bytes(), spare);
+        self.driver.supply(|| random.word().to_be_bytes(), spare);
         self.driver.take_retired();
         self.driver.take_path_changes();
         self.driver

@@ -6,6 +6,8 @@
 
 mod model;
 
+use std::collections::BTreeSet;
+
 use sphinx_fec::CodeId;
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::{
@@ -49,6 +51,20 @@ pub(crate) fn place(n: u8) -> Tuple {
         remote: (hosts[usize::from(n % 3)], u16::from(n)).into(),
         local_ip: locals[usize::from(n / 3 % 3)],
     }
+}
+
+/// The ranges, largest first, without some numbers.
+pub(crate) fn without(ranges: &[(u64, u64)], numbers: &BTreeSet<u64>) -> Vec<(u64, u64)> {
+    let mut parts = Vec::new();
+    for &(low, high) in ranges {
+        let mut end = Some(high);
+        for &number in numbers.range(low..=high).rev() {
+            parts.extend(end.filter(|end| *end > number).map(|end| (number + 1, end)));
+            end = number.checked_sub(1).filter(|below| *below >= low);
+        }
+        parts.extend(end.map(|end| (low, end)));
+    }
+    parts
 }
 
 /// Runs one input.
@@ -293,8 +309,7 @@ impl Victim {
 
     fn sack(&self, input: &mut Input<'_>) -> Sack {
         let flags = input.byte();
-        let sent = self.model.packets_sent();
-        let newest = sent.saturating_sub(1);
+        let newest = self.model.next_number().saturating_sub(1);
         let mut high = match flags & 7 {
             0..4 => newest,
             4..7 => newest.saturating_sub(input.below(64)),
@@ -312,6 +327,10 @@ impl Victim {
                 break;
             };
             high = below;
+        }
+        // To name a number that was left out ends the session: seldom.
+        if !input.rarely(32) {
+            ranges = without(&ranges, self.model.left_out());
         }
         let odd = flags & 0xe0;
         let field = |input: &mut Input<'_>, mask: u8, honest: u64| {
@@ -367,7 +386,15 @@ impl Victim {
     /// Challenges, answers, connection ids and the like.
     fn path(&mut self, input: &mut Input<'_>) {
         match input.byte() {
-            0..0x20 => self.control(input, &[Frame::Ping]),
+            0..0x18 => self.control(input, &[Frame::Ping]),
+            0x18..0x20 => {
+                let packet_number = self.model.missing(input.byte());
+                let frame = Frame::Skipped {
+                    path: 0,
+                    packet_number,
+                };
+                self.control(input, &[frame]);
+            }
             0x20..0x60 => {
                 let data = input.number(8).to_be_bytes();
                 self.control(input, &[Frame::PathChallenge(data), Frame::Padding]);

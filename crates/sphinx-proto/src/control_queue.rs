@@ -30,6 +30,11 @@ impl ControlQueue {
         self.due = true;
     }
 
+    /// How many frames the peer may not have.
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
     /// Whether a packet with the frames is to leave.
     pub(crate) fn is_due(&self) -> bool {
         self.due

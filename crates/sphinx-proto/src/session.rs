@@ -50,7 +50,7 @@ const REPORT_INTERVAL: Nanos = 10 * MS;
 /// | [`submit`](Self::submit), [`set_backlog`](Self::set_backlog), [`set_profile`](Self::set_profile) | the application has data, or more than there is [room](Self::room_for) for, or wants it otherwise |
 /// | [`release`](Self::release) | the application has taken a received block |
 /// | [`job_done`](Self::job_done), [`symbol_restored`](Self::symbol_restored) | work on payload has been done |
-/// | [`add_challenge`](Self::add_challenge), [`add_connection_id`](Self::add_connection_id) | here is randomness, as many times as [`challenges_wanted`](Self::challenges_wanted) and [`connection_ids_wanted`](Self::connection_ids_wanted) say |
+/// | [`add_random`](Self::add_random), [`add_connection_id`](Self::add_connection_id) | here is randomness, as many times as [`random_wanted`](Self::random_wanted) and [`connection_ids_wanted`](Self::connection_ids_wanted) say |
 /// | [`datagram_too_large`](Self::datagram_too_large), [`local_address_lost`](Self::local_address_lost), [`peer_refused`](Self::peer_refused) | the operating system has said so |
 /// | [`close`](Self::close), [`abandon`](Self::abandon) | the session is to end |
 ///

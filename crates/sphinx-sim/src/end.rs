@@ -63,7 +63,7 @@ pub struct End<P> {
     writers: Writers,
     readers: Readers,
     arrivals: Arrivals,
-    challenges: Rng,
+    random: Rng,
     ids: Rng,
     ecn: u8,
     /// Source symbols and symbol size of full blocks, instead of what the session proposes.
@@ -122,7 +122,7 @@ impl<P: PacketProtection> End<P> {
             writers: Writers::new(seed, plan),
             readers: Readers::new(plan, peer.0, peer.1),
             arrivals: Arrivals::default(),
-            challenges: Rng::new(seed ^ 0x6368_616c),
+            random: Rng::new(seed ^ 0x6368_616c),
             ids: Rng::new(seed ^ 0x6369_6473),
             ecn: if plan.ecn { ECT0 } else { 0 },
             shape: plan.shape,
@@ -305,14 +305,13 @@ impl<P: PacketProtection> End<P> {
         self.is_news |= self.driver.exchange(now, &mut self.queues, pool);
         self.arrivals.note(now, &self.queues);
         self.bytes_received = self.arrivals.bytes;
-        let (challenges, ids, cids) = (&mut self.challenges, &mut self.ids, &mut self.cids);
+        let (random, ids, cids) = (&mut self.random, &mut self.ids, &mut self.cids);
         let spare_id = || {
             let cid = ConnectionId::new((ids.word() | 1).to_be_bytes()).expect("not zero");
             cids.insert(cid);
             cid
         };
-        self.driver
-            .supply(|| challenges.word().to_be_bytes(), spare_id);
+        self.driver.supply(|| random.word().to_be_bytes(), spare_id);
         for cid in self.driver.take_retired() {
             assert!(self.cids.remove(&cid), "an id of this end");
         }

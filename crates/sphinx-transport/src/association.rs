@@ -192,10 +192,10 @@ impl Association {
     /// from then on this session's.
     pub(crate) fn supply(
         &mut self,
-        challenge: impl FnMut() -> [u8; 8],
+        random: impl FnMut() -> [u8; 8],
         spare_id: impl FnMut() -> ConnectionId,
     ) {
-        self.driver.supply(challenge, spare_id);
+        self.driver.supply(random, spare_id);
     }
 
     /// Spare connection ids that are not this session's any more.

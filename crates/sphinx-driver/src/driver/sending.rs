@@ -119,15 +119,15 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     // ---- the path -----------------------------------------------------------------------------
 
-    /// What the core needs from a source of randomness; `spare_id` gives connection ids that are
+    /// What the core needs from a source of randomness: `random` gives bytes that nobody can guess, `spare_id` connection ids that are
     /// from then on this session's.
     pub fn supply(
         &mut self,
-        mut challenge: impl FnMut() -> [u8; 8],
+        mut random: impl FnMut() -> [u8; 8],
         mut spare_id: impl FnMut() -> ConnectionId,
     ) {
-        for _ in 0..self.core.challenges_wanted() {
-            self.core.add_challenge(challenge());
+        for _ in 0..self.core.random_wanted() {
+            self.core.add_random(random());
         }
         for _ in 0..self.core.connection_ids_wanted() {
             self.core.add_connection_id(spare_id());

@@ -12,6 +12,8 @@ use sphinx_proto::{
     Slot, Transmit, Tuple, block_cost,
 };
 
+use sphinx_sim::Rng;
+
 use crate::Input;
 
 /// Packets that may leave at one point in time: the pacer's largest burst of the smallest packets, and
@@ -82,7 +84,7 @@ pub(super) struct Model {
     /// Numbers of the peer's packets so far.
     received: BTreeSet<u64>,
     places: Vec<Place>,
-    challenges: u64,
+    random: Rng,
     /// Connection ids of this end, and those that the peer has offered.
     own_ids: Vec<ConnectionId>,
     own_id_next: u64,
@@ -99,7 +101,11 @@ pub(super) struct Model {
     tx_held: u64,
     slots: u32,
     next_ids: BTreeMap<u16, u64>,
-    packets_sent: u64,
+    /// One above the largest number of a packet sent, and the numbers below that no packet has.
+    next_number: u64,
+    left_out: BTreeSet<u64>,
+    /// Numbers that the peer has said that it left out.
+    skipped: BTreeSet<u64>,
     credit: u64,
     /// Says how the session ended.
     end: Option<Event>,
@@ -137,7 +143,7 @@ impl Model {
             thorough_decoder: BlockDecoder::new().maximum_likelihood(),
             received: BTreeSet::new(),
             places: vec![Place::new(config.tuple, true)],
-            challenges: 0,
+            random: Rng::new(0),
             own_ids: vec![config.local_cid],
             own_id_next: 1 << 32,
             peer_ids: vec![config.peer_cid],
@@ -151,7 +157,9 @@ impl Model {
             tx_held: 0,
             slots: 0,
             next_ids: BTreeMap::new(),
-            packets_sent: 0,
+            next_number: 0,
+            left_out: BTreeSet::new(),
+            skipped: BTreeSet::new(),
             credit: 0,
             end: None,
         }
@@ -186,8 +194,23 @@ impl Model {
         u16::from(index & 3) * 2 + u16::from(!self.is_client)
     }
 
-    pub(super) fn packets_sent(&self) -> u64 {
-        self.packets_sent
+    /// One above the largest number of a packet sent.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next_number
+    }
+
+    /// Numbers that the session has left out.
+    pub(super) fn left_out(&self) -> &BTreeSet<u64> {
+        &self.left_out
+    }
+
+    /// A number that the peer may have left out, about so far below its newest packet.
+    pub(super) fn missing(&self, back: u8) -> u64 {
+        let newest = self.received.last().copied().unwrap_or(0);
+        let from = newest.saturating_sub(u64::from(back));
+        (from..=newest)
+            .find(|n| !self.received.contains(n))
+            .unwrap_or(from)
     }
 
     // ---- paths --------------------------------------------------------------------------------
@@ -224,15 +247,17 @@ impl Model {
         match frame {
             Frame::PathResponse(data) => self.place_at(from).answers.push(*data),
             Frame::NewConnectionId { cid, .. } => self.peer_ids.push(*cid),
+            Frame::Skipped { packet_number, .. } => {
+                self.skipped.insert(*packet_number);
+            }
             _ => {}
         }
     }
 
     /// Gives the session the random numbers that it wants.
     fn supply(&mut self, session: &mut Session) {
-        for _ in 0..session.challenges_wanted() {
-            self.challenges += 1;
-            session.add_challenge(self.challenges.to_be_bytes());
+        for _ in 0..session.random_wanted() {
+            session.add_random(self.random.word().to_be_bytes());
         }
         for _ in 0..session.connection_ids_wanted() {
             self.own_id_next += 1 << 32;
@@ -560,11 +585,14 @@ impl Model {
 
     fn sent(&mut self, transmit: &Transmit) {
         let header = &transmit.header;
-        assert_eq!(transmit.packet_number, self.packets_sent);
+        let left_out = self.next_number..transmit.packet_number;
+        assert!(transmit.packet_number >= self.next_number, "used before");
+        assert!(left_out.clone().count() <= 1, "more than one left out");
+        self.left_out.extend(left_out);
         assert_eq!(header.packet_number, transmit.packet_number as u32);
         assert!(self.peer_ids.contains(&header.cid));
         assert_eq!(Header::decode(&header.encode()).as_ref(), Some(header));
-        self.packets_sent += 1;
+        self.next_number = transmit.packet_number + 1;
         let datagram_max =
             usize::from(self.config.peer_datagram_max).min(MAX_SYMBOL_LEN + OVERHEAD);
         let datagram_len = transmit.body_len + OVERHEAD;
@@ -645,8 +673,10 @@ impl Model {
     /// Acknowledges what came and nothing else, and never takes credit back.
     fn told_sack(&mut self, sack: &Sack) {
         for &(low, high) in &sack.ranges {
-            let came = self.received.range(low..=high).count() as u64;
-            assert_eq!(came, high - low + 1, "never came");
+            let came = self.received.range(low..=high).count();
+            let skipped = self.skipped.range(low..=high);
+            let skipped = skipped.filter(|n| !self.received.contains(n)).count();
+            assert_eq!((came + skipped) as u64, high - low + 1, "never came");
         }
         assert!(sack.credit >= self.credit);
         self.credit = sack.credit;

@@ -131,6 +131,21 @@ impl Acks {
         self.want_sack(if at_once { meta.now } else { meta.now + delay });
     }
 
+    /// The peer says that no packet has this number. From then on it counts as received: a gap that never fills would
+    /// take the place of a range that the peer has to hear of.
+    pub(super) fn on_skipped(&mut self, packet_number: u64) {
+        let is_received = |n: Option<u64>| n.is_some_and(|n| self.received.contains(n));
+        if is_received(Some(packet_number)) {
+            return;
+        }
+        let alone =
+            is_received(packet_number.checked_sub(1)) && is_received(packet_number.checked_add(1));
+        if self.arrivals.on_skipped(packet_number, alone) {
+            self.received.insert_one(packet_number);
+            self.received.truncate_low(MAX_SACK_RANGES);
+        }
+    }
+
     /// There are news that are worth a SACK at this time, or as soon after it as may be.
     pub(crate) fn want_sack(&mut self, at: Nanos) {
         let at = self

@@ -7,12 +7,14 @@ use super::monitor::{Losses, Monitor};
 const GAP_MAX: u64 = 4096;
 
 /// Counts the numbers that are missing among the packets that arrive. A packet has one number and is sent
-/// once, so a number that does not come is a packet that was lost, or is late.
+/// once, so a number that does not come is a packet that was lost, or is late, or the peer has left it out and will say so.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
     monitor: Monitor,
     /// One above the largest number that has arrived.
     next: u64,
+    /// The last number that the peer has said that it left out. It says so in their order.
+    skipped: Option<u64>,
 }
 
 impl Arrivals {
@@ -29,6 +31,17 @@ impl Arrivals {
         }
         self.monitor.acknowledged();
         self.next = packet_number.saturating_add(1);
+    }
+
+    /// The peer says that no packet has this number, which has not arrived; whether that is news. `alone`: its neighbours
+    /// have.
+    pub(crate) fn on_skipped(&mut self, packet_number: u64, alone: bool) -> bool {
+        let is_news = packet_number < self.next && self.skipped.is_none_or(|n| n < packet_number);
+        if is_news {
+            self.skipped = Some(packet_number);
+            self.monitor.never_sent(alone);
+        }
+        is_news
     }
 
     /// `None` before the first packet.
@@ -61,6 +74,28 @@ mod tests {
         let swapped = (0..1000).map(|n| n ^ 7);
         let losses = after(swapped);
         assert_eq!((losses.mean, losses.recent), (0.0, 0.0));
+    }
+
+    #[test]
+    fn what_was_left_out_is_not_lost() {
+        // Of 1000 packets every tenth is lost, and behind each hundredth a number is left out.
+        let mut arrivals = Arrivals::default();
+        for n in 0..1010 {
+            if n % 101 != 100 && n % 10 != 5 {
+                arrivals.on_packet(n);
+            }
+        }
+        for _ in 0..2 {
+            // It is said again, but counts once.
+            for skipped in (0..1000).filter(|n| n % 101 == 100) {
+                arrivals.on_skipped(skipped, skipped % 10 != 4 && skipped % 10 != 6);
+            }
+        }
+        assert!(!arrivals.on_skipped(1010, true), "that may still come");
+        let lost = (0..1009).filter(|n| n % 101 != 100 && n % 10 == 5).count();
+        let losses = arrivals.losses().unwrap();
+        assert_eq!(losses.mean, lost as f64 / 1000.0);
+        assert_eq!(losses.burst, 1.0);
     }
 
     #[test]

@@ -20,7 +20,9 @@ mod reordering;
 mod rtt;
 mod sent;
 mod settling;
+mod skips;
 mod space;
+mod stock;
 #[cfg(test)]
 mod tests;
 mod timer;
@@ -43,6 +45,7 @@ pub(crate) use rtt::Rtt;
 pub(crate) use sent::Carried;
 use settling::Scratch;
 pub(crate) use space::{Arrived, Contents, PacketSpace};
+use stock::Stock;
 pub(crate) use timer::Probes;
 pub(crate) use validation::PathPacket;
 use validation::Validation;
@@ -56,6 +59,7 @@ pub(crate) struct Path {
     space: PacketSpace,
     address: Address,
     validation: Validation,
+    stock: Stock,
     scratch: Scratch,
     /// Losses that turned out to be late packets.
     losses_spurious: u64,
@@ -71,6 +75,7 @@ impl Path {
             settings,
             space: PacketSpace::new(now),
             validation: Validation::default(),
+            stock: Stock::default(),
             scratch: Scratch::default(),
             losses_spurious: 0,
             mtu_falls: 0,
@@ -167,8 +172,19 @@ impl Path {
         self.space.sent_fragment(after, count);
     }
 
-    /// Packet [`Self::next_pn`] leaves. `eliciting`: it is to be acknowledged.
+    /// Packet [`Self::next_pn`] leaves. `eliciting`: it is to be acknowledged. The number behind it may be left out.
     pub(crate) fn record(
+        &mut self,
+        now: Nanos,
+        ip_bytes: u32,
+        carried: (Carried, bool),
+        contents: &mut impl Contents,
+    ) {
+        self.record_packet(now, ip_bytes, carried, contents);
+        self.space.sent.skip(&mut self.stock);
+    }
+
+    fn record_packet(
         &mut self,
         now: Nanos,
         ip_bytes: u32,
@@ -193,6 +209,13 @@ impl Path {
         }
     }
 
+    /// A packet number that was left out and that the peer is to know of.
+    pub(crate) fn poll_spent_skip(&mut self) -> Option<u64> {
+        let spent = self.space.sent.poll_spent_skip()?;
+        self.space.sent.draw_skip(&mut self.stock);
+        Some(spent)
+    }
+
     // ---- the peer's packets ----------------------------------------------------------------------
 
     /// What has arrived.
@@ -208,6 +231,11 @@ impl Path {
         acks.on_packet(meta, marks, self.address.rtt.smoothed());
         self.on_packet_from(meta.now, meta.tuple, meta.datagram_len, newest);
         newest
+    }
+
+    /// The peer says that no packet has this number.
+    pub(crate) fn on_skipped(&mut self, packet_number: u64) {
+        self.space.acks.on_skipped(packet_number);
     }
 
     /// There are news that are worth a SACK at once.
@@ -277,7 +305,8 @@ impl Path {
     fn on_packet_from(&mut self, now: Nanos, tuple: Tuple, len: usize, newest: bool) {
         let current = &mut self.address.tuple;
         if !current.is_same(&tuple) {
-            return self.validation.on_packet(now, tuple, len, newest);
+            let random = &mut self.stock;
+            return self.validation.on_packet(now, tuple, len, newest, random);
         }
         if newest {
             self.validation.on_packet_from_peer();
@@ -323,12 +352,17 @@ impl Path {
         self.validation.timeout()
     }
 
-    pub(crate) fn challenges_wanted(&self) -> usize {
-        self.validation.challenges_wanted()
+    // ---- randomness ------------------------------------------------------------------------------
+
+    /// How many random values are missing.
+    pub(crate) fn random_wanted(&self) -> usize {
+        self.stock.wanted()
     }
 
-    pub(crate) fn add_challenge(&mut self, challenge: [u8; 8]) {
-        self.validation.add_challenge(challenge);
+    /// Eight bytes that nobody can guess.
+    pub(crate) fn add_random(&mut self, random: [u8; 8]) {
+        self.stock.add(random);
+        self.space.sent.draw_skip(&mut self.stock);
     }
 
     // ---- path MTU --------------------------------------------------------------------------------

@@ -88,12 +88,26 @@ impl Monitor {
 
     /// A packet counted as lost had only been late.
     pub(crate) fn spurious(&mut self) {
+        self.take_back();
+    }
+
+    /// There never was a packet that counted as lost. `alone`: neither of those beside it was lost.
+    pub(crate) fn never_sent(&mut self, alone: bool) {
+        self.packets_total = self.packets_total.saturating_sub(1);
+        let bucket = self.take_back();
+        if let Some(bucket) = bucket.filter(|_| alone) {
+            bucket.bursts = bucket.bursts.saturating_sub(1);
+        }
+    }
+
+    /// One loss fewer; the bucket that it was in, as far as is known.
+    fn take_back(&mut self) -> Option<&mut Bucket> {
         self.lost_total = self.lost_total.saturating_sub(1);
         let newest = [&mut self.current].into_iter();
         let mut buckets = newest.chain(self.buckets.iter_mut().rev());
-        if let Some(bucket) = buckets.find(|bucket| bucket.lost > 0) {
-            bucket.lost -= 1;
-        }
+        let bucket = buckets.find(|bucket| bucket.lost > 0)?;
+        bucket.lost -= 1;
+        Some(bucket)
     }
 
     /// A Monitor for the packets from now on, which travel another way through the network. Only the totals

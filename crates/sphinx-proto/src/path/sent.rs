@@ -7,6 +7,9 @@ use crate::cc::PacketInfo;
 use crate::ranges::RangeSet;
 use crate::wire::SymbolId;
 
+use super::skips::Skips;
+use super::stock::Stock;
+
 /// Packets in the log. A peer that never resolves the oldest one costs no more than that.
 const PACKETS_MAX: usize = 1 << 18;
 
@@ -19,7 +22,7 @@ pub(crate) enum Carried {
         round: u8,
         symbol: SymbolId,
     },
-    /// Part of such a symbol, whose first part left `after` packets before.
+    /// Part of such a symbol; the number of its first part is lower by `after`.
     Fragment {
         block: u64,
         round: u8,
@@ -42,7 +45,7 @@ impl Carried {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Wants no acknowledgement.
+    /// Wants no acknowledgement; or there is no packet of this number.
     Untracked,
     InFlight,
     Acked,
@@ -79,6 +82,7 @@ pub(crate) struct SentLog {
     largest_acked: Option<u64>,
     acked_ranges: RangeSet,
     packets_in_flight: u64,
+    skips: Skips,
     /// When time will declare the next packet lost.
     loss_deadline: Option<Nanos>,
 }
@@ -118,6 +122,32 @@ impl SentLog {
         });
     }
 
+    /// Leaves the next packet number out, if it is one to be left out. It is in the log, as numbers stay dense, but was
+    /// never in flight: it cannot be lost, and counts nowhere.
+    pub(crate) fn skip(&mut self, stock: &mut Stock) {
+        if self.skips.leaves_out(self.next_pn()) {
+            let nothing = Carried::Frames { reliable: false };
+            self.record(0, 0, nothing, false);
+            self.draw_skip(stock);
+        }
+    }
+
+    /// Decides on the next number to leave out, if there is randomness for it.
+    pub(crate) fn draw_skip(&mut self, stock: &mut Stock) {
+        self.skips.draw(self.next_pn(), stock);
+    }
+
+    /// A number that was left out and that the peer may know of now.
+    pub(crate) fn poll_spent_skip(&mut self) -> Option<u64> {
+        self.skips.poll_spent(self.first, self.largest_acked)
+    }
+
+    /// Whether the peer may have the packets in `ranges` (largest first): they have been sent.
+    pub(crate) fn may_have(&self, ranges: &[(u64, u64)]) -> bool {
+        let newest = ranges.first().map_or(0, |(_, largest)| *largest);
+        newest < self.next_pn() && !self.skips.are_named_in(ranges)
+    }
+
     fn packet_mut(&mut self, pn: u64) -> Option<&mut SentPacket> {
         let at = pn.checked_sub(self.first)?;
         self.packets.get_mut(usize::try_from(at).ok()?)
@@ -154,8 +184,14 @@ impl SentLog {
             },
             carried,
             late: was == State::Lost,
-            overtaken_by: self.largest_acked.unwrap_or(0).saturating_sub(pn) + 1,
+            overtaken_by: self.overtaken_by(pn) + 1,
         })
+    }
+
+    /// How many packets behind this one have left up to the largest one that was acknowledged.
+    fn overtaken_by(&self, pn: u64) -> u64 {
+        let largest = self.largest_acked.unwrap_or(0);
+        largest.saturating_sub(pn) - self.skips.between(pn, largest)
     }
 
     /// Declare packets lost by number and by time (RFC 9002 §6.1) and hand them to `lost`: those before
@@ -178,7 +214,9 @@ impl SentLog {
             };
             if packet.state == State::InFlight {
                 let due = packet.sent_at.saturating_add(delay);
-                if largest - pn >= threshold || now >= due {
+                // The first question is the cheaper one.
+                let overtaken = largest - pn >= threshold && self.overtaken_by(pn) >= threshold;
+                if overtaken || now >= due {
                     lost.extend(self.lose(pn));
                 } else {
                     all_settled = false;
@@ -272,6 +310,53 @@ mod tests {
         assert_eq!(log.packets_in_flight(), 5);
         log.forget(1000, DELAY, &mut lost);
         assert_eq!((log.first, lost.len()), (4, 2));
+    }
+
+    /// Packets 0, 2, 4, 5 and 6: of the numbers 1 and 3 there is none.
+    fn log_with_gaps() -> SentLog {
+        let mut stock = Stock::default();
+        stock.add([0; 8]);
+        stock.add([0; 8]);
+        let mut log = SentLog::default();
+        log.draw_skip(&mut stock);
+        while log.next_pn() < 7 {
+            let at = log.next_pn();
+            log.record(at, 1000, Carried::Frames { reliable: false }, true);
+            log.skip(&mut stock);
+        }
+        assert_eq!(log.packets_in_flight(), 5);
+        log
+    }
+
+    #[test]
+    fn numbers_left_out_are_not_lost_and_overtake_nothing() {
+        let mut log = log_with_gaps();
+        let (mut acked, mut lost) = (Vec::new(), Vec::new());
+        log.acknowledge(&[(4, 4)], &mut acked);
+        log.detect_losses(20, (3, DELAY), &mut lost);
+        assert!(lost.is_empty(), "one packet or two are between");
+        log.acknowledge(&[(5, 5)], &mut acked);
+        log.detect_losses(20, (3, DELAY), &mut lost);
+        assert_eq!(numbers(&lost), [0], "three later ones");
+        log.acknowledge(&[(0, 0)], &mut acked);
+        assert_eq!(acked.last().map(|late| late.overtaken_by), Some(4));
+        log.detect_losses(1000, (3, DELAY), &mut lost);
+        assert_eq!(numbers(&lost), [0, 2], "never 1 or 3");
+        assert_eq!(log.packets_in_flight(), 1);
+    }
+
+    #[test]
+    fn numbers_left_out_must_not_be_acknowledged_before_they_are_told() {
+        let mut log = log_with_gaps();
+        assert!(log.may_have(&[(4, 6), (2, 2), (0, 0)]));
+        assert!(!log.may_have(&[(0, 6)]) && !log.may_have(&[(1, 1)]));
+        assert!(!log.may_have(&[(7, 7)]), "never sent");
+        let (mut acked, mut lost) = (Vec::new(), Vec::new());
+        log.acknowledge(&[(2, 2), (0, 0)], &mut acked);
+        log.forget(0, DELAY, &mut lost);
+        assert_eq!(log.poll_spent_skip(), Some(1));
+        assert_eq!(log.poll_spent_skip(), None, "nothing behind 3 has arrived");
+        assert!(log.may_have(&[(0, 2)]) && !log.may_have(&[(0, 4)]));
     }
 
     #[test]

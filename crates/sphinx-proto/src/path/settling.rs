@@ -37,7 +37,7 @@ impl Path {
         let Some(&(_, largest)) = sack.ranges.first() else {
             return true;
         };
-        if largest >= self.next_pn() {
+        if !self.space.sent.may_have(&sack.ranges) {
             return false;
         }
         let mut acked = std::mem::take(&mut self.scratch.acked);

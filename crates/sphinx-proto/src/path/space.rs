@@ -63,7 +63,7 @@ impl PacketSpace {
         }
     }
 
-    /// Packet [`SentLog::next_pn`] carries a fragment of `count`; that one is `after` packets behind the first.
+    /// Packet [`SentLog::next_pn`] carries a fragment of `count`; its number is `after` above that of the first.
     pub(super) fn sent_fragment(&mut self, after: u32, count: u8) {
         let pn = self.sent.next_pn();
         self.fragments.sent(pn - u64::from(after), pn, count);

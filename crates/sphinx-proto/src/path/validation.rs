@@ -4,6 +4,8 @@ use crate::Nanos;
 use crate::types::Tuple;
 use crate::wire::OVERHEAD;
 
+use super::stock::Stock;
+
 /// Candidates kept; the oldest one makes room.
 const CANDIDATES_MAX: usize = 4;
 /// Waits after the copies of a challenge, in quarters of the probe timeout. After the last one the
@@ -14,8 +16,6 @@ const COPIES: u8 = WAITS.len() as u8;
 const AMPLIFICATION: u64 = 3;
 /// Smallest packet with a challenge or its answer.
 const PACKET_MIN: usize = OVERHEAD + 9;
-/// Random challenges kept in stock.
-const STOCK: usize = CANDIDATES_MAX;
 
 /// Addresses from which newer packets than all others came, not validated yet.
 #[derive(Debug)]
@@ -69,33 +69,28 @@ pub(crate) struct PathPacket {
 pub(crate) struct Validation {
     /// Oldest first.
     candidates: Vec<Candidate>,
-    stock: Vec<[u8; 8]>,
     /// No other candidate gets its first challenge before.
     quiet_until: Nanos,
     unanswered: Option<Challenge>,
 }
 
 impl Validation {
-    /// Random challenges that are missing in the stock.
-    pub(crate) fn challenges_wanted(&self) -> usize {
-        STOCK - self.stock.len()
-    }
-
-    /// Eight bytes that nobody can guess.
-    pub(crate) fn add_challenge(&mut self, challenge: [u8; 8]) {
-        if self.stock.len() < STOCK {
-            self.stock.push(challenge);
-        }
-    }
-
     /// A packet has opened that came from where the peer is, with a number above all others: whoever sent from
     /// elsewhere was not the peer, or has come back.
     pub(crate) fn on_packet_from_peer(&mut self) {
         self.candidates.clear();
     }
 
-    /// A packet from elsewhere has opened. `newest`: its number is above all others.
-    pub(crate) fn on_packet(&mut self, now: Nanos, tuple: Tuple, len: usize, newest: bool) {
+    /// A packet from elsewhere has opened. `newest`: its number is above all others. `random` is what challenges are made
+    /// of; without it nobody is challenged.
+    pub(crate) fn on_packet(
+        &mut self,
+        now: Nanos,
+        tuple: Tuple,
+        len: usize,
+        newest: bool,
+        random: &mut Stock,
+    ) {
         let known = self.candidates.iter_mut().find(|c| c.tuple == tuple);
         if let Some(candidate) = known {
             candidate.received += len as u64;
@@ -104,7 +99,7 @@ impl Validation {
         if !newest {
             return;
         }
-        let Some(challenge) = self.stock.pop() else {
+        let Some(challenge) = random.take() else {
             return;
         };
         if self.candidates.len() == CANDIDATES_MAX {
@@ -222,29 +217,29 @@ mod tests {
         }
     }
 
-    fn validation() -> Validation {
-        let mut validation = Validation::default();
+    fn stock() -> Stock {
+        let mut stock = Stock::default();
         for n in 0..9 {
-            validation.add_challenge([n; 8]);
+            stock.add([n; 8]);
         }
-        assert_eq!(validation.challenges_wanted(), 0);
-        validation
+        assert_eq!(stock.wanted(), 0);
+        stock
     }
 
     #[test]
     fn only_the_newest_packet_makes_a_candidate() {
-        let mut validation = validation();
-        validation.on_packet(0, tuple(2, 1), 1500, false);
+        let mut validation = Validation::default();
+        validation.on_packet(0, tuple(2, 1), 1500, false, &mut stock());
         assert_eq!(validation.poll_challenge(0, PTO, LEN), None);
-        validation.on_packet(0, tuple(2, 1), 1500, true);
+        validation.on_packet(0, tuple(2, 1), 1500, true, &mut stock());
         let packet = validation.poll_challenge(0, PTO, LEN).expect("challenged");
         assert_eq!((packet.to, packet.len), (tuple(2, 1), LEN));
     }
 
     #[test]
     fn a_challenge_is_answered_from_where_it_went() {
-        let mut validation = validation();
-        validation.on_packet(0, tuple(2, 1), 1500, true);
+        let mut validation = Validation::default();
+        validation.on_packet(0, tuple(2, 1), 1500, true, &mut stock());
         let packet = validation.poll_challenge(5, PTO, LEN).expect("challenged");
         assert_eq!(validation.on_response(9, tuple(1, 1), packet.data), None);
         assert_eq!(validation.on_response(9, tuple(2, 1), [0xff; 8]), None);
@@ -261,8 +256,8 @@ mod tests {
 
     #[test]
     fn a_newer_packet_from_the_old_place_ends_it() {
-        let mut validation = validation();
-        validation.on_packet(0, tuple(2, 1), 1500, true);
+        let mut validation = Validation::default();
+        validation.on_packet(0, tuple(2, 1), 1500, true, &mut stock());
         let packet = validation.poll_challenge(0, PTO, LEN).expect("challenged");
         validation.on_packet_from_peer();
         assert_eq!(validation.on_response(2, tuple(2, 1), packet.data), None);
@@ -272,8 +267,8 @@ mod tests {
     #[test]
     fn a_silent_place_gets_at_most_three_times_its_bytes_and_eight_copies() {
         for len in [49, 200, 1500, 100_000] {
-            let mut validation = validation();
-            validation.on_packet(0, tuple(2, 1), len, true);
+            let mut validation = Validation::default();
+            validation.on_packet(0, tuple(2, 1), len, true, &mut stock());
             validation.on_challenge(tuple(2, 1), [7; 8], len);
             let answer = validation.poll_response(LEN).expect("answered");
             assert!(answer.len <= len);
@@ -294,14 +289,13 @@ mod tests {
     }
 
     #[test]
-    fn candidates_and_stock_are_bounded() {
-        let mut validation = validation();
+    fn candidates_are_bounded() {
+        let (mut validation, mut stock) = (Validation::default(), stock());
         for n in 2..200 {
-            validation.on_packet(0, tuple(n, 1), 1500, true);
-            validation.add_challenge([n; 8]);
+            validation.on_packet(0, tuple(n, 1), 1500, true, &mut stock);
+            stock.add([n; 8]);
         }
         assert_eq!(validation.candidates.len(), CANDIDATES_MAX);
-        assert!(validation.stock.len() <= STOCK);
         assert!(validation.candidates.iter().all(|c| c.tuple != tuple(2, 1)));
     }
 }

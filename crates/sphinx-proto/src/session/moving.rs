@@ -37,14 +37,15 @@ impl Session {
         self.path.tuple()
     }
 
-    /// How many calls of [`Session::add_challenge`] are wanted, so that new paths can be validated.
-    pub fn challenges_wanted(&self) -> usize {
-        self.path.challenges_wanted()
+    /// How many calls of [`Session::add_random`] are wanted, so that new paths can be validated and packet numbers left
+    /// out.
+    pub fn random_wanted(&self) -> usize {
+        self.path.random_wanted()
     }
 
-    /// Eight random bytes that nobody can guess.
-    pub fn add_challenge(&mut self, random: [u8; 8]) {
-        self.path.add_challenge(random);
+    /// Eight random bytes that nobody can guess; without them the session works, but the peer can deceive it.
+    pub fn add_random(&mut self, random: [u8; 8]) {
+        self.path.add_random(random);
     }
 
     /// How many calls of [`Session::add_connection_id`] are wanted.

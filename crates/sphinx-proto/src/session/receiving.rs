@@ -11,6 +11,9 @@ use crate::sender::Carriage;
 use crate::types::{Event, Job, PacketMeta, Received, Slot};
 use crate::wire::{Fragment, Frame, FrameIter, Header, PacketKind, Sack, WindowSpan};
 
+/// With so many frames on their way the peer hears of numbers left out later: there is no hurry.
+pub(super) const FRAMES_BEFORE_SKIPPED: usize = 4;
+
 impl Session {
     /// A packet has opened: the only way in for what the peer says. What the body has for the driver is to be
     /// stored before it polls for jobs and events.
@@ -151,7 +154,11 @@ impl Session {
                     sequence,
                     cid,
                 } => self.peer_ids.offer(sequence, cid),
-                Frame::NewConnectionId { .. } | Frame::PathSack { .. } => {
+                Frame::Skipped {
+                    path: PATH,
+                    packet_number,
+                } => self.path.on_skipped(packet_number),
+                Frame::NewConnectionId { .. } | Frame::PathSack { .. } | Frame::Skipped { .. } => {
                     return self.violation(meta.now, "a path that does not exist");
                 }
                 Frame::PathChallenge(data) => {
@@ -181,6 +188,7 @@ impl Session {
                 self.sender.on_deficit((stream, block), deficit, monitor);
             }
         }
+        self.tell_skipped();
         self.sender.on_feedback(meta.now, &self.path);
         if self.sender.take_progress() || self.window_news() > window_news {
             self.demand.on_progress(meta.now);
@@ -189,6 +197,18 @@ impl Session {
         self.events.extend(delivered.into_iter().map(Event::from));
         if let Some((code, reason)) = closed {
             self.peer_closed(meta.now, code, reason);
+        }
+    }
+
+    /// Tells the peer which numbers it misses that no packet has.
+    fn tell_skipped(&mut self) {
+        while self.control_queue.len() < FRAMES_BEFORE_SKIPPED
+            && let Some(packet_number) = self.path.poll_spent_skip()
+        {
+            self.control_queue.push(&Frame::Skipped {
+                path: PATH,
+                packet_number,
+            });
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a session sends: the packets that the scheduler has decided on.
 
 use super::ending::{CLOSE_TIMES, Life};
+use super::receiving::FRAMES_BEFORE_SKIPPED;
 use super::{BASE_DATAGRAM, Session};
 use crate::Nanos;
 use crate::blocks::{SymbolChoice, WindowChoice};
@@ -10,8 +11,8 @@ use crate::sender::Carriage;
 use crate::types::{Content, Transmit};
 use crate::wire::{FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind};
 
-/// Bytes of a control packet that feedback leaves for a PING and new connection ids.
-const CONTROL_RESERVE: usize = 16 + 8 * (1 + 1 + 8 + 8);
+/// Bytes of a control packet that feedback leaves for a PING, new connection ids and numbers left out.
+const CONTROL_RESERVE: usize = 16 + 8 * (1 + 1 + 8 + 8) + FRAMES_BEFORE_SKIPPED * (1 + 1 + 8);
 /// Longest encoding of a CLOSE frame.
 const CLOSE_LEN_MAX: usize = 300;
 /// Control packets that say nothing that must arrive, and those that ask for an answer.

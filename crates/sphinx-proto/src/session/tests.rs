@@ -65,12 +65,13 @@ impl End {
         if self.session.poll_timeout().is_some_and(|at| at <= now) {
             self.session.handle_timeout(now);
         }
-        for _ in 0..self.session.challenges_wanted() {
-            self.random += 1;
-            self.session.add_challenge([self.random; 8]);
+        for _ in 0..self.session.random_wanted() {
+            // Any bytes will do, but for the same ones again and again.
+            self.random = self.random.wrapping_add(0x9d);
+            self.session.add_random([self.random; 8]);
         }
         for _ in 0..self.session.connection_ids_wanted() {
-            self.random += 1;
+            self.random = self.random.wrapping_add(0x9d);
             let cid = ConnectionId::new([self.random | 0x80; 8]);
             self.session.add_connection_id(cid.expect("not zero"));
         }

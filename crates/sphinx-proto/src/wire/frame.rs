@@ -86,6 +86,13 @@ pub enum Frame<'a> {
         /// The id.
         cid: ConnectionId,
     },
+    /// No packet has this number.
+    Skipped {
+        /// The path of which no packet has it.
+        path: u32,
+        /// The number.
+        packet_number: u64,
+    },
 }
 
 impl Frame<'_> {
@@ -93,7 +100,10 @@ impl Frame<'_> {
     pub fn is_ack_eliciting(&self) -> bool {
         matches!(
             self,
-            Frame::Ping | Frame::PathChallenge(_) | Frame::NewConnectionId { .. }
+            Frame::Ping
+                | Frame::PathChallenge(_)
+                | Frame::NewConnectionId { .. }
+                | Frame::Skipped { .. }
         )
     }
 
@@ -132,6 +142,14 @@ impl Frame<'_> {
                 put_varint(out, u64::from(*path));
                 put_varint(out, *sequence);
                 out.extend_from_slice(&cid.bytes());
+            }
+            Frame::Skipped {
+                path,
+                packet_number,
+            } => {
+                out.push(10);
+                put_varint(out, u64::from(*path));
+                put_varint(out, *packet_number);
             }
         }
     }
@@ -242,6 +260,10 @@ impl<'a> FrameIter<'a> {
                 let sack = decode_sack(r)?;
                 Frame::PathSack { path, sack }
             }
+            10 => Frame::Skipped {
+                path: decode_path(r)?,
+                packet_number: r.varint()?,
+            },
             unknown if unknown & IGNORABLE != 0 => {
                 let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
                 r.take(len)?;
@@ -390,6 +412,17 @@ mod tests {
             cid,
         };
         let bytes = [7, 0, 0x40, 70, 1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(bytes_of(&frame), bytes);
+        assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(frame)));
+    }
+
+    #[test]
+    fn skipped_vector() {
+        let frame = Frame::Skipped {
+            path: 0,
+            packet_number: 300,
+        };
+        let bytes = [10, 0, 0x41, 0x2c];
         assert_eq!(bytes_of(&frame), bytes);
         assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(frame)));
     }

@@ -26,7 +26,11 @@ struct Victim {
     now: Nanos,
     next_pn: u64,
     packets_sent: u64,
+    /// Number of the newest packet.
+    newest: u64,
     symbols_sent: u64,
+    /// What the driver gives the session, if it gives any.
+    random: Option<Rng>,
     violation: Option<&'static str>,
 }
 
@@ -49,7 +53,9 @@ impl Victim {
             now: 0,
             next_pn: 0,
             packets_sent: 0,
+            newest: 0,
             symbols_sent: 0,
+            random: None,
             violation: None,
         }
     }
@@ -130,8 +136,14 @@ impl Victim {
                 _ => {}
             }
         }
+        if let Some(random) = &mut self.random {
+            for _ in 0..self.session.random_wanted() {
+                self.session.add_random(random.word().to_be_bytes());
+            }
+        }
         while let Some(transmit) = self.session.poll_transmit(self.now) {
             self.packets_sent += 1;
+            self.newest = transmit.packet_number;
             if !matches!(transmit.content, Content::Control(_)) {
                 self.symbols_sent += 1;
             }
@@ -231,6 +243,27 @@ fn paths_that_do_not_exist_end_the_session() {
         assert_eq!(victim.violation, Some("a path that does not exist"),);
         victim.wait(SEC);
         assert!(victim.session.is_finished());
+    }
+}
+
+/// A receiver that acknowledges everything at once, whatever arrives, would have a sender flood the path, or whoever has
+/// the address that the packets go to.
+#[test]
+fn acknowledging_what_has_not_arrived_ends_the_session() {
+    for seed in 0..50 {
+        let mut victim = Victim::new();
+        victim.random = Some(Rng::new(seed));
+        victim.submit_blocks(200, 20);
+        while victim.violation.is_none() {
+            let newest = victim.newest;
+            victim.control(&[sack(0, newest)]);
+            victim.wait(MS);
+            assert!(victim.packets_sent < 500, "seed {seed}");
+        }
+        assert_eq!(victim.violation, Some("acknowledged a packet never sent"));
+        let symbols = victim.symbols_sent;
+        victim.wait(SEC);
+        assert!(victim.session.is_finished() && victim.symbols_sent == symbols);
     }
 }
 
