@@ -84,6 +84,8 @@ pub enum EndReason {
         /// For people.
         reason: String,
     },
+    /// So many packets did not open that the keys are not to be trusted any longer.
+    Forgeries,
     /// The network says that nobody listens at the peer's address, and nothing is heard from it.
     PeerGone,
     /// Nothing was heard from the peer for the idle timeout.

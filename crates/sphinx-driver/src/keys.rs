@@ -23,6 +23,8 @@ pub use replay::{Arrival, ReplayWindow};
 
 /// Most packets sealed with one key (§3; the confidentiality limit of RFC 9001 §6.6).
 const EPOCH_PACKETS: u64 = 1 << 23;
+/// Most packets of a session that may fail to open (§3; the integrity limit of RFC 9001 §6.6).
+const FAILURES_MAX: u64 = 1 << 52;
 /// The previous epoch's key is kept for this many probe timeouts (§3).
 const PREVIOUS_KEY_PTOS: u64 = 3;
 /// Length in bytes of the exporter output, of the ticket's secret and of the proof.
@@ -121,6 +123,8 @@ impl SessionSecret {
             next_secret,
             epoch: 0,
             opened: None,
+            failures: 0,
+            failures_max: FAILURES_MAX,
         }
     }
 
@@ -152,10 +156,16 @@ pub enum SealError {
     BufferSize,
 }
 
-/// The packet is not from the peer, or damaged, or of a forgotten epoch.
+/// Why a packet was not opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("packet does not open")]
-pub struct OpenError;
+pub enum OpenError {
+    /// It is not from the peer, or damaged, or of a forgotten epoch.
+    #[error("packet does not open")]
+    Invalid,
+    /// So many packets did not open that a forged one might: none is opened any more.
+    #[error("too many packets did not open")]
+    TooManyInvalid,
+}
 
 /// Seals the packets of one direction and path, and moves through the epochs.
 pub struct Sealer {
@@ -293,9 +303,18 @@ pub struct Opener {
     epoch: u64,
     /// Smallest and largest packet number opened with the current key.
     opened: Option<(u64, u64)>,
+    /// Packets that some key did not open, in all epochs, and how many of them there may be.
+    failures: u64,
+    failures_max: u64,
 }
 
 impl Opener {
+    /// Same, but at most `packets` packets may fail to open, instead of 2^52: lets tests see what follows.
+    pub fn with_failures_max(mut self, packets: u64) -> Self {
+        self.failures_max = packets;
+        self
+    }
+
     /// The epoch of the newest packets opened, counted from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -328,6 +347,9 @@ impl Opener {
         now_ns: u64,
         pto_ns: u64,
     ) -> Result<Range<usize>, OpenError> {
+        if self.failures > self.failures_max {
+            return Err(OpenError::TooManyInvalid);
+        }
         if self
             .previous
             .as_ref()
@@ -340,11 +362,17 @@ impl Opener {
             _ if header.phase == current_phase => (&self.current, false),
             Some((_, largest)) if packet_number > largest => (&self.next, true),
             Some((smallest, _)) if packet_number < smallest => {
-                (&self.previous.as_ref().ok_or(OpenError)?.0, false)
+                (&self.previous.as_ref().ok_or(OpenError::Invalid)?.0, false)
             }
-            _ => return Err(OpenError),
+            _ => return Err(OpenError::Invalid),
         };
-        let len = key.open(self.path, packet_number, datagram)?;
+        let Some(len) = key.open(self.path, packet_number, datagram) else {
+            self.failures += 1;
+            return Err(match self.failures > self.failures_max {
+                true => OpenError::TooManyInvalid,
+                false => OpenError::Invalid,
+            });
+        };
 
         if is_next {
             let until = now_ns.saturating_add(pto_ns.saturating_mul(PREVIOUS_KEY_PTOS));
@@ -366,7 +394,7 @@ impl Opener {
 /// Key and IV of one epoch.
 struct EpochKey {
     aead: LessSafeKey,
-    iv: [u8; aead::NONCE_LEN],
+    iv: Zeroizing<[u8; aead::NONCE_LEN]>,
 }
 
 impl EpochKey {
@@ -375,12 +403,12 @@ impl EpochKey {
         let key = UnboundKey::new(&aead::AES_128_GCM, key.as_slice()).expect("16 bytes, as needed");
         Self {
             aead: LessSafeKey::new(key),
-            iv: *expand(secret, &[b"sphinx/2 iv"]),
+            iv: expand(secret, &[b"sphinx/2 iv"]),
         }
     }
 
     fn nonce(&self, path: u32, packet_number: u64) -> Nonce {
-        let mut nonce = self.iv;
+        let mut nonce = *self.iv;
         let (of_path, of_packet) = nonce.split_at_mut(4);
         for (n, p) in of_path.iter_mut().zip(path.to_be_bytes()) {
             *n ^= p;
@@ -391,18 +419,16 @@ impl EpochKey {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Opens in place; the length of the plaintext.
-    fn open(&self, path: u32, packet_number: u64, datagram: &mut [u8]) -> Result<usize, OpenError> {
-        let (head, sealed) = datagram
-            .split_first_chunk_mut::<HEADER_LEN>()
-            .ok_or(OpenError)?;
+    /// Opens in place; the length of the plaintext, if the packet is whole.
+    fn open(&self, path: u32, packet_number: u64, datagram: &mut [u8]) -> Option<usize> {
+        let (head, sealed) = datagram.split_first_chunk_mut::<HEADER_LEN>()?;
         if sealed.len() < TAG_LEN {
-            return Err(OpenError);
+            return None;
         }
         self.aead
             .open_in_place(self.nonce(path, packet_number), Aad::from(*head), sealed)
             .map(|body| body.len())
-            .map_err(|_| OpenError)
+            .ok()
     }
 }
 

@@ -32,7 +32,8 @@ pub trait PacketProtection {
     /// steps back; `pto` is the present probe timeout, which old keys outlive by little.
     ///
     /// # Errors
-    /// When the packet is not the peer's as it was sent; its bytes are garbage then.
+    /// When the packet is not the peer's as it was sent, or so many were not that the session has to end; its bytes
+    /// are garbage then.
     fn open(
         &mut self,
         header: &Header,

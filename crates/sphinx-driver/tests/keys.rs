@@ -50,6 +50,42 @@ fn keys_change_many_times_under_loss_and_reordering() {
     }
 }
 
+/// Whoever forges packets long enough may guess a tag one day: the session ends before. (A real one would have seen 2^52.)
+#[test]
+fn too_many_forgeries_end_the_session() {
+    let clean = LinkConfig {
+        delay: Duration::from_millis(2),
+        ..LinkConfig::default()
+    };
+    let mut scenario = Scenario::new((clean.clone(), clean)).bulk(1_000_000);
+    scenario.cc = CcKind::Fixed(2_500_000);
+    let directions = [Direction::ClientToServer, Direction::ServerToClient];
+    let mut pair = scenario.build_with(directions.map(|direction| {
+        let Keys { sealer, opener } = keys(direction, 128);
+        let opener = opener.with_failures_max(20);
+        Keys { sealer, opener }
+    }));
+    let mut forged = 0;
+    pair.tap = Some(Box::new(move |side, datagram| {
+        forged += usize::from(side == 0);
+        if side != 0 || forged > 21 {
+            return Vec::new();
+        }
+        let mut forgery = datagram.clone();
+        *forgery.payload.last_mut().expect("a tag") ^= 1;
+        vec![forgery]
+    }));
+    assert!(pair.run_until(SEC, |pair| {
+        pair.ends.iter().all(|end| !end.events.is_empty())
+    }));
+    let ends = pair.ends.each_ref().map(|end| &end.events[0].1);
+    assert_eq!(*ends[1], EndReason::Forgeries);
+    assert!(
+        matches!(ends[0], EndReason::ClosedByPeer { code: 5, .. }),
+        "{ends:?}"
+    );
+}
+
 /// No acknowledgement comes back: the key is used up, and the session says so. What would have been the
 /// next packet does not leave in the clear.
 #[test]

@@ -56,7 +56,7 @@ impl PacketProtection for Plain {
         let body = HEADER_LEN..datagram.len() - TAG_LEN;
         let (sealed, tag) = datagram.split_at(body.end);
         if *tag != checksum(packet_number, sealed) {
-            return Err(OpenError);
+            return Err(OpenError::Invalid);
         }
         Ok(body)
     }

@@ -350,6 +350,10 @@ fn error_of(end: EndReason, idle_timeout: Duration) -> Error {
             Error::new(ErrorKind::Interrupted, "the session was closed at this end")
         }
         EndReason::ClosedByPeer { code, reason } => closed_by_peer(code, &reason),
+        EndReason::Forgeries => Error::new(
+            ErrorKind::Protocol,
+            "so many packets did not open that a forged one might: the session is not safe any longer",
+        ),
         EndReason::PeerGone => Error::new(
             ErrorKind::PeerLost,
             "the peer is gone: its port is closed (ICMP port unreachable), and nothing is heard from it",
@@ -390,6 +394,7 @@ fn farewell(end: &EndReason) -> (u64, String) {
         EndReason::ClosedByPeer { .. } | EndReason::CannotDecode(_) | EndReason::CannotSeal(_) => {
             (close_code::DONE, "")
         }
+        EndReason::Forgeries => (close_code::PROTOCOL, "too many packets did not open"),
         EndReason::PeerGone => (
             close_code::CANCELLED,
             "nobody listens at this end's address",

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use sphinx_transport::{ErrorKind, Ticket};
+use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome, fail_hint, local_io};
 use crate::report::Reporter;
@@ -25,8 +26,8 @@ const HINT: &str =
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// On the command line, where other users of the machine can see it.
-    Argument(String),
-    Environment(String),
+    Argument(Zeroizing<String>),
+    Environment(Zeroizing<String>),
     File(PathBuf),
     Stdin,
 }
@@ -77,7 +78,7 @@ pub(crate) fn find(
     match argument.and_then(OsStr::to_str) {
         Some("-") => return Ok((Source::Stdin, true)),
         Some(text) if is_ticket(bare(text)) => {
-            return Ok((Source::Argument(text.to_owned()), true));
+            return Ok((Source::Argument(text.to_owned().into()), true));
         }
         _ => {}
     }
@@ -85,7 +86,7 @@ pub(crate) fn find(
         let text = text
             .into_string()
             .map_err(|_| malformed("$SPHX_TICKET is not text"))?;
-        return Ok((Source::Environment(text), false));
+        return Ok((Source::Environment(text.into()), false));
     }
     let message = match argument {
         Some(argument) => {
@@ -170,23 +171,28 @@ pub(crate) fn read(source: Source) -> Outcome<Ticket> {
             if line.trim_ascii().is_empty() {
                 return Err(malformed("the first line of standard input is empty"));
             }
-            String::from_utf8_lossy(&line).into_owned()
+            text_of(&line)
         }
     };
     let token = token(&text).ok_or_else(|| malformed("there is no ticket in what was given"))?;
     Ok(token.parse::<Ticket>()?)
 }
 
-fn bounded(input: impl Read) -> io::Result<String> {
-    let mut bytes = Vec::new();
+fn text_of(bytes: &[u8]) -> Zeroizing<String> {
+    String::from_utf8_lossy(bytes).into_owned().into()
+}
+
+fn bounded(input: impl Read) -> io::Result<Zeroizing<String>> {
+    // With room for all of it at once, so that nothing is left where it was before it grew.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(TICKET_BYTES_MAX as usize + 1));
     input.take(TICKET_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(text_of(&bytes))
 }
 
 /// The first line of `input` without its end, cut off where it is too long for a ticket. Who writes it
 /// may keep the other end open, and what follows stays unread.
-fn first_line(mut input: impl Read) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
+fn first_line(mut input: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut line = Zeroizing::new(Vec::with_capacity(LINE_BYTES_MAX));
     let mut byte = [0];
     while line.len() < LINE_BYTES_MAX {
         match input.read(&mut byte) {
@@ -227,7 +233,7 @@ mod tests {
     #[test]
     fn ticket_as_first_argument() {
         let (source, rest) = split_arguments(None, os(&["sphx1abc", "a"]), None).unwrap();
-        assert_eq!(source, Source::Argument("sphx1abc".into()));
+        assert_eq!(source, Source::Argument(String::from("sphx1abc").into()));
         assert_eq!(rest, paths(&["a"]));
         let (source, rest) = split_arguments(None, os(&["-", "a"]), Some("sphx1e".into())).unwrap();
         assert_eq!(source, Source::Stdin);
@@ -237,7 +243,7 @@ mod tests {
     #[test]
     fn ticket_from_the_environment() {
         let (source, rest) = split_arguments(None, os(&["a", "b"]), Some("sphx1e".into())).unwrap();
-        assert_eq!(source, Source::Environment("sphx1e".into()));
+        assert_eq!(source, Source::Environment(String::from("sphx1e").into()));
         assert_eq!(rest, paths(&["a", "b"]));
     }
 
@@ -274,9 +280,12 @@ mod tests {
     #[test]
     fn only_the_first_line_is_read() {
         let mut input = &b"sphx1abc\nmore"[..];
-        assert_eq!(first_line(&mut input).unwrap(), b"sphx1abc");
+        assert_eq!(first_line(&mut input).unwrap().as_slice(), b"sphx1abc");
         assert_eq!(input, b"more");
-        assert_eq!(first_line(&b"sphx1abc"[..]).unwrap(), b"sphx1abc");
+        assert_eq!(
+            first_line(&b"sphx1abc"[..]).unwrap().as_slice(),
+            b"sphx1abc"
+        );
         let endless = first_line(io::repeat(b'x')).unwrap();
         assert_eq!(endless.len(), LINE_BYTES_MAX);
     }

@@ -1,6 +1,7 @@
 //! What `recv` and `perf server` share: listening, the ticket, one session after the other or many
 //! side by side.
 
+use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use sphinx_transport::{Options, Server, Service, Session, Ticket};
+use zeroize::Zeroizing;
 
 use super::{Context, holder};
 use crate::addresses::{advertised, everywhere};
@@ -100,7 +102,7 @@ fn announce_file(
     command: &str,
 ) -> Outcome<()> {
     let shown = printable(path.as_os_str().as_encoded_bytes());
-    write_private(path, &format!("{ticket}\n")).map_err(|error| {
+    write_private(path, &line_of(ticket)).map_err(|error| {
         let exists = error.kind() == ErrorKind::AlreadyExists;
         let failure = local_io("write the ticket to", &shown, error);
         match exists {
@@ -135,6 +137,13 @@ fn announce_text(ticket: &Ticket, context: &Context, command: &str) -> Outcome<(
     reporter.end_data();
     // Without the ticket nobody could ever connect.
     reporter.delivered("the ticket")
+}
+
+/// The ticket as a line, wiped after use. With room for it from the beginning nothing is left where it was before it grew.
+fn line_of(ticket: &Ticket) -> Zeroizing<String> {
+    let mut line = Zeroizing::new(String::with_capacity(TICKET_FILE_BYTES_MAX as usize));
+    let _ = writeln!(line, "{ticket}");
+    line
 }
 
 /// Puts the ticket into a file that only its owner can read. Readers see the whole ticket or none.
@@ -177,7 +186,7 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
 
 /// Whether a file holds a ticket or nothing at all.
 fn is_replaceable(path: &Path) -> io::Result<bool> {
-    let mut start = String::new();
+    let mut start = Zeroizing::new(String::with_capacity(TICKET_FILE_BYTES_MAX as usize + 1));
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())

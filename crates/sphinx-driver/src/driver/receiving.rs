@@ -7,7 +7,7 @@ use sphinx_proto::{Job, Nanos, PacketMeta, PartPlacement, Placement, Received};
 use super::{Driver, EndReason, Origin, Workshop};
 use crate::blocks::RxBlock;
 use crate::executor::{Executor, JobKind};
-use crate::keys::Arrival;
+use crate::keys::{Arrival, OpenError};
 use crate::protection::PacketProtection;
 
 /// A job that is done elsewhere: what it needs, and what becomes of it.
@@ -69,9 +69,16 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let opened = self
             .protection
             .open(&header, packet_number, datagram, now, pto);
-        let Ok(body) = opened else {
-            self.counters.invalid += 1;
-            return;
+        let body = match opened {
+            Ok(body) => body,
+            Err(error) => {
+                self.counters.invalid += 1;
+                if error == OpenError::TooManyInvalid {
+                    self.core.close(now, 5, "too many packets did not open");
+                    self.end(EndReason::Forgeries);
+                }
+                return;
+            }
         };
         self.replay.commit(packet_number);
         let meta = PacketMeta {

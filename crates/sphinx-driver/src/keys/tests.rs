@@ -48,7 +48,7 @@ fn seal(sealer: &mut Sealer, number: u64, body: &[u8]) -> Vec<u8> {
 
 fn open(opener: &mut Opener, number: u64, datagram: &[u8], now: u64) -> Result<Vec<u8>, OpenError> {
     let mut datagram = datagram.to_vec();
-    let header = opener.unprotect(&mut datagram).ok_or(OpenError)?;
+    let header = opener.unprotect(&mut datagram).ok_or(OpenError::Invalid)?;
     let number = expand_packet_number(header.packet_number, number);
     let body = opener.open(&header, number, &mut datagram, now, PTO)?;
     Ok(datagram[body].to_vec())
@@ -203,7 +203,7 @@ fn directions_paths_and_secrets_have_their_own_keys() {
         session.opener(Direction::ClientToServer, 1 << 24),
         other.opener(Direction::ClientToServer, 0),
     ] {
-        assert_eq!(open(&mut wrong, 0, &datagram, 0), Err(OpenError));
+        assert_eq!(open(&mut wrong, 0, &datagram, 0), Err(OpenError::Invalid));
     }
     let mut right = session.opener(Direction::ClientToServer.reverse().reverse(), 0);
     assert_eq!(open(&mut right, 0, &datagram, 0), Ok(b"body".to_vec()));
@@ -237,14 +237,14 @@ fn any_flipped_bit_is_noticed() {
         forged[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(
             open(&mut opener, 0, &forged, 0),
-            Err(OpenError),
+            Err(OpenError::Invalid),
             "bit {bit}"
         );
     }
     for len in 0..datagram.len() {
         assert_eq!(
             open(&mut opener, 0, &datagram[..len], 0),
-            Err(OpenError),
+            Err(OpenError::Invalid),
             "length {len}"
         );
     }
@@ -252,6 +252,30 @@ fn any_flipped_bit_is_noticed() {
         open(&mut opener, 0, &datagram, 0),
         Ok(b"0123456789".to_vec())
     );
+}
+
+#[test]
+fn after_too_many_forgeries_nothing_opens() {
+    let (mut sealer, opener) = pair(4);
+    let mut opener = opener.with_failures_max(3);
+    let [first, second, third] = [0, 1, 2].map(|number| seal(&mut sealer, number, b"body"));
+    assert!(open(&mut opener, 0, &first, 0).is_ok());
+    // With the last byte wrong, of either phase and so for either key.
+    let forged = |packet: &[u8], phase| {
+        let mut forged = packet.to_vec();
+        forged[0] ^= phase;
+        *forged.last_mut().expect("a tag") ^= 1;
+        forged
+    };
+    for phase in [0, 8, 0] {
+        let opened = open(&mut opener, 1, &forged(&second, phase), 0);
+        assert_eq!(opened, Err(OpenError::Invalid));
+    }
+    assert!(open(&mut opener, 1, &second, 0).is_ok());
+    for packet in [forged(&third, 0), third] {
+        let opened = open(&mut opener, 2, &packet, 0);
+        assert_eq!(opened, Err(OpenError::TooManyInvalid));
+    }
 }
 
 #[test]
@@ -318,7 +342,7 @@ fn the_previous_key_is_kept_for_three_ptos() {
     assert!(open(&mut opener, 4, &early[1], 10 * MS + 3 * PTO).is_ok());
     assert_eq!(
         open(&mut opener, 4, &early[2], 10 * MS + 3 * PTO + 1),
-        Err(OpenError)
+        Err(OpenError::Invalid)
     );
 }
 
@@ -329,7 +353,7 @@ fn a_forged_phase_does_not_move_the_epoch() {
     assert!(open(&mut opener, 0, &first, 0).is_ok());
     let mut second = seal(&mut sealer, 1, b"b");
     second[0] ^= 8;
-    assert_eq!(open(&mut opener, 1, &second, 0), Err(OpenError));
+    assert_eq!(open(&mut opener, 1, &second, 0), Err(OpenError::Invalid));
     assert_eq!(opener.epoch(), 0);
     second[0] ^= 8;
     assert!(open(&mut opener, 1, &second, 0).is_ok());
@@ -397,6 +421,6 @@ proptest! {
     #[test]
     fn unprotecting_noise_is_total(noise in prop::collection::vec(any::<u8>(), 0..100)) {
         let (_, mut opener) = pair(EPOCH_PACKETS);
-        prop_assert_eq!(open(&mut opener, 0, &noise, 0), Err(OpenError));
+        prop_assert_eq!(open(&mut opener, 0, &noise, 0), Err(OpenError::Invalid));
     }
 }
