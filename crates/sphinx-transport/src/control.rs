@@ -29,6 +29,7 @@ use sphinx_driver::keys::SECRET_LEN;
 use sphinx_proto::wire::ConnectionId;
 use zeroize::Zeroizing;
 
+use crate::routing::IdMaker;
 use crate::ticket::Identity;
 use door::Door;
 use greeting::{GREETING_LEN, greeting, is_greeting};
@@ -68,6 +69,7 @@ struct Server {
 /// [`poll_timeout`]: Self::poll_timeout
 pub(crate) struct Control {
     endpoint: Endpoint,
+    ids: IdMaker,
     door: Door,
     server: Option<Server>,
     sessions: BTreeMap<usize, Session>,
@@ -97,6 +99,16 @@ impl Control {
         Self::new(Some(server), Some(tls::server_config(identity)))
     }
 
+    /// The same, with connection ids of this maker.
+    pub(crate) fn with_ids(self, ids: IdMaker) -> Self {
+        Self { ids, ..self }
+    }
+
+    /// A connection id for data packets to this end.
+    pub(crate) fn make_id(&mut self) -> ConnectionId {
+        self.ids.make()
+    }
+
     fn new(server: Option<Server>, config: Option<ServerConfig>) -> Self {
         Self {
             endpoint: Endpoint::new(
@@ -105,6 +117,7 @@ impl Control {
                 false,
                 None,
             ),
+            ids: IdMaker::new(None, 0),
             door: Door::default(),
             server,
             sessions: BTreeMap::new(),
@@ -149,7 +162,7 @@ impl Control {
                 other => Failure::Unreachable(other.to_string()),
             })?;
         let id = self.next_id(handle);
-        let params = local_params(settings);
+        let params = local_params(settings, self.ids.make());
         let session = Session::new(id, conn, remote, None, params, secret, Some(wrong_server));
         self.sessions.insert(handle.0, session);
         self.door.expect(remote);
@@ -308,7 +321,7 @@ impl Control {
             self.endpoint.ignore(incoming);
             return;
         };
-        let params = local_params(&server.settings);
+        let params = local_params(&server.settings, self.ids.make());
         let secret = server.secret.clone();
         let mut response = Vec::new();
         let greeting = <[u8; GREETING_LEN]>::try_from(&incoming.orig_dst_cid()[..]);
@@ -461,9 +474,9 @@ impl Control {
     }
 }
 
-fn local_params(settings: &Settings) -> Params {
+fn local_params(settings: &Settings, cid: ConnectionId) -> Params {
     Params {
-        cid: random_cid(),
+        cid,
         service: settings.service,
         receive_window: settings.receive_window,
         idle_timeout_ms: Some(settings.idle_timeout_ms),
@@ -478,15 +491,4 @@ pub(crate) fn random_bytes() -> [u8; 8] {
     let mut bytes = [0; 8];
     rand::fill(&mut bytes).expect("the operating system gives randomness");
     bytes
-}
-
-/// # Panics
-///
-/// When the operating system gives no randomness.
-pub(crate) fn random_cid() -> ConnectionId {
-    loop {
-        if let Some(cid) = ConnectionId::new(random_bytes()) {
-            return cid;
-        }
-    }
 }

@@ -15,6 +15,7 @@ use crate::control::Control;
 use crate::engine::{Engine, Purpose, settings};
 use crate::error::{Error, ErrorKind};
 use crate::options::{Options, Service};
+use crate::routing::IdMaker;
 use crate::shared::Session;
 use crate::ticket::{Identity, Ticket};
 
@@ -128,7 +129,7 @@ impl Server {
     pub fn bind(listen: SocketAddr, service: Service, options: &Options) -> Result<Self, Error> {
         let io = open(listen)?;
         let identity = Identity::generate();
-        let control = Control::server(&identity, settings(service, options));
+        let control = Control::server(&identity, settings(service, options)).with_ids(ids(options));
         let (local_addr, waker) = (io.local_addr(), io.waker());
         let lobby = Lobby::new();
         let engine = Engine::new(
@@ -222,7 +223,7 @@ pub fn connect(ticket: &Ticket, service: Service, options: &Options) -> Result<S
     };
     let engine = Engine::new(
         io,
-        Control::client(),
+        Control::client().with_ids(ids(options)),
         purpose,
         options.clone(),
         Arc::clone(&lobby),
@@ -268,6 +269,10 @@ fn resolve_all(ticket: &Ticket, family: Family) -> Result<Vec<SocketAddr>, Error
 fn open(bind: SocketAddr) -> Result<UdpIo, Error> {
     UdpIo::open(&UdpConfig::new(bind))
         .map_err(|error| Error::new(ErrorKind::LocalIo, error.to_string()).caused_by(error))
+}
+
+fn ids(options: &Options) -> IdMaker {
+    IdMaker::new(options.routing_key.as_ref(), options.server_id)
 }
 
 fn spawn(mut engine: Engine<UdpIo>) -> Result<JoinHandle<()>, Error> {

@@ -18,7 +18,7 @@ use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Nanos, Tuple};
 
 use crate::association::Association;
-use crate::control::{ConnId, Control, Settings, random_bytes, random_cid};
+use crate::control::{ConnId, Control, Settings, random_bytes};
 use crate::endpoint::Lobby;
 use crate::error::{Error, ErrorKind, close_code};
 use crate::options::{Options, Service};
@@ -245,7 +245,7 @@ impl<Io: PacketIo> Engine<Io> {
             let traffic = self.control.traffic(*id);
             association.service(now, clock, traffic, strays, &mut self.workshop);
             association.supply(random_bytes, || {
-                let spare = random_cid();
+                let spare = self.control.make_id();
                 self.routes.add(spare, cid);
                 spare
             });

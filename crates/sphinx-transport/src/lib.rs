@@ -43,6 +43,7 @@
 //! | `send_stream`, `recv_stream` | the application's ends of streams |
 //! | `control` | QUIC: handshake, identity, parameters; a limit on what strangers cost |
 //! | `memory` | what earlier sessions learned about paths |
+//! | `routing` | connection ids that a load balancer can read |
 //! | `ticket` | what a client must know |
 
 #![forbid(unsafe_code)]
@@ -59,6 +60,7 @@ mod memory;
 mod options;
 mod recv_stream;
 mod routes;
+mod routing;
 mod send_stream;
 mod sessions;
 mod shared;
@@ -70,6 +72,7 @@ pub use error::{Error, ErrorKind, close_code};
 pub use memory::path_memory_file;
 pub use options::{Cc, Codec, Family, Icm, Options, Profile, Service};
 pub use recv_stream::RecvStream;
+pub use routing::{ROUTING_KEY_LEN, Route, RoutingKey};
 pub use send_stream::SendStream;
 pub use shared::Session;
 pub use sphinx_net::ResolveError;

@@ -7,6 +7,8 @@ use sphinx_fec::CodeId;
 
 pub use sphinx_net::Family;
 
+use crate::routing::RoutingKey;
+
 /// What the parameter selector optimises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -202,6 +204,10 @@ pub struct Options {
     /// so that the next session over the same path starts faster; `None` remembers nothing.
     /// [`path_memory_file`](crate::path_memory_file) is the usual place.
     pub path_memory: Option<PathBuf>,
+    /// What connection ids of this end tell those who have the routing key: which of several servers behind one address it is.
+    pub server_id: u16,
+    /// The key that this end shares with what stands in front of it; without one, nobody can read its connection ids.
+    pub routing_key: Option<RoutingKey>,
 }
 
 impl Default for Options {
@@ -216,6 +222,8 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
             path_memory: None,
+            server_id: 0,
+            routing_key: None,
         }
     }
 }

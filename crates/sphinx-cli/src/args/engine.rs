@@ -143,6 +143,7 @@ impl CommonArgs {
             } else {
                 transport::path_memory_file()
             },
+            ..Options::default()
         }
     }
 }

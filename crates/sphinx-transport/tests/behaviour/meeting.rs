@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
-use sphinx_transport::{ErrorKind, Options, Server, Service, Ticket, connect};
+use sphinx_transport::{ErrorKind, Options, Route, RoutingKey, Server, Service, Ticket, connect};
 
 use crate::proxy::{Proxy, Way};
 use crate::support::*;
@@ -191,6 +191,39 @@ fn ipv6_works() {
         let server = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
         transfer(&client, &server, &content(1, 500_000));
         transfer(&server, &client, &content(2, 50_000));
+    });
+}
+
+/// Whoever stands in front of a server and has its routing key sees from every data packet where it belongs, also from those with
+/// spare connection ids.
+#[test]
+fn packets_tell_a_load_balancer_where_they_belong() {
+    bounded(|| {
+        let key = RoutingKey::new([7; 16]);
+        let options = Options {
+            server_id: 0x1234,
+            routing_key: Some(key.clone()),
+            ..Options::default()
+        };
+        let pair = pair_with(link(0.0, 1), link(0.0, 2), &options);
+        for seed in 0..2 {
+            transfer(&pair.client, &pair.server, &content(seed, 200_000));
+            pair.proxy.rebind();
+        }
+        let expected = Some(Route {
+            server_id: 0x1234,
+            worker: 0,
+        });
+        for way in [Way::ToServer, Way::ToClient] {
+            let mut datagrams = pair.proxy.latest(way);
+            datagrams.retain(|datagram| datagram[0] & 0xc0 == 0x80);
+            assert!(datagrams.len() > 5);
+            assert!(
+                datagrams
+                    .iter()
+                    .all(|datagram| key.route(datagram) == expected)
+            );
+        }
     });
 }
 
