@@ -403,7 +403,11 @@ impl Victim {
                 let data = self.model.challenge(input.byte());
                 self.control(input, &[Frame::PathResponse(data)]);
             }
-            0xb0..0xf0 => {
+            0xe8..0xf0 => {
+                let (path, sack) = (input.number(4) as u32 | 1, self.sack(input));
+                self.control(input, &[Frame::PathSack { path, sack }]);
+            }
+            0xb0..0xe8 => {
                 let (sequence, cid) = (input.any(), cid(input.byte()));
                 let frame = Frame::NewConnectionId {
                     path: 0,

@@ -367,6 +367,7 @@ fn decode_blocks(r: &mut Reader<'_>) -> Result<Blocks, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::VARINT_MAX;
     use proptest::prelude::*;
 
     fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
@@ -508,6 +509,35 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn frames_of_paths_survive(
+            path in 1..=u32::MAX,
+            number in 0..=VARINT_MAX,
+            cid in any::<[u8; 8]>(),
+            low in 0..1u64 << 40,
+            len in 0..1u64 << 40,
+            skipped in any::<Vec<u8>>(),
+        ) {
+            let sack = Sack { sequence: number, ranges: vec![(low, low + len)], ..Sack::default() };
+            let mut frames = vec![
+                Frame::Sack(sack.clone()),
+                Frame::PathSack { path, sack },
+                Frame::Skipped { path, packet_number: number },
+            ];
+            let cid = ConnectionId::new(cid);
+            frames.extend(cid.map(|cid| Frame::NewConnectionId { path, sequence: number, cid }));
+            let mut body = Vec::new();
+            for frame in &frames {
+                // Something of a later version before each.
+                put_varint(&mut body, IGNORABLE | number << 6 & VARINT_MAX);
+                put_varint(&mut body, skipped.len() as u64);
+                body.extend_from_slice(&skipped);
+                frame.encode(&mut body);
+            }
+            let read: Result<Vec<_>, _> = FrameIter::new(&body).collect();
+            prop_assert_eq!(read, Ok(frames));
+        }
+
         #[test]
         fn parsing_is_total(body in prop::collection::vec(any::<u8>(), 0..300)) {
             for frame in FrameIter::new(&body).flatten() {
