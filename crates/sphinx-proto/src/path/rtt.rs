@@ -4,6 +4,8 @@ use crate::Nanos;
 
 /// Timer granularity.
 const GRANULARITY: Nanos = 1_000_000;
+/// A peer that has packets to acknowledge waits no longer than that, and for its turn.
+const DELAY_USUAL: Nanos = 20_000_000;
 
 /// Smoothed round-trip time of one path.
 #[derive(Debug, Clone)]
@@ -41,8 +43,10 @@ impl Rtt {
             return;
         }
         self.min = self.min.min(sample);
-        let adjusted = if sample >= self.min.saturating_add(delay) {
-            sample - delay
+        // As RFC 9002, the whole sample is taken where without the delay it would fall below the minimum. But a SACK that
+        // is repeated after a blackout reports a delay of seconds, and a microsecond would decide whether they count.
+        let adjusted = if sample >= self.min.saturating_add(delay) || delay > DELAY_USUAL {
+            sample.saturating_sub(delay).max(self.min)
         } else {
             sample
         };
@@ -85,9 +89,11 @@ mod tests {
         assert_eq!(rtt.variance, (7_500_000 + 4_000_000) / 4);
         assert_eq!(rtt.min(), 10_000_000);
         rtt.update(12_000_000, 5_000_000);
+        assert_eq!(rtt.latest, 12_000_000, "it would undercut the minimum");
+        rtt.update(5_000_000_000, 4_990_000_001);
         assert_eq!(
-            rtt.latest, 12_000_000,
-            "a delay that would undercut the minimum is ignored"
+            rtt.latest, 10_000_000,
+            "seconds are not taken for a round trip"
         );
     }
 }
