@@ -11,7 +11,7 @@ pub(crate) struct TxBlock {
     pub(crate) memory: PoolBuffer,
     pub(crate) n: usize,
     pub(crate) symbol_len: usize,
-    pub(crate) data_len: u32,
+    pub(crate) data_len: u64,
     /// All repairs of a transform and its size, once one was wanted (`fft-rs`): one costs as much as all.
     pub(crate) transformed: Option<(u32, PoolBuffer)>,
 }
@@ -123,8 +123,9 @@ impl RxBlock {
 #[derive(Default)]
 pub(crate) struct RxBlocks {
     blocks: Vec<Option<RxBlock>>,
-    /// What each slot costs in the window until it is released; 0 for those that are free.
+    /// What the block in each slot costs in the window; 0 for those that are free.
     costs: Vec<u64>,
+    /// What they cost together with what has left them and not been released.
     cost: u64,
 }
 
@@ -193,7 +194,7 @@ impl RxBlocks {
         let (n, symbol_len) = (usize::from(n), usize::from(symbol_len));
         let (costs, sum) = (&mut self.costs, &mut self.cost);
         let block = self.blocks[at].get_or_insert_with(|| {
-            debug_assert_eq!(costs[at], 0, "a slot whose block is being decoded or read");
+            debug_assert_eq!(costs[at], 0, "a slot whose block is being decoded");
             costs[at] = cost;
             *sum += cost;
             RxBlock {
@@ -220,12 +221,9 @@ impl RxBlocks {
         debug_assert!(before.is_none(), "a slot that holds two blocks");
     }
 
-    /// The slot's block has been read.
-    pub(crate) fn release(&mut self, slot: Slot) {
-        if let Some(cost) = self.costs.get_mut(slot.0 as usize) {
-            debug_assert!(*cost > 0, "released twice");
-            self.cost -= std::mem::take(cost);
-        }
+    /// What cost so much has been read.
+    pub(crate) fn release(&mut self, cost: u64) {
+        self.cost -= cost;
     }
 
     /// What the blocks that have not been released cost in the window.
@@ -233,9 +231,14 @@ impl RxBlocks {
         self.cost
     }
 
-    /// Takes a whole block: its memory, n × symbol size bytes.
-    pub(crate) fn remove(&mut self, slot: Slot) -> Option<PoolBuffer> {
-        Some(self.take(slot)?.memory)
+    /// Takes a whole block: its memory, n × symbol size bytes, and what is to be released for it.
+    pub(crate) fn remove(&mut self, slot: Slot) -> Option<(PoolBuffer, u64)> {
+        let memory = self.take(slot)?.memory;
+        let cost = self
+            .costs
+            .get_mut(slot.0 as usize)
+            .map_or(0, std::mem::take);
+        Some((memory, cost))
     }
 }
 
@@ -328,10 +331,12 @@ mod tests {
         assert!(blocks.view(slot).is_none());
         block.decode(&mut BlockDecoder::new()).expect("enough rows");
         blocks.put_back(slot, block);
-        assert_eq!(blocks.remove(slot).expect("stored")[..], source);
+        let (memory, cost) = blocks.remove(slot).expect("stored");
+        assert_eq!(memory[..], source);
+        assert_eq!(cost, block_cost(n, symbol_len));
         assert!(blocks.remove(slot).is_none());
-        assert_eq!(blocks.cost(), block_cost(n, symbol_len));
-        blocks.release(slot);
+        assert_eq!(blocks.cost(), cost);
+        blocks.release(cost);
         assert_eq!(blocks.cost(), 0);
     }
 }

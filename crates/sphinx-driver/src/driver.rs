@@ -8,15 +8,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, Profile, Room, Session, Tuple};
+use sphinx_proto::{Nanos, Profile, Room, Session, StreamId, Tuple};
 
 use crate::blocks::{RxBlocks, TxBlocks};
 use crate::executor::Executor;
-use crate::incoming::Assembler;
 use crate::keys::ReplayWindow;
 use crate::pool::BufferPool;
 use crate::protection::PacketProtection;
-use crate::windows::Windows;
+use crate::window::Window;
 use receiving::Deferred;
 use sending::{Leaving, Source};
 
@@ -93,7 +92,7 @@ pub enum EndReason {
     /// The peer answers, and nothing has come further for the idle timeout.
     Stalled {
         /// A stream whose share of the window is full because the peer's application does not read it.
-        held_up: Option<u16>,
+        held_up: Option<StreamId>,
     },
     /// The peer broke the protocol.
     Violation(&'static str),
@@ -137,8 +136,7 @@ pub struct Driver<P, E> {
     parts: Vec<Vec<u8>>,
     tx: TxBlocks,
     rx: RxBlocks,
-    windows: Windows,
-    assemblers: BTreeMap<u16, Assembler>,
+    window: Window,
     /// Jobs under way elsewhere, by the time of their end; and how many there have been.
     deferred: BTreeMap<(Nanos, u64), Deferred>,
     deferred_count: u64,
@@ -150,11 +148,11 @@ pub struct Driver<P, E> {
     /// When to look again whether a writer pauses.
     pause_at: Option<Nanos>,
     /// Stream and shape of a block that may be sent once more of what was handed over before has been.
-    waiting: Option<(u16, u16, u16)>,
+    waiting: Option<(StreamId, u16, u16)>,
     /// [`Session::window_news`] when streams that are held up were last asked.
     window_news: u64,
-    /// Finished streams of which the core has the last block, and the peer not yet.
-    ending: Vec<u16>,
+    /// Finished streams of which the core has the last piece, and the peer not yet.
+    ending: Vec<StreamId>,
 }
 
 impl<P: PacketProtection, E: Executor> Driver<P, E> {
@@ -171,8 +169,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             parts: Vec::new(),
             tx: TxBlocks::default(),
             rx: RxBlocks::default(),
-            windows: Windows::default(),
-            assemblers: BTreeMap::new(),
+            window: Window::default(),
             deferred: BTreeMap::new(),
             deferred_count: 0,
             leaving: VecDeque::new(),

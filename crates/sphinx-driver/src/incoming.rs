@@ -1,31 +1,41 @@
-//! What has arrived of a stream: the Data Assembler, and the blocks that wait for being read.
+//! What has arrived of a stream: the Data Assembler, and the pieces that wait for being read.
 
 use std::collections::BTreeMap;
 
-use sphinx_proto::Slot;
-use sphinx_proto::wire::{PREAMBLE_LEN, Preamble};
+use sphinx_proto::StreamId;
+use sphinx_proto::wire::Segment;
 
 use crate::pool::PoolBuffer;
 
-/// Data of one block.
+/// A piece of a stream that has arrived.
 pub struct Chunk {
+    stream: StreamId,
     memory: PoolBuffer,
-    slot: Slot,
     from: usize,
     to: usize,
     offset: u64,
     end_of_stream: bool,
+    cost: u64,
+}
+
+/// What a piece that has been read cost in the window, for [`Queues::release`](crate::Queues::release).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    pub(crate) stream: StreamId,
+    pub(crate) cost: u64,
 }
 
 impl Chunk {
-    pub(crate) fn new(memory: PoolBuffer, slot: Slot, preamble: Preamble) -> Self {
+    /// Its data begins at `from` in `memory`; it costs `cost` in the window.
+    pub(crate) fn new(memory: PoolBuffer, from: usize, segment: &Segment, cost: u64) -> Self {
         Self {
+            stream: segment.stream,
             memory,
-            slot,
-            from: PREAMBLE_LEN,
-            to: PREAMBLE_LEN + preamble.len as usize,
-            offset: preamble.offset,
-            end_of_stream: preamble.end_of_stream,
+            from,
+            to: from + segment.len as usize,
+            offset: segment.offset,
+            end_of_stream: segment.end_of_stream,
+            cost,
         }
     }
 
@@ -50,75 +60,145 @@ impl Chunk {
         self.offset += len as u64;
     }
 
-    /// Frees the memory; the slot is for [`Queues::release`](crate::Queues::release).
-    pub fn into_slot(self) -> Slot {
-        self.slot
+    /// Frees the memory.
+    pub fn into_taken(self) -> Taken {
+        Taken {
+            stream: self.stream,
+            cost: self.cost,
+        }
     }
 }
 
 /// What of a stream has arrived and has not been read. `S` wakes whoever waits for more.
 #[derive(Default)]
 pub struct Incoming<S> {
-    /// Complete blocks by number.
-    pub(crate) blocks: BTreeMap<u64, Chunk>,
-    /// Every block below has arrived.
-    next_block: u64,
-    /// The stream's last block is one of them.
-    ended: bool,
+    /// By offset.
+    pub(crate) chunks: BTreeMap<u64, Chunk>,
+    assembler: Assembler,
     /// Nobody reads the stream any more.
     pub(crate) abandoned: bool,
     pub(crate) signal: S,
 }
 
 impl<S> Incoming<S> {
-    /// The next block in stream order.
+    /// The next piece in stream order.
     pub fn take_in_order(&mut self) -> Option<Chunk> {
-        let first = self.blocks.first_entry()?;
-        (*first.key() < self.next_block).then(|| first.remove())
+        let first = self.chunks.first_entry()?;
+        let is_next = *first.key() < self.assembler.next || self.assembler.is_whole();
+        is_next.then(|| first.remove())
     }
 
-    /// A block that begins before the stream's byte `end`.
+    /// A piece that begins before the stream's byte `end`.
     pub fn take_before(&mut self, end: u64) -> Option<Chunk> {
-        let first = self.blocks.first_entry()?;
-        (first.get().offset < end).then(|| first.remove())
+        let first = self.chunks.first_entry()?;
+        (*first.key() < end).then(|| first.remove())
     }
 
     /// Whether everything up to the end has arrived.
     pub fn has_ended(&self) -> bool {
-        self.ended
+        self.assembler.is_whole()
+    }
+
+    /// A piece has arrived: whether its place can be right.
+    pub(crate) fn add(&mut self, segment: &Segment) -> bool {
+        self.assembler.add(segment)
     }
 }
 
-/// Follows the order of one stream's blocks (the paper's Data Assembler).
-#[derive(Default)]
-pub(crate) struct Assembler {
-    next_offset: u64,
-    /// What the preambles of complete blocks say for which earlier ones are missing, by number.
-    ahead: BTreeMap<u64, Preamble>,
+/// Follows the order of one stream's pieces (the paper's Data Assembler). No two overlap.
+#[derive(Debug, Default)]
+struct Assembler {
+    /// Everything before has arrived.
+    next: u64,
+    /// Pieces for which earlier ones are missing: where they begin and end.
+    ahead: BTreeMap<u64, u64>,
+    /// Where the stream ends, once that is known.
+    end: Option<u64>,
 }
 
 impl Assembler {
-    /// A block is complete: whether its place in the stream can be right. No two blocks overlap.
-    pub(crate) fn add<S>(
-        &mut self,
-        block: u64,
-        preamble: Preamble,
-        incoming: &mut Incoming<S>,
-    ) -> bool {
-        let end = |p: &Preamble| p.offset.saturating_add(u64::from(p.len));
-        let before = self.ahead.range(..block).next_back();
-        let after = self.ahead.range(block..).next();
-        let fits = preamble.offset >= before.map_or(self.next_offset, |(_, p)| end(p))
-            && after.is_none_or(|(_, p)| p.offset >= end(&preamble));
-        self.ahead.insert(block, preamble);
-        while let Some(next) = self.ahead.remove(&incoming.next_block) {
-            if next.offset != self.next_offset || incoming.ended {
+    fn is_whole(&self) -> bool {
+        self.end == Some(self.next)
+    }
+
+    fn add(&mut self, segment: &Segment) -> bool {
+        let (from, to) = (segment.offset, segment.end());
+        let before = self.ahead.range(..=from).next_back();
+        let after = self.ahead.range(from..).next();
+        let fits = from >= before.map_or(self.next, |(_, end)| *end)
+            && after.is_none_or(|(begin, _)| *begin >= to)
+            && self
+                .end
+                .is_none_or(|end| to <= end && !segment.end_of_stream);
+        if !fits {
+            return false;
+        }
+        if segment.end_of_stream {
+            if self
+                .ahead
+                .last_key_value()
+                .is_some_and(|(_, end)| *end > to)
+            {
                 return false;
             }
-            incoming.next_block += 1;
-            incoming.ended = next.end_of_stream;
-            self.next_offset = end(&next);
+            self.end = Some(to);
         }
-        fits
+        if to > from {
+            self.ahead.insert(from, to);
+        }
+        while let Some(end) = self.ahead.remove(&self.next) {
+            self.next = end;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sphinx_proto::Role;
+
+    use super::*;
+
+    fn add(assembler: &mut Assembler, offset: u64, len: u32, end_of_stream: bool) -> bool {
+        assembler.add(&Segment {
+            stream: StreamId::new(Role::Client, 0),
+            offset,
+            len,
+            end_of_stream,
+        })
+    }
+
+    #[test]
+    fn pieces_are_put_in_order() {
+        let mut assembler = Assembler::default();
+        assert!(add(&mut assembler, 10, 5, false));
+        assert!(add(&mut assembler, 20, 0, true));
+        assert_eq!((assembler.next, assembler.is_whole()), (0, false));
+        assert!(add(&mut assembler, 0, 10, false));
+        assert_eq!((assembler.next, assembler.is_whole()), (15, false));
+        assert!(add(&mut assembler, 15, 5, false));
+        assert_eq!((assembler.next, assembler.is_whole()), (20, true));
+    }
+
+    #[test]
+    fn what_overlaps_or_lies_behind_the_end_is_out_of_place() {
+        for (offset, len, ends) in [
+            (5, 1, false),
+            (8, 4, false),
+            (12, 1, false),
+            (9, 20, false),
+            (14, 2, false),
+            (0, 11, false),
+            (3, 0, true),
+        ] {
+            let mut assembler = Assembler::default();
+            assert!(add(&mut assembler, 0, 8, false) && add(&mut assembler, 10, 5, false));
+            assert!(!add(&mut assembler, offset, len, ends), "{offset} {len}");
+        }
+        let mut assembler = Assembler::default();
+        assert!(add(&mut assembler, 10, 0, true));
+        assert!(!add(&mut assembler, 10, 0, true), "it ends twice");
+        assert!(!add(&mut assembler, 8, 3, false));
+        assert!(add(&mut assembler, 0, 10, false) && assembler.is_whole());
     }
 }

@@ -207,7 +207,7 @@ impl Sealer {
         }
     }
 
-    /// Seals `datagram` in place: 24 bytes for the header, the plaintext body, 16 bytes for the tag.
+    /// Seals `datagram` in place: 22 bytes for the header, the plaintext body, 16 bytes for the tag.
     ///
     /// `phase` and `packet_number` of `header` are not looked at. Packet numbers must rise from call
     /// to call; gaps are allowed. On an error neither the datagram nor the sealer has changed.
@@ -243,7 +243,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// Seals a copy of `body` into `datagram`, which has exactly 40 bytes more. Else as [`seal`].
+    /// Seals a copy of `body` into `datagram`, which has exactly 38 bytes more. Else as [`seal`].
     ///
     /// [`seal`]: Self::seal
     #[cfg(test)]
@@ -452,7 +452,7 @@ impl HeaderKey {
         mask
     }
 
-    /// Protects or unprotects; the datagram has at least 40 bytes.
+    /// Protects or unprotects; the datagram has at least 38 bytes.
     fn apply(&self, datagram: &mut [u8]) {
         let Some((head, sealed)) = datagram.split_first_chunk_mut::<HEADER_LEN>() else {
             return;

@@ -1,8 +1,8 @@
 //! The core driven: everything between a `sphinx_proto::Session`, which never touches payload, and those
 //! who own sockets, threads and clocks.
 //!
-//! The application writes into a [`Slicer`], which cuts blocks; [`Queues`] hold them until the session's
-//! window lets them go. A [`Driver`] hands them to the core, encodes and seals what the core decides to
+//! The application writes into a [`Slicer`], which cuts pieces; [`Queues`] hold them until the session's
+//! window lets them go. A [`Driver`] makes blocks of them, encodes and seals what the core decides to
 //! send, opens what arrives, decodes, and puts complete blocks where the application takes them.
 //!
 //! Time is an argument, and nothing here waits: the transport, the simulator and the fuzzers run this same
@@ -17,8 +17,8 @@
 //! | --- | --- |
 //! | `driver` | one session: packets in and out, blocks, events |
 //! | `queues`, `outgoing`, `incoming` | what application and driver leave for each other |
-//! | `slicer` | the open block of a stream that is being written |
-//! | `blocks`, `windows` | the memory that the core's slots name; sliding windows |
+//! | `slicer` | the open piece of a stream that is being written |
+//! | `blocks`, `window` | the memory that the core's slots name; the sliding window |
 //! | `executor`, `protection`, `outbox` | what the surroundings supply |
 //! | `holding` | packets that come before their session's keys |
 //! | `keys` | key schedule, sealing, opening, replay window |
@@ -38,14 +38,14 @@ mod pool;
 mod protection;
 mod queues;
 mod slicer;
-mod windows;
+mod window;
 
 pub use driver::{Counters, Driver, EndReason, Origin, Workshop};
 pub use executor::{Executor, Inline, JobKind};
 pub use holding::{Held, Holding, Waiting};
-pub use incoming::{Chunk, Incoming};
+pub use incoming::{Chunk, Incoming, Taken};
 pub use outbox::Outbox;
-pub use outgoing::{ReadyBlock, StreamEnd};
+pub use outgoing::{Piece, StreamEnd};
 pub use pool::{BufferPool, PoolBuffer, PoolStats};
 pub use protection::PacketProtection;
 pub use queues::{Application, Queues, READY_PER_STREAM, SharedSlicer};

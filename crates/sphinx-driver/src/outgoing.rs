@@ -1,22 +1,21 @@
-//! Sliced blocks that wait for the window, by stream.
+//! Pieces of streams that wait for the window, and the blocks that are made of them.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use sphinx_proto::wire::{PREAMBLE_LEN, Preamble};
+use sphinx_proto::wire::Segment;
+use sphinx_proto::{StreamId, StreamPart};
 
 use crate::pool::{BufferPool, PoolBuffer};
 
-/// A sliced block, ready to be sent.
-pub struct ReadyBlock {
-    pub(crate) stream: u16,
-    /// From `start` on: room for the preamble, then data.
+/// A piece of a stream, ready to be sent: as much as fits a block of its own.
+pub struct Piece {
+    segment: Segment,
+    /// From `data_at` on: data. Before it there is room for the segment's header.
     memory: PoolBuffer,
-    start: usize,
-    pub(crate) preamble: Preamble,
-    pub(crate) n: u16,
-    pub(crate) symbol_len: u16,
+    data_at: usize,
+    symbol_len_max: u16,
     /// The application ends a message or the stream here.
-    pub(crate) tail: bool,
+    tail: bool,
 }
 
 /// The shape of a block of so many bytes, with symbols of at most this size.
@@ -27,114 +26,202 @@ pub(crate) fn shape(bytes: usize, symbol_len_max: u16) -> (u16, u16) {
     (n as u16, symbol_len.min(usize::from(symbol_len_max)) as u16)
 }
 
-impl ReadyBlock {
-    /// Its data lies in `memory`, behind room for the preamble.
+impl Piece {
+    /// Its data begins at `data_at` in `memory`, which is large enough for a block of it.
     pub(crate) fn new(
-        stream: u16,
+        segment: Segment,
         memory: PoolBuffer,
-        preamble: Preamble,
-        (n, symbol_len): (u16, u16),
+        data_at: usize,
+        symbol_len_max: u16,
         tail: bool,
     ) -> Self {
         Self {
-            stream,
+            segment,
             memory,
-            start: 0,
-            preamble,
-            n,
-            symbol_len,
+            data_at,
+            symbol_len_max,
             tail,
         }
     }
 
-    /// The stream's last block.
+    /// The stream.
+    pub(crate) fn stream(&self) -> StreamId {
+        self.segment.stream
+    }
+
+    /// Whether the stream ends with it.
     pub(crate) fn is_last(&self) -> bool {
-        self.preamble.end_of_stream
+        self.segment.end_of_stream
     }
 
-    /// Bytes of preamble and data.
-    fn filled(&self) -> usize {
-        PREAMBLE_LEN + self.preamble.len as usize
+    /// Whether the application ends a message or the stream here.
+    pub(crate) fn is_tail(&self) -> bool {
+        self.tail
     }
 
-    /// Memory of `n × symbol_len` bytes: preamble, data, padding.
-    pub(crate) fn into_memory(self) -> PoolBuffer {
-        let (filled, start) = (self.filled(), self.start);
-        let len = usize::from(self.n) * usize::from(self.symbol_len);
-        let mut memory = self.memory;
-        if start > 0 {
-            memory.copy_within(start..start + filled, 0);
+    /// Largest symbol that it was cut for, bytes.
+    pub(crate) fn symbol_len_max(&self) -> u16 {
+        self.symbol_len_max
+    }
+
+    fn header_len(&self) -> usize {
+        Segment::header_len(self.segment.stream, self.segment.offset)
+    }
+
+    fn data_len(&self) -> usize {
+        self.segment.len as usize
+    }
+
+    /// Bytes of header and data.
+    pub(crate) fn bytes(&self) -> usize {
+        self.header_len() + self.data_len()
+    }
+
+    /// Shape of a block of its own.
+    pub(crate) fn shape(&self) -> (u16, u16) {
+        shape(self.bytes(), self.symbol_len_max)
+    }
+
+    /// What it is in a block.
+    pub(crate) fn part(&self) -> StreamPart {
+        StreamPart {
+            stream: self.segment.stream,
+            bytes: self.bytes() as u32,
+            end_of_stream: self.segment.end_of_stream,
+            cost: 0,
         }
-        memory[..PREAMBLE_LEN].copy_from_slice(&self.preamble.encode());
-        memory[filled..len].fill(0);
-        memory.resize(len);
-        memory
     }
 
     /// Cuts off the first data, as much as a block of this shape holds, which is less than all.
     fn split(&mut self, (n, symbol_len): (u16, u16), pool: &BufferPool) -> Self {
         let len = usize::from(n) * usize::from(symbol_len);
-        let data_len = len - PREAMBLE_LEN;
-        debug_assert!(data_len < self.preamble.len as usize);
+        let data_at = self.header_len();
+        let data_len = len - data_at;
+        debug_assert!(data_len < self.data_len());
         let mut memory = pool.take(len);
-        memory.copy_from_slice(&self.memory[self.start..][..len]);
+        memory[data_at..].copy_from_slice(&self.memory[self.data_at..][..data_len]);
         let first = Self {
-            stream: self.stream,
-            memory,
-            start: 0,
-            preamble: Preamble {
+            segment: Segment {
                 len: data_len as u32,
                 end_of_stream: false,
-                ..self.preamble
+                ..self.segment
             },
-            n,
-            symbol_len,
+            memory,
+            data_at,
+            symbol_len_max: symbol_len,
             tail: false,
         };
-        // The preamble of the rest takes the place of data that has gone.
-        self.start += data_len;
-        self.preamble.offset += data_len as u64;
-        self.preamble.len -= data_len as u32;
-        (self.n, self.symbol_len) = shape(self.filled(), self.symbol_len);
+        // The header of the rest takes the place of data that has gone.
+        self.data_at += data_len;
+        self.segment.offset += data_len as u64;
+        self.segment.len -= data_len as u32;
         first
+    }
+}
+
+/// A block that is going to be sent.
+pub(crate) struct Block {
+    /// n × symbol_len bytes: segments, padding.
+    pub(crate) memory: PoolBuffer,
+    pub(crate) n: u16,
+    pub(crate) symbol_len: u16,
+    /// The application ends a message or a stream here.
+    pub(crate) tail: bool,
+    /// Bytes of data.
+    pub(crate) data_len: u64,
+    pub(crate) parts: Vec<StreamPart>,
+}
+
+impl Block {
+    /// Of pieces that fit one block together: at least one.
+    pub(crate) fn new(pieces: Vec<Piece>, pool: &BufferPool) -> Self {
+        let parts: Vec<StreamPart> = pieces.iter().map(Piece::part).collect();
+        let filled = pieces.iter().map(Piece::bytes).sum();
+        let symbol_len_max = pieces.first().map_or(1, Piece::symbol_len_max);
+        let (n, symbol_len) = shape(filled, symbol_len_max);
+        let len = usize::from(n) * usize::from(symbol_len);
+        let tail = pieces.iter().any(Piece::is_tail);
+        let data_len = pieces.iter().map(|piece| piece.data_len() as u64).sum();
+        let mut header = Vec::with_capacity(24);
+        let mut memory = match <[Piece; 1]>::try_from(pieces) {
+            // In place.
+            Ok([piece]) => {
+                piece.segment.encode(&mut header);
+                let mut memory = piece.memory;
+                let start = piece.data_at - header.len();
+                if start > 0 {
+                    memory.copy_within(start..start + filled, 0);
+                }
+                memory[..header.len()].copy_from_slice(&header);
+                memory
+            }
+            Err(pieces) => {
+                let mut memory = pool.take(len);
+                let mut at = 0;
+                for piece in pieces {
+                    header.clear();
+                    piece.segment.encode(&mut header);
+                    let data = &piece.memory[piece.data_at..][..piece.data_len()];
+                    memory[at..][..header.len()].copy_from_slice(&header);
+                    at += header.len();
+                    memory[at..][..data.len()].copy_from_slice(data);
+                    at += data.len();
+                }
+                memory
+            }
+        };
+        memory[filled..len].fill(0);
+        memory.resize(len);
+        Self {
+            memory,
+            n,
+            symbol_len,
+            tail,
+            data_len,
+            parts,
+        }
     }
 }
 
 /// How far the end of a stream has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// The application has finished the stream; its last block is queued.
+    /// The application has finished the stream; its last piece is queued.
     Queued,
-    /// The core has the last block.
+    /// The core has the last piece.
     Submitted,
-    /// The peer has every block.
+    /// The peer has all of it.
     Delivered,
 }
 
 /// One stream.
 #[derive(Default)]
 pub(crate) struct OutgoingStream<S> {
-    blocks: VecDeque<ReadyBlock>,
+    pieces: VecDeque<Piece>,
     pub(crate) end: Option<StreamEnd>,
-    /// Tells that a block has left, or that the stream's end has come further.
+    /// The peer's application has taken all of it.
+    has_ended: bool,
+    /// The application has let go of it.
+    has_no_writer: bool,
+    /// Tells that a piece has left, or that the stream's end has come further.
     pub(crate) signal: S,
 }
 
-/// Blocks that wait for the window. Streams take turns, a block each.
+/// Pieces that wait for the window. Streams take turns, a piece each.
 #[derive(Default)]
 pub(crate) struct Outgoing<S> {
-    streams: BTreeMap<u16, OutgoingStream<S>>,
-    /// Streams with blocks, the next one first.
-    turns: VecDeque<u16>,
-    /// Those with blocks that have no turn.
-    held_up: VecDeque<u16>,
+    streams: BTreeMap<StreamId, OutgoingStream<S>>,
+    /// Streams with pieces, the next one first.
+    turns: VecDeque<StreamId>,
+    /// Those with pieces that have no turn.
+    held_up: VecDeque<StreamId>,
 }
 
 /// What becomes of a stream's turn.
 pub(crate) enum Turn {
-    /// The block leaves.
+    /// The piece leaves.
     Take,
-    /// A block of this shape leaves with the first data.
+    /// As much of it leaves as fits a block of this shape.
     TakePart(u16, u16),
     /// The stream has no turn before [`Outgoing::release`]; the next one has.
     HeldUp,
@@ -144,12 +231,17 @@ pub(crate) enum Turn {
 
 impl<S: Clone + Default> Outgoing<S> {
     /// A stream, which begins if it is new.
-    pub(crate) fn stream(&mut self, stream: u16) -> &mut OutgoingStream<S> {
+    pub(crate) fn stream(&mut self, stream: StreamId) -> &mut OutgoingStream<S> {
         self.streams.entry(stream).or_default()
     }
 
+    /// A stream that is not over.
+    pub(crate) fn get_mut(&mut self, stream: StreamId) -> Option<&mut OutgoingStream<S>> {
+        self.streams.get_mut(&stream)
+    }
+
     /// How far the stream's end has come.
-    pub(crate) fn end(&self, stream: u16) -> Option<StreamEnd> {
+    pub(crate) fn end(&self, stream: StreamId) -> Option<StreamEnd> {
         self.streams.get(&stream)?.end
     }
 
@@ -158,48 +250,72 @@ impl<S: Clone + Default> Outgoing<S> {
         self.streams.values().map(|stream| stream.signal.clone())
     }
 
-    /// Blocks of the stream.
-    pub(crate) fn queued(&self, stream: u16) -> usize {
+    /// Pieces of the stream.
+    pub(crate) fn queued(&self, stream: StreamId) -> usize {
         self.streams
             .get(&stream)
-            .map_or(0, |stream| stream.blocks.len())
+            .map_or(0, |stream| stream.pieces.len())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.turns.is_empty() && self.held_up.is_empty()
     }
 
-    pub(crate) fn push(&mut self, block: ReadyBlock) {
-        let stream = self.streams.entry(block.stream).or_default();
-        if stream.blocks.is_empty() {
-            self.turns.push_back(block.stream);
+    pub(crate) fn push(&mut self, piece: Piece) {
+        let id = piece.stream();
+        let stream = self.streams.entry(id).or_default();
+        if stream.pieces.is_empty() {
+            self.turns.push_back(id);
         }
-        stream.blocks.push_back(block);
+        stream.pieces.push_back(piece);
+    }
+
+    /// The peer's application has taken all of the stream.
+    pub(crate) fn on_ended(&mut self, stream: StreamId) {
+        if let Some(stream) = self.get_mut(stream) {
+            stream.has_ended = true;
+        }
+        self.forget_ended(stream);
+    }
+
+    /// The application has let go of the stream.
+    pub(crate) fn let_go(&mut self, stream: StreamId) {
+        if let Some(stream) = self.get_mut(stream) {
+            stream.has_no_writer = true;
+        }
+        self.forget_ended(stream);
+    }
+
+    fn forget_ended(&mut self, stream: StreamId) {
+        let is_over = |stream: &OutgoingStream<S>| stream.has_ended && stream.has_no_writer;
+        if self.streams.get(&stream).is_some_and(is_over) {
+            self.streams.remove(&stream);
+        }
     }
 
     pub(crate) fn clear(&mut self) {
         self.turns.clear();
         self.held_up.clear();
         for stream in self.streams.values_mut() {
-            stream.blocks.clear();
+            stream.pieces.clear();
         }
     }
 
-    /// The next block for which `decide` says so.
+    /// The next piece for which `decide` says so.
     pub(crate) fn next(
         &mut self,
         pool: &BufferPool,
-        mut decide: impl FnMut(&ReadyBlock) -> Turn,
-    ) -> Option<ReadyBlock> {
+        mut decide: impl FnMut(&Piece) -> Turn,
+    ) -> Option<Piece> {
         while let Some(id) = self.turns.pop_front() {
             let Some(stream) = self.streams.get_mut(&id) else {
                 continue;
             };
-            let Some(first) = stream.blocks.front_mut() else {
+            let Some(first) = stream.pieces.front_mut() else {
                 continue;
             };
-            let block = match decide(first) {
-                Turn::Take => stream.blocks.pop_front(),
+            let piece = match decide(first) {
+                Turn::Take => stream.pieces.pop_front(),
                 Turn::TakePart(n, symbol_len) => Some(first.split((n, symbol_len), pool)),
                 Turn::HeldUp => {
                     self.held_up.push_back(id);
@@ -210,16 +326,28 @@ impl<S: Clone + Default> Outgoing<S> {
                     return None;
                 }
             };
-            if !stream.blocks.is_empty() {
+            if !stream.pieces.is_empty() {
                 self.turns.push_back(id);
             }
-            return block;
+            return piece;
         }
         None
     }
 
+    /// The next piece in turn, whole, if it is wanted.
+    pub(crate) fn next_if(&mut self, wanted: impl FnOnce(&Piece) -> bool) -> Option<Piece> {
+        let &id = self.turns.front()?;
+        let pieces = &mut self.streams.get_mut(&id)?.pieces;
+        let piece = pieces.pop_front_if(|piece| wanted(piece))?;
+        self.turns.pop_front();
+        if !pieces.is_empty() {
+            self.turns.push_back(id);
+        }
+        Some(piece)
+    }
+
     /// The stream that has been held up for longest.
-    pub(crate) fn held_up(&self) -> Option<u16> {
+    pub(crate) fn held_up(&self) -> Option<StreamId> {
         self.held_up.front().copied()
     }
 
@@ -232,51 +360,95 @@ impl<S: Clone + Default> Outgoing<S> {
 
 #[cfg(test)]
 mod tests {
+    use sphinx_proto::Role;
+    use sphinx_proto::wire::SegmentIter;
+
     use super::*;
 
-    /// Whatever parts a block leaves in, their preambles and data are those of the whole.
-    #[test]
-    fn a_block_leaves_in_parts() {
-        let pool = BufferPool::new(0);
-        let data: Vec<u8> = (0..1000u32).map(|i| (i * 7 % 251) as u8).collect();
-        let (n, symbol_len) = shape(PREAMBLE_LEN + data.len(), 100);
+    fn stream(index: u64) -> StreamId {
+        StreamId::new(Role::Client, index)
+    }
+
+    fn piece(
+        stream: StreamId,
+        offset: u64,
+        data: &[u8],
+        symbol_len: u16,
+        pool: &BufferPool,
+    ) -> Piece {
+        let data_at = Segment::header_len(stream, offset);
+        let (n, symbol_len) = shape(data_at + data.len(), symbol_len);
         let mut memory = pool.take(usize::from(n) * usize::from(symbol_len));
         // Somebody else's data, which is not to leave as padding.
         memory.fill(0xff);
-        memory[PREAMBLE_LEN..][..data.len()].copy_from_slice(&data);
-        let preamble = Preamble {
-            offset: 5000,
+        memory[data_at..][..data.len()].copy_from_slice(data);
+        let segment = Segment {
+            stream,
+            offset,
             len: data.len() as u32,
             end_of_stream: true,
         };
-        let mut rest = ReadyBlock {
-            stream: 0,
-            memory,
-            start: 0,
-            preamble,
-            n,
-            symbol_len,
-            tail: true,
-        };
+        Piece::new(segment, memory, data_at, symbol_len, true)
+    }
+
+    fn segments(block: &Block) -> Vec<(Segment, &[u8])> {
+        let segments = SegmentIter::new(&block.memory).map(|s| s.expect("a segment"));
+        let segments = segments.map(|(segment, data)| (segment, &block.memory[data]));
+        segments.collect()
+    }
+
+    /// Whatever parts a piece leaves in, their segments and data are those of the whole.
+    #[test]
+    fn a_piece_leaves_in_parts() {
+        let pool = BufferPool::new(0);
+        let data: Vec<u8> = (0..1000u32).map(|i| (i * 7 % 251) as u8).collect();
+        // The offset's encoding becomes longer on the way.
+        let start = 16_000;
+        let mut rest = piece(stream(3), start, &data, 100, &pool);
         let mut parts = vec![
             rest.split((3, 100), &pool),
             rest.split((1, 64), &pool),
             rest.split((1, 98), &pool),
         ];
-        assert!(parts.iter().all(|part| !part.tail && !part.is_last()));
-        assert!(rest.tail && rest.is_last());
+        assert!(parts.iter().all(|part| !part.is_tail() && !part.is_last()));
+        assert!(rest.is_tail() && rest.is_last());
         parts.push(rest);
         let mut got = Vec::new();
         for part in parts {
-            let (n, symbol_len) = (part.n, part.symbol_len);
-            let memory = part.into_memory();
-            assert_eq!(memory.len(), usize::from(n) * usize::from(symbol_len));
-            let preamble = Preamble::decode(&memory).expect("a preamble");
-            assert_eq!(preamble.offset, 5000 + got.len() as u64);
-            let (data, padding) = memory[PREAMBLE_LEN..].split_at(preamble.len as usize);
-            assert!(padding.iter().all(|byte| *byte == 0));
-            got.extend_from_slice(data);
+            let block = Block::new(vec![part], &pool);
+            let len = usize::from(block.n) * usize::from(block.symbol_len);
+            assert_eq!(block.memory.len(), len);
+            let [(segment, bytes)] = segments(&block)[..] else {
+                panic!("one segment");
+            };
+            assert_eq!(segment.offset, start + got.len() as u64);
+            got.extend_from_slice(bytes);
         }
         assert_eq!(got, data);
+    }
+
+    #[test]
+    fn pieces_of_several_streams_share_a_block() {
+        let pool = BufferPool::new(0);
+        let all: Vec<Vec<u8>> = (0..5).map(|i| vec![i; 90 + usize::from(i)]).collect();
+        let pieces = (0..).zip(&all);
+        let pieces = pieces.map(|(i, data)| piece(stream(i), 7 * i, data, 1000, &pool));
+        let block = Block::new(pieces.collect(), &pool);
+        assert_eq!(block.data_len, (90..95).sum());
+        let got = segments(&block);
+        assert_eq!(got.len(), 5);
+        for (i, (segment, data)) in (0..).zip(got) {
+            assert_eq!((segment.stream, segment.offset), (stream(i), 7 * i));
+            assert_eq!(data, all[i as usize]);
+            let part = block.parts[i as usize];
+            assert_eq!(part.stream, stream(i));
+            assert_eq!(part.bytes as usize, data.len() + 7);
+        }
+        let filled: u32 = block.parts.iter().map(|part| part.bytes).sum();
+        assert!(
+            block.memory[filled as usize..]
+                .iter()
+                .all(|byte| *byte == 0)
+        );
     }
 }

@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 
-use sphinx_proto::Slot;
+use sphinx_proto::{Role, STREAMS_MAX, StreamId};
 
-use crate::incoming::{Chunk, Incoming};
-use crate::outgoing::{Outgoing, ReadyBlock, StreamEnd};
+use crate::incoming::{Chunk, Incoming, Taken};
+use crate::outgoing::{Outgoing, Piece, StreamEnd};
 use crate::slicer::Slicer;
 
-/// Blocks of one stream that wait for the window before its writer has to wait.
+/// Pieces of one stream that wait for the window before its writer has to wait.
 pub const READY_PER_STREAM: usize = 2;
 
 /// How a driver reaches the application.
@@ -35,13 +35,17 @@ pub struct Queues<A: Application> {
     pub(crate) outgoing: Outgoing<A::Signal>,
     /// Streams that the application may still write to.
     pub(crate) writers: u16,
-    /// Slicers with an open block.
+    /// Slicers with an open piece.
     pub(crate) filling: Vec<A::Slicer>,
-    pub(crate) incoming: BTreeMap<u16, Incoming<A::Signal>>,
-    /// Streams that the application has accepted are below this id.
-    next_accept: u16,
-    /// Slots whose data has been read.
-    pub(crate) released: Vec<Slot>,
+    role: Role,
+    /// Streams that the application has opened, and those of them that have ended.
+    opened: u64,
+    ended_streams: u64,
+    pub(crate) incoming: BTreeMap<StreamId, Incoming<A::Signal>>,
+    /// Streams of the peer that the application has accepted.
+    accepted: u64,
+    /// What has been read.
+    pub(crate) released: Vec<Taken>,
     pub(crate) close: Option<(u64, String)>,
     pub(crate) ended: bool,
     /// Whose news are to be told.
@@ -50,14 +54,17 @@ pub struct Queues<A: Application> {
 }
 
 impl<A: Application> Queues<A> {
-    /// Those of a new session. A client sends on even streams.
-    pub fn new(is_client: bool) -> Self {
+    /// Those of a new session.
+    pub fn new(role: Role) -> Self {
         Self {
             outgoing: Outgoing::default(),
             writers: 0,
             filling: Vec::new(),
+            role,
+            opened: 0,
+            ended_streams: 0,
             incoming: BTreeMap::new(),
-            next_accept: u16::from(is_client),
+            accepted: 0,
             released: Vec::new(),
             close: None,
             ended: false,
@@ -68,22 +75,36 @@ impl<A: Application> Queues<A> {
 
     // ---- sending ------------------------------------------------------------------------------
 
-    /// The application has opened a stream; what tells that a block of it has left, or that its end has come
-    /// further.
-    pub fn begin_sending(&mut self, stream: u16) -> A::Signal {
+    /// The application opens the next stream, and gets what tells that some of it has left, or that its end has come
+    /// further; `None` while as many are open as there may be.
+    pub fn open(&mut self) -> Option<(StreamId, A::Signal)> {
+        if self.opened - self.ended_streams >= STREAMS_MAX {
+            return None;
+        }
+        let stream = StreamId::new(self.role, self.opened);
+        self.opened += 1;
         self.writers += 1;
-        self.outgoing.stream(stream).signal.clone()
+        Some((stream, self.outgoing.stream(stream).signal.clone()))
     }
 
     /// The application has written all that it will.
-    pub fn finish_sending(&mut self, stream: u16) {
+    pub fn finish_sending(&mut self, stream: StreamId) {
         self.writers -= 1;
         self.outgoing.stream(stream).end = Some(StreamEnd::Queued);
     }
 
-    /// The application has let go of a stream without an end.
-    pub fn stop_sending(&mut self) {
-        self.writers -= 1;
+    /// The application has let go of a stream, whether it has finished it or not.
+    pub fn stop_sending(&mut self, stream: StreamId) {
+        if self.outgoing.end(stream).is_none() {
+            self.writers -= 1;
+        }
+        self.outgoing.let_go(stream);
+    }
+
+    /// The peer's application has taken all of a stream: another one may be opened.
+    pub(crate) fn on_ended(&mut self, stream: StreamId) {
+        self.ended_streams += 1;
+        self.outgoing.on_ended(stream);
     }
 
     /// Streams that the application may still write to.
@@ -91,14 +112,14 @@ impl<A: Application> Queues<A> {
         self.writers
     }
 
-    /// Whether the stream may queue another block.
-    pub fn has_room(&self, stream: u16) -> bool {
+    /// Whether the stream may queue another piece.
+    pub fn has_room(&self, stream: StreamId) -> bool {
         self.outgoing.queued(stream) < READY_PER_STREAM
     }
 
-    /// Queues a block; the application asks [`has_room`](Self::has_room) first.
-    pub fn push(&mut self, block: ReadyBlock) {
-        self.outgoing.push(block);
+    /// Queues a piece; the application asks [`has_room`](Self::has_room) first.
+    pub fn push(&mut self, piece: Piece) {
+        self.outgoing.push(piece);
         self.wanted = true;
     }
 
@@ -109,54 +130,57 @@ impl<A: Application> Queues<A> {
     }
 
     /// How far the end of a stream has come; `None` while it may be written to.
-    pub fn stream_end(&self, stream: u16) -> Option<StreamEnd> {
+    pub fn stream_end(&self, stream: StreamId) -> Option<StreamEnd> {
         self.outgoing.end(stream)
     }
 
     // ---- receiving ----------------------------------------------------------------------------
 
     /// The next stream that the peer has opened, in the order of ids.
-    pub fn accept(&mut self) -> Option<u16> {
-        let stream = self.next_accept;
+    pub fn accept(&mut self) -> Option<StreamId> {
+        let stream = StreamId::new(self.role.other(), self.accepted);
         self.incoming.contains_key(&stream).then(|| {
-            self.next_accept += 2;
+            self.accepted += 1;
             stream
         })
     }
 
     /// What has arrived of a stream.
-    pub fn incoming(&mut self, stream: u16) -> &mut Incoming<A::Signal> {
+    pub fn incoming(&mut self, stream: StreamId) -> &mut Incoming<A::Signal> {
         self.incoming.entry(stream).or_default()
     }
 
-    /// Complete blocks that nobody has taken: stream, number within it, data.
-    pub fn arrived(&self) -> impl Iterator<Item = (u16, u64, &Chunk)> {
+    /// Pieces of streams that nobody has taken.
+    pub fn arrived(&self) -> impl Iterator<Item = (StreamId, &Chunk)> {
         self.incoming.iter().flat_map(|(stream, incoming)| {
-            let blocks = incoming.blocks.iter();
-            blocks.map(|(block, chunk)| (*stream, *block, chunk))
+            let chunks = incoming.chunks.values();
+            chunks.map(|chunk| (*stream, chunk))
         })
     }
 
     /// What tells that more of a stream has arrived.
-    pub fn signal_of(&mut self, stream: u16) -> A::Signal {
+    pub fn signal_of(&mut self, stream: StreamId) -> A::Signal {
         self.incoming(stream).signal.clone()
     }
 
-    /// The data of a block has been read: its place in the window is free.
-    pub fn release(&mut self, slot: Slot) {
-        self.released.push(slot);
+    /// A piece has been read: its place in the window is free.
+    pub fn release(&mut self, taken: Taken) {
+        self.released.push(taken);
         self.wanted = true;
     }
 
     /// Nobody reads the stream any more: what has arrived, and will, must not fill the window. `last` is a
-    /// block that was taken and not read.
-    pub fn abandon(&mut self, stream: u16, last: Option<Chunk>) {
-        self.released.extend(last.map(Chunk::into_slot));
+    /// piece that was taken and not read.
+    pub fn abandon(&mut self, stream: StreamId, last: Option<Chunk>) {
+        self.released.extend(last.map(Chunk::into_taken));
         if let Some(incoming) = self.incoming.get_mut(&stream) {
             incoming.abandoned = true;
-            let blocks = std::mem::take(&mut incoming.blocks);
-            let slots = blocks.into_values().map(Chunk::into_slot);
-            self.released.extend(slots);
+            let chunks = std::mem::take(&mut incoming.chunks);
+            self.released
+                .extend(chunks.into_values().map(Chunk::into_taken));
+            if incoming.has_ended() {
+                self.incoming.remove(&stream);
+            }
         }
         self.wanted = true;
     }

@@ -111,7 +111,7 @@ impl Streams {
         scenario.idle_timeout = 5 * SEC;
         scenario.recv_window = self.window;
         scenario.send_window = 4 << 20;
-        for id in 0..self.count as u16 {
+        for id in 0..self.count {
             let mut left = self.len;
             while left > 0 {
                 let len = match self.message {
@@ -121,7 +121,7 @@ impl Streams {
                 left -= len;
                 scenario.client.writes.push(Write {
                     at: 0,
-                    stream: 2 * id,
+                    stream: id,
                     len,
                     end_of_stream: left == 0,
                 });
@@ -129,7 +129,7 @@ impl Streams {
         }
         scenario.client.flushes = self.flushes;
         let server = &mut scenario.server;
-        server.unread = (0..self.unread as u16).map(|id| 2 * id).collect();
+        server.unread = (0..self.unread).collect();
         (server.order, server.reader) = (self.order, self.reader);
         server.packet_delay_max = self.packet_delay_max;
         server.job_delay_max = self.decode_delay_max;
@@ -138,8 +138,8 @@ impl Streams {
 
     /// Whether everything that is read has been.
     fn is_read(&self, server: &End<Plain>) -> bool {
-        let mut read = self.unread as u16..self.count as u16;
-        read.all(|id| server.stream_read(2 * id) == Some(self.len))
+        let mut read = self.unread..self.count;
+        read.all(|id| server.stream_read(id) == Some(self.len))
     }
 }
 
@@ -251,7 +251,7 @@ fn what_is_written_leaves_at_a_pause() {
     scenario.client.flushes = false;
     let mut pair = scenario.build();
     pair.must_transfer(5 * SEC);
-    let (arrival, ..) = pair.server().blocks_received()[0];
+    let (arrival, ..) = pair.server().pieces_received()[0];
     assert!((3_000_000..5_000_000).contains(&arrival), "{arrival} ns");
 }
 
@@ -272,4 +272,24 @@ fn a_stream_that_is_not_read_is_named() {
         read < SEC && (5 * SEC..6 * SEC).contains(&at),
         "{read} {at}"
     );
+}
+
+/// Messages that are written at the same time on several streams share packets: of 280 bytes, four fit one.
+#[test]
+fn messages_of_several_streams_share_packets() {
+    let (streams, rounds) = (10, 50);
+    let mut scenario = ideal(1).scenario();
+    let writes = (0..rounds).flat_map(|round| {
+        (0..streams).map(move |stream| Write {
+            at: round * 20_000_000,
+            stream,
+            len: 280,
+            end_of_stream: round + 1 == rounds,
+        })
+    });
+    scenario.client.writes = writes.collect();
+    let mut pair = scenario.build();
+    assert!(pair.run_transfer(10 * SEC), "not done");
+    let symbols = pair.client().session().stats().source_sent;
+    assert!(symbols < 35 * streams * rounds / 100, "{symbols}");
 }

@@ -2,22 +2,31 @@
 //! reads, writes and lets go as it likes, and with jobs that end late.
 //!
 //! What the core tells a driver is the business of [`session`](crate::session); here the oracles are outside:
-//! the packets that leave, the data that is read, the memory that is held, and the time.
+//! the packets that leave and the streams in them, the data that is read, the memory that is held, and the time.
+//!
+//! Half of all peers do nothing forbidden. They are never accused, and everything they sent is accounted for.
+
+mod peer;
+mod sent;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sphinx_driver::{
-    BufferPool, Driver, Executor, JobKind, Origin, Outbox, PacketProtection, Queues, Workshop,
+    BufferPool, Chunk, Driver, EndReason, Executor, JobKind, Origin, PacketProtection, Piece,
+    Queues, Workshop,
 };
+use sphinx_fec::CodeId;
 use sphinx_proto::wire::{
-    Blocks, ConnectionId, Fragment, Frame, FrameIter, HEADER_LEN, Header, MAX_SYMBOL_LEN, OVERHEAD,
-    PREAMBLE_LEN, PacketKind, Preamble, Sack, WindowSpan,
+    Blocks, ConnectionId, Fragment, Frame, HEADER_LEN, Header, MAX_SYMBOL_LEN, OVERHEAD,
+    PacketKind, Sack, Streams,
 };
-use sphinx_proto::{Config, Nanos, Role, Session, Tuple};
+use sphinx_proto::{Config, Nanos, Role, STREAMS_MAX, Session, StreamId};
 use sphinx_sim::{Local, LocalSlicer, Plain, Rng};
 
 use crate::Input;
 use crate::session::{cid, config, place, without};
+use peer::{Lies, Peer, data};
+use sent::{Feedback, Wire};
 
 const MS: Nanos = 1_000_000;
 
@@ -27,6 +36,8 @@ const STEPS_MAX: u32 = 300;
 const TURNS_MAX: u32 = 300;
 /// Points in time at which it may want to be woken while nothing comes in.
 const WAKES_MAX: u32 = 20_000;
+/// Streams that the application writes to at a time.
+const WRITERS: usize = 8;
 /// Datagrams of the peer that may come again.
 const REPEATED_MAX: usize = 32;
 
@@ -43,58 +54,23 @@ impl Executor for Late {
     }
 }
 
-/// What leaves, and what is wrong about it.
-struct Wire {
-    peer: Plain,
-    next: u64,
-    left_out: BTreeSet<u64>,
-    len_max: usize,
-    sent: Vec<Vec<u8>>,
-}
-
-impl Outbox for Wire {
-    fn len_bytes(&self) -> usize {
-        0
-    }
-
-    fn push(&mut self, _to: &Tuple, len: usize) -> &mut [u8] {
-        assert!(len <= self.len_max, "too long");
-        self.sent.push(vec![0xaa; len]);
-        self.sent.last_mut().expect("just made")
-    }
-}
-
-impl Wire {
-    /// Every packet has a number of its own, opens, and is one that an honest end sends.
-    fn check(&mut self) {
-        for mut datagram in std::mem::take(&mut self.sent) {
-            let header = self.peer.unprotect(&mut datagram).expect("a header");
-            let number = self.next & !0xffff_ffff | u64::from(header.packet_number);
-            assert!(number >= self.next, "a number is used again");
-            // Numbers are left out one at a time.
-            assert!(number <= self.next + 1, "more than one number is left out");
-            self.left_out.extend(self.next..number);
-            self.next = number + 1;
-            let opened = self.peer.open(&header, number, &mut datagram, 0, 0);
-            let body = &datagram[opened.expect("it is sealed")];
-            match header.kind {
-                PacketKind::Control => {
-                    let is_probe = body.first() == Some(&1) && body[1..].iter().all(|b| *b == 0);
-                    let frames = FrameIter::new(if is_probe { &body[..1] } else { body });
-                    frames.for_each(|frame| assert!(frame.is_ok(), "a frame of its own"));
-                }
-                PacketKind::Fragment => assert!(Fragment::split(body).is_some()),
-                PacketKind::Symbol => assert!(!body.is_empty()),
-            }
-        }
-    }
-}
-
-/// A stream that the application reads in order.
+/// A stream that the application reads.
 #[derive(Default)]
 struct Reading {
+    /// Read so far, if in order; else what was read, by where it began.
     at: u64,
-    ended: bool,
+    pieces: BTreeMap<u64, u64>,
+    in_any_order: bool,
+    /// Where it ends.
+    end: Option<u64>,
+    /// A piece of which some has been read.
+    chunk: Option<Chunk>,
+}
+
+/// A stream that the application writes to.
+struct Writer {
+    id: StreamId,
+    slicer: LocalSlicer,
 }
 
 struct Victim {
@@ -103,14 +79,19 @@ struct Victim {
     workshop: Workshop,
     wire: Wire,
     now: Nanos,
-    is_client: bool,
+    peer: Peer,
+    peer_role: Role,
     recv_window: u64,
+    peer_window: u64,
     idle_timeout: Nanos,
     /// Of the peer's packets.
     next_number: u64,
     came: Vec<Vec<u8>>,
-    writers: BTreeMap<u16, LocalSlicer>,
-    readers: BTreeMap<u16, Reading>,
+    writers: Vec<Writer>,
+    opened: u64,
+    readers: BTreeMap<StreamId, Reading>,
+    /// Streams that the application has let go of.
+    gone: BTreeSet<StreamId>,
     random: Rng,
     ids: Rng,
     opens_late: bool,
@@ -127,6 +108,7 @@ pub fn hostile_peer(data: &[u8]) {
         }
         victim.step(input);
     }
+    victim.account();
     victim.fall_silent();
 }
 
@@ -139,28 +121,32 @@ impl Victim {
             max: [0, 1, 2].map(|_| input.pick(&[0, 0, MS, 50 * MS])),
         };
         let opens_late = late.max[JobKind::Open as usize] > 0;
-        let is_client = config.role == Role::Client;
+        let (role, peer_role) = (config.role, config.role.other());
         let largest = MAX_SYMBOL_LEN + OVERHEAD;
+        let len_max = largest.min(usize::from(config.peer_datagram_max));
         Self {
-            wire: Wire {
-                peer: Plain::default(),
-                next: 0,
-                left_out: BTreeSet::new(),
-                len_max: largest.min(usize::from(config.peer_datagram_max)),
-                sent: Vec::new(),
-            },
+            wire: Wire::new(role, len_max, config.peer_window),
+            peer: Peer::new(peer_role, Lies::of(seed)),
+            peer_role,
             recv_window: config.recv_window,
+            peer_window: config.peer_window,
             idle_timeout: config.idle_timeout,
-            driver: Driver::new(Session::new(config, 0), Plain::default(), late, is_client),
-            queues: Queues::new(is_client),
+            driver: Driver::new(
+                Session::new(config, 0),
+                Plain::default(),
+                late,
+                role == Role::Client,
+            ),
+            queues: Queues::new(role),
             // What others left in the memory of blocks shows.
             workshop: Workshop::new(BufferPool::new(1 << 20)),
             now: 0,
-            is_client,
             next_number: 0,
             came: Vec::new(),
-            writers: BTreeMap::new(),
+            writers: Vec::new(),
+            opened: 0,
             readers: BTreeMap::new(),
+            gone: BTreeSet::new(),
             random: Rng::new(seed ^ 1),
             ids: Rng::new(seed ^ 2),
             opens_late,
@@ -246,64 +232,114 @@ impl Victim {
         assert!(opened == 0 || self.opens_late, "opened again");
     }
 
+    /// One symbol of a block, or all of its source symbols.
     fn symbol(&mut self, input: &mut Input<'_>) {
         let flags = input.byte();
-        let stream = u16::from(flags & 3) * 2 + u16::from(self.is_client);
-        let block = input.below(6) as u32;
+        // Mostly one of the next blocks.
+        let block = match input.byte() {
+            near @ 0..0xe0 => self.wire.complete_base + u32::from(near & 7),
+            0xe0..0xfe => input.below(32) as u32,
+            _ if self.peer.lies.symbols => input.number(4) as u32,
+            _ => 0,
+        };
+        if self.peer.lies.symbols && input.rarely(4) {
+            return self.false_symbol(input, block);
+        }
+        let made = self.peer.block(block, input);
+        let (n, len) = (made.n, usize::from(made.symbol_len));
+        let mut header = Header {
+            kind: PacketKind::Symbol,
+            block,
+            n,
+            ..Header::control(cid(8), 0, false)
+        };
+        match flags & 0x30 {
+            0 | 0x10 => {
+                let first = input.below(u64::from(n)) as u16;
+                let last = if flags & 8 == 0 { first } else { n - 1 };
+                let from = if flags & 8 == 0 { first } else { first / 8 };
+                for index in from..=last {
+                    header.row = u32::from(index);
+                    let at = usize::from(index) * len;
+                    let symbol = self.peer.blocks[&block].bytes[at..][..len].to_vec();
+                    self.send_symbol(input, header, &symbol, flags);
+                }
+            }
+            0x20 => {
+                let code = input.pick(&[1, 2, 1, 2, 3, 4, 5]);
+                let from = u32::from(input.byte());
+                let count = 1 + input.below(if flags & 8 == 0 { 2 } else { u64::from(n) + 3 });
+                let code = CodeId::from_wire(code).expect("a code");
+                for row in from..from + count as u32 {
+                    let Some((row, symbol)) = self.peer.repair(block, code, row) else {
+                        continue;
+                    };
+                    (header.code, header.row) = (code.to_wire(), row.number());
+                    self.send_symbol(input, header, &symbol, flags);
+                }
+            }
+            _ => {
+                header.code = CodeId::Window.to_wire();
+                header.row = u32::from(input.byte());
+                if let Some(body) = self.peer.window(block, header.row, input) {
+                    self.packet(input, header, &body);
+                }
+            }
+        }
+    }
+
+    /// A symbol whole, or in parts, of which one may be missing.
+    fn send_symbol(&mut self, input: &mut Input<'_>, mut header: Header, symbol: &[u8], flags: u8) {
+        let symbol_len = symbol.len() as u16;
+        let count = 2 + (flags & 7) % 7;
+        let parts = (0..count).map(|index| Fragment {
+            symbol_len,
+            index,
+            count,
+        });
+        let parts: Vec<_> = parts.filter(|part| !part.range().is_empty()).collect();
+        if flags & 0xc0 != 0xc0 || parts.len() < usize::from(count) {
+            return self.packet(input, header, symbol);
+        }
+        header.kind = PacketKind::Fragment;
+        let missing = input.byte();
+        for part in parts {
+            if part.index != missing {
+                let body = [&part.encode()[..], &symbol[part.range()]].concat();
+                self.packet(input, header, &body);
+            }
+        }
+    }
+
+    /// A symbol of any shape, code, row and content.
+    fn false_symbol(&mut self, input: &mut Input<'_>, block: u32) {
+        (self.peer.has_lied, self.peer.has_forged) = (true, true);
         let (n, len) = match input.byte() {
             shape @ 0..0xc0 => ([1, 2, 3, 7, 20, 60][usize::from(shape & 7) % 6], 100),
             0xc0..0xf0 => (input.below(40) as u16 + 1, 20),
             _ => (input.below(1024) as u16 + 1, input.below(9100) as usize),
         };
-        let code = match flags & 0x20 {
-            0 => 0,
-            _ => input.pick(&[1, 2, 1, 2, 3, 4, 5, 6, 63]),
-        };
-        let row = match input.byte() {
-            row @ 0..0xc0 => u32::from(row),
-            _ => input.number(3) as u32,
-        };
         let header = Header {
             kind: PacketKind::Symbol,
-            phase: false,
-            last_of_flight: false,
-            cid: cid(8),
-            packet_number: 0,
             block,
-            stream,
-            code,
             n,
-            row,
+            code: input.pick(&[0, 0, 0, 1, 2, 3, 4, 5, 6, 63]),
+            row: match input.byte() {
+                row @ 0..0xc0 => u32::from(row),
+                _ => input.number(3) as u32,
+            },
+            ..Header::control(cid(8), 0, false)
         };
-        let mut symbol = vec![flags; len];
-        if flags & 0x40 != 0 && row == 0 && len >= PREAMBLE_LEN {
-            let preamble = Preamble {
-                offset: u64::from(block) * input.below(2000),
-                len: input.below(u64::from(n) * len as u64) as u32,
-                end_of_stream: input.rarely(5),
-            };
-            symbol[..PREAMBLE_LEN].copy_from_slice(&preamble.encode());
-        }
-        if code == 6 {
-            let upto = 1 + input.below(u64::from(n)) as u16;
-            let Some(mut span) = WindowSpan::new(upto, n, len as u16) else {
-                return;
-            };
-            for _ in 0..input.below(6) {
-                span.extend(n, len as u16, usize::MAX);
-            }
-            let body = [span.encode(), vec![row as u8; span.symbol_len()]].concat();
-            return self.packet(input, header, &body);
-        }
-        if flags & 0x90 != 0x90 {
-            return self.packet(input, header, &symbol);
-        }
+        let symbol = vec![input.byte(); len];
         let part = input.byte();
         let fragment = Fragment {
             symbol_len: len as u16,
             index: part & 7,
             count: 2 + (part >> 3 & 7) % 7,
         };
+        if part < 0xc0 {
+            return self.packet(input, header, &symbol);
+        }
         let range = match fragment.index < fragment.count {
             true => fragment.range(),
             false => 0..0,
@@ -319,44 +355,22 @@ impl Victim {
     fn control(&mut self, input: &mut Input<'_>) {
         let header = Header::control(cid(8), 0, false);
         let mut body = Vec::new();
+        let mut lies = self.peer.lies.frames && input.rarely(2);
         match input.byte() {
-            kind @ 0..0xa0 => {
-                let newest = self.wire.next.saturating_sub(1);
-                let high = newest.saturating_sub(u64::from(kind & 7));
-                let low = high.saturating_sub(u64::from(input.byte()));
-                let sack = Sack {
-                    sequence: 0,
-                    delay_us: 0,
-                    time_us: self.now / 1000,
-                    ect: 0,
-                    ce: 0,
-                    credit: input.pick(&[1 << 20, 1 << 30, 0, 2000]),
-                    // To name a number that was left out ends the session: seldom.
-                    ranges: match input.rarely(32) {
-                        true => vec![(low, high)],
-                        false => without(&[(low, high)], &self.wire.left_out),
-                    },
-                };
-                Frame::Sack(sack).encode(&mut body);
-                // A frame cannot name a block below its base.
-                let base = input.below(6);
-                let blocks = Blocks {
-                    stream: u16::from(kind >> 3 & 3) * 2 + u16::from(!self.is_client),
-                    base,
-                    taken: input.any() >> 2,
-                    complete: Vec::new(),
-                    deficits: vec![(base + input.below(6), input.below(40) as u32)],
-                };
-                Frame::Blocks(blocks).encode(&mut body);
+            kind @ 0..0xa0 if lies => self.false_feedback(input, kind, &mut body),
+            kind @ 0..0xa0 => self.feedback(input, kind, &mut body),
+            0xe0..0xf8 if lies => {
+                let len = usize::from(input.byte());
+                body.extend_from_slice(input.take(len));
             }
-            0xa0..0xc0 => Frame::Ping.encode(&mut body),
-            0xc0..0xe0 => {
+            0xc0..0xfc => {
+                lies = false;
                 let data = input.number(8).to_be_bytes();
                 Frame::PathChallenge(data).encode(&mut body);
             }
-            0xe0..0xf8 => {
-                let len = usize::from(input.byte());
-                body.extend_from_slice(input.take(len));
+            0xa0..0xc0 => {
+                lies = false;
+                Frame::Ping.encode(&mut body);
             }
             _ => Frame::Close {
                 code: input.any() >> 2,
@@ -364,59 +378,243 @@ impl Victim {
             }
             .encode(&mut body),
         }
+        self.peer.has_lied |= lies;
         self.packet(input, header, &body);
+    }
+
+    /// What has arrived, and that all of it, or of some streams, has been taken.
+    fn feedback(&mut self, input: &mut Input<'_>, kind: u8, body: &mut Vec<u8>) {
+        let blocks = Blocks {
+            base: u64::from(self.wire.base),
+            complete: Vec::new(),
+            deficits: match kind & 3 {
+                0 => vec![(
+                    u64::from(self.wire.base) + input.below(3),
+                    1 + input.below(9) as u32,
+                )],
+                _ => Vec::new(),
+            },
+        };
+        Frame::Blocks(blocks).encode(body);
+        let mask = if kind & 4 == 0 { 0xff } else { input.byte() };
+        let got = self
+            .wire
+            .got
+            .iter()
+            .map(|(stream, got)| (stream.index(), *got));
+        let got = got.filter(|(index, _)| mask >> (index & 7) & 1 == 1);
+        let got: Vec<_> = got.take(60).collect();
+        let cost: u64 = got.iter().map(|(_, got)| got.cost).sum();
+        self.wire.allowed = self.wire.allowed.max(self.peer_window + cost);
+        if kind & 8 == 0 {
+            let is_ended = |(_, got): &&(u64, sent::Got)| got.has_ended;
+            let mut ended: Vec<(u64, u64)> = Vec::new();
+            let mut base = 0;
+            for &(index, _) in got.iter().filter(is_ended) {
+                match ended.last_mut() {
+                    _ if index == base => base += 1,
+                    Some(last) if last.1 + 1 == index => last.1 = index,
+                    _ => ended.push((index, index)),
+                }
+            }
+            let taken = got.iter().filter(|got| !is_ended(got) && got.0 >= base);
+            let streams = Streams {
+                kind: (StreamId::new(self.peer_role.other(), 0).to_wire() & 3) as u8,
+                base,
+                ended,
+                taken: taken.map(|(index, got)| (*index, got.cost)).collect(),
+            };
+            Frame::Streams(streams).encode(body);
+        }
+        if let Some(newest) = self.wire.next.checked_sub(1) {
+            let high = newest.saturating_sub(u64::from(kind >> 4 & 3));
+            let low = high.saturating_sub(u64::from(input.byte()));
+            let mut sack = self.sack(self.peer_window + cost, (low, high));
+            sack.ranges = without(&sack.ranges, &self.wire.left_out);
+            Frame::Sack(sack).encode(body);
+        }
+    }
+
+    fn sack(&self, credit: u64, range: (u64, u64)) -> Sack {
+        Sack {
+            sequence: 0,
+            delay_us: 0,
+            time_us: self.now / 1000,
+            ect: 0,
+            ce: 0,
+            credit,
+            ranges: vec![range],
+        }
+    }
+
+    /// Of what never happened.
+    fn false_feedback(&mut self, input: &mut Input<'_>, kind: u8, body: &mut Vec<u8>) {
+        let newest = self.wire.next.saturating_sub(1);
+        let high = match kind & 7 {
+            7 => input.any(),
+            back => newest.saturating_sub(u64::from(back)),
+        };
+        let low = high.saturating_sub(u64::from(input.byte()));
+        // Anything may be allowed by this, or by what has been taken.
+        self.wire.allowed = u64::MAX;
+        let credit = input.pick(&[1 << 20, 1 << 30, 0, 2000]);
+        let mut sack = self.sack(credit, (low, high));
+        // To name a number that was left out ends the session: seldom.
+        if !input.rarely(32) {
+            sack.ranges = without(&sack.ranges, &self.wire.left_out);
+        }
+        Frame::Sack(sack).encode(body);
+        // A frame cannot name a block below its base.
+        let base = input.below(6);
+        let low = base + 1 + input.below(4);
+        let blocks = Blocks {
+            base,
+            complete: match kind >> 3 & 3 {
+                3 => vec![(low, low + input.any() / 4)],
+                _ => Vec::new(),
+            },
+            deficits: vec![(base + input.below(6), input.below(40) as u32)],
+        };
+        Frame::Blocks(blocks).encode(body);
+        let low = base + 1 + input.below(4);
+        let streams = Streams {
+            kind: match input.byte() {
+                kind @ 0..0x10 => kind & 3,
+                _ => (StreamId::new(self.peer_role.other(), 0).to_wire() & 3) as u8,
+            },
+            base,
+            ended: vec![(low, low + input.below(9))],
+            taken: vec![(base + input.below(6), input.any() >> 2)],
+        };
+        Frame::Streams(streams).encode(body);
     }
 
     // ---- the application ----------------------------------------------------------------------
 
     fn write(&mut self, input: &mut Input<'_>) {
         let flags = input.byte();
-        let id = u16::from(flags & 3) * 2 + u16::from(!self.is_client);
-        let queues = &mut self.queues;
-        if queues.has_ended() {
+        if self.queues.has_ended() {
             return;
         }
-        let slicer = self.writers.entry(id).or_insert_with(|| {
-            queues.begin_sending(id);
-            LocalSlicer::new(id)
-        });
-        if slicer.with(|slicer| slicer.is_finished()) || !queues.has_room(id) {
+        let mut at = usize::from(flags & 7) % WRITERS;
+        if at >= self.writers.len() {
+            let Some((id, _)) = self.queues.open() else {
+                assert!(self.opened >= STREAMS_MAX);
+                return;
+            };
+            assert_eq!(id, StreamId::new(self.peer_role.other(), self.opened));
+            self.opened += 1;
+            self.wire.written.insert(id, (0, false));
+            at = self.writers.len();
+            let slicer = LocalSlicer::new(id);
+            self.writers.push(Writer { id, slicer });
+        }
+        let queues = &mut self.queues;
+        let Writer { id, ref slicer } = self.writers[at];
+        let is_finished = slicer.with(|slicer| slicer.is_finished());
+        if flags >= 0xe0 || is_finished {
+            // Whether the stream has an end or not.
+            queues.stop_sending(id);
+            self.writers.remove(at);
+            return;
+        }
+        if !queues.has_room(id) {
             return;
         }
         let shape = self.driver.core().block_shape(queues.writers());
         let pool = self.workshop.pool();
-        let data = vec![flags; input.below(9000) as usize];
-        let written = slicer.with(|slicer| slicer.write(self.now, &data, shape, pool));
+        let (offset, finished) = self.wire.written.get_mut(&id).expect("it is open");
+        let len = match input.byte() {
+            small @ 0..0xc0 => u64::from(small),
+            _ => input.below(9000),
+        };
+        let bytes = data(id, *offset..*offset + len);
+        let written = slicer.with(|slicer| slicer.write(self.now, &bytes, shape, pool));
+        *offset += written.len as u64;
         if written.begins {
             queues.watch(slicer.clone());
         }
-        let block = written.block.or_else(|| match flags >> 4 {
+        let piece = written.piece.or_else(|| match flags >> 4 {
             0..4 => slicer.with(|slicer| slicer.flush(pool)),
-            4 => {
+            4..8 => {
+                *finished = true;
                 queues.finish_sending(id);
                 slicer.with(|slicer| slicer.finish(shape, pool))
             }
             _ => None,
         });
-        if let Some(block) = block {
-            queues.push(block);
-        }
+        let push = |piece: Piece| queues.push(piece);
+        piece.into_iter().for_each(push);
     }
 
     fn read(&mut self, input: &mut Input<'_>) {
         let flags = input.byte();
-        let id = u16::from(flags & 3) * 2 + u16::from(self.is_client);
-        if flags >= 0xf0 {
-            self.readers.remove(&id);
-            return self.queues.abandon(id, None);
+        if flags & 0x10 == 0 {
+            while let Some(id) = self.queues.accept() {
+                let next = self.readers.len() + self.gone.len();
+                assert_eq!(id, StreamId::new(self.peer_role, next as u64));
+                self.readers.insert(id, Reading::default());
+            }
         }
-        let reading = self.readers.entry(id).or_default();
-        while let Some(chunk) = self.queues.incoming(id).take_in_order() {
-            assert!(!reading.ended, "data behind the end");
-            assert_eq!(chunk.offset(), reading.at, "a gap");
-            reading.at += chunk.data().len() as u64;
-            reading.ended = chunk.end_of_stream();
-            self.queues.release(chunk.into_slot());
+        let nth = usize::from(flags & 7) % self.readers.len().max(1);
+        let Some((&id, reading)) = self.readers.iter_mut().nth(nth) else {
+            return;
+        };
+        if flags >= 0xe0 {
+            let last = reading.chunk.take();
+            self.readers.remove(&id);
+            self.gone.insert(id);
+            return self.queues.abandon(id, last);
+        }
+        // As `read` does from then on, or as `read_unordered`.
+        reading.in_any_order |= flags & 8 != 0;
+        let most = if flags & 0x20 == 0 { usize::MAX } else { 1 };
+        let part = if flags & 0x40 == 0 { 100 } else { 1 };
+        self.read_from(id, most, part);
+    }
+
+    /// Reads so many pieces of a stream, the last one only in part.
+    fn read_from(&mut self, id: StreamId, most: usize, percent: usize) {
+        let reading = self.readers.get_mut(&id).expect("it is read");
+        for _ in 0..most {
+            let incoming = self.queues.incoming(id);
+            let chunk = reading.chunk.take().or_else(|| {
+                let chunk = if reading.in_any_order {
+                    incoming.take_before(u64::MAX)?
+                } else {
+                    incoming.take_in_order()?
+                };
+                assert!(reading.end.is_none_or(|_| reading.in_any_order));
+                Some(chunk)
+            });
+            let Some(mut chunk) = chunk else { return };
+            let (from, len) = (chunk.offset(), chunk.data().len());
+            if !reading.in_any_order {
+                assert_eq!(from, reading.at, "a gap");
+            }
+            let len = len - len * (100 - percent) / 100;
+            let to = from + len as u64;
+            if !self.peer.has_forged {
+                assert_eq!(chunk.data()[..len], data(id, from..to), "other data");
+            }
+            reading.at += len as u64;
+            let before = reading.pieces.range(..to.max(from + 1)).next_back();
+            assert!(before.is_none_or(|(_, end)| *end <= from), "read again");
+            assert!(reading.end.is_none_or(|end| to <= end), "behind the end");
+            if len > 0 {
+                reading.pieces.insert(from, to);
+            }
+            chunk.advance(len);
+            if !chunk.data().is_empty() {
+                reading.chunk = Some(chunk);
+                return;
+            }
+            if chunk.end_of_stream() {
+                assert_eq!(reading.end.replace(to), None, "it ends twice");
+                let last = reading.pieces.last_key_value();
+                assert!(last.is_none_or(|(_, end)| *end <= to), "behind the end");
+            }
+            self.queues.release(chunk.into_taken());
         }
     }
 
@@ -438,6 +636,10 @@ impl Victim {
     fn check_memory(&self) {
         let held = self.driver.receiving_cost();
         assert!(held <= self.recv_window, "over the window");
+        for (id, _) in self.queues.arrived() {
+            assert_eq!(id.opener(), self.peer_role);
+            assert!(!self.gone.contains(&id), "heard of again");
+        }
     }
 
     fn turn(&mut self) {
@@ -454,6 +656,10 @@ impl Victim {
         self.wire.check();
         if let Some(end) = self.driver.poll_end() {
             assert!(!self.has_ended, "ended twice, then by {end:?}");
+            let is_own = matches!(end, EndReason::CannotDecode(_) | EndReason::CannotSeal(_));
+            let is_accused = matches!(end, EndReason::Violation(_));
+            let is_right = !is_own && (!is_accused || self.peer.has_lied);
+            assert!(is_right, "{end:?}");
             self.has_ended = true;
             self.queues.end();
         }
@@ -489,6 +695,83 @@ impl Victim {
         panic!("woken without end");
     }
 
+    /// The peer asks for a complete report, until late jobs are done. `None` if the session ends.
+    fn report(&mut self) -> Option<Feedback> {
+        for round in 0..8 {
+            if round == 4 {
+                // Older answers may be on their way until now.
+                self.wire.feedback = Feedback::default();
+            }
+            let mut body = Vec::new();
+            Frame::Ping.encode(&mut body);
+            let header = Header::control(cid(8), 0, false);
+            // The last one of its flight.
+            self.packet(&mut Input::new(&[4]), header, &body);
+            self.wait(40 * MS);
+        }
+        let is_over = self.has_ended || self.driver.is_finished();
+        (!is_over).then(|| std::mem::take(&mut self.wire.feedback))
+    }
+
+    /// The application takes all that has arrived, and lets go of it: nothing of the window is in use but for blocks
+    /// that lack symbols. Whatever an honest peer has sent is there.
+    fn account(&mut self) {
+        let Some(before) = self.report() else { return };
+        let accept = &mut Input::new(&[0]);
+        self.read(accept);
+        for id in self.readers.keys().copied().collect::<Vec<_>>() {
+            self.read_from(id, usize::MAX, 100);
+        }
+        let complete = complete(&before);
+        if !self.peer.has_lied {
+            let made = complete.iter().map(|id| &self.peer.blocks[&(*id as u32)]);
+            let segments = made.flat_map(|made| &made.segments);
+            let bytes: u64 = segments.map(|segment| u64::from(segment.len)).sum();
+            assert_eq!(self.driver.counters().bytes_received, bytes);
+            for (id, reading) in &self.readers {
+                let readable = self.peer.readable(*id, &complete);
+                assert!(
+                    reading.in_any_order || reading.at == readable,
+                    "not all is read"
+                );
+            }
+        }
+        let arrived = self.queues.arrived().map(|(id, _)| id);
+        let streams: BTreeSet<_> = arrived.chain(self.readers.keys().copied()).collect();
+        for id in streams {
+            let reading = self.readers.remove(&id);
+            self.queues
+                .abandon(id, reading.and_then(|reading| reading.chunk));
+            self.gone.insert(id);
+        }
+        let Some(after) = self.report() else { return };
+        let open = after
+            .blocks
+            .as_ref()
+            .map_or(&[][..], |blocks| &blocks.deficits);
+        if open.is_empty() {
+            assert_eq!(self.driver.receiving_cost(), 0, "not all is released");
+        }
+        if self.peer.has_lied {
+            return;
+        }
+        let open = open
+            .iter()
+            .map(|(id, _)| self.peer.blocks[&(*id as u32)].cost());
+        assert!(self.driver.receiving_cost() <= open.sum());
+        let sack = after.sack.as_ref().expect("an answer");
+        let made = complete.iter().map(|id| &self.peer.blocks[&(*id as u32)]);
+        let released: u64 = made.map(peer::Made::cost).sum();
+        assert_eq!(sack.credit, self.recv_window + released, "not all is free");
+        let streams = after.streams.unwrap_or_default();
+        let ended = streams.ended.iter().flat_map(|(low, high)| *low..=*high);
+        let ended: BTreeSet<u64> = (0..streams.base).chain(ended).collect();
+        // As many ranges as one frame tells.
+        if streams.ended.len() < 32 {
+            assert_eq!(ended, self.peer.whole_streams(&complete));
+        }
+    }
+
     /// Nothing more comes: the session comes to its end by itself, and rests.
     fn fall_silent(&mut self) {
         let over = self.now + self.idle_timeout + 1000 * MS;
@@ -502,4 +785,13 @@ impl Victim {
         }
         assert!(self.driver.is_finished());
     }
+}
+
+/// The peer's blocks that this feedback tells are complete.
+fn complete(feedback: &Feedback) -> BTreeSet<u64> {
+    let Some(blocks) = &feedback.blocks else {
+        return BTreeSet::new();
+    };
+    let above = blocks.complete.iter().flat_map(|(low, high)| *low..=*high);
+    (0..blocks.base).chain(above).collect()
 }

@@ -2,7 +2,8 @@
 //! does its part in any order.
 //!
 //! A model beside the session follows what its driver may rely on: whose memory every slot is,
-//! which packet numbers came and went, what is complete, and that time always moves on.
+//! which packet numbers came and went, what is complete, what streams cost and when they end, and that time
+//! always moves on.
 
 mod model;
 
@@ -15,7 +16,8 @@ use sphinx_proto::wire::{
     VARINT_MAX, WindowSpan, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, ConnectionIds, Icm, Nanos, PacketMeta, Profile, Received, Role, Session, Tuple,
+    Config, ConnectionIds, Icm, Nanos, PacketMeta, Profile, Received, Role, Session, StreamId,
+    Tuple,
 };
 
 use crate::Input;
@@ -37,6 +39,8 @@ struct Victim {
     model: Model,
     now: Nanos,
     idle_timeout: Nanos,
+    /// The peer says nothing that breaks the protocol: sessions live longer, and end for other reasons.
+    is_tame: bool,
 }
 
 pub(crate) fn cid(n: u8) -> ConnectionId {
@@ -121,9 +125,11 @@ pub(crate) fn config(input: &mut Input<'_>) -> Config {
 
 impl Victim {
     fn new(input: &mut Input<'_>) -> Self {
+        let is_tame = input.clone().byte() & 0x80 != 0;
         let config = config(input);
         Self {
-            model: Model::new(&config),
+            is_tame,
+            model: Model::new(&config, is_tame),
             idle_timeout: config.idle_timeout,
             session: Session::new(config, 0),
             now: 0,
@@ -136,20 +142,28 @@ impl Victim {
             0..4 => self.symbol(input),
             4 | 5 => {
                 let sack = self.sack(input);
-                self.control(input, &[Frame::Sack(sack)]);
+                self.control(input, &[sack]);
             }
             6 => {
                 let blocks = Self::blocks(input);
-                self.control(input, &[Frame::Blocks(blocks)]);
+                let streams = self.model.streams(input);
+                let frames = [Frame::Streams(streams), Frame::Blocks(blocks)];
+                // One of them, or both.
+                let only = [&frames[..], &frames[1..], &frames[..1]][usize::from(kind >> 4) % 3];
+                self.control(input, only);
             }
             7 => {
                 let (blocks, sack) = (Self::blocks(input), self.sack(input));
-                self.control(input, &[Frame::Blocks(blocks), Frame::Sack(sack)]);
+                let mut frames = vec![Frame::Blocks(blocks), sack];
+                if kind & 0x40 != 0 {
+                    frames.insert(1, Frame::Streams(self.model.streams(input)));
+                }
+                self.control(input, &frames);
             }
             8 => self.path(input),
             9 | 10 => self.submit(input),
             11 => self.model.finish_job(&mut self.session, input),
-            12 => self.model.take_block(&mut self.session, self.now, input),
+            12 => self.model.take(&mut self.session, self.now, input),
             13 => self.rare(input),
             14 => self.wait(input),
             _ => {
@@ -205,9 +219,9 @@ impl Victim {
 
     fn symbol(&mut self, input: &mut Input<'_>) {
         let flags = input.byte();
-        let stream = self.model.peer_stream(input);
-        let block = match flags >> 6 {
-            0..3 => input.below(8) as u32,
+        let block = match (input.byte(), flags >> 6) {
+            (group @ 0..0xf0, 0..3) => 8 * u32::from(group & 3) + input.below(8) as u32,
+            (_, 0..3) => input.number(2) as u32,
             _ => input.any() as u32,
         };
         // Mostly the shape that other symbols of the block have.
@@ -219,6 +233,7 @@ impl Victim {
         };
         let code = match flags & 0x20 {
             0 => CodeId::SOURCE,
+            _ if self.is_tame => input.pick(&[1, 2, 3, 4, 5, 6]),
             _ => input.pick(&[1, 2, 1, 2, 3, 4, 5, 6, 63]),
         };
         let row = match input.byte() {
@@ -240,11 +255,28 @@ impl Victim {
         if part.is_some() != fragment.is_some() {
             return;
         }
+        // Now and then all of a block at once.
+        let rows = match flags & 0x28 {
+            8 if self.is_tame && fragment.is_none() => 0..u32::from(n),
+            _ => row..row + 1,
+        };
+        for row in rows {
+            self.one_symbol(input, flags, (block, code, n, row), len, fragment);
+        }
+    }
+
+    fn one_symbol(
+        &mut self,
+        input: &mut Input<'_>,
+        flags: u8,
+        (block, code, n, row): (u32, u8, u16, u32),
+        len: usize,
+        fragment: Option<Fragment>,
+    ) {
         let meta = self.meta(input, flags, fragment.map_or(len, |f| f.range().len() + 3));
         let header = Header {
             kind: fragment.map_or(PacketKind::Symbol, |_| PacketKind::Fragment),
             block,
-            stream,
             code,
             n,
             row,
@@ -296,22 +328,27 @@ impl Victim {
                 Vec::new()
             }
         };
-        self.model.cover(header.stream, &covered);
+        self.model.cover(&covered);
         for block in covered {
             while input.rarely(2) {
                 let index = input.below(u64::from(block.n)) as u16;
                 self.model
-                    .restore(&mut self.session, self.now, header.stream, &block, index);
+                    .restore(&mut self.session, self.now, &block, index);
             }
         }
         self.model.take_jobs(&mut self.session);
     }
 
-    fn sack(&self, input: &mut Input<'_>) -> Sack {
+    fn sack(&self, input: &mut Input<'_>) -> Frame<'static> {
         let flags = input.byte();
-        let newest = self.model.next_number().saturating_sub(1);
+        let sent = self.model.next_number();
+        if self.is_tame && sent == 0 {
+            return Frame::Ping;
+        }
+        let newest = sent.saturating_sub(1);
         let mut high = match flags & 7 {
             0..4 => newest,
+            _ if self.is_tame => newest.saturating_sub(input.below(64)),
             4..7 => newest.saturating_sub(input.below(64)),
             // More than was sent, now and then.
             _ => input.any(),
@@ -329,14 +366,14 @@ impl Victim {
             high = below;
         }
         // To name a number that was left out ends the session: seldom.
-        if !input.rarely(32) {
+        if self.is_tame || !input.rarely(32) {
             ranges = without(&ranges, self.model.left_out());
         }
         let odd = flags & 0xe0;
         let field = |input: &mut Input<'_>, mask: u8, honest: u64| {
             if odd & mask == 0 { honest } else { input.any() }
         };
-        Sack {
+        Frame::Sack(Sack {
             sequence: 0,
             delay_us: field(input, 0x20, 0),
             time_us: field(input, 0x20, self.now / 1000),
@@ -344,14 +381,13 @@ impl Victim {
             ce: field(input, 0x40, 0),
             credit: field(input, 0x80, 1 << 20),
             ranges,
-        }
+        })
     }
 
     fn blocks(input: &mut Input<'_>) -> Blocks {
         let shape = input.byte();
-        let stream = u16::from(shape & 7);
         let base = match shape >> 3 & 3 {
-            0..3 => input.below(8),
+            0..3 => u64::from(8 * (shape & 3)) + input.below(8),
             _ => input.any() >> 2,
         };
         let mut next = base;
@@ -375,9 +411,7 @@ impl Victim {
                 .collect(),
         };
         Blocks {
-            stream,
             base,
-            taken: input.any() >> 2,
             complete,
             deficits,
         }
@@ -404,8 +438,13 @@ impl Victim {
                 self.control(input, &[Frame::PathResponse(data)]);
             }
             0xe8..0xf0 => {
-                let (path, sack) = (input.number(4) as u32 | 1, self.sack(input));
-                self.control(input, &[Frame::PathSack { path, sack }]);
+                let path = input.number(4) as u32 | 1;
+                match self.sack(input) {
+                    Frame::Sack(sack) if !self.is_tame => {
+                        self.control(input, &[Frame::PathSack { path, sack }]);
+                    }
+                    frame => self.control(input, &[frame]),
+                }
             }
             0xb0..0xe8 => {
                 let (sequence, cid) = (input.any(), cid(input.byte()));
@@ -418,7 +457,11 @@ impl Victim {
             }
             _ => {
                 let len = usize::from(input.byte());
-                let body = input.take(len);
+                let body = if self.is_tame {
+                    &[0, 1]
+                } else {
+                    input.take(len)
+                };
                 self.body(input, body);
             }
         }
@@ -428,7 +471,8 @@ impl Victim {
     fn rare(&mut self, input: &mut Input<'_>) {
         match input.byte() {
             0..0x80 => {
-                let held_up = input.rarely(4).then_some(0);
+                let stream = StreamId::new(Role::Client, 0);
+                let held_up = input.rarely(4).then_some(stream);
                 self.session.set_backlog(input.rarely(2), held_up);
             }
             0x80..0xa0 => {
@@ -436,6 +480,7 @@ impl Victim {
                 self.session.datagram_too_large(self.now, size);
             }
             0xa0..0xc0 => self.session.local_address_lost(self.now),
+            _ if self.is_tame => {}
             0xc0..0xe0 => {
                 let code = input.any();
                 let reason = "enough";
@@ -443,9 +488,13 @@ impl Victim {
             }
             0xe0..0xfe => {
                 let code = input.any();
+                self.model.closes();
                 self.session.close(self.now, code, "done");
             }
-            _ => self.session.abandon(),
+            _ => {
+                self.model.closes();
+                self.session.abandon();
+            }
         }
     }
 
@@ -477,11 +526,9 @@ impl Victim {
             _ => 1 + input.below(block_symbols_max(usize::from(symbol_len)) as u64),
         };
         let (n, tail) = (n as u16, shape & 0x10 != 0);
-        let stream = self.model.own_stream(shape >> 5);
-        if self.session.can_submit(stream, n, symbol_len) {
-            self.model
-                .submit(&mut self.session, stream, n, symbol_len, tail);
-        }
+        let first = shape >> 5;
+        self.model
+            .submit(&mut self.session, input, first, (n, symbol_len), tail);
     }
 
     /// Lets time pass as the session asks for it.

@@ -2,8 +2,10 @@
 
 use sphinx_proto::wire::{
     ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter, HEADER_LEN, Header,
-    PREAMBLE_LEN, PacketKind, Preamble, WireError, expand_packet_number, is_data_plane,
+    MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, MAX_TAKEN, PacketKind, Segment, SegmentIter,
+    VARINT_MAX, WireError, expand_packet_number, is_data_plane, put_varint, varint_len,
 };
+use sphinx_proto::{Role, StreamId};
 
 use crate::Input;
 
@@ -57,7 +59,6 @@ fn any_fields(input: &mut Input<'_>) {
         cid,
         packet_number: input.number(4) as u32,
         block: input.number(4) as u32,
-        stream: input.number(2) as u16,
         code: input.byte() & 0x3f,
         n: input.below(1024) as u16 + 1,
         row: input.number(3) as u32,
@@ -96,32 +97,124 @@ fn check_lists(frame: &Frame<'_>) {
             assert!(sack.ranges.iter().all(|(low, high)| low <= high));
             let falls = |pair: &[(u64, u64)]| pair[1].1 + 1 < pair[0].0;
             assert!(sack.ranges.windows(2).all(falls));
+            assert!(sack.ranges.len() <= MAX_SACK_RANGES);
         }
         Frame::Blocks(blocks) => {
-            assert!(blocks.complete.iter().all(|(low, high)| low <= high));
-            assert!(blocks.complete.first().is_none_or(|c| c.0 > blocks.base));
-            let rises = |pair: &[(u64, u64)]| pair[0].1 + 1 < pair[1].0;
-            assert!(blocks.complete.windows(2).all(rises));
+            check_rising(blocks.base, &blocks.complete);
             assert!(blocks.deficits.iter().all(|d| d.0 >= blocks.base));
+            assert!(blocks.deficits.len() <= MAX_DEFICITS);
+        }
+        Frame::Streams(streams) => {
+            assert!(streams.kind <= 3);
+            check_rising(streams.base, &streams.ended);
+            assert!(streams.taken.first().is_none_or(|t| t.0 >= streams.base));
+            let rises = |pair: &[(u64, u64)]| pair[0].0 < pair[1].0;
+            assert!(streams.taken.windows(2).all(rises));
+            assert!(streams.taken.len() <= MAX_TAKEN);
         }
         Frame::Close { reason, .. } => assert!(reason.len() <= 256),
         _ => {}
     }
 }
 
-/// The first bytes of a block.
-pub fn preamble(data: &[u8]) {
-    match Preamble::decode(data) {
-        Ok(preamble) => {
-            assert_eq!(preamble.encode(), data[..PREAMBLE_LEN]);
-            assert!(PREAMBLE_LEN + preamble.len as usize <= data.len());
+/// Ranges above a base, rising, disjoint and not adjacent.
+fn check_rising(base: u64, ranges: &[(u64, u64)]) {
+    assert!(ranges.iter().all(|(low, high)| low <= high));
+    assert!(ranges.first().is_none_or(|range| range.0 > base));
+    let rises = |pair: &[(u64, u64)]| pair[0].1 + 1 < pair[1].0;
+    assert!(ranges.windows(2).all(rises));
+    assert!(ranges.len() <= MAX_BLOCK_RANGES);
+}
+
+/// A whole block.
+pub fn segments(data: &[u8]) {
+    let mut segments = Vec::new();
+    let mut error = None;
+    for segment in SegmentIter::new(data) {
+        assert!(error.is_none(), "a segment behind an error");
+        match segment {
+            Ok((segment, at)) => segments.push((segment, at)),
+            Err(wrong) => error = Some(wrong),
         }
-        Err(error) => assert_eq!(
-            error == WireError::Truncated,
-            data.len() < PREAMBLE_LEN,
-            "{error}"
-        ),
     }
+    // Each lies behind the one before, with room for its header, and inside the block.
+    let mut end = 0;
+    for (segment, at) in &segments {
+        assert!(end + 4 <= at.start && at.end <= data.len());
+        assert_eq!(at.len(), segment.len as usize);
+        assert!(segment.len > 0 || segment.end_of_stream);
+        assert!(segment.end() <= VARINT_MAX);
+        assert_eq!(data[end] == 2, segment.end_of_stream);
+        end = at.end;
+    }
+    // What follows is padding, or what is wrong.
+    let is_over = data.get(end).is_none_or(|kind| *kind == 0);
+    assert_eq!(error.is_none(), is_over);
+    if error == Some(WireError::Truncated) {
+        // Whatever else is wrong, more bytes cannot mend what is read before.
+        let longer: Vec<_> = [data, &[0; 16]].concat();
+        let again: Vec<_> = SegmentIter::new(&longer).flatten().collect();
+        assert_eq!(again[..segments.len()], segments);
+    }
+    let mut written = Vec::new();
+    for (segment, at) in &segments {
+        let begin = written.len();
+        segment.encode(&mut written);
+        let header_len = Segment::header_len(segment.stream, segment.offset);
+        assert_eq!(written.len() - begin, header_len);
+        written.extend_from_slice(&data[at.clone()]);
+    }
+    written.extend_from_slice(&[0; 3][..data.len() % 4]);
+    let again: Result<Vec<_>, WireError> = SegmentIter::new(&written).collect();
+    let again = again.expect("as it was written");
+    assert_eq!(again.len(), segments.len());
+    for ((segment, at), (before, from)) in again.into_iter().zip(segments) {
+        assert_eq!(segment, before);
+        assert_eq!(written[at], data[from]);
+    }
+    any_segment(&mut Input::new(data));
+}
+
+/// Any segment that can be written is read back, and none that cannot be is.
+fn any_segment(input: &mut Input<'_>) {
+    let opener = input.pick(&[Role::Client, Role::Server]);
+    let stream = StreamId::new(opener, input.any());
+    assert_eq!(StreamId::from_wire(stream.to_wire()), Ok(stream));
+    assert!(stream.opener() == opener && stream.index() <= StreamId::INDEX_MAX);
+    let id = input.any();
+    if let Ok(stream) = StreamId::from_wire(id) {
+        assert_eq!(stream.to_wire(), id);
+        assert_eq!(StreamId::new(stream.opener(), stream.index()), stream);
+    }
+    let segment = Segment {
+        stream,
+        offset: input.any().min(VARINT_MAX),
+        len: input.below(300) as u32,
+        end_of_stream: input.rarely(2),
+    };
+    let mut block = Vec::new();
+    segment.encode(&mut block);
+    let data_at = block.len();
+    block.resize(data_at + segment.len as usize, 7);
+    let is_possible = segment.end() <= VARINT_MAX && (segment.len > 0 || segment.end_of_stream);
+    let data = data_at..block.len();
+    let read = SegmentIter::new(&block).next();
+    assert_eq!(read == Some(Ok((segment, data))), is_possible);
+    if is_possible && segment.len > 0 {
+        let cut = SegmentIter::new(&block[..block.len() - 1]).next();
+        assert_eq!(cut, Some(Err(WireError::Truncated)));
+    }
+    // A length may take fewer bytes than this end gives it.
+    let mut short = vec![1 + u8::from(segment.end_of_stream)];
+    for value in [stream.to_wire(), segment.offset, u64::from(segment.len)] {
+        put_varint(&mut short, value);
+    }
+    let saved = 4 - varint_len(u64::from(segment.len));
+    assert_eq!(short.len() + saved, data_at);
+    short.resize(short.len() + segment.len as usize, 7);
+    let read = SegmentIter::new(&short).next();
+    let read = read.and_then(Result::ok).map(|(segment, _)| segment);
+    assert_eq!(read, is_possible.then_some(segment));
 }
 
 /// A part of a symbol.

@@ -28,10 +28,10 @@ targets! {
     window: fec::window, 2000;
     header: wire::header, 40;
     frames: wire::frames, 300;
-    preamble: wire::preamble, 40;
+    segments: wire::segments, 100;
     fragment: wire::fragment, 40;
-    sessions: session::hostile_peer, 600;
-    drivers: driver::hostile_peer, 600;
+    sessions: session::hostile_peer, 700;
+    drivers: driver::hostile_peer, 700;
     packets: link::packet, 100;
     links: link::settings, 300;
     agent: pep::agent, 600;

@@ -139,7 +139,7 @@ pub(crate) fn check_workload(workload: &Workload) -> Result<(), String> {
 
 /// What arrived, and when.
 fn done(pair: &Pair, cell: &Cell) -> Done {
-    let received = pair.server().blocks_received();
+    let received = pair.server().pieces_received();
     let last = received
         .iter()
         .map(|block| block.0)

@@ -7,7 +7,7 @@ use crate::blocks::{block_symbols, symbol_reserve};
 use crate::config::Config;
 use crate::path::Path;
 use crate::sender::Sender;
-use crate::types::{BLOCK_OVERHEAD, Room, block_cost};
+use crate::types::{BLOCK_OVERHEAD, Room, StreamId, block_cost};
 use crate::wire::OVERHEAD;
 
 const MS: Nanos = 1_000_000;
@@ -71,7 +71,7 @@ impl Admission {
         &self,
         sender: &Sender,
         path: &Path,
-        stream: u16,
+        stream: StreamId,
         (n, symbol_len): (u16, u16),
     ) -> Room {
         let most = sender.streams().most(stream);

@@ -19,10 +19,20 @@ const WINDOW: u64 = 24 << 20;
 /// Which end opened the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Sends on even streams.
+    /// This one.
     Client,
-    /// Sends on odd streams.
+    /// The other one.
     Server,
+}
+
+impl Role {
+    /// That of the other end.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
 }
 
 /// What redundancy is for.

@@ -1,6 +1,7 @@
 //! What the application wants to send and cannot: whether it waits for the peer's application, and for how long.
 
 use crate::Nanos;
+use crate::types::StreamId;
 
 const MS: Nanos = 1_000_000;
 /// A session of which nothing is confirmed, although nothing waits for being read, counts as stalled after so many
@@ -18,7 +19,7 @@ pub(crate) struct Demand {
     backlog: bool,
     /// A stream of which data waits for the peer's application to read, when to ask next whether it has, and
     /// after what time again.
-    held_up: Option<u16>,
+    held_up: Option<StreamId>,
     ask_at: Option<Nanos>,
     ask_wait: Nanos,
     /// When something to be sent was last confirmed or read at the other end, or began to wait; and whether it
@@ -48,7 +49,7 @@ impl Demand {
     }
 
     /// The stream that waits for the peer's application, if one does.
-    pub(crate) fn held_up(&self) -> Option<u16> {
+    pub(crate) fn held_up(&self) -> Option<StreamId> {
         self.held_up
     }
 
@@ -58,7 +59,7 @@ impl Demand {
     }
 
     /// Whether more waits outside, and a stream of it that is held up.
-    pub(crate) fn set(&mut self, backlog: bool, held_up: Option<u16>, has_data: bool) {
+    pub(crate) fn set(&mut self, backlog: bool, held_up: Option<StreamId>, has_data: bool) {
         self.begins |= backlog && !has_data;
         self.backlog = backlog;
         self.held_up = held_up;

@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `path` | packet numbers, what was sent and what arrived; of the pair of addresses in use: round trip, losses, rate, MTU, marks, probes; candidates for other addresses |
 //! | `blocks` | blocks on their way and what they are owed; blocks that arrive and their rank; codes, ICM, ProFEC |
-//! | `streams` | ids, order and life of streams; credit and shares of the window |
+//! | `streams` | life of streams; credit and shares of the window |
 //! | `control_queue` | frames that must arrive |
 //! | `scheduler` | nothing but what has begun to leave: it answers what the next packet carries |
 //! | `admission` | the limits of what is on its way: whether another block may be handed over |
@@ -21,7 +21,7 @@
 //! | Data Slicer, Data Assembler | whoever drives the session: blocks are handed over whole |
 //! | Parameter Selector | `blocks::selector` |
 //! | Monitor | `path::monitor` |
-//! | ICM: Symbol-SACK, Block-SACK, ReFEC | `path::acks`, `streams::incoming` (feedback), `blocks::icm` (compensation) |
+//! | ICM: Symbol-SACK, Block-SACK, ReFEC | `path::acks`, `blocks::completion` (feedback), `blocks::icm` (compensation) |
 //! | Congestion Controller | [`cc`] |
 //! | Encoder, Decoder | `sphinx-fec`, run by the driver as the descriptors and jobs say |
 
@@ -52,5 +52,5 @@ pub use path::{Losses, mtu_candidates};
 pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
     Content, CoveredBlock, Event, Job, PacketMeta, PartPlacement, Placement, Received, Room,
-    STREAMS_MAX, SessionStats, Slot, Transmit, Tuple, block_cost,
+    STREAMS_MAX, SessionStats, Slot, StreamId, StreamPart, Transmit, Tuple, block_cost, share_cost,
 };

@@ -69,6 +69,12 @@ impl RangeSet {
         added
     }
 
+    /// Members below `value`.
+    pub(crate) fn len_below(&self, value: u64) -> u64 {
+        let below = self.ranges.iter().take_while(|range| range.0 < value);
+        below.map(|(low, high)| value.min(high + 1) - low).sum()
+    }
+
     /// Forget the lowest ranges until at most `limit` are left.
     pub(crate) fn truncate_low(&mut self, limit: usize) {
         let excess = self.ranges.len().saturating_sub(limit);

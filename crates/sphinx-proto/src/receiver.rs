@@ -1,19 +1,23 @@
-//! The receiving half: what a symbol does to its block, and a block to its stream.
+//! The receiving half: what a symbol does to its block, and a block to the streams that it holds parts of.
 
 use sphinx_fec::{Added, CodeId};
 
-use crate::blocks::{Assembly, Complete, Key, RxBlocks, Shape};
-use crate::config::{Config, Role};
+use crate::blocks::{Assembly, Complete, Completion, Key, RxBlocks, Shape};
+use crate::config::Config;
 use crate::streams::RecvStreams;
-use crate::types::{CoveredBlock, PartPlacement, Placement, Slot};
+use crate::types::{
+    CoveredBlock, PartPlacement, Placement, Slot, StreamId, StreamPart, share_cost,
+};
 use crate::wire::{
-    Fragment, Header, MAX_SYMBOL_LEN, SymbolId, WindowSpan, block_symbols_max, expand_packet_number,
+    Fragment, Frame, Header, MAX_SYMBOL_LEN, SymbolId, WindowSpan, block_symbols_max,
+    expand_packet_number,
 };
 
 /// What arrives at this end.
 pub(crate) struct Receiver {
     streams: RecvStreams,
     blocks: RxBlocks,
+    completion: Completion,
     /// Symbols of which a part has arrived.
     assembly: Assembly,
     symbols_redundant: u64,
@@ -34,21 +38,17 @@ pub(crate) enum Progress {
     /// More symbols are needed, or it brought nothing.
     None,
     /// All that is needed is there.
-    Complete {
-        stream: u16,
-        block: u64,
-        complete: Complete,
-    },
+    Complete { block: u64, complete: Complete },
     /// The peer broke the protocol.
     Violation(&'static str),
 }
 
 impl Receiver {
     pub(crate) fn new(config: &Config) -> Self {
-        let peer_parity = u16::from(config.role == Role::Client);
         Self {
-            streams: RecvStreams::new(peer_parity, config.recv_window),
+            streams: RecvStreams::new(config.role.other(), config.recv_window),
             blocks: RxBlocks::default(),
+            completion: Completion::default(),
             assembly: Assembly::default(),
             symbols_redundant: 0,
             packets_refused: 0,
@@ -77,31 +77,25 @@ impl Receiver {
 
     // ---- symbols --------------------------------------------------------------------------------
 
-    /// Whether there can be such a block; if so its stream exists from now on.
-    fn is_possible(&mut self, stream: u16, n: u16, symbol_len: usize) -> bool {
-        (1..=MAX_SYMBOL_LEN).contains(&symbol_len)
-            && (1..=block_symbols_max(symbol_len)).contains(&usize::from(n))
-            && self.streams.accept(stream)
-    }
-
     /// The incomplete block with this id, which is made if window and limits allow; `code` is that of its
     /// first symbol.
-    fn open(&mut self, stream: u16, id: u64, shape: Shape, code: Option<CodeId>) -> Opened {
-        if self.streams.is_complete(stream, id) {
+    fn open(&mut self, id: u64, shape: Shape, code: Option<CodeId>) -> Opened {
+        if self.completion.is_complete(id) {
             return Opened::Complete;
         }
-        match self.blocks.get(stream, id) {
+        match self.blocks.get(id) {
             Some((slot, known)) if known == shape => return Opened::Open(slot),
             Some(_) => return Opened::Refused,
             None => {}
         }
-        if !self.streams.may_open(stream, id, shape.cost()) {
+        if !self.completion.may_open(id) || !self.streams.has_room(shape.cost()) {
             return Opened::Refused;
         }
-        let Some(slot) = self.blocks.open((stream, id), shape, code) else {
+        let Some(slot) = self.blocks.open(id, shape, code) else {
             return Opened::Refused;
         };
-        self.streams.on_open(stream, id, shape.cost());
+        self.completion.on_open(id);
+        self.streams.on_open(shape.cost());
         Opened::Open(slot)
     }
 
@@ -112,22 +106,22 @@ impl Receiver {
         symbol_len: usize,
     ) -> (Placement, Progress) {
         let refused = (Placement::Discard, Progress::None);
-        let (n, stream) = (header.n, header.stream);
         let Ok(symbol) = header.symbol() else {
             return (Placement::Discard, Progress::Violation("unknown code"));
         };
         let code = symbol.code();
         // A window's repairs have a body of their own.
-        if code == Some(CodeId::Window) || !self.is_possible(stream, n, symbol_len) {
+        let n = header.n;
+        if code == Some(CodeId::Window) || !is_possible(n, symbol_len) {
             self.refuse();
             return refused;
         }
         let symbol_len = symbol_len as u16;
-        let id = self.expand_block(stream, header.block);
-        let slot = match self.open(stream, id, Shape { n, symbol_len }, code) {
+        let id = self.expand_block(header.block);
+        let slot = match self.open(id, Shape { n, symbol_len }, code) {
             Opened::Open(slot) => slot,
             Opened::Complete => {
-                self.already_complete(stream);
+                self.already_complete();
                 return refused;
             }
             Opened::Refused => {
@@ -135,7 +129,7 @@ impl Receiver {
                 return refused;
             }
         };
-        match self.blocks.add(stream, id, symbol) {
+        match self.blocks.add(id, symbol) {
             Added::Invalid => {
                 self.refuse();
                 refused
@@ -151,32 +145,28 @@ impl Receiver {
                     symbol_len,
                     symbol,
                 };
-                (placement, self.advance(stream, id))
+                (placement, self.advance(id))
             }
         }
     }
 
-    fn expand_block(&self, stream: u16, block: u32) -> u64 {
-        expand_packet_number(block, self.streams.base(stream))
+    fn expand_block(&self, block: u32) -> u64 {
+        expand_packet_number(block, self.completion.base())
     }
 
     /// A symbol came for a block that needs none.
-    fn already_complete(&mut self, stream: u16) {
+    fn already_complete(&mut self) {
         self.symbols_redundant += 1;
-        self.streams.repeat_news(stream);
+        self.completion.repeat_news();
     }
 
     /// More of a block is known: what follows.
-    fn advance(&mut self, stream: u16, block: u64) -> Progress {
-        let Some(complete) = self.blocks.take_complete(stream, block) else {
+    fn advance(&mut self, block: u64) -> Progress {
+        let Some(complete) = self.blocks.take_complete(block) else {
             return Progress::None;
         };
-        self.streams.on_complete(stream, block);
-        Progress::Complete {
-            stream,
-            block,
-            complete,
-        }
+        self.completion.on_complete(block);
+        Progress::Complete { block, complete }
     }
 
     /// An authenticated part of a symbol: where it goes, and the symbol's place if this was the last part.
@@ -186,8 +176,7 @@ impl Receiver {
         fragment: Fragment,
     ) -> Option<(PartPlacement, Progress)> {
         let key = Key {
-            stream: header.stream,
-            block: self.expand_block(header.stream, header.block),
+            block: self.expand_block(header.block),
             code: header.code,
             row: header.row,
             symbol_len: fragment.symbol_len,
@@ -218,7 +207,7 @@ impl Receiver {
         header: &Header,
         span: &WindowSpan,
     ) -> Option<Vec<CoveredBlock>> {
-        let newest = self.expand_block(header.stream, header.block);
+        let newest = self.expand_block(header.block);
         let blocks: Vec<_> = span.blocks().collect();
         let first = newest.checked_sub(blocks.len() as u64 - 1);
         let is_named = blocks.first().is_some_and(|(n, _)| *n == header.n);
@@ -229,11 +218,11 @@ impl Receiver {
         };
         let mut covered = Vec::with_capacity(blocks.len());
         for (block, (n, symbol_len)) in (first..=newest).zip(blocks.into_iter().rev()) {
-            if !self.is_possible(header.stream, n, usize::from(symbol_len)) {
+            if !is_possible(n, usize::from(symbol_len)) {
                 self.refuse();
                 return None;
             }
-            let slot = match self.open(header.stream, block, Shape { n, symbol_len }, None) {
+            let slot = match self.open(block, Shape { n, symbol_len }, None) {
                 Opened::Open(slot) => Some(slot),
                 Opened::Complete => None,
                 Opened::Refused => {
@@ -250,28 +239,54 @@ impl Receiver {
             });
         }
         if covered.iter().all(|block| block.slot.is_none()) {
-            self.already_complete(header.stream);
+            self.already_complete();
             return None;
         }
         Some(covered)
     }
 
     /// The driver has restored a source symbol.
-    pub(crate) fn on_restored(&mut self, stream: u16, block: u64, index: u16) -> Progress {
-        match self.blocks.add(stream, block, SymbolId::Source(index)) {
-            Added::Innovative => self.advance(stream, block),
+    pub(crate) fn on_restored(&mut self, block: u64, index: u16) -> Progress {
+        match self.blocks.add(block, SymbolId::Source(index)) {
+            Added::Innovative => self.advance(block),
             _ => Progress::None,
         }
     }
 
-    // ---- feedback ---------------------------------------------------------------------------------
+    // ---- streams ----------------------------------------------------------------------------------
 
-    /// The application has taken a complete block: its memory is free again. Whether the sender must
-    /// be sure to hear of it, since it may be waiting for nothing else.
-    pub(crate) fn release(&mut self, slot: Slot) -> bool {
-        let held = self.blocks.release(slot);
-        held.is_some_and(|held| self.streams.on_taken(held.stream, held.cost))
+    /// A complete block holds these parts, whose costs are found out; its slot is free.
+    ///
+    /// # Errors
+    /// If the peer may not send on one of the streams.
+    pub(crate) fn on_parts(
+        &mut self,
+        slot: Slot,
+        parts: &mut [StreamPart],
+    ) -> Result<(), &'static str> {
+        let Some(shape) = self.blocks.free(slot) else {
+            return Ok(());
+        };
+        if parts.is_empty() {
+            self.streams.on_empty(shape.cost());
+        }
+        share_cost(shape.cost(), parts);
+        let is_possible = parts.iter().all(|part| self.streams.on_received(part));
+        is_possible.then_some(()).ok_or("a stream that cannot be")
     }
+
+    /// All of a stream is here, to its end.
+    pub(crate) fn on_whole(&mut self, stream: StreamId) {
+        self.streams.on_whole(stream);
+    }
+
+    /// The application has taken a part of this cost. Whether the sender must be sure to hear of it, since it may be
+    /// waiting for nothing else.
+    pub(crate) fn on_taken(&mut self, stream: StreamId, cost: u64) -> bool {
+        self.streams.on_taken(stream, cost)
+    }
+
+    // ---- feedback ---------------------------------------------------------------------------------
 
     /// Credit of the peer (`docs/protocol.md` §7).
     pub(crate) fn credit(&self) -> u64 {
@@ -283,13 +298,23 @@ impl Receiver {
         self.streams.told_reliably();
     }
 
-    /// The next feedback names every stream; where it has no room for all, the ones after it do.
+    /// The next feedback tells of blocks and every stream; where it has no room for all, the ones after it do.
     pub(crate) fn report_all(&mut self) {
+        self.completion.report();
         self.streams.report_all();
     }
 
-    /// Writes BLOCKS frames (Block-SACK) while they fit before `limit`; one in any case.
+    /// Writes what there is to tell of blocks (Block-SACK), and of streams while it fits before `limit`.
     pub(crate) fn write_blocks(&mut self, limit: usize, flight_over: bool, out: &mut Vec<u8>) {
-        self.streams.write(&self.blocks, flight_over, limit, out);
+        if let Some(blocks) = self.completion.feedback(&self.blocks, flight_over) {
+            Frame::Blocks(blocks).encode(out);
+        }
+        self.streams.write(limit, out);
     }
+}
+
+/// Whether there can be a block of this shape.
+fn is_possible(n: u16, symbol_len: usize) -> bool {
+    (1..=MAX_SYMBOL_LEN).contains(&symbol_len)
+        && (1..=block_symbols_max(symbol_len)).contains(&usize::from(n))
 }

@@ -4,15 +4,15 @@ use sphinx_fec::CodeId;
 
 use crate::Nanos;
 use crate::blocks::{
-    BlockStore, Compensation, Idle, NewBlock, Protection, Redundancy, SlidingWindows, SymbolChoice,
+    BlockStore, Compensation, Idle, NewBlock, Protection, Redundancy, SlidingWindow, SymbolChoice,
     WindowChoice,
 };
 use crate::config::{Config, Profile};
 use crate::control_queue::ControlQueue;
 use crate::path::{Arrived, Contents, Monitor, Path, Probes};
 use crate::streams::SendStreams;
-use crate::types::{Event, Slot, block_cost};
-use crate::wire::{Blocks, SymbolId};
+use crate::types::{Slot, StreamId, StreamPart};
+use crate::wire::{Blocks, Streams, SymbolId};
 
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,24 +28,6 @@ pub(crate) struct Counters {
     pub(crate) bytes_complete: u64,
 }
 
-/// A block that the peer has: its memory may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Delivered {
-    pub(crate) stream: u16,
-    pub(crate) block: u64,
-    pub(crate) slot: Slot,
-}
-
-impl From<Delivered> for Event {
-    fn from(delivered: Delivered) -> Self {
-        Self::BlockDelivered {
-            stream: delivered.stream,
-            block: delivered.block,
-            slot: delivered.slot,
-        }
-    }
-}
-
 /// What this end sends.
 pub(crate) struct Sender {
     redundancy: Redundancy,
@@ -53,7 +35,7 @@ pub(crate) struct Sender {
     blocks: BlockStore,
     compensation: Compensation,
     protection: Protection,
-    windows: SlidingWindows,
+    window: SlidingWindow,
     counters: Counters,
     /// More has been confirmed, since this was last looked at.
     progress: bool,
@@ -63,11 +45,11 @@ impl Sender {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             redundancy: Redundancy::new(config),
-            streams: SendStreams::new(config.peer_window),
+            streams: SendStreams::new(config.role, config.peer_window),
             blocks: BlockStore::default(),
             compensation: Compensation::default(),
             protection: Protection::default(),
-            windows: SlidingWindows::default(),
+            window: SlidingWindow::default(),
             counters: Counters::default(),
             progress: false,
         }
@@ -90,21 +72,17 @@ impl Sender {
         self.redundancy.profile = profile;
     }
 
-    /// Takes a block of the stream; its id.
+    /// Takes a block of these parts.
     pub(crate) fn submit(
         &mut self,
-        stream: u16,
         slot: Slot,
         (n, symbol_len): (u16, u16),
         tail: bool,
-    ) -> u64 {
-        let sequence = self.blocks.next_sequence();
-        let id = self
-            .streams
-            .open(stream, sequence, block_cost(n, symbol_len));
+        parts: &[StreamPart],
+    ) {
+        self.streams.open(parts);
         let new = NewBlock {
-            stream,
-            id,
+            streams: parts.iter().map(|part| part.stream).collect(),
             slot,
             n,
             symbol_len,
@@ -112,42 +90,41 @@ impl Sender {
         };
         self.blocks.push(new, self.redundancy.demands(n));
         self.counters.blocks += 1;
-        id
     }
 
     // ---- what the peer says -----------------------------------------------------------------------
 
-    /// Block-SACK. What it completes goes to `delivered`.
-    pub(crate) fn on_blocks(&mut self, blocks: &Blocks, delivered: &mut Vec<Delivered>) {
-        if !self.streams.on_taken(blocks) {
-            return;
-        }
-        let (first, next) = self.streams.ids(blocks.stream);
-        for id in first..blocks.base.min(next) {
-            delivered.extend(self.complete_block(blocks.stream, id));
+    /// Block-SACK. The memory of what it completes goes to `delivered`.
+    pub(crate) fn on_blocks(&mut self, blocks: &Blocks, delivered: &mut Vec<Slot>) {
+        let (first, next) = (self.blocks.first_sequence(), self.blocks.next_sequence());
+        for sequence in first..blocks.base.min(next) {
+            delivered.extend(self.complete_block(sequence));
         }
         for &(low, high) in &blocks.complete {
-            for id in low.max(first)..=high.min(next.saturating_sub(1)) {
-                delivered.extend(self.complete_block(blocks.stream, id));
+            for sequence in low.max(first)..=high.min(next.saturating_sub(1)) {
+                delivered.extend(self.complete_block(sequence));
             }
         }
     }
 
-    fn complete_block(&mut self, stream: u16, id: u64) -> Option<Delivered> {
-        let sequence = self.streams.sequence(stream, id)?;
+    fn complete_block(&mut self, sequence: u64) -> Option<Slot> {
         let block = self.blocks.settle(sequence)?;
         self.compensation.settled(sequence);
-        let blocks = &self.blocks;
-        self.streams
-            .forget_complete(stream, |sequence| blocks.is_complete(sequence));
+        self.streams.complete(&block.streams);
         self.progress = true;
         self.counters.bytes_complete += block.bytes();
         self.counters.blocks_second_round += u64::from(block.had_second_round());
-        Some(Delivered {
-            stream,
-            block: id,
-            slot: block.slot,
-        })
+        Some(block.slot)
+    }
+
+    /// What has been taken of streams. `false`: of streams that this end cannot have opened.
+    pub(crate) fn on_streams(&mut self, streams: &Streams) -> bool {
+        self.streams.on_taken(streams)
+    }
+
+    /// Streams that have ended since the last call.
+    pub(crate) fn take_ended(&mut self) -> Vec<StreamId> {
+        self.streams.take_ended()
     }
 
     /// The peer allows blocks of so much cost in all.
@@ -157,12 +134,10 @@ impl Sender {
 
     /// The receiver lacks `deficit` symbols of a block whose flight has passed. To be called after the SACK that came
     /// with it, which says what is still in flight.
-    pub(crate) fn on_deficit(&mut self, (stream, id): (u16, u64), deficit: u32, monitor: &Monitor) {
-        if let Some(sequence) = self.streams.sequence(stream, id) {
-            let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
-            self.compensation
-                .on_deficit(blocks, redundancy, (sequence, deficit), monitor);
-        }
+    pub(crate) fn on_deficit(&mut self, sequence: u64, deficit: u32, monitor: &Monitor) {
+        let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
+        self.compensation
+            .on_deficit(blocks, redundancy, (sequence, deficit), monitor);
     }
 
     /// Everything in a packet with feedback has been heard.
@@ -181,7 +156,7 @@ impl Sender {
 
     /// Whether there is a symbol to send.
     pub(crate) fn has_symbol(&self) -> bool {
-        self.blocks.is_owing() || self.blocks.has_unsent() || self.windows.is_due()
+        self.blocks.is_owing() || self.blocks.has_unsent() || self.window.is_due()
     }
 
     /// Nothing is left to send: protects what is on its way, once per block.
@@ -214,17 +189,14 @@ impl Sender {
         self.counters.source += 1;
         if self.redundancy.code == Some(CodeId::Window) {
             let begins = index == 0;
-            self.windows
-                .owe(choice.sequence, choice.stream, begins, monitor.plr());
+            self.window.owe(choice.sequence, begins, monitor.plr());
         }
         Some(choice)
     }
 
     /// The repair of a sliding window that is due, if its body has at most `room` bytes.
     pub(crate) fn next_window(&mut self, room: usize) -> Option<WindowChoice> {
-        let window = self
-            .windows
-            .take_due(&mut self.blocks, &self.streams, room)?;
+        let window = self.window.take_due(&mut self.blocks, room)?;
         self.counters.repair_proactive += 1;
         self.counters.repair_proactive_bytes += u64::from(window.choice.symbol_len);
         Some(window)

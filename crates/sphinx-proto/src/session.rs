@@ -19,7 +19,7 @@ use crate::path::{PATH, Path};
 use crate::receiver::Receiver;
 use crate::scheduler::Scheduler;
 use crate::sender::{Carriage, Sender};
-use crate::types::{Event, Room, SessionStats, Slot};
+use crate::types::{Event, Room, SessionStats, Slot, StreamId, StreamPart, block_cost, share_cost};
 use crate::wire::{Frame, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max};
 use ending::{CLOSE_TIMES, DRAIN, Life};
 use refusal::Refusals;
@@ -48,7 +48,8 @@ const REPORT_INTERVAL: Nanos = 10 * MS;
 /// | [`handle_packet`](Self::handle_packet) | a packet has opened that has not opened before |
 /// | [`handle_timeout`](Self::handle_timeout) | the time of [`poll_timeout`](Self::poll_timeout) has come |
 /// | [`submit`](Self::submit), [`set_backlog`](Self::set_backlog), [`set_profile`](Self::set_profile) | the application has data, or more than there is [room](Self::room_for) for, or wants it otherwise |
-/// | [`release`](Self::release) | the application has taken a received block |
+/// | [`block_unpacked`](Self::block_unpacked), [`stream_whole`](Self::stream_whole) | what a complete block holds, and that a stream is here to its end |
+/// | [`taken`](Self::taken) | the application has taken a part of a stream |
 /// | [`job_done`](Self::job_done), [`symbol_restored`](Self::symbol_restored) | work on payload has been done |
 /// | [`add_random`](Self::add_random), [`add_connection_id`](Self::add_connection_id) | here is randomness, as many times as [`random_wanted`](Self::random_wanted) and [`connection_ids_wanted`](Self::connection_ids_wanted) say |
 /// | [`datagram_too_large`](Self::datagram_too_large), [`local_address_lost`](Self::local_address_lost), [`peer_refused`](Self::peer_refused) | the operating system has said so |
@@ -130,8 +131,9 @@ impl Session {
     /// Whether a block of this stream may be handed over now: window, credit, the stream's share of it and
     /// the amount of unsent data decide.
     ///
-    /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp).
-    pub fn room_for(&self, stream: u16, n: u16, symbol_len: u16) -> Room {
+    /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp), if the peer's
+    /// window is at least 360 KiB.
+    pub fn room_for(&self, stream: StreamId, n: u16, symbol_len: u16) -> Room {
         let shape = (n, symbol_len);
         let room = self
             .admission
@@ -147,22 +149,32 @@ impl Session {
         self.sender.streams().news()
     }
 
-    /// Whether a block of this stream may be handed over now, whole.
-    pub fn can_submit(&self, stream: u16, n: u16, symbol_len: u16) -> bool {
-        self.room_for(stream, n, symbol_len) == Room::Whole
+    /// Whether a block of these parts, of different streams, may be handed over now; their costs are filled in.
+    pub fn can_submit(&self, shape: (u16, u16), parts: &mut [StreamPart]) -> bool {
+        share_cost(block_cost(shape.0, shape.1), parts);
+        matches!(self.life, Life::Open)
+            && self.admission.can_open(&self.sender, &self.path, shape)
+            && self.sender.streams().have_room(parts)
     }
 
-    /// Hand over a block of n × symbol_len bytes that lies in `slot`; its id within the stream.
-    /// `tail`: the application ends a message or the stream here.
+    /// Hand over a block of n × symbol_len bytes that lies in `slot`, with these parts, whose costs are filled in.
+    /// `tail`: the application ends a message or a stream here.
     ///
     /// The caller keeps symbol_len in 1–9000, n from 1 to [`block_symbols_max`] and asks
-    /// [`Session::can_submit`] first.
-    pub fn submit(&mut self, stream: u16, slot: Slot, n: u16, symbol_len: u16, tail: bool) -> u64 {
+    /// [`Session::room_for`] first.
+    pub fn submit(
+        &mut self,
+        slot: Slot,
+        (n, symbol_len): (u16, u16),
+        tail: bool,
+        parts: &mut [StreamPart],
+    ) {
         debug_assert!((1..=block_symbols_max(usize::from(symbol_len))).contains(&usize::from(n)));
         debug_assert!((1..=MAX_SYMBOL_LEN).contains(&usize::from(symbol_len)));
         self.scheduler.on_submit();
         self.demand.begins(self.has_data());
-        self.sender.submit(stream, slot, (n, symbol_len), tail)
+        share_cost(block_cost(n, symbol_len), parts);
+        self.sender.submit(slot, (n, symbol_len), tail, parts);
     }
 
     /// What redundancy is for from now on.
@@ -172,7 +184,7 @@ impl Session {
 
     /// Tell whether more data waits outside for window or credit, and a stream of which some is
     /// [held up](Room::HeldUp).
-    pub fn set_backlog(&mut self, backlog: bool, held_up: Option<u16>) {
+    pub fn set_backlog(&mut self, backlog: bool, held_up: Option<StreamId>) {
         let has_data = self.has_data();
         self.demand.set(backlog, held_up, has_data);
     }
@@ -182,8 +194,8 @@ impl Session {
         self.demand.backlog() || self.sender.blocks().open_cost() > 0
     }
 
-    /// Whether the peer has every block of the stream.
-    pub fn stream_delivered(&self, stream: u16) -> bool {
+    /// Whether the peer has everything of the stream that was handed over.
+    pub fn stream_delivered(&self, stream: StreamId) -> bool {
         self.sender.streams().is_delivered(stream)
     }
 

@@ -1,18 +1,104 @@
 //! What goes into a session and comes out of it.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use sphinx_fec::Row;
 
 use crate::Nanos;
+use crate::config::Role;
 use crate::path::Losses;
-use crate::wire::{ConnectionId, Fragment, Header, SymbolId, WindowSpan};
+use crate::wire::{ConnectionId, Fragment, Header, SymbolId, VARINT_MAX, WindowSpan, WireError};
 
 /// Charged to the window for every block besides its symbols.
 pub(crate) const BLOCK_OVERHEAD: u64 = 512;
 
-/// Streams that one end may send on: 256, and some for what an application says about them.
+/// Streams that one end may have open at a time: 256, and some for what an application says about them.
 pub const STREAMS_MAX: u64 = 320;
+
+/// A stream of a session: one direction of bytes.
+///
+/// Ids are made as in RFC 9000 §2.1: the lowest bit tells who opened the stream (0: the client), the next one is 1 for
+/// streams with one direction, and there are no others yet; the rest counts those of one opener. None is used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(u64);
+
+impl StreamId {
+    const ONE_WAY: u64 = 2;
+    /// Largest index of a stream.
+    pub const INDEX_MAX: u64 = VARINT_MAX >> 2;
+
+    /// The stream that `opener` opens after `index` others; indices above [`INDEX_MAX`](Self::INDEX_MAX) are cut to it.
+    pub fn new(opener: Role, index: u64) -> Self {
+        Self(index.min(Self::INDEX_MAX) << 2 | Self::ONE_WAY | u64::from(opener == Role::Server))
+    }
+
+    /// From a varint.
+    ///
+    /// # Errors
+    /// For a kind of stream that there is not.
+    pub fn from_wire(id: u64) -> Result<Self, WireError> {
+        let is_known = id & Self::ONE_WAY != 0 && id <= VARINT_MAX;
+        is_known
+            .then_some(Self(id))
+            .ok_or(WireError::Invalid("kind of stream"))
+    }
+
+    /// As a varint.
+    pub fn to_wire(self) -> u64 {
+        self.0
+    }
+
+    /// Who opened it, and sends on it.
+    pub fn opener(self) -> Role {
+        if self.0 & 1 == 0 {
+            Role::Client
+        } else {
+            Role::Server
+        }
+    }
+
+    /// Streams that its opener opened before it.
+    pub fn index(self) -> u64 {
+        self.0 >> 2
+    }
+
+    /// The lowest two bits: what the indices of a STREAMS frame belong to.
+    pub(crate) fn kind(self) -> u8 {
+        self.0 as u8 & 3
+    }
+}
+
+/// What a block holds of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamPart {
+    /// The stream.
+    pub stream: StreamId,
+    /// Bytes of the segment, its header included.
+    pub bytes: u32,
+    /// The stream ends with it.
+    pub end_of_stream: bool,
+    /// Its share of what the block costs in the window; [`share_cost`] fills it in.
+    pub cost: u64,
+}
+
+/// Divides what a block costs among its parts, by their bytes (`docs/protocol.md` §7).
+pub fn share_cost(cost: u64, parts: &mut [StreamPart]) {
+    let total: u64 = parts.iter().map(|part| u64::from(part.bytes)).sum();
+    let (mut bytes, mut shared) = (0, 0);
+    for part in parts {
+        bytes += u64::from(part.bytes);
+        let upto = u128::from(cost) * u128::from(bytes) / u128::from(total.max(1));
+        part.cost = upto as u64 - shared;
+        shared += part.cost;
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// What a block costs in the flow-control window, bytes (`docs/protocol.md` §7).
 pub fn block_cost(n: u16, symbol_len: u16) -> u64 {
@@ -125,7 +211,7 @@ pub enum Placement {
 /// A block that a received repair of a sliding window covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoveredBlock {
-    /// Block id within the stream.
+    /// Block id.
     pub block: u64,
     /// Block memory, new if the slot was free; `None` if the block has been complete before.
     pub slot: Option<Slot>,
@@ -166,24 +252,20 @@ pub struct Job {
 /// Something the application must hear of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// All of a received block is in its slot. Call [`Session::release`](crate::Session::release) when the data is taken.
+    /// All of a received block is in its slot. Call [`Session::block_unpacked`](crate::Session::block_unpacked) with what it holds.
     BlockComplete {
-        /// Stream id.
-        stream: u16,
-        /// Block id within the stream.
+        /// Block id.
         block: u64,
         /// Block memory.
         slot: Slot,
     },
     /// The peer has a whole block: its memory may go.
     BlockDelivered {
-        /// Stream id.
-        stream: u16,
-        /// Block id within the stream.
-        block: u64,
         /// Block memory.
         slot: Slot,
     },
+    /// All of a stream has been taken at the other end: it is open no more.
+    StreamEnded(StreamId),
     /// The peer has closed.
     Closed {
         /// An exit code, or the application's.
@@ -201,7 +283,7 @@ pub enum Event {
     /// and its application has read nothing; CLOSE has been queued.
     Stalled {
         /// A stream whose data waits for the peer's application, if that is why.
-        held_up: Option<u16>,
+        held_up: Option<StreamId>,
     },
     /// Nothing has been heard for some seconds, and the network keeps saying that nobody listens at the
     /// peer's address.

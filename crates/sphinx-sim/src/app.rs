@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use sphinx_driver::{Application, SharedSlicer, Slicer};
+use sphinx_proto::StreamId;
 
 pub(crate) use reading::Readers;
 pub(crate) use writing::Writers;
@@ -49,7 +50,7 @@ pub struct LocalSlicer {
 
 impl LocalSlicer {
     /// The slicer of a new stream.
-    pub fn new(stream: u16) -> Self {
+    pub fn new(stream: StreamId) -> Self {
         Self {
             slicer: Rc::new(RefCell::new(Slicer::new(stream))),
             looks: Rc::default(),

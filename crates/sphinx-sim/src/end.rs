@@ -107,7 +107,8 @@ impl<P: PacketProtection> End<P> {
         seed: u64,
         peer: (u64, usize),
     ) -> Self {
-        let is_client = config.role == Role::Client;
+        let role = config.role;
+        let is_client = role == Role::Client;
         let delays = Delays {
             rng: Rng::new(seed ^ 0x6a6f_6273),
             decode_max: plan.job_delay_max,
@@ -117,7 +118,7 @@ impl<P: PacketProtection> End<P> {
             recv_window: config.recv_window,
             cids: BTreeSet::from([config.local_cid]),
             driver: Driver::new(Session::new(config, 0), protection, delays, is_client),
-            queues: Queues::new(is_client),
+            queues: Queues::new(role),
             workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
             writers: Writers::new(seed, plan),
             readers: Readers::new(plan, peer.0, peer.1),
@@ -170,18 +171,18 @@ impl<P: PacketProtection> End<P> {
     }
 
     /// Whether the stream has arrived to its end.
-    pub fn stream_ended(&self, stream: u16) -> bool {
-        self.arrivals.has_ended(stream)
+    pub fn stream_ended(&self, index: u64) -> bool {
+        self.arrivals.has_ended(index)
     }
 
     /// Bytes that the application has read of a stream, if that was all of it.
-    pub fn stream_read(&self, stream: u16) -> Option<u64> {
-        self.readers.whole(stream)
+    pub fn stream_read(&self, index: u64) -> Option<u64> {
+        self.readers.whole(index)
     }
 
     /// Whether the application does not read this stream.
-    pub fn leaves_unread(&self, stream: u16) -> bool {
-        self.readers.leaves_unread(stream)
+    pub fn leaves_unread(&self, index: u64) -> bool {
+        self.readers.leaves_unread(index)
     }
 
     /// Prints what its application waits for.
@@ -200,21 +201,22 @@ impl<P: PacketProtection> End<P> {
         self.writers.bytes()
     }
 
-    /// Streams that this end sends on, and the bytes written to each.
-    pub fn streams(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
-        self.writers.streams()
+    /// Indices of the streams that this end has opened, and the bytes written to each.
+    pub fn streams(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let streams = self.writers.streams();
+        streams.map(|(id, bytes)| (id.index(), bytes))
     }
 
-    /// (arrival, stream, offset, length) of every complete block.
-    pub fn blocks_received(&self) -> &[(Nanos, u16, u64, u32)] {
-        &self.arrivals.blocks
+    /// (arrival, index of the stream, offset, length) of every piece of a stream.
+    pub fn pieces_received(&self) -> &[(Nanos, u64, u64, u32)] {
+        &self.arrivals.pieces
     }
 
-    /// When each of `count` messages of `len` bytes on stream 0 had arrived whole.
+    /// When each of `count` messages of `len` bytes on the first stream had arrived whole.
     pub fn message_arrivals(&self, len: u64, count: u64) -> Vec<Option<Nanos>> {
         let mut messages = vec![(0, 0); count as usize];
-        let blocks = self.arrivals.blocks.iter().filter(|block| block.1 == 0);
-        for &(at, _, offset, bytes) in blocks {
+        let pieces = self.arrivals.pieces.iter().filter(|piece| piece.1 == 0);
+        for &(at, _, offset, bytes) in pieces {
             let (last, arrived) = &mut messages[(offset / len) as usize];
             *last = at;
             *arrived += u64::from(bytes);

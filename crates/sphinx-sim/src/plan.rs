@@ -9,8 +9,8 @@ use sphinx_proto::Nanos;
 pub struct Write {
     /// When.
     pub at: Nanos,
-    /// On which stream.
-    pub stream: u16,
+    /// On which of this end's streams: its index.
+    pub stream: u64,
     /// How many bytes.
     pub len: u64,
     /// Whether the stream ends with them.
@@ -61,8 +61,8 @@ pub struct Plan {
     pub ecn: bool,
     /// Messages end with a flush; otherwise the driver has to see that the application pauses.
     pub flushes: bool,
-    /// Streams that are accepted and never read.
-    pub unread: BTreeSet<u16>,
+    /// Indices of streams that are accepted and never read.
+    pub unread: BTreeSet<u64>,
     /// Symbols and symbol size of full blocks, instead of what the session proposes.
     pub shape: Option<(u16, u16)>,
 }
@@ -84,9 +84,9 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Streams that it writes to.
+    /// Streams that it opens.
     pub(crate) fn streams(&self) -> usize {
-        let streams: BTreeSet<u16> = self.writes.iter().map(|write| write.stream).collect();
-        streams.len()
+        let indices = self.writes.iter().map(|write| write.stream + 1);
+        indices.max().unwrap_or(0) as usize
     }
 }

@@ -92,7 +92,7 @@ impl Scenario {
     pub fn both_ways(mut self, len: u64) -> Self {
         self.server.writes.push(Write {
             at: 0,
-            stream: 1,
+            stream: 0,
             len,
             end_of_stream: true,
         });

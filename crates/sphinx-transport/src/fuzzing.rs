@@ -63,7 +63,6 @@ pub fn datagram(data: &[u8]) {
             cid: ConnectionId::new([9; 8]).expect("not zero"),
             packet_number: number as u32,
             block: input.number(4) as u32,
-            stream: 0,
             code: 0,
             n: 1,
             row: 0,

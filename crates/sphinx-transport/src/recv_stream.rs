@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::{Arc, Condvar};
 
 use sphinx_driver::Chunk;
+use sphinx_proto::StreamId;
 
 use crate::error::{Error, ErrorKind};
 use crate::shared::Shared;
 
 /// The receiving end of a peer's stream.
 pub struct RecvStream {
-    stream: u16,
+    stream: StreamId,
     shared: Arc<Shared>,
     /// Where the next byte to be read lies in the stream.
     position: u64,
@@ -26,7 +27,7 @@ pub struct RecvStream {
 impl fmt::Debug for RecvStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvStream")
-            .field("id", &self.stream)
+            .field("id", &self.stream.to_wire())
             .field("position", &self.position)
             .field("ended", &self.ended)
             .finish_non_exhaustive()
@@ -34,7 +35,7 @@ impl fmt::Debug for RecvStream {
 }
 
 impl RecvStream {
-    pub(crate) fn new(stream: u16, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(stream: StreamId, shared: Arc<Shared>) -> Self {
         let changed = shared.lock().queues.signal_of(stream);
         Self {
             changed,
@@ -148,8 +149,8 @@ impl RecvStream {
             return;
         }
         self.ended |= chunk.end_of_stream();
-        let slot = chunk.into_slot();
-        self.shared.update(|inner| inner.queues.release(slot));
+        let taken = chunk.into_taken();
+        self.shared.update(|inner| inner.queues.release(taken));
     }
 }
 

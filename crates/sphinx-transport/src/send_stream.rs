@@ -3,41 +3,40 @@
 use std::fmt;
 use std::sync::{Arc, Condvar};
 
-use sphinx_driver::{ReadyBlock, StreamEnd};
+use sphinx_driver::{Piece, StreamEnd};
+use sphinx_proto::StreamId;
 
 use crate::error::{Error, ErrorKind};
 use crate::shared::{LockedSlicer, Shared};
 
 /// One direction of bytes: reliable, in order, flow-controlled.
 pub struct SendStream {
-    stream: u16,
+    stream: StreamId,
     slicer: LockedSlicer,
     shared: Arc<Shared>,
-    /// A block of this stream has left, or its end has come further.
+    /// A piece of this stream has left, or its end has come further.
     changed: Arc<Condvar>,
 }
 
 impl fmt::Debug for SendStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendStream")
-            .field("id", &self.stream)
+            .field("id", &self.stream.to_wire())
             .finish_non_exhaustive()
     }
 }
 
 impl SendStream {
-    pub(crate) fn new(stream: u16, shared: Arc<Shared>) -> Self {
-        let slicer = LockedSlicer::new(stream);
-        let changed = shared.lock().queues.begin_sending(stream);
+    pub(crate) fn new(stream: StreamId, shared: Arc<Shared>, changed: Arc<Condvar>) -> Self {
         Self {
             stream,
-            slicer,
+            slicer: LockedSlicer::new(stream),
             shared,
             changed,
         }
     }
 
-    /// Copies all of `data` into blocks; waits while window and queue are full.
+    /// Copies all of `data` into pieces for blocks; waits while window and queue are full.
     ///
     /// # Errors
     /// When the session ends, or after [`SendStream::finish`].
@@ -58,8 +57,8 @@ impl SendStream {
             if written.begins {
                 shared.update(|inner| inner.queues.watch(self.slicer.clone()));
             }
-            if let Some(block) = written.block {
-                self.enqueue(block)?;
+            if let Some(piece) = written.piece {
+                self.enqueue(piece)?;
             }
         }
         Ok(())
@@ -70,37 +69,37 @@ impl SendStream {
     /// # Errors
     /// When the session ends.
     pub fn flush(&mut self) -> Result<(), Error> {
-        let block = self.slicer.lock().flush(self.shared.pool());
-        block.map_or(Ok(()), |block| self.enqueue(block))
+        let piece = self.slicer.lock().flush(self.shared.pool());
+        piece.map_or(Ok(()), |piece| self.enqueue(piece))
     }
 
-    /// Hands a block to the engine, waiting while enough are queued.
-    fn enqueue(&self, block: ReadyBlock) -> Result<(), Error> {
+    /// Hands a piece to the engine, waiting while enough are queued.
+    fn enqueue(&self, piece: Piece) -> Result<(), Error> {
         let stream = self.stream;
-        let mut block = Some(block);
+        let mut piece = Some(piece);
         self.shared.wait(&self.changed, |inner| {
             if !inner.queues.has_room(stream) || inner.closed.is_some() {
                 return None;
             }
-            inner.queues.push(block.take()?);
+            inner.queues.push(piece.take()?);
             Some(())
         })
     }
 
-    /// Marks the end of the stream. Returns when its last block is queued.
+    /// Marks the end of the stream. Returns when its last piece is queued.
     ///
     /// # Errors
     /// When the session ends.
     pub fn finish(&mut self) -> Result<(), Error> {
         let shared = &self.shared;
-        let Some(block) = self.slicer.lock().finish(shared.shape(), shared.pool()) else {
+        let Some(piece) = self.slicer.lock().finish(shared.shape(), shared.pool()) else {
             return Ok(());
         };
         shared.lock().queues.finish_sending(self.stream);
-        self.enqueue(block)
+        self.enqueue(piece)
     }
 
-    /// Waits until the peer has received every block of the finished stream.
+    /// Waits until the peer has received all of the finished stream.
     ///
     /// # Errors
     /// When the session ends before.
@@ -116,8 +115,6 @@ impl SendStream {
 
 impl Drop for SendStream {
     fn drop(&mut self) {
-        if !self.slicer.lock().is_finished() {
-            self.shared.lock().queues.stop_sending();
-        }
+        self.shared.lock().queues.stop_sending(self.stream);
     }
 }

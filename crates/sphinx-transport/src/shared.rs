@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sphinx_driver::{Application, BufferPool, Queues, SharedSlicer, Slicer};
 use sphinx_net::Waker;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, STREAMS_MAX};
+use sphinx_proto::{Nanos, Role, STREAMS_MAX, StreamId};
 
 use crate::error::{Error, ErrorKind, close_code};
 use crate::options::Profile;
@@ -35,7 +35,7 @@ impl Application for Threads {
 pub(crate) struct LockedSlicer(Arc<Mutex<Slicer>>);
 
 impl LockedSlicer {
-    pub(crate) fn new(stream: u16) -> Self {
+    pub(crate) fn new(stream: StreamId) -> Self {
         Self(Arc::new(Mutex::new(Slicer::new(stream))))
     }
 
@@ -116,7 +116,6 @@ pub(crate) struct Shared {
     started: Instant,
     /// Block shape: n in the high half, symbol size in the low half.
     shape: AtomicU32,
-    next_stream: Mutex<u16>,
 }
 
 impl Shared {
@@ -125,12 +124,12 @@ impl Shared {
         session: ConnectionId,
         pool: BufferPool,
         remote: SocketAddr,
-        is_client: bool,
+        role: Role,
         base: Instant,
         since: Nanos,
     ) -> Self {
         let inner = Inner {
-            queues: Queues::new(is_client),
+            queues: Queues::new(role),
             profile: None,
             closed: None,
             peer_code: None,
@@ -149,7 +148,6 @@ impl Shared {
             base,
             started: base + Duration::from_nanos(since),
             shape: AtomicU32::new(0),
-            next_stream: Mutex::new(u16::from(!is_client)),
         }
     }
 
@@ -300,25 +298,22 @@ impl Session {
     /// Opens the next stream towards the peer.
     ///
     /// # Errors
-    /// When the session has ended, or 320 streams have been opened.
+    /// When the session has ended, or 320 streams are open: finished ones are until the peer's application has read
+    /// them, and those that were dropped without being finished stay so.
     pub fn open_stream(&self) -> Result<SendStream, Error> {
-        if let Some(error) = &self.shared.lock().closed {
+        let mut inner = self.shared.lock();
+        if let Some(error) = &inner.closed {
             return Err(error.clone());
         }
-        let mut next = self
-            .shared
-            .next_stream
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if u64::from(*next / 2) >= STREAMS_MAX {
-            return Err(Error::new(
+        let (stream, changed) = inner.queues.open().ok_or_else(|| {
+            Error::new(
                 ErrorKind::Usage,
-                format!("a session has at most {STREAMS_MAX} streams"),
-            ));
-        }
-        let stream = *next;
-        *next += 2;
-        Ok(SendStream::new(stream, Arc::clone(&self.shared)))
+                format!("a session has at most {STREAMS_MAX} streams open at a time"),
+            )
+        })?;
+        drop(inner);
+        let shared = Arc::clone(&self.shared);
+        Ok(SendStream::new(stream, shared, changed))
     }
 
     /// Waits for the next stream that the peer opens, in the order of ids.

@@ -1,17 +1,21 @@
 //! What the application and the driver tell each other.
 
-use sphinx_proto::wire::Preamble;
-use sphinx_proto::{Event, Nanos, Room, Slot};
+use sphinx_proto::wire::SegmentIter;
+use sphinx_proto::{Event, Nanos, Room, Slot, StreamPart};
 
 use super::{Driver, EndReason};
 use crate::blocks::TxBlock;
 use crate::executor::Executor;
-use crate::incoming::Chunk;
-use crate::outgoing::{ReadyBlock, StreamEnd, Turn};
+use crate::incoming::{Chunk, Taken};
+use crate::outgoing::{Block, Piece, StreamEnd, Turn, shape};
 use crate::pool::BufferPool;
 use crate::protection::PacketProtection;
 use crate::queues::{Application, Queues, SharedSlicer};
 use crate::slicer::{PAUSE, Watch};
+
+/// Pieces of a block have so many bytes on the average, all but one: each costs memory besides its data
+/// (`docs/protocol.md` §5.1).
+const SEGMENT_BYTES_MIN: usize = 256;
 
 impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Takes over what the application has left, and leaves what has happened; whether there was any of
@@ -22,10 +26,10 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         queues: &mut Queues<A>,
         pool: &BufferPool,
     ) -> bool {
-        for slot in queues.released.drain(..) {
-            self.release(now, slot);
+        for taken in queues.released.drain(..) {
+            self.release(now, taken);
         }
-        let mut news = self.handle_events(now, queues);
+        let mut news = self.handle_events(now, queues, pool);
         if let Some((code, reason)) = queues.close.take()
             && !queues.ended
         {
@@ -51,8 +55,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let changed = &mut queues.changed;
         self.ending.retain(|id| {
             let delivered = self.core.stream_delivered(*id);
-            if delivered {
-                let stream = outgoing.stream(*id);
+            if delivered && let Some(stream) = outgoing.get_mut(*id) {
                 stream.end = Some(StreamEnd::Delivered);
                 changed.push(stream.signal.clone());
             }
@@ -61,27 +64,30 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         news
     }
 
-    fn release(&mut self, now: Nanos, slot: Slot) {
-        self.rx.release(slot);
-        self.core.release(now, slot);
+    fn release(&mut self, now: Nanos, taken: Taken) {
+        self.rx.release(taken.cost);
+        self.core.taken(now, taken.stream, taken.cost);
     }
 
     /// Whether there were any.
-    fn handle_events<A: Application>(&mut self, now: Nanos, queues: &mut Queues<A>) -> bool {
+    fn handle_events<A: Application>(
+        &mut self,
+        now: Nanos,
+        queues: &mut Queues<A>,
+        pool: &BufferPool,
+    ) -> bool {
         let mut any = false;
         while let Some(event) = self.core.poll_event() {
             any = true;
             match event {
-                Event::BlockComplete {
-                    stream,
-                    block,
-                    slot,
-                } => self.assemble(now, (stream, block), slot, queues),
-                Event::BlockDelivered { slot, .. } => {
-                    let block = self.tx.remove(slot);
-                    self.counters.bytes_delivered +=
-                        block.map_or(0, |block| u64::from(block.data_len));
+                Event::BlockComplete { block, slot } => {
+                    self.assemble(now, block, slot, (queues, pool));
                 }
+                Event::BlockDelivered { slot } => {
+                    let block = self.tx.remove(slot);
+                    self.counters.bytes_delivered += block.map_or(0, |block| block.data_len);
+                }
+                Event::StreamEnded(stream) => queues.on_ended(stream),
                 Event::Closed { code, reason } => {
                     self.end(EndReason::ClosedByPeer { code, reason });
                 }
@@ -104,36 +110,82 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.end(EndReason::Violation(what));
     }
 
-    /// Give a complete block to its stream.
+    /// Give what a complete block holds to its streams.
     fn assemble<A: Application>(
         &mut self,
         now: Nanos,
-        (stream, block): (u16, u64),
+        block: u64,
         slot: Slot,
-        queues: &mut Queues<A>,
+        (queues, pool): (&mut Queues<A>, &BufferPool),
     ) {
-        self.windows.leaves(stream, block, slot, &self.rx);
-        let Some(memory) = self.rx.remove(slot) else {
+        self.window.leaves(block, slot, &self.rx);
+        let Some((memory, cost)) = self.rx.remove(slot) else {
             return self.violation(now, "block without symbols");
         };
-        let Ok(preamble) = Preamble::decode(&memory) else {
+        let most = 1 + memory.len() / SEGMENT_BYTES_MIN;
+        let segments = SegmentIter::new(&memory).take(most + 1);
+        let Ok(segments) = segments.collect::<Result<Vec<_>, _>>() else {
             return self.violation(now, "malformed block");
         };
-        let incoming = queues.incoming.entry(stream).or_default();
-        let assembler = self.assemblers.entry(stream).or_default();
-        if !assembler.add(block, preamble, incoming) {
-            return self.violation(now, "block out of place");
+        if segments.len() > most {
+            return self.violation(now, "block of too many pieces");
         }
-        self.counters.bytes_received += u64::from(preamble.len);
-        if incoming.abandoned {
-            return self.release(now, slot);
+        let mut parts: Vec<StreamPart> = Vec::with_capacity(segments.len());
+        let mut begin = 0;
+        for (segment, data) in &segments {
+            parts.push(StreamPart {
+                stream: segment.stream,
+                bytes: (data.end - begin) as u32,
+                end_of_stream: segment.end_of_stream,
+                cost: 0,
+            });
+            begin = data.end;
         }
-        let chunk = Chunk::new(memory, slot, preamble);
-        incoming.blocks.insert(block, chunk);
-        queues.changed.push(incoming.signal.clone());
+        if !self.core.block_unpacked(now, slot, &mut parts) {
+            return;
+        }
+        if parts.is_empty() {
+            self.rx.release(cost);
+        }
+        let mut whole = Some(memory);
+        let mut over = Vec::new();
+        for ((segment, data), part) in segments.into_iter().zip(&parts) {
+            let incoming = queues.incoming.entry(segment.stream).or_default();
+            if !incoming.add(&segment) {
+                return self.violation(now, "data out of place");
+            }
+            self.counters.bytes_received += u64::from(segment.len);
+            let has_ended = incoming.has_ended();
+            if has_ended {
+                self.core.stream_whole(segment.stream);
+            }
+            if incoming.abandoned {
+                if has_ended {
+                    over.push(segment.stream);
+                }
+                let (stream, cost) = (segment.stream, part.cost);
+                self.release(now, Taken { stream, cost });
+                continue;
+            }
+            let chunk = match whole.take_if(|_| parts.len() == 1) {
+                Some(memory) => Chunk::new(memory, data.start, &segment, part.cost),
+                // One that is not read must not keep the memory of the others.
+                None => {
+                    let mut own = pool.take(data.len());
+                    own.copy_from_slice(whole.as_ref().map_or(&[], |block| &block[data]));
+                    Chunk::new(own, 0, &segment, part.cost)
+                }
+            };
+            incoming.chunks.insert(segment.offset, chunk);
+            queues.changed.push(incoming.signal.clone());
+        }
+        // Only now: the block must not hold more of them.
+        for stream in over {
+            queues.incoming.remove(&stream);
+        }
     }
 
-    /// Hand queued blocks to the core while there is room, those of one stream in their order; whether any was.
+    /// Hand queued pieces to the core while there is room, those of one stream in their order; whether any was.
     /// A stream that is not read at the other end does not hold the others up.
     fn submit_ready<A: Application>(&mut self, queues: &mut Queues<A>, pool: &BufferPool) -> bool {
         let mut any = false;
@@ -144,34 +196,79 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.waiting = None;
         loop {
             let (core, waiting) = (&self.core, &mut self.waiting);
-            let decide = |block: &ReadyBlock| {
-                let shape = (block.n, block.symbol_len);
-                match core.room_for(block.stream, shape.0, shape.1) {
-                    Room::Whole => Turn::Take,
+            let mut is_whole = false;
+            let decide = |piece: &Piece| {
+                let (n, symbol_len) = piece.shape();
+                match core.room_for(piece.stream(), n, symbol_len) {
+                    Room::Whole => {
+                        is_whole = true;
+                        Turn::Take
+                    }
                     Room::Part(n, symbol_len) => Turn::TakePart(n, symbol_len),
                     Room::HeldUp => Turn::HeldUp,
                     Room::Later => {
-                        *waiting = Some((block.stream, shape.0, shape.1));
+                        *waiting = Some((piece.stream(), n, symbol_len));
                         Turn::Stop
                     }
                 }
             };
-            let Some(block) = queues.outgoing.next(pool, decide) else {
+            let Some(first) = queues.outgoing.next(pool, decide) else {
                 break;
             };
-            let stream = queues.outgoing.stream(block.stream);
-            queues.changed.push(stream.signal.clone());
-            if block.is_last() {
-                stream.end = Some(StreamEnd::Submitted);
-                self.ending.push(block.stream);
+            let mut pieces = vec![first];
+            if is_whole {
+                self.join(&mut pieces, queues);
             }
-            self.submit(block);
+            for piece in &pieces {
+                let stream = queues.outgoing.stream(piece.stream());
+                queues.changed.push(stream.signal.clone());
+                if piece.is_last() {
+                    stream.end = Some(StreamEnd::Submitted);
+                    self.ending.push(piece.stream());
+                }
+            }
+            self.submit(Block::new(pieces, pool));
             any = true;
         }
         any
     }
 
-    /// Cut the blocks of writers that pause; whether there were any.
+    /// Takes the next pieces too if they share a packet with the first one: ends of messages of different streams. Larger
+    /// pieces gain nothing by sharing a block, and would have to be copied.
+    fn join<A: Application>(&self, pieces: &mut Vec<Piece>, queues: &mut Queues<A>) {
+        let Some(first) = pieces.first().filter(|first| first.is_tail()) else {
+            return;
+        };
+        let symbol_len_max = first.symbol_len_max();
+        let mut bytes = first.bytes();
+        let mut parts = vec![first.part()];
+        loop {
+            let shares = |piece: &Piece| {
+                let sum = bytes + piece.bytes();
+                if !piece.is_tail()
+                    || sum > usize::from(symbol_len_max)
+                    || parts.len() > sum / SEGMENT_BYTES_MIN
+                    || parts.iter().any(|part| part.stream == piece.stream())
+                {
+                    return false;
+                }
+                parts.push(piece.part());
+                let fits = self.core.can_submit(shape(sum, symbol_len_max), &mut parts);
+                if fits {
+                    bytes = sum;
+                } else {
+                    parts.pop();
+                }
+                fits
+            };
+            match queues.outgoing.next_if(shares) {
+                Some(piece) => pieces.push(piece),
+                None => return,
+            }
+        }
+    }
+
+    /// Cut the pieces of writers that pause; whether there were any.
     fn watch_writers<A: Application>(
         &mut self,
         queues: &mut Queues<A>,
@@ -186,8 +283,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 // Being written to at this moment.
                 .unwrap_or(Watch::Again(PAUSE));
             match watch {
-                Watch::Cut(block) => {
-                    queues.outgoing.push(block);
+                Watch::Cut(piece) => {
+                    queues.outgoing.push(piece);
                     any = true;
                 }
                 Watch::Again(after) => {
@@ -202,15 +299,15 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         any
     }
 
-    fn submit(&mut self, block: ReadyBlock) {
-        let (stream, n, symbol_len, tail) = (block.stream, block.n, block.symbol_len, block.tail);
+    fn submit(&mut self, block: Block) {
+        let (shape, tail, mut parts) = ((block.n, block.symbol_len), block.tail, block.parts);
         let slot = self.tx.insert(TxBlock {
-            n: usize::from(n),
-            symbol_len: usize::from(symbol_len),
-            data_len: block.preamble.len,
-            memory: block.into_memory(),
+            n: usize::from(block.n),
+            symbol_len: usize::from(block.symbol_len),
+            data_len: block.data_len,
+            memory: block.memory,
             transformed: None,
         });
-        self.core.submit(stream, slot, n, symbol_len, tail);
+        self.core.submit(slot, shape, tail, &mut parts);
     }
 }

@@ -99,7 +99,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             Received::Window { span, covered } => {
                 let symbol = &body[span.body_len() - span.symbol_len()..];
                 let (rx, pool) = (&mut self.rx, &workshop.pool);
-                self.windows
+                self.window
                     .add_repair(&header, &span, &covered, symbol, rx, pool);
                 self.settle(now, workshop);
             }
@@ -138,7 +138,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         workshop: &mut Workshop,
     ) {
         self.rx.store(placement, symbol, &workshop.pool);
-        self.windows.stored(header, &placement, symbol);
+        self.window.stored(header, &placement, symbol);
         self.settle(now, workshop);
     }
 
@@ -146,12 +146,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     fn settle(&mut self, now: Nanos, workshop: &mut Workshop) {
         loop {
             self.begin_decoding(now, workshop);
-            let Some(restored) = self.windows.next_restored(&mut self.rx) else {
+            let Some(restored) = self.window.next_restored(&mut self.rx) else {
                 return;
             };
-            let (stream, block) = (restored.stream, restored.block);
             self.core
-                .symbol_restored(now, stream, block, restored.index);
+                .symbol_restored(now, restored.block, restored.index);
         }
     }
 
@@ -178,7 +177,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.rx.put_back(job.decode, block);
         match decoded {
             Ok(()) => {
-                self.windows.learn_block(job.decode, &self.rx);
+                self.window.learn_block(job.decode, &self.rx);
                 self.core.job_done(job.id);
             }
             Err(error) => self.cannot_decode(now, error),

@@ -1,20 +1,23 @@
 //! What a driver keeps, and what it may rely on.
 
+mod streams;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use sphinx_fec::{BlockDecoder, CodeId, Repair, Row, bits};
 use sphinx_proto::wire::{
-    Blocks, ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter, Header, MAX_SYMBOL_LEN,
-    OVERHEAD, PacketKind, Sack, SymbolId, block_symbols_max,
+    BLOCKS_AHEAD_MAX, Blocks, ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter,
+    Header, MAX_SYMBOL_LEN, OVERHEAD, PacketKind, Sack, Streams, SymbolId, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, Content, CoveredBlock, Event, Job, Nanos, PartPlacement, Placement, Role, Session,
-    Slot, Transmit, Tuple, block_cost,
+    Config, Content, CoveredBlock, Event, Job, Nanos, PartPlacement, Placement, Room, STREAMS_MAX,
+    Session, Slot, StreamId, StreamPart, Transmit, Tuple, block_cost,
 };
 
 use sphinx_sim::Rng;
 
 use crate::Input;
+use streams::{Arrival, Held, RxStreams, TxStreams, check_shares};
 
 /// Packets that may leave at one point in time: the pacer's largest burst of the smallest packets, and
 /// as much again.
@@ -27,10 +30,11 @@ const PLACES_MAX: u8 = 64;
 const AMPLIFICATION: usize = 3;
 /// Largest block that is decoded in the model as well.
 const DECODED_MAX: usize = 64;
+/// In a window of at least so many bytes every stream can have a block, whatever the others hold.
+const FAIR_WINDOW_MIN: u64 = 576 * 2 * STREAMS_MAX;
 
 /// A block being received.
 struct RxBlock {
-    stream: u16,
     /// Low bits of its id.
     block: u32,
     n: u16,
@@ -45,16 +49,17 @@ enum RxState {
     Open,
     Decoding,
     Decoded,
-    /// The application has it.
+    /// It is to be unpacked.
     Complete,
 }
 
 /// A block being sent.
 struct TxBlock {
-    stream: u16,
     id: u64,
     n: u16,
     symbol_len: u16,
+    /// Of which it has a part.
+    streams: Vec<StreamId>,
 }
 
 /// A symbol being put together.
@@ -77,7 +82,6 @@ struct Place {
 }
 
 pub(super) struct Model {
-    is_client: bool,
     config: Config,
     decoder: BlockDecoder,
     thorough_decoder: BlockDecoder,
@@ -91,22 +95,32 @@ pub(super) struct Model {
     peer_ids: Vec<ConnectionId>,
     unfinished: BTreeMap<u8, Unfinished>,
     rx: BTreeMap<Slot, RxBlock>,
+    /// What blocks and parts cost that have not been taken, and what all cost that have been.
     rx_held: u64,
+    released: u64,
+    rx_streams: RxStreams,
+    /// A block held what cannot be.
+    was_impossible: bool,
     jobs: Vec<Job>,
-    /// Blocks given to the application, by full id.
-    complete: BTreeSet<(u16, u64)>,
-    /// Blocks that have all they need, by low bits.
-    whole: BTreeSet<(u16, u32)>,
+    /// Blocks that the driver has been told of, by full id.
+    complete: BTreeSet<u64>,
+    /// Blocks that have all they need, by low bits; and those that the core took for such before it said so.
+    whole: BTreeSet<u32>,
+    presumed: Vec<u32>,
     tx: BTreeMap<Slot, TxBlock>,
     tx_held: u64,
+    tx_streams: TxStreams,
     slots: u32,
-    next_ids: BTreeMap<u16, u64>,
+    next_id: u64,
     /// One above the largest number of a packet sent, and the numbers below that no packet has.
     next_number: u64,
     left_out: BTreeSet<u64>,
     /// Numbers that the peer has said that it left out.
     skipped: BTreeSet<u64>,
-    credit: u64,
+    /// The driver has closed the session, or let go of it.
+    is_closed: bool,
+    /// The peer says nothing that breaks the protocol.
+    is_tame: bool,
     /// Says how the session ended.
     end: Option<Event>,
 }
@@ -135,9 +149,8 @@ impl Place {
 }
 
 impl Model {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(config: &Config, is_tame: bool) -> Self {
         Self {
-            is_client: config.role == Role::Client,
             config: config.clone(),
             decoder: BlockDecoder::new(),
             thorough_decoder: BlockDecoder::new().maximum_likelihood(),
@@ -150,17 +163,23 @@ impl Model {
             unfinished: BTreeMap::new(),
             rx: BTreeMap::new(),
             rx_held: 0,
+            released: 0,
+            rx_streams: RxStreams::new(config.role.other(), is_tame),
+            was_impossible: false,
             jobs: Vec::new(),
             complete: BTreeSet::new(),
             whole: BTreeSet::new(),
+            presumed: Vec::new(),
             tx: BTreeMap::new(),
             tx_held: 0,
+            tx_streams: TxStreams::new(config.role, config.peer_window, is_tame),
             slots: 0,
-            next_ids: BTreeMap::new(),
+            next_id: 0,
             next_number: 0,
             left_out: BTreeSet::new(),
             skipped: BTreeSet::new(),
-            credit: 0,
+            is_closed: false,
+            is_tame,
             end: None,
         }
     }
@@ -180,18 +199,6 @@ impl Model {
             number += 1;
         }
         number
-    }
-
-    /// A stream of the peer; now and then one that only this end may use.
-    pub(super) fn peer_stream(&self, input: &mut Input<'_>) -> u16 {
-        match input.byte() {
-            kind @ 0..0xf0 => u16::from(kind & 3) * 2 + u16::from(self.is_client),
-            _ => input.number(2) as u16,
-        }
-    }
-
-    pub(super) fn own_stream(&self, index: u8) -> u16 {
-        u16::from(index & 3) * 2 + u16::from(!self.is_client)
     }
 
     /// One above the largest number of a packet sent.
@@ -250,8 +257,20 @@ impl Model {
             Frame::Skipped { packet_number, .. } => {
                 self.skipped.insert(*packet_number);
             }
+            Frame::Sack(sack) => self.tx_streams.heard_credit(sack.credit),
+            Frame::Streams(streams) => self.tx_streams.heard(streams),
             _ => {}
         }
+    }
+
+    /// What the peer may say of this end's streams.
+    pub(super) fn streams(&self, input: &mut Input<'_>) -> Streams {
+        self.tx_streams.streams(input)
+    }
+
+    /// The driver closes the session, or lets go of it.
+    pub(super) fn closes(&mut self) {
+        self.is_closed = true;
     }
 
     /// Gives the session the random numbers that it wants.
@@ -270,6 +289,32 @@ impl Model {
 
     // ---- receiving ------------------------------------------------------------------------------
 
+    /// The block under way in this slot, which is made if the slot was free.
+    fn open(&mut self, slot: Slot, block: u32, (n, symbol_len): (u16, u16)) -> &mut RxBlock {
+        let cost = block_cost(n, symbol_len);
+        if !self.rx.contains_key(&slot) {
+            self.rx_held += cost;
+            assert!(self.rx_held <= self.config.recv_window, "over the window");
+            // Slots of unpacked blocks are used again.
+            assert!(u64::from(slot.0) <= self.config.recv_window / block_cost(1, 1));
+            let others = self.rx.values().all(|rx| rx.block != block);
+            assert!(others && !self.whole.contains(&block), "in two slots");
+            let base = (0..).find(|id| !self.whole.contains(id)).expect("not all");
+            assert!(u64::from(block) < u64::from(base) + BLOCKS_AHEAD_MAX);
+        }
+        let rx = self.rx.entry(slot).or_insert_with(|| RxBlock {
+            block,
+            n,
+            symbol_len,
+            have: vec![0; bits::words(usize::from(n))],
+            repairs: Vec::new(),
+            state: RxState::Open,
+        });
+        assert_eq!((rx.block, rx.n, rx.symbol_len), (block, n, symbol_len));
+        assert_eq!(rx.state, RxState::Open);
+        rx
+    }
+
     /// Where the session wants a symbol.
     pub(super) fn place(&mut self, placement: Placement, header: &Header, len: usize) {
         let (slot, n, symbol_len) = match placement {
@@ -283,21 +328,7 @@ impl Model {
         };
         assert_eq!((n, usize::from(symbol_len)), (header.n, len));
         assert!(usize::from(n) <= block_symbols_max(len) && (1..=MAX_SYMBOL_LEN).contains(&len));
-        let rx = self.rx.entry(slot).or_insert_with(|| {
-            self.rx_held += block_cost(n, symbol_len);
-            RxBlock {
-                stream: header.stream,
-                block: header.block,
-                n,
-                symbol_len,
-                have: vec![0; bits::words(usize::from(n))],
-                repairs: Vec::new(),
-                state: RxState::Open,
-            }
-        });
-        assert!(self.rx_held <= self.config.recv_window, "over the window");
-        assert!(rx.stream == header.stream && rx.block == header.block);
-        assert!(rx.n == n && rx.symbol_len == symbol_len && rx.state == RxState::Open);
+        let rx = self.open(slot, header.block, (n, symbol_len));
         match placement {
             Placement::Block {
                 symbol: SymbolId::Source(index),
@@ -320,7 +351,7 @@ impl Model {
     }
 
     /// The session keeps blocks for a repair of a window.
-    pub(super) fn cover(&mut self, stream: u16, covered: &[CoveredBlock]) {
+    pub(super) fn cover(&mut self, covered: &[CoveredBlock]) {
         assert!(
             covered
                 .windows(2)
@@ -330,23 +361,13 @@ impl Model {
             let (n, symbol_len) = (block.n, block.symbol_len);
             assert!((1..=n).contains(&block.count));
             assert!(usize::from(n) <= block_symbols_max(usize::from(symbol_len)));
-            let Some(slot) = block.slot else { continue };
-            let rx = self.rx.entry(slot).or_insert_with(|| {
-                self.rx_held += block_cost(n, symbol_len);
-                RxBlock {
-                    stream,
-                    block: block.block as u32,
-                    n,
-                    symbol_len,
-                    have: vec![0; bits::words(usize::from(n))],
-                    repairs: Vec::new(),
-                    state: RxState::Open,
+            match block.slot {
+                Some(slot) => {
+                    self.open(slot, block.block as u32, (n, symbol_len));
                 }
-            });
-            assert!(rx.stream == stream && rx.block == block.block as u32);
-            assert!(rx.n == n && rx.symbol_len == symbol_len && rx.state == RxState::Open);
+                None => self.presumed.push(block.block as u32),
+            }
         }
-        assert!(self.rx_held <= self.config.recv_window, "over the window");
     }
 
     /// The driver has restored a symbol.
@@ -354,14 +375,13 @@ impl Model {
         &mut self,
         session: &mut Session,
         now: Nanos,
-        stream: u16,
         block: &CoveredBlock,
         index: u16,
     ) {
         let rx = block.slot.and_then(|slot| self.rx.get_mut(&slot));
         if let Some(rx) = rx.filter(|rx| rx.state == RxState::Open) {
             bits::insert(&mut rx.have, usize::from(index));
-            session.symbol_restored(now, stream, block.block, index);
+            session.symbol_restored(now, block.block, index);
             self.take_jobs(session);
         }
     }
@@ -373,8 +393,8 @@ impl Model {
         assert!(part.range().end <= usize::from(to.symbol_len));
         let same = |u: &Unfinished| {
             (u.symbol_len, u.count) == (part.symbol_len, part.count)
-                && (u.header.stream, u.header.block) == (header.stream, header.block)
-                && (u.header.code, u.header.row) == (header.code, header.row)
+                && (u.header.block, u.header.code, u.header.row)
+                    == (header.block, header.code, header.row)
         };
         if self.unfinished.get(&to.place).is_none_or(|u| !same(u)) {
             assert!(!self.unfinished.values().any(same), "in two places");
@@ -403,7 +423,7 @@ impl Model {
             assert_eq!(rx.state, RxState::Open);
             assert!(!rx.repairs.is_empty(), "nothing to decode with");
             rx.state = RxState::Decoding;
-            self.whole.insert((rx.stream, rx.block));
+            self.whole.insert(rx.block);
             assert!(self.jobs.iter().all(|known| known.id != job.id));
             self.jobs.push(job);
         }
@@ -446,12 +466,24 @@ impl Model {
         session.job_done(job.id);
     }
 
-    /// The application takes one of its blocks.
-    pub(super) fn take_block(&mut self, session: &mut Session, now: Nanos, input: &mut Input<'_>) {
+    /// The driver unpacks a block, or the application takes a part of a stream, or lets go of one.
+    pub(super) fn take(&mut self, session: &mut Session, now: Nanos, input: &mut Input<'_>) {
         let complete = self.complete_slots();
-        if !complete.is_empty() {
-            let slot = input.pick(&complete);
-            self.release(session, now, slot);
+        match input.byte() {
+            0..0x90 if !complete.is_empty() => {
+                let slot = input.pick(&complete);
+                self.unpack(session, now, slot, input);
+            }
+            0xf0.. => {
+                for held in self.rx_streams.abandon(input) {
+                    self.take_part(session, now, held);
+                }
+            }
+            _ => {
+                if let Some(held) = self.rx_streams.next_taken(input) {
+                    self.take_part(session, now, held);
+                }
+            }
         }
     }
 
@@ -461,52 +493,151 @@ impl Model {
         self.rx.iter().filter_map(complete).collect()
     }
 
-    fn release(&mut self, session: &mut Session, now: Nanos, slot: Slot) {
+    /// Tells the session what a complete block holds. Its slot is free from then on.
+    fn unpack(&mut self, session: &mut Session, now: Nanos, slot: Slot, input: &mut Input<'_>) {
+        self.events(session);
         let rx = self.rx.remove(&slot).expect("a slot in use");
-        self.rx_held -= block_cost(rx.n, rx.symbol_len);
-        session.release(now, slot);
+        let (cost, bytes) = (
+            block_cost(rx.n, rx.symbol_len),
+            usize::from(rx.n) * usize::from(rx.symbol_len),
+        );
+        let mut parts = self.rx_streams.parts(input, bytes);
+        let is_possible = session.block_unpacked(now, slot, &mut parts);
+        check_shares(cost, &parts);
+        // After one block that cannot be, the core may have heard of some of its parts.
+        assert!(self.was_impossible || is_possible == self.rx_streams.are_possible(&parts));
+        if !is_possible {
+            self.was_impossible = true;
+            assert!(!session.can_submit((1, 1), &mut []), "it goes on");
+            return;
+        }
+        assert_eq!(session.poll_event(), None);
+        if parts.is_empty() {
+            self.free(cost);
+        }
+        self.rx_streams.received(&parts);
+        for part in &parts {
+            let (stream, cost) = (part.stream, part.cost);
+            let (whole, is_abandoned) = match self.rx_streams.arrived(input, part) {
+                Arrival::Kept { whole } => (whole, false),
+                Arrival::Abandoned { whole } => (whole, true),
+                Arrival::OutOfPlace => {
+                    assert!(!self.is_tame || parts.len() > 1);
+                    self.closes();
+                    return session.close(now, 5, "data out of place");
+                }
+            };
+            if whole {
+                session.stream_whole(stream);
+                self.rx_streams.is_whole(stream);
+            }
+            if is_abandoned {
+                self.take_part(session, now, Held { stream, cost });
+            }
+        }
     }
 
-    /// Does all jobs and takes all blocks.
+    fn take_part(&mut self, session: &mut Session, now: Nanos, held: Held) {
+        session.taken(now, held.stream, held.cost);
+        self.rx_streams.taken(held);
+        self.free(held.cost);
+    }
+
+    fn free(&mut self, cost: u64) {
+        self.rx_held -= cost;
+        self.released += cost;
+    }
+
+    /// Does all jobs, unpacks all blocks and takes all that they hold.
     pub(super) fn release_all(&mut self, session: &mut Session, now: Nanos) {
         for job in std::mem::take(&mut self.jobs) {
             self.do_job(session, job);
         }
         self.events(session);
         for slot in self.complete_slots() {
-            self.release(session, now, slot);
+            self.unpack(session, now, slot, &mut Input::new(&[]));
+        }
+        for held in self.rx_streams.take_all() {
+            self.take_part(session, now, held);
         }
         assert!(self.rx.values().all(|rx| rx.state == RxState::Open));
+        let open = self.rx.values();
+        let open: u64 = open.map(|rx| block_cost(rx.n, rx.symbol_len)).sum();
+        assert!(self.is_closed || self.was_impossible || self.rx_held == open);
     }
 
     // ---- sending ------------------------------------------------------------------------------
 
+    /// Hands a block over, if the session says that it may be.
     pub(super) fn submit(
         &mut self,
         session: &mut Session,
-        stream: u16,
-        n: u16,
-        symbol_len: u16,
+        input: &mut Input<'_>,
+        first: u8,
+        shape: (u16, u16),
         tail: bool,
     ) {
         // A driver hears of room before it uses it.
         self.events(session);
+        let bytes = usize::from(shape.0) * usize::from(shape.1);
+        let mut parts = self.tx_streams.parts(input, first, bytes);
+        let may = session.can_submit(shape, &mut parts);
+        check_shares(block_cost(shape.0, shape.1), &parts);
+        if let [part] = parts[..] {
+            match session.room_for(part.stream, shape.0, shape.1) {
+                Room::Whole => assert!(may),
+                Room::Part(n, symbol_len) => {
+                    assert!(!may && (1..=shape.0).contains(&n));
+                    assert!((1..=shape.1).contains(&symbol_len) && (n, symbol_len) != shape);
+                    let end_of_stream = false;
+                    let bytes = u32::from(n) * u32::from(symbol_len);
+                    let part = StreamPart {
+                        end_of_stream,
+                        bytes,
+                        ..part
+                    };
+                    assert!(session.can_submit((n, symbol_len), &mut [part]));
+                    self.hand_over(session, (n, symbol_len), false, vec![part]);
+                }
+                Room::Later => assert!(!may),
+                Room::HeldUp => {
+                    let is_free = self.tx_streams.is_free(part.stream);
+                    assert!(!may && (!is_free || self.config.peer_window < FAIR_WINDOW_MIN));
+                }
+            }
+        }
+        if may && !parts.is_empty() {
+            self.hand_over(session, shape, tail, parts);
+        }
+    }
+
+    fn hand_over(
+        &mut self,
+        session: &mut Session,
+        (n, symbol_len): (u16, u16),
+        tail: bool,
+        mut parts: Vec<StreamPart>,
+    ) {
         // Slots of delivered blocks are used again.
         let slot = (0..=self.slots)
             .map(Slot)
             .find(|s| !self.tx.contains_key(s));
         let slot = slot.expect("one more than there are");
         self.slots = self.slots.max(slot.0 + 1);
-        let id = session.submit(stream, slot, n, symbol_len, tail);
-        let next = self.next_ids.entry(stream).or_default();
-        assert_eq!(id, *next);
-        *next += 1;
+        session.submit(slot, (n, symbol_len), tail, &mut parts);
+        check_shares(block_cost(n, symbol_len), &parts);
+        self.tx_streams.submitted(&parts);
+        let streams = parts.iter().map(|part| part.stream);
         let block = TxBlock {
-            stream,
-            id,
+            id: self.next_id,
             n,
             symbol_len,
+            streams: streams.collect(),
         };
+        self.next_id += 1;
+        for stream in &block.streams {
+            assert!(!session.stream_delivered(*stream));
+        }
         self.tx.insert(slot, block);
         self.tx_held += block_cost(n, symbol_len);
         assert!(self.tx.len() == 1 || self.tx_held <= self.config.send_window);
@@ -530,19 +661,20 @@ impl Model {
     fn events(&mut self, session: &mut Session) {
         while let Some(event) = session.poll_event() {
             match event {
-                Event::BlockComplete {
-                    stream,
-                    block,
-                    slot,
-                } => self.block_complete(stream, block, slot),
-                Event::BlockDelivered {
-                    stream,
-                    block,
-                    slot,
-                } => {
+                Event::BlockComplete { block, slot } => self.block_complete(block, slot),
+                Event::BlockDelivered { slot } => {
                     let tx = self.tx.remove(&slot).expect("a slot in use");
-                    assert_eq!((tx.stream, tx.id), (stream, block));
                     self.tx_held -= block_cost(tx.n, tx.symbol_len);
+                    self.tx_streams.delivered(&tx.streams);
+                    for stream in tx.streams {
+                        let is_delivered = self.tx_streams.is_delivered(stream);
+                        // More events may follow.
+                        assert!(!is_delivered || session.stream_delivered(stream));
+                    }
+                }
+                Event::StreamEnded(stream) => {
+                    let is_over = self.is_closed || self.end.is_some();
+                    self.tx_streams.ended(stream, is_over);
                 }
                 Event::PathChanged(tuple) => {
                     let place = self.place_at(tuple);
@@ -562,25 +694,34 @@ impl Model {
                 | Event::Violation(_) => {
                     let before = self.end.replace(event);
                     assert!(before.is_none(), "ended twice, first by {before:?}");
+                    let is_violation = matches!(self.end, Some(Event::Violation(_)));
+                    assert!(!(is_violation && self.is_tame), "{:?}", self.end);
                 }
             }
         }
+        // A packet that ends the session does nothing else.
+        if !self.is_closed && self.end.is_none() {
+            self.tx_streams.check_ended();
+        }
+        for block in self.presumed.drain(..) {
+            assert!(self.whole.contains(&block), "not complete");
+        }
     }
 
-    fn block_complete(&mut self, stream: u16, block: u64, slot: Slot) {
+    fn block_complete(&mut self, block: u64, slot: Slot) {
         let rx = self.rx.get_mut(&slot).expect("a slot in use");
-        assert_eq!((rx.stream, rx.block), (stream, block as u32));
+        assert_eq!(u64::from(rx.block), block);
         let n = usize::from(rx.n);
         match rx.state {
             RxState::Open => {
                 assert!(rx.repairs.is_empty(), "not decoded");
                 assert_eq!(bits::absent(&rx.have, n).count(), 0, "not whole");
-                self.whole.insert((stream, rx.block));
+                self.whole.insert(rx.block);
             }
             state => assert_eq!(state, RxState::Decoded),
         }
         rx.state = RxState::Complete;
-        assert!(self.complete.insert((stream, block)), "complete twice");
+        assert!(self.complete.insert(block), "complete twice");
     }
 
     fn sent(&mut self, transmit: &Transmit) {
@@ -622,7 +763,7 @@ impl Model {
                 let mut next = Some(u64::from(header.block));
                 for (slot, shape) in slots.iter().rev().zip(span.blocks()) {
                     let tx = self.tx.get(slot).expect("a block on its way");
-                    assert_eq!((tx.stream, Some(tx.id)), (header.stream, next));
+                    assert_eq!(Some(tx.id), next);
                     assert_eq!((tx.n, tx.symbol_len), shape);
                     next = tx.id.checked_sub(1);
                 }
@@ -635,6 +776,9 @@ impl Model {
                     match frame.expect("an honest frame") {
                         Frame::Sack(sack) => self.told_sack(&sack),
                         Frame::Blocks(blocks) => self.told_blocks(&blocks),
+                        Frame::Streams(streams) if !self.was_impossible => {
+                            self.rx_streams.told(&streams);
+                        }
                         Frame::PathChallenge(data) => {
                             self.place_at(transmit.to).challenges.push(data);
                         }
@@ -656,7 +800,7 @@ impl Model {
     fn tx_block(&self, slot: Slot, transmit: &Transmit) -> &TxBlock {
         let tx = self.tx.get(&slot).expect("a slot in use");
         let header = &transmit.header;
-        assert_eq!((header.stream, header.block), (tx.stream, tx.id as u32));
+        assert_eq!(u64::from(header.block), tx.id);
         assert_eq!(header.n, tx.n);
         let body_len = match transmit.fragment {
             None => usize::from(tx.symbol_len),
@@ -670,7 +814,7 @@ impl Model {
         tx
     }
 
-    /// Acknowledges what came and nothing else, and never takes credit back.
+    /// Acknowledges what came and nothing else, and allows what the window does.
     fn told_sack(&mut self, sack: &Sack) {
         for &(low, high) in &sack.ranges {
             let came = self.received.range(low..=high).count();
@@ -678,12 +822,14 @@ impl Model {
             let skipped = skipped.filter(|n| !self.received.contains(n)).count();
             assert_eq!((came + skipped) as u64, high - low + 1, "never came");
         }
-        assert!(sack.credit >= self.credit);
-        self.credit = sack.credit;
+        assert_eq!(sack.credit, self.released + self.config.recv_window);
+        if !self.was_impossible {
+            self.rx_streams.feedback_left();
+        }
     }
 
     fn told_blocks(&self, blocks: &Blocks) {
-        let is_whole = |id: u64| self.whole.contains(&(blocks.stream, id as u32));
+        let is_whole = |id: u64| self.whole.contains(&(id as u32));
         assert!((0..blocks.base).all(is_whole));
         for &(low, high) in &blocks.complete {
             assert!((low..=high).all(is_whole));

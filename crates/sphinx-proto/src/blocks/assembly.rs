@@ -8,7 +8,6 @@ const UNFINISHED_MAX: usize = 64;
 /// Which transmission of which symbol a fragment belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
-    pub(crate) stream: u16,
     pub(crate) block: u64,
     pub(crate) code: u8,
     pub(crate) row: u32,
@@ -78,7 +77,6 @@ mod tests {
 
     fn key(row: u32) -> Key {
         Key {
-            stream: 0,
             block: 0,
             code: 1,
             row,

@@ -186,8 +186,7 @@ mod tests {
 
     fn block(n: u16, symbol_len: u16) -> TxBlock {
         let new = NewBlock {
-            stream: 0,
-            id: 0,
+            streams: Box::default(),
             slot: Slot(0),
             n,
             symbol_len,

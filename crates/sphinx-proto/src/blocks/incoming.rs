@@ -118,20 +118,13 @@ pub(crate) struct Decoding {
     pub(crate) maximum_likelihood: bool,
 }
 
-/// What a block in memory costs, and whose it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) stream: u16,
-    pub(crate) cost: u64,
-}
-
-/// Blocks being received, by stream and id, and the slots of these and of those that the application has not taken.
+/// Blocks being received, by id, and the slots of these and of those whose parts have not been given to streams.
 #[derive(Default)]
 pub(crate) struct RxBlocks {
-    blocks: BTreeMap<(u16, u64), RxBlock>,
+    blocks: BTreeMap<u64, RxBlock>,
     rows: RowMaker,
-    /// `None`: the slot is free.
-    slots: Vec<Option<Held>>,
+    /// What the block in each slot costs; `None`: it is free.
+    slots: Vec<Option<Shape>>,
     free: Vec<Slot>,
 }
 
@@ -141,25 +134,14 @@ impl RxBlocks {
         self.blocks.is_empty()
     }
 
-    /// Whether a block of the stream lacks symbols.
-    pub(crate) fn has_open(&self, stream: u16) -> bool {
-        let mut blocks = self.blocks.range((stream, 0)..=(stream, u64::MAX));
-        blocks.next().is_some()
-    }
-
     /// Slot and shape of a block that lacks symbols.
-    pub(crate) fn get(&self, stream: u16, id: u64) -> Option<(Slot, Shape)> {
-        let block = self.blocks.get(&(stream, id))?;
+    pub(crate) fn get(&self, id: u64) -> Option<(Slot, Shape)> {
+        let block = self.blocks.get(&id)?;
         Some((block.slot, block.shape))
     }
 
     /// Opens a block; `code` is that of its first symbol. `None` if there is no such shape.
-    pub(crate) fn open(
-        &mut self,
-        (stream, id): (u16, u64),
-        shape: Shape,
-        code: Option<CodeId>,
-    ) -> Option<Slot> {
+    pub(crate) fn open(&mut self, id: u64, shape: Shape, code: Option<CodeId>) -> Option<Slot> {
         let tracker = Tracker::new(usize::from(shape.n)).ok()?;
         // Of a block of `lt` no source symbol is sent.
         let maximum_likelihood = coding::is_rateless(code);
@@ -167,8 +149,7 @@ impl RxBlocks {
             self.slots.push(None);
             Slot(self.slots.len() as u32 - 1)
         });
-        let cost = shape.cost();
-        self.slots[slot.0 as usize] = Some(Held { stream, cost });
+        self.slots[slot.0 as usize] = Some(shape);
         let block = RxBlock {
             slot,
             shape,
@@ -183,13 +164,13 @@ impl RxBlocks {
             looked_at: Vec::new(),
             members: 0,
         };
-        self.blocks.insert((stream, id), block);
+        self.blocks.insert(id, block);
         Some(slot)
     }
 
     /// An authenticated symbol of an open block.
-    pub(crate) fn add(&mut self, stream: u16, id: u64, symbol: SymbolId) -> Added {
-        let Some(block) = self.blocks.get_mut(&(stream, id)) else {
+    pub(crate) fn add(&mut self, id: u64, symbol: SymbolId) -> Added {
+        let Some(block) = self.blocks.get_mut(&id) else {
             return Added::Redundant;
         };
         match symbol {
@@ -199,18 +180,18 @@ impl RxBlocks {
     }
 
     #[cfg(test)]
-    fn rows_looked_at(&self, stream: u16, id: u64) -> usize {
-        let block = self.blocks.get(&(stream, id));
+    fn rows_looked_at(&self, id: u64) -> usize {
+        let block = self.blocks.get(&id);
         block.map_or(0, |block| block.looked_at.len())
     }
 
     /// The block, if it has all it needs by now; it is open no more.
-    pub(crate) fn take_complete(&mut self, stream: u16, id: u64) -> Option<Complete> {
-        let block = self.blocks.get(&(stream, id))?;
+    pub(crate) fn take_complete(&mut self, id: u64) -> Option<Complete> {
+        let block = self.blocks.get(&id)?;
         if !block.tracker.is_decodable() {
             return None;
         }
-        let block = self.blocks.remove(&(stream, id))?;
+        let block = self.blocks.remove(&id)?;
         Some(Complete {
             slot: block.slot,
             decoding: (block.repairs > 0).then_some(Decoding {
@@ -219,18 +200,18 @@ impl RxBlocks {
         })
     }
 
-    /// Symbols that the stream's open blocks lack, by id, of those below `end`.
-    pub(crate) fn deficits(&self, stream: u16, end: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
+    /// Symbols that open blocks lack, by id, of those below `end`.
+    pub(crate) fn deficits(&self, end: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.blocks
-            .range((stream, 0)..(stream, end))
-            .map(|((_, id), block)| (*id, block.tracker.deficit() as u32))
+            .range(..end)
+            .map(|(id, block)| (*id, block.tracker.deficit() as u32))
     }
 
-    /// The application has taken a block: its slot is free. `None` if it was free before.
-    pub(crate) fn release(&mut self, slot: Slot) -> Option<Held> {
-        let held = self.slots.get_mut(slot.0 as usize)?.take()?;
+    /// What a complete block held is elsewhere: its slot is free. `None` if it was free before.
+    pub(crate) fn free(&mut self, slot: Slot) -> Option<Shape> {
+        let shape = self.slots.get_mut(slot.0 as usize)?.take()?;
         self.free.push(slot);
-        Some(held)
+        Some(shape)
     }
 }
 
@@ -240,18 +221,18 @@ mod tests {
 
     use super::*;
 
-    const NAME: (u16, u64) = (0, 0);
+    const ID: u64 = 0;
 
     /// An open block of which nothing has arrived.
     fn open(n: u16, symbol_len: u16) -> RxBlocks {
         let mut blocks = RxBlocks::default();
         let shape = Shape { n, symbol_len };
-        assert!(blocks.open(NAME, shape, None).is_some());
+        assert!(blocks.open(ID, shape, None).is_some());
         blocks
     }
 
     fn repair(blocks: &mut RxBlocks, code: CodeId, row: Row) -> Added {
-        blocks.add(NAME.0, NAME.1, SymbolId::Repair(code, row))
+        blocks.add(ID, SymbolId::Repair(code, row))
     }
 
     #[test]
@@ -302,7 +283,7 @@ mod tests {
             let row = rlc::row(1, again % (u32::from(n) - 1));
             assert_eq!(repair(&mut blocks, CodeId::Rlc, row), Added::Redundant);
         }
-        assert_eq!(blocks.rows_looked_at(NAME.0, NAME.1), usize::from(n) - 1);
+        assert_eq!(blocks.rows_looked_at(ID), usize::from(n) - 1);
         let last = rlc::row(1, 500);
         assert_eq!(repair(&mut blocks, CodeId::Rlc, last), Added::Innovative);
     }

@@ -2,6 +2,7 @@
 
 mod assembly;
 mod coding;
+mod completion;
 mod icm;
 mod incoming;
 mod next;
@@ -16,11 +17,12 @@ use crate::config::{Config, Icm, Profile};
 
 pub(crate) use assembly::{Assembly, Key};
 pub(crate) use coding::{block_symbols, symbol_reserve};
+pub(crate) use completion::Completion;
 pub(crate) use icm::Compensation;
 pub(crate) use incoming::{Complete, Decoding, RxBlocks, Shape};
 pub(crate) use protect::{Idle, Protection};
 pub use selector::EPSILON;
-pub(crate) use sliding::{SlidingWindows, WindowChoice};
+pub(crate) use sliding::{SlidingWindow, WindowChoice};
 use store::Demands;
 #[cfg(test)]
 pub(crate) use store::TxBlock;

@@ -1,10 +1,7 @@
 //! Repairs of a sliding window, which follow the source symbols at an even rate.
 
-use std::collections::BTreeMap;
-
 use sphinx_fec::{CodeId, Row};
 
-use crate::streams::SendStreams;
 use crate::types::Slot;
 use crate::wire::{SymbolId, WindowSpan};
 
@@ -20,36 +17,29 @@ pub(crate) struct WindowChoice {
     pub(crate) row: Row,
 }
 
-/// Repairs of one stream.
+/// The sliding window of a session.
 #[derive(Debug, Default)]
-struct Rate {
-    /// For every source symbol.
+pub(crate) struct SlidingWindow {
+    /// Repairs for every source symbol.
     rate: f64,
     /// Owed, in fractions of one.
     owed: f64,
-}
-
-/// The sliding windows of all streams.
-#[derive(Debug, Default)]
-pub(crate) struct SlidingWindows {
-    rates: BTreeMap<u16, Rate>,
     /// The newest block of a window whose repair is due.
     due: Option<u64>,
     /// The next row of any.
     next_row: u32,
 }
 
-impl SlidingWindows {
+impl SlidingWindow {
     /// A source symbol of this block is about to be sent, the first of it if it `begins`: perhaps a repair is due
     /// behind it.
-    pub(crate) fn owe(&mut self, sequence: u64, stream: u16, begins: bool, plr: f64) {
-        let rate = self.rates.entry(stream).or_default();
+    pub(crate) fn owe(&mut self, sequence: u64, begins: bool, plr: f64) {
         if begins {
-            rate.rate = coding::window_rate(plr);
+            self.rate = coding::window_rate(plr);
         }
-        rate.owed += rate.rate;
-        if rate.owed >= 1.0 {
-            rate.owed -= 1.0;
+        self.owed += self.rate;
+        if self.owed >= 1.0 {
+            self.owed -= 1.0;
             self.due = Some(sequence);
         }
     }
@@ -64,7 +54,6 @@ impl SlidingWindows {
     pub(crate) fn take_due(
         &mut self,
         blocks: &mut BlockStore,
-        streams: &SendStreams,
         room: usize,
     ) -> Option<WindowChoice> {
         let sequence = self.due.take()?;
@@ -73,12 +62,10 @@ impl SlidingWindows {
         if span.body_len() > room {
             return None;
         }
-        let (first_id, _) = streams.ids(newest.stream);
         let mut slots = vec![newest.slot];
-        for id in (first_id..newest.id).rev() {
-            let sequence = streams.sequence(newest.stream, id);
+        for before in (blocks.first_sequence()..sequence).rev() {
             // What lies before a complete block has had its round trip.
-            let Some(block) = sequence.and_then(|at| blocks.get(at)) else {
+            let Some(block) = blocks.get(before) else {
                 break;
             };
             let is_enough = span.symbols() >= coding::WINDOW_SYMBOLS;

@@ -5,14 +5,14 @@ use std::collections::{BTreeSet, VecDeque};
 use sphinx_fec::bits;
 
 use crate::Nanos;
-use crate::types::{Slot, block_cost};
+use crate::types::{Slot, StreamId, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, SymbolId};
 
 /// What [`BlockStore::push`] is told of a block.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct NewBlock {
-    pub(crate) stream: u16,
-    pub(crate) id: u64,
+    /// Of which streams it holds a part, once for each part.
+    pub(crate) streams: Box<[StreamId]>,
     pub(crate) slot: Slot,
     /// Source symbols, and bytes of each.
     pub(crate) n: u16,
@@ -33,8 +33,8 @@ pub(crate) struct Demands {
 /// A block on its way.
 #[derive(Debug)]
 pub(crate) struct TxBlock {
-    pub(crate) stream: u16,
-    pub(crate) id: u64,
+    /// Of which streams it holds a part, once for each part.
+    pub(crate) streams: Box<[StreamId]>,
     pub(crate) slot: Slot,
     pub(crate) n: u16,
     pub(crate) symbol_len: u16,
@@ -83,8 +83,7 @@ impl TxBlock {
             0
         };
         Self {
-            stream: new.stream,
-            id: new.id,
+            streams: new.streams,
             slot: new.slot,
             n: new.n,
             symbol_len: new.symbol_len,
@@ -212,8 +211,6 @@ impl TxBlock {
         SymbolChoice {
             sequence,
             round: self.rounds,
-            stream: self.stream,
-            block: self.id,
             slot: self.slot,
             n: self.n,
             symbol_len: self.symbol_len,
@@ -229,8 +226,6 @@ pub(crate) struct SymbolChoice {
     pub(crate) sequence: u64,
     /// Round of repair that the symbol belongs to.
     pub(crate) round: u8,
-    pub(crate) stream: u16,
-    pub(crate) block: u64,
     pub(crate) slot: Slot,
     pub(crate) n: u16,
     pub(crate) symbol_len: u16,
@@ -238,7 +233,8 @@ pub(crate) struct SymbolChoice {
     pub(crate) last_of_flight: bool,
 }
 
-/// All blocks on their way, in the order in which they were handed over: each has a sequence, from 0.
+/// All blocks on their way, in the order in which they were handed over: each has a sequence, from 0, which is its id
+/// on the wire.
 ///
 /// What a block is owed changes only here, by [`owe`](Self::owe), [`take_due`](Self::take_due),
 /// [`forgive`](Self::forgive) and [`settle`](Self::settle): a block is among `owed` if and only if rows of it are due.
@@ -274,7 +270,7 @@ impl BlockStore {
     }
 
     /// Sequence of the oldest block that is kept.
-    pub(super) fn first_sequence(&self) -> u64 {
+    pub(crate) fn first_sequence(&self) -> u64 {
         self.first
     }
 
@@ -286,11 +282,6 @@ impl BlockStore {
     pub(crate) fn get_mut(&mut self, sequence: u64) -> Option<&mut TxBlock> {
         let at = sequence.checked_sub(self.first)?;
         self.blocks.get_mut(usize::try_from(at).ok()?)?.as_mut()
-    }
-
-    /// Whether the block was handed over and is complete.
-    pub(crate) fn is_complete(&self, sequence: u64) -> bool {
-        sequence < self.next_sequence() && self.get(sequence).is_none()
     }
 
     /// Incomplete blocks with their sequences, oldest first.

@@ -5,7 +5,7 @@ use crate::blocks::TxBlock;
 use crate::cc::CcKind;
 use crate::config::{ConnectionIds, Icm, Role};
 use crate::path::Carried;
-use crate::types::Tuple;
+use crate::types::{Tuple, block_cost};
 use crate::wire::{ConnectionId, Sack};
 
 const MS: Nanos = 1_000_000;
@@ -40,8 +40,14 @@ impl Bench {
         config.initial_rtt = RTT;
         config.peer_window = 1 << 30;
         let mut sender = Sender::new(&config);
+        let part = StreamPart {
+            stream: StreamId::new(Role::Client, 0),
+            bytes: 10_000,
+            end_of_stream: false,
+            cost: block_cost(10, 1000),
+        };
         for slot in 0..blocks {
-            sender.submit(0, Slot(slot), (10, 1000), false);
+            sender.submit(Slot(slot), (10, 1000), false, &[part]);
         }
         Self {
             sender,
@@ -69,7 +75,7 @@ impl Bench {
             };
             if choice.round > 0 {
                 let original = choice.symbol.source().is_some();
-                self.repairs.push((self.now, choice.block, original));
+                self.repairs.push((self.now, choice.sequence, original));
             }
             if !lost.contains(&index) {
                 self.arrived.push((self.path.next_pn(), self.now));

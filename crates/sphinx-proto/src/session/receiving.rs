@@ -8,7 +8,7 @@ use crate::blocks::Complete;
 use crate::path::PATH;
 use crate::receiver::Progress;
 use crate::sender::Carriage;
-use crate::types::{Event, Job, PacketMeta, Received, Slot};
+use crate::types::{Event, Job, PacketMeta, Received, Slot, StreamId, StreamPart};
 use crate::wire::{Fragment, Frame, FrameIter, Header, PacketKind, Sack, WindowSpan};
 
 /// With so many frames on their way the peer hears of numbers left out later: there is no hurry.
@@ -98,9 +98,9 @@ impl Session {
     }
 
     /// A source symbol has been restored from repairs of sliding windows, and is in its block's memory.
-    pub fn symbol_restored(&mut self, now: Nanos, stream: u16, block: u64, index: u16) {
+    pub fn symbol_restored(&mut self, now: Nanos, block: u64, index: u16) {
         if matches!(self.life, Life::Open) {
-            let progress = self.receiver.on_restored(stream, block, index);
+            let progress = self.receiver.on_restored(block, index);
             self.progress(now, progress);
         }
     }
@@ -110,16 +110,11 @@ impl Session {
             Progress::None => {}
             Progress::Violation(what) => self.violation(now, what),
             Progress::Complete {
-                stream,
                 block,
                 complete: Complete { slot, decoding },
             } => {
                 self.path.want_sack(now);
-                let event = Event::BlockComplete {
-                    stream,
-                    block,
-                    slot,
-                };
+                let event = Event::BlockComplete { block, slot };
                 let Some(decoding) = decoding else {
                     return self.events.push_back(event);
                 };
@@ -172,7 +167,12 @@ impl Session {
                 Frame::Close { code, reason } => closed = Some((code, reason)),
                 Frame::Blocks(blocks) => {
                     self.sender.on_blocks(&blocks, &mut delivered);
-                    deficits.push((blocks.stream, blocks.deficits));
+                    deficits.extend(blocks.deficits);
+                }
+                Frame::Streams(streams) => {
+                    if !self.sender.on_streams(&streams) {
+                        return self.violation(meta.now, "took what this end never sent");
+                    }
                 }
                 Frame::Sack(sack) => {
                     self.demand.on_sack(meta.now, self.keep_alive());
@@ -182,11 +182,9 @@ impl Session {
                 }
             }
         }
-        for (stream, deficits) in deficits {
-            for (block, deficit) in deficits {
-                let monitor = self.path.monitor();
-                self.sender.on_deficit((stream, block), deficit, monitor);
-            }
+        for (block, deficit) in deficits {
+            let monitor = self.path.monitor();
+            self.sender.on_deficit(block, deficit, monitor);
         }
         self.tell_skipped();
         self.sender.on_feedback(meta.now, &self.path);
@@ -194,7 +192,11 @@ impl Session {
             self.demand.on_progress(meta.now);
         }
         self.path.settle(meta.now);
-        self.events.extend(delivered.into_iter().map(Event::from));
+        let delivered = delivered.into_iter();
+        let delivered = delivered.map(|slot| Event::BlockDelivered { slot });
+        self.events.extend(delivered);
+        let ended = self.sender.take_ended().into_iter();
+        self.events.extend(ended.map(Event::StreamEnded));
         if let Some((code, reason)) = closed {
             self.peer_closed(meta.now, code, reason);
         }
@@ -226,9 +228,24 @@ impl Session {
         is_honest
     }
 
-    /// The application has taken a received block's data.
-    pub fn release(&mut self, now: Nanos, slot: Slot) {
-        if self.receiver.release(slot) {
+    /// The complete block in this slot holds these parts, whose costs are filled in; its memory is elsewhere now. Whether
+    /// there can be such parts: else the peer broke the protocol.
+    pub fn block_unpacked(&mut self, now: Nanos, slot: Slot, parts: &mut [StreamPart]) -> bool {
+        let received = self.receiver.on_parts(slot, parts);
+        if let Err(what) = received {
+            self.violation(now, what);
+        }
+        received.is_ok()
+    }
+
+    /// All of a stream is here, to its end.
+    pub fn stream_whole(&mut self, stream: StreamId) {
+        self.receiver.on_whole(stream);
+    }
+
+    /// The application has taken a part of a stream that cost so much.
+    pub fn taken(&mut self, now: Nanos, stream: StreamId, cost: u64) {
+        if self.receiver.on_taken(stream, cost) {
             // The PING makes the news of more room reliable.
             self.scheduler.ping();
             self.path.want_sack(now);

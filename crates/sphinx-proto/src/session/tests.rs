@@ -11,6 +11,16 @@ use crate::wire::{ConnectionId, FrameIter};
 const DELAY: Nanos = 5 * MS;
 const END: Nanos = 4_000 * MS;
 
+/// What every block holds.
+fn part() -> StreamPart {
+    StreamPart {
+        stream: StreamId::new(Role::Client, 0),
+        bytes: 20_000,
+        end_of_stream: false,
+        cost: 0,
+    }
+}
+
 /// An end whose driver does all that the contract says, and nothing else. Payload is of no interest here.
 struct End {
     session: Session,
@@ -82,7 +92,9 @@ impl End {
             }
             while let Some(event) = self.session.poll_event() {
                 if let Event::BlockComplete { slot, .. } = event {
-                    self.session.release(now, slot);
+                    let mut parts = [part()];
+                    assert!(self.session.block_unpacked(now, slot, &mut parts));
+                    self.session.taken(now, parts[0].stream, parts[0].cost);
                 }
             }
             let before = out.len();
@@ -108,9 +120,11 @@ fn run(origin: Nanos) -> Vec<(Nanos, u64, String)> {
     let mut sent = Vec::new();
     let (mut now, mut slot) = (origin, 0);
     while now < origin + END {
-        while ends[0].session.can_submit(0, 20, 1000) && slot < 60 {
+        let parts = &mut [part()];
+        while ends[0].session.can_submit((20, 1000), parts) && slot < 60 {
             let tail = slot % 7 == 6;
-            ends[0].session.submit(0, Slot(slot), 20, 1000, tail);
+            let session = &mut ends[0].session;
+            session.submit(Slot(slot), (20, 1000), tail, parts);
             slot += 1;
         }
         for (side, end) in ends.iter_mut().enumerate() {
@@ -145,7 +159,7 @@ fn run(origin: Nanos) -> Vec<(Nanos, u64, String)> {
             }
         }
     }
-    assert!(ends[0].session.stream_delivered(0) && slot == 60);
+    assert!(ends[0].session.stream_delivered(part().stream) && slot == 60);
     sent
 }
 

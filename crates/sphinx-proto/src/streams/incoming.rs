@@ -1,47 +1,52 @@
-//! Streams that the peer sends on: which of their blocks are complete, and what the peer may send.
+//! Streams that the peer sends on: what of each the application has taken, and what the peer may send.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use crate::blocks::RxBlocks;
+use crate::config::Role;
 use crate::ranges::RangeSet;
-use crate::types::STREAMS_MAX;
-use crate::wire::{BLOCKS_AHEAD_MAX, Blocks, Frame};
+use crate::types::{STREAMS_MAX, StreamId, StreamPart};
+use crate::wire::{Frame, MAX_TAKEN, Streams, varint_len};
 
 use super::shares::{COMMON_SHARE, common_part};
 
-/// A complete block is told in so many SACKs, so that all of them must be lost before the sender does not
-/// know of it.
-const BLOCKS_REPEATS: u8 = 3;
-/// Entries of a BLOCKS frame; no block is further than [`BLOCKS_AHEAD_MAX`] from the base, so
-/// that each takes four bytes at most.
-const COMPLETE_MAX: usize = 64;
-const DEFICITS_MAX: usize = 32;
+/// SACKs that tell what the sender must hear of, so that all of them must be lost before it does not.
+const NEWS_REPEATS: u8 = 3;
+/// Ranges of ended streams in one frame.
+const ENDED_MAX: usize = 32;
+/// Bytes of a STREAMS frame besides its lists, and of a range of ended streams, at most where indices are near each
+/// other.
+const FRAME_LEN_MIN: usize = 16;
+const RANGE_LEN: usize = 4;
 
 #[derive(Debug, Default)]
 struct RecvStream {
-    /// Every block below is complete.
-    base: u64,
-    complete: RangeSet,
-    /// Highest block of which a symbol arrived, plus one.
-    seen: u64,
-    /// SACKs that will have a BLOCKS frame even if nothing is open.
-    news: u8,
-    /// Costs of all blocks opened, of those the application has taken, and of these told.
-    opened: u64,
+    /// Costs of all its parts that are complete, of those that the application has taken, and of these told.
+    received: u64,
     taken: u64,
     taken_told: u64,
+    /// All of it is here, to its end.
+    is_whole: bool,
+    /// SACKs that will tell what has been taken.
+    news: u8,
 }
 
 /// All streams that the peer sends on, and its credit.
 #[derive(Debug)]
 pub(crate) struct RecvStreams {
-    /// Lowest bit of their ids.
-    parity: u16,
-    streams: BTreeMap<u16, RecvStream>,
-    /// The stream whose turn it is in the next BLOCKS frame.
-    turn: u16,
+    opener: Role,
+    /// Open ones, by index.
+    open: BTreeMap<u64, RecvStream>,
+    /// All streams below have ended: all of them has been taken. Others that have.
+    base: u64,
+    ended: RangeSet,
+    /// SACKs that will tell which streams have ended.
+    ended_news: u8,
+    /// Where the next STREAMS frame begins, where one has no room for all: among open streams, and ended ones.
+    turn: u64,
+    ended_turn: u64,
     window: u64,
-    /// Costs of all blocks opened here, and of those the application has taken.
+    /// Costs of all blocks opened here, and of what the application has taken of them.
     opened: u64,
     released: u64,
     /// Credit in the last SACK with a PING.
@@ -49,11 +54,15 @@ pub(crate) struct RecvStreams {
 }
 
 impl RecvStreams {
-    pub(crate) fn new(parity: u16, window: u64) -> Self {
+    pub(crate) fn new(opener: Role, window: u64) -> Self {
         Self {
-            parity,
-            streams: BTreeMap::new(),
+            opener,
+            open: BTreeMap::new(),
+            base: 0,
+            ended: RangeSet::default(),
+            ended_news: 0,
             turn: 0,
+            ended_turn: 0,
             window,
             opened: 0,
             released: 0,
@@ -61,88 +70,89 @@ impl RecvStreams {
         }
     }
 
-    /// Whether the peer may send on this stream, which exists from then on.
-    pub(crate) fn accept(&mut self, stream: u16) -> bool {
-        let is_possible = stream & 1 == self.parity
-            && (self.streams.contains_key(&stream) || (self.streams.len() as u64) < STREAMS_MAX);
+    /// Whether the window allows another block of this cost.
+    pub(crate) fn has_room(&self, cost: u64) -> bool {
+        self.opened + cost <= self.credit()
+    }
+
+    /// A block has been opened.
+    pub(crate) fn on_open(&mut self, cost: u64) {
+        self.opened += cost;
+    }
+
+    /// A complete block holds nothing: what it cost is free again.
+    pub(crate) fn on_empty(&mut self, cost: u64) {
+        self.released += cost;
+    }
+
+    /// A part of a stream is here, in a block that is complete. `false`: the peer may not send on this stream.
+    pub(crate) fn on_received(&mut self, part: &StreamPart) -> bool {
+        let index = part.stream.index();
+        // An end opens its streams in turn: below the highest one all are open or have ended.
+        let is_new = || {
+            let ended_before = self.base + self.ended.len_below(index);
+            index >= self.base && !self.ended.contains(index) && index - ended_before < STREAMS_MAX
+        };
+        let is_possible =
+            part.stream.opener() == self.opener && (self.open.contains_key(&index) || is_new());
         if is_possible {
-            self.streams.entry(stream).or_default();
+            self.open.entry(index).or_default().received += part.cost;
         }
         is_possible
     }
 
-    /// Every block of the stream below is complete.
-    pub(crate) fn base(&self, stream: u16) -> u64 {
-        self.streams.get(&stream).map_or(0, |stream| stream.base)
-    }
-
-    /// Whether the block is complete, or was.
-    pub(crate) fn is_complete(&self, stream: u16, id: u64) -> bool {
-        let is_complete = |stream: &RecvStream| id < stream.base || stream.complete.contains(id);
-        self.streams.get(&stream).is_some_and(is_complete)
-    }
-
-    /// Whether window and limits allow another block of this cost.
-    pub(crate) fn may_open(&self, stream: u16, id: u64, cost: u64) -> bool {
-        self.opened + cost <= self.credit() && id < self.base(stream) + BLOCKS_AHEAD_MAX
-    }
-
-    /// A block has been opened.
-    pub(crate) fn on_open(&mut self, stream: u16, id: u64, cost: u64) {
-        self.opened += cost;
-        if let Some(stream) = self.streams.get_mut(&stream) {
-            stream.opened += cost;
-            stream.seen = stream.seen.max(id + 1);
+    /// All of a stream is here, to its end.
+    pub(crate) fn on_whole(&mut self, stream: StreamId) {
+        if let Some(stream) = self.open.get_mut(&stream.index()) {
+            stream.is_whole = true;
         }
+        self.forget_ended(stream.index());
     }
 
-    /// The block has all it needs.
-    pub(crate) fn on_complete(&mut self, stream: u16, id: u64) {
-        let Some(stream) = self.streams.get_mut(&stream) else {
-            return;
-        };
-        stream.complete.insert_one(id);
-        let lowest = stream.complete.iter().next();
-        if let Some((low, high)) = lowest
-            && low <= stream.base
-        {
-            stream.base = high + 1;
-            stream.complete.remove_below(stream.base);
-        }
-        stream.news = BLOCKS_REPEATS;
-    }
-
-    /// A symbol came for a block that needs none: the peer has not heard that it is complete.
-    pub(crate) fn repeat_news(&mut self, stream: u16) {
-        if let Some(stream) = self.streams.get_mut(&stream) {
-            stream.news = BLOCKS_REPEATS;
-        }
-    }
-
-    /// The application has taken a complete block of this cost. Whether the sender must be sure to hear of it,
-    /// since it may be waiting for nothing else.
-    pub(crate) fn on_taken(&mut self, stream: u16, cost: u64) -> bool {
+    /// The application has taken a part of this cost. Whether the sender must be sure to hear of it, since it may be
+    /// waiting for nothing else.
+    pub(crate) fn on_taken(&mut self, stream: StreamId, cost: u64) -> bool {
         self.released += cost;
         let untold = self.credit() - self.credit_told;
         let left = self.credit_told.saturating_sub(self.opened);
         // With much of the window held by streams that are not read, the rest matters the more.
         let scarce = left < self.window / 8 && 3 * untold >= left;
         let mut urgent = left < self.window / 2 && untold >= self.window / 4 || scarce;
-        let Some(stream) = self.streams.get_mut(&stream) else {
+        let index = stream.index();
+        let Some(stream) = self.open.get_mut(&index) else {
             return urgent;
         };
         stream.taken += cost;
         stream.news = stream.news.max(1);
         // The sender may be waiting for this stream's share of the window, as far as it knows.
-        let held = stream.opened - stream.taken_told;
+        let held = stream.received - stream.taken_told;
         let in_use = self.opened - self.released;
         let free = common_part(self.window).saturating_sub(in_use);
         let share = COMMON_SHARE.saturating_mul(free);
         if 2 * held >= share && 4 * (stream.taken - stream.taken_told) >= held {
-            stream.news = BLOCKS_REPEATS;
+            stream.news = NEWS_REPEATS;
             urgent = true;
         }
+        self.forget_ended(index);
         urgent
+    }
+
+    /// A stream of which everything has been taken has ended.
+    fn forget_ended(&mut self, index: u64) {
+        let has_ended = |stream: &RecvStream| stream.is_whole && stream.taken == stream.received;
+        if !self.open.get(&index).is_some_and(has_ended) {
+            return;
+        }
+        self.open.remove(&index);
+        self.ended.insert_one(index);
+        self.ended_news = NEWS_REPEATS;
+        let lowest = self.ended.iter().next();
+        if let Some((low, high)) = lowest
+            && low <= self.base
+        {
+            self.base = high + 1;
+            self.ended.remove_below(self.base);
+        }
     }
 
     /// Sum of the costs of all blocks that the peer may ever open, as of now.
@@ -157,56 +167,85 @@ impl RecvStreams {
 
     /// The next feedback names every stream; where it has no room for all, the ones after it do.
     pub(crate) fn report_all(&mut self) {
-        for stream in self.streams.values_mut() {
+        for stream in self.open.values_mut() {
             stream.news = stream.news.max(1);
         }
+        let has_any = self.base > 0 || self.ended.iter().next().is_some();
+        self.ended_news = self.ended_news.max(u8::from(has_any));
     }
 
-    /// Writes BLOCKS frames of streams with news, in turn, while they fit before `limit`; one in any case.
-    /// `flight_over`: even the newest block lacks what has not arrived.
-    pub(crate) fn write(
+    /// Writes STREAMS frames if there is anything to tell: up to `limit` bytes of `out`, but for one stream in any case.
+    pub(crate) fn write(&mut self, limit: usize, out: &mut Vec<u8>) {
+        let turn = self.turn;
+        if self.ended_news == 0 && !self.has_news(0..u64::MAX) {
+            return;
+        }
+        let room = limit.saturating_sub(out.len() + FRAME_LEN_MIN);
+        let ended = self.ended_ranges(room);
+        let room = room.saturating_sub(RANGE_LEN * ended.len());
+        self.write_frame(ended, turn..u64::MAX, room, out);
+        // Those before the first one follow, if there is room.
+        let room = limit.saturating_sub(out.len() + FRAME_LEN_MIN);
+        if self.turn == 0 && room > 0 && self.has_news(0..turn) {
+            self.write_frame(Vec::new(), 0..turn, room, out);
+        }
+    }
+
+    fn has_news(&self, indices: Range<u64>) -> bool {
+        self.open.range(indices).any(|(_, stream)| stream.news > 0)
+    }
+
+    fn write_frame(
         &mut self,
-        blocks: &RxBlocks,
-        flight_over: bool,
-        limit: usize,
+        ended: Vec<(u64, u64)>,
+        indices: Range<u64>,
+        room: usize,
         out: &mut Vec<u8>,
     ) {
-        let (turn, start) = (self.turn, out.len());
-        for pass in [true, false] {
-            let streams = self.streams.iter_mut();
-            for (&id, stream) in streams.filter(|(id, _)| (**id >= turn) == pass) {
-                if stream.news == 0 && !blocks.has_open(id) {
-                    continue;
-                }
-                let before = out.len();
-                Frame::Blocks(stream.report(id, blocks, flight_over)).encode(out);
-                if before > start && out.len() > limit {
-                    out.truncate(before);
-                    return;
-                }
-                stream.news = stream.news.saturating_sub(1);
-                stream.taken_told = stream.taken;
-                self.turn = id.wrapping_add(1);
-            }
-        }
-    }
-}
-
-impl RecvStream {
-    /// Its state; deficits are those of blocks whose flight has passed: all but the newest,
-    /// and that one too at the end of a flight.
-    fn report(&self, id: u16, blocks: &RxBlocks, flight_over: bool) -> Blocks {
-        let passed = if flight_over {
-            self.seen
-        } else {
-            self.seen.saturating_sub(1)
-        };
-        Blocks {
-            stream: id,
+        let taken = self.taken_of(indices, room);
+        let frame = Frame::Streams(Streams {
+            kind: StreamId::new(self.opener, 0).kind(),
             base: self.base,
-            taken: self.taken,
-            complete: self.complete.iter().take(COMPLETE_MAX).collect(),
-            deficits: blocks.deficits(id, passed).take(DEFICITS_MAX).collect(),
+            ended,
+            taken,
+        });
+        frame.encode(out);
+    }
+
+    /// The next ranges of ended streams.
+    fn ended_ranges(&mut self, room: usize) -> Vec<(u64, u64)> {
+        let most = ENDED_MAX.min(room / RANGE_LEN);
+        let mut next = self.ended.iter().filter(|range| range.1 >= self.ended_turn);
+        let ranges: Vec<_> = next.by_ref().take(most).collect();
+        let is_all = next.next().is_none();
+        self.ended_turn = match ranges.last() {
+            Some((_, high)) if !is_all => high + 1,
+            _ => 0,
+        };
+        if is_all {
+            self.ended_news = self.ended_news.saturating_sub(1);
         }
+        ranges
+    }
+
+    /// What has been taken of the next streams with news, of those with these indices. The turn is that of the first
+    /// one for which there is no room, or of the lowest.
+    fn taken_of(&mut self, indices: Range<u64>, room: usize) -> Vec<(u64, u64)> {
+        let (mut next, mut len) = (self.base, 0);
+        let mut taken = Vec::new();
+        self.turn = 0;
+        let streams = self.open.range_mut(indices);
+        for (&index, stream) in streams.filter(|(_, stream)| stream.news > 0) {
+            len += varint_len(index - next) + varint_len(stream.taken);
+            if taken.len() == MAX_TAKEN || !taken.is_empty() && len > room {
+                self.turn = index;
+                break;
+            }
+            taken.push((index, stream.taken));
+            stream.news -= 1;
+            stream.taken_told = stream.taken;
+            next = index + 1;
+        }
+        taken
     }
 }

@@ -1,4 +1,4 @@
-//! Streams: which of their blocks exist, and how they share the window (`docs/protocol.md` §7).
+//! Streams: their life, and how they share the window (`docs/protocol.md` §7).
 
 mod incoming;
 mod outgoing;

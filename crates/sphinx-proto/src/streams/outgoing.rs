@@ -1,53 +1,60 @@
-//! Streams that this end sends on: which blocks each has on its way, and what of the peer's window is left for it.
+//! Streams that this end sends on: what of each is on its way, and what of the peer's window is left for it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-use crate::wire::Blocks;
+use crate::config::Role;
+use crate::types::{StreamId, StreamPart};
+use crate::wire::Streams;
 
 use super::shares::Shares;
 
-/// One stream's blocks by id.
+/// One open stream.
 #[derive(Debug, Default)]
 struct SendStream {
-    next_id: u64,
-    /// Sequences of blocks from `first_id` up, complete ones included until they leave the front.
-    sequences: VecDeque<u64>,
-    first_id: u64,
-    /// Costs of all blocks, and of those that the peer's application has taken.
+    /// Costs of all its parts of blocks, and of those that the peer's application has taken.
     opened: u64,
     taken: u64,
+    /// Parts in blocks that are not complete.
+    outstanding: u64,
+    /// Its last part has been handed over.
+    finished: bool,
 }
 
 impl SendStream {
-    /// Cost of all blocks that the peer's application has not taken, as far as is known.
+    /// Cost of what the peer's application has not taken, as far as is known.
     fn held(&self) -> u64 {
         self.opened - self.taken
     }
 
-    fn sequence(&self, id: u64) -> Option<u64> {
-        let at = usize::try_from(id.checked_sub(self.first_id)?).ok()?;
-        self.sequences.get(at).copied()
+    /// Nothing is to be heard of it any more.
+    fn has_ended(&self) -> bool {
+        self.finished && self.outstanding == 0 && self.held() == 0
     }
 }
 
-/// All streams that this end sends on, and the peer's credit.
+/// All streams that this end has open, and the peer's credit.
 #[derive(Debug)]
 pub(crate) struct SendStreams {
-    streams: BTreeMap<u16, SendStream>,
+    opener: Role,
+    /// By index.
+    streams: BTreeMap<u64, SendStream>,
     shares: Shares,
     /// Sum of the costs of all blocks ever opened, and the largest that the peer allows.
     opened: u64,
     credit: u64,
-    /// The peer's window, and the cost of all blocks known to be taken.
+    /// The peer's window, and what is known to be taken.
     window: u64,
     taken: u64,
     /// How often more credit, or more that has been taken, was heard of.
     news: u64,
+    /// Streams that have ended since they were last asked for.
+    ended: Vec<StreamId>,
 }
 
 impl SendStreams {
-    pub(crate) fn new(window: u64) -> Self {
+    pub(crate) fn new(opener: Role, window: u64) -> Self {
         Self {
+            opener,
             streams: BTreeMap::new(),
             shares: Shares::new(window),
             opened: 0,
@@ -55,6 +62,7 @@ impl SendStreams {
             window,
             taken: 0,
             news: 0,
+            ended: Vec::new(),
         }
     }
 
@@ -68,15 +76,30 @@ impl SendStreams {
         self.shares.common_left()
     }
 
-    /// Cost of the stream's blocks that the peer's application has not taken, as far as is known.
-    pub(crate) fn held(&self, stream: u16) -> u64 {
-        self.streams.get(&stream).map_or(0, SendStream::held)
+    /// Cost of what the peer's application has not taken of the stream, as far as is known.
+    pub(crate) fn held(&self, stream: StreamId) -> u64 {
+        self.streams
+            .get(&stream.index())
+            .map_or(0, SendStream::held)
     }
 
-    /// Largest cost of a further block of the stream that credit and its share of the window allow.
-    pub(crate) fn most(&self, stream: u16) -> u64 {
+    /// Largest cost of a further part of the stream that credit and its share of the window allow.
+    pub(crate) fn most(&self, stream: StreamId) -> u64 {
         let credit = self.credit.saturating_sub(self.opened);
         self.shares.most(self.held(stream)).min(credit)
+    }
+
+    /// Whether credit and shares of the window allow these further parts, of different streams, together.
+    pub(crate) fn have_room(&self, parts: &[StreamPart]) -> bool {
+        let mut shares = self.shares;
+        let fits = |part: &StreamPart| {
+            let held = self.held(part.stream);
+            let fits = part.cost <= shares.most(held);
+            shares.changed(held, held + part.cost);
+            fits
+        };
+        let cost = parts.iter().map(|part| part.cost).sum();
+        self.has_credit(cost) && parts.iter().all(fits)
     }
 
     /// Changes when a stream may have more of the window than before.
@@ -84,17 +107,27 @@ impl SendStreams {
         self.news
     }
 
-    /// Opens the stream's next block, of this cost and with this sequence; its id.
-    pub(crate) fn open(&mut self, stream: u16, sequence: u64, cost: u64) -> u64 {
-        let stream = self.streams.entry(stream).or_default();
-        let id = stream.next_id;
-        stream.next_id += 1;
-        stream.sequences.push_back(sequence);
-        let held = stream.held();
-        stream.opened += cost;
-        self.shares.changed(held, stream.held());
-        self.opened += cost;
-        id
+    /// A block of these parts is on its way.
+    pub(crate) fn open(&mut self, parts: &[StreamPart]) {
+        for part in parts {
+            let stream = self.streams.entry(part.stream.index()).or_default();
+            let held = stream.held();
+            stream.opened += part.cost;
+            stream.outstanding += 1;
+            stream.finished |= part.end_of_stream;
+            self.shares.changed(held, stream.held());
+            self.opened += part.cost;
+        }
+    }
+
+    /// The peer has a whole block, with a part of each of these streams.
+    pub(crate) fn complete(&mut self, streams: &[StreamId]) {
+        for stream in streams {
+            if let Some(stream) = self.streams.get_mut(&stream.index()) {
+                stream.outstanding -= 1;
+            }
+            self.forget_ended(stream.index());
+        }
     }
 
     /// The peer allows blocks of so much cost in all.
@@ -103,47 +136,53 @@ impl SendStreams {
         self.credit = self.credit.max(credit);
     }
 
-    /// Block-SACK: what has been taken. `false` for a stream that this end never sent on.
-    pub(crate) fn on_taken(&mut self, blocks: &Blocks) -> bool {
-        let Some(stream) = self.streams.get_mut(&blocks.stream) else {
+    /// The peer's application has taken so much of the streams. `false`: of those that it opened itself.
+    pub(crate) fn on_taken(&mut self, streams: &Streams) -> bool {
+        if streams.kind != StreamId::new(self.opener, 0).kind() {
             return false;
-        };
-        let (held, taken) = (stream.held(), stream.taken);
-        stream.taken = taken.max(blocks.taken.min(stream.opened));
-        self.shares.changed(held, stream.held());
-        self.news += u64::from(stream.taken > taken);
+        }
+        let below = streams.base.checked_sub(1).map(|high| (0, high));
+        for (low, high) in below.into_iter().chain(streams.ended.iter().copied()) {
+            let indices: Vec<u64> = self.streams.range(low..=high).map(|(i, _)| *i).collect();
+            for index in indices {
+                self.take(index, u64::MAX);
+            }
+        }
+        for (index, taken) in &streams.taken {
+            self.take(*index, *taken);
+        }
         // A SACK that said so may have been lost.
-        self.taken += stream.taken - taken;
         self.credit = self.credit.max(self.window.saturating_add(self.taken));
         true
     }
 
-    /// Ids of the stream's oldest block that is kept, and of its next one.
-    pub(crate) fn ids(&self, stream: u16) -> (u64, u64) {
-        let ids = |stream: &SendStream| (stream.first_id, stream.next_id);
-        self.streams.get(&stream).map_or((0, 0), ids)
-    }
-
-    /// The sequence of a block.
-    pub(crate) fn sequence(&self, stream: u16, id: u64) -> Option<u64> {
-        self.streams.get(&stream)?.sequence(id)
-    }
-
-    /// Forgets the stream's oldest blocks while they are complete.
-    pub(crate) fn forget_complete(&mut self, stream: u16, is_complete: impl Fn(u64) -> bool) {
-        let Some(stream) = self.streams.get_mut(&stream) else {
+    fn take(&mut self, index: u64, taken: u64) {
+        let Some(stream) = self.streams.get_mut(&index) else {
             return;
         };
-        while stream.sequences.front().is_some_and(|s| is_complete(*s)) {
-            stream.sequences.pop_front();
-            stream.first_id += 1;
+        let (held, before) = (stream.held(), stream.taken);
+        stream.taken = before.max(taken.min(stream.opened));
+        self.shares.changed(held, stream.held());
+        self.news += u64::from(stream.taken > before);
+        self.taken += stream.taken - before;
+        self.forget_ended(index);
+    }
+
+    fn forget_ended(&mut self, index: u64) {
+        if self.streams.get(&index).is_some_and(SendStream::has_ended) {
+            self.streams.remove(&index);
+            self.ended.push(StreamId::new(self.opener, index));
         }
     }
 
-    /// Whether the peer has every block of the stream.
-    pub(crate) fn is_delivered(&self, stream: u16) -> bool {
-        self.streams
-            .get(&stream)
-            .is_none_or(|s| s.sequences.is_empty())
+    /// Streams that have ended since the last call: all of each was taken.
+    pub(crate) fn take_ended(&mut self) -> Vec<StreamId> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Whether the peer has everything of the stream that was handed over.
+    pub(crate) fn is_delivered(&self, stream: StreamId) -> bool {
+        let stream = self.streams.get(&stream.index());
+        stream.is_none_or(|stream| stream.outstanding == 0)
     }
 }

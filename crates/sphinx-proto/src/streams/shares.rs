@@ -25,7 +25,7 @@ pub(crate) fn common_part(window: u64) -> u64 {
 }
 
 /// The window as its sender divides it; all costs as [`block_cost`](crate::block_cost) counts them.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares {
     /// What belongs to every stream alone.
     own: u64,

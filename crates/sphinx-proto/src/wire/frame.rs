@@ -4,12 +4,15 @@ use super::{ConnectionId, Reader, WireError, put_varint};
 
 /// Most packet-number ranges in one SACK.
 pub const MAX_SACK_RANGES: usize = 256;
-/// Most complete-block ranges in one BLOCKS frame.
+/// Most ranges in one BLOCKS or STREAMS frame.
 pub const MAX_BLOCK_RANGES: usize = 255;
 /// Most deficits in one BLOCKS frame.
 pub const MAX_DEFICITS: usize = 64;
+/// Most streams in one STREAMS frame of which something has been taken.
+pub const MAX_TAKEN: usize = 64;
 
 const MAX_REASON_LEN: u64 = 256;
+const BAD_RANGE: WireError = WireError::Invalid("range");
 /// Frames of types with this bit name their length, so that an end that does not know them can pass over them.
 const IGNORABLE: u64 = 0x20;
 
@@ -32,20 +35,29 @@ pub struct Sack {
     pub ranges: Vec<(u64, u64)>,
 }
 
-/// Block-SACK: which blocks of a stream are complete, and how much others lack.
+/// Block-SACK: which blocks are complete, and how much others lack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Blocks {
-    /// The stream.
-    pub stream: u16,
     /// Every block below is complete.
     pub base: u64,
-    /// Sum of the costs of the stream's blocks that the application has taken.
-    pub taken: u64,
     /// Complete blocks above `base`, inclusive, rising, disjoint and not adjacent; the first begins
     /// above `base`.
     pub complete: Vec<(u64, u64)>,
     /// (block, symbols still missing), oldest first.
     pub deficits: Vec<(u64, u32)>,
+}
+
+/// What the application has taken of the streams of one kind that the other end opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Streams {
+    /// The lowest two bits of their ids.
+    pub kind: u8,
+    /// All of every stream with an index below has been taken.
+    pub base: u64,
+    /// So it has of these: indices above `base`, inclusive, rising, disjoint and not adjacent.
+    pub ended: Vec<(u64, u64)>,
+    /// Others, rising: index, from `base` on, and what the data taken of it has cost.
+    pub taken: Vec<(u64, u64)>,
 }
 
 /// One frame.
@@ -66,6 +78,8 @@ pub enum Frame<'a> {
     },
     /// Block-SACK.
     Blocks(Blocks),
+    /// What has been taken of streams.
+    Streams(Streams),
     /// The session is over.
     Close {
         /// An exit code of the command line, or the application's.
@@ -115,6 +129,7 @@ impl Frame<'_> {
             Frame::Sack(sack) => encode_sack(None, sack, out),
             Frame::PathSack { path, sack } => encode_sack(Some(*path), sack, out),
             Frame::Blocks(blocks) => encode_blocks(blocks, out),
+            Frame::Streams(streams) => encode_streams(streams, out),
             Frame::Close { code, reason } => {
                 let mut end = reason.len().min(MAX_REASON_LEN as usize);
                 while !reason.is_char_boundary(end) {
@@ -191,22 +206,39 @@ fn encode_sack(path: Option<u32>, sack: &Sack, out: &mut Vec<u8>) {
 
 fn encode_blocks(blocks: &Blocks, out: &mut Vec<u8>) {
     out.push(3);
-    put_varint(out, u64::from(blocks.stream));
-    put_varint(out, blocks.base);
-    put_varint(out, blocks.taken);
-    let complete = &blocks.complete[..blocks.complete.len().min(MAX_BLOCK_RANGES)];
-    put_varint(out, complete.len() as u64);
-    let mut next = blocks.base;
-    for &(low, high) in complete {
-        put_varint(out, low - next);
-        put_varint(out, high - low);
-        next = high + 1;
-    }
+    encode_ranges(blocks.base, &blocks.complete, out);
     let deficits = &blocks.deficits[..blocks.deficits.len().min(MAX_DEFICITS)];
     put_varint(out, deficits.len() as u64);
     for &(block, deficit) in deficits {
         put_varint(out, block - blocks.base);
         put_varint(out, u64::from(deficit));
+    }
+}
+
+fn encode_streams(streams: &Streams, out: &mut Vec<u8>) {
+    out.push(9);
+    out.push(streams.kind);
+    encode_ranges(streams.base, &streams.ended, out);
+    let taken = &streams.taken[..streams.taken.len().min(MAX_TAKEN)];
+    put_varint(out, taken.len() as u64);
+    let mut next = streams.base;
+    for &(index, cost) in taken {
+        put_varint(out, index - next);
+        put_varint(out, cost);
+        next = index + 1;
+    }
+}
+
+/// A base, and inclusive ranges above it.
+fn encode_ranges(base: u64, ranges: &[(u64, u64)], out: &mut Vec<u8>) {
+    put_varint(out, base);
+    let ranges = &ranges[..ranges.len().min(MAX_BLOCK_RANGES)];
+    put_varint(out, ranges.len() as u64);
+    let mut next = base;
+    for &(low, high) in ranges {
+        put_varint(out, low - next);
+        put_varint(out, high - low);
+        next = high + 1;
     }
 }
 
@@ -260,6 +292,7 @@ impl<'a> FrameIter<'a> {
                 let sack = decode_sack(r)?;
                 Frame::PathSack { path, sack }
             }
+            9 => Frame::Streams(decode_streams(r)?),
             10 => Frame::Skipped {
                 path: decode_path(r)?,
                 packet_number: r.varint()?,
@@ -326,42 +359,67 @@ fn decode_sack(r: &mut Reader<'_>) -> Result<Sack, WireError> {
 }
 
 fn decode_blocks(r: &mut Reader<'_>) -> Result<Blocks, WireError> {
-    const BAD: WireError = WireError::Invalid("block range");
-    let stream = u16::try_from(r.varint()?).map_err(|_| WireError::Invalid("stream"))?;
+    let (base, complete) = decode_ranges(r)?;
+    let count = r.varint()?;
+    if count > MAX_DEFICITS as u64 {
+        return Err(BAD_RANGE);
+    }
+    let mut deficits = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let block = base.checked_add(r.varint()?).ok_or(BAD_RANGE)?;
+        deficits.push((block, r.varint()?.min(u64::from(u32::MAX)) as u32));
+    }
+    Ok(Blocks {
+        base,
+        complete,
+        deficits,
+    })
+}
+
+fn decode_streams(r: &mut Reader<'_>) -> Result<Streams, WireError> {
+    let kind = r.u8()?;
+    if kind > 3 {
+        return Err(WireError::Invalid("kind of stream"));
+    }
+    let (base, ended) = decode_ranges(r)?;
+    let count = r.varint()?;
+    if count > MAX_TAKEN as u64 {
+        return Err(BAD_RANGE);
+    }
+    let mut taken = Vec::with_capacity(count as usize);
+    let mut next = base;
+    for _ in 0..count {
+        let index = next.checked_add(r.varint()?).ok_or(BAD_RANGE)?;
+        taken.push((index, r.varint()?));
+        next = index.checked_add(1).ok_or(BAD_RANGE)?;
+    }
+    Ok(Streams {
+        kind,
+        base,
+        ended,
+        taken,
+    })
+}
+
+fn decode_ranges(r: &mut Reader<'_>) -> Result<(u64, Vec<(u64, u64)>), WireError> {
     let base = r.varint()?;
-    let taken = r.varint()?;
     let count = r.varint()?;
     if count > MAX_BLOCK_RANGES as u64 {
-        return Err(BAD);
+        return Err(BAD_RANGE);
     }
-    let mut complete = Vec::with_capacity(count as usize);
+    let mut ranges = Vec::with_capacity(count as usize);
     let mut next = base;
     for _ in 0..count {
         let gap = r.varint()?;
         if gap == 0 {
-            return Err(BAD);
+            return Err(BAD_RANGE);
         }
-        let low = next.checked_add(gap).ok_or(BAD)?;
-        let high = low.checked_add(r.varint()?).ok_or(BAD)?;
-        complete.push((low, high));
-        next = high.checked_add(1).ok_or(BAD)?;
+        let low = next.checked_add(gap).ok_or(BAD_RANGE)?;
+        let high = low.checked_add(r.varint()?).ok_or(BAD_RANGE)?;
+        ranges.push((low, high));
+        next = high.checked_add(1).ok_or(BAD_RANGE)?;
     }
-    let count = r.varint()?;
-    if count > MAX_DEFICITS as u64 {
-        return Err(BAD);
-    }
-    let mut deficits = Vec::with_capacity(count as usize);
-    for _ in 0..count {
-        let block = base.checked_add(r.varint()?).ok_or(BAD)?;
-        deficits.push((block, r.varint()?.min(u64::from(u32::MAX)) as u32));
-    }
-    Ok(Blocks {
-        stream,
-        base,
-        taken,
-        complete,
-        deficits,
-    })
+    Ok((base, ranges))
 }
 
 #[cfg(test)]
@@ -447,18 +505,30 @@ mod tests {
     #[test]
     fn blocks_vector() {
         let blocks = Blocks {
-            stream: 2,
             base: 10,
-            taken: 70,
             complete: vec![(11, 12), (15, 15)],
             deficits: vec![(10, 3), (13, 1)],
         };
         let bytes = bytes_of(&Frame::Blocks(blocks.clone()));
-        assert_eq!(bytes, [3, 2, 10, 64, 70, 2, 1, 1, 2, 0, 2, 0, 3, 3, 1]);
+        assert_eq!(bytes, [3, 10, 2, 1, 1, 2, 0, 2, 0, 3, 3, 1]);
         assert_eq!(
             FrameIter::new(&bytes).next(),
             Some(Ok(Frame::Blocks(blocks)))
         );
+    }
+
+    #[test]
+    fn streams_vector() {
+        let streams = Streams {
+            kind: 3,
+            base: 4,
+            ended: vec![(6, 9)],
+            taken: vec![(4, 100), (12, 0)],
+        };
+        let bytes = bytes_of(&Frame::Streams(streams.clone()));
+        assert_eq!(bytes, [9, 3, 4, 1, 2, 3, 2, 0, 64, 100, 7, 0]);
+        let decoded = FrameIter::new(&bytes).next();
+        assert_eq!(decoded, Some(Ok(Frame::Streams(streams))));
     }
 
     #[test]

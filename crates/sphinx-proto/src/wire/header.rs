@@ -1,11 +1,11 @@
-//! The 24-byte packet header (`docs/protocol.md` §4).
+//! The 22-byte packet header (`docs/protocol.md` §4).
 
 use std::fmt;
 
 use super::{SymbolId, WireError};
 
 /// Length of the header in bytes.
-pub const HEADER_LEN: usize = 24;
+pub const HEADER_LEN: usize = 22;
 /// Length of the AEAD tag in bytes.
 pub const TAG_LEN: usize = 16;
 /// Bytes of a datagram that are not symbol.
@@ -18,7 +18,7 @@ pub fn block_symbols_max(symbol_len: usize) -> usize {
     (2 * symbol_len).clamp(32, usize::from(MAX_BLOCK_SYMBOLS))
 }
 
-/// Blocks of a stream from its first incomplete one on that may be open or complete.
+/// Blocks of a session from its first incomplete one on that may be open or complete.
 pub const BLOCKS_AHEAD_MAX: u64 = 1 << 14;
 /// Largest symbol in bytes.
 pub const MAX_SYMBOL_LEN: usize = 9000;
@@ -83,10 +83,8 @@ pub struct Header {
     pub cid: ConnectionId,
     /// Low 32 bits of the packet number.
     pub packet_number: u32,
-    /// Low 32 bits of the block id within its stream.
+    /// Low 32 bits of the block id.
     pub block: u32,
-    /// Stream id.
-    pub stream: u16,
     /// 0 for a source symbol, else the erasure code (6 bits).
     pub code: u8,
     /// Source symbols in the block, 1–1024 (1 in control packets).
@@ -105,7 +103,6 @@ impl Header {
             cid,
             packet_number,
             block: 0,
-            stream: 0,
             code: 0,
             n: 1,
             row: 0,
@@ -133,10 +130,9 @@ impl Header {
         out[1..9].copy_from_slice(&self.cid.0);
         out[9..13].copy_from_slice(&self.packet_number.to_be_bytes());
         out[13..17].copy_from_slice(&self.block.to_be_bytes());
-        out[17..19].copy_from_slice(&self.stream.to_be_bytes());
         let code_n = u16::from(self.code & 0x3f) << 10 | (self.n.wrapping_sub(1) & 0x3ff);
-        out[19..21].copy_from_slice(&code_n.to_be_bytes());
-        out[21..24].copy_from_slice(&self.row.to_be_bytes()[1..]);
+        out[17..19].copy_from_slice(&code_n.to_be_bytes());
+        out[19..22].copy_from_slice(&self.row.to_be_bytes()[1..]);
         out
     }
 
@@ -152,7 +148,7 @@ impl Header {
         if bytes[0] & 0xc3 != 0x80 {
             return None;
         }
-        let code_n = u16::from_be_bytes([bytes[19], bytes[20]]);
+        let code_n = u16::from_be_bytes([bytes[17], bytes[18]]);
         Some(Self {
             kind,
             phase: bytes[0] & 8 != 0,
@@ -160,10 +156,9 @@ impl Header {
             cid: ConnectionId::of_datagram(bytes)?,
             packet_number: be32(bytes, 9),
             block: be32(bytes, 13),
-            stream: u16::from_be_bytes([bytes[17], bytes[18]]),
             code: (code_n >> 10) as u8,
             n: (code_n & 0x3ff) + 1,
-            row: be32(bytes, 20) & 0x00ff_ffff,
+            row: u32::from_be_bytes([0, bytes[19], bytes[20], bytes[21]]),
         })
     }
 }
@@ -204,7 +199,6 @@ mod tests {
             cid: cid(),
             packet_number: 0x1122_3344,
             block: 0x5566_7788,
-            stream: 0x0102,
             code: 1,
             n: 100,
             row: 0x00ab_cdef,
@@ -213,8 +207,8 @@ mod tests {
         assert_eq!(
             bytes,
             [
-                0x8c, 1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 1, 2,
-                0x04, 99, 0xab, 0xcd, 0xef
+                0x8c, 1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x04,
+                99, 0xab, 0xcd, 0xef
             ]
         );
         assert_eq!(Header::decode(&bytes), Some(header));
@@ -239,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_survives(bytes in prop::array::uniform24(any::<u8>())) {
+        fn any_header_survives(bytes in prop::array::uniform22(any::<u8>())) {
             if let Some(header) = Header::decode(&bytes) {
                 prop_assert_eq!(header.encode(), bytes);
             }

@@ -1,22 +1,25 @@
-//! The bytes of `docs/protocol.md`: header, frames, preamble, variable-length integers.
+//! The bytes of `docs/protocol.md`: header, frames, segments, variable-length integers.
 //!
 //! Every parser here is total: any input gives a value or an error, in time linear in its length.
 
 mod fragment;
 mod frame;
 mod header;
-mod preamble;
+mod segment;
 mod symbol;
 mod varint;
 mod window;
 
 pub use fragment::{FRAGMENT_PREFIX_LEN, FRAGMENTS_MAX, Fragment};
-pub use frame::{Blocks, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, Sack};
+pub use frame::{
+    Blocks, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, MAX_TAKEN, Sack,
+    Streams,
+};
 pub use header::{
     BLOCKS_AHEAD_MAX, ConnectionId, HEADER_LEN, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN,
     OVERHEAD, PacketKind, TAG_LEN, block_symbols_max, expand_packet_number, is_data_plane,
 };
-pub use preamble::{PREAMBLE_LEN, Preamble};
+pub use segment::{Segment, SegmentIter};
 pub use symbol::SymbolId;
 pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};
 pub use window::{WINDOW_PREFIX_LEN, WindowSpan};

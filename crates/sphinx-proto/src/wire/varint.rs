@@ -41,6 +41,11 @@ impl<'a> Reader<'a> {
         self.0.is_empty()
     }
 
+    /// Bytes that have not been read.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The next `len` bytes.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
         let (head, tail) = self.0.split_at_checked(len).ok_or(WireError::Truncated)?;

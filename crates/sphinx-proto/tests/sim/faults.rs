@@ -98,7 +98,7 @@ fn small_mtu() {
     let scenario = lossy(8).both_ways(3_000_000);
     let mut pair = scenario.on_links(|link| link.mtu = Some(1280)).build();
     pair.must_transfer(10 * SEC);
-    assert_eq!(pair.client().session().stats().symbol_len, 1160);
+    assert_eq!(pair.client().session().stats().symbol_len, 1162);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn large_mtu() {
     let scenario = lossy(9).both_ways(3_000_000);
     let mut pair = scenario.on_links(|link| link.mtu = Some(9000)).build();
     pair.must_transfer(10 * SEC);
-    assert_eq!(pair.client().session().stats().symbol_len, 8932);
+    assert_eq!(pair.client().session().stats().symbol_len, 8934);
 }
 
 #[test]

@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use sphinx_fec::CodeId;
 use sphinx_proto::wire::{
-    Blocks, ConnectionId, Frame, Header, PacketKind, Sack, block_symbols_max,
+    Blocks, ConnectionId, Frame, Header, OVERHEAD, PacketKind, Sack, Streams, block_symbols_max,
 };
 use sphinx_proto::{
     Config, ConnectionIds, Content, Event, Nanos, PacketMeta, Placement, Profile, Received, Role,
-    Session, Slot, Tuple,
+    Session, Slot, StreamId, StreamPart, Tuple,
 };
 use sphinx_sim::{MS, Rng, SEC};
 
@@ -91,15 +91,7 @@ impl Victim {
         assert_eq!(received, Received::Nothing);
     }
 
-    fn symbol(
-        &mut self,
-        stream: u16,
-        block: u32,
-        n: u16,
-        code: u8,
-        row: u32,
-        len: usize,
-    ) -> Placement {
+    fn symbol(&mut self, block: u32, n: u16, code: u8, row: u32, len: usize) -> Placement {
         let meta = self.meta(len);
         let header = Header {
             kind: PacketKind::Symbol,
@@ -108,7 +100,6 @@ impl Victim {
             cid: ConnectionId::new([9; 8]).expect("not zero"),
             packet_number: meta.packet_number as u32,
             block,
-            stream,
             code,
             n,
             row,
@@ -121,7 +112,7 @@ impl Victim {
         }
     }
 
-    /// Runs everything that is due; an application that takes all blocks at once.
+    /// Runs everything that is due; an application that takes everything at once.
     fn drain(&mut self) {
         if self.session.poll_timeout().is_some_and(|at| at <= self.now) {
             self.session.handle_timeout(self.now);
@@ -131,7 +122,13 @@ impl Victim {
         }
         while let Some(event) = self.session.poll_event() {
             match event {
-                Event::BlockComplete { slot, .. } => self.session.release(self.now, slot),
+                Event::BlockComplete { block, slot } => {
+                    let mut parts = [part(Role::Client, block % 7)];
+                    let session = &mut self.session;
+                    if session.block_unpacked(self.now, slot, &mut parts) {
+                        session.taken(self.now, parts[0].stream, parts[0].cost);
+                    }
+                }
                 Event::Violation(what) => self.violation = Some(what),
                 _ => {}
             }
@@ -147,7 +144,7 @@ impl Victim {
             if !matches!(transmit.content, Content::Control(_)) {
                 self.symbols_sent += 1;
             }
-            assert!(transmit.body_len + 40 <= 1472);
+            assert!(transmit.body_len + OVERHEAD <= 1472);
         }
     }
 
@@ -161,13 +158,29 @@ impl Victim {
         self.drain();
     }
 
+    /// Hands a block over, if it may.
+    fn submit(&mut self, slot: Slot, shape: (u16, u16), tail: bool) {
+        let mut parts = [part(Role::Server, 0)];
+        if self.session.can_submit(shape, &mut parts) {
+            self.session.submit(slot, shape, tail, &mut parts);
+        }
+    }
+
     fn submit_blocks(&mut self, count: u32, n: u16) {
         for i in 0..count {
-            if self.session.can_submit(1, n, 1000) {
-                self.session.submit(1, Slot(i), n, 1000, false);
-            }
+            self.submit(Slot(i), (n, 1000), false);
         }
         self.wait(50 * MS);
+    }
+}
+
+/// A piece of one of an end's streams.
+fn part(opener: Role, index: u64) -> StreamPart {
+    StreamPart {
+        stream: StreamId::new(opener, index),
+        bytes: 1000,
+        end_of_stream: false,
+        cost: 0,
     }
 }
 
@@ -274,9 +287,7 @@ fn absurd_deficits_cost_a_bounded_number_of_rows() {
     for round in 0..20_000 {
         let pn = victim.packets_sent - 1;
         let blocks = Blocks {
-            stream: 1,
             base: 0,
-            taken: u64::MAX,
             complete: Vec::new(),
             deficits: (0..64).map(|i| (i, u32::MAX)).collect(),
         };
@@ -290,20 +301,22 @@ fn absurd_deficits_cost_a_bounded_number_of_rows() {
 fn completing_what_was_never_sent_frees_it_and_no_more() {
     let mut victim = Victim::new();
     for i in 0..20 {
-        victim.session.submit(1, Slot(i), 256, 1000, false);
+        let mut parts = [part(Role::Server, 0)];
+        victim
+            .session
+            .submit(Slot(i), (256, 1000), false, &mut parts);
     }
     let blocks = |base, complete| {
         Frame::Blocks(Blocks {
-            stream: 1,
             base,
-            taken: 0,
             complete,
             deficits: Vec::new(),
         })
     };
     victim.control(&[blocks(0, vec![(3, 5), (7, 1 << 60)])]);
     victim.control(&[blocks(1 << 61, Vec::new())]);
-    assert!(victim.session.stream_delivered(1));
+    let stream = StreamId::new(Role::Server, 0);
+    assert!(victim.session.stream_delivered(stream));
     victim.wait(SEC);
     assert_eq!(victim.session.stats().blocks, 20);
 }
@@ -314,7 +327,7 @@ fn blocks_without_end_stop_at_the_window() {
     let mut slots = std::collections::BTreeSet::new();
     for block in 0..100_000 {
         // Never complete: one symbol of two.
-        if let Placement::Block { slot, .. } = victim.symbol(0, block, 2, 0, 0, 1) {
+        if let Placement::Block { slot, .. } = victim.symbol(block, 2, 0, 0, 1) {
             slots.insert(slot);
         }
     }
@@ -329,7 +342,7 @@ fn repairs_of_large_blocks_of_tiny_symbols_are_bounded() {
     for block in 0..500 {
         for row in 0..100 {
             for (code, n, len) in [(1, 32, 1), (2, 32, 1), (1, 1024, 512), (1, 1024, 511)] {
-                let placement = victim.symbol(0, block, n, code, row << 12 | row, len);
+                let placement = victim.symbol(block, n, code, row << 12 | row, len);
                 if let Placement::Block { n, .. } = placement {
                     coefficients += u64::from(n);
                 }
@@ -350,7 +363,7 @@ fn transforms_out_of_proportion_are_refused() {
         (1 << 16, 999),
         (1 << 16 | 2, 1000),
     ] {
-        let placement = victim.symbol(0, row + len as u32, 2, transform, row, len);
+        let placement = victim.symbol(row + len as u32, 2, transform, row, len);
         assert_eq!(placement, Placement::Discard);
     }
     assert_eq!(victim.session.stats().packets_refused, 4);
@@ -363,7 +376,7 @@ fn transforms_and_other_repairs_are_not_mixed() {
         let mut victim = Victim::new();
         let mut place = |code| {
             let row = u32::from(code == transform) << 16;
-            victim.symbol(0, block as u32, 3, code, row, 1000)
+            victim.symbol(block as u32, 3, code, row, 1000)
         };
         assert!(matches!(place(codes[0]), Placement::Block { .. }));
         assert_eq!(place(codes[1]), Placement::Discard);
@@ -373,7 +386,7 @@ fn transforms_and_other_repairs_are_not_mixed() {
 #[test]
 fn an_unknown_code_ends_the_session() {
     let mut victim = Victim::new();
-    victim.symbol(0, 0, 2, 63, 0, 1000);
+    victim.symbol(0, 2, 63, 0, 1000);
     victim.wait(SEC);
     assert!(victim.session.is_finished());
 }
@@ -382,7 +395,7 @@ fn an_unknown_code_ends_the_session() {
 fn every_second_block_is_completed() {
     let mut victim = Victim::new();
     for block in 0..200_000 {
-        victim.symbol(0, 2 * block + 1, 1, 0, 0, 1);
+        victim.symbol(2 * block + 1, 1, 0, 0, 1);
     }
     assert!(victim.session.stats().packets_refused > 150_000);
 }
@@ -392,7 +405,7 @@ fn nothing_is_ever_acknowledged() {
     let mut victim = Victim::new();
     victim.submit_blocks(50, 100);
     for i in 0..200_000u32 {
-        victim.symbol(0, i, 1, 0, 0, 1);
+        victim.symbol(i, 1, 0, 0, 1);
         victim.wait(100_000);
     }
     // Probes back off; SACKs keep their distance.
@@ -420,16 +433,24 @@ fn anything() {
                     let base = rng.below(40);
                     let low = base + 1 + small(rng) % 100;
                     let blocks = Blocks {
-                        stream: rng.below(4) as u16,
                         base,
-                        taken: small(rng),
                         complete: vec![(low, low + small(rng) % 1000)],
                         deficits: vec![(base + rng.below(30), small(rng) as u32)],
                     };
-                    victim.control(&[Frame::Blocks(blocks)]);
+                    let streams = Streams {
+                        kind: if rng.chance(0.001) {
+                            rng.below(4) as u8
+                        } else {
+                            3
+                        },
+                        base: rng.below(2),
+                        ended: vec![(low, low + small(rng) % 10)],
+                        taken: vec![(2, small(rng)), (3 + base, small(rng))],
+                    };
+                    victim.control(&[Frame::Blocks(blocks), Frame::Streams(streams)]);
                 }
                 2 => {
-                    let body: Vec<u8> = (0..rng.below(60)).map(|_| rng.word() as u8 % 9).collect();
+                    let body: Vec<u8> = (0..rng.below(60)).map(|_| rng.word() as u8 % 10).collect();
                     let meta = victim.meta(body.len());
                     if rng.chance(0.02) {
                         victim.control_body(&meta, &body);
@@ -440,19 +461,14 @@ fn anything() {
                 4 => {
                     let (n, shape) = (rng.pick(&[1, 2, 50, 1024]), rng.within(1, 1400) as u16);
                     let n = n.min(block_symbols_max(usize::from(shape)) as u16);
-                    let stream = rng.pick(&[1, 3]);
-                    if victim.session.can_submit(stream, n, shape) {
-                        victim
-                            .session
-                            .submit(stream, Slot(0), n, shape, rng.chance(0.5));
-                    }
+                    victim.submit(Slot(0), (n, shape), rng.chance(0.5));
                 }
                 _ => {
-                    let (stream, block) = (rng.below(6) as u16, small(rng) as u32);
+                    let block = small(rng) as u32;
                     let n = rng.pick(&[1, 1, 3, 60, 1024]);
                     let code = rng.below(4) as u8;
                     let row = small(rng) as u32 & 0xff_ffff;
-                    victim.symbol(stream, block, n, code, row, rng.within(0, 1400) as usize);
+                    victim.symbol(block, n, code, row, rng.within(0, 1400) as usize);
                 }
             }
             victim.wait(rng.below(3 * MS));

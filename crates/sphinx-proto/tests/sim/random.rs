@@ -20,12 +20,14 @@ use sphinx_link::{
     Rate, RateStep, Reorder,
 };
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::wire::{OVERHEAD, PREAMBLE_LEN, block_symbols_max};
+use sphinx_proto::wire::{OVERHEAD, block_symbols_max};
 use sphinx_proto::{EPSILON, Icm, Nanos, Profile};
 use sphinx_sim::{MS, Pair, Plan, ReadOrder, Reader, Rng, SEC, Scenario, Write};
 
 use crate::codes::CODES;
 
+/// Bytes of a block that are not data, at most, padding apart.
+const SEGMENT_HEADER_MAX: u64 = 12;
 /// Seeds of an ordinary test run.
 const SEEDS: u64 = 200;
 
@@ -109,8 +111,8 @@ fn random_link(rng: &mut Rng) -> LinkConfig {
     link
 }
 
-/// What one end's application does; `parity` is the lowest bit of its streams.
-fn random_plan(rng: &mut Rng, parity: u16, budget: u64) -> Plan {
+/// What one end's application does.
+fn random_plan(rng: &mut Rng, budget: u64) -> Plan {
     let mut plan = Plan {
         reader: rng.pick(&[Reader::AnyOrder, Reader::InOrder, Reader::Slow(2_000_000)]),
         job_delay_max: rng.pick(&[0, 0, 100_000, 20 * MS]),
@@ -137,7 +139,7 @@ fn random_plan(rng: &mut Rng, parity: u16, budget: u64) -> Plan {
             left -= len;
             plan.writes.push(Write {
                 at,
-                stream: 2 * stream as u16 + parity,
+                stream,
                 len,
                 end_of_stream: message == messages,
             });
@@ -163,8 +165,8 @@ fn random_scenario(seed: u64) -> Scenario {
     scenario.send_window = rng.pick(&[1_500_000, 32 << 20]);
     // Random losses may leave less than a tenth of the slowest link.
     let budget = rng.pick(&[1_000, 50_000, 400_000, 1_500_000]);
-    scenario.client = random_plan(rng, 0, budget);
-    scenario.server = random_plan(rng, 1, budget);
+    scenario.client = random_plan(rng, budget);
+    scenario.server = random_plan(rng, budget);
     scenario.icm = rng.pick(&[Icm::Default, Icm::Default, Icm::Paper, Icm::Off]);
     if special {
         scenario.code = rng.pick(&CODES);
@@ -227,7 +229,7 @@ fn patience(scenario: &Scenario) -> Nanos {
         let (n, len) = (u64::from(n), u64::from(len));
         let rate = link.policer.as_ref().map_or(*rate, |p| p.bits_per_second);
         let bytes: u64 = plan.writes.iter().map(|write| write.len).sum();
-        let blocks = bytes / (n * len - PREAMBLE_LEN as u64) + 1;
+        let blocks = bytes / (n * len - SEGMENT_HEADER_MAX) + 1;
         REDUNDANCY * blocks * n * (len + HEADERS) * 8 * SEC / rate
     });
     needed.into_iter().fold(300 * SEC, Nanos::max)

@@ -40,7 +40,7 @@ pub(crate) struct Bulk {
 pub(crate) fn bulk(scenario: &Scenario, len: u64, p: f64) -> Bulk {
     let mut pair = scenario.clone().bulk(len).build();
     assert!(pair.run_transfer(120 * SEC), "not done: {}", state(&pair));
-    let (done_at, ..) = *pair.server().blocks_received().last().expect("blocks");
+    let (done_at, ..) = *pair.server().pieces_received().last().expect("blocks");
     let counters = pair.links[0].counters();
     let rate = MBIT as f64 * 1e6;
     Bulk {

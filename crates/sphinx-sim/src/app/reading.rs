@@ -1,7 +1,7 @@
 //! The reader of an end: one thread of an application that takes what has arrived, and compares every byte.
 
 use sphinx_driver::{Chunk, Queues};
-use sphinx_proto::Nanos;
+use sphinx_proto::{Nanos, StreamId};
 
 use super::{Local, Signal};
 use crate::data::{Rng, fill};
@@ -27,7 +27,7 @@ pub(crate) struct Readers {
 }
 
 struct Stream {
-    id: u16,
+    id: StreamId,
     signal: Signal,
     /// Something may be there: it has not been looked at since the signal was raised.
     is_awake: bool,
@@ -65,16 +65,17 @@ impl Readers {
     }
 
     /// Bytes of the stream that have been read, if that was all of it.
-    pub(crate) fn whole(&self, id: u16) -> Option<u64> {
-        let stream = self.streams.iter().find(|stream| stream.id == id)?;
+    pub(crate) fn whole(&self, index: u64) -> Option<u64> {
+        let mut streams = self.streams.iter();
+        let stream = streams.find(|stream| stream.id.index() == index)?;
         stream
             .end
             .filter(|_| stream.has_ended() && self.reading.is_none())
     }
 
     /// Whether the stream is not to be read.
-    pub(crate) fn leaves_unread(&self, id: u16) -> bool {
-        self.plan.unread.contains(&id)
+    pub(crate) fn leaves_unread(&self, index: u64) -> bool {
+        self.plan.unread.contains(&index)
     }
 
     /// Prints how far the streams have been read.
@@ -94,7 +95,7 @@ impl Readers {
                     self.reading = Some((chunk, until));
                     return;
                 }
-                queues.release(chunk.into_slot());
+                queues.release(chunk.into_taken());
             }
             while self.is_news && self.may_accept() {
                 let Some(id) = queues.accept() else {
@@ -115,7 +116,7 @@ impl Readers {
     }
 
     fn may_accept(&self) -> bool {
-        let is_read = |stream: &&Stream| !self.plan.unread.contains(&stream.id);
+        let is_read = |stream: &&Stream| !self.plan.unread.contains(&stream.id.index());
         let mut reading = self.streams.iter().filter(is_read);
         self.plan.order != ReadOrder::OneByOne || reading.all(Stream::has_ended)
     }
@@ -131,7 +132,8 @@ impl Readers {
             return None;
         }
         let (plan, count) = (&self.plan, self.streams.len());
-        let is_open = |stream: &Stream| !stream.has_ended() && !plan.unread.contains(&stream.id);
+        let is_open =
+            |stream: &Stream| !stream.has_ended() && !plan.unread.contains(&stream.id.index());
         let wanted = |stream: &Stream| stream.is_awake && is_open(stream);
         let mut streams = self.streams.iter();
         match order {
@@ -169,7 +171,7 @@ impl Readers {
             assert_eq!(offset, stream.read, "a gap in stream {}", stream.id);
         }
         self.expected.resize(len, 0);
-        fill(self.seed ^ u64::from(stream.id), offset, &mut self.expected);
+        fill(self.seed ^ stream.id.to_wire(), offset, &mut self.expected);
         let differs = chunk.data().iter().zip(&self.expected);
         let differs = differs.clone().position(|(got, expected)| got != expected);
         assert_eq!(
@@ -184,7 +186,7 @@ impl Readers {
         }
         let rate = match self.plan.reader {
             Reader::Slow(rate) => rate,
-            Reader::AnyOrder | Reader::InOrder => return queues.release(chunk.into_slot()),
+            Reader::AnyOrder | Reader::InOrder => return queues.release(chunk.into_taken()),
         };
         let time = u128::from(crate::SEC) * len as u128 / u128::from(rate);
         self.free_at = self.free_at.max(now) + time as Nanos;

@@ -2,45 +2,46 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use sphinx_driver::{BufferPool, Queues, ReadyBlock, StreamEnd};
-use sphinx_proto::Nanos;
+use sphinx_driver::{BufferPool, Piece, Queues, StreamEnd};
+use sphinx_proto::{Nanos, StreamId};
 
 use super::{Local, LocalSlicer, Signal};
 use crate::data::fill;
 use crate::plan::{Plan, Write};
 
 /// Bytes that a writer hands over at a time.
-const PIECE: u64 = 32 << 10;
+const BYTES: u64 = 32 << 10;
 
 pub(crate) struct Writers {
     seed: u64,
     flushes: bool,
     /// What is still to be written, in the order of time.
     writes: VecDeque<Write>,
-    streams: BTreeMap<u16, Writer>,
-    piece: Vec<u8>,
+    /// By index.
+    streams: BTreeMap<u64, Writer>,
+    bytes: Vec<u8>,
 }
 
 struct Writer {
+    id: StreamId,
     slicer: LocalSlicer,
     signal: Signal,
     /// Messages not wholly written: bytes left, and whether the stream ends with them.
     messages: VecDeque<(u64, bool)>,
     /// Bytes written.
     offset: u64,
-    /// A block that waits for room.
-    block: Option<ReadyBlock>,
+    /// A piece that waits for room.
+    piece: Option<Piece>,
     state: State,
 }
 
 /// What a writer needs besides its own state.
 struct Surroundings<'a> {
-    id: u16,
     seed: u64,
     flushes: bool,
     shape: (u16, u16),
     pool: &'a BufferPool,
-    piece: &'a mut Vec<u8>,
+    bytes: &'a mut Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +65,7 @@ impl Writers {
             flushes: plan.flushes,
             writes: writes.into(),
             streams: BTreeMap::new(),
-            piece: Vec::new(),
+            bytes: Vec::new(),
         }
     }
 
@@ -78,9 +79,10 @@ impl Writers {
         self.streams.values().map(|writer| writer.offset).sum()
     }
 
-    /// Streams written to, and the bytes of each.
-    pub(crate) fn streams(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
-        self.streams.iter().map(|(id, writer)| (*id, writer.offset))
+    /// Streams opened, and the bytes written to each.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = (StreamId, u64)> + '_ {
+        let writers = self.streams.values();
+        writers.map(|writer| (writer.id, writer.offset))
     }
 
     /// Whether everything has been handed over, and what has ended has arrived.
@@ -110,28 +112,33 @@ impl Writers {
         pool: &BufferPool,
     ) {
         while let Some(write) = self.writes.pop_front_if(|write| write.at <= now) {
-            let writer = self.streams.entry(write.stream);
-            let writer = writer.or_insert_with(|| Writer {
-                slicer: LocalSlicer::new(write.stream),
-                signal: queues.begin_sending(write.stream),
-                messages: VecDeque::new(),
-                offset: 0,
-                block: None,
-                state: State::Awake,
-            });
-            writer.messages.push_back((write.len, write.end_of_stream));
+            while self.streams.len() as u64 <= write.stream {
+                let (id, signal) = queues.open().expect("no more than there may be at once");
+                let writer = Writer {
+                    id,
+                    slicer: LocalSlicer::new(id),
+                    signal,
+                    messages: VecDeque::new(),
+                    offset: 0,
+                    piece: None,
+                    state: State::Awake,
+                };
+                self.streams.insert(id.index(), writer);
+            }
+            if let Some(writer) = self.streams.get_mut(&write.stream) {
+                writer.messages.push_back((write.len, write.end_of_stream));
+            }
         }
-        for (id, writer) in &mut self.streams {
+        for writer in self.streams.values_mut() {
             writer.step(
                 now,
                 queues,
                 &mut Surroundings {
-                    id: *id,
-                    seed: self.seed ^ u64::from(*id),
+                    seed: self.seed ^ writer.id.to_wire(),
                     flushes: self.flushes,
                     shape,
                     pool,
-                    piece: &mut self.piece,
+                    bytes: &mut self.bytes,
                 },
             );
         }
@@ -141,13 +148,13 @@ impl Writers {
 impl Writer {
     fn step(&mut self, now: Nanos, queues: &mut Queues<Local>, around: &mut Surroundings<'_>) {
         let Surroundings {
-            id,
             seed,
             flushes,
             shape,
             pool,
-            ref mut piece,
+            ref mut bytes,
         } = *around;
+        let id = self.id;
         if queues.has_ended() {
             return;
         }
@@ -160,21 +167,22 @@ impl Writer {
             State::Finished => {
                 if queues.stream_end(id) == Some(StreamEnd::Delivered) {
                     self.state = State::Delivered;
+                    queues.stop_sending(id);
                 }
                 return;
             }
         }
         self.state = State::Awake;
         loop {
-            if let Some(block) = self.block.take() {
+            if let Some(piece) = self.piece.take() {
                 let is_last = self.slicer.with(|slicer| slicer.is_finished());
                 if !queues.has_room(id) {
-                    self.block = Some(block);
+                    self.piece = Some(piece);
                     self.state = State::Blocked;
                     self.signal.take();
                     return;
                 }
-                queues.push(block);
+                queues.push(piece);
                 if is_last {
                     self.state = State::Finished;
                     return;
@@ -184,21 +192,21 @@ impl Writer {
                 return;
             };
             if *left > 0 {
-                piece.resize((*left).min(PIECE) as usize, 0);
-                fill(seed, self.offset, piece);
+                bytes.resize((*left).min(BYTES) as usize, 0);
+                fill(seed, self.offset, bytes);
                 let written = self
                     .slicer
-                    .with(|slicer| slicer.write(now, piece, shape, pool));
+                    .with(|slicer| slicer.write(now, bytes, shape, pool));
                 self.offset += written.len as u64;
                 *left -= written.len as u64;
                 if written.begins {
                     queues.watch(self.slicer.clone());
                 }
-                self.block = written.block;
+                self.piece = written.piece;
             } else {
                 let ends = *ends;
                 self.messages.pop_front();
-                self.block = self.slicer.with(|slicer| match ends {
+                self.piece = self.slicer.with(|slicer| match ends {
                     true => slicer.finish(shape, pool),
                     false if flushes => slicer.flush(pool),
                     false => None,

@@ -120,7 +120,7 @@ impl<Io: PacketIo> Engine<Io> {
             local_cid,
             self.workshop.pool().clone(),
             remote,
-            is_client,
+            role,
             self.base,
             started,
         ));

@@ -104,11 +104,11 @@ fn a_peer_that_does_not_read_stalls_the_session() {
             let _unread = pair.server.accept_stream().unwrap();
             let error = sending.join().expect("no panic").expect_err("not read");
             assert_eq!(error.kind(), ErrorKind::Stalled, "{error}");
-            let what = "no progress for 2 s: the other end answers, but its application has not read stream 0";
+            let what = "no progress for 2 s: the other end answers, but its application has not read stream 2";
             assert!(error.to_string().starts_with(what), "{error}");
             let error = end_of(&pair.server);
             assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
-            assert!(error.to_string().contains("stream 0 was read"), "{error}");
+            assert!(error.to_string().contains("stream 2 was read"), "{error}");
         });
     });
 }
@@ -288,7 +288,7 @@ fn a_finished_stream_takes_no_more() {
 }
 
 #[test]
-fn a_session_has_320_streams() {
+fn a_session_has_320_streams_open_at_a_time() {
     bounded(|| {
         let (_listener, client, server) = direct();
         for n in 0..320_u16 {

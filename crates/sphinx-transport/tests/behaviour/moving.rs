@@ -182,7 +182,7 @@ fn the_path_becomes_narrow() {
                     front.reconfigure(direction, narrow).unwrap();
                 }
             });
-            assert_eq!(client.stats().symbol_bytes, if ipv6 { 1192 } else { 1212 });
+            assert_eq!(client.stats().symbol_bytes, if ipv6 { 1194 } else { 1214 });
         }
     });
 }
@@ -203,6 +203,6 @@ fn the_interface_becomes_narrow() {
             std::thread::sleep(Duration::from_millis(400));
             assert!(ip(&front, "link set dev left mtu 1280"));
         });
-        assert_eq!(client.stats().symbol_bytes, 1212);
+        assert_eq!(client.stats().symbol_bytes, 1214);
     });
 }

@@ -64,14 +64,14 @@ fn symbol_bytes(interface: usize, hop: Option<usize>, ipv6: bool) -> Option<u32>
 fn symbols_follow_the_path_mtu() {
     bounded(|| {
         for (interface, hop, ipv6, expected) in [
-            (1500, Some(1279), false, 1160),
-            (1500, Some(1280), false, 1212),
-            (1280, None, true, 1192),
-            (1500, Some(1420), false, 1352),
-            (1500, None, false, 1432),
-            (1500, None, true, 1412),
-            (9000, Some(1500), false, 1432),
-            (9000, Some(9000), false, 8932),
+            (1500, Some(1279), false, 1162),
+            (1500, Some(1280), false, 1214),
+            (1280, None, true, 1194),
+            (1500, Some(1420), false, 1354),
+            (1500, None, false, 1434),
+            (1500, None, true, 1414),
+            (9000, Some(1500), false, 1434),
+            (9000, Some(9000), false, 8934),
         ] {
             if let Some(found) = symbol_bytes(interface, hop, ipv6) {
                 assert_eq!(found, expected, "MTU {interface}, hop {hop:?}, IPv6 {ipv6}");

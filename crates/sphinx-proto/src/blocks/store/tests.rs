@@ -3,8 +3,7 @@ use proptest::prelude::*;
 
 fn new_block(n: u16) -> NewBlock {
     NewBlock {
-        stream: 0,
-        id: 0,
+        streams: Box::default(),
         slot: Slot(0),
         n,
         symbol_len: 10,

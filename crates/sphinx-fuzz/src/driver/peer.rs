@@ -1,0 +1,306 @@
+//! What the peer sends: blocks of streams whose every byte is known, and blocks that are wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sphinx_fec::span::{self, SpanBlock};
+use sphinx_fec::{CodeId, Encoder, Row, RowMaker, fft_rs};
+use sphinx_proto::wire::{Segment, VARINT_MAX, WindowSpan, put_varint};
+use sphinx_proto::{Role, STREAMS_MAX, StreamId, block_cost};
+
+use crate::Input;
+
+/// A block may hold one segment, and another for each of so many bytes.
+const SEGMENT_BYTES: usize = 256;
+
+/// What a peer does that the protocol forbids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lies {
+    /// Symbols that are not those of their block, or of no block that there can be.
+    pub(super) symbols: bool,
+    /// Blocks that hold what cannot be.
+    pub(super) blocks: bool,
+    /// Feedback on what never happened, and frames that are none.
+    pub(super) frames: bool,
+}
+
+impl Lies {
+    /// Half of all peers do nothing forbidden.
+    pub(super) fn of(seed: u64) -> Self {
+        Self {
+            symbols: matches!(seed & 7, 6 | 7),
+            blocks: matches!(seed & 7, 4 | 7),
+            frames: matches!(seed & 7, 5 | 7),
+        }
+    }
+}
+
+/// The bytes of a stream.
+pub(super) fn data(stream: StreamId, range: std::ops::Range<u64>) -> Vec<u8> {
+    let seed = stream.to_wire().wrapping_mul(0x9e37_79b9);
+    let byte = |at: u64| ((at ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8;
+    range.map(byte).collect()
+}
+
+/// A block that the peer has made.
+pub(super) struct Made {
+    pub(super) n: u16,
+    pub(super) symbol_len: u16,
+    pub(super) bytes: Vec<u8>,
+    pub(super) segments: Vec<Segment>,
+    /// It holds nothing wrong.
+    is_right: bool,
+}
+
+impl Made {
+    pub(super) fn cost(&self) -> u64 {
+        block_cost(self.n, self.symbol_len)
+    }
+}
+
+#[derive(Default)]
+struct Stream {
+    next: u64,
+    has_ended: bool,
+}
+
+pub(super) struct Peer {
+    role: Role,
+    pub(super) lies: Lies,
+    pub(super) blocks: BTreeMap<u32, Made>,
+    streams: BTreeMap<u64, Stream>,
+    encoder: Encoder,
+    rows: RowMaker,
+    /// It has done something forbidden; and it has sent bytes that are not those of their stream.
+    pub(super) has_lied: bool,
+    pub(super) has_forged: bool,
+}
+
+impl Peer {
+    pub(super) fn new(role: Role, lies: Lies) -> Self {
+        Self {
+            role,
+            lies,
+            blocks: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            encoder: Encoder::new(),
+            rows: RowMaker::new(),
+            has_lied: false,
+            has_forged: false,
+        }
+    }
+
+    /// The block with this id, which is made when it is first wanted.
+    pub(super) fn block(&mut self, id: u32, input: &mut Input<'_>) -> &Made {
+        if !self.blocks.contains_key(&id) {
+            let made = self.make(input);
+            self.blocks.insert(id, made);
+        }
+        let made = &self.blocks[&id];
+        self.has_lied |= !made.is_right;
+        made
+    }
+
+    fn make(&mut self, input: &mut Input<'_>) -> Made {
+        let (n, symbol_len) = match input.byte() {
+            shape @ 0..0xc0 => ([1, 2, 3, 7, 20, 60][usize::from(shape & 7) % 6], 100),
+            0xc0..0xe0 => (input.below(40) as u16 + 1, 20),
+            // Whatever may be: n and symbol size in proportion.
+            0xe0..0xf8 => (input.below(32) as u16 + 1, input.below(2000) as u16 + 1),
+            _ => (input.below(1024) as u16 + 1, 512),
+        };
+        let len = usize::from(n) * usize::from(symbol_len);
+        let mut bytes = Vec::with_capacity(len);
+        let mut segments = Vec::new();
+        let kind = input.byte();
+        let count = usize::from(kind & 7).min(1 + len / SEGMENT_BYTES);
+        for i in 0..count {
+            let flags = input.byte();
+            let room = (len - bytes.len()) / (count - i);
+            let index = match flags & 0x38 {
+                0x38 => STREAMS_MAX - 1 - u64::from(flags & 7),
+                _ => u64::from(flags & 7),
+            };
+            let at = self.streams.entry(index).or_default();
+            let stream = StreamId::new(self.role, index);
+            let header_len = Segment::header_len(stream, at.next);
+            let end_of_stream = flags >= 0xd0;
+            if at.has_ended || room < header_len + usize::from(!end_of_stream) {
+                continue;
+            }
+            let segment = Segment {
+                stream,
+                offset: at.next,
+                len: (room - header_len) as u32,
+                end_of_stream,
+            };
+            at.next = segment.end();
+            at.has_ended = end_of_stream;
+            put(segment, flags & 0x40 != 0, &mut bytes);
+            segments.push(segment);
+        }
+        let is_right = !(self.lies.blocks && kind >= 0xa0);
+        if !is_right {
+            self.spoil(input, len, &mut bytes);
+        }
+        // Behind the mark that the rest is padding there may be anything.
+        let rest = if bytes.len() < len && input.rarely(4) {
+            bytes.push(0);
+            0xee
+        } else {
+            0
+        };
+        bytes.resize(len, rest);
+        Made {
+            n,
+            symbol_len,
+            bytes,
+            segments,
+            is_right,
+        }
+    }
+
+    /// Adds something wrong, or puts it in the place of what is there.
+    fn spoil(&mut self, input: &mut Input<'_>, len: usize, bytes: &mut Vec<u8>) {
+        let index = input.below(8);
+        let own = StreamId::new(self.role, index);
+        let next = self.streams.get(&index).map_or(0, |stream| stream.next);
+        let mut segment = Segment {
+            stream: own,
+            offset: next,
+            len: 1 + input.below(100) as u32,
+            end_of_stream: input.rarely(3),
+        };
+        match input.byte() % 10 {
+            // What comes next, if it does not come twice; what has been before; a gap. All perhaps behind the end.
+            0 => {}
+            1 => segment.offset = next.saturating_sub(input.below(200)),
+            2 => segment.offset = next + input.below(500),
+            3 => segment.stream = StreamId::new(self.role.other(), index),
+            4 => segment.stream = StreamId::new(self.role, STREAMS_MAX + 8 * index),
+            5 => segment.offset = VARINT_MAX - input.below(200),
+            6 => {
+                // As many as fit.
+                bytes.clear();
+                segment.len = 0;
+                segment.end_of_stream = true;
+                while bytes.len() + 24 < len {
+                    put(segment, true, bytes);
+                    segment.stream = StreamId::new(self.role, segment.stream.index() + 1);
+                }
+            }
+            7 => {
+                // It is longer than the block.
+                segment.len = len as u32;
+                segment.encode(bytes);
+                bytes.truncate(len);
+                return;
+            }
+            8 => {
+                self.has_forged = true;
+                bytes.clear();
+                bytes.extend_from_slice(input.take(40.min(len)));
+                return;
+            }
+            _ => {
+                bytes.resize((bytes.len() + 1).min(len), 3 + input.byte() % 0xfc);
+                return;
+            }
+        }
+        // Twice: what ends with the first begins again with the second.
+        for _ in 0..1 + input.below(2) {
+            let mut more = Vec::new();
+            put(segment, true, &mut more);
+            if bytes.len() + more.len() > len {
+                bytes.clear();
+            }
+            if more.len() <= len {
+                bytes.append(&mut more);
+            }
+        }
+    }
+
+    /// A repair of a block; `None` if it has no such row.
+    pub(super) fn repair(&mut self, id: u32, code: CodeId, row: u32) -> Option<(Row, Vec<u8>)> {
+        let made = &self.blocks[&id];
+        let row = match code {
+            CodeId::FftRs => fft_rs::row(2 + row % 3, row >> 2 & 3)?,
+            _ => Row::new(row)?,
+        };
+        let (n, len) = (usize::from(made.n), usize::from(made.symbol_len));
+        let mut symbol = vec![0; len];
+        let encoded = self
+            .encoder
+            .encode(code, n, len, &made.bytes, row, &mut symbol);
+        encoded.ok().map(|()| (row, symbol))
+    }
+
+    /// The body of a repair of a window: of this block and those before it that have been made.
+    pub(super) fn window(&mut self, id: u32, row: u32, input: &mut Input<'_>) -> Option<Vec<u8>> {
+        let newest = &self.blocks[&id];
+        let upto = 1 + input.below(u64::from(newest.n)) as u16;
+        let mut span = WindowSpan::new(upto, newest.n, newest.symbol_len)?;
+        let mut blocks = vec![SpanBlock {
+            symbols: &newest.bytes,
+            symbol_len: usize::from(newest.symbol_len),
+            count: usize::from(upto),
+        }];
+        for before in (0..id).rev().take(input.below(6) as usize) {
+            let Some(made) = self.blocks.get(&before) else {
+                break;
+            };
+            if !span.extend(made.n, made.symbol_len, usize::MAX) {
+                break;
+            }
+            self.has_lied |= !made.is_right;
+            blocks.push(SpanBlock {
+                symbols: &made.bytes,
+                symbol_len: usize::from(made.symbol_len),
+                count: usize::from(made.n),
+            });
+        }
+        blocks.reverse();
+        let mut symbol = vec![0; span.symbol_len()];
+        span::encode(&mut self.rows, Row::new(row)?, &blocks, &mut symbol).ok()?;
+        Some([span.encode(), symbol].concat())
+    }
+
+    /// Streams of which these blocks hold everything, to the end.
+    pub(super) fn whole_streams(&self, complete: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let is_missing = |id: &u32| !complete.contains(&u64::from(*id));
+        let missing = self.blocks.iter().filter(|(id, _)| is_missing(id));
+        let missing: BTreeSet<u64> = missing
+            .flat_map(|(_, made)| &made.segments)
+            .map(|segment| segment.stream.index())
+            .collect();
+        let ended = self.streams.iter().filter(|(_, stream)| stream.has_ended);
+        let ended = ended.map(|(index, _)| *index);
+        ended.filter(|index| !missing.contains(index)).collect()
+    }
+
+    /// How far a stream can be read if these blocks are there.
+    pub(super) fn readable(&self, stream: StreamId, complete: &BTreeSet<u64>) -> u64 {
+        let complete = complete
+            .iter()
+            .filter_map(|id| self.blocks.get(&(*id as u32)));
+        let segments = complete.flat_map(|made| &made.segments);
+        let its = segments.filter(|segment| segment.stream == stream);
+        let mut places: Vec<_> = its.map(|segment| (segment.offset, segment.end())).collect();
+        places.sort_unstable();
+        places
+            .iter()
+            .fold(0, |at, place| if place.0 == at { place.1 } else { at })
+    }
+}
+
+/// Writes a segment with its data; `short`: with a length of as few bytes as may be.
+fn put(segment: Segment, short: bool, out: &mut Vec<u8>) {
+    if short {
+        out.push(1 + u8::from(segment.end_of_stream));
+        put_varint(out, segment.stream.to_wire());
+        put_varint(out, segment.offset);
+        put_varint(out, u64::from(segment.len));
+    } else {
+        segment.encode(out);
+    }
+    out.extend(data(segment.stream, segment.offset..segment.end()));
+}

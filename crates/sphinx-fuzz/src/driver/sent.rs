@@ -1,0 +1,269 @@
+//! What leaves, and what is wrong about it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sphinx_driver::{Outbox, PacketProtection};
+use sphinx_fec::{CodeId, Encoder, Row};
+use sphinx_proto::wire::{
+    Blocks, Fragment, Frame, FrameIter, Header, PacketKind, Sack, Segment, SegmentIter, Streams,
+    SymbolId, WindowSpan,
+};
+use sphinx_proto::{Role, StreamId, StreamPart, Tuple, block_cost, share_cost};
+use sphinx_sim::Plain;
+
+use super::peer::data;
+
+/// A block may hold one segment, and another for each of so many bytes.
+const SEGMENT_BYTES: usize = 256;
+/// Repairs of a block that are kept until they can be computed.
+const REPAIRS_MAX: usize = 8;
+
+/// A block of which some has left.
+struct Sent {
+    n: u16,
+    symbol_len: u16,
+    bytes: Vec<u8>,
+    missing: BTreeSet<u16>,
+    /// Parts of symbols: row, count; of each the parts that are missing.
+    parts: BTreeMap<(u16, u8), BTreeSet<u8>>,
+    repairs: Vec<(CodeId, Row, Vec<u8>)>,
+}
+
+/// What the peer knows of a stream.
+#[derive(Default, Clone, Copy)]
+pub(super) struct Got {
+    pub(super) next: u64,
+    pub(super) cost: u64,
+    pub(super) has_ended: bool,
+}
+
+/// The last feedback.
+#[derive(Default)]
+pub(super) struct Feedback {
+    pub(super) sack: Option<Sack>,
+    pub(super) blocks: Option<Blocks>,
+    pub(super) streams: Option<Streams>,
+}
+
+pub(super) struct Wire {
+    role: Role,
+    peer: Plain,
+    /// The next packet number.
+    pub(super) next: u64,
+    /// Numbers below that were left out.
+    pub(super) left_out: BTreeSet<u64>,
+    len_max: usize,
+    sent: Vec<Vec<u8>>,
+    blocks: BTreeMap<u32, Sent>,
+    encoder: Encoder,
+    /// What all blocks cost, and what the peer allows.
+    opened: u64,
+    pub(super) allowed: u64,
+    /// Every block below has wholly been seen, and is in `got`.
+    pub(super) base: u32,
+    pub(super) got: BTreeMap<StreamId, Got>,
+    /// Streams that the application has opened, what it has written to them, and whether it has finished them.
+    pub(super) written: BTreeMap<StreamId, (u64, bool)>,
+    pub(super) feedback: Feedback,
+    /// The peer's blocks below are complete.
+    pub(super) complete_base: u32,
+}
+
+impl Outbox for Wire {
+    fn len_bytes(&self) -> usize {
+        0
+    }
+
+    fn push(&mut self, _to: &Tuple, len: usize) -> &mut [u8] {
+        assert!(len <= self.len_max, "too long");
+        self.sent.push(vec![0xaa; len]);
+        self.sent.last_mut().expect("just made")
+    }
+}
+
+impl Wire {
+    pub(super) fn new(role: Role, len_max: usize, window: u64) -> Self {
+        Self {
+            role,
+            peer: Plain::default(),
+            next: 0,
+            left_out: BTreeSet::new(),
+            len_max,
+            sent: Vec::new(),
+            blocks: BTreeMap::new(),
+            encoder: Encoder::new(),
+            opened: 0,
+            allowed: window,
+            base: 0,
+            got: BTreeMap::new(),
+            written: BTreeMap::new(),
+            feedback: Feedback::default(),
+            complete_base: 0,
+        }
+    }
+
+    /// Every packet has a number of its own, opens, and is one that an honest end sends.
+    pub(super) fn check(&mut self) {
+        for mut datagram in std::mem::take(&mut self.sent) {
+            let header = self.peer.unprotect(&mut datagram).expect("a header");
+            let number = self.next & !0xffff_ffff | u64::from(header.packet_number);
+            assert!(number >= self.next, "a number is used again");
+            // Numbers are left out one at a time.
+            assert!(number <= self.next + 1, "more than one number is left out");
+            self.left_out.extend(self.next..number);
+            self.next = number + 1;
+            let opened = self.peer.open(&header, number, &mut datagram, 0, 0);
+            let body = &datagram[opened.expect("it is sealed")];
+            match header.kind {
+                PacketKind::Control => {
+                    let is_probe = body.first() == Some(&1) && body[1..].iter().all(|b| *b == 0);
+                    let frames = FrameIter::new(if is_probe { &body[..1] } else { body });
+                    frames.for_each(|frame| self.frame(frame.expect("a frame of its own")));
+                }
+                PacketKind::Fragment => {
+                    let (part, bytes) = Fragment::split(body).expect("a part of a symbol");
+                    self.part(&header, part, bytes);
+                }
+                PacketKind::Symbol => self.symbol(&header, body),
+            }
+        }
+    }
+
+    fn frame(&mut self, frame: Frame<'_>) {
+        match frame {
+            Frame::Sack(sack) => self.feedback.sack = Some(sack),
+            Frame::Blocks(blocks) => {
+                self.complete_base = blocks.base as u32;
+                self.feedback.blocks = Some(blocks);
+            }
+            Frame::Streams(streams) => {
+                let kind = StreamId::new(self.role.other(), 0).to_wire() & 3;
+                assert_eq!(u64::from(streams.kind), kind);
+                self.feedback.streams = Some(streams);
+            }
+            _ => {}
+        }
+    }
+
+    /// The block of a symbol: its cost counts, and every packet says the same of it.
+    fn block(&mut self, header: &Header, symbol_len: u16) -> &mut Sent {
+        let n = header.n;
+        if !self.blocks.contains_key(&header.block) {
+            self.opened += block_cost(n, symbol_len);
+            assert!(self.opened <= self.allowed, "more than the peer allows");
+        }
+        let len = usize::from(n) * usize::from(symbol_len);
+        let sent = self.blocks.entry(header.block).or_insert_with(|| Sent {
+            n,
+            symbol_len,
+            bytes: vec![0; len],
+            missing: (0..n).collect(),
+            parts: BTreeMap::new(),
+            repairs: Vec::new(),
+        });
+        assert_eq!((sent.n, sent.symbol_len), (n, symbol_len));
+        sent
+    }
+
+    fn symbol(&mut self, header: &Header, body: &[u8]) {
+        if header.code == CodeId::Window.to_wire() {
+            assert!(WindowSpan::split(body).is_some());
+            return;
+        }
+        let is_known = header.block < self.base;
+        let sent = self.block(header, body.len() as u16);
+        match header.symbol().expect("a code") {
+            SymbolId::Source(index) => {
+                let at = usize::from(index) * body.len();
+                sent.bytes[at..][..body.len()].copy_from_slice(body);
+                sent.missing.remove(&index);
+            }
+            SymbolId::Repair(code, row) => {
+                if sent.repairs.len() < REPAIRS_MAX {
+                    sent.repairs.push((code, row, body.to_vec()));
+                }
+            }
+        }
+        if is_known {
+            self.check_repairs(header.block);
+        }
+        self.take_whole();
+    }
+
+    /// The repairs of a block that has wholly been seen are what it makes them.
+    fn check_repairs(&mut self, block: u32) {
+        let (sent, encoder) = (&self.blocks[&block], &mut self.encoder);
+        let mut symbol = vec![0; usize::from(sent.symbol_len)];
+        for (code, row, bytes) in &sent.repairs {
+            let (n, len) = (usize::from(sent.n), symbol.len());
+            let encoded = encoder.encode(*code, n, len, &sent.bytes, *row, &mut symbol);
+            assert!(encoded.is_ok() && symbol == *bytes, "a wrong repair");
+        }
+    }
+
+    fn part(&mut self, header: &Header, part: Fragment, bytes: &[u8]) {
+        let sent = self.block(header, part.symbol_len);
+        let SymbolId::Source(index) = header.symbol().expect("a code") else {
+            return;
+        };
+        let at = usize::from(index) * usize::from(part.symbol_len) + part.range().start;
+        sent.bytes[at..][..bytes.len()].copy_from_slice(bytes);
+        let parts = sent.parts.entry((index, part.count));
+        let missing = parts.or_insert_with(|| (0..part.count).collect());
+        missing.remove(&part.index);
+        if missing.is_empty() {
+            sent.missing.remove(&index);
+        }
+        self.take_whole();
+    }
+
+    /// Looks into the next blocks that have wholly been seen, in turn.
+    fn take_whole(&mut self) {
+        loop {
+            let is_whole = |sent: &Sent| sent.missing.is_empty();
+            if !self.blocks.get(&self.base).is_some_and(is_whole) {
+                return;
+            }
+            self.check_repairs(self.base);
+            let sent = &self.blocks[&self.base];
+            let segments = SegmentIter::new(&sent.bytes).map(|s| s.expect("a segment"));
+            let segments: Vec<_> = segments.collect();
+            let most = 1 + sent.bytes.len() / SEGMENT_BYTES;
+            assert!((1..=most).contains(&segments.len()), "too many pieces");
+            let (mut end, mut parts) = (0, Vec::new());
+            for (segment, at) in &segments {
+                let is_known = |part: &StreamPart| part.stream == segment.stream;
+                assert!(!parts.iter().any(is_known), "two pieces of a stream");
+                parts.push(StreamPart {
+                    stream: segment.stream,
+                    bytes: (at.end - end) as u32,
+                    end_of_stream: segment.end_of_stream,
+                    cost: 0,
+                });
+                end = at.end;
+                check(segment, &sent.bytes[at.clone()], &self.written);
+                let got = self.got.entry(segment.stream).or_default();
+                assert_eq!((got.next, got.has_ended), (segment.offset, false));
+                got.next = segment.end();
+                got.has_ended = segment.end_of_stream;
+            }
+            let mut padding = sent.bytes[end..].iter();
+            assert!(padding.all(|byte| *byte == 0), "others' data leaves");
+            share_cost(block_cost(sent.n, sent.symbol_len), &mut parts);
+            for part in parts {
+                self.got.entry(part.stream).or_default().cost += part.cost;
+            }
+            self.base += 1;
+        }
+    }
+}
+
+/// A segment holds what the application has written.
+fn check(segment: &Segment, bytes: &[u8], written: &BTreeMap<StreamId, (u64, bool)>) {
+    let known = written.get(&segment.stream);
+    let (len, finished) = known.expect("a stream that was opened");
+    assert!(segment.end() <= *len);
+    assert!(!segment.end_of_stream || *finished && segment.end() == *len);
+    let expected = data(segment.stream, segment.offset..segment.end());
+    assert_eq!(bytes, expected, "other data");
+}
