@@ -216,14 +216,7 @@ fn icm(name: &str) -> Option<Icm> {
 }
 
 fn cc(name: &str) -> Option<CcKind> {
-    match name {
-        "auto" | "bbr" => Some(CcKind::Bbr),
-        "aimd-ecn" => Some(CcKind::AimdEcn),
-        _ => {
-            let rate = units::rate(name.strip_prefix("fixed:")?).ok()?;
-            Some(CcKind::Fixed((rate / 8).max(1)))
-        }
-    }
+    CcKind::parse(name, units::rate).ok().flatten()
 }
 
 fn epsilon(share: &str) -> Option<f64> {

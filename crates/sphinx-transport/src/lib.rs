@@ -76,6 +76,6 @@ pub use routing::{ROUTING_KEY_LEN, Route, RoutingKey};
 pub use send_stream::SendStream;
 pub use shared::Session;
 pub use sphinx_net::ResolveError;
-pub use sphinx_proto::Losses;
+pub use sphinx_proto::{Losses, cc};
 pub use stats::Stats;
 pub use ticket::{Ticket, TicketError};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sphinx_fec::CodeId;
 
 pub use sphinx_net::Family;
+pub use sphinx_proto::cc::CcKind as Cc;
 
 use crate::routing::RoutingKey;
 
@@ -122,41 +123,6 @@ impl Icm {
     }
 }
 
-/// Rate control.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Cc {
-    /// The default, `Bbr`.
-    #[default]
-    Auto,
-    /// A model of the link's rate and delay that random loss does not slow.
-    Bbr,
-    /// The paper's window: +1 block per round trip, halved on ECN-CE.
-    AimdEcn,
-    /// This many IP bytes per second.
-    Fixed(u64),
-}
-
-impl Cc {
-    /// Name on the command line, without the rate.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto | Self::Bbr => "bbr",
-            Self::AimdEcn => "aimd-ecn",
-            Self::Fixed(_) => "fixed",
-        }
-    }
-
-    pub(crate) fn core(self) -> sphinx_proto::cc::CcKind {
-        use sphinx_proto::cc::CcKind;
-        match self {
-            Self::Auto | Self::Bbr => CcKind::Bbr,
-            Self::AimdEcn => CcKind::AimdEcn,
-            Self::Fixed(rate) => CcKind::Fixed(rate),
-        }
-    }
-}
-
 /// What the session is for; both ends must agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -218,7 +184,7 @@ impl Default for Options {
             codec: Codec::Auto,
             icm: Icm::Default,
             epsilon: sphinx_proto::EPSILON,
-            cc: Cc::Auto,
+            cc: Cc::default(),
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
             path_memory: None,

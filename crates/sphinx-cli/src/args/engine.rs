@@ -97,22 +97,13 @@ pub(crate) fn epsilon(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn cc(text: &str) -> Result<Cc, String> {
-    if let Some(rate) = text.strip_prefix("fixed:") {
-        // The engine counts bytes, people count bits.
-        return Ok(Choice::Built(transport::Cc::Fixed(
-            (units::rate(rate)? / 8).max(1),
-        )));
+    if matches!(text, "cubic" | "scavenger") {
+        return Ok(later_value(text));
     }
-    Ok(Choice::Built(match text {
-        "auto" => transport::Cc::Auto,
-        "bbr" => transport::Cc::Bbr,
-        "aimd-ecn" => transport::Cc::AimdEcn,
-        "cubic" | "scavenger" => return Ok(later_value(text)),
-        _ => {
-            let expected = "expected auto, bbr, aimd-ecn or fixed:RATE";
-            return Err(expected.to_owned());
-        }
-    }))
+    match transport::Cc::parse(text, units::rate)? {
+        Some(cc) => Ok(Choice::Built(cc)),
+        None => Err(format!("expected {}", transport::Cc::expected())),
+    }
 }
 
 fn later_value<T>(text: &str) -> Choice<T> {

@@ -13,11 +13,15 @@
 //! | [`Bbr`] | model of the link: rate, round trip, channel loss | draft-ietf-ccwg-bbr, own loss model |
 //! | [`AimdEcn`] | window of blocks, +1 per round trip, halved on CE | the Sphinx paper, section 3.3 |
 //! | [`Fixed`] | the rate that the user asked for | – |
+//!
+//! A new one is a file here and a line in each of the tables of `kind.rs`; an application can bring its own
+//! ([`CcKind::Own`]).
 
 mod aimd;
 mod bbr;
 mod fixed;
 mod jitter;
+mod kind;
 mod loss;
 mod path;
 mod resume;
@@ -31,6 +35,7 @@ mod tests;
 pub use aimd::AimdEcn;
 pub use bbr::{Bbr, Phase};
 pub use fixed::Fixed;
+pub use kind::{CcKind, OwnController};
 
 use crate::config::PathMemory;
 
@@ -131,17 +136,6 @@ pub trait RateControl: Send {
     fn phase_name(&self) -> &'static str;
 }
 
-/// Which controller to build.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum CcKind {
-    /// [`AimdEcn`].
-    AimdEcn,
-    /// [`Bbr`], the default.
-    Bbr,
-    /// [`Fixed`] at this many IP bytes per second.
-    Fixed(u64),
-}
-
 /// What the session knows about a path before its first packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CcParams {
@@ -160,15 +154,6 @@ impl Default for CcParams {
             block_packets: 100,
             memory: None,
         }
-    }
-}
-
-/// Builds the controller for one path.
-pub fn build(kind: CcKind, params: CcParams) -> Box<dyn RateControl> {
-    match kind {
-        CcKind::AimdEcn => Box::new(AimdEcn::new(params)),
-        CcKind::Bbr => Box::new(Bbr::new(params)),
-        CcKind::Fixed(rate) => Box::new(Fixed::new(rate, params)),
     }
 }
 

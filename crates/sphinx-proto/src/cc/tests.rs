@@ -1,13 +1,13 @@
 //! Properties of the controllers over the test link.
 
 use super::testlink::{App, Link, Report, World, mbit};
-use super::{CcKind, CcParams, MS, Nanos, PathMemory, SEC, build};
+use super::{CcKind, CcParams, MS, Nanos, PathMemory, SEC};
 
 /// Length of the runs of the table.
 const SECONDS: u64 = 20;
 
 fn bbr() -> Box<dyn super::RateControl> {
-    build(CcKind::Bbr, CcParams::default())
+    CcKind::Bbr.build(CcParams::default())
 }
 
 fn saturate(link: Link, seconds: u64) -> Report {
@@ -225,13 +225,10 @@ fn a_hint_saves_start_up_and_a_wrong_one_is_survived() {
             plr: 0.01,
             datagram_len: 1472,
         };
-        let cc = build(
-            CcKind::Bbr,
-            CcParams {
-                memory: Some(memory),
-                ..CcParams::default()
-            },
-        );
+        let cc = CcKind::Bbr.build(CcParams {
+            memory: Some(memory),
+            ..CcParams::default()
+        });
         let r = World::new(Link::new(rate, 100, 0.01))
             .add(cc, App::Saturating, 0)
             .run(6 * SEC);
@@ -261,7 +258,7 @@ fn aimd_halves_on_marks_only() {
         ..CcParams::default()
     };
     let run = |link| {
-        let cc = build(CcKind::AimdEcn, params);
+        let cc = CcKind::AimdEcn.build(params);
         World::new(link)
             .add(cc, App::Saturating, 0)
             .run(10 * SEC)
@@ -282,7 +279,7 @@ fn aimd_halves_on_marks_only() {
 
 #[test]
 fn fixed_keeps_its_rate() {
-    let cc = build(CcKind::Fixed(mbit(150.0) as u64), CcParams::default());
+    let cc = CcKind::Fixed(mbit(150.0) as u64).build(CcParams::default());
     let r = World::new(Link::new(200.0, 100, 0.2))
         .add(cc, App::Saturating, 0)
         .run(5 * SEC);
@@ -445,7 +442,7 @@ fn shares() {
                 ..CcParams::default()
             };
             let mixed = World::new(link.clone())
-                .add(build(CcKind::AimdEcn, params), App::Saturating, 0)
+                .add(CcKind::AimdEcn.build(params), App::Saturating, 0)
                 .add(bbr(), App::Saturating, 30 * SEC)
                 .run(90 * SEC);
             let alike = World::new(link)

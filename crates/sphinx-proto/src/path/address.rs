@@ -48,7 +48,7 @@ impl Settings {
             block_packets: 100,
             memory,
         };
-        cc::build(self.kind, params)
+        self.kind.build(params)
     }
 
     fn path_mtu(&self, remembered: Option<u16>) -> PathMtu {

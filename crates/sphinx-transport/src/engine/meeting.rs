@@ -103,7 +103,7 @@ impl<Io: PacketIo> Engine<Io> {
         config.code = self.options.codec.core();
         config.icm = self.options.icm.core();
         config.epsilon = self.options.epsilon;
-        config.cc = self.options.cc.core();
+        config.cc = self.options.cc;
         config.initial_rtt = rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos;
         config.idle_timeout = idle_timeout;
         config.recv_window = WINDOW_BYTES;
