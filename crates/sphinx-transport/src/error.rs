@@ -49,7 +49,7 @@ impl ErrorKind {
 }
 
 /// What a session is closed with (`docs/protocol.md` §2): the names are those of what the end that *receives* the code
-/// sees. Any other is the application's own, and [`ErrorKind::Other`](super::ErrorKind::Other) to it;
+/// sees. Any other is the application's own, and [`ErrorKind::Other`] to it;
 /// [`Session::peer_code`](crate::Session::peer_code) tells which.
 pub mod close_code {
     /// Everything has been done.
