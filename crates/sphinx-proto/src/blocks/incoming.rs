@@ -15,6 +15,9 @@ const MEMBER_BYTES: u64 = 8;
 /// Repairs of a block that are looked at, beyond 2n. An honest sender's are of use but for a few; of somebody else
 /// each may cost as much work as the block has coefficients.
 const ROWS_SPARE: usize = 64;
+/// Of those beyond, one in so many is: where most packets are lost, a flight that is protected ahead can have more rows, and
+/// those that answer what it still lacks come last.
+const LATE_ROWS: u32 = 16;
 
 /// Source symbols of a block, and bytes of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +49,8 @@ struct RxBlock {
     maximum_likelihood: bool,
     /// Names of the repairs that were looked at, sorted: code and row.
     looked_at: Vec<u32>,
+    /// Repairs that came when enough had been looked at.
+    late: u32,
     /// Members of the rows kept for peeling.
     members: u64,
 }
@@ -65,10 +70,14 @@ impl RxBlock {
         let Err(at) = self.looked_at.binary_search(&name) else {
             return Added::Redundant;
         };
-        if self.looked_at.len() >= 2 * usize::from(self.shape.n) + ROWS_SPARE {
-            return Added::Redundant;
+        if self.looked_at.len() < 2 * usize::from(self.shape.n) + ROWS_SPARE {
+            self.looked_at.insert(at, name);
+        } else {
+            self.late = self.late.wrapping_add(1);
+            if !self.late.is_multiple_of(LATE_ROWS) {
+                return Added::Redundant;
+            }
         }
-        self.looked_at.insert(at, name);
         let added = self.add_new_repair(rows, code, row);
         if added == Added::Innovative {
             self.members += members;
@@ -162,6 +171,7 @@ impl RxBlocks {
             is_transform: false,
             maximum_likelihood,
             looked_at: Vec::new(),
+            late: 0,
             members: 0,
         };
         self.blocks.insert(id, block);
@@ -268,6 +278,28 @@ mod tests {
             // What an honest sender sends of the code is taken all the same.
             assert!(kept >= least, "{kept} rows, n = {n}");
         }
+    }
+
+    /// A block of which one symbol is missing, and many rows have come that do not hold it.
+    #[test]
+    fn rows_that_come_late_are_looked_at_now_and_then() {
+        let almost = || {
+            let mut blocks = open(20, 20);
+            for index in 1..20 {
+                blocks.add(ID, SymbolId::Source(index));
+            }
+            blocks
+        };
+        let mut blocks = almost();
+        for index in 0..1000 {
+            // One symbol in each row.
+            let row = rlc::row(20, index);
+            if repair(&mut almost(), CodeId::Rlc, row) != Added::Innovative {
+                repair(&mut blocks, CodeId::Rlc, row);
+            }
+        }
+        let mut dense = (0..LATE_ROWS).map(|index| rlc::row(1, 100 + index));
+        assert!(dense.any(|row| repair(&mut blocks, CodeId::Rlc, row) == Added::Innovative));
     }
 
     #[test]
