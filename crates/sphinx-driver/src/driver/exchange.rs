@@ -1,6 +1,8 @@
 //! What the application and the driver tell each other.
 
-use sphinx_proto::wire::SegmentIter;
+use std::ops::Range;
+
+use sphinx_proto::wire::{Segment, SegmentIter};
 use sphinx_proto::{Event, Nanos, Room, Slot, StreamPart};
 
 use super::{Driver, EndReason};
@@ -122,25 +124,10 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let Some((memory, cost)) = self.rx.remove(slot) else {
             return self.violation(now, "block without symbols");
         };
-        let most = 1 + memory.len() / SEGMENT_BYTES_MIN;
-        let segments = SegmentIter::new(&memory).take(most + 1);
-        let Ok(segments) = segments.collect::<Result<Vec<_>, _>>() else {
-            return self.violation(now, "malformed block");
+        let (segments, mut parts) = match unpack(&memory) {
+            Ok(unpacked) => unpacked,
+            Err(what) => return self.violation(now, what),
         };
-        if segments.len() > most {
-            return self.violation(now, "block of too many pieces");
-        }
-        let mut parts: Vec<StreamPart> = Vec::with_capacity(segments.len());
-        let mut begin = 0;
-        for (segment, data) in &segments {
-            parts.push(StreamPart {
-                stream: segment.stream,
-                bytes: (data.end - begin) as u32,
-                end_of_stream: segment.end_of_stream,
-                cost: 0,
-            });
-            begin = data.end;
-        }
         if !self.core.block_unpacked(now, slot, &mut parts) {
             return;
         }
@@ -310,4 +297,33 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         });
         self.core.submit(slot, shape, tail, &mut parts);
     }
+}
+
+/// The segments of a block, with the places of their data, and what each is to the core.
+type Unpacked = (Vec<(Segment, Range<usize>)>, Vec<StreamPart>);
+
+/// What a block holds.
+///
+/// # Errors
+/// What the peer did wrong.
+fn unpack(block: &[u8]) -> Result<Unpacked, &'static str> {
+    let most = 1 + block.len() / SEGMENT_BYTES_MIN;
+    let segments: Result<Vec<_>, _> = SegmentIter::new(block).take(most + 1).collect();
+    let segments = segments.map_err(|_| "malformed block")?;
+    if segments.len() > most {
+        return Err("block of too many pieces");
+    }
+    let mut begin = 0;
+    let part = |(segment, data): &(Segment, Range<usize>)| {
+        let bytes = (data.end - begin) as u32;
+        begin = data.end;
+        StreamPart {
+            stream: segment.stream,
+            bytes,
+            end_of_stream: segment.end_of_stream,
+            cost: 0,
+        }
+    };
+    let parts = segments.iter().map(part).collect();
+    Ok((segments, parts))
 }
