@@ -47,12 +47,20 @@ test: tools ## Run every test (CARGO_FLAGS=--release: slower to compile, faster 
 
 .PHONY: quick
 quick: tools ## The core's tests and a hundred random links: the loop after a change in it
-	SPHINX_SIM_SEEDS=100 $(CARGO) test --locked --package sphinx-proto
+	$(CARGO) test --locked --package sphinx-proto --lib
+	SPHINX_SIM_SEEDS=100 $(CARGO) test --locked --package sphinx-proto --test sim random
 
 .PHONY: sim
 sim: tools ## Random links, faults and configurations in virtual time (SEEDS=2000)
 	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim -- random jitter
 	SPHINX_STREAMS_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-driver --test streams
+
+.PHONY: simulated
+simulated: tools ## Write docs/simulated.txt: what the protocol reaches in virtual time (2 minutes)
+	$(CARGO) test --release --locked --package sphinx-proto --test sim --no-run
+	$(CARGO) test --release --locked --package sphinx-proto --test sim -- table::table --ignored --nocapture 2>/dev/null \
+		| grep -vE '^(running|test) |^$$' > docs/simulated.txt.new
+	mv docs/simulated.txt.new docs/simulated.txt
 
 .PHONY: sim-pep
 sim-pep: tools ## Random paths for kernel-like TCP with an agent in the middle, in virtual time (SEEDS=2000)
