@@ -12,8 +12,8 @@ use std::time::Duration;
 use sphinx_driver::EndReason;
 use sphinx_fec::CodeId;
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
-use sphinx_proto::Nanos;
 use sphinx_proto::cc::CcKind;
+use sphinx_proto::{Nanos, STREAMS_MAX};
 use sphinx_sim::{End, Pair, Plain, ReadOrder, Reader, Rng, SEC, Scenario, Write};
 
 /// Seeds of an ordinary test run.
@@ -292,4 +292,24 @@ fn messages_of_several_streams_share_packets() {
     assert!(pair.run_transfer(10 * SEC), "not done");
     let symbols = pair.client().session().stats().source_sent;
     assert!(symbols < 35 * streams * rounds / 100, "{symbols}");
+}
+
+/// A stream that has been read makes room for another one: more are opened in a session's life than may be open at a
+/// time, though packets are lost both ways.
+#[test]
+fn a_session_opens_streams_for_ever() {
+    let count = 4 * STREAMS_MAX;
+    let mut streams = ideal(1);
+    (streams.loss, streams.order) = (0.05, ReadOrder::AsItComes);
+    let mut scenario = streams.scenario();
+    let write = |stream| Write {
+        at: stream * 5_000_000,
+        stream,
+        len: 300,
+        end_of_stream: true,
+    };
+    scenario.client.writes = (0..count).map(write).collect();
+    let mut pair = scenario.build();
+    pair.must_transfer(60 * SEC);
+    assert!((0..count).all(|stream| pair.server().stream_read(stream) == Some(300)));
 }

@@ -19,9 +19,9 @@ const WINDOW: u64 = 24 << 20;
 /// Which end opened the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// This one.
+    /// The end that connects: it opened the session.
     Client,
-    /// The other one.
+    /// The end that listens.
     Server,
 }
 

@@ -16,7 +16,7 @@ const SACK_PART: u64 = 16;
 const PACKETS_PER_SACK: (u64, u64) = (2, 64);
 /// Bounds of the time that packets wait for a SACK.
 const SACK_DELAY_MIN: Nanos = 250_000;
-const SACK_DELAY_MAX: Nanos = 10_000_000;
+pub(super) const SACK_DELAY_MAX: Nanos = 10_000_000;
 /// SACKs never follow each other more closely, whatever asks for them.
 const SACK_INTERVAL_MIN: Nanos = 250_000;
 /// How often the last SACK is repeated when nothing more arrives, each time after twice as long: the sender

@@ -2,10 +2,13 @@
 
 use crate::Nanos;
 
+use super::acks::SACK_DELAY_MAX;
+
 /// Timer granularity.
 const GRANULARITY: Nanos = 1_000_000;
-/// A peer that has packets to acknowledge waits no longer than that, and for its turn.
-const DELAY_USUAL: Nanos = 20_000_000;
+/// A new packet is acknowledged within that, busy processors allowed for: longer delays are those of SACKs that are
+/// repeated.
+const DELAY_USUAL: Nanos = 2 * SACK_DELAY_MAX;
 
 /// Smoothed round-trip time of one path.
 #[derive(Debug, Clone)]

@@ -51,34 +51,6 @@ fn streams_do_not_mix() {
     });
 }
 
-/// A stream that has been read makes room for another one.
-#[test]
-fn a_session_opens_streams_for_ever() {
-    bounded(|| {
-        let pair = pair(link(0.05, 1), link(0.05, 2));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for n in 0..1000 {
-                    let mut stream = pair.server.accept_stream().unwrap();
-                    assert!(read_all(&mut stream).unwrap() == content(n, 300), "{n}");
-                }
-            });
-            for n in 0..1000 {
-                let mut stream = loop {
-                    match pair.client.open_stream() {
-                        Ok(stream) => break stream,
-                        // As many are open as there may be.
-                        Err(error) => assert_eq!(error.kind(), ErrorKind::Usage, "{error}"),
-                    }
-                    std::thread::sleep(ms(1));
-                };
-                stream.write_all(&content(n, 300)).unwrap();
-                stream.finish().unwrap();
-            }
-        });
-    });
-}
-
 #[test]
 fn duplicated_reordered_and_corrupted_packets_do_no_harm() {
     bounded(|| {
