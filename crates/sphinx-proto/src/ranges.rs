@@ -101,6 +101,50 @@ impl RangeSet {
     }
 }
 
+/// A set that fills from 0 upwards: all numbers below its base, and ranges of others above.
+#[derive(Debug, Default)]
+pub(crate) struct Filling {
+    base: u64,
+    above: RangeSet,
+}
+
+impl Filling {
+    /// Every number below is a member, this one is not.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The members above, as rising ranges.
+    pub(crate) fn above(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.above.iter()
+    }
+
+    /// Whether `value` is a member.
+    pub(crate) fn contains(&self, value: u64) -> bool {
+        value < self.base || self.above.contains(value)
+    }
+
+    /// Members below `value`.
+    pub(crate) fn len_below(&self, value: u64) -> u64 {
+        self.base.min(value) + self.above.len_below(value)
+    }
+
+    /// Adds a number.
+    pub(crate) fn insert(&mut self, value: u64) {
+        if value < self.base {
+            return;
+        }
+        self.above.insert_one(value);
+        let lowest = self.above.iter().next();
+        if let Some((low, high)) = lowest
+            && low <= self.base
+        {
+            self.base = high + 1;
+            self.above.remove_below(self.base);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! Which of the peer's blocks are complete, and what is told of them (Block-SACK).
 
-use crate::ranges::RangeSet;
+use crate::ranges::Filling;
 use crate::wire::{BLOCKS_AHEAD_MAX, Blocks};
 
 use super::incoming::RxBlocks;
@@ -16,9 +16,7 @@ const DEFICITS_MAX: usize = 32;
 /// What is known of the blocks that the peer sends, those that are complete included.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
-    /// Every block below is complete.
-    base: u64,
-    complete: RangeSet,
+    complete: Filling,
     /// Highest block of which a symbol arrived, plus one.
     seen: u64,
     /// SACKs that will have a BLOCKS frame even if no block is open.
@@ -28,17 +26,17 @@ pub(crate) struct Completion {
 impl Completion {
     /// Every block below is complete.
     pub(crate) fn base(&self) -> u64 {
-        self.base
+        self.complete.base()
     }
 
     /// Whether the block is complete, or was.
     pub(crate) fn is_complete(&self, id: u64) -> bool {
-        id < self.base || self.complete.contains(id)
+        self.complete.contains(id)
     }
 
     /// Whether the block is not too far ahead to be opened.
     pub(crate) fn may_open(&self, id: u64) -> bool {
-        id < self.base + BLOCKS_AHEAD_MAX
+        id < self.base() + BLOCKS_AHEAD_MAX
     }
 
     /// A symbol of the block has arrived, or could.
@@ -48,14 +46,7 @@ impl Completion {
 
     /// The block has all it needs.
     pub(crate) fn on_complete(&mut self, id: u64) {
-        self.complete.insert_one(id);
-        let lowest = self.complete.iter().next();
-        if let Some((low, high)) = lowest
-            && low <= self.base
-        {
-            self.base = high + 1;
-            self.complete.remove_below(self.base);
-        }
+        self.complete.insert(id);
         self.repeat_news();
     }
 
@@ -82,8 +73,8 @@ impl Completion {
             self.seen.saturating_sub(1)
         };
         Some(Blocks {
-            base: self.base,
-            complete: self.complete.iter().take(COMPLETE_MAX).collect(),
+            base: self.base(),
+            complete: self.complete.above().take(COMPLETE_MAX).collect(),
             deficits: blocks.deficits(passed).take(DEFICITS_MAX).collect(),
         })
     }

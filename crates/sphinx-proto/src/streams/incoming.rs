@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::config::Role;
-use crate::ranges::RangeSet;
+use crate::ranges::Filling;
 use crate::types::{STREAMS_MAX, StreamId, StreamPart};
 use crate::wire::{Frame, MAX_TAKEN, Streams, varint_len};
 
@@ -37,9 +37,8 @@ pub(crate) struct RecvStreams {
     opener: Role,
     /// Open ones, by index.
     open: BTreeMap<u64, RecvStream>,
-    /// All streams below have ended: all of them has been taken. Others that have.
-    base: u64,
-    ended: RangeSet,
+    /// Indices of streams that have ended: all of them has been taken.
+    ended: Filling,
     /// SACKs that will tell which streams have ended.
     ended_news: u8,
     /// Where the next STREAMS frame begins, where one has no room for all: among open streams, and ended ones.
@@ -58,8 +57,7 @@ impl RecvStreams {
         Self {
             opener,
             open: BTreeMap::new(),
-            base: 0,
-            ended: RangeSet::default(),
+            ended: Filling::default(),
             ended_news: 0,
             turn: 0,
             ended_turn: 0,
@@ -89,10 +87,8 @@ impl RecvStreams {
     pub(crate) fn on_received(&mut self, part: &StreamPart) -> bool {
         let index = part.stream.index();
         // An end opens its streams in turn: below the highest one all are open or have ended.
-        let is_new = || {
-            let ended_before = self.base + self.ended.len_below(index);
-            index >= self.base && !self.ended.contains(index) && index - ended_before < STREAMS_MAX
-        };
+        let is_new =
+            || !self.ended.contains(index) && index - self.ended.len_below(index) < STREAMS_MAX;
         let is_possible =
             part.stream.opener() == self.opener && (self.open.contains_key(&index) || is_new());
         if is_possible {
@@ -144,15 +140,8 @@ impl RecvStreams {
             return;
         }
         self.open.remove(&index);
-        self.ended.insert_one(index);
+        self.ended.insert(index);
         self.ended_news = NEWS_REPEATS;
-        let lowest = self.ended.iter().next();
-        if let Some((low, high)) = lowest
-            && low <= self.base
-        {
-            self.base = high + 1;
-            self.ended.remove_below(self.base);
-        }
     }
 
     /// Sum of the costs of all blocks that the peer may ever open, as of now.
@@ -170,7 +159,7 @@ impl RecvStreams {
         for stream in self.open.values_mut() {
             stream.news = stream.news.max(1);
         }
-        let has_any = self.base > 0 || self.ended.iter().next().is_some();
+        let has_any = self.ended.base() > 0 || self.ended.above().next().is_some();
         self.ended_news = self.ended_news.max(u8::from(has_any));
     }
 
@@ -205,7 +194,7 @@ impl RecvStreams {
         let taken = self.taken_of(indices, room);
         let frame = Frame::Streams(Streams {
             kind: StreamId::new(self.opener, 0).kind(),
-            base: self.base,
+            base: self.ended.base(),
             ended,
             taken,
         });
@@ -215,7 +204,10 @@ impl RecvStreams {
     /// The next ranges of ended streams.
     fn ended_ranges(&mut self, room: usize) -> Vec<(u64, u64)> {
         let most = ENDED_MAX.min(room / RANGE_LEN);
-        let mut next = self.ended.iter().filter(|range| range.1 >= self.ended_turn);
+        let mut next = self
+            .ended
+            .above()
+            .filter(|range| range.1 >= self.ended_turn);
         let ranges: Vec<_> = next.by_ref().take(most).collect();
         let is_all = next.next().is_none();
         self.ended_turn = match ranges.last() {
@@ -231,7 +223,7 @@ impl RecvStreams {
     /// What has been taken of the next streams with news, of those with these indices. The turn is that of the first
     /// one for which there is no room, or of the lowest.
     fn taken_of(&mut self, indices: Range<u64>, room: usize) -> Vec<(u64, u64)> {
-        let (mut next, mut len) = (self.base, 0);
+        let (mut next, mut len) = (self.ended.base(), 0);
         let mut taken = Vec::new();
         self.turn = 0;
         let streams = self.open.range_mut(indices);
