@@ -188,7 +188,7 @@ impl<Io: PacketIo> Engine<Io> {
 
         let mut dropped = Vec::new();
         let all_sent = self.io.tx().flush(&mut dropped)?;
-        self.note_dropped(now, &dropped);
+        self.note_dropped(&dropped);
         if self.is_done(clock) {
             return Ok(false);
         }
@@ -252,6 +252,8 @@ impl<Io: PacketIo> Engine<Io> {
             for retired in association.take_retired() {
                 self.routes.remove(retired);
             }
+            // Telling threads the news may have taken a while, and packets carry the time at which they leave.
+            let now = nanos_since(self.base, Instant::now());
             let tx = self.io.tx();
             let limit = TURN_BYTES.min(tx.taken_bytes() + quantum);
             association.transmit(now, limit, &mut self.workshop, tx);
@@ -269,7 +271,8 @@ impl<Io: PacketIo> Engine<Io> {
     }
 
     /// Tell sessions what the operating system did not send.
-    fn note_dropped(&mut self, now: Nanos, dropped: &[(Destination, Dropped)]) {
+    fn note_dropped(&mut self, dropped: &[(Destination, Dropped)]) {
+        let now = nanos_since(self.base, Instant::now());
         for (to, dropped) in dropped {
             self.sessions
                 .wake_where(|member| member.association.on_dropped(now, to, dropped));
