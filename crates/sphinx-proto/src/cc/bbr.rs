@@ -120,6 +120,7 @@ pub struct Bbr {
     in_doubt: bool,
     /// Samples in a row far below the estimate, and with too much loss.
     slow_samples: u32,
+    slow_since: Nanos,
     lossy_samples: u32,
     /// Round of the last reaction to CE.
     ce_round: Option<u64>,
@@ -167,6 +168,7 @@ impl Bbr {
             lossy_probes: 0,
             in_doubt: false,
             slow_samples: 0,
+            slow_since: 0,
             lossy_samples: 0,
             ce_round: None,
             resume: CarefulResume::new(params.memory),

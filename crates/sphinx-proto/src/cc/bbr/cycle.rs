@@ -35,6 +35,10 @@ const RISE: f64 = 1.06;
 /// Packets at least below the estimate in a cycle, and the time to which that may extend probe down.
 const LOW_PACKETS: f64 = 40.0;
 const LOW_TIME: Nanos = 4 * MS;
+/// Slow samples lower the estimate if they span this time: on short paths they are shorter than the pauses of a
+/// receiver that shares its processor, or of a radio that gathers packets.
+const SLOW_TIME: Nanos = 10 * MS;
+
 impl Bbr {
     /// Loss beyond the channel's that is still taken for chance.
     pub(super) fn tolerance(&self, s: &Sample, channel: f64) -> f64 {
@@ -85,8 +89,11 @@ impl Bbr {
         } else if s.run.phase == Phase::Up && !s.app_limited {
             self.bw += (highest - self.bw) / 2.0;
         } else if !s.app_limited && highest < 0.75 * self.bw && self.has_queue() {
+            if self.slow_samples == 0 {
+                self.slow_since = now;
+            }
             self.slow_samples += 1;
-            if self.slow_samples >= 2 {
+            if self.slow_samples >= 2 && now.saturating_sub(self.slow_since) >= SLOW_TIME {
                 self.bw = highest;
                 self.enter(Phase::Drain, now);
                 return;
