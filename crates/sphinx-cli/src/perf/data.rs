@@ -16,7 +16,7 @@ use crate::usage::monotonic_ns;
 
 /// Bytes handed over at a time in bulk.
 const CHUNK_BYTES: usize = 64 << 10;
-const READ_BYTES: usize = 256 << 10;
+const READ_BYTES: usize = 64 << 10;
 /// In front of every block, inside its size: index u64, scheduled time u64 (ns), size u32.
 const HEADER_BYTES: usize = 20;
 
