@@ -181,11 +181,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             queues.outgoing.release();
         }
         self.waiting = None;
+        let symbol_len_now = self.core.symbol_len();
         loop {
             let (core, waiting) = (&self.core, &mut self.waiting);
             let mut is_whole = false;
             let decide = |piece: &Piece| {
-                let (n, symbol_len) = piece.shape();
+                let (n, symbol_len) = piece.shape(symbol_len_now);
                 match core.room_for(piece.stream(), n, symbol_len) {
                     Room::Whole => {
                         is_whole = true;
@@ -204,17 +205,19 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             };
             let mut pieces = vec![first];
             if is_whole {
-                self.join(&mut pieces, queues);
+                self.join(&mut pieces, symbol_len_now, queues);
             }
             for piece in &pieces {
                 let stream = queues.outgoing.stream(piece.stream());
-                queues.changed.push(stream.signal.clone());
+                if stream.is_drained() {
+                    queues.changed.push(stream.signal.clone());
+                }
                 if piece.is_last() {
                     stream.end = Some(StreamEnd::Submitted);
                     self.ending.push(piece.stream());
                 }
             }
-            self.submit(Block::new(pieces, pool));
+            self.submit(Block::new(pieces, symbol_len_now, pool));
             any = true;
         }
         any
@@ -222,11 +225,16 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     /// Takes the next pieces too if they share a packet with the first one: ends of messages of different streams. Larger
     /// pieces gain nothing by sharing a block, and would have to be copied.
-    fn join<A: Application>(&self, pieces: &mut Vec<Piece>, queues: &mut Queues<A>) {
+    fn join<A: Application>(
+        &self,
+        pieces: &mut Vec<Piece>,
+        symbol_len: u16,
+        queues: &mut Queues<A>,
+    ) {
         let Some(first) = pieces.first().filter(|first| first.is_tail()) else {
             return;
         };
-        let symbol_len_max = first.symbol_len_max();
+        let symbol_len_max = first.symbol_len_max(symbol_len);
         let mut bytes = first.bytes();
         let mut parts = vec![first.part()];
         loop {
