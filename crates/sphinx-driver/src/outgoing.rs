@@ -13,7 +13,6 @@ pub struct Piece {
     /// From `data_at` on: data. Before it there is room for the segment's header.
     memory: PoolBuffer,
     data_at: usize,
-    /// Largest symbol that it was cut for, bytes.
     symbol_len_max: u16,
     /// The application ends a message or the stream here.
     tail: bool,
@@ -60,10 +59,9 @@ impl Piece {
         self.tail
     }
 
-    /// Largest symbol of a block that begins with it, in bytes: that for which it was cut, or a larger one that the
-    /// path takes by now (`symbol_len`). Smaller ones would be too many; the core cuts them on the way.
-    pub(crate) fn symbol_len_max(&self, symbol_len: u16) -> u16 {
-        self.symbol_len_max.max(symbol_len)
+    /// Largest symbol that it was cut for, bytes.
+    pub(crate) fn symbol_len_max(&self) -> u16 {
+        self.symbol_len_max
     }
 
     fn header_len(&self) -> usize {
@@ -79,9 +77,9 @@ impl Piece {
         self.header_len() + self.data_len()
     }
 
-    /// Shape of a block of its own, where the path takes symbols of `symbol_len` bytes.
-    pub(crate) fn shape(&self, symbol_len: u16) -> (u16, u16) {
-        shape(self.bytes(), self.symbol_len_max(symbol_len))
+    /// Shape of a block of its own.
+    pub(crate) fn shape(&self) -> (u16, u16) {
+        shape(self.bytes(), self.symbol_len_max)
     }
 
     /// What it is in a block.
@@ -135,23 +133,19 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Of pieces that fit one block together, at least one, where the path takes symbols of `symbol_len` bytes.
-    pub(crate) fn new(mut pieces: Vec<Piece>, symbol_len: u16, pool: &BufferPool) -> Self {
+    /// Of pieces that fit one block together: at least one.
+    pub(crate) fn new(pieces: Vec<Piece>, pool: &BufferPool) -> Self {
         let parts: Vec<StreamPart> = pieces.iter().map(Piece::part).collect();
         let filled = pieces.iter().map(Piece::bytes).sum();
-        let symbol_len_max = pieces
-            .first()
-            .map_or(symbol_len, |piece| piece.symbol_len_max(symbol_len));
+        let symbol_len_max = pieces.first().map_or(1, Piece::symbol_len_max);
         let (n, symbol_len) = shape(filled, symbol_len_max);
         let len = usize::from(n) * usize::from(symbol_len);
         let tail = pieces.iter().any(Piece::is_tail);
         let data_len = pieces.iter().map(|piece| piece.data_len() as u64).sum();
         let mut header = Vec::with_capacity(24);
-        // In place, unless larger symbols than it was cut for need more padding than there is room for.
-        let is_alone = pieces.len() == 1;
-        let in_place = |piece: &mut Piece| is_alone && len <= piece.memory.capacity();
-        let mut memory = match pieces.pop_if(in_place) {
-            Some(piece) => {
+        let mut memory = match <[Piece; 1]>::try_from(pieces) {
+            // In place.
+            Ok([piece]) => {
                 piece.segment.encode(&mut header);
                 let mut memory = piece.memory;
                 let start = piece.data_at - header.len();
@@ -161,7 +155,7 @@ impl Block {
                 memory[..header.len()].copy_from_slice(&header);
                 memory
             }
-            None => {
+            Err(pieces) => {
                 let mut memory = pool.take(len);
                 let mut at = 0;
                 for piece in pieces {
@@ -176,8 +170,8 @@ impl Block {
                 memory
             }
         };
+        memory[filled..len].fill(0);
         memory.resize(len);
-        memory[filled..].fill(0);
         Self {
             memory,
             n,
@@ -428,7 +422,7 @@ mod tests {
         parts.push(rest);
         let mut got = Vec::new();
         for part in parts {
-            let block = Block::new(vec![part], 1, &pool);
+            let block = Block::new(vec![part], &pool);
             let len = usize::from(block.n) * usize::from(block.symbol_len);
             assert_eq!(block.memory.len(), len);
             let [(segment, bytes)] = segments(&block)[..] else {
@@ -440,28 +434,13 @@ mod tests {
         assert_eq!(got, data);
     }
 
-    /// Whether the padding of the larger symbols still fits the piece's memory or not.
-    #[test]
-    fn a_piece_takes_the_symbols_that_the_path_takes_by_now() {
-        let pool = BufferPool::new(0);
-        for len in (1..12_000_u32).step_by(7) {
-            let data: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
-            let old = piece(stream(0), 0, &data, 100, &pool);
-            let block = Block::new(vec![old], 998, &pool);
-            let (n, symbol_len) = (usize::from(block.n), usize::from(block.symbol_len));
-            assert_eq!(block.memory.len(), n * symbol_len);
-            assert_eq!(n, data.len().saturating_add(7).div_ceil(998), "{len} bytes");
-            assert_eq!(segments(&block)[0].1, data);
-        }
-    }
-
     #[test]
     fn pieces_of_several_streams_share_a_block() {
         let pool = BufferPool::new(0);
         let all: Vec<Vec<u8>> = (0..5).map(|i| vec![i; 90 + usize::from(i)]).collect();
         let pieces = (0..).zip(&all);
         let pieces = pieces.map(|(i, data)| piece(stream(i), 7 * i, data, 1000, &pool));
-        let block = Block::new(pieces.collect(), 1, &pool);
+        let block = Block::new(pieces.collect(), &pool);
         assert_eq!(block.data_len, (90..95).sum());
         let got = segments(&block);
         assert_eq!(got.len(), 5);

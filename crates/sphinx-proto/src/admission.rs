@@ -44,14 +44,9 @@ impl Admission {
         }
     }
 
-    /// Size of a full symbol at present.
-    pub(crate) fn symbol_len(&self, path: &Path) -> u16 {
-        path.mtu() - OVERHEAD as u16 - symbol_reserve(self.code)
-    }
-
     /// Source symbols and symbol size of a full block at present, where so many streams are written to.
     pub(crate) fn block_shape(&self, sender: &Sender, path: &Path, streams: u16) -> (u16, u16) {
-        let symbol_len = self.symbol_len(path);
+        let symbol_len = path.mtu() - OVERHEAD as u16 - symbol_reserve(self.code);
         let most_symbols = block_symbols(self.code);
         let per_block = bytes_in(path.cc().pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
         // Small windows hold several blocks, so that one can be sent while another is repaired; and several of

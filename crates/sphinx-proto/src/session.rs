@@ -128,11 +128,6 @@ impl Session {
             .block_shape(&self.sender, &self.path, streams)
     }
 
-    /// Size of a full symbol at present, in bytes: what a packet holds.
-    pub fn symbol_len(&self) -> u16 {
-        self.admission.symbol_len(&self.path)
-    }
-
     /// Whether a block of this stream may be handed over now: window, credit, the stream's share of it and
     /// the amount of unsent data decide.
     ///

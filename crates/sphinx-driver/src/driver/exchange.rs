@@ -181,12 +181,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             queues.outgoing.release();
         }
         self.waiting = None;
-        let symbol_len_now = self.core.symbol_len();
         loop {
             let (core, waiting) = (&self.core, &mut self.waiting);
             let mut is_whole = false;
             let decide = |piece: &Piece| {
-                let (n, symbol_len) = piece.shape(symbol_len_now);
+                let (n, symbol_len) = piece.shape();
                 match core.room_for(piece.stream(), n, symbol_len) {
                     Room::Whole => {
                         is_whole = true;
@@ -205,7 +204,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             };
             let mut pieces = vec![first];
             if is_whole {
-                self.join(&mut pieces, symbol_len_now, queues);
+                self.join(&mut pieces, queues);
             }
             for piece in &pieces {
                 let stream = queues.outgoing.stream(piece.stream());
@@ -217,7 +216,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                     self.ending.push(piece.stream());
                 }
             }
-            self.submit(Block::new(pieces, symbol_len_now, pool));
+            self.submit(Block::new(pieces, pool));
             any = true;
         }
         any
@@ -225,16 +224,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     /// Takes the next pieces too if they share a packet with the first one: ends of messages of different streams. Larger
     /// pieces gain nothing by sharing a block, and would have to be copied.
-    fn join<A: Application>(
-        &self,
-        pieces: &mut Vec<Piece>,
-        symbol_len: u16,
-        queues: &mut Queues<A>,
-    ) {
+    fn join<A: Application>(&self, pieces: &mut Vec<Piece>, queues: &mut Queues<A>) {
         let Some(first) = pieces.first().filter(|first| first.is_tail()) else {
             return;
         };
-        let symbol_len_max = first.symbol_len_max(symbol_len);
+        let symbol_len_max = first.symbol_len_max();
         let mut bytes = first.bytes();
         let mut parts = vec![first.part()];
         loop {
