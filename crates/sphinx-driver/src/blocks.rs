@@ -91,7 +91,7 @@ pub(crate) struct RxBlock {
     memory: PoolBuffer,
     n: usize,
     symbol_len: usize,
-    /// Source symbols that arrived.
+    /// Source symbols that arrived or have been restored.
     have: Vec<u64>,
     /// Repair symbols that arrived, and their bytes one after another: a hostile peer's tiny symbols
     /// must not take much more memory than the window counts.
@@ -113,6 +113,7 @@ impl RxBlock {
             &self.have,
             &repairs,
         )?;
+        self.have.fill(u64::MAX);
         self.repairs = Vec::new();
         self.repair_bytes = Vec::new();
         Ok(())
@@ -163,11 +164,25 @@ impl RxBlocks {
         self.block(slot, n, symbol_len, pool);
     }
 
-    /// A block's symbols, the bytes of each, and which of them have arrived or been restored by windows.
-    pub(crate) fn view(&self, slot: Slot) -> Option<(&[u8], usize, &[u64])> {
+    /// A block's symbols, and the bytes of each.
+    pub(crate) fn view(&self, slot: Slot) -> Option<(&[u8], usize)> {
         let block = self.blocks.get(slot.0 as usize)?.as_ref()?;
         let symbols = &block.memory[..block.n * block.symbol_len];
-        Some((symbols, block.symbol_len, &block.have))
+        Some((symbols, block.symbol_len))
+    }
+
+    /// The same of a block all of which is there.
+    pub(crate) fn whole(&self, slot: Slot) -> Option<(&[u8], usize)> {
+        let block = self.blocks.get(slot.0 as usize)?.as_ref()?;
+        let is_whole = bits::absent(&block.have, block.n).next().is_none();
+        self.view(slot).filter(|_| is_whole)
+    }
+
+    /// A source symbol that is there.
+    pub(crate) fn symbol(&self, slot: Slot, index: u16) -> Option<&[u8]> {
+        let block = self.blocks.get(slot.0 as usize)?.as_ref()?;
+        let (index, len) = (usize::from(index), block.symbol_len);
+        bits::contains(&block.have, index).then(|| &block.memory[index * len..][..len])
     }
 
     /// Stores a symbol that a window has restored, which may be padded; whether there is such a place.

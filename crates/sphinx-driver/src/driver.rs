@@ -26,7 +26,7 @@ pub struct Workshop {
     decoder: BlockDecoder,
     /// Uses all repairs together, those of peeling codes too.
     thorough_decoder: BlockDecoder,
-    /// Rows of sliding windows.
+    /// Rows of sliding windows, of repairs that leave and that arrive.
     rows: RowMaker,
     /// A repair symbol of which parts are sent.
     symbol: Vec<u8>,
@@ -206,6 +206,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// What received blocks that have not been read cost in the window, bytes.
     pub fn receiving_cost(&self) -> u64 {
         self.rx.cost()
+    }
+
+    /// Bytes of blocks that have been delivered and are kept for sliding windows, at most a quarter of the window and 1 MiB;
+    /// and of what waits for a block to be decoded, at most 256 KiB and a packet.
+    pub fn window_bytes(&self) -> usize {
+        self.window.bytes()
     }
 
     /// What redundancy is for from now on.

@@ -1,29 +1,58 @@
-//! The sliding window at the receiving end: what its repairs restore in blocks under way, and the blocks
-//! behind them that later repairs still cover.
+//! The sliding window at the receiving end: the data of the rows that the core keeps, and the blocks behind those under
+//! way that later repairs still cover.
+//!
+//! The core says from coefficients what is restored, and when blocks are complete. What it has said is done here in the same
+//! order, at once or, while a block is being decoded, later: so the same symbols are restored.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use sphinx_fec::RowMaker;
-use sphinx_fec::span::{Covered, SpanBlock, SpanDecoder};
-use sphinx_proto::wire::{Header, SymbolId, WindowSpan};
-use sphinx_proto::{CoveredBlock, Placement, Slot};
+use sphinx_fec::span::{Covered, SpanBlock, SpanDecoder, SpanLimits};
+use sphinx_fec::{Added, Error, Row, RowMaker};
+use sphinx_proto::wire::{MAX_BLOCK_SYMBOLS, SymbolId};
+use sphinx_proto::{CoveredBlock, Job, PastBlock, Placement, Slot};
 
 use crate::blocks::RxBlocks;
 use crate::pool::BufferPool;
 
-/// Unknown symbols that repairs may wait for.
-const UNKNOWN_MAX: usize = 512;
-/// Blocks kept behind those under way, and their bytes.
-const HISTORY_MAX: usize = 32;
-const HISTORY_BYTES: usize = 1 << 20;
-/// Symbols of a block, as numbers of symbols count them (`docs/protocol.md` §5).
-const BLOCK_STRIDE: u64 = 1024;
+/// Bytes of what may wait for a block that is being decoded: some milliseconds of a fast path.
+const WAITING_MAX: usize = 256 << 10;
+/// Numbers of symbols from one block to the next.
+const STRIDE: u64 = MAX_BLOCK_SYMBOLS as u64;
+/// The core follows the same rows, so this cannot happen.
+const OUT_OF_STEP: Error = Error::NotDecodable { deficit: 1 };
 
-/// A symbol that was restored: where it belongs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Restored {
-    pub(crate) block: u64,
-    pub(crate) index: u16,
+/// Something to be done in the order in which the core has heard of it.
+pub(crate) enum Step {
+    /// A repair that the core keeps.
+    Repair(WindowRepair),
+    /// A source symbol is in the memory of the block with these low bits of an id.
+    Stored { block: u32, index: u16 },
+    /// A block has all it needs.
+    Job(Job),
+}
+
+/// A repair of some blocks, oldest first.
+pub(crate) struct WindowRepair {
+    pub(crate) row: Row,
+    pub(crate) covered: Vec<CoveredBlock>,
+    pub(crate) symbol: Vec<u8>,
+}
+
+impl Step {
+    fn bytes(&self) -> usize {
+        let beside = match self {
+            Self::Repair(repair) => {
+                let known = |block: &CoveredBlock| {
+                    let incomplete = block.incomplete.as_ref();
+                    incomplete.map_or(0, |block| size_of_val(&block.known[..]))
+                };
+                let known: usize = repair.covered.iter().map(known).sum();
+                repair.symbol.len() + size_of_val(&repair.covered[..]) + known
+            }
+            Self::Stored { .. } | Self::Job(_) => 0,
+        };
+        size_of::<Self>() + beside
+    }
 }
 
 /// The window of what a session receives.
@@ -31,146 +60,179 @@ pub(crate) struct Restored {
 pub(crate) struct Window {
     /// There is one as soon as a repair has come.
     decoder: Option<SpanDecoder>,
-    maker: RowMaker,
-    /// Blocks under way, by the low bits of their ids.
+    /// Covered blocks that are not complete, by the low bits of their ids.
     slots: BTreeMap<u32, (u64, Slot)>,
     /// Copies of whole blocks, oldest first.
-    history: VecDeque<PastBlock>,
-    history_bytes: usize,
+    past: VecDeque<Past>,
+    past_bytes: usize,
+    /// What has not been done, and its bytes.
+    steps: VecDeque<Step>,
+    waiting_bytes: usize,
+    /// The job that everything else waits for.
+    busy: Option<u64>,
 }
 
-struct PastBlock {
+struct Past {
     id: u64,
     symbol_len: usize,
     bytes: Vec<u8>,
 }
 
 impl Window {
-    /// Takes in a repair of these blocks.
+    // ---- the order of things ----------------------------------------------------------------------
+
+    /// Something is to be done after everything before.
+    pub(crate) fn push(&mut self, step: Step) {
+        self.waiting_bytes += step.bytes();
+        self.steps.push_back(step);
+    }
+
+    /// A symbol has been stored in the block under way with these low bits of an id.
+    pub(crate) fn stored(&mut self, block: u32, placement: &Placement) {
+        let is_in_use = self.decoder.is_some() || !self.steps.is_empty();
+        if let Placement::Block {
+            symbol: SymbolId::Source(index),
+            ..
+        } = *placement
+            && is_in_use
+        {
+            self.push(Step::Stored { block, index });
+        }
+    }
+
+    /// What is to be done next, unless it has to wait for a job.
+    pub(crate) fn next_step(&mut self) -> Option<Step> {
+        if self.busy.is_some() {
+            return None;
+        }
+        let step = self.steps.pop_front()?;
+        self.waiting_bytes -= step.bytes();
+        Some(step)
+    }
+
+    /// Everything waits for this job, which is done elsewhere.
+    pub(crate) fn wait_for(&mut self, job: u64) {
+        self.busy = Some(job);
+    }
+
+    /// The job that others wait for, if so many do that it must end now.
+    pub(crate) fn overdue(&self) -> Option<u64> {
+        self.busy.filter(|_| self.waiting_bytes > WAITING_MAX)
+    }
+
+    /// Bytes of blocks that are kept and of what waits.
+    pub(crate) fn bytes(&self) -> usize {
+        self.past_bytes + self.waiting_bytes
+    }
+
+    // ---- what is done -----------------------------------------------------------------------------
+
+    /// Takes in a repair.
     pub(crate) fn add_repair(
         &mut self,
-        header: &Header,
-        span: &WindowSpan,
-        covered: &[CoveredBlock],
-        symbol: &[u8],
+        repair: &WindowRepair,
+        limits: SpanLimits,
+        maker: &mut RowMaker,
         rx: &mut RxBlocks,
         pool: &BufferPool,
-    ) {
-        let fits = |decoder: &SpanDecoder| decoder.symbol_len() >= span.symbol_len();
-        if !self.decoder.as_ref().is_some_and(fits) {
-            // A larger symbol than any before: what waits is given up.
-            self.decoder = SpanDecoder::new(UNKNOWN_MAX, span.symbol_len()).ok();
-        }
-        let Some(decoder) = &mut self.decoder else {
-            return;
-        };
+    ) -> Result<(), Error> {
+        let WindowRepair {
+            row,
+            covered,
+            symbol,
+        } = repair;
         for block in covered {
-            if let Some(slot) = block.slot {
+            if let Some(incomplete) = &block.incomplete {
+                let slot = incomplete.slot;
                 rx.reserve(slot, block.n, block.symbol_len, pool);
                 self.slots.insert(block.block as u32, (block.block, slot));
             }
         }
-        let blocks = covered
-            .iter()
-            .map(|block| view_of(block, &self.slots, &self.history, rx));
-        let blocks: Option<Vec<Covered<'_>>> = blocks.collect();
-        let (Some(blocks), Some(row)) = (blocks, sphinx_fec::Row::new(header.row)) else {
-            return;
+        let blocks = covered.iter().map(|block| view_of(block, &self.past, rx));
+        let blocks: Option<Vec<_>> = blocks.collect();
+        let blocks = blocks.ok_or(OUT_OF_STEP)?;
+        let decoder = match &mut self.decoder {
+            Some(decoder) => decoder,
+            none => none.insert(SpanDecoder::new(limits)?),
         };
-        decoder.add_repair(&mut self.maker, row, &blocks, symbol);
+        match decoder.add_repair(maker, *row, &blocks, symbol) {
+            Added::Innovative => self.store_restored(rx),
+            _ => Err(OUT_OF_STEP),
+        }
     }
 
-    /// A symbol has been stored in a block under way.
-    pub(crate) fn stored(&mut self, header: &Header, placement: &Placement, symbol: &[u8]) {
-        let Some(decoder) = &mut self.decoder else {
-            return;
+    /// A source symbol is in its block's memory.
+    pub(crate) fn learn(&mut self, block: u32, index: u16, rx: &mut RxBlocks) -> Result<(), Error> {
+        // Of no interest before a repair covers its block, which then finds it.
+        let (Some(decoder), Some((id, slot))) = (&mut self.decoder, self.slots.get(&block)) else {
+            return Ok(());
         };
-        let Some((id, _)) = self.slots.get(&header.block) else {
-            // Of no interest before a repair covers its block, which then finds it.
-            return;
-        };
-        if let Placement::Block {
-            symbol: SymbolId::Source(index),
-            ..
-        } = placement
-            && symbol.len() <= decoder.symbol_len()
-        {
-            decoder.learn(BLOCK_STRIDE * id + u64::from(*index), symbol);
-        }
+        let value = rx.symbol(*slot, index).ok_or(OUT_OF_STEP)?;
+        decoder.learn(STRIDE * id + u64::from(index), value);
+        self.store_restored(rx)
     }
 
     /// All of a block is in its memory.
-    pub(crate) fn learn_block(&mut self, slot: Slot, rx: &RxBlocks) {
-        let mut slots = self.slots.values();
-        let Some((id, _)) = slots.find(|(_, at)| *at == slot) else {
-            return;
-        };
-        let (Some(decoder), Some((memory, symbol_len, _))) = (&mut self.decoder, rx.view(slot))
-        else {
-            return;
-        };
-        let first = BLOCK_STRIDE * id;
-        let unknown: Vec<u64> = decoder.unknown(first, first + BLOCK_STRIDE).collect();
-        for number in unknown {
-            let at = (number - first) as usize * symbol_len;
-            if let Some(value) = memory.get(at..at + symbol_len) {
+    pub(crate) fn complete(
+        &mut self,
+        job: &Job,
+        past: PastBlock,
+        rx: &mut RxBlocks,
+    ) -> Result<(), Error> {
+        self.busy = None;
+        let id = past.block;
+        let (memory, symbol_len) = rx.whole(job.slot).ok_or(OUT_OF_STEP)?;
+        if let Some(decoder) = &mut self.decoder {
+            let first = STRIDE * id;
+            let unknown: Vec<u64> = decoder.unknown(first, first + STRIDE).collect();
+            for number in unknown {
+                let at = (number - first) as usize * symbol_len;
+                let value = memory.get(at..at + symbol_len).ok_or(OUT_OF_STEP)?;
                 decoder.learn(number, value);
             }
         }
-    }
-
-    /// A whole block leaves for the application.
-    pub(crate) fn leaves(&mut self, id: u64, slot: Slot, rx: &RxBlocks) {
-        if self.decoder.is_none() {
-            return;
+        self.past_bytes += memory.len();
+        self.past.push_back(Past {
+            id,
+            symbol_len,
+            bytes: memory.to_vec(),
+        });
+        for oldest in self.past.drain(..past.forget.min(self.past.len())) {
+            self.past_bytes -= oldest.bytes.len();
         }
+        // One of its symbols may have restored another one of it.
+        self.store_restored(rx)?;
         self.slots.remove(&(id as u32));
-        if let Some((memory, symbol_len, _)) = rx.view(slot) {
-            self.history_bytes += memory.len();
-            self.history.push_back(PastBlock {
-                id,
-                symbol_len,
-                bytes: memory.to_vec(),
-            });
-        }
-        while self.history.len() > HISTORY_MAX || self.history_bytes > HISTORY_BYTES {
-            let Some(oldest) = self.history.pop_front() else {
-                break;
-            };
-            self.history_bytes -= oldest.bytes.len();
-        }
+        Ok(())
     }
 
-    /// The next symbol that repairs have restored; it is in its block's memory.
-    pub(crate) fn next_restored(&mut self, rx: &mut RxBlocks) -> Option<Restored> {
-        while let Some((number, value)) = self.decoder.as_mut()?.next_restored() {
-            let (block, index) = (number / BLOCK_STRIDE, (number % BLOCK_STRIDE) as u16);
+    /// Writes what repairs have restored into the memory of its blocks.
+    fn store_restored(&mut self, rx: &mut RxBlocks) -> Result<(), Error> {
+        while let Some((number, value)) = self.decoder.as_mut().and_then(SpanDecoder::next_restored)
+        {
+            let (block, index) = (number / STRIDE, (number % STRIDE) as u16);
             let slot = self.slots.get(&(block as u32));
-            if slot.is_some_and(|(_, slot)| rx.restore(*slot, index, &value)) {
-                return Some(Restored { block, index });
+            if !slot.is_some_and(|(_, slot)| rx.restore(*slot, index, &value)) {
+                return Err(OUT_OF_STEP);
             }
         }
-        None
+        Ok(())
     }
 }
 
-/// A covered block's memory; `None` if it has been forgotten.
+/// A covered block's memory; `None` if it is not there.
 fn view_of<'a>(
-    block: &CoveredBlock,
-    slots: &BTreeMap<u32, (u64, Slot)>,
-    history: &'a VecDeque<PastBlock>,
+    block: &'a CoveredBlock,
+    past: &'a VecDeque<Past>,
     rx: &'a RxBlocks,
 ) -> Option<Covered<'a>> {
-    let first = BLOCK_STRIDE * block.block;
-    let known = slots.get(&(block.block as u32)).map(|(_, slot)| *slot);
-    let (symbols, symbol_len, have) = match block.slot.or(known) {
-        Some(slot) => {
-            let (memory, symbol_len, have) = rx.view(slot)?;
-            // Without a slot from the core it is whole, though symbols of it never arrived.
-            (memory, symbol_len, block.slot.map(|_| have))
+    let (symbols, symbol_len, known) = match &block.incomplete {
+        Some(incomplete) => {
+            let (memory, symbol_len) = rx.view(incomplete.slot)?;
+            (memory, symbol_len, Some(&incomplete.known[..]))
         }
         None => {
-            let past = history.iter().rev().find(|past| past.id == block.block)?;
+            let past = past.iter().rev().find(|past| past.id == block.block)?;
             (&past.bytes[..], past.symbol_len, None)
         }
     };
@@ -180,7 +242,7 @@ fn view_of<'a>(
             symbol_len,
             count: usize::from(block.count),
         },
-        first,
-        known: have,
+        first: STRIDE * block.block,
+        known,
     })
 }

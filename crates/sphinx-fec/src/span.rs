@@ -3,10 +3,10 @@
 //! A repair is a row of [`window`](crate::window) over symbols of several blocks, which lie in memory of
 //! their own and may have symbols of different sizes: shorter ones count as padded with zeros. The
 //! receiver names each symbol by a number of its choice, and restores symbols one by one into
-//! whatever memory the blocks have.
+//! whatever memory the blocks have. Who has no payload follows with a [`SpanTracker`] what a [`SpanDecoder`] can restore.
 //!
 //! ```
-//! use sphinx_fec::span::{self, Covered, SpanBlock, SpanDecoder};
+//! use sphinx_fec::span::{self, Covered, SpanBlock, SpanDecoder, SpanLimits};
 //! use sphinx_fec::{Row, RowMaker};
 //!
 //! // Two blocks, of 3 and of 2 symbols.
@@ -20,7 +20,7 @@
 //! span::encode(&mut maker, row, &blocks, &mut repair)?;
 //!
 //! // Symbol 1 of the first block is lost.
-//! let mut decoder = SpanDecoder::new(16, 3)?;
+//! let mut decoder = SpanDecoder::new(SpanLimits { unknown: 16, bytes: 1 << 10 })?;
 //! let covered = [
 //!     Covered { block: blocks[0], first: 100, known: Some(&[0b101]) },
 //!     Covered { block: blocks[1], first: 200, known: None },
@@ -103,7 +103,18 @@ pub fn encode(
     Ok(())
 }
 
-/// A covered block at its receiver.
+/// Symbols of a covered block at its receiver.
+#[derive(Clone, Copy, Debug)]
+pub struct CoveredSymbols<'a> {
+    /// The number of the first one; the others follow.
+    pub first: u64,
+    /// Symbols covered.
+    pub count: usize,
+    /// Those that are known, as a bit map (see [`bits`]); `None` if all are.
+    pub known: Option<&'a [u64]>,
+}
+
+/// A covered block at its receiver, with its symbols.
 #[derive(Clone, Copy, Debug)]
 pub struct Covered<'a> {
     /// Its memory; what lies in the places of unknown symbols does not matter.
@@ -114,13 +125,24 @@ pub struct Covered<'a> {
     pub known: Option<&'a [u64]>,
 }
 
-/// Restores symbols from repairs that cover several blocks.
-///
-/// Its memory is at most about `capacity · (capacity + symbol_len)` bytes, and the work for one repair a
-/// pass over that and over the symbols covered.
+/// What the rows of a receiver may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpanLimits {
+    /// Unknown symbols that rows wait for at a time.
+    pub unknown: usize,
+    /// Bytes. A row counts as its coefficients twice, as a tracker and a decoder have them, and the longest symbol
+    /// that has been covered.
+    pub bytes: usize,
+}
+
+/// Rows over unknown symbols. With the same limits, and told the same in the same order, two of them always wait for the
+/// same symbols, whether they carry payload or not.
 #[derive(Debug)]
-pub struct SpanDecoder {
+struct Elimination {
     engine: Engine,
+    limits: SpanLimits,
+    has_payload: bool,
+    /// Longest symbol covered so far, bytes.
     symbol_len: usize,
     /// The columns of unknown symbols, and those that nobody has.
     columns: BTreeMap<u64, u16>,
@@ -128,104 +150,52 @@ pub struct SpanDecoder {
     /// The symbols of columns in use.
     symbols: Vec<u64>,
     echelon: Echelon,
-    restored: VecDeque<(u64, Vec<u8>)>,
-    padded: Vec<u8>,
-    known_terms: Vec<Term>,
 }
 
-impl SpanDecoder {
-    /// A decoder for at most `capacity` unknown symbols at a time, of at most `symbol_len` bytes.
-    ///
-    /// # Errors
-    /// If `capacity` is 0 or above [`SYMBOLS_MAX`](crate::SYMBOLS_MAX).
-    pub fn new(capacity: usize, symbol_len: usize) -> Result<Self, Error> {
-        check_block_size(capacity)?;
-        let mut echelon = Echelon::default();
-        echelon.reset(capacity, symbol_len);
-        Ok(Self {
+impl Elimination {
+    fn new(limits: SpanLimits, has_payload: bool) -> Result<Self, Error> {
+        check_block_size(limits.unknown)?;
+        let mut elimination = Self {
             engine: Engine::detect(),
-            symbol_len,
+            limits,
+            has_payload,
+            symbol_len: 0,
             columns: BTreeMap::new(),
-            free: (0..capacity as u16).rev().collect(),
-            symbols: vec![0; capacity],
-            echelon,
-            restored: VecDeque::new(),
-            padded: Vec::new(),
-            known_terms: Vec::new(),
-        })
-    }
-
-    /// Longest symbol, bytes.
-    #[must_use]
-    pub fn symbol_len(&self) -> usize {
-        self.symbol_len
-    }
-
-    /// Takes in a repair of some blocks, the oldest first. When it needs the room, the oldest unknown
-    /// symbols are given up.
-    pub fn add_repair(
-        &mut self,
-        maker: &mut RowMaker,
-        row: Row,
-        blocks: &[Covered<'_>],
-        symbol: &[u8],
-    ) -> Added {
-        let is_possible = symbol.len() <= self.symbol_len
-            && blocks.iter().all(|c| c.block.check(symbol.len()).is_ok());
-        let count = blocks.iter().map(|covered| covered.block.count).sum();
-        let Ok(terms) = maker.terms(CodeId::Window, count, row) else {
-            return Added::Invalid;
+            free: Vec::new(),
+            symbols: vec![0; limits.unknown],
+            echelon: Echelon::default(),
         };
-        if !is_possible {
-            return Added::Invalid;
-        }
-        let mut payload = core::mem::take(&mut self.padded);
-        payload.clear();
-        payload.extend_from_slice(symbol);
-        payload.resize(self.symbol_len, 0);
-        let mut unknown = Vec::new();
-        let mut terms = terms.iter();
-        for Covered {
-            block,
-            first,
-            known,
-        } in blocks
-        {
-            self.known_terms.clear();
-            for (i, term) in terms.by_ref().take(block.count).enumerate() {
-                if known.is_none_or(|known| bits::contains(known, i)) {
-                    self.known_terms.push(Term {
-                        index: i as u16,
-                        coefficient: term.coefficient,
-                    });
-                } else {
-                    unknown.push((first + i as u64, term.coefficient));
-                }
-            }
-            let columns = Columns {
-                symbols: block.symbols,
-                symbol_len: block.symbol_len,
-                first: 0,
-            };
-            let payload = &mut payload[..block.symbol_len];
-            self.engine
-                .combine(payload, Start::Accumulate, columns, &self.known_terms);
-        }
-        let is_new = self.insert(&unknown, &payload);
-        self.padded = payload;
-        if is_new {
-            Added::Innovative
-        } else {
-            Added::Redundant
-        }
+        elimination.reset(0);
+        Ok(elimination)
     }
 
-    /// Inserts a row over unknown symbols.
-    fn insert(&mut self, unknown: &[(u64, u8)], payload: &[u8]) -> bool {
-        let capacity = self.symbols.len();
-        if unknown.is_empty() || unknown.len() > capacity {
-            return false;
+    /// Gives everything up, for symbols of up to `symbol_len` bytes.
+    fn reset(&mut self, symbol_len: usize) {
+        let unknown = self.limits.unknown;
+        self.symbol_len = symbol_len;
+        self.columns.clear();
+        self.free = (0..unknown as u16).rev().collect();
+        let carried = if self.has_payload { symbol_len } else { 0 };
+        self.echelon.reset(unknown, carried);
+    }
+
+    /// Whether a row over so many unknown symbols of at most `symbol_len` bytes can be of use at all. A longer symbol
+    /// than any before has everything given up that waits.
+    fn prepare(&mut self, unknown: usize, symbol_len: usize) -> bool {
+        let is_possible = (1..=self.limits.unknown).contains(&unknown);
+        if is_possible && symbol_len > self.symbol_len {
+            self.reset(symbol_len);
         }
+        is_possible
+    }
+
+    fn rows_max(&self) -> usize {
+        self.limits.bytes / (2 * self.limits.unknown + self.symbol_len)
+    }
+
+    /// Inserts a row over unknown symbols that [`Self::prepare`] has found possible, with as much payload as is carried.
+    /// Nothing changes if it says nothing new.
+    fn insert(&mut self, unknown: &[(u64, u8)], payload: &[u8]) -> bool {
         let fresh = |columns: &BTreeMap<u64, u16>| {
             let missing = unknown
                 .iter()
@@ -233,11 +203,7 @@ impl SpanDecoder {
             missing.count()
         };
         while fresh(&self.columns) > self.free.len() {
-            let Some((_, column)) = self.columns.pop_first() else {
-                return false;
-            };
-            self.echelon.abandon(self.engine, usize::from(column));
-            self.free.push(column);
+            self.give_up_oldest();
         }
         for (symbol, _) in unknown {
             if let Some(column) = (!self.columns.contains_key(symbol))
@@ -249,6 +215,7 @@ impl SpanDecoder {
             }
         }
         let columns = &self.columns;
+        let capacity = self.limits.unknown;
         let is_new = self.echelon.insert(self.engine, |row| {
             for (symbol, coefficient) in unknown {
                 if let Some(column) = columns.get(symbol) {
@@ -257,53 +224,263 @@ impl SpanDecoder {
             }
             row[capacity..].copy_from_slice(payload);
         });
-        self.settle();
+        while self.echelon.rank() > self.rows_max() {
+            self.give_up_oldest();
+        }
         is_new
     }
 
-    /// Takes note of a symbol that became known otherwise.
-    ///
-    /// # Panics
-    /// If it is longer than the decoder's symbols.
-    pub fn learn(&mut self, symbol: u64, value: &[u8]) {
+    fn give_up_oldest(&mut self) {
+        if let Some((_, column)) = self.columns.pop_first() {
+            self.echelon.abandon(self.engine, usize::from(column));
+            self.free.push(column);
+        }
+    }
+
+    /// A symbol became known otherwise. Whether any row waits for it.
+    fn learn(&mut self, symbol: u64, payload: &[u8]) -> bool {
         let Some(column) = self.columns.remove(&symbol) else {
-            return;
+            return false;
         };
         self.free.push(column);
-        self.padded.clear();
-        self.padded.extend_from_slice(value);
-        assert!(value.len() <= self.symbol_len, "a longer symbol");
-        self.padded.resize(self.symbol_len, 0);
         self.echelon
-            .substitute(self.engine, usize::from(column), &self.padded);
-        self.settle();
+            .substitute(self.engine, usize::from(column), payload);
+        true
     }
 
-    /// The symbols from `first` to before `end` of which something is known but not enough.
-    pub fn unknown(&self, first: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
-        self.columns.range(first..end).map(|(symbol, _)| *symbol)
-    }
-
-    /// The next symbol that was restored, padded with zeros to the length of the decoder's symbols.
-    pub fn next_restored(&mut self) -> Option<(u64, Vec<u8>)> {
-        self.restored.pop_front()
-    }
-
-    fn settle(&mut self) {
+    /// Takes the symbols that the rows determine, with what is carried.
+    fn take_solved(&mut self, mut found: impl FnMut(u64, &[u8])) {
         let Self {
             echelon,
             columns,
             free,
             symbols,
-            restored,
             ..
         } = self;
         echelon.take_solved(|column, value| {
             let symbol = symbols[column];
             columns.remove(&symbol);
             free.push(column as u16);
-            restored.push_back((symbol, value.to_vec()));
+            found(symbol, value);
         });
+    }
+
+    fn unknown(&self, first: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
+        self.columns.range(first..end).map(|(symbol, _)| *symbol)
+    }
+}
+
+/// Knows from the names of received repairs which symbols they restore, without any payload.
+///
+/// A [`SpanDecoder`] with the same limits that is given every repair which was [`Innovative`](Added::Innovative) here, and
+/// learns what was learned here, in the same order, restores the same symbols at the same moments.
+///
+/// Its memory is at most about `unknown²` bytes, and the work for one repair a pass over that.
+#[derive(Debug)]
+pub struct SpanTracker {
+    elimination: Elimination,
+    restored: VecDeque<u64>,
+    unknown: Vec<(u64, u8)>,
+}
+
+impl SpanTracker {
+    /// A tracker that knows of nothing yet.
+    ///
+    /// # Errors
+    /// If the limit of unknown symbols is 0 or above [`SYMBOLS_MAX`](crate::SYMBOLS_MAX).
+    pub fn new(limits: SpanLimits) -> Result<Self, Error> {
+        Ok(Self {
+            elimination: Elimination::new(limits, false)?,
+            restored: VecDeque::new(),
+            unknown: Vec::new(),
+        })
+    }
+
+    /// Takes note of a repair of some blocks, the oldest first, with a symbol of `symbol_len` bytes. When it needs the room,
+    /// the oldest unknown symbols are given up. One that is redundant changes nothing, and a decoder must not be given it.
+    pub fn add_repair<'a>(
+        &mut self,
+        maker: &mut RowMaker,
+        row: Row,
+        blocks: impl Iterator<Item = CoveredSymbols<'a>> + Clone,
+        symbol_len: usize,
+    ) -> Added {
+        let count = blocks.clone().map(|covered| covered.count).sum();
+        let Ok(terms) = maker.terms(CodeId::Window, count, row) else {
+            return Added::Invalid;
+        };
+        self.unknown.clear();
+        let mut terms = terms.iter();
+        for covered in blocks {
+            for (i, term) in terms.by_ref().take(covered.count).enumerate() {
+                if covered.is_unknown(i) {
+                    self.unknown
+                        .push((covered.first + i as u64, term.coefficient));
+                }
+            }
+        }
+        let is_possible = self.elimination.prepare(self.unknown.len(), symbol_len);
+        if !is_possible || !self.elimination.insert(&self.unknown, &[]) {
+            return Added::Redundant;
+        }
+        self.settle();
+        Added::Innovative
+    }
+
+    /// Takes note of a symbol that became known otherwise.
+    pub fn learn(&mut self, symbol: u64) {
+        if self.elimination.learn(symbol, &[]) {
+            self.settle();
+        }
+    }
+
+    /// The symbols from `first` to before `end` of which something is known but not enough.
+    pub fn unknown(&self, first: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
+        self.elimination.unknown(first, end)
+    }
+
+    /// The next symbol that was restored.
+    pub fn next_restored(&mut self) -> Option<u64> {
+        self.restored.pop_front()
+    }
+
+    fn settle(&mut self) {
+        let restored = &mut self.restored;
+        self.elimination
+            .take_solved(|symbol, _| restored.push_back(symbol));
+    }
+}
+
+impl CoveredSymbols<'_> {
+    fn is_unknown(&self, i: usize) -> bool {
+        self.known.is_some_and(|known| !bits::contains(known, i))
+    }
+}
+
+/// Restores symbols from repairs that cover several blocks.
+///
+/// Its memory is at most about `unknown · (unknown + symbol_len)` bytes, and the work for one repair a
+/// pass over that and over the symbols covered.
+#[derive(Debug)]
+pub struct SpanDecoder {
+    elimination: Elimination,
+    restored: VecDeque<(u64, Vec<u8>)>,
+    padded: Vec<u8>,
+    known_terms: Vec<Term>,
+}
+
+impl SpanDecoder {
+    /// A decoder that knows of nothing yet.
+    ///
+    /// # Errors
+    /// If the limit of unknown symbols is 0 or above [`SYMBOLS_MAX`](crate::SYMBOLS_MAX).
+    pub fn new(limits: SpanLimits) -> Result<Self, Error> {
+        Ok(Self {
+            elimination: Elimination::new(limits, true)?,
+            restored: VecDeque::new(),
+            padded: Vec::new(),
+            known_terms: Vec::new(),
+        })
+    }
+
+    /// Takes in a repair of some blocks, the oldest first. When it needs the room, the oldest unknown
+    /// symbols are given up; a longer symbol than any before has all of them given up.
+    pub fn add_repair(
+        &mut self,
+        maker: &mut RowMaker,
+        row: Row,
+        blocks: &[Covered<'_>],
+        symbol: &[u8],
+    ) -> Added {
+        let is_possible = blocks.iter().all(|c| c.block.check(symbol.len()).is_ok());
+        let count = blocks.iter().map(|covered| covered.block.count).sum();
+        let Ok(terms) = maker.terms(CodeId::Window, count, row) else {
+            return Added::Invalid;
+        };
+        if !is_possible {
+            return Added::Invalid;
+        }
+        let mut payload = core::mem::take(&mut self.padded);
+        payload.clear();
+        payload.extend_from_slice(symbol);
+        let mut unknown = Vec::new();
+        let mut terms = terms.iter();
+        for covered in blocks {
+            let (block, symbols) = (&covered.block, covered.symbols());
+            self.known_terms.clear();
+            for (i, term) in terms.by_ref().take(block.count).enumerate() {
+                if symbols.is_unknown(i) {
+                    unknown.push((symbols.first + i as u64, term.coefficient));
+                } else {
+                    self.known_terms.push(Term {
+                        index: i as u16,
+                        coefficient: term.coefficient,
+                    });
+                }
+            }
+            let columns = Columns {
+                symbols: block.symbols,
+                symbol_len: block.symbol_len,
+                first: 0,
+            };
+            let payload = &mut payload[..block.symbol_len];
+            self.elimination
+                .engine
+                .combine(payload, Start::Accumulate, columns, &self.known_terms);
+        }
+        let is_possible = self.elimination.prepare(unknown.len(), symbol.len());
+        payload.resize(self.elimination.symbol_len, 0);
+        let is_new = is_possible && self.elimination.insert(&unknown, &payload);
+        self.padded = payload;
+        if !is_new {
+            return Added::Redundant;
+        }
+        self.settle();
+        Added::Innovative
+    }
+
+    /// Takes note of a symbol that became known otherwise.
+    ///
+    /// # Panics
+    /// If it is longer than the repairs that cover it.
+    pub fn learn(&mut self, symbol: u64, value: &[u8]) {
+        if !self.elimination.columns.contains_key(&symbol) {
+            return;
+        }
+        let symbol_len = self.elimination.symbol_len;
+        assert!(value.len() <= symbol_len, "a longer symbol");
+        self.padded.clear();
+        self.padded.extend_from_slice(value);
+        self.padded.resize(symbol_len, 0);
+        if self.elimination.learn(symbol, &self.padded) {
+            self.settle();
+        }
+    }
+
+    /// The symbols from `first` to before `end` of which something is known but not enough.
+    pub fn unknown(&self, first: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
+        self.elimination.unknown(first, end)
+    }
+
+    /// The next symbol that was restored, padded with zeros to the length of the longest symbol covered so far.
+    pub fn next_restored(&mut self) -> Option<(u64, Vec<u8>)> {
+        self.restored.pop_front()
+    }
+
+    fn settle(&mut self) {
+        let restored = &mut self.restored;
+        self.elimination
+            .take_solved(|symbol, value| restored.push_back((symbol, value.to_vec())));
+    }
+}
+
+impl<'a> Covered<'a> {
+    fn symbols(&self) -> CoveredSymbols<'a> {
+        CoveredSymbols {
+            first: self.first,
+            count: self.block.count,
+            known: self.known,
+        }
     }
 }
 
@@ -313,6 +490,11 @@ mod tests {
 
     const LENS: [usize; 4] = [5, 8, 3, 8];
     const N: usize = 6;
+
+    fn limits(unknown: usize) -> SpanLimits {
+        let bytes = 1 << 10;
+        SpanLimits { unknown, bytes }
+    }
 
     fn blocks() -> Vec<Vec<u8>> {
         let fill =
@@ -345,7 +527,7 @@ mod tests {
             memory[b][i * LENS[b]..(i + 1) * LENS[b]].fill(0xee);
         }
         let mut maker = RowMaker::new();
-        let mut decoder = SpanDecoder::new(8, 8).unwrap();
+        let mut decoder = SpanDecoder::new(limits(8)).unwrap();
         for row in 0..5 {
             assert_eq!(decoder.next_restored(), None);
             let row = Row::new(row).unwrap();
@@ -377,7 +559,7 @@ mod tests {
     fn what_arrives_late_helps_and_what_is_too_old_is_given_up() {
         let source = blocks();
         let mut maker = RowMaker::new();
-        let mut decoder = SpanDecoder::new(3, 8).unwrap();
+        let mut decoder = SpanDecoder::new(limits(3)).unwrap();
         let add = |decoder: &mut SpanDecoder, maker: &mut RowMaker, first, row| {
             let row = Row::new(row).unwrap();
             let mut repair = [0; 8];
@@ -407,7 +589,7 @@ mod tests {
     #[test]
     fn impossible_repairs_are_invalid() {
         let mut maker = RowMaker::new();
-        let mut decoder = SpanDecoder::new(4, 8).unwrap();
+        let mut decoder = SpanDecoder::new(limits(4)).unwrap();
         let covered = |count, symbol_len| Covered {
             block: SpanBlock {
                 symbols: &[0; 8],
@@ -417,15 +599,81 @@ mod tests {
             first: 0,
             known: None,
         };
-        for (block, len) in [
-            (covered(0, 8), 8),
-            (covered(2, 8), 8),
-            (covered(1, 8), 4),
-            (covered(1, 8), 9),
-        ] {
+        for (block, len) in [(covered(0, 8), 8), (covered(2, 8), 8), (covered(1, 8), 4)] {
             let added = decoder.add_repair(&mut maker, Row::MAX, &[block], &[0; 9][..len]);
             assert_eq!(added, Added::Invalid);
         }
-        assert!(SpanDecoder::new(0, 1).is_err());
+        assert!(SpanDecoder::new(limits(0)).is_err() && SpanTracker::new(limits(0)).is_err());
+    }
+    /// Of any blocks, losses, rows and limits a decoder restores what the tracker says, when it says so, and rightly.
+    #[test]
+    fn a_decoder_restores_what_the_tracker_says() {
+        for seed in 0..200 {
+            let mut draws = crate::rng::SplitMix::new(seed);
+            let mut below = |n: usize| (draws.next() % n as u64) as usize;
+            let limits = SpanLimits {
+                unknown: 1 + below(12),
+                bytes: 10 + below(600),
+            };
+            let mut tracker = SpanTracker::new(limits).unwrap();
+            let mut decoder = SpanDecoder::new(limits).unwrap();
+            let mut maker = RowMaker::new();
+            let lens: Vec<usize> = (0..20).map(|_| 1 + below(9)).collect();
+            let of = |block: usize| -> Vec<u8> {
+                let bytes = (0..N * lens[block]).map(|i| (i * 37 + block * 11) as u8 | 1);
+                bytes.collect()
+            };
+            let source: Vec<_> = (0..lens.len()).map(of).collect();
+            let mut known = vec![0_u64; lens.len()];
+            for step in 0..300_usize {
+                let newest = step / 20;
+                if below(3) > 0 {
+                    let (b, i) = (newest.saturating_sub(below(6)), below(N));
+                    known[b] |= 1 << i;
+                    let (symbol, len) = ((N * b + i) as u64, lens[b]);
+                    tracker.learn(symbol);
+                    decoder.learn(symbol, &source[b][i * len..(i + 1) * len]);
+                } else {
+                    let row = Row::new(below(500) as u32).unwrap();
+                    let covered: Vec<Covered<'_>> = (newest.saturating_sub(below(5))..=newest)
+                        .map(|b| Covered {
+                            block: SpanBlock {
+                                symbols: &source[b],
+                                symbol_len: lens[b],
+                                count: N,
+                            },
+                            first: (N * b) as u64,
+                            known: (known[b] != (1 << N) - 1).then_some(&known[b..=b]),
+                        })
+                        .collect();
+                    let blocks: Vec<_> = covered.iter().map(|covered| covered.block).collect();
+                    let longest = blocks.iter().map(|block| block.symbol_len).max();
+                    let mut repair = vec![0; longest.unwrap()];
+                    encode(&mut maker, row, &blocks, &mut repair).unwrap();
+                    let symbols = covered.iter().map(Covered::symbols);
+                    let added = tracker.add_repair(&mut maker, row, symbols, repair.len());
+                    if added == Added::Innovative {
+                        let decoded = decoder.add_repair(&mut maker, row, &covered, &repair);
+                        assert_eq!(decoded, added);
+                    }
+                }
+                let all = 0..u64::MAX;
+                let waiting = tracker.unknown(all.start, all.end);
+                assert!(waiting.eq(decoder.unknown(all.start, all.end)));
+                assert!(tracker.elimination.columns.len() <= limits.unknown);
+                let rows = decoder.elimination.echelon.rank();
+                assert!(
+                    rows * (2 * limits.unknown + decoder.elimination.symbol_len) <= limits.bytes
+                );
+                while let Some(symbol) = tracker.next_restored() {
+                    let (restored, value) = decoder.next_restored().unwrap();
+                    let (b, i) = (symbol as usize / N, symbol as usize % N);
+                    assert_eq!(restored, symbol);
+                    assert_eq!(value[..lens[b]], source[b][i * lens[b]..(i + 1) * lens[b]]);
+                    known[b] |= 1 << i;
+                }
+                assert_eq!(decoder.next_restored(), None);
+            }
+        }
     }
 }

@@ -40,6 +40,10 @@ const WAKES_MAX: u32 = 20_000;
 const WRITERS: usize = 8;
 /// Datagrams of the peer that may come again.
 const REPEATED_MAX: usize = 32;
+/// Bytes of blocks that are kept for sliding windows, if a quarter of the window is not less.
+const COPIES_MAX: u64 = 1 << 20;
+/// Bytes that may wait for a block to be decoded where sliding windows are used.
+const WAITING_MAX: u64 = 260 << 10;
 
 /// Ends jobs late, or at once.
 struct Late {
@@ -636,6 +640,9 @@ impl Victim {
     fn check_memory(&self) {
         let held = self.driver.receiving_cost();
         assert!(held <= self.recv_window, "over the window");
+        let kept = self.driver.window_bytes() as u64;
+        let most = (self.recv_window / 4).min(COPIES_MAX) + WAITING_MAX;
+        assert!(kept <= most, "too much is kept for sliding windows");
         for (id, _) in self.queues.arrived() {
             assert_eq!(id.opener(), self.peer_role);
             assert!(!self.gone.contains(&id), "heard of again");

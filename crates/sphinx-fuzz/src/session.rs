@@ -300,7 +300,7 @@ impl Victim {
         self.model.take_jobs(&mut self.session);
     }
 
-    /// A repair that covers several blocks; what it restores is up to the driver, that is, to the input.
+    /// A repair that covers several blocks.
     fn window(
         &mut self,
         input: &mut Input<'_>,
@@ -321,20 +321,9 @@ impl Victim {
         }
         let mut body = span.encode();
         body.resize(span.body_len(), 0);
-        let covered = match self.session.handle_packet(&meta, header, &body) {
-            Received::Window { covered, .. } => covered,
-            received => {
-                assert_eq!(received, Received::Nothing);
-                Vec::new()
-            }
-        };
-        self.model.cover(&covered);
-        for block in covered {
-            while input.rarely(2) {
-                let index = input.below(u64::from(block.n)) as u16;
-                self.model
-                    .restore(&mut self.session, self.now, &block, index);
-            }
+        match self.session.handle_packet(&meta, header, &body) {
+            Received::Window { row, covered, .. } => self.model.cover(row, &covered),
+            received => assert_eq!(received, Received::Nothing),
         }
         self.model.take_jobs(&mut self.session);
     }

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::blocks::Decoding;
-use crate::types::{Event, Job, Slot};
+use crate::types::{Decoding, Event, Job, PastBlock, Slot};
 
 /// Jobs wanted, and those under way.
 #[derive(Debug, Default)]
@@ -14,15 +13,22 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// The block in this slot is to be decoded; `event` tells that it has been.
-    pub(crate) fn decode(&mut self, slot: Slot, decoding: Decoding, event: Event) {
+    /// This is to be done with the block in this slot; `event` tells that it has been.
+    pub(crate) fn push(
+        &mut self,
+        slot: Slot,
+        decoding: Option<Decoding>,
+        window: Option<PastBlock>,
+        event: Event,
+    ) {
         let id = self.next;
         self.next += 1;
         self.pending.push((id, event));
         self.wanted.push_back(Job {
             id,
-            decode: slot,
-            maximum_likelihood: decoding.maximum_likelihood,
+            slot,
+            decoding,
+            window,
         });
     }
 

@@ -51,6 +51,7 @@ pub use config::{Config, ConnectionIds, Icm, PathMemory, Profile, Role};
 pub use path::{Losses, mtu_candidates};
 pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
-    Content, CoveredBlock, Event, Job, PacketMeta, PartPlacement, Placement, Received, Room,
-    STREAMS_MAX, SessionStats, Slot, StreamId, StreamPart, Transmit, Tuple, block_cost, share_cost,
+    Content, CoveredBlock, Decoding, Event, Incomplete, Job, PacketMeta, PartPlacement, PastBlock,
+    Placement, Received, Room, STREAMS_MAX, SessionStats, Slot, StreamId, StreamPart, Transmit,
+    Tuple, block_cost, share_cost,
 };

@@ -1,12 +1,16 @@
 //! The receiving half: what a symbol does to its block, and a block to the streams that it holds parts of.
 
-use sphinx_fec::{Added, CodeId};
+use std::collections::VecDeque;
 
-use crate::blocks::{Assembly, Complete, Completion, Key, RxBlocks, Shape};
+use sphinx_fec::span::SpanLimits;
+use sphinx_fec::{Added, CodeId, Row};
+
+use crate::blocks::{Assembly, Complete, Completion, Covering, Key, Restoring, RxBlocks, Shape};
 use crate::config::Config;
 use crate::streams::RecvStreams;
 use crate::types::{
-    CoveredBlock, PartPlacement, Placement, Slot, StreamId, StreamPart, share_cost,
+    CoveredBlock, Incomplete, PartPlacement, PastBlock, Placement, Slot, StreamId, StreamPart,
+    share_cost,
 };
 use crate::wire::{
     Fragment, Frame, Header, MAX_SYMBOL_LEN, SymbolId, WindowSpan, block_symbols_max,
@@ -18,6 +22,8 @@ pub(crate) struct Receiver {
     streams: RecvStreams,
     blocks: RxBlocks,
     completion: Completion,
+    restoring: Restoring,
+    completed: VecDeque<Completed>,
     /// Symbols of which a part has arrived.
     assembly: Assembly,
     symbols_redundant: u64,
@@ -32,16 +38,18 @@ enum Opened {
     Refused,
 }
 
-/// What the symbol did to its block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// More symbols are needed, or it brought nothing.
-    None,
-    /// All that is needed is there.
-    Complete { block: u64, complete: Complete },
-    /// The peer broke the protocol.
-    Violation(&'static str),
+/// A block of which all that is needed is there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Completed {
+    pub(crate) block: u64,
+    pub(crate) complete: Complete,
+    /// What windows need of it.
+    pub(crate) window: Option<PastBlock>,
 }
+
+/// The peer broke the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Violation(pub(crate) &'static str);
 
 impl Receiver {
     pub(crate) fn new(config: &Config) -> Self {
@@ -49,6 +57,8 @@ impl Receiver {
             streams: RecvStreams::new(config.role.other(), config.recv_window),
             blocks: RxBlocks::default(),
             completion: Completion::default(),
+            restoring: Restoring::new(config.recv_window),
+            completed: VecDeque::new(),
             assembly: Assembly::default(),
             symbols_redundant: 0,
             packets_refused: 0,
@@ -104,10 +114,10 @@ impl Receiver {
         &mut self,
         header: &Header,
         symbol_len: usize,
-    ) -> (Placement, Progress) {
-        let refused = (Placement::Discard, Progress::None);
+    ) -> Result<Placement, Violation> {
+        let refused = Ok(Placement::Discard);
         let Ok(symbol) = header.symbol() else {
-            return (Placement::Discard, Progress::Violation("unknown code"));
+            return Err(Violation("unknown code"));
         };
         let code = symbol.code();
         // A window's repairs have a body of their own.
@@ -139,13 +149,16 @@ impl Receiver {
                 refused
             }
             Added::Innovative => {
-                let placement = Placement::Block {
+                if let SymbolId::Source(index) = symbol {
+                    self.restoring.learn(id, index);
+                }
+                self.advance(id);
+                Ok(Placement::Block {
                     slot,
                     n,
                     symbol_len,
                     symbol,
-                };
-                (placement, self.advance(id))
+                })
             }
         }
     }
@@ -160,13 +173,29 @@ impl Receiver {
         self.completion.repeat_news();
     }
 
-    /// More of a block is known: what follows.
-    fn advance(&mut self, block: u64) -> Progress {
-        let Some(complete) = self.blocks.take_complete(block) else {
-            return Progress::None;
-        };
-        self.completion.on_complete(block);
-        Progress::Complete { block, complete }
+    /// More of a block is known: what follows, for others too that rows of windows have in common with it.
+    fn advance(&mut self, mut block: u64) {
+        loop {
+            if let Some(complete) = self.blocks.take_complete(block) {
+                self.completion.on_complete(block);
+                let window = self.restoring.complete(block, complete.shape);
+                self.completed.push_back(Completed {
+                    block,
+                    complete,
+                    window,
+                });
+            }
+            let Some((of, index)) = self.restoring.next_restored() else {
+                return;
+            };
+            self.blocks.restore(of, index);
+            block = of;
+        }
+    }
+
+    /// The next block that has become complete.
+    pub(crate) fn next_completed(&mut self) -> Option<Completed> {
+        self.completed.pop_front()
     }
 
     /// An authenticated part of a symbol: where it goes, and the symbol's place if this was the last part.
@@ -174,7 +203,7 @@ impl Receiver {
         &mut self,
         header: &Header,
         fragment: Fragment,
-    ) -> Option<(PartPlacement, Progress)> {
+    ) -> Option<(PartPlacement, Result<(), Violation>)> {
         let key = Key {
             block: self.expand_block(header.block),
             code: header.code,
@@ -183,11 +212,11 @@ impl Receiver {
             count: fragment.count,
         };
         let (place, is_whole) = self.assembly.add(key, fragment.index)?;
-        let (whole, progress) = if is_whole {
-            let (placement, progress) = self.on_symbol(header, usize::from(fragment.symbol_len));
-            (Some(placement), progress)
-        } else {
-            (None, Progress::None)
+        let whole = is_whole.then(|| self.on_symbol(header, usize::from(fragment.symbol_len)));
+        let (whole, result) = match whole {
+            Some(Err(violation)) => (Some(Placement::Discard), Err(violation)),
+            Some(Ok(placement)) => (Some(placement), Ok(())),
+            None => (None, Ok(())),
         };
         let part = PartPlacement {
             place,
@@ -195,36 +224,44 @@ impl Receiver {
             offset: fragment.range().start,
             whole,
         };
-        Some((part, progress))
+        Some((part, result))
     }
 
     // ---- sliding windows --------------------------------------------------------------------------
 
-    /// An authenticated repair of a window: the blocks it covers, oldest first; `None` if it is of no use.
-    /// Its arithmetic is the driver's, as is its rank: it says which symbols it has restored.
+    /// An authenticated repair of a window: its row and the blocks it covers, oldest first; `None` if it is of no use.
     pub(crate) fn on_window(
         &mut self,
         header: &Header,
         span: &WindowSpan,
-    ) -> Option<Vec<CoveredBlock>> {
+    ) -> Option<(Row, Vec<CoveredBlock>)> {
         let newest = self.expand_block(header.block);
         let blocks: Vec<_> = span.blocks().collect();
         let first = newest.checked_sub(blocks.len() as u64 - 1);
         let is_named = blocks.first().is_some_and(|(n, _)| *n == header.n);
-        let (Some(first), true) = (first, is_named && header.code == CodeId::Window.to_wire())
-        else {
+        let is_named = is_named && header.code == CodeId::Window.to_wire();
+        let (Some(first), Some(row)) = (first.filter(|_| is_named), Row::new(header.row)) else {
             self.refuse();
             return None;
         };
+        self.restoring.begin();
         let mut covered = Vec::with_capacity(blocks.len());
+        let mut is_of_use = true;
         for (block, (n, symbol_len)) in (first..=newest).zip(blocks.into_iter().rev()) {
             if !is_possible(n, usize::from(symbol_len)) {
                 self.refuse();
                 return None;
             }
-            let slot = match self.open(block, Shape { n, symbol_len }, None) {
-                Opened::Open(slot) => Some(slot),
-                Opened::Complete => None,
+            let shape = Shape { n, symbol_len };
+            let incomplete = match self.open(block, shape, None) {
+                Opened::Open(slot) => Some(Incomplete {
+                    slot,
+                    known: self.blocks.stored(block).unwrap_or_default().to_vec(),
+                }),
+                Opened::Complete => {
+                    is_of_use &= self.restoring.remembers(block, shape);
+                    None
+                }
                 Opened::Refused => {
                     self.refuse();
                     return None;
@@ -232,25 +269,34 @@ impl Receiver {
             };
             covered.push(CoveredBlock {
                 block,
-                slot,
+                incomplete,
                 n,
                 symbol_len,
                 count: if block == newest { span.upto() } else { n },
             });
         }
-        if covered.iter().all(|block| block.slot.is_none()) {
+        if covered.iter().all(|block| block.incomplete.is_none()) {
             self.already_complete();
             return None;
         }
-        Some(covered)
+        let covering = covered.iter().map(|block| Covering {
+            block: block.block,
+            count: block.count,
+            known: block.incomplete.as_ref().map(|block| &block.known[..]),
+        });
+        let (maker, symbol_len) = (self.blocks.maker(), span.symbol_len());
+        let is_new = || self.restoring.add(maker, row, covering, symbol_len) == Added::Innovative;
+        if !(is_of_use && is_new()) {
+            self.symbols_redundant += 1;
+            return None;
+        }
+        self.advance(newest);
+        Some((row, covered))
     }
 
-    /// The driver has restored a source symbol.
-    pub(crate) fn on_restored(&mut self, block: u64, index: u16) -> Progress {
-        match self.blocks.add(block, SymbolId::Source(index)) {
-            Added::Innovative => self.advance(block),
-            _ => Progress::None,
-        }
+    /// What rows of windows may take.
+    pub(crate) fn window_limits(&self) -> SpanLimits {
+        self.restoring.limits()
     }
 
     // ---- streams ----------------------------------------------------------------------------------

@@ -50,14 +50,14 @@ const REPORT_INTERVAL: Nanos = 10 * MS;
 /// | [`submit`](Self::submit), [`set_backlog`](Self::set_backlog), [`set_profile`](Self::set_profile) | the application has data, or more than there is [room](Self::room_for) for, or wants it otherwise |
 /// | [`block_unpacked`](Self::block_unpacked), [`stream_whole`](Self::stream_whole) | what a complete block holds, and that a stream is here to its end |
 /// | [`taken`](Self::taken) | the application has taken a part of a stream |
-/// | [`job_done`](Self::job_done), [`symbol_restored`](Self::symbol_restored) | work on payload has been done |
+/// | [`job_done`](Self::job_done) | work on payload has been done |
 /// | [`add_random`](Self::add_random), [`add_connection_id`](Self::add_connection_id) | here is randomness, as many times as [`random_wanted`](Self::random_wanted) and [`connection_ids_wanted`](Self::connection_ids_wanted) say |
 /// | [`datagram_too_large`](Self::datagram_too_large), [`local_address_lost`](Self::local_address_lost), [`peer_refused`](Self::peer_refused) | the operating system has said so |
 /// | [`close`](Self::close), [`abandon`](Self::abandon) | the session is to end |
 ///
 /// *Outputs* are taken until they give nothing, in this order, after any input:
 ///
-/// 1. [`poll_job`](Self::poll_job): work to do, now or later and in any order;
+/// 1. [`poll_job`](Self::poll_job): work to do, now or later; in which order says [`Job`](crate::Job);
 /// 2. [`poll_event`](Self::poll_event): what the application must hear of, memory to be freed, ids to be forgotten;
 /// 3. [`poll_transmit`](Self::poll_transmit): packets. Symbols are to be read before the next input, as it may free
 ///    their blocks.

@@ -179,11 +179,14 @@ pub enum Received {
     /// The body is a prefix of [`FRAGMENT_PREFIX_LEN`](crate::wire::FRAGMENT_PREFIX_LEN) bytes and a part of a
     /// symbol.
     Part(PartPlacement),
-    /// The body is [`WindowSpan::encode`] of `span` and a repair of a sliding window. The driver tells what it restores
-    /// by [`Session::symbol_restored`](crate::Session::symbol_restored).
+    /// The body is [`WindowSpan::encode`] of `span` and a repair of a sliding window that is of use. It is to be given to a
+    /// [`SpanDecoder`](sphinx_fec::span::SpanDecoder) with [the session's limits](crate::Session::window_limits), which
+    /// then restores what the core's tracker says.
     Window {
         /// Its prefix.
         span: WindowSpan,
+        /// Its row.
+        row: Row,
         /// The blocks that it covers, oldest first; never empty.
         covered: Vec<CoveredBlock>,
     },
@@ -209,18 +212,28 @@ pub enum Placement {
 }
 
 /// A block that a received repair of a sliding window covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoveredBlock {
     /// Block id.
     pub block: u64,
-    /// Block memory, new if the slot was free; `None` if the block has been complete before.
-    pub slot: Option<Slot>,
+    /// What is there of it; `None` if the block was complete before. Then it is one of [those kept](PastBlock).
+    pub incomplete: Option<Incomplete>,
     /// Source symbols in the block.
     pub n: u16,
     /// Bytes per symbol.
     pub symbol_len: u16,
     /// Symbols covered, from the first.
     pub count: u16,
+}
+
+/// What is there of a block that a repair of a sliding window covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incomplete {
+    /// Block memory, new if the slot was free.
+    pub slot: Slot,
+    /// The source symbols that had arrived or been restored when the repair came, as a bit map
+    /// ([`bits`](sphinx_fec::bits)). By the time that the repair is worked on there may be more.
+    pub known: Vec<u64>,
 }
 
 /// Where a received part of a symbol goes: to byte `offset` of the `symbol_len` bytes at `place`.
@@ -237,16 +250,40 @@ pub struct PartPlacement {
     pub whole: Option<Placement>,
 }
 
-/// Work on payload that the core asks for. Jobs of different blocks are independent.
+/// Work on the payload of a block that has all it needs.
+///
+/// Jobs without a `window` are independent of each other. Those with one have to end in the order in which the core asked for
+/// them, and in their order with the repairs of windows and the source symbols that have arrived: this order decides
+/// what rows can restore. When is of no matter: nothing that the core tells the peer of its blocks waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
     /// For [`Session::job_done`](crate::Session::job_done).
     pub id: u64,
-    /// Restore the missing source symbols of the block in this slot.
-    pub decode: Slot,
+    /// Block memory.
+    pub slot: Slot,
+    /// How the missing source symbols are to be restored; `None` if by now none is missing.
+    pub decoding: Option<Decoding>,
+    /// What is then to be done for sliding windows, if the peer uses them.
+    pub window: Option<PastBlock>,
+}
+
+/// How a block is decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decoding {
     /// With all repairs together ([`BlockDecoder::maximum_likelihood`](sphinx_fec::BlockDecoder::maximum_likelihood)):
     /// rank was counted so.
     pub maximum_likelihood: bool,
+}
+
+/// A block is complete that later repairs of sliding windows may cover: the decoder of windows is to
+/// [learn](sphinx_fec::span::SpanDecoder::learn) those of its symbols that it does not know, in their order, and a copy of
+/// the block is to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PastBlock {
+    /// Block id.
+    pub block: u64,
+    /// So many of the oldest copies, this one included, may go.
+    pub forget: usize,
 }
 
 /// Something the application must hear of.

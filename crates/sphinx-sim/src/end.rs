@@ -20,6 +20,10 @@ use crate::plan::Plan;
 const ECT0: u8 = 0b10;
 /// Turns of a driver at one point in time after which it counts as stuck.
 const TURNS_MAX: u32 = 100_000;
+/// Bytes of blocks that are kept for sliding windows, if a quarter of the window is not less.
+const COPIES_MAX: usize = 1 << 20;
+/// Bytes that may wait for a block to be decoded where sliding windows are used: 256 KiB and what one packet adds.
+const WAITING_MAX: usize = 260 << 10;
 /// Idle memory that an end keeps for blocks: so that they find what others left there.
 const POOL_BYTES: usize = 4 << 20;
 
@@ -88,6 +92,8 @@ pub struct End<P> {
     pub paths: Vec<(Nanos, Tuple)>,
     /// The most memory of blocks received and not taken, as the window counts it.
     pub rx_held_max: u64,
+    /// The most that sliding windows kept besides, bytes.
+    pub window_bytes_max: usize,
     /// IP bytes of all datagrams that it sent.
     pub ip_bytes_sent: u64,
     /// Bytes that have arrived in order, of all streams.
@@ -136,6 +142,7 @@ impl<P: PacketProtection> End<P> {
             cids_used: Vec::new(),
             paths: Vec::new(),
             rx_held_max: 0,
+            window_bytes_max: 0,
             ip_bytes_sent: 0,
             bytes_received: 0,
             events: Vec::new(),
@@ -276,6 +283,12 @@ impl<P: PacketProtection> End<P> {
         assert!(
             self.rx_held_max <= self.recv_window,
             "more blocks than the window"
+        );
+        self.window_bytes_max = self.window_bytes_max.max(self.driver.window_bytes());
+        let copies_max = (self.recv_window as usize / 4).min(COPIES_MAX);
+        assert!(
+            self.window_bytes_max <= copies_max + WAITING_MAX,
+            "more for sliding windows than they may have"
         );
     }
 

@@ -82,8 +82,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         while let Some(event) = self.core.poll_event() {
             any = true;
             match event {
-                Event::BlockComplete { block, slot } => {
-                    self.assemble(now, block, slot, (queues, pool));
+                Event::BlockComplete { slot, .. } => {
+                    self.assemble(now, slot, (queues, pool));
                 }
                 Event::BlockDelivered { slot } => {
                     let block = self.tx.remove(slot);
@@ -116,11 +116,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     fn assemble<A: Application>(
         &mut self,
         now: Nanos,
-        block: u64,
         slot: Slot,
         (queues, pool): (&mut Queues<A>, &BufferPool),
     ) {
-        self.window.leaves(block, slot, &self.rx);
         let Some((memory, cost)) = self.rx.remove(slot) else {
             return self.violation(now, "block without symbols");
         };

@@ -9,6 +9,7 @@ use crate::blocks::RxBlock;
 use crate::executor::{Executor, JobKind};
 use crate::keys::{Arrival, OpenError};
 use crate::protection::PacketProtection;
+use crate::window::{Step, WindowRepair};
 
 /// A job that is done elsewhere: what it needs, and what becomes of it.
 pub(super) enum Deferred {
@@ -96,11 +97,13 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             Received::Part(to) => {
                 self.store_part(now, &header, to, &body[FRAGMENT_PREFIX_LEN..], workshop);
             }
-            Received::Window { span, covered } => {
-                let symbol = &body[span.body_len() - span.symbol_len()..];
-                let (rx, pool) = (&mut self.rx, &workshop.pool);
-                self.window
-                    .add_repair(&header, &span, &covered, symbol, rx, pool);
+            Received::Window { span, row, covered } => {
+                let symbol = body[span.body_len() - span.symbol_len()..].to_vec();
+                self.window.push(Step::Repair(WindowRepair {
+                    row,
+                    covered,
+                    symbol,
+                }));
                 self.settle(now, workshop);
             }
         }
@@ -138,55 +141,103 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         workshop: &mut Workshop,
     ) {
         self.rx.store(placement, symbol, &workshop.pool);
-        self.window.stored(header, &placement, symbol);
+        self.window.stored(header.block, &placement);
         self.settle(now, workshop);
     }
 
-    /// Whatever can be restored now.
+    /// Does what the core wants to be done.
     fn settle(&mut self, now: Nanos, workshop: &mut Workshop) {
+        while let Some(job) = self.core.poll_job() {
+            if job.window.is_some() {
+                self.window.push(Step::Job(job));
+            } else {
+                self.begin(now, job, workshop);
+            }
+        }
         loop {
-            self.begin_decoding(now, workshop);
-            let Some(restored) = self.window.next_restored(&mut self.rx) else {
+            if let Some(job) = self.window.overdue() {
+                self.finish_early(now, job, workshop);
+            }
+            let Some(step) = self.window.next_step() else {
                 return;
             };
-            self.core
-                .symbol_restored(now, restored.block, restored.index);
+            let done = match step {
+                Step::Repair(repair) => {
+                    let (limits, rows) = (self.core.window_limits(), &mut workshop.rows);
+                    let (rx, pool) = (&mut self.rx, &workshop.pool);
+                    self.window.add_repair(&repair, limits, rows, rx, pool)
+                }
+                Step::Stored { block, index } => self.window.learn(block, index, &mut self.rx),
+                Step::Job(job) => {
+                    self.begin(now, job, workshop);
+                    Ok(())
+                }
+            };
+            if let Err(error) = done {
+                self.cannot_decode(now, error);
+            }
         }
     }
 
-    fn begin_decoding(&mut self, now: Nanos, workshop: &mut Workshop) {
-        while let Some(job) = self.core.poll_job() {
-            let Some(block) = self.rx.take(job.decode) else {
-                debug_assert!(false, "a job for a block of which nothing is stored");
-                continue;
-            };
-            match self.executor.done_at(now, JobKind::Decode) {
-                None => self.decode(now, &job, block, workshop),
-                Some(at) => self.defer(at, Deferred::Decode(job, block)),
+    fn begin(&mut self, now: Nanos, job: Job, workshop: &mut Workshop) {
+        if job.decoding.is_none() {
+            return self.finish(now, &job);
+        }
+        let Some(block) = self.rx.take(job.slot) else {
+            debug_assert!(false, "a job for a block of which nothing is stored");
+            return;
+        };
+        match self.executor.done_at(now, JobKind::Decode) {
+            None => self.decode(now, &job, block, workshop),
+            Some(at) => {
+                if job.window.is_some() {
+                    self.window.wait_for(job.id);
+                }
+                self.defer(at, Deferred::Decode(job, block));
             }
+        }
+    }
+
+    /// More waits for a block to be decoded than is good: it is decoded at once.
+    fn finish_early(&mut self, now: Nanos, id: u64, workshop: &mut Workshop) {
+        let is_it =
+            |deferred: &Deferred| matches!(deferred, Deferred::Decode(job, _) if job.id == id);
+        let mut deferred = self.deferred.iter();
+        let Some(key) = deferred.find(|(_, job)| is_it(job)).map(|(key, _)| *key) else {
+            return;
+        };
+        if let Some(Deferred::Decode(job, block)) = self.deferred.remove(&key) {
+            self.decode(now, &job, block, workshop);
         }
     }
 
     fn decode(&mut self, now: Nanos, job: &Job, mut block: RxBlock, workshop: &mut Workshop) {
-        let decoder = if job.maximum_likelihood {
-            &mut workshop.thorough_decoder
-        } else {
-            &mut workshop.decoder
+        let decoder = match job.decoding {
+            Some(decoding) if decoding.maximum_likelihood => &mut workshop.thorough_decoder,
+            _ => &mut workshop.decoder,
         };
         let decoded = block.decode(decoder);
-        self.rx.put_back(job.decode, block);
+        self.rx.put_back(job.slot, block);
         match decoded {
-            Ok(()) => {
-                self.window.learn_block(job.decode, &self.rx);
-                self.core.job_done(job.id);
-            }
+            Ok(()) => self.finish(now, job),
             Err(error) => self.cannot_decode(now, error),
         }
+    }
+
+    /// All of a block is in its memory.
+    fn finish(&mut self, now: Nanos, job: &Job) {
+        if let Some(past) = job.window
+            && let Err(error) = self.window.complete(job, past, &mut self.rx)
+        {
+            return self.cannot_decode(now, error);
+        }
+        self.core.job_done(job.id);
     }
 
     /// The core follows the rank of the same rows, so this cannot happen; if it ever did, the data would be
     /// wrong, and the session must not go on.
     fn cannot_decode(&mut self, now: Nanos, error: Error) {
+        debug_assert!(false, "out of step with the core: {error}");
         self.core.close(now, 1, "cannot decode");
         self.end(EndReason::CannotDecode(error));
     }

@@ -1,6 +1,7 @@
 //! What a driver keeps, and what it may rely on.
 
 mod streams;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +19,7 @@ use sphinx_sim::Rng;
 
 use crate::Input;
 use streams::{Arrival, Held, RxStreams, TxStreams, check_shares};
+use windows::Windows;
 
 /// Packets that may leave at one point in time: the pacer's largest burst of the smallest packets, and
 /// as much again.
@@ -102,6 +104,7 @@ pub(super) struct Model {
     /// A block held what cannot be.
     was_impossible: bool,
     jobs: Vec<Job>,
+    windows: Windows,
     /// Blocks that the driver has been told of, by full id.
     complete: BTreeSet<u64>,
     /// Blocks that have all they need, by low bits; and those that the core took for such before it said so.
@@ -167,6 +170,7 @@ impl Model {
             rx_streams: RxStreams::new(config.role.other(), is_tame),
             was_impossible: false,
             jobs: Vec::new(),
+            windows: Windows::default(),
             complete: BTreeSet::new(),
             whole: BTreeSet::new(),
             presumed: Vec::new(),
@@ -335,8 +339,13 @@ impl Model {
                 ..
             } => {
                 assert!(index < n && header.code == CodeId::SOURCE);
-                assert!(!bits::contains(&rx.have, usize::from(index)), "twice");
+                // The core gives up rows that the model keeps.
+                let is_new = !bits::contains(&rx.have, usize::from(index));
                 bits::insert(&mut rx.have, usize::from(index));
+                let is_restored = self.windows.has_restored(header.block, index);
+                assert!(is_new || is_restored, "twice");
+                self.windows.learn(header.block, index);
+                self.take_restored();
             }
             Placement::Block {
                 symbol: SymbolId::Repair(code, row),
@@ -350,8 +359,8 @@ impl Model {
         }
     }
 
-    /// The session keeps blocks for a repair of a window.
-    pub(super) fn cover(&mut self, covered: &[CoveredBlock]) {
+    /// The session keeps a repair of a window.
+    pub(super) fn cover(&mut self, row: Row, covered: &[CoveredBlock]) {
         assert!(
             covered
                 .windows(2)
@@ -361,28 +370,31 @@ impl Model {
             let (n, symbol_len) = (block.n, block.symbol_len);
             assert!((1..=n).contains(&block.count));
             assert!(usize::from(n) <= block_symbols_max(usize::from(symbol_len)));
-            match block.slot {
-                Some(slot) => {
-                    self.open(slot, block.block as u32, (n, symbol_len));
+            match &block.incomplete {
+                Some(incomplete) => {
+                    let id = block.block as u32;
+                    let rx = self.open(incomplete.slot, id, (n, symbol_len));
+                    let mut known =
+                        (0..usize::from(n)).filter(|i| bits::contains(&incomplete.known, *i));
+                    assert!(known.all(|i| bits::contains(&rx.have, i)), "not there");
                 }
-                None => self.presumed.push(block.block as u32),
+                None => {
+                    self.presumed.push(block.block as u32);
+                    let is_kept = self.windows.keeps(block.block as u32, (n, symbol_len));
+                    assert!(is_kept, "a block that is not kept");
+                }
             }
         }
+        self.windows.add(row, covered);
+        self.take_restored();
     }
 
-    /// The driver has restored a symbol.
-    pub(super) fn restore(
-        &mut self,
-        session: &mut Session,
-        now: Nanos,
-        block: &CoveredBlock,
-        index: u16,
-    ) {
-        let rx = block.slot.and_then(|slot| self.rx.get_mut(&slot));
-        if let Some(rx) = rx.filter(|rx| rx.state == RxState::Open) {
+    /// What rows of windows have restored is there.
+    fn take_restored(&mut self) {
+        while let Some((block, index)) = self.windows.next_restored() {
+            let rx = self.rx.values_mut().find(|rx| rx.block == block);
+            let rx = rx.expect("only incomplete blocks are unknown");
             bits::insert(&mut rx.have, usize::from(index));
-            session.symbol_restored(now, block.block, index);
-            self.take_jobs(session);
         }
     }
 
@@ -416,16 +428,25 @@ impl Model {
         }
     }
 
-    /// Takes the jobs that the session has; they are done later, in any order.
+    /// Takes the jobs that the session has; they are done later, in any order but for those of windows.
     pub(super) fn take_jobs(&mut self, session: &mut Session) {
         while let Some(job) = session.poll_job() {
-            let rx = self.rx.get_mut(&job.decode).expect("a slot in use");
+            let rx = self.rx.get_mut(&job.slot).expect("a slot in use");
             assert_eq!(rx.state, RxState::Open);
-            assert!(!rx.repairs.is_empty(), "nothing to decode with");
+            assert!(job.decoding.is_some() || job.window.is_some(), "no work");
+            assert_eq!(job.decoding.is_some(), !rx.repairs.is_empty());
             rx.state = RxState::Decoding;
-            self.whole.insert(rx.block);
+            let (block, shape) = (rx.block, (rx.n, rx.symbol_len));
+            self.whole.insert(block);
             assert!(self.jobs.iter().all(|known| known.id != job.id));
             self.jobs.push(job);
+            if let Some(past) = job.window {
+                assert_eq!(past.block as u32, block);
+                self.windows.complete(past, shape);
+                self.take_restored();
+                let bytes = self.windows.kept_bytes();
+                assert!(bytes <= self.config.recv_window / 4, "too much is kept");
+            }
         }
     }
 
@@ -433,15 +454,26 @@ impl Model {
     pub(super) fn finish_job(&mut self, session: &mut Session, input: &mut Input<'_>) {
         if !self.jobs.is_empty() {
             let at = input.below(self.jobs.len() as u64) as usize;
-            let job = self.jobs.swap_remove(at);
+            let at = match self.jobs[at].window {
+                // Those of windows in their order.
+                Some(_) => self.jobs.iter().position(|job| job.window.is_some()),
+                None => Some(at),
+            };
+            let job = self.jobs.remove(at.expect("there is one"));
             self.do_job(session, job);
         }
     }
 
     fn do_job(&mut self, session: &mut Session, job: Job) {
-        let rx = self.rx.get_mut(&job.decode).expect("a slot in use");
+        let rx = self.rx.get_mut(&job.slot).expect("a slot in use");
         let n = usize::from(rx.n);
-        if n <= DECODED_MAX {
+        if job.decoding.is_none() {
+            assert_eq!(
+                bits::absent(&rx.have, n).next(),
+                None,
+                "a symbol is missing"
+            );
+        } else if n <= DECODED_MAX {
             // Whether a block decodes does not depend on what its symbols hold.
             let repairs: Vec<Repair<'_>> = rx
                 .repairs
@@ -453,7 +485,7 @@ impl Model {
                 })
                 .collect();
             let mut memory = [0; 2 * DECODED_MAX];
-            let decoder = if job.maximum_likelihood {
+            let decoder = if job.decoding.is_some_and(|how| how.maximum_likelihood) {
                 &mut self.thorough_decoder
             } else {
                 &mut self.decoder

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker, srlt};
+use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker, bits, srlt};
 
-use crate::types::{Slot, block_cost};
+use crate::types::{Decoding, Slot, block_cost};
 use crate::wire::SymbolId;
 
 use super::coding;
@@ -31,6 +31,11 @@ impl Shape {
     pub(crate) fn cost(self) -> u64 {
         block_cost(self.n, self.symbol_len)
     }
+
+    /// Bytes of its symbols.
+    pub(crate) fn bytes(self) -> u64 {
+        u64::from(self.n) * u64::from(self.symbol_len)
+    }
 }
 
 /// A block that lacks symbols.
@@ -39,6 +44,8 @@ struct RxBlock {
     slot: Slot,
     shape: Shape,
     tracker: Tracker,
+    /// Source symbols in the block's memory, as a bit map: not those that peeling could restore but has not.
+    stored: Vec<u64>,
     /// Repair symbols kept. With one the block goes through the decoder, even if the last symbol
     /// to arrive was a source symbol.
     repairs: u16,
@@ -116,15 +123,9 @@ impl RxBlock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Complete {
     pub(crate) slot: Slot,
+    pub(crate) shape: Shape,
     /// How its missing symbols are to be computed; `None` if all are there.
     pub(crate) decoding: Option<Decoding>,
-}
-
-/// How a block is decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Decoding {
-    /// By elimination over all repairs together, whatever their codes.
-    pub(crate) maximum_likelihood: bool,
 }
 
 /// Blocks being received, by id, and the slots of these and of those whose parts have not been given to streams.
@@ -167,6 +168,7 @@ impl RxBlocks {
             } else {
                 tracker
             },
+            stored: vec![0; bits::words(usize::from(shape.n))],
             repairs: 0,
             is_transform: false,
             maximum_likelihood,
@@ -184,9 +186,34 @@ impl RxBlocks {
             return Added::Redundant;
         };
         match symbol {
-            SymbolId::Source(index) => block.tracker.add_source(usize::from(index)),
+            SymbolId::Source(index) => {
+                let added = block.tracker.add_source(usize::from(index));
+                if added == Added::Innovative {
+                    bits::insert(&mut block.stored, usize::from(index));
+                }
+                added
+            }
             SymbolId::Repair(code, row) => block.add_repair(&mut self.rows, code, row),
         }
+    }
+
+    /// Working memory for rows.
+    pub(crate) fn maker(&mut self) -> &mut RowMaker {
+        &mut self.rows
+    }
+
+    /// A source symbol of an open block has been restored from elsewhere.
+    pub(crate) fn restore(&mut self, id: u64, index: u16) {
+        if let Some(block) = self.blocks.get_mut(&id)
+            && block.tracker.add_source(usize::from(index)) != Added::Invalid
+        {
+            bits::insert(&mut block.stored, usize::from(index));
+        }
+    }
+
+    /// Source symbols that are in an open block's memory, as a bit map.
+    pub(crate) fn stored(&self, id: u64) -> Option<&[u64]> {
+        Some(&self.blocks.get(&id)?.stored)
     }
 
     #[cfg(test)]
@@ -204,6 +231,7 @@ impl RxBlocks {
         let block = self.blocks.remove(&id)?;
         Some(Complete {
             slot: block.slot,
+            shape: block.shape,
             decoding: (block.repairs > 0).then_some(Decoding {
                 maximum_likelihood: block.maximum_likelihood,
             }),

@@ -1,14 +1,14 @@
 //! What a session does with packets that have opened, and with the blocks that they make.
 
 use sphinx_fec::CodeId;
+use sphinx_fec::span::SpanLimits;
 
 use super::{Life, REPORT_INTERVAL, Session};
 use crate::Nanos;
-use crate::blocks::Complete;
 use crate::path::PATH;
-use crate::receiver::Progress;
+use crate::receiver::Violation;
 use crate::sender::Carriage;
-use crate::types::{Event, Job, PacketMeta, Received, Slot, StreamId, StreamPart};
+use crate::types::{Event, Job, PacketMeta, Placement, Received, Slot, StreamId, StreamPart};
 use crate::wire::{Fragment, Frame, FrameIter, Header, PacketKind, Sack, WindowSpan};
 
 /// With so many frames on their way the peer hears of numbers left out later: there is no hurry.
@@ -64,9 +64,9 @@ impl Session {
         if !matches!(self.life, Life::Open) {
             return Received::Nothing;
         }
-        let (placement, progress) = self.receiver.on_symbol(header, symbol_len);
-        self.progress(meta.now, progress);
-        Received::Symbol(placement)
+        let placement = self.receiver.on_symbol(header, symbol_len);
+        self.progress(meta.now, placement.map(|_| ()));
+        Received::Symbol(placement.unwrap_or(Placement::Discard))
     }
 
     fn handle_fragment(
@@ -79,10 +79,10 @@ impl Session {
         if !matches!(self.life, Life::Open) {
             return Received::Nothing;
         }
-        let Some((part, progress)) = self.receiver.on_fragment(header, fragment) else {
+        let Some((part, result)) = self.receiver.on_fragment(header, fragment) else {
             return Received::Nothing;
         };
-        self.progress(meta.now, progress);
+        self.progress(meta.now, result);
         Received::Part(part)
     }
 
@@ -91,35 +91,34 @@ impl Session {
         if !matches!(self.life, Life::Open) {
             return Received::Nothing;
         }
-        match self.receiver.on_window(header, &span) {
-            Some(covered) => Received::Window { span, covered },
-            None => Received::Nothing,
-        }
+        let covered = self.receiver.on_window(header, &span);
+        self.progress(meta.now, Ok(()));
+        covered.map_or(Received::Nothing, |(row, covered)| Received::Window {
+            span,
+            row,
+            covered,
+        })
     }
 
-    /// A source symbol has been restored from repairs of sliding windows, and is in its block's memory.
-    pub fn symbol_restored(&mut self, now: Nanos, block: u64, index: u16) {
-        if matches!(self.life, Life::Open) {
-            let progress = self.receiver.on_restored(block, index);
-            self.progress(now, progress);
-        }
+    /// What a decoder of sliding windows may hold.
+    pub fn window_limits(&self) -> SpanLimits {
+        self.receiver.window_limits()
     }
 
-    fn progress(&mut self, now: Nanos, progress: Progress) {
-        match progress {
-            Progress::None => {}
-            Progress::Violation(what) => self.violation(now, what),
-            Progress::Complete {
-                block,
-                complete: Complete { slot, decoding },
-            } => {
-                self.path.want_sack(now);
-                let event = Event::BlockComplete { block, slot };
-                let Some(decoding) = decoding else {
-                    return self.events.push_back(event);
-                };
-                self.jobs.decode(slot, decoding, event);
+    /// What follows from a packet with symbols.
+    fn progress(&mut self, now: Nanos, result: Result<(), Violation>) {
+        while let Some(completed) = self.receiver.next_completed() {
+            self.path.want_sack(now);
+            let (block, complete) = (completed.block, completed.complete);
+            let slot = complete.slot;
+            let event = Event::BlockComplete { block, slot };
+            match (complete.decoding, completed.window) {
+                (None, None) => self.events.push_back(event),
+                (decoding, window) => self.jobs.push(slot, decoding, window, event),
             }
+        }
+        if let Err(Violation(what)) = result {
+            self.violation(now, what);
         }
     }
 

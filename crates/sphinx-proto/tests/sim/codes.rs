@@ -1,5 +1,8 @@
 //! Every code, from end to end.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use sphinx_fec::CodeId;
 use sphinx_link::{GilbertElliott, Loss};
 use sphinx_proto::Profile;
@@ -113,6 +116,22 @@ fn windows_deliver_in_order_without_second_rounds() {
     assert!(2 * window.1 < rlc.1, "{rlc:?} {window:?}");
 }
 
+/// Where a decoder takes seconds, what waits for it is bounded: then it has to do its work at once.
+#[test]
+fn little_waits_for_a_slow_decoder() {
+    let loss = Loss::GilbertElliott(GilbertElliott::bursts(0.1, 8.0));
+    let scenario = Scenario::new(link(100, 20, loss, 4)).bulk(10_000_000);
+    let mut scenario = with_code(Some(CodeId::Window), scenario);
+    scenario.cc = CcKind::Fixed(12_000_000);
+    scenario.server.job_delay_max = 5 * SEC;
+    let mut pair = scenario.build();
+    pair.must_transfer(60 * SEC);
+    // Copies take at most 1 MiB, and to more than 256 KiB besides the simulator's ends do not agree.
+    let kept = pair.ends[1].window_bytes_max;
+    println!("{kept} bytes");
+    assert!(kept > (1 << 20) + (200 << 10), "little waited: {kept}");
+}
+
 /// 100 kB every 40 ms at 6 % loss: block codes that decode by rank are alike.
 #[test]
 fn blocks_with_every_code() {
@@ -127,5 +146,48 @@ fn blocks_with_every_code() {
             _ => 0.01,
         };
         assert!(result.second_rounds < second_rounds, "{code:?}: {result:?}");
+    }
+}
+
+/// What a receiver tells follows from what has arrived, not from when its decoder found time: so with streams that
+/// nobody reads both ends send the same packets at the same times, whether decoding takes no time or 30 ms.
+#[test]
+fn feedback_does_not_depend_on_when_blocks_are_decoded() {
+    for code in CODES {
+        for seed in 0..6 {
+            let sent = |job_delay_max| {
+                let loss = Loss::GilbertElliott(GilbertElliott::bursts(0.08, 4.0));
+                let scenario = Scenario::new(link(50, 10, loss, seed)).bulk(2_000_000);
+                let mut scenario = with_code(code, scenario);
+                scenario.profile = if seed % 2 == 0 {
+                    Profile::Bulk
+                } else {
+                    Profile::Latency
+                };
+                scenario.server.unread = [0].into();
+                scenario.server.job_delay_max = job_delay_max;
+                let mut pair = scenario.build();
+                let datagrams = Rc::new(RefCell::new(Vec::new()));
+                let into = Rc::clone(&datagrams);
+                pair.tap = Some(Box::new(move |side, datagram| {
+                    into.borrow_mut().push((side, datagram.payload.clone()));
+                    Vec::new()
+                }));
+                let arrived = pair.run_until(10 * SEC, |pair| pair.client().all_delivered());
+                assert!(arrived, "{code:?} {seed}");
+                drop(pair);
+                Rc::try_unwrap(datagrams)
+                    .expect("the tap is gone")
+                    .into_inner()
+            };
+            let (at_once, later) = (sent(0), sent(30 * MS));
+            let same = std::iter::zip(&at_once, &later).take_while(|(one, other)| one == other);
+            let same = same.count();
+            assert!(
+                at_once == later,
+                "{code:?} {seed}: datagram {same} of {} differs",
+                at_once.len()
+            );
+        }
     }
 }

@@ -1,0 +1,125 @@
+//! What sliding windows restore of the blocks that arrive: known from coefficients alone, as a block's rank is.
+//!
+//! Whoever drives the session has the symbols. He keeps the rows that are kept here and the blocks that are remembered
+//! here, and does the same with them in the same order. So he can restore what this says, whenever he comes to it.
+
+use std::collections::VecDeque;
+
+use sphinx_fec::span::{CoveredSymbols, SpanLimits, SpanTracker};
+use sphinx_fec::{Added, Row, RowMaker};
+
+use crate::types::PastBlock;
+use crate::wire::MAX_BLOCK_SYMBOLS;
+
+use super::incoming::Shape;
+
+/// Unknown symbols that rows may wait for.
+const UNKNOWN_MAX: usize = 512;
+/// Blocks remembered behind those under way.
+const PAST_MAX: usize = 32;
+/// Bytes of these, and bytes of the rows, each; and as a share of the window for received blocks.
+const BYTES_MAX: u64 = 1 << 20;
+const SHARE: u64 = 4;
+/// Numbers of symbols from one block to the next.
+const STRIDE: u64 = MAX_BLOCK_SYMBOLS as u64;
+
+/// A block of which a repair covers the first `count` symbols.
+pub(crate) struct Covering<'a> {
+    pub(crate) block: u64,
+    pub(crate) count: u16,
+    /// As a bit map; `None`: it is complete.
+    pub(crate) known: Option<&'a [u64]>,
+}
+
+/// What the repairs of sliding windows that have arrived are worth.
+pub(crate) struct Restoring {
+    bytes_max: u64,
+    /// There is one as soon as a repair has come.
+    tracker: Option<SpanTracker>,
+    /// Complete blocks that repairs may cover, oldest first, and their bytes.
+    past: VecDeque<(u64, Shape)>,
+    past_bytes: u64,
+}
+
+impl Restoring {
+    /// For a session with this window for received blocks.
+    pub(crate) fn new(recv_window: u64) -> Self {
+        Self {
+            bytes_max: (recv_window / SHARE).min(BYTES_MAX),
+            tracker: None,
+            past: VecDeque::new(),
+            past_bytes: 0,
+        }
+    }
+
+    /// What the rows may take.
+    pub(crate) fn limits(&self) -> SpanLimits {
+        SpanLimits {
+            unknown: UNKNOWN_MAX,
+            bytes: self.bytes_max as usize,
+        }
+    }
+
+    /// The peer sends repairs of windows: blocks that become complete are remembered from now on.
+    pub(crate) fn begin(&mut self) {
+        if self.tracker.is_none() {
+            self.tracker = SpanTracker::new(self.limits()).ok();
+        }
+    }
+
+    /// Whether this complete block is remembered.
+    pub(crate) fn remembers(&self, block: u64, shape: Shape) -> bool {
+        self.past.iter().rev().any(|past| *past == (block, shape))
+    }
+
+    /// A repair of these blocks, oldest first: those that are complete must be remembered. `maker` is working memory.
+    pub(crate) fn add<'a>(
+        &mut self,
+        maker: &mut RowMaker,
+        row: Row,
+        covered: impl Iterator<Item = Covering<'a>> + Clone,
+        symbol_len: usize,
+    ) -> Added {
+        let Some(tracker) = &mut self.tracker else {
+            return Added::Redundant;
+        };
+        let symbols = covered.map(|covering| CoveredSymbols {
+            first: STRIDE * covering.block,
+            count: usize::from(covering.count),
+            known: covering.known,
+        });
+        tracker.add_repair(maker, row, symbols, symbol_len)
+    }
+
+    /// A source symbol has arrived.
+    pub(crate) fn learn(&mut self, block: u64, index: u16) {
+        if let Some(tracker) = &mut self.tracker {
+            tracker.learn(STRIDE * block + u64::from(index));
+        }
+    }
+
+    /// All of a block is there or can be decoded. What is to be done with it, in a session with windows.
+    pub(crate) fn complete(&mut self, block: u64, shape: Shape) -> Option<PastBlock> {
+        let tracker = self.tracker.as_mut()?;
+        let first = STRIDE * block;
+        let unknown: Vec<u64> = tracker.unknown(first, first + STRIDE).collect();
+        unknown.into_iter().for_each(|symbol| tracker.learn(symbol));
+        self.past.push_back((block, shape));
+        self.past_bytes += shape.bytes();
+        let before = self.past.len();
+        while self.past.len() > PAST_MAX || self.past_bytes > self.bytes_max {
+            let Some((_, oldest)) = self.past.pop_front() else {
+                break;
+            };
+            self.past_bytes -= oldest.bytes();
+        }
+        let forget = before - self.past.len();
+        Some(PastBlock { block, forget })
+    }
+
+    /// The next source symbol that repairs have restored: its block, which is incomplete, and its index there.
+    pub(crate) fn next_restored(&mut self) -> Option<(u64, u16)> {
+        let symbol = self.tracker.as_mut()?.next_restored()?;
+        Some((symbol / STRIDE, (symbol % STRIDE) as u16))
+    }
+}
