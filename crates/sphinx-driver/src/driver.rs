@@ -219,6 +219,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.core.set_profile(profile);
     }
 
+    /// The application wants what the peer sends: that may fill the whole window from now on.
+    pub fn open_window(&mut self, now: Nanos) {
+        self.core.open_window(now);
+    }
+
     // ---- time ---------------------------------------------------------------------------------
 
     /// Timers that are due, and jobs that are done.

@@ -25,6 +25,9 @@ pub use replay::{Arrival, ReplayWindow};
 const EPOCH_PACKETS: u64 = 1 << 23;
 /// Most packets of a session that may fail to open (§3; the integrity limit of RFC 9001 §6.6).
 const FAILURES_MAX: u64 = 1 << 52;
+/// An epoch lasts at least so long (ns, §3): no link carries 2^23 packets in this time, and a peer that flips the phase with every
+/// packet would have a key derived for each.
+const EPOCH_TIME_MIN: u64 = 1_000_000;
 /// The previous epoch's key is kept for this many probe timeouts (§3).
 const PREVIOUS_KEY_PTOS: u64 = 3;
 /// Length in bytes of the exporter output, of the ticket's secret and of the proof.
@@ -122,6 +125,7 @@ impl SessionSecret {
             next: EpochKey::new(&next_secret),
             next_secret,
             epoch: 0,
+            next_from: 0,
             opened: None,
             failures: 0,
             failures_max: FAILURES_MAX,
@@ -301,6 +305,8 @@ pub struct Opener {
     next: EpochKey,
     next_secret: Secret,
     epoch: u64,
+    /// The next epoch does not begin before (ns).
+    next_from: u64,
     /// Smallest and largest packet number opened with the current key.
     opened: Option<(u64, u64)>,
     /// Packets that some key did not open, in all epochs, and how many of them there may be.
@@ -360,7 +366,9 @@ impl Opener {
         let current_phase = self.epoch & 1 == 1;
         let (key, is_next) = match self.opened {
             _ if header.phase == current_phase => (&self.current, false),
-            Some((_, largest)) if packet_number > largest => (&self.next, true),
+            Some((_, largest)) if packet_number > largest && now_ns >= self.next_from => {
+                (&self.next, true)
+            }
             Some((smallest, _)) if packet_number < smallest => {
                 (&self.previous.as_ref().ok_or(OpenError::Invalid)?.0, false)
             }
@@ -382,6 +390,7 @@ impl Opener {
             let previous = std::mem::replace(&mut self.current, current);
             self.previous = Some((previous, until));
             self.epoch += 1;
+            self.next_from = now_ns.saturating_add(EPOCH_TIME_MIN);
             self.opened = Some((packet_number, packet_number));
         } else if header.phase == current_phase {
             let (smallest, largest) = self.opened.unwrap_or((packet_number, packet_number));

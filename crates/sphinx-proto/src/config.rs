@@ -113,10 +113,14 @@ pub struct Config {
     pub idle_timeout: Nanos,
     /// Memory for received blocks, bytes (`docs/protocol.md` §7); 24 MiB by default.
     pub recv_window: u64,
+    /// How much of it the peer may fill before [`Session::open_window`](crate::Session::open_window), bytes; all of it by default.
+    pub recv_credit: u64,
     /// Most memory for blocks on their way, bytes; 24 MiB by default.
     pub send_window: u64,
     /// The peer's window at the start, bytes; 24 MiB by default.
     pub peer_window: u64,
+    /// How much of that this end may fill before the peer grants more, bytes; all of it by default.
+    pub peer_credit: u64,
     /// IP and UDP header bytes: 28 for IPv4, 48 for IPv6, by the peer's address.
     pub ip_overhead: u16,
     /// UDP payloads to probe for, rising; [`mtu_candidates`] by default.
@@ -144,8 +148,10 @@ impl Config {
             initial_rtt: INITIAL_RTT,
             idle_timeout: IDLE_TIMEOUT,
             recv_window: WINDOW,
+            recv_credit: u64::MAX,
             send_window: WINDOW,
             peer_window: WINDOW,
+            peer_credit: u64::MAX,
             ip_overhead,
             mtu_candidates: mtu_candidates(ip_overhead),
             peer_datagram_max: BASE_DATAGRAM,

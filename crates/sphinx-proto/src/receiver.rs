@@ -54,7 +54,7 @@ pub(crate) struct Violation(pub(crate) &'static str);
 impl Receiver {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
-            streams: RecvStreams::new(config.role.other(), config.recv_window),
+            streams: RecvStreams::new(config.role.other(), config.recv_window, config.recv_credit),
             blocks: RxBlocks::default(),
             completion: Completion::default(),
             restoring: Restoring::new(config.recv_window),
@@ -319,6 +319,11 @@ impl Receiver {
         share_cost(shape.cost(), parts);
         let is_possible = parts.iter().all(|part| self.streams.on_received(part));
         is_possible.then_some(()).ok_or("a stream that cannot be")
+    }
+
+    /// From now on the peer may fill the whole window. Whether it could not before.
+    pub(crate) fn open_window(&mut self) -> bool {
+        self.streams.open_window()
     }
 
     /// All of a stream is here, to its end.

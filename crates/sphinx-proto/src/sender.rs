@@ -45,7 +45,7 @@ impl Sender {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             redundancy: Redundancy::new(config),
-            streams: SendStreams::new(config.role, config.peer_window),
+            streams: SendStreams::new(config.role, config.peer_window, config.peer_credit),
             blocks: BlockStore::default(),
             compensation: Compensation::default(),
             protection: Protection::default(),

@@ -46,9 +46,11 @@ const REPORT_INTERVAL: Nanos = 10 * MS;
 /// | input | what has happened |
 /// | --- | --- |
 /// | [`handle_packet`](Self::handle_packet) | a packet has opened that has not opened before |
+/// | [`handle_replay`](Self::handle_replay) | one that has opened before has come again |
 /// | [`handle_timeout`](Self::handle_timeout) | the time of [`poll_timeout`](Self::poll_timeout) has come |
 /// | [`submit`](Self::submit), [`set_backlog`](Self::set_backlog), [`set_profile`](Self::set_profile) | the application has data, or more than there is [room](Self::room_for) for, or wants it otherwise |
 /// | [`block_unpacked`](Self::block_unpacked), [`stream_whole`](Self::stream_whole) | what a complete block holds, and that a stream is here to its end |
+/// | [`open_window`](Self::open_window) | the application wants what the peer sends |
 /// | [`taken`](Self::taken) | the application has taken a part of a stream |
 /// | [`job_done`](Self::job_done) | work on payload has been done |
 /// | [`add_random`](Self::add_random), [`add_connection_id`](Self::add_connection_id) | here is randomness, as many times as [`random_wanted`](Self::random_wanted) and [`connection_ids_wanted`](Self::connection_ids_wanted) say |
@@ -297,6 +299,9 @@ impl Session {
         }
         self.look_for_losses(now);
         self.path.settle(now);
+        if self.path.poll_moved(now) {
+            self.moved();
+        }
         if self.silence_timeout().is_some_and(|at| at <= now) {
             self.silence += 1;
             self.scheduler.ping();

@@ -72,7 +72,11 @@ pub struct End<P> {
     ecn: u8,
     /// Source symbols and symbol size of full blocks, instead of what the session proposes.
     shape: Option<(u16, u16)>,
+    /// What may be received, before its application accepts the session and after.
+    recv_credit: u64,
     recv_window: u64,
+    /// When its application will accept the session.
+    pub(crate) accepted_at: Option<Nanos>,
     seals_later: bool,
     /// Something other than time or the application has given the driver something to do.
     is_woken: bool,
@@ -121,7 +125,9 @@ impl<P: PacketProtection> End<P> {
             packet_max: plan.packet_delay_max,
         };
         Self {
+            recv_credit: config.recv_credit.min(config.recv_window),
             recv_window: config.recv_window,
+            accepted_at: None,
             cids: BTreeSet::from([config.local_cid]),
             driver: Driver::new(Session::new(config, 0), protection, delays, is_client),
             queues: Queues::new(role),
@@ -165,6 +171,7 @@ impl<P: PacketProtection> End<P> {
             self.driver.poll_timeout(),
             self.writers.next_write(),
             self.readers.next_read(),
+            self.accepted_at,
         ];
         timers.into_iter().flatten().min()
     }
@@ -280,10 +287,11 @@ impl<P: PacketProtection> End<P> {
             .handle_datagram(now, origin, payload, &mut self.workshop);
         self.is_woken = true;
         self.rx_held_max = self.rx_held_max.max(self.rx_held());
-        assert!(
-            self.rx_held_max <= self.recv_window,
-            "more blocks than the window"
-        );
+        let most = match self.accepted_at {
+            Some(_) => self.recv_credit,
+            None => self.recv_window,
+        };
+        assert!(self.rx_held_max <= most, "more blocks than the window");
         self.window_bytes_max = self.window_bytes_max.max(self.driver.window_bytes());
         let copies_max = (self.recv_window as usize / 4).min(COPIES_MAX);
         assert!(
@@ -300,9 +308,16 @@ impl<P: PacketProtection> End<P> {
             let shape = self.shape.unwrap_or(shape);
             let pool = self.workshop.pool();
             self.writers.step(now, &mut self.queues, shape, pool);
-            let is_news = std::mem::take(&mut self.is_news);
-            self.readers.step(now, &mut self.queues, is_news);
+            // Nobody reads what nobody has accepted.
+            if self.accepted_at.is_none() {
+                let is_news = std::mem::take(&mut self.is_news);
+                self.readers.step(now, &mut self.queues, is_news);
+            }
 
+            if self.accepted_at.take_if(|at| *at <= now).is_some() {
+                self.driver.open_window(now);
+                self.is_woken = true;
+            }
             let is_wanted = self.queues.take_wanted();
             let is_due = self.driver.poll_timeout().is_some_and(|at| at <= now);
             if !(is_wanted | is_due | std::mem::take(&mut self.is_woken)) {

@@ -69,6 +69,11 @@ impl<P: PacketProtection> Pair<P> {
             config.peer_window = scenario.recv_window;
             config.peer_datagram_max = 9040;
             config.memory = scenario.memory;
+            let credit = scenario.accepted.map_or(u64::MAX, |(_, credit)| credit);
+            match role {
+                Role::Server => config.recv_credit = credit,
+                Role::Client => config.peer_credit = credit,
+            }
             config
         };
         let (client_seed, server_seed) = (scenario.seed << 1, (scenario.seed << 1) + 1);
@@ -81,7 +86,7 @@ impl<P: PacketProtection> Pair<P> {
             client_seed,
             (server_seed, scenario.server.streams()),
         );
-        let server = End::new(
+        let mut server = End::new(
             config(Role::Server, 1, 2),
             server_protection,
             addresses[1],
@@ -89,6 +94,7 @@ impl<P: PacketProtection> Pair<P> {
             server_seed,
             (client_seed, scenario.client.streams()),
         );
+        server.accepted_at = scenario.accepted.map(|(at, _)| at);
         Self {
             now: 0,
             ends: [client, server],

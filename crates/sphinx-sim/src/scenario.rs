@@ -38,6 +38,8 @@ pub struct Scenario {
     pub cc: CcKind,
     /// Bytes that an end may receive ahead of its reader.
     pub recv_window: u64,
+    /// Until when nobody has accepted the session at the server, and how much the server receives until then.
+    pub accepted: Option<(Nanos, u64)>,
     /// Bytes that an end may have under way.
     pub send_window: u64,
     /// Silence after which the peer counts as lost.
@@ -82,6 +84,7 @@ impl Scenario {
             epsilon: EPSILON,
             cc: CcKind::Bbr,
             recv_window: 32 << 20,
+            accepted: None,
             send_window: 32 << 20,
             idle_timeout: 15 * SEC,
             memory: None,

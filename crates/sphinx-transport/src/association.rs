@@ -14,7 +14,6 @@ use sphinx_proto::{Nanos, Session, Tuple};
 
 use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
-use crate::memory::PathFile;
 use crate::options::Options;
 use crate::shared::{Inner, Shared};
 use crate::stats::Stats;
@@ -52,8 +51,6 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
 
 pub(crate) struct Association {
     driver: Driver<Keys, Inline>,
-    /// Where to remember the path at the end.
-    paths: Option<PathFile>,
     shared: Arc<Shared>,
     /// What the control plane has sent and received for this session.
     control: Traffic,
@@ -74,7 +71,6 @@ impl Association {
         core: Session,
         keys: Keys,
         is_client: bool,
-        paths: Option<PathFile>,
         shared: Arc<Shared>,
         options: &Options,
         strays: u64,
@@ -89,7 +85,6 @@ impl Association {
         };
         Self {
             driver: Driver::new(core, keys, Inline, is_client),
-            paths,
             shared,
             control: Traffic::default(),
             strays,
@@ -154,7 +149,7 @@ impl Association {
         inner.heard_at = clock.checked_sub(silent);
         if now >= self.stats_at || news {
             self.stats_at = now + STATS_INTERVAL;
-            inner.stats = self.stats();
+            self.publish(&mut inner);
         }
         if news || inner.queues.has_changed() {
             shared.notify(inner);
@@ -275,15 +270,18 @@ impl Association {
 
     fn end_in(&mut self, inner: &mut Inner, error: Error) {
         self.lasted.get_or_insert(self.shared.elapsed());
-        let core = self.driver.core();
-        // Before the application hears of the end: it may exit at once.
-        if let (Some(paths), Some(memory)) = (self.paths.take(), core.path_memory()) {
-            paths.remember(core.tuple().remote.ip(), memory);
-        }
         inner.closed.get_or_insert(error);
         inner.queues.end();
         // What is still counted is on its way out; the clock stands.
+        self.publish(inner);
+    }
+
+    /// What the application may look at.
+    fn publish(&self, inner: &mut Inner) {
         inner.stats = self.stats();
+        let core = self.driver.core();
+        let remote = core.tuple().remote.ip();
+        inner.learned = core.path_memory().map(|memory| (remote, memory));
     }
 
     fn stats(&self) -> Stats {

@@ -12,8 +12,9 @@ use sphinx_net::udp::{UdpConfig, UdpIo};
 use sphinx_net::{Family, PacketIo, Waker, resolve};
 
 use crate::control::Control;
-use crate::engine::{Engine, Purpose, settings};
+use crate::engine::{Engine, Purpose, Remote, settings};
 use crate::error::{Error, ErrorKind};
+use crate::memory::PathFile;
 use crate::options::{Options, Service};
 use crate::routing::IdMaker;
 use crate::shared::Session;
@@ -215,11 +216,17 @@ pub fn connect(ticket: &Ticket, service: Service, options: &Options) -> Result<S
         ),
         None => (open(v4)?, remotes),
     };
+    // Here, as the engine must not wait for a file.
+    let paths = options.path_memory.clone().map(PathFile::new);
+    let remotes = remotes.into_iter().map(|address| Remote {
+        address,
+        memory: paths.as_ref().and_then(|paths| paths.recall(address.ip())),
+    });
     let lobby = Lobby::new();
     let purpose = Purpose::Connect {
         service,
         ticket: ticket.clone(),
-        remotes,
+        remotes: remotes.collect(),
     };
     let engine = Engine::new(
         io,

@@ -15,7 +15,7 @@ use sphinx_net::{
     Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
-use sphinx_proto::{Nanos, Tuple};
+use sphinx_proto::{Nanos, PathMemory, Tuple};
 
 use crate::association::Association;
 use crate::control::{ConnId, Control, Settings, random_bytes};
@@ -56,8 +56,15 @@ pub(crate) enum Purpose {
     Connect {
         service: Service,
         ticket: Ticket,
-        remotes: Vec<SocketAddr>,
+        remotes: Vec<Remote>,
     },
+}
+
+/// An address of the peer that is to be tried.
+pub(crate) struct Remote {
+    pub(crate) address: SocketAddr,
+    /// What an earlier session learned about the path there.
+    pub(crate) memory: Option<PathMemory>,
 }
 
 /// A handshake of a client.

@@ -1,7 +1,7 @@
 //! What the application's threads and the engine share about one session, and its public handle.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use sphinx_driver::{Application, BufferPool, Queues, SharedSlicer, Slicer};
 use sphinx_net::Waker;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, Role, STREAMS_MAX, StreamId};
+use sphinx_proto::{Nanos, PathMemory, Role, STREAMS_MAX, StreamId};
 
 use crate::error::{Error, ErrorKind, close_code};
+use crate::memory::PathFile;
 use crate::options::Profile;
 use crate::recv_stream::RecvStream;
 use crate::send_stream::SendStream;
@@ -64,6 +65,10 @@ pub(crate) struct Inner {
     /// The peer has answered CLOSE, or it makes no sense to wait.
     pub(crate) close_answered: bool,
     pub(crate) stats: Stats,
+    /// What is worth remembering about the path to this address, by now.
+    pub(crate) learned: Option<(IpAddr, PathMemory)>,
+    /// Where to remember it: of a connecting end, until it has been done.
+    paths: Option<PathFile>,
     /// When the last packet of the peer opened.
     pub(crate) heard_at: Option<Instant>,
 }
@@ -135,6 +140,8 @@ impl Shared {
             peer_code: None,
             close_answered: false,
             stats: Stats::default(),
+            learned: None,
+            paths: None,
             heard_at: None,
         };
         Self {
@@ -149,6 +156,12 @@ impl Shared {
             started: base + Duration::from_nanos(since),
             shape: AtomicU32::new(0),
         }
+    }
+
+    /// The same; what it learns about its path is remembered there.
+    pub(crate) fn remembering(self, paths: Option<PathFile>) -> Self {
+        self.lock().paths = paths;
+        self
     }
 
     pub(crate) fn set_shape(&self, (n, symbol_len): (u16, u16)) {
@@ -228,6 +241,20 @@ impl Shared {
         self.ringing.store(false, Ordering::Release);
     }
 
+    /// Remembers what the session has learned about its path, once. To be called by whoever lets go of it: files may be slow,
+    /// and neither the engine nor other threads of the session wait for this.
+    fn remember(&self) {
+        let mut inner = self.lock();
+        let Some((remote, memory)) = inner.learned else {
+            return;
+        };
+        let paths = inner.paths.take();
+        drop(inner);
+        if let Some(paths) = paths {
+            paths.remember(remote, memory);
+        }
+    }
+
     /// Wait until `ready` gives a value, or the session ends; `changed` says when to look again.
     pub(crate) fn wait<T>(
         &self,
@@ -274,6 +301,7 @@ impl Drop for CloseOnDrop {
             let reason = "the application let go of the session";
             inner.queues.close(close_code::CANCELLED, reason);
         });
+        self.0.remember();
     }
 }
 
@@ -356,6 +384,9 @@ impl Session {
     /// Ends the session: CLOSE is sent, sealed and repeated. Returns when the peer has answered, or
     /// after a third of a second. Blocked calls of other threads return with an error.
     ///
+    /// What was learned about the path is in the file of [`Options::path_memory`](crate::Options::path_memory) then, as it is
+    /// when the last clone has gone.
+    ///
     /// The codes are those of the command line; the peer reports 0 and 6 as
     /// [`ErrorKind::Cancelled`], 9 as [`ErrorKind::RemoteIo`], and so on.
     pub fn close(&self, code: u64, reason: &str) {
@@ -371,6 +402,8 @@ impl Session {
             let waited = self.shared.changed.wait_timeout(inner, left);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        drop(inner);
+        self.shared.remember();
     }
 
     /// The code that the peer closed the session with, if that is how it ended. A peer that had

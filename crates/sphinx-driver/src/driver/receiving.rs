@@ -61,8 +61,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let packet_number = expand_packet_number(header.packet_number, self.replay.expected());
         match self.replay.check(packet_number) {
             Arrival::New => {}
-            Arrival::Replay | Arrival::Late => {
+            arrival @ (Arrival::Replay | Arrival::Late) => {
                 self.counters.replayed += 1;
+                if arrival == Arrival::Replay {
+                    let (tuple, len) = (origin.tuple, datagram.len());
+                    self.core.handle_replay(now, tuple, packet_number, len);
+                }
                 return;
             }
         }

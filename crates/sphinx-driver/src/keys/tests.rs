@@ -358,6 +358,41 @@ fn a_forged_phase_does_not_move_the_epoch() {
     assert!(open(&mut opener, 1, &second, 0).is_ok());
 }
 
+/// Whoever knows no key can have one opening tried for each packet, and no key derived (RFC 9001 §6.3).
+#[test]
+fn a_forgery_costs_one_opening_and_no_key() {
+    let (mut sealer, mut opener) = pair(4);
+    for number in 0..6 {
+        let packet = seal(&mut sealer, number, b"body");
+        sealer.acked(number);
+        assert!(open(&mut opener, number, &packet, 0).is_ok());
+    }
+    let (epoch, next) = (opener.epoch(), opener.next_secret.clone());
+    for n in 0..1000u64 {
+        let mut forged: Vec<u8> = (0..60).map(|i| (n * 31 + i * n) as u8).collect();
+        forged[0] = 0x80 | (forged[0] & 0x3f);
+        let _ = open(&mut opener, n % 9, &forged, MS * n);
+        assert!(opener.failures <= n + 1);
+    }
+    assert!(opener.failures > 100, "some had a phase with a key");
+    assert_eq!(opener.epoch(), epoch);
+    assert_eq!(opener.next_secret, next);
+}
+
+/// Keys cost several times what opening a packet costs, and sessions share their thread.
+#[test]
+fn a_peer_that_keeps_flipping_the_phase_has_one_key_derived_a_millisecond() {
+    let (mut sealer, mut opener) = pair(1);
+    for number in 0..1000 {
+        let packet = seal(&mut sealer, number, b"body");
+        sealer.acked(number);
+        let _ = open(&mut opener, number, &packet, number * MS / 100);
+    }
+    assert!(opener.epoch() <= 11, "{} epochs in 10 ms", opener.epoch());
+    // Nor is a packet opened twice.
+    assert!(opener.failures + opener.epoch() <= 1000);
+}
+
 /// Its phase is that of the present epoch, but its key is forgotten.
 #[test]
 fn a_packet_two_epochs_late_does_not_open_and_does_no_harm() {
@@ -370,11 +405,12 @@ fn a_packet_two_epochs_late_does_not_open_and_does_no_harm() {
             late.push((number, datagram));
             continue;
         }
-        assert!(open(&mut opener, number, &datagram, 0).is_ok());
+        let now = number * MS;
+        assert!(open(&mut opener, number, &datagram, now).is_ok());
         for (old, datagram) in &late {
             // Only the epoch before is still known.
             let known = number / 4 - old / 4 < 2;
-            let opened = open(&mut opener, *old, datagram, 0).is_ok();
+            let opened = open(&mut opener, *old, datagram, now).is_ok();
             assert_eq!(opened, known, "{old} at {number}");
         }
     }
@@ -406,7 +442,7 @@ proptest! {
             while on_the_way.first().is_some_and(|(at, ..)| *at <= number) {
                 let (at, number, datagram) = on_the_way.remove(0);
                 prop_assert_eq!(window.check(number), Arrival::New);
-                let body = open(&mut opener, window.expected(), &datagram, at);
+                let body = open(&mut opener, window.expected(), &datagram, at * MS);
                 prop_assert_eq!(body, Ok(number.to_be_bytes().to_vec()));
                 window.commit(number);
                 prop_assert_eq!(window.check(number), Arrival::Replay);

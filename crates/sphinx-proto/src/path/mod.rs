@@ -48,7 +48,7 @@ pub(crate) use space::{Arrived, Contents, PacketSpace};
 use stock::Stock;
 pub(crate) use timer::Probes;
 pub(crate) use validation::PathPacket;
-use validation::Validation;
+use validation::{Validated, Validation};
 
 /// The id of the only path that a session has.
 pub(crate) const PATH: u32 = 0;
@@ -229,7 +229,12 @@ impl Path {
         let acks = &mut self.space.acks;
         let newest = acks.largest().is_none_or(|pn| meta.packet_number > pn);
         acks.on_packet(meta, marks, self.address.rtt.smoothed());
-        self.on_packet_from(meta.now, meta.tuple, meta.datagram_len, newest);
+        self.on_packet_from(
+            meta.now,
+            (meta.tuple, meta.packet_number),
+            meta.datagram_len,
+            newest,
+        );
         newest
     }
 
@@ -302,16 +307,24 @@ impl Path {
 
     // ---- addresses -------------------------------------------------------------------------------
 
-    fn on_packet_from(&mut self, now: Nanos, tuple: Tuple, len: usize, newest: bool) {
+    fn on_packet_from(&mut self, now: Nanos, place: (Tuple, u64), len: usize, newest: bool) {
+        let tuple = place.0;
         let current = &mut self.address.tuple;
         if !current.is_same(&tuple) {
             let random = &mut self.stock;
-            return self.validation.on_packet(now, tuple, len, newest, random);
+            return self.validation.on_packet(now, place, len, newest, random);
         }
         if newest {
-            self.validation.on_packet_from_peer();
+            self.validation.on_packet_from_peer(current);
             current.local_ip = tuple.local_ip.or(current.local_ip);
         }
+    }
+
+    /// A packet that had opened before has come again, from `tuple`.
+    pub(crate) fn on_replay(&mut self, now: Nanos, tuple: Tuple, packet_number: u64, len: usize) {
+        let present = (&self.address.tuple, self.probe_timeout());
+        let (place, random) = ((tuple, packet_number), &mut self.stock);
+        self.validation.on_replay(now, place, len, present, random);
     }
 
     /// The peer challenges this end.
@@ -321,15 +334,26 @@ impl Path {
 
     /// An answer to a challenge came from `tuple`; whether the peer is found there now.
     pub(crate) fn on_response(&mut self, now: Nanos, tuple: Tuple, answer: [u8; 8]) -> bool {
-        let Some(validated) = self.validation.on_response(now, tuple, answer) else {
+        let present = (self.address.tuple, self.probe_timeout());
+        let validated = self.validation.on_response(now, tuple, answer, present);
+        self.move_to(now, validated)
+    }
+
+    /// Whether the peer is found elsewhere now, since it does not answer from where it was.
+    pub(crate) fn poll_moved(&mut self, now: Nanos) -> bool {
+        let validated = self.validation.poll_proven(now, self.address.tuple);
+        self.move_to(now, validated)
+    }
+
+    fn move_to(&mut self, now: Nanos, validated: Option<Validated>) -> bool {
+        let Some(Validated { tuple, round_trip }) = validated else {
             return false;
         };
-        let tuple = validated.tuple;
         if self.address.tuple.same_hosts(&tuple) {
             // A NAT has changed its mapping.
             self.address.tuple = tuple;
         } else {
-            let since = (self.next_pn(), validated.round_trip);
+            let since = (self.next_pn(), round_trip);
             self.address = self.address.successor(&self.settings, tuple, since, now);
         }
         true

@@ -63,7 +63,7 @@ fn sack(path: &mut Path, now: Nanos, low: u64, high: u64) {
 
 /// The peer is found at other addresses.
 fn move_to(path: &mut Path, now: Nanos, to: Tuple) {
-    path.on_packet_from(now, to, 1200, true);
+    path.on_packet_from(now, (to, 9), 1200, true);
     let challenge = path.poll_challenge(now).expect("challenged");
     assert_eq!(challenge.to, to);
     assert!(path.on_response(now + 7 * MS, to, challenge.data));

@@ -12,6 +12,10 @@ const CANDIDATES_MAX: usize = 4;
 /// candidate is forgotten.
 const WAITS: [u64; 8] = [1, 1, 1, 2, 2, 4, 8, 16];
 const COPIES: u8 = WAITS.len() as u8;
+/// A home that does not answer for so many probe timeouts counts as gone.
+const HOME_WAIT: Nanos = 3;
+/// Who has proved to be at home despite copies from elsewhere is not looked for elsewhere for so many probe timeouts.
+const TRUST: Nanos = 8;
 /// Bytes sent to a candidate per byte received from it.
 const AMPLIFICATION: u64 = 3;
 /// Smallest packet with a challenge or its answer.
@@ -21,6 +25,8 @@ const PACKET_MIN: usize = OVERHEAD + 9;
 #[derive(Debug)]
 struct Candidate {
     tuple: Tuple,
+    /// Number of the packet that made it one.
+    first_pn: u64,
     challenge: [u8; 8],
     received: u64,
     sent: u64,
@@ -30,6 +36,19 @@ struct Candidate {
 }
 
 impl Candidate {
+    fn new(tuple: Tuple, pn: u64, challenge: [u8; 8], len: usize, due: Nanos) -> Self {
+        Self {
+            tuple,
+            first_pn: pn,
+            challenge,
+            received: len as u64,
+            sent: 0,
+            copies: 0,
+            next_copy: due,
+            first_copy: due,
+        }
+    }
+
     fn budget(&self) -> u64 {
         (AMPLIFICATION * self.received).saturating_sub(self.sent)
     }
@@ -65,10 +84,25 @@ pub(crate) struct PathPacket {
 }
 
 /// The addresses that may replace those in use.
+///
+/// Who copies packets and has the copies overtake them looks like a peer that has moved: the copies open, the originals
+/// are replays (RFC 9000 §9.3.3). But a peer that has moved sends nothing from where it was. So originals that still come from
+/// there make that place the *home*: it is challenged, and stays, or becomes again, where the peer is if the peer knows the challenge,
+/// whichever way the answer comes. Replays prove nothing, as anybody can send them from any address; that is why the home must answer too.
 #[derive(Debug, Default)]
 pub(crate) struct Validation {
     /// Oldest first.
     candidates: Vec<Candidate>,
+    /// Where originals come from: the place in use, or the one before.
+    home: Option<Candidate>,
+    /// When it counts as gone.
+    home_until: Nanos,
+    /// A candidate that has answered while the home had not: it is believed if the home does not answer.
+    proven: Option<(Validated, u64)>,
+    /// The place before the present one, and the number of the packet that made the present one a candidate.
+    before: Option<(Tuple, u64)>,
+    /// The peer has proved to be where it is: until then nobody else becomes a candidate.
+    trusted_until: Nanos,
     /// No other candidate gets its first challenge before.
     quiet_until: Nanos,
     unanswered: Option<Challenge>,
@@ -77,8 +111,17 @@ pub(crate) struct Validation {
 impl Validation {
     /// A packet has opened that came from where the peer is, with a number above all others: whoever sent from
     /// elsewhere was not the peer, or has come back.
-    pub(crate) fn on_packet_from_peer(&mut self) {
+    pub(crate) fn on_packet_from_peer(&mut self, current: &Tuple) {
         self.candidates.clear();
+        self.proven = None;
+        // If it is another place, that is where the peer may be although packets come from here.
+        self.home.take_if(|home| home.tuple.is_same(current));
+    }
+
+    fn clear(&mut self) {
+        self.candidates.clear();
+        self.home = None;
+        self.proven = None;
     }
 
     /// A packet from elsewhere has opened. `newest`: its number is above all others. `random` is what challenges are made
@@ -86,7 +129,7 @@ impl Validation {
     pub(crate) fn on_packet(
         &mut self,
         now: Nanos,
-        tuple: Tuple,
+        (tuple, pn): (Tuple, u64),
         len: usize,
         newest: bool,
         random: &mut Stock,
@@ -96,7 +139,7 @@ impl Validation {
             candidate.received += len as u64;
             return;
         }
-        if !newest {
+        if !newest || now < self.trusted_until {
             return;
         }
         let Some(challenge) = random.take() else {
@@ -105,15 +148,39 @@ impl Validation {
         if self.candidates.len() == CANDIDATES_MAX {
             self.candidates.remove(0);
         }
-        self.candidates.push(Candidate {
-            tuple,
-            challenge,
-            received: len as u64,
-            sent: 0,
-            copies: 0,
-            next_copy: now.max(self.quiet_until),
-            first_copy: now,
-        });
+        let due = now.max(self.quiet_until);
+        let candidate = Candidate::new(tuple, pn, challenge, len, due);
+        self.candidates.push(candidate);
+    }
+
+    /// A packet that had opened before has come again, from `tuple`; `current` is where the peer is.
+    pub(crate) fn on_replay(
+        &mut self,
+        now: Nanos,
+        (tuple, pn): (Tuple, u64),
+        len: usize,
+        (current, pto): (&Tuple, Nanos),
+        random: &mut Stock,
+    ) {
+        if let Some(home) = &mut self.home {
+            if home.tuple.is_same(&tuple) {
+                home.received += len as u64;
+            }
+            return;
+        }
+        let is_home = if tuple.is_same(current) {
+            self.candidates.iter().any(|c| pn >= c.first_pn)
+        } else {
+            let mut before = self.before.iter();
+            before.any(|(place, since)| place.is_same(&tuple) && pn >= *since)
+        };
+        if !is_home || now < self.trusted_until {
+            return;
+        }
+        if let Some(challenge) = random.take() {
+            self.home = Some(Candidate::new(tuple, pn, challenge, len, now));
+            self.home_until = now + HOME_WAIT * pto;
+        }
     }
 
     /// The peer challenges this end; the last challenge wins.
@@ -125,22 +192,41 @@ impl Validation {
         });
     }
 
-    /// An answer came from `tuple`.
+    /// An answer came from `tuple`; `current` is where the peer is, as far as is known. Where it is instead.
     pub(crate) fn on_response(
         &mut self,
         now: Nanos,
         tuple: Tuple,
         answer: [u8; 8],
+        (current, pto): (Tuple, Nanos),
     ) -> Option<Validated> {
-        let found = self
-            .candidates
-            .iter()
-            .find(|c| c.tuple == tuple && c.challenge == answer && c.copies > 0)?;
-        let validated = Validated {
-            tuple,
-            round_trip: now.saturating_sub(found.first_copy),
+        let answers = |c: &&Candidate| c.challenge == answer && c.copies > 0;
+        let validated = |c: &Candidate| Validated {
+            tuple: c.tuple,
+            round_trip: now.saturating_sub(c.first_copy),
         };
-        self.candidates.clear();
+        if let Some(home) = self.home.as_ref().filter(answers) {
+            let validated = validated(home);
+            self.clear();
+            self.before = None;
+            self.trusted_until = now + TRUST * pto;
+            return Some(validated).filter(|v| !v.tuple.is_same(&current));
+        }
+        let mut candidates = self.candidates.iter();
+        let found = candidates.find(|c| c.tuple == tuple && answers(c))?;
+        self.proven = Some((validated(found), found.first_pn));
+        self.poll_proven(now, current)
+    }
+
+    /// Where the peer is after all, if it has answered from there and not from home.
+    pub(crate) fn poll_proven(&mut self, now: Nanos, current: Tuple) -> Option<Validated> {
+        self.home.take_if(|_| self.home_until <= now);
+        if self.home.is_some() {
+            return None;
+        }
+        let (validated, since) = self.proven.take()?;
+        self.clear();
+        self.before = Some((current, since));
         Some(validated)
     }
 
@@ -149,9 +235,9 @@ impl Validation {
     pub(crate) fn poll_response(&mut self, len_max: usize) -> Option<PathPacket> {
         let asked = self.unanswered.take()?;
         let len = asked.datagram_len.clamp(PACKET_MIN, len_max);
-        let candidate = self.candidates.iter_mut();
-        if let Some(candidate) = { candidate }.find(|c| c.tuple == asked.tuple) {
-            candidate.sent += len as u64;
+        let mut places = self.candidates.iter_mut().chain(&mut self.home);
+        if let Some(place) = places.find(|c| c.tuple == asked.tuple) {
+            place.sent += len as u64;
         }
         Some(PathPacket {
             to: asked.tuple,
@@ -169,10 +255,9 @@ impl Validation {
     ) -> Option<PathPacket> {
         self.candidates
             .retain(|c| c.copies < COPIES || now < c.next_copy);
-        let candidate = self
-            .candidates
-            .iter_mut()
-            .find(|c| c.copies < COPIES && c.next_copy <= now && c.may_send())?;
+        let places = self.home.iter_mut().chain(&mut self.candidates);
+        let candidate =
+            { places }.find(|c| c.copies < COPIES && c.next_copy <= now && c.may_send())?;
         let len = if candidate.budget() >= len_max as u64 {
             len_max
         } else {
@@ -195,16 +280,19 @@ impl Validation {
 
     /// When [`Validation::poll_challenge`] has something to do.
     pub(crate) fn timeout(&self) -> Option<Nanos> {
-        self.candidates
-            .iter()
+        let places = self.candidates.iter().chain(&self.home);
+        let copies = places
             .filter(|c| c.copies == COPIES || c.may_send())
-            .map(|c| c.next_copy)
-            .min()
+            .map(|c| c.next_copy);
+        let home = self.home.iter().map(|_| self.home_until);
+        copies.chain(home).min()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
     use super::*;
 
     const PTO: Nanos = 40_000_000;
@@ -216,6 +304,15 @@ mod tests {
             local_ip: None,
         }
     }
+
+    /// Where the peer is.
+    const HERE: (Tuple, Nanos) = (
+        Tuple {
+            remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 1),
+            local_ip: None,
+        },
+        PTO,
+    );
 
     fn stock() -> Stock {
         let mut stock = Stock::default();
@@ -229,9 +326,9 @@ mod tests {
     #[test]
     fn only_the_newest_packet_makes_a_candidate() {
         let mut validation = Validation::default();
-        validation.on_packet(0, tuple(2, 1), 1500, false, &mut stock());
+        validation.on_packet(0, (tuple(2, 1), 5), 1500, false, &mut stock());
         assert_eq!(validation.poll_challenge(0, PTO, LEN), None);
-        validation.on_packet(0, tuple(2, 1), 1500, true, &mut stock());
+        validation.on_packet(0, (tuple(2, 1), 5), 1500, true, &mut stock());
         let packet = validation.poll_challenge(0, PTO, LEN).expect("challenged");
         assert_eq!((packet.to, packet.len), (tuple(2, 1), LEN));
     }
@@ -239,28 +336,40 @@ mod tests {
     #[test]
     fn a_challenge_is_answered_from_where_it_went() {
         let mut validation = Validation::default();
-        validation.on_packet(0, tuple(2, 1), 1500, true, &mut stock());
+        validation.on_packet(0, (tuple(2, 1), 5), 1500, true, &mut stock());
         let packet = validation.poll_challenge(5, PTO, LEN).expect("challenged");
-        assert_eq!(validation.on_response(9, tuple(1, 1), packet.data), None);
-        assert_eq!(validation.on_response(9, tuple(2, 1), [0xff; 8]), None);
+        assert_eq!(
+            validation.on_response(9, tuple(1, 1), packet.data, HERE),
+            None
+        );
+        assert_eq!(
+            validation.on_response(9, tuple(2, 1), [0xff; 8], HERE),
+            None
+        );
         let moved = Validated {
             tuple: tuple(2, 1),
             round_trip: 4,
         };
         assert_eq!(
-            validation.on_response(9, tuple(2, 1), packet.data),
+            validation.on_response(9, tuple(2, 1), packet.data, HERE),
             Some(moved)
         );
-        assert_eq!(validation.on_response(10, tuple(2, 1), packet.data), None);
+        assert_eq!(
+            validation.on_response(10, tuple(2, 1), packet.data, HERE),
+            None
+        );
     }
 
     #[test]
     fn a_newer_packet_from_the_old_place_ends_it() {
         let mut validation = Validation::default();
-        validation.on_packet(0, tuple(2, 1), 1500, true, &mut stock());
+        validation.on_packet(0, (tuple(2, 1), 5), 1500, true, &mut stock());
         let packet = validation.poll_challenge(0, PTO, LEN).expect("challenged");
-        validation.on_packet_from_peer();
-        assert_eq!(validation.on_response(2, tuple(2, 1), packet.data), None);
+        validation.on_packet_from_peer(&tuple(1, 1));
+        assert_eq!(
+            validation.on_response(2, tuple(2, 1), packet.data, HERE),
+            None
+        );
         assert_eq!(validation.timeout(), None);
     }
 
@@ -268,7 +377,7 @@ mod tests {
     fn a_silent_place_gets_at_most_three_times_its_bytes_and_eight_copies() {
         for len in [49, 200, 1500, 100_000] {
             let mut validation = Validation::default();
-            validation.on_packet(0, tuple(2, 1), len, true, &mut stock());
+            validation.on_packet(0, (tuple(2, 1), 5), len, true, &mut stock());
             validation.on_challenge(tuple(2, 1), [7; 8], len);
             let answer = validation.poll_response(LEN).expect("answered");
             assert!(answer.len <= len);
@@ -288,11 +397,82 @@ mod tests {
         }
     }
 
+    /// A candidate that looks like the peer while originals still come from where the peer is, challenged as that place is.
+    fn doubted() -> (Validation, PathPacket, PathPacket) {
+        let mut validation = Validation::default();
+        let stock = &mut stock();
+        validation.on_packet(0, (tuple(2, 1), 5), 1500, true, stock);
+        let candidate = validation.poll_challenge(0, PTO, LEN).expect("challenged");
+        validation.on_replay(1, (HERE.0, 4), 1500, (&HERE.0, PTO), stock);
+        assert!(
+            validation.home.is_none(),
+            "a copy of what came before it says nothing"
+        );
+        validation.on_replay(1, (HERE.0, 5), 1500, (&HERE.0, PTO), stock);
+        let home = validation.poll_challenge(1, PTO, LEN).expect("challenged");
+        assert_eq!((candidate.to, home.to), (tuple(2, 1), HERE.0));
+        (validation, candidate, home)
+    }
+
+    #[test]
+    fn a_home_that_answers_stays_whoever_passes_its_answer_on() {
+        let (mut validation, candidate, home) = doubted();
+        let mut respond = |now, data| validation.on_response(now, tuple(2, 1), data, HERE);
+        assert_eq!(respond(2, candidate.data), None);
+        assert_eq!(respond(3, home.data), None);
+        assert_eq!(respond(4, candidate.data), None);
+        assert_eq!(validation.poll_proven(9 * PTO, HERE.0), None);
+        // For a while nobody else is believed.
+        for (now, is_challenged) in [(8 * PTO, false), (9 * PTO, true)] {
+            validation.on_packet(now, (tuple(2, 1), 9), 1500, true, &mut stock());
+            let challenge = validation.poll_challenge(now, PTO, LEN);
+            assert_eq!(challenge.is_some(), is_challenged);
+        }
+    }
+
+    /// Anybody can send copies from where the peer was. That only delays what is so anyway.
+    #[test]
+    fn a_home_that_does_not_answer_is_left() {
+        let (mut validation, candidate, _) = doubted();
+        let response = validation.on_response(2, tuple(2, 1), candidate.data, HERE);
+        assert_eq!(response, None);
+        let until = 1 + HOME_WAIT * PTO;
+        let mut challenges = 0;
+        while let Some(at) = validation.timeout().filter(|at| *at < until) {
+            challenges += u8::from(validation.poll_challenge(at, PTO, LEN).is_some());
+        }
+        assert!((5..=16).contains(&challenges), "{challenges}");
+        assert_eq!(validation.poll_proven(until - 1, HERE.0), None);
+        let moved = validation.poll_proven(until, HERE.0).expect("moved");
+        assert_eq!((moved.tuple, moved.round_trip), (tuple(2, 1), 2));
+        assert_eq!(validation.timeout(), None);
+    }
+
+    #[test]
+    fn the_place_before_is_home_again_if_originals_come_from_there() {
+        let (mut validation, stock) = (Validation::default(), &mut stock());
+        validation.on_packet(0, (tuple(2, 1), 5), 1500, true, stock);
+        let packet = validation.poll_challenge(0, PTO, LEN).expect("challenged");
+        let moved = validation.on_response(2, tuple(2, 1), packet.data, HERE);
+        let now_at = (moved.expect("moved").tuple, PTO);
+        for (place, pn) in [(tuple(3, 1), 6), (HERE.0, 4), (now_at.0, 6)] {
+            validation.on_replay(3, (place, pn), 1500, (&now_at.0, PTO), stock);
+            assert_eq!(validation.poll_challenge(3, PTO, LEN), None);
+        }
+        validation.on_replay(4, (HERE.0, 6), 1500, (&now_at.0, PTO), stock);
+        let packet = validation.poll_challenge(4, PTO, LEN).expect("challenged");
+        assert_eq!(packet.to, HERE.0);
+        // What comes by the relay does not end that.
+        validation.on_packet_from_peer(&now_at.0);
+        let back = validation.on_response(5, tuple(2, 1), packet.data, now_at);
+        assert_eq!(back.map(|v| v.tuple), Some(HERE.0));
+    }
+
     #[test]
     fn candidates_are_bounded() {
         let (mut validation, mut stock) = (Validation::default(), stock());
         for n in 2..200 {
-            validation.on_packet(0, tuple(n, 1), 1500, true, &mut stock);
+            validation.on_packet(0, (tuple(n, 1), 5), 1500, true, &mut stock);
             stock.add([n; 8]);
         }
         assert_eq!(validation.candidates.len(), CANDIDATES_MAX);

@@ -18,6 +18,14 @@ impl Session {
         self.events.push_back(Event::PathChanged(self.path.tuple()));
     }
 
+    /// A datagram of `len` bytes whose packet had opened before has come again, from `tuple`. It is not opened again, and only where it
+    /// came from matters: the original of a packet whose copy was faster comes from where the peer is.
+    pub fn handle_replay(&mut self, now: Nanos, tuple: Tuple, packet_number: u64, len: usize) {
+        if matches!(self.life, Life::Open) {
+            self.path.on_replay(now, tuple, packet_number, len);
+        }
+    }
+
     /// The operating system refused a UDP payload of `size` as too large.
     pub fn datagram_too_large(&mut self, now: Nanos, size: usize) {
         self.path.datagram_too_large(now, size);

@@ -251,6 +251,17 @@ impl Session {
         }
     }
 
+    /// The application wants what the peer sends: from now on that may fill the whole window, not only [`Config::recv_credit`] of it.
+    ///
+    /// [`Config::recv_credit`]: crate::Config::recv_credit
+    pub fn open_window(&mut self, now: Nanos) {
+        if self.receiver.open_window() {
+            // The PING makes the news reliable.
+            self.scheduler.ping();
+            self.path.want_sack(now);
+        }
+    }
+
     /// Work to do on payload.
     pub fn poll_job(&mut self) -> Option<Job> {
         self.jobs.poll()

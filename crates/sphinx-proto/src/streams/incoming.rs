@@ -45,6 +45,8 @@ pub(crate) struct RecvStreams {
     turn: u64,
     ended_turn: u64,
     window: u64,
+    /// What of it the peer may fill.
+    granted: u64,
     /// Costs of all blocks opened here, and of what the application has taken of them.
     opened: u64,
     released: u64,
@@ -53,7 +55,8 @@ pub(crate) struct RecvStreams {
 }
 
 impl RecvStreams {
-    pub(crate) fn new(opener: Role, window: u64) -> Self {
+    pub(crate) fn new(opener: Role, window: u64, credit: u64) -> Self {
+        let granted = window.min(credit);
         Self {
             opener,
             open: BTreeMap::new(),
@@ -62,9 +65,10 @@ impl RecvStreams {
             turn: 0,
             ended_turn: 0,
             window,
+            granted,
             opened: 0,
             released: 0,
-            credit_told: window,
+            credit_told: granted,
         }
     }
 
@@ -146,7 +150,13 @@ impl RecvStreams {
 
     /// Sum of the costs of all blocks that the peer may ever open, as of now.
     pub(crate) fn credit(&self) -> u64 {
-        self.released + self.window
+        self.released + self.granted
+    }
+
+    /// From now on the peer may fill the whole window. Whether it could not before.
+    pub(crate) fn open_window(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.granted, self.window);
+        before < self.window
     }
 
     /// The last feedback is in a packet that is repeated until it is acknowledged: its credit counts as told.

@@ -52,13 +52,13 @@ pub(crate) struct SendStreams {
 }
 
 impl SendStreams {
-    pub(crate) fn new(opener: Role, window: u64) -> Self {
+    pub(crate) fn new(opener: Role, window: u64, credit: u64) -> Self {
         Self {
             opener,
             streams: BTreeMap::new(),
             shares: Shares::new(window),
             opened: 0,
-            credit: window,
+            credit: window.min(credit),
             window,
             taken: 0,
             news: 0,
@@ -151,8 +151,10 @@ impl SendStreams {
         for (index, taken) in &streams.taken {
             self.take(*index, *taken);
         }
-        // A SACK that said so may have been lost.
-        self.credit = self.credit.max(self.window.saturating_add(self.taken));
+        if self.taken > 0 {
+            // A SACK that said so may have been lost. Before anything is taken, the window may not be open yet.
+            self.credit = self.credit.max(self.window.saturating_add(self.taken));
+        }
         true
     }
 

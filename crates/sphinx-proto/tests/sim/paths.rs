@@ -1,18 +1,19 @@
 //! Addresses and MTUs that change under a session, and those who pretend that they do.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use sphinx_link::LinkConfig;
 use sphinx_proto::Nanos;
-use sphinx_sim::{MS, Pair, SEC, Scenario, link};
+use sphinx_sim::{ADDRESSES, MS, Pair, SEC, Scenario, link};
 
 use crate::table::bernoulli;
 
 /// Another port of the client's NAT, and another network.
 const REBOUND: ([u8; 4], u16) = ([10, 0, 0, 1], 1001);
 const ELSEWHERE: ([u8; 4], u16) = ([10, 9, 9, 9], 1000);
+const RELAY: ([u8; 4], u16) = ([203, 0, 113, 1], 9);
 const VICTIM: ([u8; 4], u16) = ([192, 0, 2, 1], 7);
 
 fn scenario(loss: f64, seed: u64) -> Scenario {
@@ -127,7 +128,7 @@ fn the_client_moves_again_and_again() {
 fn there_and_back() {
     let mut pair = scenario(0.03, 4).both_ways(10_000_000).build();
     move_client(&mut pair, 300 * MS, REBOUND, false);
-    move_client(&mut pair, 900 * MS, sphinx_sim::ADDRESSES[0], false);
+    move_client(&mut pair, 900 * MS, ADDRESSES[0], false);
     pair.must_transfer(20 * SEC);
     assert_eq!(pair.server().session().stats().path_changes, 2);
 }
@@ -162,6 +163,43 @@ fn copied_packets_from_elsewhere_move_nothing() {
         assert!(astray <= 3 * *copied.borrow());
         // Far less than that, in fact: challenges are few.
         assert!(astray * 20 < pair.server().ip_bytes_sent);
+    }
+}
+
+/// Somebody beside the way copies every packet of both ends until `until`, has the copies overtake them, and passes on whatever is
+/// sent to him: he wins every race.
+fn relay(pair: &mut Pair, until: Nanos) {
+    let stop = Rc::new(Cell::new(false));
+    let stopped = Rc::clone(&stop);
+    pair.tap = Some(Box::new(move |side, datagram| {
+        if stopped.get() {
+            return Vec::new();
+        }
+        let mut copy = datagram.clone();
+        copy.source = RELAY.into();
+        copy.destination = ADDRESSES[1 - side].into();
+        vec![copy]
+    }));
+    pair.run_until(until, |_| false);
+    stop.set(true);
+}
+
+#[test]
+fn a_relay_that_wins_every_race_does_not_capture_the_path() {
+    for (loss, seed) in [(0.0, 13), (0.03, 14), (0.2, 15)] {
+        let mut pair = scenario(loss, seed).both_ways(20_000_000).build();
+        relay(&mut pair, 3 * SEC);
+        for (side, end) in pair.ends.iter().enumerate() {
+            let place = end.session().tuple().remote;
+            assert_eq!(place, ADDRESSES[1 - side].into(), "loss {loss}");
+            assert_eq!(end.paths, [], "loss {loss}: not even for a moment");
+        }
+        // Challenges and their answers.
+        let astray = pair.astray.get(&RELAY.into()).copied().unwrap_or(0);
+        let sent: u64 = pair.ends.iter().map(|end| end.ip_bytes_sent).sum();
+        println!("loss {loss}: {astray} of {sent} bytes to the relay");
+        assert!(astray * 10 < sent, "loss {loss}: {astray} of {sent}");
+        pair.must_transfer(40 * SEC);
     }
 }
 

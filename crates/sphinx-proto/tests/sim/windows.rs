@@ -89,3 +89,24 @@ fn an_unread_stream_does_not_hold_up_the_others() {
         }
     }
 }
+
+/// Until its application accepts the session a server takes as little as it has said, and then all of the window, however much of the
+/// feedback is lost.
+#[test]
+fn a_session_that_nobody_has_accepted_holds_little() {
+    for (loss, credit) in [(0.0, 64 << 10), (0.06, 1 << 20), (0.3, 10_000)] {
+        for seed in 0..8 {
+            let mut scenario = Scenario::new(link(100, 40, bernoulli(loss), seed)).bulk(4_000_000);
+            scenario.accepted = Some((3 * SEC, credit));
+            let mut pair = scenario
+                .on_links(|link| link.loss = bernoulli(loss))
+                .build();
+            pair.run_until(2900 * MS, |_| false);
+            let held = pair.server().rx_held_max;
+            assert!(held <= credit && held > credit / 3, "{held} of {credit}");
+            // Nothing was sent in vain while it waited.
+            assert_eq!(pair.server().session().stats().packets_refused, 0);
+            pair.must_transfer(30 * SEC);
+        }
+    }
+}

@@ -10,7 +10,9 @@ use sphinx_net::{Destination, Ecn, PacketIo, PacketTx};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Config, ConnectionIds, Nanos, Role, Session as Core, Tuple};
 
-use super::{Attempt, Engine, Member, Purpose, SESSIONS_MAX, TURN_BYTES, WINDOW_BYTES, settings};
+use super::{
+    Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, WINDOW_BYTES, settings,
+};
 use crate::association::Association;
 use crate::control::{ConnId, Event, Failure, Params};
 use crate::endpoint::attempt_delay;
@@ -85,9 +87,14 @@ impl<Io: PacketIo> Engine<Io> {
             .as_nanos()
             .min(u128::from(u64::MAX / 2)) as Nanos;
         let tuple = Tuple { remote, local_ip };
-        let paths = match (&self.purpose, &self.options.path_memory) {
-            (Purpose::Connect { .. }, Some(file)) => Some(PathFile::new(file.clone())),
-            _ => None,
+        let (memory, paths) = match &self.purpose {
+            Purpose::Connect { remotes, .. } => {
+                let mut tried = remotes.iter();
+                let remote = tried.find(|tried| tried.address == remote);
+                let file = self.options.path_memory.clone();
+                (remote.and_then(|remote| remote.memory), file)
+            }
+            Purpose::Listen => (None, None),
         };
         let role = if is_client {
             Role::Client
@@ -110,12 +117,12 @@ impl<Io: PacketIo> Engine<Io> {
         config.send_window = WINDOW_BYTES;
         config.peer_window = peer.receive_window;
         config.peer_datagram_max = peer.max_udp_payload;
-        config.memory = paths.as_ref().and_then(|paths| paths.recall(remote.ip()));
+        config.memory = memory;
         let core = Core::new(config, now);
         let waiting = self.holding.end(local_cid);
         // A client's first datagram left when its engine began.
         let started = waiting.as_ref().map_or(0, |waiting| waiting.since);
-        let shared = Arc::new(Shared::new(
+        let shared = Shared::new(
             Arc::clone(&self.doorbell),
             local_cid,
             self.workshop.pool().clone(),
@@ -123,18 +130,12 @@ impl<Io: PacketIo> Engine<Io> {
             role,
             self.base,
             started,
-        ));
+        );
+        let shared = Arc::new(shared.remembering(paths.map(PathFile::new)));
         shared.set_shape(core.block_shape(1));
         let session = Session::new(Arc::clone(&shared));
-        let mut association = Association::new(
-            core,
-            keys,
-            is_client,
-            paths,
-            shared,
-            &self.options,
-            self.strays(),
-        );
+        let mut association =
+            Association::new(core, keys, is_client, shared, &self.options, self.strays());
         for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
             association.handle_datagram(now, held.origin, &mut held.datagram, &mut self.workshop);
         }
@@ -219,7 +220,7 @@ impl<Io: PacketIo> Engine<Io> {
             return None;
         }
         let elapsed = clock.saturating_duration_since(self.base);
-        while let Some(remote) = remotes.get(self.next_attempt) {
+        while let Some(Remote { address, .. }) = remotes.get(self.next_attempt) {
             let due = attempt_delay(self.next_attempt);
             if elapsed < due && !self.attempts.is_empty() {
                 break;
@@ -228,11 +229,11 @@ impl<Io: PacketIo> Engine<Io> {
             let settings = settings(*service, &self.options);
             match self
                 .control
-                .connect(clock, *remote, ticket.pin(), ticket.secret(), &settings)
+                .connect(clock, *address, ticket.pin(), ticket.secret(), &settings)
             {
                 Ok(id) => self.attempts.push(Attempt {
                     id,
-                    remote: *remote,
+                    remote: *address,
                     refusals: 0,
                     refused_since: None,
                 }),

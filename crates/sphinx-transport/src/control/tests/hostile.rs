@@ -169,6 +169,41 @@ fn a_flood_of_clients_must_show_its_addresses() {
     assert_eq!(net.client().established_at(), Some(ms(20)));
 }
 
+/// What shows an address can be seen on its way, and be sent again by anybody.
+#[test]
+fn an_address_that_was_shown_begins_one_handshake() {
+    let now = Instant::now();
+    let identity = Identity::generate();
+    let mut control = Control::server(&identity, settings(Service::PERF));
+    for flight in first_flights(now, &identity, RETRY_FROM_HANDSHAKES) {
+        control.handle_datagram(now, CLIENT, None, &flight);
+    }
+    flush(&mut control, now);
+    let mut client = Control::client();
+    begin(&mut client, now, &identity);
+    let hello = flush(&mut client, now).remove(0);
+    control.handle_datagram(now, CLIENT, None, &hello);
+    let retry = flush(&mut control, now).remove(0);
+    assert_eq!(retry[0] >> 4, 0xf, "a Retry packet");
+    client.handle_datagram(now, SERVER, None, &retry);
+    let shown = flush(&mut client, now).remove(0);
+    let elsewhere = SocketAddr::new(CLIENT.ip(), CLIENT.port() + 1);
+    for (from, sessions) in [(elsewhere, 0), (CLIENT, 1), (CLIENT, 1), (elsewhere, 1)] {
+        control.handle_datagram(now, from, None, &shown);
+        flush(&mut control, now);
+        assert_eq!(control.sessions.len(), RETRY_FROM_HANDSHAKES + sessions);
+    }
+    // Nor does it when that handshake has been given up.
+    let end = now + HANDSHAKE_TIMEOUT;
+    while let Some(due) = control.poll_timeout().filter(|due| *due <= end) {
+        control.handle_timeout(due);
+        flush(&mut control, due);
+    }
+    assert!(control.sessions.is_empty());
+    control.handle_datagram(end, CLIENT, None, &shown);
+    assert!(control.sessions.is_empty());
+}
+
 #[test]
 fn the_oldest_unfinished_handshake_makes_room() {
     let now = Instant::now();
