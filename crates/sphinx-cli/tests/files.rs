@@ -300,3 +300,15 @@ fn a_source_that_changes_is_noticed() {
     recv.end().expect(9).error("remote_io");
     assert_eq!(scratch.arrived(), Vec::<String>::new());
 }
+
+/// It ends as soon as everything has arrived; what it has learned about the path is not lost with it.
+#[test]
+fn what_send_learned_about_its_path_is_remembered() {
+    let scratch = Scratch::new();
+    scratch.file("movie.mkv", 20_000_000);
+    let recv = scratch.recv(&["--once"]);
+    scratch.send(&["movie.mkv"]).end().expect(0);
+    recv.end().expect(0);
+    let paths = fs::read_to_string(scratch.path("cache/sphinx/paths")).unwrap();
+    assert_eq!(paths.lines().count(), 2, "{paths}");
+}

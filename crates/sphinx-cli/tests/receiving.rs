@@ -250,3 +250,24 @@ fn on_a_terminal_it_asks_before_the_first_byte() {
     assert_eq!(recv.wait().unwrap().code(), Some(0));
     scratch.assert_same("a", "in/a");
 }
+
+#[test]
+fn a_second_sender_is_refused_at_once() {
+    let scratch = Scratch::new();
+    scratch.file("a", 10);
+    let recv = scratch.recv(&["--once"]);
+    let mut first = scratch.send(&["--stdin", "stream"]);
+    let mut stdin = first.stdin();
+    stdin.write_all(&[1; 10]).unwrap();
+    first.event("progress");
+    let second = scratch.send(&["a"]).end().expect(6);
+    let error = second.error("cancelled");
+    assert!(
+        error["message"].to_string().contains("one session only"),
+        "{error}"
+    );
+    drop(stdin);
+    first.end().expect(0);
+    recv.end().expect(0);
+    assert_eq!(scratch.arrived(), ["stream"]);
+}

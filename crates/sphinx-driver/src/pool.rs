@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Smallest class, in bytes; all are multiples of it.
@@ -28,6 +29,7 @@ pub struct BufferPool {
 
 struct Shared {
     idle_bytes_max: usize,
+    used_bytes: AtomicUsize,
     idle: Mutex<Idle>,
 }
 
@@ -43,6 +45,8 @@ struct Idle {
 /// What a pool has done and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
+    /// Bytes of buffers in use, whole classes.
+    pub used_bytes: usize,
     /// Bytes of idle buffers, never above the limit.
     pub idle_bytes: usize,
     /// Buffers handed out that had been used before.
@@ -65,6 +69,7 @@ impl BufferPool {
         Self {
             shared: Arc::new(Shared {
                 idle_bytes_max,
+                used_bytes: AtomicUsize::new(0),
                 idle,
             }),
         }
@@ -94,6 +99,8 @@ impl BufferPool {
             let size = class.map_or(len, class_bytes);
             vec![0; size].into_boxed_slice()
         });
+        let used = &self.shared.used_bytes;
+        used.fetch_add(memory.len(), Ordering::Relaxed);
         PoolBuffer {
             memory,
             len,
@@ -106,6 +113,7 @@ impl BufferPool {
     pub fn stats(&self) -> PoolStats {
         let idle = self.shared.lock();
         PoolStats {
+            used_bytes: self.shared.used_bytes.load(Ordering::Relaxed),
             idle_bytes: idle.bytes,
             reused: idle.reused,
             allocated: idle.allocated,
@@ -121,6 +129,7 @@ impl Shared {
     }
 
     fn give_back(&self, memory: Box<[u8]>) {
+        self.used_bytes.fetch_sub(memory.len(), Ordering::Relaxed);
         let Some(class) = class_of(memory.len()) else {
             return;
         };
@@ -281,6 +290,7 @@ mod tests {
         assert_eq!(
             pool.stats(),
             PoolStats {
+                used_bytes: 0,
                 idle_bytes: 1024,
                 reused: 0,
                 allocated: 1
@@ -291,6 +301,7 @@ mod tests {
         assert_eq!(
             pool.stats(),
             PoolStats {
+                used_bytes: 1024,
                 idle_bytes: 0,
                 reused: 1,
                 allocated: 1

@@ -126,6 +126,9 @@ impl Association {
         let shared = Arc::clone(&self.shared);
         shared.answer();
         let mut inner = shared.lock();
+        if inner.is_accepted {
+            self.driver.open_window(now);
+        }
         let profile = inner.profile.take();
         if let Some(profile) = profile {
             self.driver.set_profile(profile.core());

@@ -29,6 +29,7 @@ use sphinx_driver::keys::SECRET_LEN;
 use sphinx_proto::wire::ConnectionId;
 use zeroize::Zeroizing;
 
+use crate::budget::Window;
 use crate::routing::IdMaker;
 use crate::ticket::Identity;
 use door::Door;
@@ -162,7 +163,13 @@ impl Control {
                 other => Failure::Unreachable(other.to_string()),
             })?;
         let id = self.next_id(handle);
-        let params = local_params(settings, self.ids.make());
+        // Who connects wants the session.
+        let Window { bytes, .. } = settings.budget.window(0);
+        let window = Window {
+            bytes,
+            credit: bytes,
+        };
+        let params = local_params(settings, window, self.ids.make());
         let session = Session::new(id, conn, remote, None, params, secret, Some(wrong_server));
         self.sessions.insert(handle.0, session);
         self.door.expect(remote);
@@ -321,7 +328,8 @@ impl Control {
             self.endpoint.ignore(incoming);
             return;
         };
-        let params = local_params(&server.settings, self.ids.make());
+        let window = server.settings.budget.window(self.sessions.len());
+        let params = local_params(&server.settings, window, self.ids.make());
         let secret = server.secret.clone();
         let mut response = Vec::new();
         let greeting = <[u8; GREETING_LEN]>::try_from(&incoming.orig_dst_cid()[..]);
@@ -474,11 +482,12 @@ impl Control {
     }
 }
 
-fn local_params(settings: &Settings, cid: ConnectionId) -> Params {
+fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Params {
     Params {
         cid,
         service: settings.service,
-        receive_window: settings.receive_window,
+        receive_window: window.bytes,
+        receive_credit: window.credit,
         idle_timeout_ms: Some(settings.idle_timeout_ms),
         max_udp_payload: settings.max_udp_payload,
     }

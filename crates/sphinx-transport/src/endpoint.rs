@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use sphinx_driver::BufferPool;
 use sphinx_net::udp::{UdpConfig, UdpIo};
 use sphinx_net::{Family, PacketIo, Waker, resolve};
 
@@ -82,6 +83,8 @@ impl Lobby {
         let mut state = self.lock();
         loop {
             if let Some(session) = state.arrived.pop_front() {
+                drop(state);
+                session.accept();
                 return Ok(Some(session));
             }
             if let Some(error) = &state.failed {
@@ -109,6 +112,7 @@ impl Lobby {
 pub struct Server {
     lobby: Arc<Lobby>,
     waker: Waker,
+    pool: BufferPool,
     thread: Option<JoinHandle<()>>,
     local_addr: SocketAddr,
     identity: Identity,
@@ -140,10 +144,12 @@ impl Server {
             options.clone(),
             Arc::clone(&lobby),
         );
+        let pool = engine.pool().clone();
         let thread = spawn(engine)?;
         Ok(Self {
             lobby,
             waker,
+            pool,
             thread: Some(thread),
             local_addr,
             identity,
@@ -153,6 +159,11 @@ impl Server {
     /// Where the server listens; the port is never 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// Bytes of the blocks that its sessions hold: received and not read, or written and not delivered.
+    pub fn held_bytes(&self) -> usize {
+        self.pool.stats().used_bytes
     }
 
     /// What a client needs to connect. `advertise` are hosts or `host:port`; the local port is added

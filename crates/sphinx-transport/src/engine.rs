@@ -18,6 +18,7 @@ use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Nanos, PathMemory, Tuple};
 
 use crate::association::Association;
+use crate::budget::Budget;
 use crate::control::{ConnId, Control, Settings, random_bytes};
 use crate::endpoint::Lobby;
 use crate::error::{Error, ErrorKind, close_code};
@@ -27,8 +28,6 @@ use crate::sessions::Sessions;
 use crate::shared::Doorbell;
 use crate::ticket::Ticket;
 
-/// Memory for received blocks, and for blocks being sent, per session.
-const WINDOW_BYTES: u64 = 24 << 20;
 /// Idle memory that the buffer pool keeps.
 const POOL_BYTES: usize = 8 << 20;
 /// Bytes of frames that are taken in one turn of the loop. The back end has more, for the control plane.
@@ -80,6 +79,8 @@ struct Attempt {
 struct Member {
     id: ConnId,
     association: Association,
+    /// What it may hold in each direction, bytes.
+    window: u64,
 }
 
 pub(crate) struct Engine<Io: PacketIo> {
@@ -94,6 +95,10 @@ pub(crate) struct Engine<Io: PacketIo> {
     holding: Holding,
     /// Spare connection ids.
     routes: Routes,
+    /// Sum of the windows of all sessions.
+    windows: u64,
+    /// There has been a session.
+    has_met: bool,
     /// Sessions, and on a server handshakes under way, by control connection.
     connections: HashMap<ConnId, ConnectionId>,
     /// Data packets of no session.
@@ -105,7 +110,6 @@ pub(crate) struct Engine<Io: PacketIo> {
     /// The client's attempts: next address, connections under way, the last failure.
     next_attempt: usize,
     attempts: Vec<Attempt>,
-    connected: bool,
     failure: Option<Error>,
     stopping: Option<Instant>,
     last_turn: Instant,
@@ -130,6 +134,8 @@ impl<Io: PacketIo> Engine<Io> {
             sessions: Sessions::new(),
             holding: Holding::default(),
             routes: Routes::default(),
+            windows: 0,
+            has_met: false,
             connections: HashMap::new(),
             strays: 0,
             doorbell,
@@ -137,11 +143,15 @@ impl<Io: PacketIo> Engine<Io> {
             workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
             next_attempt: 0,
             attempts: Vec::new(),
-            connected: false,
             failure: None,
             stopping: None,
             last_turn: Instant::now(),
         }
+    }
+
+    /// Where the memory of blocks comes from.
+    pub(crate) fn pool(&self) -> &BufferPool {
+        self.workshop.pool()
     }
 
     /// Until the application lets go of the endpoint, or its only session is over.
@@ -246,9 +256,14 @@ impl<Io: PacketIo> Engine<Io> {
         let quantum = (TURN_BYTES / count.max(1)).max(QUANTUM_MIN);
         let strays = self.strays();
         for _ in 0..count {
-            let Some((cid, Member { id, association })) = self.sessions.next() else {
+            let Some((cid, member)) = self.sessions.next() else {
                 break;
             };
+            let Member {
+                id,
+                association,
+                window,
+            } = member;
             let traffic = self.control.traffic(*id);
             association.service(now, clock, traffic, strays, &mut self.workshop);
             association.supply(random_bytes, || {
@@ -268,6 +283,7 @@ impl<Io: PacketIo> Engine<Io> {
                 let (code, reason) = association.finish();
                 self.control.close(clock, *id, code, &reason);
                 self.connections.remove(id);
+                self.windows -= *window;
                 self.sessions.remove(cid);
                 self.routes.forget(cid);
             } else {
@@ -374,7 +390,8 @@ impl<Io: PacketIo> Engine<Io> {
     }
 
     fn is_done(&self, clock: Instant) -> bool {
-        let over = self.connected && self.sessions.is_empty();
+        let is_client = matches!(self.purpose, Purpose::Connect { .. });
+        let over = is_client && self.has_met && self.sessions.is_empty();
         let idle = self.sessions.is_empty() && self.stopping.is_some();
         over || idle || self.stopping.is_some_and(|at| at <= clock)
     }
@@ -392,7 +409,7 @@ impl<Io: PacketIo> Drop for Engine<Io> {
 pub(crate) fn settings(service: Service, options: &Options) -> Settings {
     Settings {
         service: service.wire(),
-        receive_window: WINDOW_BYTES,
+        budget: Budget::new(options.memory),
         idle_timeout_ms: options.idle_timeout.as_millis().min(u128::from(u32::MAX)) as u64,
         max_udp_payload: u16::MAX - 8,
     }

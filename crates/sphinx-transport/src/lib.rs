@@ -39,6 +39,7 @@
 //! | `engine` | the thread that owns socket, control plane and sessions |
 //! | `sessions` | which session is served when |
 //! | `association` | one session inside the engine: its driver, its errors and statistics |
+//! | `budget` | what all sessions may hold together, and each of them |
 //! | `shared` | queues between the application's threads and the engine |
 //! | `send_stream`, `recv_stream` | the application's ends of streams |
 //! | `control` | QUIC: handshake, identity, parameters; a limit on what strangers cost |
@@ -50,6 +51,7 @@
 #![warn(missing_debug_implementations)]
 
 mod association;
+mod budget;
 mod control;
 mod endpoint;
 mod engine;

@@ -170,6 +170,12 @@ pub struct Options {
     /// so that the next session over the same path starts faster; `None` remembers nothing.
     /// [`path_memory_file`](crate::path_memory_file) is the usual place.
     pub path_memory: Option<PathBuf>,
+    /// Most bytes, in each direction, that the sessions of the endpoint may hold together: received and not read, or written and
+    /// not delivered. The more sessions there are, the smaller are the windows of those that come; beyond it they are refused. A
+    /// session that waits to be accepted holds a small part of its window.
+    pub memory: u64,
+    /// A server with one session in its life: others are refused as soon as there is one.
+    pub once: bool,
     /// What connection ids of this end tell those who have the routing key: which of several servers behind one address it is.
     pub server_id: u16,
     /// The key that this end shares with what stands in front of it; without one, nobody can read its connection ids.
@@ -188,6 +194,8 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
             path_memory: None,
+            memory: 1 << 30,
+            once: false,
             server_id: 0,
             routing_key: None,
         }

@@ -57,6 +57,8 @@ impl SharedSlicer for LockedSlicer {
 
 pub(crate) struct Inner {
     pub(crate) queues: Queues<Threads>,
+    /// An application has the session.
+    pub(crate) is_accepted: bool,
     /// What the application wants redundancy to be for from now on.
     pub(crate) profile: Option<Profile>,
     pub(crate) closed: Option<Error>,
@@ -135,6 +137,7 @@ impl Shared {
     ) -> Self {
         let inner = Inner {
             queues: Queues::new(role),
+            is_accepted: false,
             profile: None,
             closed: None,
             peer_code: None,
@@ -312,6 +315,12 @@ impl Session {
             shared,
             _guard: Arc::new(guard),
         }
+    }
+
+    /// An application takes it: what the peer sends may fill its window from now on.
+    pub(crate) fn accept(&self) {
+        self.shared.lock().is_accepted = true;
+        self.shared.wake();
     }
 
     /// The peer's present address.

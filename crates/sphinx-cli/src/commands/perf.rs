@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use sphinx_transport::{Profile, Service, Session};
+use sphinx_transport::{Options, Profile, Service, Session};
 
 use super::{Context, listen};
 use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
@@ -19,7 +19,10 @@ const TIME_DEFAULT: Duration = Duration::from_secs(10);
 
 pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
     // What the client measures decides what the engine optimises for.
-    let options = args.common.options(Profile::Auto);
+    let options = Options {
+        once: args.listen.once,
+        ..args.common.options(Profile::Auto)
+    };
     let server = listen::bind(
         &args.listen,
         &args.common,

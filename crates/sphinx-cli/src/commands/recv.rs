@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
-use sphinx_transport::{ErrorKind, Profile, Service, Session};
+use sphinx_transport::{ErrorKind, Options, Profile, Service, Session};
 
 use super::consent::Consent;
 use super::{Context, listen};
@@ -18,7 +18,11 @@ use crate::usage;
 pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
     // A directory that cannot be written to is found before anybody is invited to send.
     let destination = destination(&args)?;
-    let options = args.common.options(Profile::Bulk);
+    let once = args.listen.once || args.stdout;
+    let options = Options {
+        once,
+        ..args.common.options(Profile::Bulk)
+    };
     let server = listen::bind(
         &args.listen,
         &args.common,
@@ -31,7 +35,7 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
     let scope = context.clone();
     let session = move |session: &Session| receive_one(session, &destination, &consent, &scope);
     let life = listen::Life {
-        once: args.listen.once || args.stdout,
+        once,
         expires: args.expires,
     };
     if let Some(code) = listen::serve(&server, life, context, session)? {

@@ -10,6 +10,7 @@ const ID_SERVICE: u64 = 2;
 const ID_RECEIVE_WINDOW: u64 = 3;
 const ID_IDLE_TIMEOUT: u64 = 4;
 const ID_MAX_UDP_PAYLOAD: u64 = 5;
+const ID_RECEIVE_CREDIT: u64 = 6;
 
 const MIN_UDP_PAYLOAD: u16 = 1200;
 const MAX_UDP_PAYLOAD: u16 = 65_527;
@@ -48,6 +49,8 @@ pub(crate) struct Params {
     pub(crate) service: Service,
     /// Initial receive window in bytes (§7).
     pub(crate) receive_window: u64,
+    /// How much of it the other end may fill before it is granted more, bytes; at most the window.
+    pub(crate) receive_credit: u64,
     /// After how many milliseconds of silence this end gives the session up; `None`: not said.
     pub(crate) idle_timeout_ms: Option<u64>,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
@@ -76,6 +79,9 @@ impl Params {
             ID_MAX_UDP_PAYLOAD,
             u64::from(self.max_udp_payload),
         );
+        if self.receive_credit < self.receive_window {
+            put(&mut out, ID_RECEIVE_CREDIT, self.receive_credit);
+        }
         out
     }
 
@@ -88,6 +94,7 @@ impl Params {
         let mut seen = Vec::new();
         let mut cid = None;
         let mut receive_window = None;
+        let mut receive_credit = u64::MAX;
         let mut service = Service::APPLICATION;
         let mut idle_timeout_ms = None;
         let mut max_udp_payload = MAX_UDP_PAYLOAD;
@@ -114,17 +121,20 @@ impl Params {
                         .filter(|size| (MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD).contains(size))
                         .ok_or(WireError::Invalid("largest UDP payload"))?;
                 }
+                ID_RECEIVE_CREDIT => receive_credit = value.varint()?,
                 _ => continue,
             }
             if !value.is_empty() {
                 return Err(WireError::Invalid("length of a parameter"));
             }
         }
+        let receive_window =
+            receive_window.ok_or(WireError::Invalid("parameters: no receive window"))?;
         Ok(Self {
             cid: cid.ok_or(WireError::Invalid("parameters: no connection id"))?,
             service,
-            receive_window: receive_window
-                .ok_or(WireError::Invalid("parameters: no receive window"))?,
+            receive_window,
+            receive_credit: receive_credit.min(receive_window),
             idle_timeout_ms,
             max_udp_payload,
         })
@@ -142,6 +152,7 @@ mod tests {
             cid: ConnectionId::new([1, 2, 3, 4, 5, 6, 7, 8]).expect("not zero"),
             service: Service::PERF,
             receive_window: 1 << 24,
+            receive_credit: 1 << 20,
             idle_timeout_ms: Some(15_000),
             max_udp_payload: 8952,
         }
@@ -151,7 +162,7 @@ mod tests {
     fn vector() {
         let bytes = [
             1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 2, 1, 2, 3, 4, 0x81, 0, 0, 0, 4, 2, 0x7a, 0x98, 5, 2,
-            0x62, 0xf8,
+            0x62, 0xf8, 6, 4, 0x80, 0x10, 0, 0,
         ];
         assert_eq!(params().encode(), bytes);
         assert_eq!(Params::decode(&bytes), Ok(params()));
@@ -163,6 +174,7 @@ mod tests {
         let expected = Params {
             service: Service::APPLICATION,
             receive_window: 7,
+            receive_credit: 7,
             idle_timeout_ms: None,
             max_udp_payload: 65_527,
             ..params()
@@ -208,13 +220,15 @@ mod tests {
             cid in any::<[u8; 8]>(),
             service in any::<u8>(),
             receive_window in 0..=VARINT_MAX,
+            receive_credit in 0..=VARINT_MAX,
             idle_timeout_ms in prop::option::of(0..=VARINT_MAX),
             max_udp_payload in MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD,
         ) {
             if let Some(cid) = ConnectionId::new(cid) {
                 let service = Service(service);
+                let receive_credit = receive_credit.min(receive_window);
                 let params =
-                    Params { cid, service, receive_window, idle_timeout_ms, max_udp_payload };
+                    Params { cid, service, receive_window, receive_credit, idle_timeout_ms, max_udp_payload };
                 prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
             }
         }

@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 use super::params::{MAX_PARAMS_LEN, Params};
 use super::repeat::Stage;
 use super::{ConnId, Event, Failure, Service, Traffic, Transmit};
+use crate::budget::Window;
 use crate::error::close_code;
 use sphinx_driver::keys::{Direction, SECRET_LEN, SessionSecret};
 
@@ -381,6 +382,10 @@ impl Session {
             remote: self.remote,
             local_ip: self.local_ip,
             local_cid: self.local.cid,
+            window: Window {
+                bytes: self.local.receive_window,
+                credit: self.local.receive_credit,
+            },
             peer,
             secret,
             direction: if self.connects {

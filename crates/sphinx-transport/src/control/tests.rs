@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use super::*;
+use crate::budget::Budget;
 use crate::ticket::Ticket;
 use sphinx_driver::keys::Direction;
 
@@ -23,7 +24,7 @@ const fn ms(ms: u64) -> Duration {
 fn settings(service: Service) -> Settings {
     Settings {
         service,
-        receive_window: 1 << 20,
+        budget: Budget::new(8 << 20),
         idle_timeout_ms: 15_000,
         max_udp_payload: 65_527,
     }
@@ -244,6 +245,7 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
             remote,
             local_ip: None,
             local_cid: client_cid,
+            window,
             peer: server_params,
             secret: client_secret,
             direction: Direction::ClientToServer,
@@ -279,7 +281,10 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
     assert_eq!((id, local_cid), (accepted, server_cid));
     assert_eq!(server_params.cid, server_cid);
     assert_eq!(client_params.cid, client_cid);
-    assert_eq!(client_params.receive_window, 1 << 20);
+    let told = |params: &Params| (params.receive_window, params.receive_credit);
+    assert_eq!(told(&client_params), (window.bytes, window.credit));
+    assert_eq!(told(&client_params), (1 << 20, 1 << 20));
+    assert_eq!(told(&server_params), (1 << 20, 1 << 16));
     assert_eq!(client_params.idle_timeout_ms, Some(15_000));
     assert_eq!(client_secret.proof(), server_secret.proof());
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sphinx_proto::wire::ConnectionId;
 
 use super::{Params, Service};
+use crate::budget::{Budget, Window};
 use sphinx_driver::keys::{Direction, SessionSecret};
 
 /// A control connection; never used for another one.
@@ -20,8 +21,8 @@ pub(crate) struct ConnId {
 pub(crate) struct Settings {
     /// What sessions are for; the peer must say the same.
     pub(crate) service: Service,
-    /// Initial receive window in bytes (§7).
-    pub(crate) receive_window: u64,
+    /// What sessions may hold together.
+    pub(crate) budget: Budget,
     /// Silence after which this end gives a session up, milliseconds.
     pub(crate) idle_timeout_ms: u64,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
@@ -68,6 +69,8 @@ pub(crate) enum Event {
         local_ip: Option<IpAddr>,
         /// What data packets to this end carry.
         local_cid: ConnectionId,
+        /// What this end may hold for the session.
+        window: Window,
         /// What the peer said about itself.
         peer: Params,
         /// Gives the keys of both directions.

@@ -10,10 +10,9 @@ use sphinx_net::{Destination, Ecn, PacketIo, PacketTx};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Config, ConnectionIds, Nanos, Role, Session as Core, Tuple};
 
-use super::{
-    Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, WINDOW_BYTES, settings,
-};
+use super::{Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings};
 use crate::association::Association;
+use crate::budget::{Budget, Window};
 use crate::control::{ConnId, Event, Failure, Params};
 use crate::endpoint::attempt_delay;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
@@ -42,25 +41,27 @@ impl<Io: PacketIo> Engine<Io> {
                     remote,
                     local_ip,
                     local_cid,
+                    window,
                     peer,
                     secret,
                     direction,
                     rtt,
                 } => {
-                    if self.connected {
+                    let is_client = matches!(self.purpose, Purpose::Connect { .. });
+                    if is_client && self.has_met {
                         // Another address was faster.
                         self.control.close(clock, id, close_code::DONE, "");
                         continue;
                     }
-                    if self.sessions.len().max(self.lobby.waiting()) >= SESSIONS_MAX {
+                    if let Some(why) = self.no_room(window) {
                         self.holding.end(local_cid);
                         self.connections.remove(&id);
-                        self.control
-                            .close(clock, id, close_code::CANCELLED, "too many sessions");
+                        self.control.close(clock, id, close_code::CANCELLED, why);
                         continue;
                     }
                     let keys = secret.keys(direction, 0);
-                    self.establish(now, (id, local_cid), (remote, local_ip), &peer, keys, rtt);
+                    let place = (remote, local_ip);
+                    self.establish(now, (id, local_cid), place, (window, &peer), keys, rtt);
                 }
                 Event::Refused(why) => self.lobby.refuse(error_of(why)),
                 Event::Failed { id, why } => self.control_failed(id, error_of(why), false),
@@ -71,12 +72,26 @@ impl<Io: PacketIo> Engine<Io> {
         }
     }
 
+    /// Why there is no room for another session, in words for who connects.
+    fn no_room(&self, window: Window) -> Option<&'static str> {
+        let sessions = self.sessions.len().max(self.lobby.waiting());
+        if self.options.once && self.has_met {
+            Some("it serves one session only, and there is or was another")
+        } else if sessions >= SESSIONS_MAX {
+            Some("it has too many sessions")
+        } else if !Budget::new(self.options.memory).allows(window, self.windows) {
+            Some("its sessions leave no memory for another one")
+        } else {
+            None
+        }
+    }
+
     fn establish(
         &mut self,
         now: Nanos,
         (id, local_cid): (ConnId, ConnectionId),
         (remote, local_ip): (SocketAddr, Option<IpAddr>),
-        peer: &Params,
+        (window, peer): (Window, &Params),
         keys: Keys,
         rtt: Duration,
     ) {
@@ -113,9 +128,11 @@ impl<Io: PacketIo> Engine<Io> {
         config.cc = self.options.cc;
         config.initial_rtt = rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos;
         config.idle_timeout = idle_timeout;
-        config.recv_window = WINDOW_BYTES;
-        config.send_window = WINDOW_BYTES;
+        config.recv_window = window.bytes;
+        config.recv_credit = window.credit;
+        config.send_window = window.bytes;
         config.peer_window = peer.receive_window;
+        config.peer_credit = peer.receive_credit;
         config.peer_datagram_max = peer.max_udp_payload;
         config.memory = memory;
         let core = Core::new(config, now);
@@ -139,11 +156,17 @@ impl<Io: PacketIo> Engine<Io> {
         for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
             association.handle_datagram(now, held.origin, &mut held.datagram, &mut self.workshop);
         }
-        self.sessions.insert(local_cid, Member { id, association });
+        let member = Member {
+            id,
+            association,
+            window: window.bytes,
+        };
+        self.sessions.insert(local_cid, member);
+        self.windows += window.bytes;
+        self.has_met = true;
         self.connections.insert(id, local_cid);
         self.lobby.arrive(session);
         if is_client {
-            self.connected = true;
             for other in std::mem::take(&mut self.attempts) {
                 if other.id != id {
                     self.control
@@ -216,7 +239,7 @@ impl<Io: PacketIo> Engine<Io> {
         else {
             return None;
         };
-        if self.connected {
+        if self.has_met {
             return None;
         }
         let elapsed = clock.saturating_duration_since(self.base);

@@ -1,6 +1,7 @@
 //! What two ends of this crate do, as an application sees it, over loopback and a proxy that stands
 //! for the link. Needs no privileges, but for the tests of path MTUs, which are skipped without.
 
+mod budget;
 mod controllers;
 mod ending;
 mod hostile;

@@ -262,7 +262,8 @@ fn failure_after(messages: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> Option<Failure> {
 #[test]
 fn malformed_messages_end_the_session() {
     let cid = IdMaker::new(None, 0).make();
-    let params = local_params(&settings(Service::PERF), cid).encode();
+    let settings = settings(Service::PERF);
+    let params = local_params(&settings, settings.budget.window(0), cid).encode();
     let with = |proof: &[u8], params: &[u8]| [proof, params].concat();
 
     assert_eq!(failure_after(|proof| vec![with(proof, &params)]), None);
