@@ -16,7 +16,8 @@ pub enum JobKind {
 /// Says when jobs are done: as soon as they are there, or later, as on other cores that are busy.
 pub trait Executor {
     /// A job could begin at `now`. `None`: it is done before anything else is. A time: its result is
-    /// there at the first call of the driver at or after that time, of opening and decoding in any order.
+    /// there at the first call of the driver at or after that time, of opening and decoding in any order; of decoding
+    /// sooner if too much of a sliding window waits for it.
     /// Packets leave in the order of their numbers.
     fn done_at(&mut self, now: Nanos, kind: JobKind) -> Option<Nanos>;
 }

@@ -28,7 +28,7 @@ mod resume;
 mod sampler;
 mod startup;
 #[cfg(test)]
-mod testlink;
+mod testflows;
 #[cfg(test)]
 mod tests;
 

@@ -1,6 +1,6 @@
-//! Properties of the controllers over the test link.
+//! Properties of the controllers over an emulated link.
 
-use super::testlink::{App, Link, Report, World, mbit};
+use super::testflows::{App, Link, Report, World, mbit};
 use super::{CcKind, CcParams, MS, Nanos, PathMemory, SEC};
 
 /// Length of the runs of the table.

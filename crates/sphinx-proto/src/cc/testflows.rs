@@ -1,17 +1,25 @@
-//! A small virtual-time link with senders and receivers, for tests of rate control.
+//! Senders and receivers over the emulated link, for tests of rate control alone.
 //!
-//! Policer, drop-tail queue, rate limiter, delay, then channel loss (a lost packet has used the
-//! link). The receiver sends a SACK every 16 packets or 1 ms; loss detection follows RFC 9002.
+//! The receiver sends a SACK every 16 packets or 1 ms; loss detection follows RFC 9002.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use sphinx_link::{
+    Aqm, Blackout, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order, Packet, Policer, Rate,
+    RateStep,
+};
 
 use super::{AckSummary, Arrival, MS, Nanos, PacketInfo, RateControl, SEC, time_for};
 
 pub(super) const PACKET: u32 = 1500;
 const SACK_PACKETS: u32 = 16;
 const SACK_DELAY: Nanos = MS;
+const SACK_BYTES: usize = 60;
 const REORDER_PACKETS: u64 = 3;
+/// Packets whose fate is remembered until it is asked for, every 10 ms.
+const RECORDS: usize = 1 << 16;
 
 /// Megabits per second in bytes per second.
 pub(super) fn mbit(rate: f64) -> f64 {
@@ -66,22 +74,64 @@ impl Link {
             stalls: None,
             clock_noise: MS / 20,
             rtt_step: None,
-            seed: 1,
+            seed: 7,
         }
     }
 
-    fn rate(&self, now: Nanos) -> f64 {
-        self.rates
-            .iter()
-            .rev()
-            .find(|r| r.0 <= now)
-            .map_or(1.0, |r| r.1)
+    /// What both directions have in common.
+    fn either_way(&self) -> LinkConfig {
+        let blackout = self.blackout.map(|(start, end)| Blackout {
+            start: Duration::from_nanos(start),
+            end: Duration::from_nanos(end),
+        });
+        LinkConfig {
+            delay: Duration::from_nanos(self.rtt / 2),
+            blackouts: blackout.into_iter().collect(),
+            ..LinkConfig::default()
+        }
     }
 
-    fn delay(&self, now: Nanos) -> Nanos {
-        match self.rtt_step {
-            Some((from, rtt)) if now >= from => rtt / 2,
-            _ => self.rtt / 2,
+    fn forward(&self) -> LinkConfig {
+        let steps = self.rates.iter().map(|(at, rate)| RateStep {
+            at: Duration::from_nanos(*at),
+            bits_per_second: (8.0 * rate) as u64,
+        });
+        // A packet that is being sent does not wait.
+        let waiting = |bytes: f64| Depth::Bytes(bytes as u64 - u64::from(PACKET));
+        LinkConfig {
+            seed: self.seed,
+            policer: self.policer.map(|(rate, bucket)| Policer {
+                bits_per_second: (8.0 * rate) as u64,
+                burst_bytes: bucket as usize,
+            }),
+            rate: Rate::Steps {
+                steps: steps.collect(),
+                repeat: None,
+            },
+            queue: waiting(self.queue_bytes),
+            aqm: self
+                .ce_threshold
+                .map_or(Aqm::None, |bytes| Aqm::mark_above(waiting(bytes))),
+            loss: if self.burst > 1.0 {
+                Loss::GilbertElliott(GilbertElliott::bursts(self.loss, self.burst))
+            } else {
+                Loss::Bernoulli(self.loss)
+            },
+            jitter: Jitter {
+                max: Duration::from_nanos(self.jitter),
+                order: Order::Free,
+            },
+            records: RECORDS,
+            ..self.either_way()
+        }
+    }
+
+    /// What SACKs pass.
+    fn backward(&self) -> LinkConfig {
+        LinkConfig {
+            seed: self.seed ^ 1,
+            loss: Loss::Bernoulli(self.sack_loss),
+            ..self.either_way()
         }
     }
 }
@@ -153,20 +203,62 @@ fn slice<T>(v: &[T], from: Nanos, to: Nanos) -> &[T] {
 enum Event {
     Wake(usize),
     Block(usize),
-    Dequeue,
-    Arrive {
+    SackDue(usize),
+    Timer(usize),
+    Tick,
+    /// The path gets longer.
+    Longer,
+}
+
+/// What a link carries.
+#[derive(Clone, Copy, Debug)]
+enum Carried {
+    Data {
         flow: usize,
         pn: u64,
         ce: bool,
     },
-    SackDue(usize),
     /// Everything in the receive log up to `len`.
     Sack {
         flow: usize,
         len: usize,
     },
-    Timer(usize),
-    Tick,
+}
+
+impl Packet for Carried {
+    fn ip_len(&self) -> usize {
+        match self {
+            Self::Data { .. } => PACKET as usize,
+            Self::Sack { .. } => SACK_BYTES,
+        }
+    }
+
+    fn mark_ce(&mut self) -> bool {
+        match self {
+            Self::Data { ce, .. } => {
+                *ce = true;
+                true
+            }
+            Self::Sack { .. } => false,
+        }
+    }
+
+    fn corruptible_bits(&self) -> u64 {
+        0
+    }
+
+    fn flip_bit(&mut self, _bit: u64) {}
+
+    fn duplicate(&self) -> Self {
+        *self
+    }
+
+    /// Its flow, to find it among the packets that the channel has lost.
+    fn sequence(&self) -> Option<u32> {
+        match self {
+            Self::Data { flow, .. } | Self::Sack { flow, .. } => Some(*flow as u32),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -204,30 +296,29 @@ pub(super) struct World {
     seq: u64,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     flows: Vec<Flow>,
-    queue: VecDeque<(usize, u64, bool)>,
-    bucket: f64,
-    bucket_at: Nanos,
-    bad: bool,
+    forward: sphinx_link::Link<Carried>,
+    backward: sphinx_link::Link<Carried>,
     rng: u64,
 }
 
 impl World {
     pub(super) fn new(link: Link) -> Self {
-        let bucket = link.policer.map_or(0.0, |p| p.1);
+        let made = |config| sphinx_link::Link::new(config).expect("a valid link");
         let rng = link.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut world = Self {
+            forward: made(link.forward()),
+            backward: made(link.backward()),
             link,
             now: 0,
             seq: 0,
             events: BinaryHeap::new(),
             flows: Vec::new(),
-            queue: VecDeque::new(),
-            bucket,
-            bucket_at: 0,
-            bad: false,
             rng,
         };
         world.at(0, Event::Tick);
+        if let Some((at, _)) = world.link.rtt_step {
+            world.at(at, Event::Longer);
+        }
         world
     }
 
@@ -263,27 +354,39 @@ impl World {
 
     /// Runs until `end` and returns one report per flow.
     pub(super) fn run(mut self, end: Nanos) -> Vec<Report> {
-        while let Some(Reverse((now, _, event))) = self.events.pop() {
-            if now > end {
+        while let Some(Reverse((at, ..))) = self.events.peek() {
+            let links = [self.forward.next_event(), self.backward.next_event()];
+            let arrival = links.into_iter().flatten().min();
+            let (at, arrives) = match arrival {
+                Some(arrival) if arrival <= *at => (arrival, true),
+                _ => (*at, false),
+            };
+            if at > end {
                 break;
             }
-            self.now = now;
+            self.now = at;
+            if arrives {
+                self.deliver();
+                continue;
+            }
+            let Some(Reverse((now, _, event))) = self.events.pop() else {
+                break;
+            };
             match event {
                 Event::Wake(f) => {
                     self.flows[f].wake_at = None;
                     self.transmit(f);
                 }
                 Event::Block(f) => self.block(f),
-                Event::Dequeue => self.dequeue(),
-                Event::Arrive { flow, pn, ce } => self.arrive(flow, pn, ce),
                 Event::SackDue(f) => {
                     if self.flows[f].sack_due {
                         self.sack(f);
                     }
                 }
-                Event::Sack { flow, len } => self.on_sack(flow, len),
                 Event::Timer(f) => self.timer(f),
+                Event::Longer => self.lengthen(),
                 Event::Tick => {
+                    self.note_lost();
                     for f in &mut self.flows {
                         f.report.estimate.push(f.cc.bandwidth_estimate() as f64);
                         *f.report.phases.entry(f.cc.phase_name()).or_default() += 1;
@@ -292,6 +395,12 @@ impl World {
                 }
             }
         }
+        // What has left the link until then is still on its way.
+        let last = end + self.link.rtt + self.link.jitter;
+        while let Some(delivery) = self.forward.poll(last) {
+            self.note_carried(delivery.at, &delivery.packet);
+        }
+        self.note_lost();
         self.flows.into_iter().map(|f| f.report).collect()
     }
 
@@ -314,25 +423,55 @@ impl World {
         (self.rng >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    fn dead(&self) -> bool {
-        self.link
-            .blackout
-            .is_some_and(|(from, to)| self.now >= from && self.now < to)
+    /// Takes what has arrived by now.
+    fn deliver(&mut self) {
+        while let Some(delivery) = self.forward.poll(self.now) {
+            self.note_carried(delivery.at, &delivery.packet);
+            if let Carried::Data { flow, pn, ce } = delivery.packet {
+                self.arrive(flow, pn, ce);
+            }
+        }
+        while let Some(delivery) = self.backward.poll(self.now) {
+            if let Carried::Sack { flow, len } = delivery.packet {
+                self.on_sack(flow, len);
+            }
+        }
     }
 
-    fn channel_loses(&mut self) -> bool {
-        if self.link.burst <= 1.0 {
-            return self.random() < self.link.loss;
+    fn lengthen(&mut self) {
+        if let Some((_, rtt)) = self.link.rtt_step {
+            self.link.rtt = rtt;
+            let configs = (self.link.forward(), self.link.backward());
+            let forward = self.forward.reconfigure(self.now, configs.0);
+            let backward = self.backward.reconfigure(self.now, configs.1);
+            forward.and(backward).expect("a valid link");
         }
-        let leave = 1.0 / self.link.burst;
-        let enter = leave * self.link.loss / (1.0 - self.link.loss);
-        let draw = self.random();
-        self.bad = if self.bad {
-            draw >= leave
-        } else {
-            draw < enter
-        };
-        self.bad
+    }
+
+    /// A packet that arrives has left the limiter.
+    fn note_carried(&mut self, at: Nanos, packet: &Carried) {
+        if let Carried::Data { flow, .. } = *packet {
+            let left = at.saturating_sub(self.link.rtt / 2);
+            bump(
+                &mut self.flows[flow].report.carried,
+                left,
+                u64::from(PACKET),
+            );
+        }
+    }
+
+    /// So has one that the channel has lost.
+    fn note_lost(&mut self) {
+        let mut records = Vec::new();
+        self.forward.take_records(&mut records);
+        assert_eq!(self.forward.records_missed(), 0);
+        for record in records {
+            use sphinx_link::Event::{DroppedBlackout, DroppedLoss};
+            if let (DroppedLoss | DroppedBlackout, Some(flow)) = (record.event, record.sequence) {
+                let report = &mut self.flows[flow as usize].report;
+                bump(&mut report.carried, record.at, u64::from(PACKET));
+            }
+        }
     }
 
     fn block(&mut self, f: usize) {
@@ -395,52 +534,25 @@ impl World {
         flow.report.sent += 1;
         bump(&mut flow.report.offered, now, 1);
 
-        let queued = self.queue.len() as f64 * f64::from(PACKET);
-        let mut dropped = queued + f64::from(PACKET) > self.link.queue_bytes;
-        if let Some((rate, depth)) = self.link.policer {
-            let earned = super::bytes_in(rate, now - self.bucket_at);
-            self.bucket = (self.bucket + earned).min(depth);
-            self.bucket_at = now;
-            if self.bucket < f64::from(PACKET) {
-                dropped = true;
-            } else {
-                self.bucket -= f64::from(PACKET);
-            }
-        }
+        let drops = |link: &sphinx_link::Link<Carried>| {
+            let counters = link.counters();
+            counters.dropped_queue + counters.dropped_policer
+        };
+        let before = drops(&self.forward);
+        let (flow, ce) = (f, false);
+        self.forward.enqueue(now, Carried::Data { flow, pn, ce });
+        let is_dropped = drops(&self.forward) > before;
+        // It waits behind the one being sent, which counts as waiting here.
         let report = &mut self.flows[f].report;
         let i = (now / (10 * MS)) as usize;
         if report.queue.len() <= i {
             report.queue.resize(i + 1, (0.0, 0));
         }
-        report.queue[i].0 += queued;
+        report.queue[i].0 += self.forward.queue_bytes() as f64;
         report.queue[i].1 += 1;
-        if dropped {
+        if is_dropped {
             report.dropped += 1;
             bump(&mut report.dropped_at, now, 1);
-            return;
-        }
-        let ce = self.link.ce_threshold.is_some_and(|t| queued > t);
-        self.queue.push_back((f, pn, ce));
-        if self.queue.len() == 1 {
-            let done = now + time_for(f64::from(PACKET), self.link.rate(now));
-            self.at(done, Event::Dequeue);
-        }
-    }
-
-    fn dequeue(&mut self) {
-        let now = self.now;
-        if let Some((flow, pn, ce)) = self.queue.pop_front() {
-            bump(&mut self.flows[flow].report.carried, now, u64::from(PACKET));
-            let lost = self.channel_loses() || self.dead();
-            let jitter = (self.random() * self.link.jitter as f64) as Nanos;
-            if !lost {
-                let at = now + self.link.delay(now) + jitter;
-                self.at(at, Event::Arrive { flow, pn, ce });
-            }
-        }
-        if !self.queue.is_empty() {
-            let done = now + time_for(f64::from(PACKET), self.link.rate(now));
-            self.at(done, Event::Dequeue);
         }
     }
 
@@ -464,10 +576,8 @@ impl World {
         let len = self.flows[f].log.len();
         self.flows[f].unsacked = 0;
         self.flows[f].sack_due = false;
-        if self.random() >= self.link.sack_loss && !self.dead() {
-            let at = self.now + self.link.delay(self.now);
-            self.at(at, Event::Sack { flow: f, len });
-        }
+        self.backward
+            .enqueue(self.now, Carried::Sack { flow: f, len });
     }
 
     fn on_sack(&mut self, f: usize, len: usize) {
