@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::proxy::Way;
 use crate::support::*;
 
+/// Attacks at least, however soon a transfer is over and however seldom the attacker gets a processor.
+const ROUNDS_MIN: u64 = 300;
+
 /// Runs `attack` again and again while bytes cross the link in both directions.
 fn transfer_under(pair: &Pair, attack: impl Fn(u64) + Sync) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for round in 1.. {
-                if over.load(Ordering::Relaxed) {
+                if over.load(Ordering::Relaxed) && round > ROUNDS_MIN {
                     break;
                 }
                 attack(round);
