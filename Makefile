@@ -70,6 +70,10 @@ sim-pep: tools ## Random paths for kernel-like TCP with an agent in the middle, 
 miri: tools ## Run the tests of sphinx-fec under Miri, scalar engine (minutes; nightly)
 	PROPTEST_CASES=2 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-deterministic-floats" $(CARGO) +nightly miri test --locked --package sphinx-fec --lib --tests
 
+.PHONY: loom
+loom: tools ## Models of the threads that meet at queues, doorbell and wakers, in every order (LOOM_MAX_PREEMPTIONS)
+	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom --package sphinx-net --package sphinx-driver --package sphinx-transport --lib models
+
 .PHONY: test-neon
 test-neon: tools ## Run the tests of sphinx-fec on emulated 64-bit ARM (NEON engine)
 	@scripts/test-neon

@@ -3,7 +3,12 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+#[cfg(not(all(test, loom)))]
+use std::sync::{Mutex, MutexGuard};
+
+#[cfg(all(test, loom))]
+use loom::sync::{Mutex, MutexGuard};
 
 /// Smallest class, in bytes; all are multiples of it.
 const CLASS_BYTES_MIN: usize = 256;
@@ -242,7 +247,7 @@ impl Drop for PoolBuffer {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -384,5 +389,40 @@ mod tests {
         let stats = pool.stats();
         assert_eq!(stats.reused + stats.allocated, 4000);
         assert!(stats.idle_bytes <= 4 * 1024);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::thread;
+
+    use super::*;
+
+    /// One thread's buffers end in another one, as those of an application do in the engine.
+    #[test]
+    fn buffers_that_change_threads_are_one_threads_at_a_time_and_counted_once() {
+        const LEN: usize = 256;
+        loom::model(|| {
+            let pool = BufferPool::new(2 * LEN);
+            let given = pool.take(LEN);
+            let threads = [Some(given), None].map(|given| {
+                let pool = pool.clone();
+                thread::spawn(move || {
+                    let mut own = pool.take(LEN);
+                    drop(given);
+                    let mut other = pool.take(LEN);
+                    own.fill(1);
+                    other.fill(2);
+                    assert!(own.iter().all(|byte| *byte == 1));
+                })
+            });
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            let stats = pool.stats();
+            assert_eq!(stats.reused + stats.allocated, 5);
+            assert_eq!(stats.idle_bytes, 2 * LEN);
+            assert_eq!(stats.used_bytes, 0);
+        });
     }
 }

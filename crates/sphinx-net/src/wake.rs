@@ -1,15 +1,21 @@
 //! Ending a wait from another thread, and precise timeouts.
 
+mod event;
+
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+#[cfg(loom)]
+use loom::sync::atomic::AtomicBool;
+use rustix::event::PollFlags;
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicBool;
 
 use crate::{Interest, Ready};
+use event::Event;
 
 /// Ends [`PacketIo::wait`](crate::PacketIo::wait) from any thread.
 ///
@@ -23,7 +29,7 @@ pub struct Waker {
 
 #[derive(Debug)]
 struct Shared {
-    event: OwnedFd,
+    event: Event,
     /// True from a ring until the engine has seen it; saves the system call of further rings.
     ringing: AtomicBool,
 }
@@ -35,7 +41,7 @@ impl Waker {
     ///
     /// When the process or the system is out of file descriptors.
     pub fn new() -> io::Result<Self> {
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let event = Event::new()?;
         let ringing = AtomicBool::new(false);
         Ok(Self {
             shared: Arc::new(Shared { event, ringing }),
@@ -45,8 +51,7 @@ impl Waker {
     /// Rings. It never blocks, and costs no system call when it rings already.
     pub fn wake(&self) {
         if !self.shared.ringing.swap(true, Ordering::AcqRel) {
-            // The only possible failure is a full counter, and then it rings anyway.
-            let _ = rustix::io::write(&self.shared.event, &1u64.to_ne_bytes());
+            self.shared.event.set();
         }
     }
 
@@ -67,27 +72,13 @@ impl Waker {
             Interest::Read => PollFlags::IN,
             Interest::ReadWrite => PollFlags::IN | PollFlags::OUT,
         };
-        let own = self.shared.event.as_fd();
-        let mut fds = [
-            PollFd::from_borrowed_fd(own, PollFlags::IN),
-            PollFd::from_borrowed_fd(packets.unwrap_or(own), wanted),
-        ];
-        let used = 1 + usize::from(packets.is_some());
-        // 2^64 ns are 584 years: the conversion cannot fail, and no limit is the right answer if
-        // it could.
-        let timeout = timeout_ns.and_then(|ns| Timespec::try_from(Duration::from_nanos(ns)).ok());
-        match rustix::event::poll(&mut fds[..used], timeout.as_ref()) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(Ready::default()),
-            Err(error) => return Err(error.into()),
-        }
-        let (rang, found) = (fds[0].revents(), fds[1].revents());
+        let (is_set, found) = self.shared.event.poll(packets, wanted, timeout_ns)?;
         Ok(Ready {
             errors: found.intersects(PollFlags::ERR),
             // A pending socket error is fetched by receiving.
             readable: found.intersects(PollFlags::IN | PollFlags::ERR | PollFlags::HUP),
             writable: found.intersects(PollFlags::OUT),
-            woken: rang.intersects(PollFlags::IN) && self.clear(),
+            woken: is_set && self.clear(),
         })
     }
 
@@ -96,9 +87,7 @@ impl Waker {
     /// The order matters: the event is emptied before the flag is cleared. A ring in between finds
     /// the flag set, writes nothing, and is covered by the `true` returned here.
     fn clear(&self) -> bool {
-        let mut count = [0; 8];
-        // Fails when there is nothing to read, which is fine.
-        let _ = rustix::io::read(&self.shared.event, &mut count);
+        self.shared.event.empty();
         self.shared.ringing.swap(false, Ordering::AcqRel)
     }
 }
@@ -114,10 +103,10 @@ pub fn minimise_timer_slack() -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::AtomicU64;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -170,5 +159,57 @@ mod tests {
         let ready = waker.wait(None, Interest::Read, Some(2_000_000)).unwrap();
         assert_eq!(ready, Ready::default());
         assert!(start.elapsed() >= Duration::from_millis(2));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::atomic::AtomicU32;
+    use loom::thread;
+
+    use super::*;
+
+    /// Waits until `seen` says so. The model's waits have no timeout: a ring that is lost is a deadlock.
+    fn wait_until(waker: &Waker, seen: impl Fn() -> bool) {
+        while !seen() {
+            let ready = waker.wait(None, Interest::Read, None).unwrap();
+            assert!(ready.woken);
+        }
+    }
+
+    #[test]
+    fn no_ring_is_lost_and_what_came_before_it_is_visible() {
+        loom::model(|| {
+            let waker = Waker::new().unwrap();
+            let left = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+            for ringer in 0..2 {
+                let (waker, left) = (waker.clone(), Arc::clone(&left));
+                thread::spawn(move || {
+                    left[ringer].store(1, Ordering::Relaxed);
+                    waker.wake();
+                });
+            }
+            wait_until(&waker, || {
+                left.iter().all(|value| value.load(Ordering::Relaxed) == 1)
+            });
+        });
+    }
+
+    #[test]
+    fn a_thread_may_ring_again_and_again() {
+        loom::model(|| {
+            let waker = Waker::new().unwrap();
+            let left = Arc::new(AtomicU32::new(0));
+            thread::spawn({
+                let (waker, left) = (waker.clone(), Arc::clone(&left));
+                move || {
+                    for value in 1..=3 {
+                        left.store(value, Ordering::Relaxed);
+                        waker.wake();
+                    }
+                }
+            });
+            wait_until(&waker, || left.load(Ordering::Relaxed) == 3);
+        });
     }
 }

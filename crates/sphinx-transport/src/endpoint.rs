@@ -1,10 +1,13 @@
 //! Listening and connecting.
 
+#[cfg(all(test, loom))]
+mod models;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,6 +22,7 @@ use crate::memory::PathFile;
 use crate::options::{Options, Service};
 use crate::routing::IdMaker;
 use crate::shared::Session;
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
 use crate::ticket::{Identity, Ticket};
 
 /// Addresses of one ticket that are tried.

@@ -67,6 +67,7 @@ mod send_stream;
 mod sessions;
 mod shared;
 mod stats;
+mod sync;
 mod ticket;
 
 pub use endpoint::{Server, connect};

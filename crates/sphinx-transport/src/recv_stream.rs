@@ -1,13 +1,14 @@
 //! The receiving end of a stream.
 
 use std::fmt;
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 
 use sphinx_driver::Chunk;
 use sphinx_proto::StreamId;
 
 use crate::error::{Error, ErrorKind};
 use crate::shared::Shared;
+use crate::sync::Condvar;
 
 /// The receiving end of a peer's stream.
 pub struct RecvStream {

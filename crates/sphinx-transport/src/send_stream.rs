@@ -1,13 +1,14 @@
 //! The sending end of a stream.
 
 use std::fmt;
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 
 use sphinx_driver::{Piece, StreamEnd};
 use sphinx_proto::StreamId;
 
 use crate::error::{Error, ErrorKind};
 use crate::shared::{LockedSlicer, Shared};
+use crate::sync::Condvar;
 
 /// One direction of bytes: reliable, in order, flow-controlled.
 pub struct SendStream {

@@ -1,9 +1,12 @@
 //! What the application's threads and the engine share about one session, and its public handle.
 
+#[cfg(all(test, loom))]
+pub(crate) mod models;
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use sphinx_driver::{Application, BufferPool, Queues, SharedSlicer, Slicer};
@@ -17,6 +20,7 @@ use crate::options::Profile;
 use crate::recv_stream::RecvStream;
 use crate::send_stream::SendStream;
 use crate::stats::Stats;
+use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard};
 
 /// Largest close code that has an encoding.
 const CODE_MAX: u64 = (1 << 62) - 1;

@@ -1,0 +1,268 @@
+//! Models of the threads that meet at a session: loom runs them in every order (`make loom`).
+//!
+//! Their engines look at a session as the real one does and sleep until the doorbell rings, without a timeout. What
+//! they are not told of is never seen: loom reports a deadlock.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use loom::thread::{self, JoinHandle};
+use sphinx_driver::keys::{Direction, SessionSecret};
+use sphinx_driver::{PAUSE, StreamEnd, Workshop};
+use sphinx_net::{Interest, MemoryIo, PacketIo, PacketTx};
+use sphinx_proto::{Config, ConnectionIds, Session as Core, Tuple};
+
+use super::*;
+use crate::association::Association;
+use crate::options::Options;
+
+/// Threads are taken away from their work so often, at most, wherever that makes a difference; whoever waits gives way
+/// without being counted. More finds nothing that two do not, and takes minutes.
+const PREEMPTIONS: usize = 2;
+/// Of the engine's thread, whose calls are deep, in words.
+const STACK: usize = 1 << 16;
+
+/// Pauses of writers and of the pacer are shorter, timers for what the network does with packets longer.
+const SOON: Nanos = 20 * PAUSE;
+
+/// Runs `model` in every order that its threads may come in.
+pub(crate) fn in_every_order(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+fn cid(n: u8) -> ConnectionId {
+    ConnectionId::new([n; 8]).expect("not zero")
+}
+
+/// A session, its engine's doorbell, and what ends the engine's sleep.
+#[derive(Clone)]
+pub(crate) struct Meeting {
+    shared: Arc<Shared>,
+    doorbell: Arc<Doorbell>,
+    waker: Waker,
+}
+
+impl Meeting {
+    pub(crate) fn new() -> Self {
+        let waker = Waker::new().unwrap();
+        let doorbell = Arc::new(Doorbell::new(waker.clone()));
+        // A clock that begins later stands at zero: what a model does must depend on the order alone.
+        let base = Instant::now() + Duration::from_secs(3600);
+        let shared = Arc::new(Shared::new(
+            Arc::clone(&doorbell),
+            cid(1),
+            BufferPool::new(1 << 20),
+            peer(),
+            Role::Client,
+            base,
+            0,
+        ));
+        shared.set_shape((2, 100));
+        Self {
+            shared,
+            doorbell,
+            waker,
+        }
+    }
+
+    pub(crate) fn session(&self) -> Session {
+        Session::new(Arc::clone(&self.shared))
+    }
+
+    /// A thread that looks at the session whenever it is told to, until it finds at the end of a turn that `done`, and
+    /// then lets go of it.
+    fn engine(self, mut done: impl FnMut(&mut Inner) -> bool + Send + 'static) -> JoinHandle<()> {
+        let builder = thread::Builder::new().stack_size(STACK);
+        let run = move || {
+            let mut engine = Engine::new(self);
+            loop {
+                engine.turn();
+                if done(&mut engine.meeting.shared.lock()) {
+                    return;
+                }
+                let ready = engine.meeting.waker.wait(None, Interest::Read, None);
+                assert!(ready.unwrap().woken);
+            }
+        };
+        builder.spawn(run).unwrap()
+    }
+}
+
+fn peer() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 1).into()
+}
+
+/// What the real engine does for a session when it has rung.
+struct Engine {
+    meeting: Meeting,
+    association: Association,
+    workshop: Workshop,
+    /// Where packets go that nobody receives.
+    io: MemoryIo,
+    now: Nanos,
+    rung: Vec<ConnectionId>,
+}
+
+impl Engine {
+    fn new(meeting: Meeting) -> Self {
+        let tuple = Tuple {
+            remote: peer(),
+            local_ip: None,
+        };
+        let ids = ConnectionIds {
+            local: cid(1),
+            peer: cid(2),
+        };
+        let keys = SessionSecret::new(&[1; 32], &[2; 32]).keys(Direction::ClientToServer, 0);
+        let association = Association::new(
+            Core::new(Config::new(Role::Client, tuple, ids), 0),
+            keys,
+            true,
+            Arc::clone(&meeting.shared),
+            &Options::default(),
+            0,
+        );
+        Self {
+            association,
+            workshop: Workshop::new(meeting.shared.pool.clone()),
+            io: MemoryIo::pair(peer(), peer(), 64).unwrap().0,
+            meeting,
+            now: 0,
+            rung: Vec::new(),
+        }
+    }
+
+    /// Looks if the session has rung, and then for as long as timers are due soon.
+    fn turn(&mut self) {
+        self.meeting.doorbell.take(&mut self.rung);
+        let mut timer = (!self.rung.is_empty()).then_some(self.now);
+        while let Some(at) = timer.filter(|at| *at <= self.now + SOON) {
+            self.now = self.now.max(at);
+            self.service();
+            timer = self.association.poll_timeout();
+            thread::yield_now();
+        }
+    }
+
+    fn service(&mut self) {
+        let (now, workshop) = (self.now, &mut self.workshop);
+        self.association
+            .service(now, Instant::now(), None, 0, workshop);
+        let tx = self.io.tx();
+        self.association.transmit(now, usize::MAX, workshop, tx);
+        tx.flush(&mut Vec::new()).unwrap();
+    }
+}
+
+/// The core has all of the first `count` streams.
+fn submitted(count: u64) -> impl Fn(&mut Inner) -> bool {
+    move |inner| {
+        (0..count).all(|index| {
+            let end = inner.queues.stream_end(StreamId::new(Role::Client, index));
+            end == Some(StreamEnd::Submitted)
+        })
+    }
+}
+
+#[test]
+fn what_applications_leave_is_seen_by_an_engine_that_sleeps() {
+    in_every_order(|| {
+        let meeting = Meeting::new();
+        let session = meeting.session();
+        for _ in 0..2 {
+            let mut stream = session.open_stream().unwrap();
+            thread::spawn(move || stream.finish().unwrap());
+        }
+        meeting.engine(submitted(2)).join().unwrap();
+    });
+}
+
+#[test]
+fn a_writer_that_waits_is_woken() {
+    in_every_order(|| {
+        let meeting = Meeting::new();
+        let session = meeting.session();
+        let mut stream = session.open_stream().unwrap();
+        let writer = thread::spawn(move || {
+            // More pieces than may be queued.
+            for _ in 0..3 {
+                stream.write_all(b"x").unwrap();
+                stream.flush().unwrap();
+            }
+            stream.finish().unwrap();
+        });
+        meeting.engine(submitted(1)).join().unwrap();
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn everybody_who_waits_hears_of_the_end() {
+    in_every_order(|| {
+        let meeting = Meeting::new();
+        let session = meeting.session();
+        let reader = thread::spawn({
+            // Not the one that is going to be accepted.
+            let stream = StreamId::new(Role::Server, 1);
+            let mut stream = RecvStream::new(stream, Arc::clone(&meeting.shared));
+            move || stream.read(&mut [0]).unwrap_err()
+        });
+        let accepting = thread::spawn({
+            let session = session.clone();
+            move || session.accept_stream().unwrap_err()
+        });
+        let engine = meeting.engine(|inner| inner.closed.is_some());
+        session.shared.update(|inner| inner.queues.close(0, ""));
+        for thread in [reader, accepting] {
+            assert_eq!(thread.join().unwrap().kind(), ErrorKind::Interrupted);
+        }
+        engine.join().unwrap();
+    });
+}
+
+#[test]
+fn whoever_closes_a_session_hears_that_the_engine_has_gone() {
+    in_every_order(|| {
+        let meeting = Meeting::new();
+        let session = meeting.session();
+        let closing = thread::spawn(move || session.close(0, ""));
+        meeting
+            .engine(|inner| inner.closed.is_some())
+            .join()
+            .unwrap();
+        closing.join().unwrap();
+    });
+}
+
+/// Bytes that are neither flushed nor enough for a piece are sent when the writer pauses, whenever the engine looks.
+#[test]
+fn what_a_writer_leaves_open_is_cut_when_it_pauses() {
+    in_every_order(|| {
+        let meeting = Meeting::new();
+        let session = meeting.session();
+        let mut stream = session.open_stream().unwrap();
+        let is_left = Arc::new(AtomicBool::new(false));
+        let engine = meeting.clone().engine({
+            let (is_left, waker) = (Arc::clone(&is_left), meeting.waker.clone());
+            let mut is_last = false;
+            move |_| {
+                // One more turn, which begins after the last byte.
+                let was_last = std::mem::replace(&mut is_last, is_left.load(Ordering::Acquire));
+                if is_last {
+                    waker.wake();
+                }
+                was_last
+            }
+        });
+        for _ in 0..2 {
+            stream.write_all(b"x").unwrap();
+        }
+        is_left.store(true, Ordering::Release);
+        meeting.waker.wake();
+        engine.join().unwrap();
+        // There is nothing to flush, or it would fail now that the engine has gone.
+        stream.flush().unwrap();
+    });
+}
