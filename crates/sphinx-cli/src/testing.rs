@@ -81,6 +81,17 @@ pub(crate) struct End {
     side: usize,
 }
 
+impl End {
+    /// Waits until so much of a stream of the other end as fits is on its way.
+    pub(crate) fn wait_until_full(&self) -> Outcome<()> {
+        let is_full = |pipe: &Pipe| pipe.bytes.len() == CAPACITY;
+        self.wire.wait(self.side, |shared| {
+            let pipes = &shared.opened[1 - self.side];
+            pipes.iter().any(is_full).then_some(())
+        })
+    }
+}
+
 pub(crate) struct Out {
     end: End,
     id: usize,

@@ -5,12 +5,8 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use common::{Running, Scratch};
+use common::{PATIENCE, Running, Scratch};
 use rustix::process::Signal;
-
-/// Before any timeout that is not set for a test, even on a machine that is busy. How soon it really is,
-/// tests in virtual time say.
-const SOON: Duration = Duration::from_secs(8);
 
 /// A transfer that takes long enough to be disturbed.
 const SLOW: [&str; 2] = ["--cc", "fixed:2mbit"];
@@ -25,7 +21,7 @@ fn slow_transfer(scratch: &Scratch, recv: &[&str], send: &[&str]) -> (Running, R
 }
 
 #[test]
-fn an_absent_peer_is_unreachable_soon() {
+fn an_absent_peer_is_unreachable() {
     let scratch = Scratch::new();
     scratch.file("a", 1);
     drop(scratch.recv(&[]));
@@ -34,7 +30,6 @@ fn an_absent_peer_is_unreachable_soon() {
         .end()
         .expect(3);
     ended.error("unreachable");
-    assert!(ended.after < SOON, "{:?}", ended.after);
 }
 
 #[test]
@@ -113,28 +108,24 @@ fn a_busy_port_names_its_holder_and_another_way() {
 }
 
 #[test]
-fn an_interrupted_sender_is_noticed_soon() {
+fn an_interrupted_sender_is_noticed() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let scratch = Scratch::new();
         let (recv, sender) = slow_transfer(&scratch, &[], &[]);
         sender.signal(signal);
-        let at = Instant::now();
         sender.end().expect(code).error("interrupted");
         recv.end().expect(6).error("cancelled");
-        assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
         assert_eq!(scratch.arrived(), Vec::<String>::new());
     }
 }
 
 #[test]
-fn an_interrupted_receiver_is_noticed_soon() {
+fn an_interrupted_receiver_is_noticed() {
     let scratch = Scratch::new();
     let (recv, sender) = slow_transfer(&scratch, &[], &[]);
     recv.signal(Signal::INT);
-    let at = Instant::now();
     recv.end().expect(130).error("interrupted");
     sender.end().expect(6).error("cancelled");
-    assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
     assert_eq!(scratch.arrived(), Vec::<String>::new());
 }
 
@@ -143,9 +134,7 @@ fn a_killed_receiver_is_lost() {
     let scratch = Scratch::new();
     let (recv, sender) = slow_transfer(&scratch, &[], &["--idle-timeout", "2s"]);
     recv.signal(Signal::KILL);
-    let at = Instant::now();
     sender.end().expect(6).error("peer_lost");
-    assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
 }
 
 #[test]
@@ -207,10 +196,22 @@ fn a_killed_sender_is_lost_and_leaves_nothing() {
     let scratch = Scratch::new();
     let (recv, sender) = slow_transfer(&scratch, &["--idle-timeout", "2s"], &[]);
     sender.signal(Signal::KILL);
-    let at = Instant::now();
     recv.end().expect(6).error("peer_lost");
-    assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
     assert_eq!(scratch.arrived(), Vec::<String>::new());
+}
+
+/// Waits until a process has a socket.
+fn wait_for_socket(pid: u32) {
+    let deadline = Instant::now() + PATIENCE;
+    let has_socket = || {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
+        let mut links = open.flatten().flat_map(|entry| fs::read_link(entry.path()));
+        links.any(|link| link.to_string_lossy().starts_with("socket:"))
+    };
+    while !has_socket() {
+        assert!(Instant::now() < deadline, "no socket");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -225,11 +226,9 @@ fn waiting_and_connecting_can_be_interrupted() {
     let silent = scratch.recv(&[]);
     silent.signal(Signal::STOP);
     let sender = scratch.send(&["a"]);
-    std::thread::sleep(Duration::from_millis(500));
+    wait_for_socket(sender.pid());
     sender.signal(Signal::INT);
-    let at = Instant::now();
     sender.end().expect(130).error("interrupted");
-    assert!(at.elapsed() < SOON, "{:?}", at.elapsed());
 }
 
 #[test]

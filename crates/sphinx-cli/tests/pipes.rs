@@ -114,9 +114,7 @@ fn transfers_beside_unread_reports_complete() {
         scratch.assert_same("single", "in/single");
         // An unread pipe does not keep it from ending either.
         receiver.signal(Signal::INT);
-        let at = Instant::now();
         assert_eq!(receiver.end().code(), Some(130));
-        assert!(at.elapsed() < Duration::from_secs(10), "{:?}", at.elapsed());
         drop(unread);
     }
 }
@@ -220,9 +218,7 @@ fn interrupted_beside_unread_reports_it_ends() {
     let mut sender = Plain::start(&scratch, &arguments, end.into(), Stdio::null());
     receiver.event("progress");
     sender.signal(Signal::INT);
-    let at = Instant::now();
     assert_eq!(sender.end().code(), Some(130));
-    assert!(at.elapsed() < Duration::from_secs(10), "{:?}", at.elapsed());
     receiver.end().expect(6);
     drop(unread);
 }

@@ -268,7 +268,7 @@ fn a_source_that_changes_is_noticed() {
     let output = destination(&to, Rules::default()).unwrap();
     let grow = path.clone();
     let receiver = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(100));
+        assert!(far.wait_until_full().is_ok());
         fs::OpenOptions::new()
             .append(true)
             .open(grow)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sphinx_driver::EndReason;
 use sphinx_link::{Blackout, Corruption, Jitter, Order, Rate, RateStep, Reorder};
-use sphinx_sim::{MS, SEC, Scenario, link};
+use sphinx_sim::{MS, Pair, SEC, Scenario, Write, link};
 
 use crate::table::bernoulli;
 
@@ -73,6 +73,45 @@ fn five_dark_seconds() {
     pair.must_transfer(12 * SEC);
     // Probing resumes at least twice a second.
     assert!(pair.now < 8500 * MS, "{} ms", pair.now / MS);
+}
+
+/// Nothing is on its way when the path goes dark, nor while it is.
+#[test]
+fn a_dark_path_is_no_loss_while_nothing_is_sent() {
+    let mut scenario = lossy(9).bulk(10_000).on_links(|link| {
+        link.blackouts.push(Blackout {
+            start: Duration::from_secs(1),
+            end: Duration::from_secs(13),
+        });
+    });
+    scenario.server.writes = vec![Write {
+        at: 13 * SEC,
+        stream: 0,
+        len: 10_000,
+        end_of_stream: true,
+    }];
+    let mut pair = scenario.build();
+    pair.must_transfer(16 * SEC);
+    assert!(pair.now > 13 * SEC);
+}
+
+/// A path that says nothing is probed, a few times at first and twice a second in the end, not sent to at the old rate.
+#[test]
+fn a_dark_path_is_probed_with_few_packets() {
+    let scenario = lossy(10).bulk(50_000_000).on_links(|link| {
+        link.blackouts.push(Blackout {
+            start: Duration::from_secs(1),
+            end: Duration::from_secs(1000),
+        });
+    });
+    let mut pair = scenario.build();
+    // By then the window has been filled.
+    pair.run_until(2 * SEC, |_| false);
+    let offered = |pair: &Pair| pair.links[0].counters().offered_packets;
+    let before = offered(&pair);
+    pair.run_until(12 * SEC, |_| false);
+    let probes = offered(&pair) - before;
+    assert!((10..100).contains(&probes), "{probes} in ten seconds");
 }
 
 #[test]

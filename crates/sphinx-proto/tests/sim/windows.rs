@@ -24,6 +24,18 @@ fn a_slow_reader_stops_the_sender() {
     }
 }
 
+/// Slow is not stalled: a transfer that takes far longer than the idle timeout goes on for as long as somebody reads.
+#[test]
+fn a_slow_reader_stalls_nothing() {
+    let mut scenario = Scenario::new(link(100, 20, bernoulli(0.0), 2)).bulk(4_000_000);
+    scenario.server.reader = Reader::Slow(500_000);
+    scenario.recv_window = 1 << 20;
+    scenario.idle_timeout = 2 * SEC;
+    let mut pair = scenario.build();
+    pair.must_transfer(12 * SEC);
+    assert!(pair.now > 3 * scenario.idle_timeout, "{} ns", pair.now);
+}
+
 #[test]
 fn a_window_of_two_blocks() {
     for seed in 0..5 {

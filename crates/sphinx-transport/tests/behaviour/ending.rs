@@ -1,7 +1,5 @@
 //! How sessions end, and what each end is told.
 
-use std::time::{Duration, Instant};
-
 use sphinx_transport::{Error, ErrorKind, Options, Session};
 
 use crate::support::*;
@@ -13,7 +11,7 @@ fn end_of(session: &Session) -> Error {
 }
 
 #[test]
-fn close_is_noticed_soon_at_20_percent_loss() {
+fn close_is_noticed_at_20_percent_loss() {
     bounded(|| {
         std::thread::scope(|scope| {
             for seed in 0..6 {
@@ -23,10 +21,9 @@ fn close_is_noticed_soon_at_20_percent_loss() {
                         0 => (&pair.client, &pair.server),
                         _ => (&pair.server, &pair.client),
                     };
-                    let begin = Instant::now();
                     scope_close(closing, 6, "interrupted");
                     let error = end_of(other);
-                    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+                    // Not lost, which it would be later.
                     assert_eq!(error.kind(), ErrorKind::Cancelled);
                     assert!(error.to_string().contains("interrupted"), "{error}");
                 });
@@ -53,20 +50,19 @@ fn close_codes_have_their_meaning_at_the_other_end() {
         ];
         for (code, kind) in kinds {
             let (_listener, client, server) = direct();
-            let begin = Instant::now();
             client.close(code, "words\u{e4}".repeat(100).as_str());
-            assert!(begin.elapsed() < SOON);
             assert_eq!(end_of(&server).kind(), kind, "{code}");
             assert_eq!(end_of(&client).kind(), ErrorKind::Interrupted);
         }
     });
 }
 
+/// How soon, tests in virtual time say.
 #[test]
 fn a_peer_that_falls_silent_is_lost_at_both_ends() {
     bounded(|| {
         let options = Options {
-            idle_timeout: ms(2000),
+            idle_timeout: ms(1000),
             ..Options::default()
         };
         let pair = pair_with(link(0.0, 1), link(0.0, 2), &options);
@@ -75,7 +71,6 @@ fn a_peer_that_falls_silent_is_lost_at_both_ends() {
             let sending = scope.spawn(|| send_all(&pair.client, &content(2, 50_000_000)));
             let mut stream = pair.server.accept_stream().unwrap();
             stream.read(&mut [0; 1]).unwrap();
-            let begin = Instant::now();
             pair.proxy.set_silent(true);
             let error = read_all(&mut stream).expect_err("nothing comes");
             assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
@@ -84,8 +79,6 @@ fn a_peer_that_falls_silent_is_lost_at_both_ends() {
                 .expect("no panic")
                 .expect_err("nobody answers");
             assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
-            assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
-            assert!(begin.elapsed() > ms(1500), "{:?}", begin.elapsed());
         });
     });
 }
@@ -95,7 +88,7 @@ fn a_peer_that_falls_silent_is_lost_at_both_ends() {
 fn a_peer_that_does_not_read_stalls_the_session() {
     bounded(|| {
         let options = Options {
-            idle_timeout: ms(2000),
+            idle_timeout: ms(1000),
             ..Options::default()
         };
         let pair = pair_with(link(0.0, 1), link(0.0, 2), &options);
@@ -104,55 +97,12 @@ fn a_peer_that_does_not_read_stalls_the_session() {
             let _unread = pair.server.accept_stream().unwrap();
             let error = sending.join().expect("no panic").expect_err("not read");
             assert_eq!(error.kind(), ErrorKind::Stalled, "{error}");
-            let what = "no progress for 2 s: the other end answers, but its application has not read stream 2";
+            let what = "no progress for 1 s: the other end answers, but its application has not read stream 2";
             assert!(error.to_string().starts_with(what), "{error}");
             let error = end_of(&pair.server);
             assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
             assert!(error.to_string().contains("stream 2 was read"), "{error}");
         });
-    });
-}
-
-/// An application that reads a little now and then is slow, and no more.
-#[test]
-fn a_slow_reader_stalls_nothing() {
-    bounded(|| {
-        let options = Options {
-            idle_timeout: ms(2000),
-            ..Options::default()
-        };
-        let pair = pair_with(link(0.0, 1), link(0.0, 2), &options);
-        std::thread::scope(|scope| {
-            let sending = scope.spawn(|| send_all(&pair.client, &content(2, 40_000_000)));
-            let mut stream = pair.server.accept_stream().unwrap();
-            let mut read = 0;
-            for pause in 0..5 {
-                std::thread::sleep(ms(900));
-                let mut buffer = vec![0; 2_000_000];
-                while read < (pause + 1) * 2_000_000 {
-                    read += stream.read(&mut buffer).unwrap();
-                }
-            }
-            while let n @ 1.. = stream.read(&mut [0; 65536]).unwrap() {
-                read += n;
-            }
-            sending.join().expect("no panic").expect("all is read");
-            assert_eq!(read, 40_000_000);
-        });
-    });
-}
-
-#[test]
-fn an_idle_session_stays() {
-    bounded(|| {
-        let options = Options {
-            idle_timeout: ms(2500),
-            ..Options::default()
-        };
-        let pair = pair_with(link(0.2, 1), link(0.2, 2), &options);
-        // Silence for longer than the timeout is what this is about; longer still does no harm.
-        std::thread::sleep(ms(6000));
-        transfer(&pair.server, &pair.client, &content(1, 10_000));
     });
 }
 
@@ -203,12 +153,10 @@ fn a_server_that_goes_takes_its_sessions_with_it() {
         std::thread::scope(|scope| {
             let readers =
                 [&client, &server].map(|session| scope.spawn(|| session.accept_stream().err()));
-            let begin = Instant::now();
             drop(listener);
             let kinds =
                 readers.map(|reader| reader.join().expect("no panic").expect("over").kind());
             assert_eq!(kinds, [ErrorKind::Cancelled, ErrorKind::Interrupted]);
-            assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
         });
     });
 }
@@ -258,7 +206,9 @@ fn a_delivery_that_was_cut_short_is_an_error() {
         let pair = pair(link(0.0, 1), link(0.0, 2));
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| send_all(&pair.client, &content(1, 20_000_000)));
-            std::thread::sleep(ms(300));
+            wait_until("some of it has been sent", || {
+                pair.client.stats().source_sent > 0
+            });
             pair.client.close(6, "enough");
             let error = sending
                 .join()
@@ -326,7 +276,7 @@ fn the_numbers_of_a_session_stand_still_after_its_end() {
         assert!(closed.elapsed >= delivered.elapsed);
         assert!(closed.wire_bytes_sent > delivered.wire_bytes_sent);
         assert_eq!(closed.bytes_delivered, 500_000);
-        std::thread::sleep(Duration::from_millis(600));
+        end_of(&pair.server);
         let later = pair.client.stats();
         assert_eq!(later.elapsed, closed.elapsed);
         let other = pair.server.stats();

@@ -11,7 +11,6 @@ mod memory;
 mod moving;
 mod path;
 mod proxy;
-mod silence;
 mod support;
 mod transfer;
 mod windows;

@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use sphinx_link::front::{Direction, Front, FrontConfig};
 use sphinx_netdev::netns::{Access, probe};
@@ -12,6 +11,13 @@ use crate::proxy::Proxy;
 use crate::support::*;
 
 const LEN: usize = 12_000_000;
+
+/// Waits until the first so many tenths of `LEN` bytes that are sent to `session` have arrived.
+fn wait_for_tenths(session: &Session, tenths: u64) {
+    wait_until("data arrives", || {
+        session.stats().bytes_received >= tenths * LEN as u64 / 10
+    });
+}
 
 /// Moves data both ways while `disturb` does its work.
 fn transfer_while(client: &Session, server: &Session, disturb: impl FnOnce() + Send) {
@@ -37,8 +43,8 @@ fn a_nat_changes_its_mapping_in_both_families() {
             let server = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
             let before = server.remote_addr();
             transfer_while(&client, &server, || {
-                for _ in 0..3 {
-                    std::thread::sleep(ms(400));
+                for moved in 1..=3 {
+                    wait_for_tenths(&server, 2 * moved);
                     proxy.rebind();
                 }
             });
@@ -57,7 +63,7 @@ fn a_nat_changes_its_mapping_under_a_receiver() {
         let data = content(3, LEN);
         std::thread::scope(|scope| {
             scope.spawn(|| transfer(&pair.server, &pair.client, &data));
-            std::thread::sleep(ms(500));
+            wait_for_tenths(&pair.client, 3);
             pair.proxy.rebind();
         });
     });
@@ -146,10 +152,10 @@ fn the_client_gets_another_address_in_both_families() {
                 (IpAddr::from(old), IpAddr::from([a, b, c, d + 40]), 24)
             };
             transfer_while(&client, &server, || {
-                std::thread::sleep(ms(500));
+                wait_for_tenths(&server, 3);
                 // For a while there is no address at all.
                 assert!(ip(&front, &format!("addr del {old}/{prefix} dev left")));
-                std::thread::sleep(ms(100));
+                std::thread::sleep(ms(50));
                 assert!(ip(
                     &front,
                     &format!(
@@ -174,7 +180,7 @@ fn the_path_becomes_narrow() {
             transfer(&client, &server, &content(9, 500_000));
             assert!(client.stats().symbol_bytes > 1400);
             transfer_while(&client, &server, || {
-                std::thread::sleep(ms(400));
+                wait_for_tenths(&server, 3);
                 for (direction, seed) in [(Direction::LeftToRight, 1), (Direction::RightToLeft, 2)]
                 {
                     let mut narrow = link(0.02, seed);
@@ -200,7 +206,7 @@ fn the_interface_becomes_narrow() {
         transfer(&client, &server, &content(9, 500_000));
         assert!(client.stats().symbol_bytes > 1400);
         transfer_while(&client, &server, || {
-            std::thread::sleep(Duration::from_millis(400));
+            wait_for_tenths(&server, 3);
             assert!(ip(&front, "link set dev left mtu 1280"));
         });
         assert_eq!(client.stats().symbol_bytes, 1214);

@@ -14,10 +14,6 @@ use crate::proxy::Proxy;
 /// Long enough for any machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Before any timeout that is not set for a test, even on a machine that is busy. How soon it really is,
-/// tests in virtual time say.
-pub(crate) const SOON: Duration = Duration::from_secs(8);
-
 pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }

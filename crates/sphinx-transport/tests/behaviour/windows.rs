@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Scope;
-use std::time::Duration;
 
 use sphinx_transport::{Options, RecvStream, Session};
 
@@ -88,29 +87,20 @@ fn a_slow_reader_stops_the_writer_and_no_other_session() {
 fn small_writes_to_a_slow_reader_stop_too() {
     bounded(|| {
         let (_listener, client, _server) = direct();
-        let mut stream = client.open_stream().unwrap();
-        // Fills the peer's window first.
-        let (progress, stalled) = std::sync::mpsc::channel();
-        let closer = client.clone();
-        let writer = std::thread::spawn(move || {
-            let piece = content(11, 1 << 18);
-            let mut small = 0_usize;
-            for _ in 0..60 {
-                let Ok(()) = stream.write_all(&piece) else {
-                    return small;
-                };
-                let _ = progress.send(());
-            }
-            while stream.write_all(&[1; 100]).is_ok() {
-                small += 100;
-                std::thread::sleep(Duration::from_micros(10));
-            }
-            small
+        let written = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut stream = client.open_stream().unwrap();
+                // Fills most of the peer's window first.
+                stream.write_all(&content(11, 20 << 20)).unwrap();
+                while stream.write_all(&[1; 100]).is_ok() {
+                    written.fetch_add(100, Ordering::Relaxed);
+                }
+            });
+            let small = wait_until_stopped(&written);
+            assert!(small < HELD_MAX, "{small}");
+            client.close(0, "");
         });
-        while stalled.recv_timeout(ms(500)).is_ok() {}
-        std::thread::sleep(ms(500));
-        closer.close(0, "");
-        assert!(writer.join().expect("no panic") < 40 << 20);
     });
 }
 
