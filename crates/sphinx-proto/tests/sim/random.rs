@@ -11,8 +11,10 @@
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sphinx_link::{
@@ -292,15 +294,34 @@ fn random() {
             number("SPHINX_SIM_SEEDS").unwrap_or(SEEDS),
         ),
     };
-    let failed: Vec<u64> = (first..first + count)
-        .filter(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err())
-        .inspect(|seed| {
-            println!("{:?}", random_scenario(*seed));
-            println!(
-                "reproduce: SPHINX_SIM_SEED={seed} cargo test -p sphinx-proto --release --test sim random"
-            );
-        })
-        .collect();
+    let next = AtomicU64::new(first);
+    let failed = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return;
+            }
+            if catch_unwind(|| run(seed)).is_err() {
+                println!("{:?}", random_scenario(seed));
+                println!(
+                    "reproduce: SPHINX_SIM_SEED={seed} cargo test -p sphinx-proto --release --test sim random"
+                );
+                failed.lock().expect("no panic").push(seed);
+            }
+        }
+    };
+    // Digests are written in the order of seeds.
+    let threads = match digests() {
+        Some(_) => 1,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let failed = failed.into_inner().expect("no panic");
     assert!(
         failed.is_empty(),
         "{} of {count} seeds failed: {failed:?}",
