@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sphinx_fec::CodeId;
+use sphinx_proto::{Config, Nanos};
 
 pub use sphinx_net::Family;
 pub use sphinx_proto::cc::CcKind as Cc;
@@ -64,30 +65,47 @@ pub enum Codec {
     None,
 }
 
+/// What they are called on the command line, and in [`CodeId`] those that are codes.
+const CODECS: [(&str, Codec); 8] = [
+    ("auto", Codec::Auto),
+    ("rlc", Codec::Rlc),
+    ("window", Codec::Window),
+    ("rs", Codec::Rs),
+    ("fft-rs", Codec::FftRs),
+    ("srlt", Codec::SemiRandomLt),
+    ("lt", Codec::Lt),
+    ("none", Codec::None),
+];
+
 impl Codec {
-    /// Name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto | Self::Rlc => "rlc",
-            Self::Window => "window",
-            Self::Rs => "rs",
-            Self::FftRs => "fft-rs",
-            Self::SemiRandomLt => "srlt",
-            Self::Lt => "lt",
-            Self::None => "none",
-        }
+    /// The one with this name on the command line.
+    pub fn by_name(name: &str) -> Option<Self> {
+        let mut named = CODECS.iter();
+        let (_, codec) = named.find(|(its, _)| *its == name)?;
+        Some(*codec)
     }
 
-    pub(crate) fn core(self) -> Option<CodeId> {
-        match self {
-            Self::Auto | Self::Rlc => Some(CodeId::Rlc),
-            Self::Window => Some(CodeId::Window),
-            Self::Rs => Some(CodeId::Rs),
-            Self::FftRs => Some(CodeId::FftRs),
-            Self::SemiRandomLt => Some(CodeId::Srlt),
-            Self::Lt => Some(CodeId::Lt),
-            Self::None => None,
-        }
+    /// The names that [`by_name`](Self::by_name) knows, for people.
+    pub fn expected() -> String {
+        let names = CODECS.map(|(name, _)| name);
+        let (last, others) = names.split_last().expect("there are some");
+        format!("{} or {last}", others.join(", "))
+    }
+
+    /// Name on the command line; of the default, that of the code that it is.
+    pub fn name(self) -> &'static str {
+        let code = match self {
+            Self::Auto => Self::Rlc,
+            code => code,
+        };
+        let mut named = CODECS.iter();
+        named
+            .find(|(_, codec)| *codec == code)
+            .map_or("", |(name, _)| name)
+    }
+
+    fn core(self) -> Option<CodeId> {
+        CodeId::by_name(self.name())
     }
 }
 
@@ -114,7 +132,7 @@ impl Icm {
         }
     }
 
-    pub(crate) fn core(self) -> sphinx_proto::Icm {
+    fn core(self) -> sphinx_proto::Icm {
         match self {
             Self::Default => sphinx_proto::Icm::Default,
             Self::Paper => sphinx_proto::Icm::Paper,
@@ -199,5 +217,36 @@ impl Default for Options {
             server_id: 0,
             routing_key: None,
         }
+    }
+}
+
+impl Options {
+    /// Tells the core of a session what of it is asked for.
+    pub(crate) fn configure(&self, config: &mut Config) {
+        let idle_timeout = self.idle_timeout.as_nanos();
+        config.profile = self.profile.core();
+        config.code = self.codec.core();
+        config.icm = self.icm.core();
+        config.epsilon = self.epsilon;
+        config.cc = self.cc;
+        config.idle_timeout = idle_timeout.min(u128::from(u64::MAX / 2)) as Nanos;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_have_the_names_that_the_command_line_understands() {
+        for (name, codec) in CODECS {
+            assert_eq!(Codec::by_name(name), Some(codec));
+            let is_code = codec != Codec::None;
+            assert_eq!(codec.core().is_some(), is_code, "{name}");
+        }
+        assert_eq!(Codec::Auto.name(), "rlc");
+        assert_eq!(Codec::by_name("xor"), None);
+        let expected = "auto, rlc, window, rs, fft-rs, srlt, lt or none";
+        assert_eq!(Codec::expected(), expected);
     }
 }

@@ -1,10 +1,65 @@
-//! Values of the engine's flags, those that are not built yet included: these are understood, so that
+//! The engine's flags, and what they make of its options. Values that are not built yet are understood, so that
 //! the answer is "not built yet", but named nowhere.
 
+use std::time::Duration;
+
+use clap::Args;
 use sphinx_transport::{self as transport, Family, Options};
 
-use super::CommonArgs;
+use super::report_interval;
 use crate::units;
+
+/// Flags of every command that makes a session.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct CommonArgs {
+    /// Packet interface: udp
+    #[arg(long, value_name = "IO", default_value = "udp", value_parser = io)]
+    pub(crate) io: Io,
+    /// Coding threads: 1 or auto
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = workers)]
+    pub(crate) workers: Workers,
+    #[arg(long, value_name = "CODE", default_value = "auto", value_parser = codec, help = format!("Erasure code: {}", transport::Codec::expected()))]
+    pub(crate) codec: Codec,
+    /// What redundancy is chosen for: auto, bulk or latency
+    #[arg(long, value_name = "P", default_value = "auto", value_parser = profile)]
+    pub(crate) profile: Profile,
+    /// Share of blocks that may need a second round where repair is sent ahead: less costs more bytes
+    #[arg(long, value_name = "SHARE", default_value = "0.2%", value_parser = epsilon)]
+    pub(crate) epsilon: f64,
+    /// When losses are repaired: default (at once), paper (its block rule) or off (by timer)
+    #[arg(long, value_name = "MODE", default_value = "default", value_parser = icm)]
+    pub(crate) icm: Icm,
+    #[arg(long, value_name = "CC", default_value = "auto", value_parser = cc, help = format!("Rate control: {}", transport::Cc::expected()))]
+    pub(crate) cc: Cc,
+    /// Give up connecting after this long
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::period_positive)]
+    pub(crate) connect_timeout: Duration,
+    /// Give up a session in which nothing is heard, or nothing of what is to be sent comes further, for this long
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = units::period_positive)]
+    pub(crate) idle_timeout: Duration,
+    /// Neither use nor keep what sessions learn about the path to a peer (rate, round trip, loss, MTU)
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+    /// Use IPv4 only
+    #[arg(short = '4', conflicts_with = "ipv6")]
+    pub(crate) ipv4: bool,
+    /// Use IPv6 only
+    #[arg(short = '6')]
+    pub(crate) ipv6: bool,
+    /// One JSON object per line on standard output
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// Time between two reports of progress, where it is no bar on a terminal; 10ms or more
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = report_interval, help_heading = "Output")]
+    pub(crate) interval_report: Duration,
+    /// No progress and no summary, only errors
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+    /// Say more: every file
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Output")]
+    pub(crate) verbose: u8,
+}
 
 /// A value that the engine takes, or the name of one that comes later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,17 +112,10 @@ pub(crate) fn workers(text: &str) -> Result<Workers, String> {
 }
 
 pub(crate) fn codec(text: &str) -> Result<Codec, String> {
-    Ok(Choice::Built(match text {
-        "auto" => transport::Codec::Auto,
-        "rlc" => transport::Codec::Rlc,
-        "window" => transport::Codec::Window,
-        "rs" => transport::Codec::Rs,
-        "fft-rs" => transport::Codec::FftRs,
-        "srlt" => transport::Codec::SemiRandomLt,
-        "lt" => transport::Codec::Lt,
-        "none" => transport::Codec::None,
-        _ => return Err("expected auto, rlc, window, rs, fft-rs, srlt, lt or none".to_owned()),
-    }))
+    match transport::Codec::by_name(text) {
+        Some(codec) => Ok(Choice::Built(codec)),
+        None => Err(format!("expected {}", transport::Codec::expected())),
+    }
 }
 
 pub(crate) fn profile(text: &str) -> Result<Profile, String> {

@@ -23,6 +23,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::pep::PepArgs;
 use crate::tools::{self, Tools};
 use crate::units;
+pub(crate) use engine::CommonArgs;
 pub(crate) use not_built::refuse_not_built;
 
 /// The port `recv` and `perf server` listen on unless told otherwise ("SPHX" on a telephone's keys).
@@ -233,60 +234,6 @@ pub(crate) struct PerfClientArgs {
     pub(crate) deadline: Option<Duration>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
-}
-
-/// Flags of every command that makes a session.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Engine")]
-pub(crate) struct CommonArgs {
-    /// Packet interface: udp
-    #[arg(long, value_name = "IO", default_value = "udp", value_parser = engine::io)]
-    pub(crate) io: engine::Io,
-    /// Coding threads: 1 or auto
-    #[arg(long, value_name = "N", default_value = "auto", value_parser = engine::workers)]
-    pub(crate) workers: engine::Workers,
-    /// Erasure code: auto, rlc, window, rs, fft-rs, srlt, lt or none
-    #[arg(long, value_name = "CODE", default_value = "auto", value_parser = engine::codec)]
-    pub(crate) codec: engine::Codec,
-    /// What redundancy is chosen for: auto, bulk or latency
-    #[arg(long, value_name = "P", default_value = "auto", value_parser = engine::profile)]
-    pub(crate) profile: engine::Profile,
-    /// Share of blocks that may need a second round where repair is sent ahead: less costs more bytes
-    #[arg(long, value_name = "SHARE", default_value = "0.2%", value_parser = engine::epsilon)]
-    pub(crate) epsilon: f64,
-    /// When losses are repaired: default (at once), paper (its block rule) or off (by timer)
-    #[arg(long, value_name = "MODE", default_value = "default", value_parser = engine::icm)]
-    pub(crate) icm: engine::Icm,
-    /// Rate control: auto, bbr, aimd-ecn or fixed:RATE
-    #[arg(long, value_name = "CC", default_value = "auto", value_parser = engine::cc)]
-    pub(crate) cc: engine::Cc,
-    /// Give up connecting after this long
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::period_positive)]
-    pub(crate) connect_timeout: Duration,
-    /// Give up a session in which nothing is heard, or nothing of what is to be sent comes further, for this long
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = units::period_positive)]
-    pub(crate) idle_timeout: Duration,
-    /// Neither use nor keep what sessions learn about the path to a peer (rate, round trip, loss, MTU)
-    #[arg(long)]
-    pub(crate) no_cache: bool,
-    /// Use IPv4 only
-    #[arg(short = '4', conflicts_with = "ipv6")]
-    pub(crate) ipv4: bool,
-    /// Use IPv6 only
-    #[arg(short = '6')]
-    pub(crate) ipv6: bool,
-    /// One JSON object per line on standard output
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
-    /// Time between two reports of progress, where it is no bar on a terminal; 10ms or more
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = report_interval, help_heading = "Output")]
-    pub(crate) interval_report: Duration,
-    /// No progress and no summary, only errors
-    #[arg(long, short, help_heading = "Output")]
-    pub(crate) quiet: bool,
-    /// Say more: every file
-    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Output")]
-    pub(crate) verbose: u8,
 }
 
 /// Where to listen: without an address on all that there are.

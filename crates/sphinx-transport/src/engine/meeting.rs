@@ -96,11 +96,6 @@ impl<Io: PacketIo> Engine<Io> {
         rtt: Duration,
     ) {
         let is_client = matches!(self.purpose, Purpose::Connect { .. });
-        let idle_timeout = self
-            .options
-            .idle_timeout
-            .as_nanos()
-            .min(u128::from(u64::MAX / 2)) as Nanos;
         let tuple = Tuple { remote, local_ip };
         let (memory, paths) = match &self.purpose {
             Purpose::Connect { remotes, .. } => {
@@ -121,13 +116,8 @@ impl<Io: PacketIo> Engine<Io> {
             peer: peer.cid,
         };
         let mut config = Config::new(role, tuple, ids);
-        config.profile = self.options.profile.core();
-        config.code = self.options.codec.core();
-        config.icm = self.options.icm.core();
-        config.epsilon = self.options.epsilon;
-        config.cc = self.options.cc;
+        self.options.configure(&mut config);
         config.initial_rtt = rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos;
-        config.idle_timeout = idle_timeout;
         config.recv_window = window.bytes;
         config.recv_credit = window.credit;
         config.send_window = window.bytes;
