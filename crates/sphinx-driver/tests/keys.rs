@@ -47,6 +47,7 @@ fn keys_change_many_times_under_loss_and_reordering() {
     for end in &pair.ends {
         let keys = end.protection();
         assert!(keys.sealer.epoch() >= 3 && keys.opener.epoch() >= 3);
+        assert_eq!(end.counters().invalid, 0, "sealed with another key");
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use sphinx_driver::{
-    BufferPool, Driver, EndReason, Executor, JobKind, Origin, Outbox, PacketProtection, Queues,
-    Workshop,
+    BufferPool, Counters, Driver, EndReason, Executor, JobKind, Origin, Outbox, PacketProtection,
+    Queues, Workshop,
 };
 use sphinx_link::{Datagram, Packet};
 use sphinx_proto::wire::ConnectionId;
@@ -237,6 +237,11 @@ impl<P: PacketProtection> End<P> {
         }
         let whole = |(last, arrived)| (arrived == len).then_some(last);
         messages.into_iter().map(whole).collect()
+    }
+
+    /// What has come of the datagrams.
+    pub fn counters(&self) -> Counters {
+        self.driver.counters()
     }
 
     /// Memory of blocks handed over and not delivered, as the window counts it.
