@@ -140,13 +140,13 @@ lab-quick: build ## The paper's figures in less than six minutes, with the order
 	@scripts/lab-quick
 
 .PHONY: lint
-lint: tools ## Formatting, clippy, documentation, licences
+lint: tools ## Formatting, clippy, documentation, licences (CARGO_FLAGS=--release shares what a release build has built)
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --features $(FEATURES) --locked -- --deny warnings
-	$(CARGO) clippy --package sphinx-fec --no-default-features --all-targets --locked -- --deny warnings
-	$(CARGO) clippy --package sphinx-cli --no-default-features --all-targets --locked -- --deny warnings
-	$(CARGO) clippy --package sphinx-cli --no-default-features --features pep --locked -- --deny warnings
-	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
+	$(CARGO) clippy --workspace --all-targets --features $(FEATURES) --locked $(CARGO_FLAGS) -- --deny warnings
+	$(CARGO) clippy --package sphinx-fec --no-default-features --all-targets --locked $(CARGO_FLAGS) -- --deny warnings
+	$(CARGO) clippy --package sphinx-cli --no-default-features --all-targets --locked $(CARGO_FLAGS) -- --deny warnings
+	$(CARGO) clippy --package sphinx-cli --no-default-features --features pep --locked $(CARGO_FLAGS) -- --deny warnings
+	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --features $(FEATURES) --no-deps --locked --document-private-items $(CARGO_FLAGS)
 	@scripts/check-security
 	@scripts/deny
 
