@@ -62,6 +62,8 @@ struct TxBlock {
     symbol_len: u16,
     /// Of which it has a part.
     streams: Vec<StreamId>,
+    /// Repairs that have been sent: code, row, and of which part.
+    repairs: BTreeSet<(u8, u32, u8)>,
 }
 
 /// A symbol being put together.
@@ -665,6 +667,7 @@ impl Model {
             n,
             symbol_len,
             streams: streams.collect(),
+            repairs: BTreeSet::new(),
         };
         self.next_id += 1;
         for stream in &block.streams {
@@ -785,6 +788,10 @@ impl Model {
             } => {
                 self.tx_block(*slot, transmit);
                 assert_eq!((header.code, header.row), (code.to_wire(), row.number()));
+                let part = transmit.fragment.map_or(0, |part| part.index);
+                let tx = self.tx.get_mut(slot).expect("a slot in use");
+                let is_new = tx.repairs.insert((header.code, header.row, part));
+                assert!(is_new, "a row that the peer has, or that is on its way");
             }
             Content::Window { span, slots, row } => {
                 assert_eq!(

@@ -274,6 +274,23 @@ mod tests {
     }
 
     #[test]
+    fn slots_of_blocks_that_are_elsewhere_are_used_again() {
+        let mut blocks = RxBlocks::default();
+        let shape = Shape {
+            n: 1,
+            symbol_len: 10,
+        };
+        for id in 0..100 {
+            let slot = blocks.open(id, shape, None);
+            assert_eq!(slot, Some(Slot(0)));
+            blocks.add(id, SymbolId::Source(0));
+            assert!(blocks.take_complete(id).is_some());
+            assert_eq!(blocks.free(Slot(0)), Some(shape));
+            assert_eq!(blocks.free(Slot(0)), None);
+        }
+    }
+
+    #[test]
     fn equal_sparse_rows_are_kept_once() {
         let mut blocks = open(32, 1000);
         let row = srlt::row(4, 1);
