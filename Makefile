@@ -11,6 +11,9 @@ RUNS ?= 100
 # What is compared with, for benchmarks: other crates' codes, and QUIC.
 FEATURES := sphinx-codes/peers,sphinx-lab/quinn
 
+# The target triple of this machine.
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+
 # Fuzz target and time for `make fuzz`.
 TARGET ?= sessions
 SECONDS ?= 60
@@ -73,6 +76,10 @@ miri: tools ## Run the tests of sphinx-fec under Miri, scalar engine (minutes; n
 .PHONY: loom
 loom: tools ## Models of the threads that meet at queues, doorbell and wakers, in every order (LOOM_MAX_PREEMPTIONS)
 	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom --package sphinx-net --package sphinx-driver --package sphinx-transport --lib models
+
+.PHONY: asan
+asan: tools ## Run the tests of the crates with unsafe code in the product under the address sanitizer (nightly)
+	RUSTFLAGS="-Zsanitizer=address" $(CARGO) +nightly test --locked --target-dir target/asan --target $(HOST) --package sphinx-fec --package sphinx-net --lib --tests
 
 .PHONY: test-neon
 test-neon: tools ## Run the tests of sphinx-fec on emulated 64-bit ARM (NEON engine)
