@@ -2,9 +2,11 @@
 //!
 //! The real thing is [`sphinx_transport::Session`]; tests join two ends with pipes in memory.
 
-use sphinx_transport::{RecvStream, SendStream, Session, Stats};
+use std::time::Duration;
 
-use crate::failure::{Outcome, protocol};
+use sphinx_transport::{ErrorKind, RecvStream, SendStream, Session, Stats};
+
+use crate::failure::{Failure, Outcome, protocol};
 
 /// One direction of bytes, towards the peer.
 pub(crate) trait Outgoing: Send {
@@ -84,6 +86,23 @@ pub(crate) trait Channel: Clone + Send + Sync + 'static {
     fn close(&self, code: u64, reason: &str);
     /// The code that the peer closed the session with, if that is how it ended.
     fn peer_code(&self) -> Option<u64>;
+    /// Waits until the session ends, at most for `patience`: how it has ended. Only one whose streams can be given up needs this.
+    fn wait_closed(&self, _patience: Duration) -> Option<Failure> {
+        None
+    }
+}
+
+/// How long a peer that gives up a stream may take to say why, which it does by ending the session.
+const REASON_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is behind a failure: a stream that the peer has given up says nothing yet.
+pub(crate) fn reason<C: Channel>(channel: &C, failure: Failure) -> Failure {
+    match failure.kind {
+        ErrorKind::StreamReset | ErrorKind::StreamStopped => {
+            channel.wait_closed(REASON_PATIENCE).unwrap_or(failure)
+        }
+        _ => failure,
+    }
 }
 
 impl Outgoing for SendStream {
@@ -98,6 +117,15 @@ impl Outgoing for SendStream {
     }
     fn wait_delivered(&mut self) -> Outcome<()> {
         Ok(Self::wait_delivered(self)?)
+    }
+}
+
+impl<T: Incoming> Incoming for &mut T {
+    fn read(&mut self, buf: &mut [u8]) -> Outcome<usize> {
+        T::read(self, buf)
+    }
+    fn read_unordered(&mut self, len: u64, sink: &mut Sink<'_>) -> Outcome<()> {
+        T::read_unordered(self, len, sink)
     }
 }
 
@@ -127,5 +155,8 @@ impl Channel for Session {
     }
     fn peer_code(&self) -> Option<u64> {
         Self::peer_code(self)
+    }
+    fn wait_closed(&self, patience: Duration) -> Option<Failure> {
+        Self::wait_closed(self, patience).map(Failure::from)
     }
 }

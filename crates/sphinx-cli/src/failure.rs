@@ -184,7 +184,11 @@ pub(crate) fn exit_code(kind: ErrorKind, signal: Option<i32>) -> u8 {
         ErrorKind::Unreachable => 3,
         ErrorKind::Authentication => 4,
         ErrorKind::Protocol => 5,
-        ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::Cancelled => 6,
+        ErrorKind::PeerLost
+        | ErrorKind::Stalled
+        | ErrorKind::Cancelled
+        | ErrorKind::StreamReset
+        | ErrorKind::StreamStopped => 6,
         ErrorKind::LocalIo => 8,
         ErrorKind::RemoteIo => 9,
         ErrorKind::Integrity => 10,
@@ -203,7 +207,8 @@ pub(crate) fn kind_name(kind: ErrorKind) -> &'static str {
         ErrorKind::Protocol => "protocol",
         ErrorKind::PeerLost => "peer_lost",
         ErrorKind::Stalled => "stalled",
-        ErrorKind::Cancelled => "cancelled",
+        // A peer that gives up a stream without ending the session has cancelled all the same.
+        ErrorKind::Cancelled | ErrorKind::StreamReset | ErrorKind::StreamStopped => "cancelled",
         ErrorKind::LocalIo => "local_io",
         ErrorKind::RemoteIo => "remote_io",
         ErrorKind::Integrity => "integrity",

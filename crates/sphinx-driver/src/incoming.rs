@@ -77,6 +77,8 @@ pub struct Incoming<S> {
     assembler: Assembler,
     /// Nobody reads the stream any more.
     pub(crate) abandoned: bool,
+    /// The peer has given it up, for this reason.
+    pub(crate) reset: Option<u64>,
     pub(crate) signal: S,
 }
 
@@ -92,6 +94,11 @@ impl<S> Incoming<S> {
     pub fn take_before(&mut self, end: u64) -> Option<Chunk> {
         let first = self.chunks.first_entry()?;
         (*first.key() < end).then(|| first.remove())
+    }
+
+    /// Why the peer has given the stream up before its end, if it has: nothing more is to be read of it.
+    pub fn reset(&self) -> Option<u64> {
+        self.reset
     }
 
     /// Whether everything up to the end has arrived.

@@ -192,6 +192,8 @@ pub enum StreamEnd {
     Submitted,
     /// The peer has all of it.
     Delivered,
+    /// It has been given up.
+    Reset,
 }
 
 /// One stream.
@@ -199,6 +201,8 @@ pub enum StreamEnd {
 pub(crate) struct OutgoingStream<S> {
     pieces: VecDeque<Piece>,
     pub(crate) end: Option<StreamEnd>,
+    /// The peer's application wants no more of it, for this reason.
+    pub(crate) stopped: Option<u64>,
     /// The peer's application has taken all of it.
     has_ended: bool,
     /// The application has let go of it.
@@ -208,6 +212,11 @@ pub(crate) struct OutgoingStream<S> {
 }
 
 impl<S> OutgoingStream<S> {
+    /// Whether it may still be given up.
+    pub(crate) fn is_resettable(&self) -> bool {
+        !self.has_ended && !matches!(self.end, Some(StreamEnd::Delivered | StreamEnd::Reset))
+    }
+
     /// Whether its writer is worth waking: not once for every piece.
     pub(crate) fn is_drained(&self) -> bool {
         self.pieces.is_empty()
@@ -252,6 +261,11 @@ impl<S: Clone + Default> Outgoing<S> {
         self.streams.get(&stream)?.end
     }
 
+    /// Why the peer's application wants no more of the stream.
+    pub(crate) fn stopped(&self, stream: StreamId) -> Option<u64> {
+        self.streams.get(&stream)?.stopped
+    }
+
     /// What tells the news of every stream.
     pub(crate) fn signals(&self) -> impl Iterator<Item = S> {
         self.streams.values().map(|stream| stream.signal.clone())
@@ -270,11 +284,25 @@ impl<S: Clone + Default> Outgoing<S> {
 
     pub(crate) fn push(&mut self, piece: Piece) {
         let id = piece.stream();
-        let stream = self.streams.entry(id).or_default();
+        let open = self.streams.get_mut(&id);
+        // What was still being cut of a stream that was given up goes nowhere.
+        let Some(stream) = open.filter(|stream| stream.end != Some(StreamEnd::Reset)) else {
+            return;
+        };
         if stream.pieces.is_empty() {
             self.turns.push_back(id);
         }
         stream.pieces.push_back(piece);
+    }
+
+    /// The stream is given up: nothing of what waits leaves.
+    pub(crate) fn reset(&mut self, id: StreamId) {
+        self.turns.retain(|other| *other != id);
+        self.held_up.retain(|other| *other != id);
+        if let Some(stream) = self.get_mut(id) {
+            stream.pieces.clear();
+            stream.end = Some(StreamEnd::Reset);
+        }
     }
 
     /// The peer's application has taken all of the stream.

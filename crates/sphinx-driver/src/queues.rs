@@ -46,6 +46,9 @@ pub struct Queues<A: Application> {
     accepted: u64,
     /// What has been read.
     pub(crate) released: Vec<Taken>,
+    /// Streams that the application has given up, and those that it has stopped reading, each with its reason.
+    pub(crate) resets: Vec<(StreamId, u64)>,
+    pub(crate) stops: Vec<(StreamId, u64)>,
     pub(crate) close: Option<(u64, String)>,
     pub(crate) ended: bool,
     /// Whose news are to be told.
@@ -66,6 +69,8 @@ impl<A: Application> Queues<A> {
             incoming: BTreeMap::new(),
             accepted: 0,
             released: Vec::new(),
+            resets: Vec::new(),
+            stops: Vec::new(),
             close: None,
             ended: false,
             changed: Vec::new(),
@@ -87,16 +92,39 @@ impl<A: Application> Queues<A> {
         Some((stream, self.outgoing.stream(stream).signal.clone()))
     }
 
-    /// The application has written all that it will.
+    /// The application has written all that it will; nothing happens to a stream that was given up.
     pub fn finish_sending(&mut self, stream: StreamId) {
-        self.writers -= 1;
-        self.outgoing.stream(stream).end = Some(StreamEnd::Queued);
+        let outgoing = self.outgoing.stream(stream);
+        if outgoing.end.is_none() {
+            outgoing.end = Some(StreamEnd::Queued);
+            self.writers -= 1;
+        }
     }
 
-    /// The application has let go of a stream, whether it has finished it or not.
+    /// The application gives a stream up that it has finished or not, for a reason of its own, below 2^62. Nothing happens to one
+    /// that is delivered.
+    pub fn reset(&mut self, stream: StreamId, code: u64) {
+        let Some(outgoing) = self.outgoing.get_mut(stream) else {
+            return;
+        };
+        if !outgoing.is_resettable() {
+            return;
+        }
+        self.writers -= u16::from(outgoing.end.is_none());
+        self.outgoing.reset(stream);
+        self.resets.push((stream, code));
+        self.wanted = true;
+    }
+
+    /// Why the peer's application wants no more of a stream, if that is so.
+    pub fn stopped(&self, stream: StreamId) -> Option<u64> {
+        self.outgoing.stopped(stream)
+    }
+
+    /// The application has let go of a stream: one that it has not finished is given up, lest what has arrived of it looks whole.
     pub fn stop_sending(&mut self, stream: StreamId) {
         if self.outgoing.end(stream).is_none() {
-            self.writers -= 1;
+            self.reset(stream, 0);
         }
         self.outgoing.let_go(stream);
     }
@@ -105,6 +133,16 @@ impl<A: Application> Queues<A> {
     pub(crate) fn on_ended(&mut self, stream: StreamId) {
         self.ended_streams += 1;
         self.outgoing.on_ended(stream);
+    }
+
+    /// The peer's application wants no more of a stream.
+    pub(crate) fn on_stopped(&mut self, stream: StreamId, code: u64) {
+        let outgoing = self.outgoing.get_mut(stream);
+        if let Some(outgoing) = outgoing.filter(|outgoing| outgoing.is_resettable()) {
+            outgoing.stopped = Some(code);
+            self.changed.push(outgoing.signal.clone());
+            self.reset(stream, code);
+        }
     }
 
     /// Streams that the application may still write to.
@@ -170,8 +208,9 @@ impl<A: Application> Queues<A> {
     }
 
     /// Nobody reads the stream any more: what has arrived, and will, must not fill the window. `last` is a
-    /// piece that was taken and not read.
-    pub fn abandon(&mut self, stream: StreamId, last: Option<Chunk>) {
+    /// piece that was taken and not read; `code`, below 2^62, tells the peer why, if it has more to send.
+    pub fn abandon(&mut self, stream: StreamId, last: Option<Chunk>, code: u64) {
+        self.stops.push((stream, code));
         self.released.extend(last.map(Chunk::into_taken));
         if let Some(incoming) = self.incoming.get_mut(&stream) {
             incoming.abandoned = true;

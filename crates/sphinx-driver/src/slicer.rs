@@ -121,6 +121,12 @@ impl Slicer {
         open.unwrap_or_else(|| OpenPiece::new(header_len, shape, pool))
     }
 
+    /// The stream is given up: nothing more is cut.
+    pub fn abandon(&mut self) {
+        self.finished = true;
+        self.open = None;
+    }
+
     /// Ends the piece here: the end of a message. `None` if nothing has been written since the last one.
     pub fn flush(&mut self, pool: &BufferPool) -> Option<Piece> {
         let open = self.open.take_if(|open| !open.is_empty())?;

@@ -294,6 +294,108 @@ fn messages_of_several_streams_share_packets() {
     assert!(symbols < 35 * streams * rounds / 100, "{symbols}");
 }
 
+/// Streams that either side gives up at any moment: the others are whole, nothing is held for what was given up, and as many
+/// more can be opened as if they had ended.
+#[test]
+fn streams_that_are_given_up_leave_nothing_behind() {
+    match number("SPHINX_STREAMS_SEED") {
+        Some(seed) => give_up(seed),
+        // Each opens more than a hundred times as many streams as those above.
+        None => (0..number("SPHINX_STREAMS_SEEDS").unwrap_or(SEEDS) / 4).for_each(give_up),
+    }
+}
+
+fn give_up(seed: u64) {
+    let rng = &mut Rng::new(seed ^ 0x6769_7665);
+    let mut streams = Streams::random(seed);
+    (streams.rate, streams.window) = (200_000_000, 1 << 20);
+    streams.delay = Duration::from_micros(rng.pick(&[20, 1_000, 20_000]));
+    streams.reader = rng.pick(&[Reader::InOrder, Reader::Slow(20_000_000)]);
+    (streams.order, streams.count, streams.unread) = (ReadOrder::AsItComes, 0, 0);
+    let mut scenario = streams.scenario();
+    let count = 2 * STREAMS_MAX;
+    let mut kept = Vec::new();
+    for stream in 0..count {
+        let (at, len) = (stream * 8_000_000, rng.below(60_000));
+        let write = |at, len, end_of_stream| Write {
+            at,
+            stream,
+            len,
+            end_of_stream,
+        };
+        let second = at + rng.below(40_000_000);
+        let is_reset = rng.chance(0.4);
+        // Some are never finished.
+        let ends = !is_reset || rng.chance(0.5);
+        scenario.client.writes.push(write(at, len, false));
+        scenario
+            .client
+            .writes
+            .push(write(second, rng.below(3000), ends));
+        let stops = rng.chance(0.3);
+        if is_reset {
+            let reset = at + rng.below(100_000_000);
+            scenario
+                .client
+                .resets
+                .push((reset.max(if ends { at } else { second }), stream));
+        }
+        if stops {
+            scenario.server.stops.insert(stream, rng.below(2 * len + 1));
+        }
+        if !is_reset && !stops {
+            kept.push(stream);
+        }
+    }
+    let mut pair = scenario.build();
+    let is_over = |pair: &Pair| {
+        let server = pair.server();
+        let is_over =
+            |stream| server.stream_read(stream).is_some() || server.stream_given_up(stream);
+        pair.client().all_delivered() && (0..count).all(is_over)
+    };
+    let done = pair.run_until(LIMIT, |pair| is_over(pair));
+    let ends = pair.ends.each_ref().map(|end| end.events.clone());
+    assert!(done, "seed {seed} is not done: {ends:?}");
+    let written: Vec<_> = pair.client().streams().collect();
+    for stream in kept {
+        let (_, bytes) = written[stream as usize];
+        assert_eq!(
+            pair.server().stream_read(stream),
+            Some(bytes),
+            "seed {seed}"
+        );
+    }
+    let all_free = |pair: &mut Pair| pair.client().tx_held() == 0 && pair.server().rx_held() == 0;
+    assert!(
+        pair.run_until(pair.now + 10 * SEC, all_free),
+        "seed {seed}: memory"
+    );
+}
+
+/// Of a stream that is given up nothing is sent or repaired any more, and its memory is free at once.
+#[test]
+fn a_stream_that_is_given_up_is_not_repaired() {
+    let mut streams = ideal(2);
+    (streams.rate, streams.loss) = (20_000_000, 0.1);
+    let mut scenario = streams.scenario();
+    scenario.client.resets = vec![(200_000_000, 0), (200_000_000, 1)];
+    let mut pair = scenario.build();
+    pair.run_until(200_000_001, |_| false);
+    let before = pair.client().session().stats();
+    assert!(
+        before.source_sent > 100 && before.source_sent < 1000,
+        "{before:?}"
+    );
+    assert_eq!(pair.client().tx_held(), 0);
+    pair.run_until(SEC, |_| false);
+    let after = pair.client().session().stats();
+    assert_eq!(after.source_sent, before.source_sent);
+    assert_eq!(after.repair_reactive, before.repair_reactive);
+    assert!((0..2).all(|stream| pair.server().stream_given_up(stream)));
+    assert_eq!(pair.server().rx_held(), 0);
+}
+
 /// A stream that has been read makes room for another one: more are opened in a session's life than may be open at a
 /// time, though packets are lost both ways.
 #[test]

@@ -372,9 +372,23 @@ impl Victim {
                 let data = input.number(8).to_be_bytes();
                 Frame::PathChallenge(data).encode(&mut body);
             }
-            0xa0..0xc0 => {
+            0xa0..0xb0 => {
                 lies = false;
                 Frame::Ping.encode(&mut body);
+            }
+            0xb0..0xbc => {
+                lies = false;
+                let reset = self
+                    .peer
+                    .reset(input.below(8), input.below(3), &self.wire.begun);
+                Frame::Reset(reset).encode(&mut body);
+            }
+            0xbc..0xc0 => {
+                lies = false;
+                let stream = StreamId::new(self.peer_role.other(), input.below(8));
+                let code = input.any() >> 2;
+                self.wire.reasons.entry(stream).or_default().insert(code);
+                Frame::Stop { stream, code }.encode(&mut body);
             }
             _ => Frame::Close {
                 code: input.any() >> 2,
@@ -411,7 +425,7 @@ impl Victim {
         let cost: u64 = got.iter().map(|(_, got)| got.cost).sum();
         self.wire.allowed = self.wire.allowed.max(self.peer_window + cost);
         if kind & 8 == 0 {
-            let is_ended = |(_, got): &&(u64, sent::Got)| got.has_ended;
+            let is_ended = |(_, got): &&(u64, sent::Got)| got.has_ended();
             let mut ended: Vec<(u64, u64)> = Vec::new();
             let mut base = 0;
             for &(index, _) in got.iter().filter(is_ended) {
@@ -516,8 +530,19 @@ impl Victim {
         let queues = &mut self.queues;
         let Writer { id, ref slicer } = self.writers[at];
         let is_finished = slicer.with(|slicer| slicer.is_finished());
-        if flags >= 0xe0 || is_finished {
+        let is_stopped = queues.stopped(id).is_some();
+        if flags >= 0xe0 || is_finished || is_stopped {
             // Whether the stream has an end or not.
+            let code = u64::from(flags & 8);
+            if code > 0 {
+                queues.reset(id, code);
+            }
+            // What is still being cut goes nowhere, whether the slicer knows or not.
+            if flags & 0x10 == 0 {
+                slicer.with(|slicer| slicer.abandon());
+            }
+            let reasons = self.wire.reasons.entry(id).or_default();
+            reasons.extend([0, code]);
             queues.stop_sending(id);
             self.writers.remove(at);
             return;
@@ -568,13 +593,21 @@ impl Victim {
             let last = reading.chunk.take();
             self.readers.remove(&id);
             self.gone.insert(id);
-            return self.queues.abandon(id, last);
+            return self.queues.abandon(id, last, 0);
         }
         // As `read` does from then on, or as `read_unordered`.
         reading.in_any_order |= flags & 8 != 0;
         let most = if flags & 0x20 == 0 { usize::MAX } else { 1 };
         let part = if flags & 0x40 == 0 { 100 } else { 1 };
         self.read_from(id, most, part);
+        if let Some(code) = self.queues.incoming(id).reset() {
+            let is_said = self.peer.code_of(id) == Some(code);
+            assert!(is_said || self.peer.has_lied, "given up by nobody");
+            let reading = self.readers.remove(&id);
+            self.gone.insert(id);
+            self.queues
+                .abandon(id, reading.and_then(|reading| reading.chunk), 0);
+        }
     }
 
     /// Reads so many pieces of a stream, the last one only in part.
@@ -660,7 +693,10 @@ impl Victim {
         self.driver.take_path_changes();
         self.driver
             .transmit(self.now, usize::MAX, &mut self.workshop, &mut self.wire);
+        self.wire.has_chance = self.peer.has_lied;
         self.wire.check();
+        let are_gone = self.wire.stops.is_subset(&self.gone);
+        assert!(are_gone, "a stream that is read is stopped");
         if let Some(end) = self.driver.poll_end() {
             assert!(!self.has_ended, "ended twice, then by {end:?}");
             let is_own = matches!(end, EndReason::CannotDecode(_) | EndReason::CannotSeal(_));
@@ -731,14 +767,17 @@ impl Victim {
         }
         let complete = complete(&before);
         if !self.peer.has_lied {
-            let made = complete.iter().map(|id| &self.peer.blocks[&(*id as u32)]);
-            let segments = made.flat_map(|made| &made.segments);
-            let bytes: u64 = segments.map(|segment| u64::from(segment.len)).sum();
-            assert_eq!(self.driver.counters().bytes_received, bytes);
+            let all: u64 = complete.iter().map(|id| self.bytes_of(*id)).sum();
+            // They may have been complete before they were given up.
+            let given_up = complete.iter().filter(|id| self.is_given_up(**id));
+            let given_up: u64 = given_up.map(|id| self.bytes_of(*id)).sum();
+            let received = self.driver.counters().bytes_received;
+            assert!((all - given_up..=all).contains(&received));
             for (id, reading) in &self.readers {
                 let readable = self.peer.readable(*id, &complete);
+                let is_given_up = self.peer.code_of(*id).is_some();
                 assert!(
-                    reading.in_any_order || reading.at == readable,
+                    reading.in_any_order || is_given_up || reading.at == readable,
                     "not all is read"
                 );
             }
@@ -748,7 +787,7 @@ impl Victim {
         for id in streams {
             let reading = self.readers.remove(&id);
             self.queues
-                .abandon(id, reading.and_then(|reading| reading.chunk));
+                .abandon(id, reading.and_then(|reading| reading.chunk), 0);
             self.gone.insert(id);
         }
         let Some(after) = self.report() else { return };
@@ -775,8 +814,20 @@ impl Victim {
         let ended: BTreeSet<u64> = (0..streams.base).chain(ended).collect();
         // As many ranges as one frame tells.
         if streams.ended.len() < 32 {
-            assert_eq!(ended, self.peer.whole_streams(&complete));
+            let (whole, resets) = (self.peer.whole_streams(&complete), self.peer.resets());
+            // Whether the application has ever heard of those that were given up is not known.
+            assert!(ended.is_subset(&(&whole | &resets)));
+            assert!((&whole - &resets).is_subset(&ended));
         }
+    }
+
+    fn bytes_of(&self, block: u64) -> u64 {
+        let segments = self.peer.blocks[&(block as u32)].segments.iter();
+        segments.map(|segment| u64::from(segment.len)).sum()
+    }
+
+    fn is_given_up(&self, block: u64) -> bool {
+        self.peer.given_up.contains(&(block as u32))
     }
 
     /// Nothing more comes: the session comes to its end by itself, and rests.

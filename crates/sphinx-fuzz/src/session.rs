@@ -282,6 +282,7 @@ impl Victim {
             row,
             ..self.control_header(input, flags, &meta)
         };
+        self.model.sees(block);
         if code == CodeId::Window.to_wire() && fragment.is_none() {
             return self.window(input, meta, &header, len as u16);
         }
@@ -321,6 +322,7 @@ impl Victim {
         }
         let mut body = span.encode();
         body.resize(span.body_len(), 0);
+        self.model.has_windows = true;
         match self.session.handle_packet(&meta, header, &body) {
             Received::Window { row, covered, .. } => self.model.cover(row, &covered),
             received => assert_eq!(received, Received::Nothing),
@@ -409,7 +411,16 @@ impl Victim {
     /// Challenges, answers, connection ids and the like.
     fn path(&mut self, input: &mut Input<'_>) {
         match input.byte() {
-            0..0x18 => self.control(input, &[Frame::Ping]),
+            0..0x08 => self.control(input, &[Frame::Ping]),
+            0x08..0x14 => {
+                let reset = self.model.reset(input);
+                self.control(input, &[Frame::Reset(reset)]);
+            }
+            0x14..0x18 => {
+                let stream = self.model.stopped(input);
+                let code = input.any() >> 2;
+                self.control(input, &[Frame::Stop { stream, code }]);
+            }
             0x18..0x20 => {
                 let packet_number = self.model.missing(input.byte());
                 let frame = Frame::Skipped {
@@ -459,11 +470,12 @@ impl Victim {
     /// What happens to a session once or now and then.
     fn rare(&mut self, input: &mut Input<'_>) {
         match input.byte() {
-            0..0x80 => {
+            0..0x40 => {
                 let stream = StreamId::new(Role::Client, 0);
                 let held_up = input.rarely(4).then_some(stream);
                 self.session.set_backlog(input.rarely(2), held_up);
             }
+            0x40..0x80 => self.model.give_up(&mut self.session, input),
             0x80..0xa0 => {
                 let size = input.number(2) as usize;
                 self.session.datagram_too_large(self.now, size);
@@ -497,7 +509,7 @@ impl Victim {
         let flags = input.byte();
         let meta = self.meta(input, flags, body.len());
         for frame in FrameIter::new(body).flatten() {
-            self.model.said(meta.tuple, &frame);
+            self.model.said(&mut self.session, meta.tuple, &frame);
         }
         let header = self.control_header(input, flags, &meta);
         let received = self.session.handle_packet(&meta, &header, body);

@@ -2,32 +2,46 @@
 //!
 //! Another kind of reliable frame is pushed here and needs nothing else: no timer, no entry in the log of packets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::wire::Frame;
 
-/// Packets whose fate is waited for; what becomes of older ones does not matter, as all their frames went again.
-const PACKETS_MAX: usize = 16;
+/// Packets besides the latest one of each frame whose arrival is waited for. What becomes of older ones does not
+/// matter: their frames went again.
+const PACKETS_SPARE: usize = 16;
 
-/// Frames on their way, oldest first.
+#[derive(Debug)]
+struct Waiting {
+    bytes: Vec<u8>,
+    /// The packet that it left in last.
+    packet: Option<u64>,
+}
+
+/// Frames that the peer may not have.
 #[derive(Debug, Default)]
 pub(crate) struct ControlQueue {
-    /// Encoded frames by number, those that the peer may not have.
-    frames: BTreeMap<u64, Vec<u8>>,
+    /// By number, oldest first.
+    frames: BTreeMap<u64, Waiting>,
     next: u64,
-    /// Which frames a packet carries: those from the first number up to the second.
-    packets: BTreeMap<u64, (u64, u64)>,
-    /// They are to be sent.
-    due: bool,
+    /// Those that are to be sent, and their bytes.
+    due: BTreeSet<u64>,
+    due_bytes: usize,
+    /// The frames of packets whose arrival is waited for.
+    packets: BTreeMap<u64, Vec<u64>>,
 }
 
 impl ControlQueue {
     pub(crate) fn push(&mut self, frame: &Frame<'_>) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
-        self.frames.insert(self.next, bytes);
+        self.due_bytes += bytes.len();
+        let waiting = Waiting {
+            bytes,
+            packet: None,
+        };
+        self.frames.insert(self.next, waiting);
+        self.due.insert(self.next);
         self.next += 1;
-        self.due = true;
     }
 
     /// How many frames the peer may not have.
@@ -35,23 +49,39 @@ impl ControlQueue {
         self.frames.len()
     }
 
-    /// Whether a packet with the frames is to leave.
+    /// Whether a packet with frames is to leave.
     pub(crate) fn is_due(&self) -> bool {
-        self.due
+        !self.due.is_empty()
     }
 
-    /// Writes all frames that the peer may not have into `out`, the body of this packet; whether there were any.
-    /// They are few and short, and a packet leaves in any case: those on their way go again.
-    pub(crate) fn write(&mut self, packet_number: u64, out: &mut Vec<u8>) -> bool {
-        self.due = false;
-        let Some((&first, _)) = self.frames.first_key_value() else {
+    /// Bytes of the frames that are to be sent.
+    pub(crate) fn due_bytes(&self) -> usize {
+        self.due_bytes
+    }
+
+    /// Writes frames that are to be sent behind `out`, the body of this packet, until that has `limit` bytes. Whether the packet
+    /// carries some.
+    pub(crate) fn write(&mut self, packet_number: u64, limit: usize, out: &mut Vec<u8>) -> bool {
+        let mut carried = Vec::new();
+        while let Some(&number) = self.due.first() {
+            let Some(waiting) = self.frames.get_mut(&number) else {
+                self.due.remove(&number);
+                continue;
+            };
+            if out.len() + waiting.bytes.len() > limit {
+                break;
+            }
+            out.extend_from_slice(&waiting.bytes);
+            waiting.packet = Some(packet_number);
+            self.due_bytes -= waiting.bytes.len();
+            self.due.remove(&number);
+            carried.push(number);
+        }
+        if carried.is_empty() {
             return false;
-        };
-        self.frames
-            .values()
-            .for_each(|bytes| out.extend_from_slice(bytes));
-        self.packets.insert(packet_number, (first, self.next));
-        if self.packets.len() > PACKETS_MAX {
+        }
+        self.packets.insert(packet_number, carried);
+        if self.packets.len() > PACKETS_SPARE + self.frames.len() {
             self.packets.pop_first();
         }
         true
@@ -61,30 +91,36 @@ impl ControlQueue {
     pub(crate) fn cancel(&mut self, frame: &Frame<'_>) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
-        self.frames.retain(|_, known| *known != bytes);
-        self.forget_packets();
+        let same = self.frames.iter().filter(|(_, known)| known.bytes == bytes);
+        let same: Vec<u64> = same.map(|(number, _)| *number).collect();
+        same.into_iter().for_each(|number| self.forget(number));
     }
 
-    /// Packets of whose frames none matters any more.
-    fn forget_packets(&mut self) {
-        let lowest = self.frames.first_key_value();
-        let lowest = lowest.map_or(self.next, |(at, _)| *at);
-        self.packets.retain(|_, (_, end)| *end > lowest);
+    fn forget(&mut self, number: u64) {
+        let frame = self.frames.remove(&number);
+        if let Some(frame) = frame.filter(|_| self.due.remove(&number)) {
+            self.due_bytes -= frame.bytes.len();
+        }
     }
 
     /// The packet has arrived.
     pub(crate) fn arrived(&mut self, packet_number: u64) {
-        let Some((first, end)) = self.packets.remove(&packet_number) else {
-            return;
-        };
-        self.frames.retain(|at, _| !(first..end).contains(at));
-        self.forget_packets();
+        let frames = self.packets.remove(&packet_number);
+        let frames = frames.into_iter().flatten();
+        frames.for_each(|number| self.forget(number));
+        if self.frames.is_empty() {
+            self.packets.clear();
+        }
     }
 
     /// The packet is lost, as far as is known; it may still arrive.
     pub(crate) fn lost(&mut self, packet_number: u64) {
-        // Once all its frames have arrived in others, the packet is forgotten.
-        self.due |= self.packets.contains_key(&packet_number);
+        for (number, waiting) in &self.frames {
+            // Those that went again since are under way.
+            if waiting.packet == Some(packet_number) && self.due.insert(*number) {
+                self.due_bytes += waiting.bytes.len();
+            }
+        }
     }
 }
 
@@ -94,8 +130,12 @@ mod tests {
 
     fn write(queue: &mut ControlQueue, packet_number: u64) -> Vec<u8> {
         let mut out = Vec::new();
-        queue.write(packet_number, &mut out);
+        queue.write(packet_number, 1000, &mut out);
         out
+    }
+
+    fn challenge(byte: u8) -> Frame<'static> {
+        Frame::PathChallenge([byte; 8])
     }
 
     #[test]
@@ -107,17 +147,69 @@ mod tests {
         assert_eq!(write(&mut queue, 1), [1]);
         assert!(!queue.is_due());
         queue.push(&Frame::Ping);
-        assert_eq!(write(&mut queue, 2), [1, 1]);
+        assert_eq!(write(&mut queue, 2), [1]);
+        queue.lost(1);
         queue.lost(2);
         assert!(queue.is_due());
         assert_eq!(write(&mut queue, 3), [1, 1]);
-        queue.arrived(1);
-        assert_eq!(write(&mut queue, 4), [1]);
         // Late, but it has arrived.
         queue.arrived(2);
-        assert!(write(&mut queue, 5).is_empty());
         queue.lost(3);
-        assert!(!queue.is_due() && queue.packets.is_empty());
+        assert_eq!(write(&mut queue, 4), [1]);
+        // What was lost has gone again since.
+        queue.lost(3);
+        assert!(!queue.is_due());
+        queue.arrived(4);
+        assert!(queue.len() == 0 && queue.packets.is_empty());
+    }
+
+    /// Of a packet with the first frame and the last one, the one between has left in another.
+    #[test]
+    fn a_packet_brings_its_own_frames_only() {
+        let mut queue = ControlQueue::default();
+        queue.push(&challenge(0));
+        queue.push(&challenge(1));
+        write(&mut queue, 1);
+        queue.arrived(0);
+        queue.lost(1);
+        let mut out = Vec::new();
+        assert!(queue.write(2, 9, &mut out));
+        assert_eq!(out.len(), 9);
+        queue.push(&challenge(2));
+        write(&mut queue, 3);
+        queue.lost(3);
+        write(&mut queue, 4);
+        queue.arrived(2);
+        assert_eq!(queue.len(), 2);
+        queue.arrived(3);
+        assert_eq!(queue.len(), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_one_packet_goes_in_the_next() {
+        let mut queue = ControlQueue::default();
+        (0..10).for_each(|byte| queue.push(&challenge(byte)));
+        assert_eq!(queue.due_bytes(), 90);
+        let mut all = Vec::new();
+        for packet_number in 0..4 {
+            // Something else is in the packet already.
+            let mut out = vec![0; 20];
+            assert!(queue.write(packet_number, 20 + 3 * 9 + 8, &mut out));
+            all.extend_from_slice(&out[20..]);
+        }
+        assert!(!queue.is_due() && queue.due_bytes() == 0);
+        let bytes: Vec<u8> = (0..10)
+            .flat_map(|byte| [[5].as_slice(), &[byte; 8]].concat())
+            .collect();
+        assert_eq!(all, bytes);
+        assert!(!queue.write(4, 0, &mut all), "there is nothing more");
+        queue.lost(1);
+        assert_eq!(queue.due_bytes(), 27);
+        queue.cancel(&challenge(4));
+        assert_eq!(
+            write(&mut queue, 5),
+            [[5, 3, 3, 3, 3, 3, 3, 3, 3], [5; 9]].concat()
+        );
     }
 
     #[test]
@@ -128,8 +220,8 @@ mod tests {
             write(&mut queue, packet_number);
             queue.lost(packet_number);
         }
-        assert!(queue.is_due() && queue.packets.len() <= PACKETS_MAX);
+        assert!(queue.is_due() && queue.packets.len() <= PACKETS_SPARE + 1);
         queue.cancel(&Frame::Ping);
-        assert!(queue.packets.is_empty() && write(&mut queue, 100).is_empty());
+        assert!(!queue.is_due() && write(&mut queue, 100).is_empty());
     }
 }

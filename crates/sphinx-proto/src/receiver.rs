@@ -7,13 +7,13 @@ use sphinx_fec::{Added, CodeId, Row};
 
 use crate::blocks::{Assembly, Complete, Completion, Covering, Key, Restoring, RxBlocks, Shape};
 use crate::config::Config;
-use crate::streams::RecvStreams;
+use crate::streams::{IMPOSSIBLE, RecvStreams, Resetting};
 use crate::types::{
     CoveredBlock, Incomplete, PartPlacement, PastBlock, Placement, Slot, StreamId, StreamPart,
     share_cost,
 };
 use crate::wire::{
-    Fragment, Frame, Header, MAX_SYMBOL_LEN, SymbolId, WindowSpan, block_symbols_max,
+    Fragment, Frame, Header, MAX_SYMBOL_LEN, Reset, SymbolId, WindowSpan, block_symbols_max,
     expand_packet_number,
 };
 
@@ -26,6 +26,8 @@ pub(crate) struct Receiver {
     completed: VecDeque<Completed>,
     /// Symbols of which a part has arrived.
     assembly: Assembly,
+    /// The peer has sent a repair of a sliding window.
+    has_windows: bool,
     symbols_redundant: u64,
     packets_refused: u64,
 }
@@ -60,6 +62,7 @@ impl Receiver {
             restoring: Restoring::new(config.recv_window),
             completed: VecDeque::new(),
             assembly: Assembly::default(),
+            has_windows: false,
             symbols_redundant: 0,
             packets_refused: 0,
         }
@@ -235,6 +238,7 @@ impl Receiver {
         header: &Header,
         span: &WindowSpan,
     ) -> Option<(Row, Vec<CoveredBlock>)> {
+        self.has_windows = true;
         let newest = self.expand_block(header.block);
         let blocks: Vec<_> = span.blocks().collect();
         let first = newest.checked_sub(blocks.len() as u64 - 1);
@@ -318,7 +322,63 @@ impl Receiver {
         }
         share_cost(shape.cost(), parts);
         let is_possible = parts.iter().all(|part| self.streams.on_received(part));
-        is_possible.then_some(()).ok_or("a stream that cannot be")
+        is_possible.then_some(()).ok_or(IMPOSSIBLE)
+    }
+
+    /// The peer has given a stream up. Whether the application must hear of it; the memory of blocks that will never be
+    /// complete goes to `abandoned`.
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    pub(crate) fn on_reset(
+        &mut self,
+        reset: &Reset,
+        abandoned: &mut Vec<Slot>,
+    ) -> Result<bool, &'static str> {
+        let resetting = self.streams.on_reset(reset)?;
+        if self.has_windows && !reset.blocks.is_empty() {
+            return Err("a block that windows cover is given up");
+        }
+        if resetting == Resetting::Ended {
+            return Ok(false);
+        }
+        for &(id, cost) in &reset.blocks {
+            if self.completion.is_complete(id) {
+                continue;
+            }
+            match self.blocks.get(id) {
+                Some((_, shape)) if shape.cost() != cost => {
+                    return Err("a block of another cost");
+                }
+                Some(_) => abandoned.extend(self.blocks.abandon(id)),
+                None if self.completion.may_open(id) && self.streams.has_room(cost) => {
+                    self.streams.on_open(cost);
+                }
+                None => return Err("a block beyond the window"),
+            }
+            self.completion.on_open(id);
+            self.completion.on_complete(id);
+            self.streams.on_abandoned(reset.stream, cost);
+        }
+        match self.streams.after_reset(reset.stream) {
+            true => Ok(resetting == Resetting::Begins),
+            false => Err("more of a stream than there is"),
+        }
+    }
+
+    /// The memory of a block that will never be complete has gone: its slot is free.
+    pub(crate) fn on_forgotten(&mut self, slot: Slot) {
+        self.blocks.free(slot);
+    }
+
+    /// The application reads no more of the stream. Whether more of it may come.
+    pub(crate) fn let_go(&mut self, stream: StreamId) -> bool {
+        self.streams.let_go(stream)
+    }
+
+    /// Streams that were given up and have ended, since the last call.
+    pub(crate) fn take_over(&mut self) -> Vec<StreamId> {
+        self.streams.take_over()
     }
 
     /// From now on the peer may fill the whole window. Whether it could not before.

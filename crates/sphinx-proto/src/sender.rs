@@ -12,7 +12,7 @@ use crate::control_queue::ControlQueue;
 use crate::path::{Arrived, Contents, Monitor, Path, Probes};
 use crate::streams::SendStreams;
 use crate::types::{Slot, StreamId, StreamPart};
-use crate::wire::{Blocks, Streams, SymbolId};
+use crate::wire::{Blocks, MAX_RESET_BLOCKS, Reset, Streams, SymbolId};
 
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default)]
@@ -115,6 +115,41 @@ impl Sender {
         self.counters.bytes_complete += block.bytes();
         self.counters.blocks_second_round += u64::from(block.had_second_round());
         Some(block.slot)
+    }
+
+    /// Gives a stream up, unless it has ended: what the peer must hear. The memory of its blocks, which will never be complete, goes to `abandoned`.
+    pub(crate) fn reset(
+        &mut self,
+        stream: StreamId,
+        code: u64,
+        abandoned: &mut Vec<Slot>,
+    ) -> Vec<Reset> {
+        let Some(cost) = self.streams.reset(stream) else {
+            return Vec::new();
+        };
+        // A sliding window's repairs need the symbols of its blocks.
+        let blocks = match self.redundancy.code {
+            Some(CodeId::Window) => Vec::new(),
+            _ => self.blocks.of_stream(stream),
+        };
+        for (sequence, _) in &blocks {
+            if let Some(block) = self.blocks.settle(*sequence) {
+                self.compensation.settled(*sequence);
+                self.streams.complete(&block.streams);
+                abandoned.push(block.slot);
+            }
+        }
+        let mut chunks: Vec<_> = blocks.chunks(MAX_RESET_BLOCKS).collect();
+        if chunks.is_empty() {
+            chunks.push(&[]);
+        }
+        let reset = |blocks: &[(u64, u64)]| Reset {
+            stream,
+            code,
+            cost,
+            blocks: blocks.to_vec(),
+        };
+        chunks.into_iter().map(reset).collect()
     }
 
     /// What has been taken of streams. `false`: of streams that this end cannot have opened.

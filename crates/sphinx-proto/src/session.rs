@@ -20,7 +20,7 @@ use crate::receiver::Receiver;
 use crate::scheduler::Scheduler;
 use crate::sender::{Carriage, Sender};
 use crate::types::{Event, Room, SessionStats, Slot, StreamId, StreamPart, block_cost, share_cost};
-use crate::wire::{Frame, MAX_SYMBOL_LEN, OVERHEAD, block_symbols_max};
+use crate::wire::{Frame, MAX_SYMBOL_LEN, OVERHEAD, VARINT_MAX, block_symbols_max};
 use ending::{CLOSE_TIMES, DRAIN, Life};
 use refusal::Refusals;
 
@@ -177,6 +177,26 @@ impl Session {
         self.demand.begins(self.has_data());
         share_cost(block_cost(n, symbol_len), parts);
         self.sender.submit(slot, (n, symbol_len), tail, parts);
+    }
+
+    /// Gives up a stream that this end sends on, for a reason of the application's. Nothing more of it may be handed over, and what
+    /// the peer lacks of it is not repaired. Nothing happens to one that has [ended](Event::StreamEnded) or was given up before.
+    pub fn reset_stream(&mut self, stream: StreamId, code: u64) {
+        if !matches!(self.life, Life::Open) {
+            return;
+        }
+        let mut abandoned = Vec::new();
+        let code = code.min(VARINT_MAX);
+        for reset in self.sender.reset(stream, code, &mut abandoned) {
+            self.control_queue.push(&Frame::Reset(reset));
+        }
+        let abandoned = abandoned.into_iter();
+        let abandoned = abandoned.map(|slot| Event::BlockAbandoned {
+            slot,
+            is_sent: true,
+        });
+        self.events.extend(abandoned);
+        self.note_ended();
     }
 
     /// What redundancy is for from now on.

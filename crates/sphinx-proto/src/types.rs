@@ -301,8 +301,34 @@ pub enum Event {
         /// Block memory.
         slot: Slot,
     },
-    /// All of a stream has been taken at the other end: it is open no more.
+    /// A block will never be complete, at either end: its stream was given up. Its memory may go; of one that the peer sends,
+    /// [`Session::block_forgotten`](crate::Session::block_forgotten) is to be told.
+    BlockAbandoned {
+        /// Block memory.
+        slot: Slot,
+        /// One that this end sends.
+        is_sent: bool,
+    },
+    /// All of a stream has been taken at the other end, or dropped after [`Session::reset_stream`](crate::Session::reset_stream):
+    /// it is open no more.
     StreamEnded(StreamId),
+    /// The peer gives a stream up that it sends on. What still comes of it is to be dropped and counts as taken.
+    StreamReset {
+        /// The stream.
+        stream: StreamId,
+        /// The application's reason.
+        code: u64,
+    },
+    /// Nothing more comes of a stream that was given up.
+    StreamOver(StreamId),
+    /// The peer's application wants no more of a stream that this end sends on: it is to be
+    /// [reset](crate::Session::reset_stream) unless everything of it is delivered.
+    StreamStopped {
+        /// The stream, which may be one that has not been opened.
+        stream: StreamId,
+        /// The application's reason.
+        code: u64,
+    },
     /// The peer has closed.
     Closed {
         /// An exit code, or the application's.

@@ -194,6 +194,11 @@ impl<P: PacketProtection> End<P> {
         self.readers.whole(index)
     }
 
+    /// Whether the stream was given up before its end had been read.
+    pub fn stream_given_up(&self, index: u64) -> bool {
+        self.readers.was_given_up(index)
+    }
+
     /// Whether the application does not read this stream.
     pub fn leaves_unread(&self, index: u64) -> bool {
         self.readers.leaves_unread(index)

@@ -1,6 +1,6 @@
 //! What is to happen at one end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sphinx_proto::Nanos;
 
@@ -16,6 +16,11 @@ pub struct Write {
     /// Whether the stream ends with them.
     pub end_of_stream: bool,
 }
+
+/// What an application says when it gives up the stream with an index of 0; with others, more by these.
+pub(crate) const RESET_CODE: u64 = 1 << 20;
+/// What it says when it wants no more of it.
+pub(crate) const STOP_CODE: u64 = 1 << 21;
 
 /// When the application takes received blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -63,6 +68,10 @@ pub struct Plan {
     pub flushes: bool,
     /// Indices of streams that are accepted and never read.
     pub unread: BTreeSet<u64>,
+    /// When streams are given up: their indices.
+    pub resets: Vec<(Nanos, u64)>,
+    /// Streams that are let go of before their end, once so many bytes have been read.
+    pub stops: BTreeMap<u64, u64>,
     /// Symbols and symbol size of full blocks, instead of what the session proposes.
     pub shape: Option<(u16, u16)>,
 }
@@ -78,6 +87,8 @@ impl Default for Plan {
             ecn: false,
             flushes: true,
             unread: BTreeSet::new(),
+            resets: Vec::new(),
+            stops: BTreeMap::new(),
             shape: None,
         }
     }

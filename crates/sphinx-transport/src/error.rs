@@ -28,6 +28,10 @@ pub enum ErrorKind {
     RemoteIo,
     /// The peer answers, but nothing of what this end has to send has come further for the idle timeout.
     Stalled,
+    /// The peer gave a stream up before its end; [`Error::stream_code`] tells why.
+    StreamReset,
+    /// The peer's application wants no more of a stream; [`Error::stream_code`] tells why.
+    StreamStopped,
     /// The peer did not answer.
     Unreachable,
     /// A value given to this library or on its command line.
@@ -82,6 +86,7 @@ pub mod close_code {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    stream_code: Option<u64>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -90,8 +95,14 @@ impl Error {
         Self {
             kind,
             message: message.into(),
+            stream_code: None,
             source: None,
         }
+    }
+
+    pub(crate) fn with_code(mut self, stream_code: u64) -> Self {
+        self.stream_code = Some(stream_code);
+        self
     }
 
     pub(crate) fn caused_by(
@@ -105,6 +116,11 @@ impl Error {
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// The reason that the peer's application gave for resetting or stopping a stream.
+    pub fn stream_code(&self) -> Option<u64> {
+        self.stream_code
     }
 
     /// What kind of failure the operating system, or the network through it, has reported; `None` where it was neither.

@@ -7,7 +7,7 @@ use sphinx_driver::Chunk;
 use sphinx_proto::StreamId;
 
 use crate::error::{Error, ErrorKind};
-use crate::shared::Shared;
+use crate::shared::{CODE_MAX, Shared};
 use crate::sync::Condvar;
 
 /// The receiving end of a peer's stream.
@@ -23,6 +23,8 @@ pub struct RecvStream {
     torn: bool,
     /// More has arrived.
     changed: Arc<Condvar>,
+    /// Why no more is wanted, once the stream is dropped.
+    stop_code: u64,
 }
 
 impl fmt::Debug for RecvStream {
@@ -46,7 +48,14 @@ impl RecvStream {
             chunk: None,
             ended: false,
             torn: false,
+            stop_code: 0,
         }
+    }
+
+    /// Wants no more of the stream, for a reason of the application's below 2^62: what has not been read is dropped, and the peer's
+    /// sender stops and gets an error with `code`. Dropping a stream before its end has arrived is the same with code 0.
+    pub fn stop(mut self, code: u64) {
+        self.stop_code = code.min(CODE_MAX);
     }
 
     /// Waits for data and copies some of it into `buf`; 0 at the end of the stream.
@@ -54,8 +63,8 @@ impl RecvStream {
     /// Data that has arrived is given out even after the session has ended.
     ///
     /// # Errors
-    /// When the session ends before the stream, or after [`read_unordered`](Self::read_unordered)
-    /// has failed.
+    /// When the session ends before the stream, the peer has [reset](crate::SendStream::reset) the stream, which it does too when it
+    /// drops one that it has not finished, or after [`read_unordered`](Self::read_unordered) has failed.
     pub fn read(&mut self, buf: &mut [u8]) -> Result<usize, Error> {
         self.whole()?;
         loop {
@@ -67,8 +76,12 @@ impl RecvStream {
                 None => {
                     let stream = self.stream;
                     self.shared.wait(&self.changed, |inner| {
-                        inner.queues.incoming(stream).take_in_order()
-                    })?
+                        let incoming = inner.queues.incoming(stream);
+                        match (incoming.take_in_order(), incoming.reset()) {
+                            (Some(chunk), _) => Some(Ok(chunk)),
+                            (None, reset) => reset.map(|code| Err(was_reset(code))),
+                        }
+                    })??
                 }
             };
             let len = chunk.data().len().min(buf.len());
@@ -134,11 +147,12 @@ impl RecvStream {
         let stream = self.stream;
         let chunk = self.shared.wait(&self.changed, |inner| {
             let incoming = inner.queues.incoming(stream);
-            match incoming.take_before(end) {
-                None if incoming.has_ended() => Some(None),
-                chunk => chunk.map(Some),
+            match (incoming.take_before(end), incoming.reset()) {
+                (Some(chunk), _) => Some(Ok(Some(chunk))),
+                (None, Some(code)) => Some(Err(was_reset(code))),
+                (None, None) => incoming.has_ended().then_some(Ok(None)),
             }
-        })?;
+        })??;
         chunk.ok_or_else(|| Error::new(ErrorKind::Protocol, "the stream ended too early"))
     }
 
@@ -160,6 +174,11 @@ impl Drop for RecvStream {
     fn drop(&mut self) {
         let last = self.chunk.take();
         self.shared
-            .update(|inner| inner.queues.abandon(self.stream, last));
+            .update(|inner| inner.queues.abandon(self.stream, last, self.stop_code));
     }
+}
+
+fn was_reset(code: u64) -> Error {
+    let message = format!("the other end gave the stream up before its end (code {code})");
+    Error::new(ErrorKind::StreamReset, message).with_code(code)
 }

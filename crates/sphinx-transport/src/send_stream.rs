@@ -7,7 +7,7 @@ use sphinx_driver::{Piece, StreamEnd};
 use sphinx_proto::StreamId;
 
 use crate::error::{Error, ErrorKind};
-use crate::shared::{LockedSlicer, Shared};
+use crate::shared::{CODE_MAX, LockedSlicer, Shared};
 use crate::sync::Condvar;
 
 /// One direction of bytes: reliable, in order, flow-controlled.
@@ -40,12 +40,20 @@ impl SendStream {
     /// Copies all of `data` into pieces for blocks; waits while window and queue are full.
     ///
     /// # Errors
-    /// When the session ends, or after [`SendStream::finish`].
+    /// When the session ends, the peer has [stopped](RecvStream::stop) the stream, or after [`SendStream::finish`] or
+    /// [`SendStream::reset`].
+    ///
+    /// [`RecvStream::stop`]: crate::RecvStream::stop
     pub fn write_all(&mut self, mut data: &[u8]) -> Result<(), Error> {
         // What would only be buffered must fail too.
-        if let Some(error) = &self.shared.lock().closed {
+        let inner = self.shared.lock();
+        if let Some(code) = inner.queues.stopped(self.stream) {
+            return Err(stopped(code));
+        }
+        if let Some(error) = &inner.closed {
             return Err(error.clone());
         }
+        drop(inner);
         while !data.is_empty() {
             let mut slicer = self.slicer.lock();
             if slicer.is_finished() {
@@ -79,11 +87,39 @@ impl SendStream {
         let stream = self.stream;
         let mut piece = Some(piece);
         self.shared.wait(&self.changed, |inner| {
+            if let Some(code) = inner.queues.stopped(stream) {
+                return Some(Err(stopped(code)));
+            }
             if !inner.queues.has_room(stream) || inner.closed.is_some() {
                 return None;
             }
             inner.queues.push(piece.take()?);
-            Some(())
+            Some(Ok(()))
+        })?
+    }
+
+    /// Gives the stream up, finished or not: what the peer lacks of it is neither sent nor repaired any more, and its reader gets an
+    /// error with `code`, a reason of the application's below 2^62. Nothing happens to a stream of which everything has been delivered.
+    pub fn reset(&mut self, code: u64) {
+        self.slicer.lock().abandon();
+        let code = code.min(CODE_MAX);
+        self.shared
+            .update(|inner| inner.queues.reset(self.stream, code));
+    }
+
+    /// Waits until the peer's application wants no more of the stream, for the reason that it gives; `None` if everything of it has
+    /// been delivered before, or it was [reset](Self::reset).
+    ///
+    /// # Errors
+    /// When the session ends before.
+    pub fn stopped(&mut self) -> Result<Option<u64>, Error> {
+        let stream = self.stream;
+        self.shared.wait(&self.changed, |inner| {
+            if let Some(code) = inner.queues.stopped(stream) {
+                return Some(Some(code));
+            }
+            let end = inner.queues.stream_end(stream);
+            matches!(end, Some(StreamEnd::Delivered | StreamEnd::Reset)).then_some(None)
         })
     }
 
@@ -103,19 +139,35 @@ impl SendStream {
     /// Waits until the peer has received all of the finished stream.
     ///
     /// # Errors
-    /// When the session ends before.
+    /// When the session ends before, the peer has [stopped](crate::RecvStream::stop) the stream, or it was [reset](Self::reset).
     pub fn wait_delivered(&mut self) -> Result<(), Error> {
         self.finish()?;
         let stream = self.stream;
         self.shared.wait(&self.changed, |inner| {
-            let end = inner.queues.stream_end(stream);
-            (end == Some(StreamEnd::Delivered)).then_some(())
-        })
+            let queues = &inner.queues;
+            match (queues.stopped(stream), queues.stream_end(stream)) {
+                (Some(code), _) => Some(Err(stopped(code))),
+                (None, Some(StreamEnd::Delivered)) => Some(Ok(())),
+                (None, Some(StreamEnd::Reset)) => Some(Err(Error::new(
+                    ErrorKind::Usage,
+                    "the stream has been reset",
+                ))),
+                (None, _) => None,
+            }
+        })?
     }
 }
 
 impl Drop for SendStream {
+    /// A stream that has not been finished is [reset](Self::reset) with code 0: what has arrived of it must not look whole.
     fn drop(&mut self) {
-        self.shared.lock().queues.stop_sending(self.stream);
+        self.slicer.lock().abandon();
+        self.shared
+            .update(|inner| inner.queues.stop_sending(self.stream));
     }
+}
+
+fn stopped(code: u64) -> Error {
+    let message = format!("the other end wants no more of the stream (code {code})");
+    Error::new(ErrorKind::StreamStopped, message).with_code(code)
 }

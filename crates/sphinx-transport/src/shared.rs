@@ -23,7 +23,7 @@ use crate::stats::Stats;
 use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard};
 
 /// Largest close code that has an encoding.
-const CODE_MAX: u64 = (1 << 62) - 1;
+pub(crate) const CODE_MAX: u64 = (1 << 62) - 1;
 /// How long [`Session::close`] waits for the peer's answer.
 const CLOSE_WAIT: Duration = Duration::from_millis(350);
 
@@ -340,7 +340,7 @@ impl Session {
     ///
     /// # Errors
     /// When the session has ended, or 320 streams are open: finished ones are until the peer's application has read
-    /// them, and those that were dropped without being finished stay so.
+    /// them, and those that were given up until it has heard of that.
     pub fn open_stream(&self) -> Result<SendStream, Error> {
         let mut inner = self.shared.lock();
         if let Some(error) = &inner.closed {
@@ -405,18 +405,32 @@ impl Session {
     pub fn close(&self, code: u64, reason: &str) {
         self.shared
             .update(|inner| inner.queues.close(code.min(CODE_MAX), reason));
+        self.wait_until(CLOSE_WAIT, |inner| inner.close_answered.then_some(()));
+        self.shared.remember();
+    }
+
+    /// Waits until the session ends, at most for `patience`: why it has ended, if it has. A peer that gives up its streams mostly
+    /// says why as it ends the session.
+    pub fn wait_closed(&self, patience: Duration) -> Option<Error> {
+        self.wait_until(patience, |inner| inner.closed.clone())
+    }
+
+    fn wait_until<T>(
+        &self,
+        patience: Duration,
+        ready: impl Fn(&mut Inner) -> Option<T>,
+    ) -> Option<T> {
         let mut inner = self.shared.lock();
-        let deadline = Instant::now() + CLOSE_WAIT;
-        while !inner.close_answered {
+        let deadline = Instant::now() + patience;
+        loop {
+            let value = ready(&mut inner);
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
+            if value.is_some() || left.is_zero() {
+                return value;
             }
             let waited = self.shared.changed.wait_timeout(inner, left);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        drop(inner);
-        self.shared.remember();
     }
 
     /// The code that the peer closed the session with, if that is how it ended. A peer that had

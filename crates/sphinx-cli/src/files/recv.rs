@@ -10,7 +10,7 @@ use super::reader::Reader;
 use super::stdout::receive_to_stdout;
 use super::target::{Place, Target};
 use super::wire::{Announced, Attributes, Counts, Entry, Piece, Reply, Totals, put_reply};
-use crate::channel::{Channel, Incoming, Outgoing};
+use crate::channel::{Channel, Incoming, Outgoing, reason};
 use crate::failure::{Failure, Outcome, close_code, fail, fail_hint, local_io, protocol};
 use crate::report::{Progress, Reporter};
 use crate::text::{hex, printable};
@@ -32,14 +32,22 @@ pub(crate) fn receive<C: Channel>(
     progress: &Progress,
     reporter: &Reporter,
 ) -> Outcome<(Transferred, Stats)> {
-    let forward = channel.accept_stream()?;
+    // Held until the sender has heard the verdict: a stream that nobody reads any more would end its side without one.
+    let mut forward = channel.accept_stream()?;
     let mut reverse = channel.open_stream()?;
     let mut tell = |reply: &Reply| {
         let mut bytes = Vec::new();
         put_reply(&mut bytes, reply);
         reverse.write_all(&bytes).and_then(|()| reverse.flush())
     };
-    let received = receive_tree(forward, destination, consent, &mut tell, progress, reporter);
+    let received = receive_tree(
+        &mut forward,
+        destination,
+        consent,
+        &mut tell,
+        progress,
+        reporter,
+    );
     let elapsed = channel.stats().elapsed;
     match received {
         Ok(transferred) => {
@@ -55,6 +63,7 @@ pub(crate) fn receive<C: Channel>(
             Ok((transferred, stats))
         }
         Err(failure) => {
+            let failure = reason(channel, failure);
             let code = close_code(failure.kind);
             let verdict = Reply::Failed {
                 code: u8::try_from(code).unwrap_or(u8::MAX),

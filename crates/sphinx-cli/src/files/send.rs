@@ -15,7 +15,7 @@ use super::walk::{Step, Walk, attributes};
 use super::wire::{
     Announced, Attributes, Entry, Piece, Totals, put_entry, put_piece, put_preamble,
 };
-use crate::channel::{Channel, Outgoing};
+use crate::channel::{Channel, Outgoing, reason};
 use crate::failure::{Failure, Outcome, close_code, code, fail_hint, local_io, protocol};
 use crate::report::{Progress, Reporter};
 use crate::text::{hex, printable};
@@ -94,6 +94,7 @@ pub(crate) fn send<C: Channel>(
 /// What ended the transfer early: a reason the receiver gave goes before the mere end of the
 /// session, and a reason on this side is told to the receiver.
 fn explain<C: Channel>(channel: &C, replies: &Replies, failure: Failure) -> Failure {
+    let failure = reason(channel, failure);
     if let Some(Err(reason)) = replies.last() {
         channel.close(code::CANCELLED, "the receiver failed");
         return reason;

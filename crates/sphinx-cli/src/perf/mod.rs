@@ -19,7 +19,7 @@ pub(crate) use control::{BLOCK_BYTES_MIN, Direction, Limit, Messages, Pacing, Re
 
 use std::time::Duration;
 
-use crate::channel::Channel;
+use crate::channel::{Channel, reason};
 use crate::failure::{Outcome, close_code};
 use crate::report::{Done, Role};
 use crate::usage;
@@ -75,5 +75,9 @@ fn receive_data<C: Channel>(
 
 /// Tells the peer why this end gives up.
 fn close_on_failure<C: Channel, T>(channel: &C, outcome: Outcome<T>) -> Outcome<T> {
-    outcome.inspect_err(|failure| channel.close(close_code(failure.kind), &failure.message))
+    outcome.map_err(|failure| {
+        let failure = reason(channel, failure);
+        channel.close(close_code(failure.kind), &failure.message);
+        failure
+    })
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sphinx_proto::wire::{Segment, SegmentIter};
-use sphinx_proto::{Event, Nanos, Room, Slot, StreamPart};
+use sphinx_proto::{Event, Nanos, Room, Slot, StreamId, StreamPart};
 
 use super::{Driver, EndReason};
 use crate::blocks::TxBlock;
@@ -31,7 +31,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         for taken in queues.released.drain(..) {
             self.release(now, taken);
         }
+        for (stream, code) in queues.stops.drain(..) {
+            self.core.stop_stream(stream, code);
+        }
+        self.reset_streams(queues);
         let mut news = self.handle_events(now, queues, pool);
+        self.reset_streams(queues);
         if let Some((code, reason)) = queues.close.take()
             && !queues.ended
         {
@@ -89,7 +94,24 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                     let block = self.tx.remove(slot);
                     self.counters.bytes_delivered += block.map_or(0, |block| block.data_len);
                 }
+                Event::BlockAbandoned {
+                    slot,
+                    is_sent: true,
+                } => {
+                    self.tx.remove(slot);
+                }
+                Event::BlockAbandoned { slot, .. } => {
+                    if let Some((_, cost)) = self.rx.remove(slot) {
+                        self.rx.release(cost);
+                    }
+                    self.core.block_forgotten(slot);
+                }
                 Event::StreamEnded(stream) => queues.on_ended(stream),
+                Event::StreamReset { stream, code } => self.drop_unread(now, stream, code, queues),
+                Event::StreamOver(stream) => {
+                    queues.incoming.remove(&stream);
+                }
+                Event::StreamStopped { stream, code } => queues.on_stopped(stream, code),
                 Event::Closed { code, reason } => {
                     self.end(EndReason::ClosedByPeer { code, reason });
                 }
@@ -105,6 +127,31 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             }
         }
         any
+    }
+
+    /// Streams that the application has given up, or that the peer's wants no more of.
+    fn reset_streams<A: Application>(&mut self, queues: &mut Queues<A>) {
+        for (stream, code) in queues.resets.drain(..) {
+            self.ending.retain(|ending| *ending != stream);
+            self.core.reset_stream(stream, code);
+        }
+    }
+
+    /// The peer gives a stream up: what has arrived and was not read is not wanted either.
+    fn drop_unread<A: Application>(
+        &mut self,
+        now: Nanos,
+        stream: StreamId,
+        code: u64,
+        queues: &mut Queues<A>,
+    ) {
+        let incoming = queues.incoming.entry(stream).or_default();
+        incoming.reset = Some(code);
+        queues.changed.push(incoming.signal.clone());
+        let unread = std::mem::take(&mut incoming.chunks);
+        for chunk in unread.into_values() {
+            self.release(now, chunk.into_taken());
+        }
     }
 
     fn violation(&mut self, now: Nanos, what: &'static str) {
@@ -144,8 +191,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             if has_ended {
                 self.core.stream_whole(segment.stream);
             }
-            if incoming.abandoned {
-                if has_ended {
+            if incoming.abandoned || incoming.reset.is_some() {
+                if has_ended && incoming.abandoned {
                     over.push(segment.stream);
                 }
                 let (stream, cost) = (segment.stream, part.cost);

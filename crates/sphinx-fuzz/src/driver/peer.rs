@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sphinx_fec::span::{self, SpanBlock};
 use sphinx_fec::{CodeId, Encoder, Row, RowMaker, fft_rs};
-use sphinx_proto::wire::{Segment, VARINT_MAX, WindowSpan, put_varint};
-use sphinx_proto::{Role, STREAMS_MAX, StreamId, block_cost};
+use sphinx_proto::wire::{MAX_RESET_BLOCKS, Reset, Segment, VARINT_MAX, WindowSpan, put_varint};
+use sphinx_proto::{Role, STREAMS_MAX, StreamId, StreamPart, block_cost, share_cost};
 
 use crate::Input;
 
@@ -47,6 +47,8 @@ pub(super) struct Made {
     pub(super) symbol_len: u16,
     pub(super) bytes: Vec<u8>,
     pub(super) segments: Vec<Segment>,
+    /// What its segments cost, in their order.
+    costs: Vec<u64>,
     /// It holds nothing wrong.
     is_right: bool,
 }
@@ -61,6 +63,8 @@ impl Made {
 struct Stream {
     next: u64,
     has_ended: bool,
+    /// It was given up, in these words.
+    reset: Option<Reset>,
 }
 
 pub(super) struct Peer {
@@ -68,6 +72,10 @@ pub(super) struct Peer {
     pub(super) lies: Lies,
     pub(super) blocks: BTreeMap<u32, Made>,
     streams: BTreeMap<u64, Stream>,
+    /// Blocks that were given up.
+    pub(super) given_up: BTreeSet<u32>,
+    /// It has sent repairs of sliding windows.
+    has_windows: bool,
     encoder: Encoder,
     rows: RowMaker,
     /// It has done something forbidden; and it has sent bytes that are not those of their stream.
@@ -82,6 +90,8 @@ impl Peer {
             lies,
             blocks: BTreeMap::new(),
             streams: BTreeMap::new(),
+            given_up: BTreeSet::new(),
+            has_windows: false,
             encoder: Encoder::new(),
             rows: RowMaker::new(),
             has_lied: false,
@@ -110,7 +120,7 @@ impl Peer {
         };
         let len = usize::from(n) * usize::from(symbol_len);
         let mut bytes = Vec::with_capacity(len);
-        let mut segments = Vec::new();
+        let (mut segments, mut parts) = (Vec::new(), Vec::new());
         let kind = input.byte();
         let count = usize::from(kind & 7).min(1 + len / SEGMENT_BYTES);
         for i in 0..count {
@@ -124,7 +134,8 @@ impl Peer {
             let stream = StreamId::new(self.role, index);
             let header_len = Segment::header_len(stream, at.next);
             let end_of_stream = flags >= 0xd0;
-            if at.has_ended || room < header_len + usize::from(!end_of_stream) {
+            if at.has_ended || at.reset.is_some() || room < header_len + usize::from(!end_of_stream)
+            {
                 continue;
             }
             let segment = Segment {
@@ -135,8 +146,15 @@ impl Peer {
             };
             at.next = segment.end();
             at.has_ended = end_of_stream;
+            let before = bytes.len();
             put(segment, flags & 0x40 != 0, &mut bytes);
             segments.push(segment);
+            parts.push(StreamPart {
+                stream,
+                bytes: (bytes.len() - before) as u32,
+                end_of_stream,
+                cost: 0,
+            });
         }
         let is_right = !(self.lies.blocks && kind >= 0xa0);
         if !is_right {
@@ -150,13 +168,66 @@ impl Peer {
             0
         };
         bytes.resize(len, rest);
+        share_cost(block_cost(n, symbol_len), &mut parts);
+        let costs = parts.iter().map(|part| part.cost).collect();
         Made {
             n,
             symbol_len,
             bytes,
             segments,
+            costs,
             is_right,
         }
+    }
+
+    /// Gives a stream up, or says again that it has: with all blocks of it alone that have `begun` to arrive, as far as one frame
+    /// and the code allow.
+    pub(super) fn reset(&mut self, index: u64, code: u64, begun: &BTreeSet<u32>) -> Reset {
+        let stream = StreamId::new(self.role, index);
+        if let Some(said) = self
+            .streams
+            .get(&index)
+            .and_then(|known| known.reset.as_ref())
+        {
+            return said.clone();
+        }
+        let mut reset = Reset {
+            stream,
+            code,
+            cost: 0,
+            blocks: Vec::new(),
+        };
+        for (id, made) in &self.blocks {
+            let costs = made.segments.iter().zip(&made.costs);
+            let its = costs.filter(|(segment, _)| segment.stream == stream);
+            let cost: u64 = its.map(|(_, cost)| *cost).sum();
+            reset.cost += cost;
+            let is_its_alone = made.is_right && cost > 0 && made.segments.len() == 1;
+            if is_its_alone
+                && begun.contains(id)
+                && !self.has_windows
+                && reset.blocks.len() < MAX_RESET_BLOCKS
+            {
+                reset.blocks.push((u64::from(*id), cost));
+                self.given_up.insert(*id);
+            }
+        }
+        let known = self.streams.entry(index).or_default();
+        known.reset = Some(reset.clone());
+        reset
+    }
+
+    /// Why a stream was given up.
+    pub(super) fn code_of(&self, stream: StreamId) -> Option<u64> {
+        let reset = self.streams.get(&stream.index())?.reset.as_ref();
+        reset.map(|reset| reset.code)
+    }
+
+    /// Streams that were given up.
+    pub(super) fn resets(&self) -> BTreeSet<u64> {
+        let given_up = |(_, stream): &(&u64, &Stream)| stream.reset.is_some();
+        let resets = self.streams.iter().filter(given_up);
+        resets.map(|(index, _)| *index).collect()
     }
 
     /// Adds something wrong, or puts it in the place of what is there.
@@ -259,6 +330,10 @@ impl Peer {
             });
         }
         blocks.reverse();
+        if !self.given_up.is_empty() {
+            return None;
+        }
+        self.has_windows = true;
         let mut symbol = vec![0; span.symbol_len()];
         span::encode(&mut self.rows, Row::new(row)?, &blocks, &mut symbol).ok()?;
         Some([span.encode(), symbol].concat())

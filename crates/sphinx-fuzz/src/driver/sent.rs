@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sphinx_driver::{Outbox, PacketProtection};
 use sphinx_fec::{CodeId, Encoder, Row};
 use sphinx_proto::wire::{
-    Blocks, Fragment, Frame, FrameIter, Header, PacketKind, Sack, Segment, SegmentIter, Streams,
-    SymbolId, WindowSpan,
+    Blocks, Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, Segment, SegmentIter,
+    Streams, SymbolId, WindowSpan,
 };
 use sphinx_proto::{Role, StreamId, StreamPart, Tuple, block_cost, share_cost};
 use sphinx_sim::Plain;
@@ -29,12 +29,29 @@ struct Sent {
     repairs: Vec<(CodeId, Row, Vec<u8>)>,
 }
 
+impl Sent {
+    fn cost(&self) -> u64 {
+        block_cost(self.n, self.symbol_len)
+    }
+}
+
 /// What the peer knows of a stream.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Got {
     pub(super) next: u64,
     pub(super) cost: u64,
-    pub(super) has_ended: bool,
+    has_end: bool,
+    /// It was given up, and what all of it has cost.
+    reset: Option<u64>,
+}
+
+impl Got {
+    pub(super) fn has_ended(&self) -> bool {
+        match self.reset {
+            Some(cost) => self.cost == cost,
+            None => self.has_end,
+        }
+    }
 }
 
 /// The last feedback.
@@ -64,9 +81,17 @@ pub(super) struct Wire {
     pub(super) got: BTreeMap<StreamId, Got>,
     /// Streams that the application has opened, what it has written to them, and whether it has finished them.
     pub(super) written: BTreeMap<StreamId, (u64, bool)>,
+    /// Why the streams that were given up were, for any of these reasons; the peer may have said others by chance.
+    pub(super) reasons: BTreeMap<StreamId, BTreeSet<u64>>,
+    pub(super) has_chance: bool,
+    /// Blocks that were given up with their streams.
+    given_up: BTreeSet<u32>,
+    /// Streams that the peer was told to stop.
+    pub(super) stops: BTreeSet<StreamId>,
     pub(super) feedback: Feedback,
-    /// The peer's blocks below are complete.
+    /// The peer's blocks below are complete, and these have begun to arrive.
     pub(super) complete_base: u32,
+    pub(super) begun: BTreeSet<u32>,
 }
 
 impl Outbox for Wire {
@@ -97,8 +122,13 @@ impl Wire {
             base: 0,
             got: BTreeMap::new(),
             written: BTreeMap::new(),
+            reasons: BTreeMap::new(),
+            has_chance: false,
+            given_up: BTreeSet::new(),
+            stops: BTreeSet::new(),
             feedback: Feedback::default(),
             complete_base: 0,
+            begun: BTreeSet::new(),
         }
     }
 
@@ -134,6 +164,8 @@ impl Wire {
             Frame::Sack(sack) => self.feedback.sack = Some(sack),
             Frame::Blocks(blocks) => {
                 self.complete_base = blocks.base as u32;
+                let deficits = blocks.deficits.iter().map(|(id, _)| *id as u32);
+                self.begun.extend(deficits);
                 self.feedback.blocks = Some(blocks);
             }
             Frame::Streams(streams) => {
@@ -141,16 +173,51 @@ impl Wire {
                 assert_eq!(u64::from(streams.kind), kind);
                 self.feedback.streams = Some(streams);
             }
+            Frame::Reset(reset) => self.reset(&reset),
+            Frame::Stop { stream, .. } => {
+                self.stops.insert(stream);
+            }
             _ => {}
         }
+    }
+
+    /// A stream is given up: nothing more leaves of blocks that it names.
+    fn reset(&mut self, reset: &Reset) {
+        let reasons = self.reasons.get(&reset.stream);
+        let is_known = reasons.is_some_and(|reasons| reasons.contains(&reset.code));
+        assert!(is_known || self.has_chance, "given up by nobody");
+        let mut cost = 0;
+        for &(id, block_cost) in &reset.blocks {
+            let id = id as u32;
+            if id < self.base || !self.given_up.insert(id) {
+                continue;
+            }
+            match self.blocks.remove(&id) {
+                Some(sent) => assert_eq!(sent.cost(), block_cost),
+                None => self.count(block_cost),
+            }
+            cost += block_cost;
+        }
+        let got = self.got.entry(reset.stream).or_default();
+        got.cost += cost;
+        assert!(got.cost <= reset.cost, "more of it than there is");
+        let before = got.reset.replace(reset.cost);
+        assert!(before.is_none_or(|before| before == reset.cost));
+        self.take_whole();
+    }
+
+    /// A block of this cost begins.
+    fn count(&mut self, cost: u64) {
+        self.opened += cost;
+        assert!(self.opened <= self.allowed, "more than the peer allows");
     }
 
     /// The block of a symbol: its cost counts, and every packet says the same of it.
     fn block(&mut self, header: &Header, symbol_len: u16) -> &mut Sent {
         let n = header.n;
+        assert!(!self.given_up.contains(&header.block), "it was given up");
         if !self.blocks.contains_key(&header.block) {
-            self.opened += block_cost(n, symbol_len);
-            assert!(self.opened <= self.allowed, "more than the peer allows");
+            self.count(block_cost(n, symbol_len));
         }
         let len = usize::from(n) * usize::from(symbol_len);
         let sent = self.blocks.entry(header.block).or_insert_with(|| Sent {
@@ -220,6 +287,10 @@ impl Wire {
     /// Looks into the next blocks that have wholly been seen, in turn.
     fn take_whole(&mut self) {
         loop {
+            if self.given_up.contains(&self.base) {
+                self.base += 1;
+                continue;
+            }
             let is_whole = |sent: &Sent| sent.missing.is_empty();
             if !self.blocks.get(&self.base).is_some_and(is_whole) {
                 return;
@@ -243,15 +314,20 @@ impl Wire {
                 end = at.end;
                 check(segment, &sent.bytes[at.clone()], &self.written);
                 let got = self.got.entry(segment.stream).or_default();
-                assert_eq!((got.next, got.has_ended), (segment.offset, false));
+                // What came before may have been given up.
+                let is_next = got.next == segment.offset;
+                assert!(!got.has_end && (is_next || got.reset.is_some()));
                 got.next = segment.end();
-                got.has_ended = segment.end_of_stream;
+                got.has_end = segment.end_of_stream;
             }
             let mut padding = sent.bytes[end..].iter();
             assert!(padding.all(|byte| *byte == 0), "others' data leaves");
-            share_cost(block_cost(sent.n, sent.symbol_len), &mut parts);
+            share_cost(sent.cost(), &mut parts);
             for part in parts {
-                self.got.entry(part.stream).or_default().cost += part.cost;
+                let got = self.got.entry(part.stream).or_default();
+                got.cost += part.cost;
+                let all = got.reset.unwrap_or(u64::MAX);
+                assert!(got.cost <= all, "more of it than there is");
             }
             self.base += 1;
         }

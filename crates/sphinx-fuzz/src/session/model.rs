@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sphinx_fec::{BlockDecoder, CodeId, Repair, Row, bits};
 use sphinx_proto::wire::{
     BLOCKS_AHEAD_MAX, Blocks, ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter,
-    Header, MAX_SYMBOL_LEN, OVERHEAD, PacketKind, Sack, Streams, SymbolId, block_symbols_max,
+    Header, MAX_RESET_BLOCKS, MAX_SYMBOL_LEN, OVERHEAD, PacketKind, Reset, Sack, Streams, SymbolId,
+    VARINT_MAX, block_symbols_max,
 };
 use sphinx_proto::{
     Config, Content, CoveredBlock, Event, Job, Nanos, PartPlacement, Placement, Room, STREAMS_MAX,
@@ -105,8 +106,14 @@ pub(super) struct Model {
     rx_streams: RxStreams,
     /// A block held what cannot be.
     was_impossible: bool,
+    /// Memory of blocks that the peer has given up, and what they cost: the session is about to say so.
+    given_up: BTreeMap<Slot, u64>,
+    /// Blocks of which something has come, by low bits.
+    seen: BTreeSet<u32>,
     jobs: Vec<Job>,
     windows: Windows,
+    /// The peer has sent a repair of a window.
+    pub(super) has_windows: bool,
     /// Blocks that the driver has been told of, by full id.
     complete: BTreeSet<u64>,
     /// Blocks that have all they need, by low bits; and those that the core took for such before it said so.
@@ -171,8 +178,11 @@ impl Model {
             released: 0,
             rx_streams: RxStreams::new(config.role.other(), is_tame),
             was_impossible: false,
+            given_up: BTreeMap::new(),
+            seen: BTreeSet::new(),
             jobs: Vec::new(),
             windows: Windows::default(),
+            has_windows: false,
             complete: BTreeSet::new(),
             whole: BTreeSet::new(),
             presumed: Vec::new(),
@@ -217,6 +227,11 @@ impl Model {
         &self.left_out
     }
 
+    /// Something of a block comes.
+    pub(super) fn sees(&mut self, block: u32) {
+        self.seen.insert(block);
+    }
+
     /// A number that the peer may have left out, about so far below its newest packet.
     pub(super) fn missing(&self, back: u8) -> u64 {
         let newest = self.received.last().copied().unwrap_or(0);
@@ -256,8 +271,16 @@ impl Model {
     }
 
     /// The peer's frames that the model must know of.
-    pub(super) fn said(&mut self, from: Tuple, frame: &Frame<'_>) {
+    pub(super) fn said(&mut self, session: &mut Session, from: Tuple, frame: &Frame<'_>) {
         match frame {
+            Frame::Reset(reset) => {
+                // Whether the session goes on is to be known.
+                self.events(session);
+                let is_open = !self.is_closed && !self.was_impossible && self.end.is_none();
+                if is_open && !self.heard_reset(reset) {
+                    self.was_impossible = true;
+                }
+            }
             Frame::PathResponse(data) => self.place_at(from).answers.push(*data),
             Frame::NewConnectionId { cid, .. } => self.peer_ids.push(*cid),
             Frame::Skipped { packet_number, .. } => {
@@ -266,6 +289,126 @@ impl Model {
             Frame::Sack(sack) => self.tx_streams.heard_credit(sack.credit),
             Frame::Streams(streams) => self.tx_streams.heard(streams),
             _ => {}
+        }
+    }
+
+    /// The peer gives a stream up. Whether it may, in this way.
+    fn heard_reset(&mut self, reset: &Reset) -> bool {
+        let names_covered = self.has_windows && !reset.blocks.is_empty();
+        if !self.rx_streams.may_be(reset.stream) {
+            // News of an ended stream may come late.
+            return self.rx_streams.has_ended(reset.stream) && !names_covered;
+        }
+        let is_late = self.rx_streams.is_here(reset.stream);
+        if names_covered || is_late {
+            return !names_covered;
+        }
+        if !self.rx_streams.reset(reset) {
+            return false;
+        }
+        for &(id, cost) in &reset.blocks {
+            let low = id as u32;
+            if self.whole.contains(&low) && id == u64::from(low) {
+                continue;
+            }
+            match self.rx.iter().find(|(_, rx)| u64::from(rx.block) == id) {
+                Some((_, rx)) if block_cost(rx.n, rx.symbol_len) != cost => return false,
+                Some((slot, _)) => {
+                    self.given_up.insert(*slot, cost);
+                }
+                None => {
+                    let base = (0..).find(|id| !self.whole.contains(id)).expect("not all");
+                    let is_near = id < u64::from(base) + BLOCKS_AHEAD_MAX;
+                    if !is_near || self.rx_held + cost > self.config.recv_window {
+                        return false;
+                    }
+                    self.released += cost;
+                }
+            }
+            self.whole.insert(low);
+            self.rx_streams.given_up(reset.stream, cost);
+        }
+        self.rx_streams.after_reset(reset.stream)
+    }
+
+    /// A stream that the peer gives up, mostly as it may.
+    pub(super) fn reset(&self, input: &mut Input<'_>) -> Reset {
+        let flags = input.byte();
+        let stream = self.rx_streams.any_stream(input, flags);
+        let is_open = |id: &u64| !self.whole.contains(&(*id as u32));
+        let cost_of = |id: u64| {
+            let mut known = self.rx.values().filter(|rx| u64::from(rx.block) == id);
+            known.next().map(|rx| block_cost(rx.n, rx.symbol_len))
+        };
+        let mut blocks = BTreeMap::new();
+        if flags & 0x20 == 0 && !(self.is_tame && self.has_windows) {
+            for _ in 0..input.below(4) {
+                let id = input.below(32);
+                let cost = cost_of(id).unwrap_or_else(|| block_cost(1, 1) + input.below(40));
+                let lies = !self.is_tame && input.rarely(16);
+                blocks.insert(id, if lies { input.any() >> 2 } else { cost });
+            }
+        }
+        if self.is_tame {
+            // What it has said of the stream is so, and it keeps within the window.
+            let is_known = self.rx_streams.reset_of(stream).is_some();
+            let is_clear = |id: &u64| cost_of(*id).is_some() || !self.seen.contains(&(*id as u32));
+            blocks.retain(|id, _| !is_open(id) || !is_known && is_clear(id));
+            let unseen = blocks
+                .iter()
+                .filter(|(id, _)| is_open(id) && cost_of(**id).is_none());
+            let unseen: u64 = unseen.map(|(_, cost)| *cost).sum();
+            if self.rx_held + unseen > self.config.recv_window {
+                blocks.clear();
+            }
+        }
+        let new = blocks.iter().filter(|(id, _)| is_open(id));
+        let new = new.fold(0_u64, |sum, (_, cost)| sum.saturating_add(*cost));
+        let cost = self.rx_streams.received_of(stream).saturating_add(new);
+        // Some of it may still be to come.
+        let more = if input.rarely(4) {
+            input.below(3000)
+        } else {
+            0
+        };
+        let said = (input.below(3), cost.saturating_add(more));
+        let (mut code, mut cost) = self.rx_streams.reset_of(stream).unwrap_or(said);
+        if !self.is_tame && input.rarely(16) {
+            (code, cost) = (input.any() >> 2, input.any() >> 2);
+        }
+        Reset {
+            stream,
+            code,
+            cost: cost.min(VARINT_MAX),
+            blocks: blocks.into_iter().take(MAX_RESET_BLOCKS).collect(),
+        }
+    }
+
+    /// A stream of this end that the peer stops.
+    pub(super) fn stopped(&self, input: &mut Input<'_>) -> StreamId {
+        match input.byte() {
+            index @ 0..0xf0 => self.tx_streams.id(u64::from(index)),
+            _ if self.is_tame => self.tx_streams.id(input.any() >> 4),
+            index => StreamId::new(self.config.role.other(), u64::from(index)),
+        }
+    }
+
+    /// The application gives one of its streams up.
+    pub(super) fn give_up(&mut self, session: &mut Session, input: &mut Input<'_>) {
+        self.events(session);
+        let stream = self.tx_streams.any(input);
+        let code = input.any();
+        let is_open = !self.is_closed && self.end.is_none() && !self.was_impossible;
+        let mut blocks = BTreeMap::new();
+        if self.config.code != Some(CodeId::Window) {
+            let alone = self.tx.values().filter(|tx| tx.streams == [stream]);
+            blocks.extend(alone.map(|tx| (tx.id, block_cost(tx.n, tx.symbol_len))));
+        }
+        session.reset_stream(stream, code);
+        if is_open && self.tx_streams.reset(stream, code.min(VARINT_MAX), &blocks) {
+            self.events(session);
+            let is_left = |tx: &TxBlock| blocks.contains_key(&tx.id);
+            assert!(!self.tx.values().any(is_left), "not given up");
         }
     }
 
@@ -298,6 +441,7 @@ impl Model {
     /// The block under way in this slot, which is made if the slot was free.
     fn open(&mut self, slot: Slot, block: u32, (n, symbol_len): (u16, u16)) -> &mut RxBlock {
         let cost = block_cost(n, symbol_len);
+        assert!(!self.given_up.contains_key(&slot), "not forgotten yet");
         if !self.rx.contains_key(&slot) {
             self.rx_held += cost;
             assert!(self.rx_held <= self.config.recv_window, "over the window");
@@ -509,7 +653,13 @@ impl Model {
                 self.unpack(session, now, slot, input);
             }
             0xf0.. => {
-                for held in self.rx_streams.abandon(input) {
+                let code = input.any();
+                let Some((stream, parts)) = self.rx_streams.abandon(input) else {
+                    return;
+                };
+                session.stop_stream(stream, code);
+                self.rx_streams.forget_ended(stream.index());
+                for held in parts {
                     self.take_part(session, now, held);
                 }
             }
@@ -707,6 +857,28 @@ impl Model {
                         assert!(!is_delivered || session.stream_delivered(stream));
                     }
                 }
+                Event::BlockAbandoned {
+                    slot,
+                    is_sent: true,
+                } => {
+                    let tx = self.tx.remove(&slot).expect("a slot in use");
+                    self.tx_held -= block_cost(tx.n, tx.symbol_len);
+                    let [stream] = tx.streams[..] else {
+                        panic!("others' data is in it");
+                    };
+                    self.tx_streams.abandoned(stream, tx.id);
+                }
+                Event::BlockAbandoned { slot, .. } => {
+                    let cost = self.given_up.remove(&slot).expect("given up");
+                    self.rx.remove(&slot).expect("a slot in use");
+                    self.free(cost);
+                    session.block_forgotten(slot);
+                }
+                Event::StreamReset { stream, code } => self.rx_streams.told_reset(stream, code),
+                Event::StreamOver(stream) => self.rx_streams.told_over(stream),
+                Event::StreamStopped { stream, .. } => {
+                    assert_eq!(stream.opener(), self.config.role);
+                }
                 Event::StreamEnded(stream) => {
                     let is_over = self.is_closed || self.end.is_some();
                     self.tx_streams.ended(stream, is_over);
@@ -731,12 +903,16 @@ impl Model {
                     assert!(before.is_none(), "ended twice, first by {before:?}");
                     let is_violation = matches!(self.end, Some(Event::Violation(_)));
                     assert!(!(is_violation && self.is_tame), "{:?}", self.end);
+                    self.was_impossible |= is_violation;
                 }
             }
         }
         // A packet that ends the session does nothing else.
         if !self.is_closed && self.end.is_none() {
             self.tx_streams.check_ended();
+            if !self.was_impossible {
+                self.rx_streams.check_told();
+            }
         }
         for block in self.presumed.drain(..) {
             assert!(self.whole.contains(&block), "not complete");
@@ -821,6 +997,8 @@ impl Model {
                         Frame::PathChallenge(data) => {
                             self.place_at(transmit.to).challenges.push(data);
                         }
+                        Frame::Reset(reset) => self.tx_streams.told_reset(&reset),
+                        Frame::Stop { stream, .. } => self.rx_streams.told_stop(stream),
                         _ => {}
                     }
                 }
@@ -861,13 +1039,17 @@ impl Model {
             let skipped = skipped.filter(|n| !self.received.contains(n)).count();
             assert_eq!((came + skipped) as u64, high - low + 1, "never came");
         }
-        assert_eq!(sack.credit, self.released + self.config.recv_window);
         if !self.was_impossible {
+            assert_eq!(sack.credit, self.released + self.config.recv_window);
             self.rx_streams.feedback_left();
         }
     }
 
     fn told_blocks(&self, blocks: &Blocks) {
+        // Some of what is impossible may have been heeded.
+        if self.was_impossible {
+            return;
+        }
         let is_whole = |id: u64| self.whole.contains(&(id as u32));
         assert!((0..blocks.base).all(is_whole));
         for &(low, high) in &blocks.complete {

@@ -238,6 +238,11 @@ impl RxBlocks {
         })
     }
 
+    /// The block will never be complete: its slot, to be [freed](Self::free).
+    pub(crate) fn abandon(&mut self, id: u64) -> Option<Slot> {
+        self.blocks.remove(&id).map(|block| block.slot)
+    }
+
     /// Symbols that open blocks lack, by id, of those below `end`.
     pub(crate) fn deficits(&self, end: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.blocks

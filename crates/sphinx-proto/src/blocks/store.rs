@@ -375,13 +375,20 @@ impl BlockStore {
         }
     }
 
-    /// The peer has the whole block: nothing more is owed.
+    /// Sequences of the blocks with a part of this stream alone, rising, and what each costs.
+    pub(crate) fn of_stream(&self, stream: StreamId) -> Vec<(u64, u64)> {
+        let only = self.iter().filter(|(_, block)| *block.streams == [stream]);
+        only.map(|(sequence, block)| (sequence, block.cost()))
+            .collect()
+    }
+
+    /// The peer has the whole block, or needs it no more: nothing more is owed.
     pub(crate) fn settle(&mut self, sequence: u64) -> Option<TxBlock> {
         let at = usize::try_from(sequence.checked_sub(self.first)?).ok()?;
         let block = self.blocks.get_mut(at)?.take()?;
         self.open_cost -= block.cost();
         if block.unsent() > 0 {
-            // Only a peer that completes what it cannot have gets here.
+            // Of a stream that is given up, or a peer completes what it cannot have.
             self.unsent_bytes -= u64::from(block.unsent()) * u64::from(block.symbol_len);
             self.unsent.retain(|s| *s != sequence);
         }

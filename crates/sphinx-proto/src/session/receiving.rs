@@ -9,7 +9,9 @@ use crate::path::PATH;
 use crate::receiver::Violation;
 use crate::sender::Carriage;
 use crate::types::{Event, Job, PacketMeta, Placement, Received, Slot, StreamId, StreamPart};
-use crate::wire::{Fragment, Frame, FrameIter, Header, PacketKind, Sack, WindowSpan};
+use crate::wire::{
+    Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, VARINT_MAX, WindowSpan,
+};
 
 /// With so many frames on their way the peer hears of numbers left out later: there is no hurry.
 pub(super) const FRAMES_BEFORE_SKIPPED: usize = 4;
@@ -129,6 +131,7 @@ impl Session {
         self.received(meta, header, eliciting);
         let window_news = self.window_news();
         let mut delivered = Vec::new();
+        let mut abandoned = Vec::new();
         let mut deficits = Vec::new();
         let mut closed = None;
         for frame in FrameIter::new(body) {
@@ -173,6 +176,24 @@ impl Session {
                         return self.violation(meta.now, "took what this end never sent");
                     }
                 }
+                Frame::Reset(_) | Frame::Stop { .. } if !matches!(self.life, Life::Open) => {}
+                Frame::Reset(reset) => {
+                    match self.receiver.on_reset(&reset, &mut abandoned) {
+                        Ok(is_news) => {
+                            let Reset { stream, code, .. } = reset;
+                            let event = is_news.then_some(Event::StreamReset { stream, code });
+                            self.events.extend(event);
+                        }
+                        Err(what) => return self.violation(meta.now, what),
+                    }
+                    self.path.want_sack(meta.now);
+                }
+                Frame::Stop { stream, .. } if stream.opener() != self.config.role => {
+                    return self.violation(meta.now, "stopped what this end does not send");
+                }
+                Frame::Stop { stream, code } => {
+                    self.events.push_back(Event::StreamStopped { stream, code });
+                }
                 Frame::Sack(sack) => {
                     self.demand.on_sack(meta.now, self.keep_alive());
                     if !self.on_sack(meta.now, &sack) {
@@ -194,11 +215,28 @@ impl Session {
         let delivered = delivered.into_iter();
         let delivered = delivered.map(|slot| Event::BlockDelivered { slot });
         self.events.extend(delivered);
-        let ended = self.sender.take_ended().into_iter();
-        self.events.extend(ended.map(Event::StreamEnded));
+        let abandoned = abandoned.into_iter();
+        let abandoned = abandoned.map(|slot| Event::BlockAbandoned {
+            slot,
+            is_sent: false,
+        });
+        self.events.extend(abandoned);
+        self.note_over();
+        self.note_ended();
         if let Some((code, reason)) = closed {
             self.peer_closed(meta.now, code, reason);
         }
+    }
+
+    /// Streams that this end sends on and that have ended.
+    pub(super) fn note_ended(&mut self) {
+        let ended = self.sender.take_ended().into_iter();
+        self.events.extend(ended.map(Event::StreamEnded));
+    }
+
+    fn note_over(&mut self) {
+        let over = self.receiver.take_over().into_iter();
+        self.events.extend(over.map(Event::StreamOver));
     }
 
     /// Tells the peer which numbers it misses that no packet has.
@@ -237,14 +275,33 @@ impl Session {
         received.is_ok()
     }
 
+    /// The memory of an [abandoned](Event::BlockAbandoned) block that the peer sent has gone: its slot is free.
+    pub fn block_forgotten(&mut self, slot: Slot) {
+        self.receiver.on_forgotten(slot);
+    }
+
     /// All of a stream is here, to its end.
     pub fn stream_whole(&mut self, stream: StreamId) {
         self.receiver.on_whole(stream);
+        self.note_over();
+    }
+
+    /// The application has let go of a stream that the peer sends on, to its end or not. If not, the peer is told, for a
+    /// reason of the application's. What still arrives is to be taken all the same.
+    pub fn stop_stream(&mut self, stream: StreamId, code: u64) {
+        let is_coming = self.receiver.let_go(stream);
+        self.note_over();
+        if is_coming && matches!(self.life, Life::Open) {
+            let code = code.min(VARINT_MAX);
+            self.control_queue.push(&Frame::Stop { stream, code });
+        }
     }
 
     /// The application has taken a part of a stream that cost so much.
     pub fn taken(&mut self, now: Nanos, stream: StreamId, cost: u64) {
-        if self.receiver.on_taken(stream, cost) {
+        let is_urgent = self.receiver.on_taken(stream, cost);
+        self.note_over();
+        if is_urgent {
             // The PING makes the news of more room reliable.
             self.scheduler.ping();
             self.path.want_sack(now);

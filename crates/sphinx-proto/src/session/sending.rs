@@ -11,8 +11,10 @@ use crate::sender::Carriage;
 use crate::types::{Content, Transmit};
 use crate::wire::{FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind};
 
-/// Bytes of a control packet that feedback leaves for a PING, new connection ids and numbers left out.
+/// Bytes of a control packet that feedback leaves for a PING, new connection ids and numbers left out …
 const CONTROL_RESERVE: usize = 16 + 8 * (1 + 1 + 8 + 8) + FRAMES_BEFORE_SKIPPED * (1 + 1 + 8);
+/// … and at most for more frames that wait.
+const FRAMES_MAX: usize = 600;
 /// Longest encoding of a CLOSE frame.
 const CLOSE_LEN_MAX: usize = 300;
 /// Control packets that say nothing that must arrive, and those that ask for an answer.
@@ -108,15 +110,17 @@ impl Session {
     fn feedback(&mut self, now: Nanos, ping: bool) -> Transmit {
         let mut body = Vec::new();
         // Feedback must get through whatever becomes of the path MTU.
-        let room = usize::from(BASE_DATAGRAM) - OVERHEAD - CONTROL_RESERVE;
+        let most = usize::from(BASE_DATAGRAM) - OVERHEAD;
+        let frames = self.control_queue.due_bytes() + 1;
+        let room = most - frames.clamp(CONTROL_RESERVE, FRAMES_MAX);
         self.path
             .write_feedback(now, room, &mut self.receiver, &mut body);
         if ping {
             self.receiver.told_reliably();
             Frame::Ping.encode(&mut body);
         }
-        let is_due = self.control_queue.is_due();
-        let reliable = is_due && self.control_queue.write(self.path.next_pn(), &mut body);
+        let packet_number = self.path.next_pn();
+        let reliable = self.control_queue.write(packet_number, most, &mut body);
         let carried = Carried::Frames { reliable };
         self.control(now, body, (carried, ping || reliable))
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::config::Role;
 use crate::ranges::Filling;
 use crate::types::{STREAMS_MAX, StreamId, StreamPart};
-use crate::wire::{Frame, MAX_TAKEN, Streams, varint_len};
+use crate::wire::{Frame, MAX_TAKEN, Reset, Streams, varint_len};
 
 use super::shares::{COMMON_SHARE, common_part};
 
@@ -19,6 +19,20 @@ const ENDED_MAX: usize = 32;
 const FRAME_LEN_MIN: usize = 16;
 const RANGE_LEN: usize = 4;
 
+/// What the peer is told that uses a stream which it may not send on.
+pub(crate) const IMPOSSIBLE: &str = "a stream that cannot be";
+
+/// What a RESET says of its stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resetting {
+    /// It is given up, which the application must hear.
+    Begins,
+    /// The application knows, or reads no more of it; its blocks may be news.
+    Goes,
+    /// It has ended before, or all of it is here.
+    Ended,
+}
+
 #[derive(Debug, Default)]
 struct RecvStream {
     /// Costs of all its parts that are complete, of those that the application has taken, and of these told.
@@ -27,8 +41,28 @@ struct RecvStream {
     taken_told: u64,
     /// All of it is here, to its end.
     is_whole: bool,
+    /// Its sender has given it up: why, and what all that it has handed over of it costs.
+    reset: Option<(u64, u64)>,
+    /// The application reads no more of it.
+    is_let_go: bool,
     /// SACKs that will tell what has been taken.
     news: u8,
+}
+
+impl RecvStream {
+    /// Whether nothing more comes, and everything has been taken.
+    fn has_ended(&self) -> bool {
+        let is_here = match self.reset {
+            None => self.is_whole,
+            Some((_, cost)) => self.is_let_go && self.received == cost,
+        };
+        is_here && self.taken == self.received
+    }
+
+    /// Whether more has come than its sender ever handed over.
+    fn is_overfull(&self) -> bool {
+        self.reset.is_some_and(|(_, cost)| self.received > cost)
+    }
 }
 
 /// All streams that the peer sends on, and its credit.
@@ -52,6 +86,8 @@ pub(crate) struct RecvStreams {
     released: u64,
     /// Credit in the last SACK with a PING.
     credit_told: u64,
+    /// Streams that were given up and have ended, since they were last asked for.
+    over: Vec<StreamId>,
 }
 
 impl RecvStreams {
@@ -69,6 +105,7 @@ impl RecvStreams {
             opened: 0,
             released: 0,
             credit_told: granted,
+            over: Vec::new(),
         }
     }
 
@@ -87,18 +124,78 @@ impl RecvStreams {
         self.released += cost;
     }
 
-    /// A part of a stream is here, in a block that is complete. `false`: the peer may not send on this stream.
-    pub(crate) fn on_received(&mut self, part: &StreamPart) -> bool {
-        let index = part.stream.index();
+    /// A stream that the peer may send on; opened if it is new.
+    fn sendable(&mut self, stream: StreamId) -> Option<&mut RecvStream> {
+        let index = stream.index();
         // An end opens its streams in turn: below the highest one all are open or have ended.
         let is_new =
             || !self.ended.contains(index) && index - self.ended.len_below(index) < STREAMS_MAX;
         let is_possible =
-            part.stream.opener() == self.opener && (self.open.contains_key(&index) || is_new());
-        if is_possible {
-            self.open.entry(index).or_default().received += part.cost;
+            stream.opener() == self.opener && (self.open.contains_key(&index) || is_new());
+        is_possible.then(|| self.open.entry(index).or_default())
+    }
+
+    /// A part of a stream is here, in a block that is complete. `false`: the peer may not send on this stream, or not so
+    /// much.
+    pub(crate) fn on_received(&mut self, part: &StreamPart) -> bool {
+        self.sendable(part.stream).is_some_and(|stream| {
+            stream.received += part.cost;
+            !stream.is_overfull()
+        })
+    }
+
+    /// The peer has given a stream up. Whether that is news: not of a stream that has ended, or that is known to be given up.
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    pub(crate) fn on_reset(&mut self, reset: &Reset) -> Result<Resetting, &'static str> {
+        if reset.stream.opener() == self.opener && self.ended.contains(reset.stream.index()) {
+            return Ok(Resetting::Ended);
         }
-        is_possible
+        let stream = self.sendable(reset.stream).ok_or(IMPOSSIBLE)?;
+        if stream.is_whole && stream.reset.is_none() {
+            return Ok(Resetting::Ended);
+        }
+        let claimed = (reset.code, reset.cost);
+        match stream.reset.replace(claimed) {
+            None if stream.is_let_go => Ok(Resetting::Goes),
+            None => Ok(Resetting::Begins),
+            Some(known) if known == claimed => Ok(Resetting::Goes),
+            Some(_) => Err("a stream reset in two ways"),
+        }
+    }
+
+    /// A block of this cost that held a part of this stream alone will never be complete.
+    pub(crate) fn on_abandoned(&mut self, stream: StreamId, cost: u64) {
+        if let Some(stream) = self.open.get_mut(&stream.index()) {
+            stream.received += cost;
+        }
+        self.on_taken(stream, cost);
+    }
+
+    /// All blocks that a RESET names are known to be abandoned. `false`: more has come than it says.
+    pub(crate) fn after_reset(&mut self, stream: StreamId) -> bool {
+        let is_overfull = |stream: &RecvStream| stream.is_overfull();
+        let is_right = !self.open.get(&stream.index()).is_some_and(is_overfull);
+        self.forget_ended(stream.index());
+        is_right
+    }
+
+    /// The application reads no more of the stream. Whether more of it may come.
+    pub(crate) fn let_go(&mut self, stream: StreamId) -> bool {
+        let index = stream.index();
+        let Some(stream) = self.open.get_mut(&index) else {
+            return false;
+        };
+        stream.is_let_go = true;
+        let is_coming = !stream.is_whole && stream.reset.is_none();
+        self.forget_ended(index);
+        is_coming
+    }
+
+    /// Streams that were given up and have ended, since the last call.
+    pub(crate) fn take_over(&mut self) -> Vec<StreamId> {
+        std::mem::take(&mut self.over)
     }
 
     /// All of a stream is here, to its end.
@@ -139,11 +236,13 @@ impl RecvStreams {
 
     /// A stream of which everything has been taken has ended.
     fn forget_ended(&mut self, index: u64) {
-        let has_ended = |stream: &RecvStream| stream.is_whole && stream.taken == stream.received;
-        if !self.open.get(&index).is_some_and(has_ended) {
+        if !self.open.get(&index).is_some_and(RecvStream::has_ended) {
             return;
         }
-        self.open.remove(&index);
+        let stream = self.open.remove(&index);
+        if stream.is_some_and(|stream| stream.reset.is_some()) {
+            self.over.push(StreamId::new(self.opener, index));
+        }
         self.ended.insert(index);
         self.ended_news = NEWS_REPEATS;
     }

@@ -4,5 +4,5 @@ mod incoming;
 mod outgoing;
 mod shares;
 
-pub(crate) use incoming::RecvStreams;
+pub(crate) use incoming::{IMPOSSIBLE, RecvStreams, Resetting};
 pub(crate) use outgoing::SendStreams;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::config::Role;
+use crate::ranges::Filling;
 use crate::types::{StreamId, StreamPart};
 use crate::wire::Streams;
 
@@ -16,8 +17,11 @@ struct SendStream {
     taken: u64,
     /// Parts in blocks that are not complete.
     outstanding: u64,
-    /// Its last part has been handed over.
+    /// Nothing more will be handed over: its last part has been, or it is given up.
     finished: bool,
+    is_given_up: bool,
+    /// The peer has said that it has ended.
+    is_over: bool,
 }
 
 impl SendStream {
@@ -28,7 +32,7 @@ impl SendStream {
 
     /// Nothing is to be heard of it any more.
     fn has_ended(&self) -> bool {
-        self.finished && self.outstanding == 0 && self.held() == 0
+        self.finished && self.outstanding == 0 && self.is_over
     }
 }
 
@@ -47,7 +51,8 @@ pub(crate) struct SendStreams {
     taken: u64,
     /// How often more credit, or more that has been taken, was heard of.
     news: u64,
-    /// Streams that have ended since they were last asked for.
+    /// Indices of streams that have ended, and those that have since they were last asked for.
+    over: Filling,
     ended: Vec<StreamId>,
 }
 
@@ -62,6 +67,7 @@ impl SendStreams {
             window,
             taken: 0,
             news: 0,
+            over: Filling::default(),
             ended: Vec::new(),
         }
     }
@@ -120,6 +126,20 @@ impl SendStreams {
         }
     }
 
+    /// The stream is given up; what has been handed over of it has cost so much. `None`: it has ended, or was given up before.
+    pub(crate) fn reset(&mut self, stream: StreamId) -> Option<u64> {
+        let index = stream.index();
+        if self.over.contains(index) {
+            return None;
+        }
+        let stream = self.streams.entry(index).or_default();
+        let is_news = !std::mem::replace(&mut stream.is_given_up, true);
+        stream.finished = true;
+        let cost = stream.opened;
+        self.forget_ended(index);
+        is_news.then_some(cost)
+    }
+
     /// The peer has a whole block, with a part of each of these streams.
     pub(crate) fn complete(&mut self, streams: &[StreamId]) {
         for stream in streams {
@@ -145,6 +165,10 @@ impl SendStreams {
         for (low, high) in below.into_iter().chain(streams.ended.iter().copied()) {
             let indices: Vec<u64> = self.streams.range(low..=high).map(|(i, _)| *i).collect();
             for index in indices {
+                if let Some(stream) = self.streams.get_mut(&index) {
+                    // Else more of it will come, whatever the peer says.
+                    stream.is_over = stream.finished;
+                }
                 self.take(index, u64::MAX);
             }
         }
@@ -173,6 +197,7 @@ impl SendStreams {
     fn forget_ended(&mut self, index: u64) {
         if self.streams.get(&index).is_some_and(SendStream::has_ended) {
             self.streams.remove(&index);
+            self.over.insert(index);
             self.ended.push(StreamId::new(self.opener, index));
         }
     }

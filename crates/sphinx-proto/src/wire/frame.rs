@@ -1,6 +1,7 @@
 //! Frames of control packets (`docs/protocol.md` §6).
 
-use super::{ConnectionId, Reader, WireError, put_varint};
+use super::{ConnectionId, Reader, VARINT_MAX, WireError, put_varint};
+use crate::types::StreamId;
 
 /// Most packet-number ranges in one SACK.
 pub const MAX_SACK_RANGES: usize = 256;
@@ -10,6 +11,9 @@ pub const MAX_BLOCK_RANGES: usize = 255;
 pub const MAX_DEFICITS: usize = 64;
 /// Most streams in one STREAMS frame of which something has been taken.
 pub const MAX_TAKEN: usize = 64;
+
+/// Most blocks in one RESET frame.
+pub const MAX_RESET_BLOCKS: usize = 32;
 
 const MAX_REASON_LEN: u64 = 256;
 const BAD_RANGE: WireError = WireError::Invalid("range");
@@ -45,6 +49,19 @@ pub struct Blocks {
     pub complete: Vec<(u64, u64)>,
     /// (block, symbols still missing), oldest first.
     pub deficits: Vec<(u64, u32)>,
+}
+
+/// A stream is given up by its sender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reset {
+    /// The stream.
+    pub stream: StreamId,
+    /// The application's reason.
+    pub code: u64,
+    /// What all segments of the stream that were ever handed over have cost.
+    pub cost: u64,
+    /// Blocks of this stream alone of which no more comes, rising, and what each costs.
+    pub blocks: Vec<(u64, u64)>,
 }
 
 /// What the application has taken of the streams of one kind that the other end opened.
@@ -107,6 +124,15 @@ pub enum Frame<'a> {
         /// The number.
         packet_number: u64,
     },
+    /// A stream is given up by its sender.
+    Reset(Reset),
+    /// A stream is not wanted any more at its receiving end.
+    Stop {
+        /// The stream.
+        stream: StreamId,
+        /// The application's reason.
+        code: u64,
+    },
 }
 
 impl Frame<'_> {
@@ -118,6 +144,8 @@ impl Frame<'_> {
                 | Frame::PathChallenge(_)
                 | Frame::NewConnectionId { .. }
                 | Frame::Skipped { .. }
+                | Frame::Reset(_)
+                | Frame::Stop { .. }
         )
     }
 
@@ -165,6 +193,12 @@ impl Frame<'_> {
                 out.push(10);
                 put_varint(out, u64::from(*path));
                 put_varint(out, *packet_number);
+            }
+            Frame::Reset(reset) => encode_reset(reset, out),
+            Frame::Stop { stream, code } => {
+                out.push(12);
+                put_varint(out, stream.to_wire());
+                put_varint(out, *code);
             }
         }
     }
@@ -226,6 +260,21 @@ fn encode_streams(streams: &Streams, out: &mut Vec<u8>) {
         put_varint(out, index - next);
         put_varint(out, cost);
         next = index + 1;
+    }
+}
+
+fn encode_reset(reset: &Reset, out: &mut Vec<u8>) {
+    out.push(11);
+    for value in [reset.stream.to_wire(), reset.code, reset.cost] {
+        put_varint(out, value);
+    }
+    let blocks = &reset.blocks[..reset.blocks.len().min(MAX_RESET_BLOCKS)];
+    put_varint(out, blocks.len() as u64);
+    let mut next = 0;
+    for &(block, cost) in blocks {
+        put_varint(out, block - next);
+        put_varint(out, cost);
+        next = block + 1;
     }
 }
 
@@ -296,6 +345,11 @@ impl<'a> FrameIter<'a> {
             10 => Frame::Skipped {
                 path: decode_path(r)?,
                 packet_number: r.varint()?,
+            },
+            11 => Frame::Reset(decode_reset(r)?),
+            12 => Frame::Stop {
+                stream: StreamId::from_wire(r.varint()?)?,
+                code: r.varint()?,
             },
             unknown if unknown & IGNORABLE != 0 => {
                 let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
@@ -401,6 +455,29 @@ fn decode_streams(r: &mut Reader<'_>) -> Result<Streams, WireError> {
     })
 }
 
+fn decode_reset(r: &mut Reader<'_>) -> Result<Reset, WireError> {
+    let stream = StreamId::from_wire(r.varint()?)?;
+    let (code, cost) = (r.varint()?, r.varint()?);
+    let count = r.varint()?;
+    if count > MAX_RESET_BLOCKS as u64 {
+        return Err(BAD_RANGE);
+    }
+    let mut blocks = Vec::with_capacity(count as usize);
+    let mut next = 0_u64;
+    for _ in 0..count {
+        let block = next.checked_add(r.varint()?).filter(|b| *b <= VARINT_MAX);
+        let block = block.ok_or(BAD_RANGE)?;
+        blocks.push((block, r.varint()?));
+        next = block + 1;
+    }
+    Ok(Reset {
+        stream,
+        code,
+        cost,
+        blocks,
+    })
+}
+
 fn decode_ranges(r: &mut Reader<'_>) -> Result<(u64, Vec<(u64, u64)>), WireError> {
     let base = r.varint()?;
     let count = r.varint()?;
@@ -425,7 +502,6 @@ fn decode_ranges(r: &mut Reader<'_>) -> Result<(u64, Vec<(u64, u64)>), WireError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::VARINT_MAX;
     use proptest::prelude::*;
 
     fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
@@ -575,6 +651,39 @@ mod tests {
             let mut frames = FrameIter::new(cut);
             assert_eq!(frames.next(), Some(Err(WireError::Truncated)));
             assert_eq!(frames.next(), None);
+        }
+    }
+
+    #[test]
+    fn reset_and_stop_vectors() {
+        let stream = StreamId::from_wire(70).expect("a stream");
+        let reset = Reset {
+            stream,
+            code: 300,
+            cost: 5000,
+            blocks: vec![(9, 1512), (10, 700), (14, 63)],
+        };
+        for (frame, bytes) in [
+            (
+                Frame::Reset(reset),
+                &[
+                    11, 0x40, 70, 0x41, 0x2c, 0x53, 0x88, 3, 9, 0x45, 0xe8, 0, 0x42, 0xbc, 3, 63,
+                ][..],
+            ),
+            (Frame::Stop { stream, code: 0 }, &[12, 0x40, 70, 0]),
+        ] {
+            assert_eq!(bytes_of(&frame), bytes);
+            assert_eq!(FrameIter::new(bytes).next(), Some(Ok(frame)));
+        }
+        // A stream with two directions, and blocks beyond what there can be.
+        for body in [
+            &[12, 0, 0][..],
+            &[11, 2, 0, 0, 33],
+            &[
+                11, 2, 0, 0, 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0,
+            ],
+        ] {
+            assert!(matches!(FrameIter::new(body).next(), Some(Err(_))));
         }
     }
 

@@ -12,8 +12,8 @@ mod window;
 
 pub use fragment::{FRAGMENT_PREFIX_LEN, FRAGMENTS_MAX, Fragment};
 pub use frame::{
-    Blocks, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, MAX_TAKEN, Sack,
-    Streams,
+    Blocks, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_RESET_BLOCKS, MAX_SACK_RANGES,
+    MAX_TAKEN, Reset, Sack, Streams,
 };
 pub use header::{
     BLOCKS_AHEAD_MAX, ConnectionId, HEADER_LEN, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN,

@@ -5,7 +5,7 @@ use sphinx_proto::{Nanos, StreamId};
 
 use super::{Local, Signal};
 use crate::data::{Rng, fill};
-use crate::plan::{Plan, ReadOrder, Reader};
+use crate::plan::{Plan, RESET_CODE, ReadOrder, Reader, STOP_CODE};
 
 pub(crate) struct Readers {
     plan: Plan,
@@ -35,11 +35,13 @@ struct Stream {
     read: u64,
     /// Length of the stream, once its end has been read.
     end: Option<u64>,
+    /// It was given up before its end, by either side.
+    is_given_up: bool,
 }
 
 impl Stream {
     fn has_ended(&self) -> bool {
-        self.end == Some(self.read)
+        self.is_given_up || self.end == Some(self.read)
     }
 }
 
@@ -71,6 +73,12 @@ impl Readers {
         stream
             .end
             .filter(|_| stream.has_ended() && self.reading.is_none())
+    }
+
+    /// Whether the stream was given up before its end had been read.
+    pub(crate) fn was_given_up(&self, index: u64) -> bool {
+        let mut streams = self.streams.iter();
+        streams.any(|stream| stream.id.index() == index && stream.is_given_up)
     }
 
     /// Whether the stream is not to be read.
@@ -108,6 +116,7 @@ impl Readers {
                     is_awake: true,
                     read: 0,
                     end: None,
+                    is_given_up: false,
                 });
             }
             let Some(at) = self.choose() else { return };
@@ -156,6 +165,12 @@ impl Readers {
     fn take(&mut self, at: usize, now: Nanos, queues: &mut Queues<Local>) {
         self.turn = at + 1;
         let stream = &mut self.streams[at];
+        let index = stream.id.index();
+        let stop = self.plan.stops.get(&index);
+        if stop.is_some_and(|bytes| stream.read >= *bytes) {
+            stream.is_given_up = true;
+            return queues.abandon(stream.id, None, STOP_CODE + index);
+        }
         let incoming = queues.incoming(stream.id);
         let in_order = self.plan.reader != Reader::AnyOrder;
         let chunk = match in_order {
@@ -164,6 +179,11 @@ impl Readers {
         };
         let Some(chunk) = chunk else {
             stream.is_awake = false;
+            if let Some(code) = incoming.reset() {
+                assert_eq!(code, RESET_CODE + index);
+                stream.is_given_up = true;
+                queues.abandon(stream.id, None, 0);
+            }
             return;
         };
         let (offset, len) = (chunk.offset(), chunk.data().len());

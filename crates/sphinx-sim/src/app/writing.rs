@@ -7,7 +7,7 @@ use sphinx_proto::{Nanos, StreamId};
 
 use super::{Local, LocalSlicer, Signal};
 use crate::data::fill;
-use crate::plan::{Plan, Write};
+use crate::plan::{Plan, RESET_CODE, STOP_CODE, Write};
 
 /// Bytes that a writer hands over at a time.
 const BYTES: u64 = 32 << 10;
@@ -15,8 +15,9 @@ const BYTES: u64 = 32 << 10;
 pub(crate) struct Writers {
     seed: u64,
     flushes: bool,
-    /// What is still to be written, in the order of time.
+    /// What is still to be written, and which streams are to be given up, in the order of time.
     writes: VecDeque<Write>,
+    resets: VecDeque<(Nanos, u64)>,
     /// By index.
     streams: BTreeMap<u64, Writer>,
     bytes: Vec<u8>,
@@ -52,7 +53,7 @@ enum State {
     Blocked,
     /// Waits until the peer has everything.
     Finished,
-    /// The peer has everything.
+    /// The peer has everything, or the stream was given up.
     Delivered,
 }
 
@@ -60,10 +61,13 @@ impl Writers {
     pub(crate) fn new(seed: u64, plan: &Plan) -> Self {
         let mut writes = plan.writes.clone();
         writes.sort_by_key(|write| write.at);
+        let mut resets = plan.resets.clone();
+        resets.sort_unstable();
         Self {
             seed,
             flushes: plan.flushes,
             writes: writes.into(),
+            resets: resets.into(),
             streams: BTreeMap::new(),
             bytes: Vec::new(),
         }
@@ -71,7 +75,9 @@ impl Writers {
 
     /// When the next message is to be written.
     pub(crate) fn next_write(&self) -> Option<Nanos> {
-        self.writes.front().map(|write| write.at)
+        let write = self.writes.front().map(|write| write.at);
+        let reset = self.resets.front().map(|(at, _)| *at);
+        write.into_iter().chain(reset).min()
     }
 
     /// Bytes written so far.
@@ -129,6 +135,12 @@ impl Writers {
                 writer.messages.push_back((write.len, write.end_of_stream));
             }
         }
+        while let Some((_, index)) = self.resets.pop_front_if(|(at, _)| *at <= now) {
+            if let Some(writer) = self.streams.get_mut(&index) {
+                queues.reset(writer.id, RESET_CODE + index);
+                writer.let_go(queues);
+            }
+        }
         for writer in self.streams.values_mut() {
             writer.step(
                 now,
@@ -146,6 +158,13 @@ impl Writers {
 }
 
 impl Writer {
+    /// Nothing more is written.
+    fn let_go(&mut self, queues: &mut Queues<Local>) {
+        self.slicer.with(|slicer| slicer.abandon());
+        (self.piece, self.state) = (None, State::Delivered);
+        queues.stop_sending(self.id);
+    }
+
     fn step(&mut self, now: Nanos, queues: &mut Queues<Local>, around: &mut Surroundings<'_>) {
         let Surroundings {
             seed,
@@ -157,6 +176,10 @@ impl Writer {
         let id = self.id;
         if queues.has_ended() {
             return;
+        }
+        if let Some(code) = queues.stopped(id) {
+            assert_eq!(code, STOP_CODE + id.index());
+            return self.let_go(queues);
         }
         match self.state {
             State::Awake => {}

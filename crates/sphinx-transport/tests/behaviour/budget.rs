@@ -45,8 +45,8 @@ fn clients_that_nobody_accepts_hold_little_and_too_many_are_refused() {
                     // Until the session ends.
                     let mut stream = session.open_stream().ok();
                     let written = stream.as_mut().map(|stream| stream.write_all(&[7; LEN]));
-                    let flushed = stream.as_mut().map(|stream| stream.flush());
-                    drop((written, flushed));
+                    let finished = stream.as_mut().map(|stream| stream.finish());
+                    drop((written, finished));
                 });
             }
             let held = held(&server);

@@ -237,6 +237,103 @@ fn a_finished_stream_takes_no_more() {
     });
 }
 
+/// A stream that its writer drops must not look whole to its reader.
+#[test]
+fn a_stream_that_is_given_up_is_an_error_to_its_reader() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        for code in [None, Some(0), Some((1 << 62) - 1), Some(u64::MAX)] {
+            let mut stream = client.open_stream().unwrap();
+            stream.write_all(b"half").unwrap();
+            stream.flush().unwrap();
+            let mut reader = server.accept_stream().unwrap();
+            // Of what has not been read nothing remains.
+            assert_eq!(reader.read(&mut [0; 4]).unwrap(), 4);
+            match code {
+                None => drop(stream),
+                Some(code) => {
+                    stream.reset(code);
+                    let error = stream.write_all(b"more").expect_err("given up");
+                    assert_eq!(error.kind(), ErrorKind::Usage);
+                    let error = stream.wait_delivered().expect_err("given up");
+                    assert_eq!(error.kind(), ErrorKind::Usage);
+                    assert_eq!(stream.stopped().unwrap(), None);
+                }
+            }
+            let error = reader.read(&mut [0; 4]).expect_err("no end");
+            let told = code.unwrap_or(0).min((1 << 62) - 1);
+            assert_eq!(
+                (error.kind(), error.stream_code()),
+                (ErrorKind::StreamReset, Some(told))
+            );
+        }
+        // Before anything has been written, and in the midst of what is read in any order.
+        drop(client.open_stream().unwrap());
+        let error = read_all(&mut server.accept_stream().unwrap()).expect_err("no end");
+        assert_eq!(error.kind(), ErrorKind::StreamReset);
+        let mut stream = client.open_stream().unwrap();
+        stream.write_all(b"half").unwrap();
+        stream.flush().unwrap();
+        let mut reader = server.accept_stream().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let sink = |_: u64, _: &[u8]| Ok::<(), Error>(());
+                let error = reader.read_unordered(8, sink).expect_err("no more");
+                assert_eq!(error.kind(), ErrorKind::StreamReset);
+            });
+            drop(stream);
+        });
+        transfer(&client, &server, &content(5, 100_000));
+    });
+}
+
+/// A stream that was delivered is whole, whatever its writer says later.
+#[test]
+fn what_is_delivered_cannot_be_given_up() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        let mut stream = client.open_stream().unwrap();
+        write_and_wait(&mut stream, b"all").unwrap();
+        stream.reset(7);
+        stream.wait_delivered().unwrap();
+        assert_eq!(stream.stopped().unwrap(), None);
+        assert!(read_all(&mut server.accept_stream().unwrap()).unwrap() == b"all");
+    });
+}
+
+/// Who wants no more of a stream stops its writer, wherever it waits, and nobody else.
+#[test]
+fn a_stream_that_is_stopped_is_an_error_to_its_writer() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        let mut stream = client.open_stream().unwrap();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                // More than any window holds.
+                let error = stream.write_all(&vec![1; 60 << 20]).expect_err("stopped");
+                (error.kind(), error.stream_code(), stream.stopped().unwrap())
+            });
+            let mut reader = server.accept_stream().unwrap();
+            assert!(reader.read(&mut [0; 4]).unwrap() > 0);
+            reader.stop(99);
+            let told = writer.join().expect("no panic");
+            assert_eq!(told, (ErrorKind::StreamStopped, Some(99), Some(99)));
+        });
+        let mut stream = client.open_stream().unwrap();
+        stream.write_all(b"x").unwrap();
+        stream.flush().unwrap();
+        let reader = server.accept_stream().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| stream.stopped());
+            drop(reader);
+            assert_eq!(waiting.join().expect("no panic").unwrap(), Some(0));
+        });
+        let error = stream.finish().expect_err("stopped");
+        assert_eq!(error.kind(), ErrorKind::StreamStopped);
+        transfer(&client, &server, &content(5, 100_000));
+    });
+}
+
 #[test]
 fn a_session_has_320_streams_open_at_a_time() {
     bounded(|| {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Scope;
 
-use sphinx_transport::{Options, RecvStream, Session};
+use sphinx_transport::{ErrorKind, Options, RecvStream, Session};
 
 use crate::support::*;
 
@@ -109,9 +109,12 @@ fn a_stream_that_nobody_wants_does_not_fill_the_window() {
     bounded(|| {
         let (_listener, client, server) = direct();
         std::thread::scope(|scope| {
-            scope.spawn(|| send_all(&client, &content(12, 40_000_000)).unwrap());
+            let sender = scope.spawn(|| send_all(&client, &content(12, 40_000_000)));
             let mut unwanted = server.accept_stream().unwrap();
             unwanted.read(&mut [0; 10]).unwrap();
+            drop(unwanted);
+            let error = sender.join().expect("no panic").expect_err("stopped");
+            assert_eq!(error.kind(), ErrorKind::StreamStopped);
         });
         transfer(&client, &server, &content(13, 1_000_000));
     });

@@ -8,6 +8,7 @@ use sphinx_transport::{
 
 use super::*;
 use crate::channel::{Incoming, Sink};
+use crate::failure::Failure;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The windows of both ends, what is being sliced and what is being read.
@@ -85,6 +86,9 @@ impl Channel for SlowDisk {
 
     fn peer_code(&self) -> Option<u64> {
         self.session.peer_code()
+    }
+    fn wait_closed(&self, patience: Duration) -> Option<Failure> {
+        self.session.wait_closed(patience).map(Failure::from)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sphinx_proto::wire::Streams;
+use sphinx_proto::wire::{Reset, Streams};
 use sphinx_proto::{Role, STREAMS_MAX, StreamId, StreamPart};
 
 use crate::Input;
@@ -68,6 +68,25 @@ struct RxStream {
     has_end: bool,
     is_whole: bool,
     is_abandoned: bool,
+    /// The peer has given it up: why, and what all of it costs; and whether that has been told.
+    reset: Option<(u64, u64)>,
+    is_reset_told: bool,
+}
+
+impl RxStream {
+    fn has_ended(&self) -> bool {
+        let is_here = match self.reset {
+            Some((_, cost)) => self.is_abandoned && self.received == cost,
+            None => self.is_whole,
+        };
+        is_here && self.taken == self.received
+    }
+
+    /// Whether it may cost so much more.
+    fn may_grow(&self, cost: u64) -> bool {
+        self.reset
+            .is_none_or(|(_, most)| self.received + cost <= most)
+    }
 }
 
 /// A part that the application has not taken.
@@ -96,6 +115,10 @@ pub(super) struct RxStreams {
     open: BTreeMap<u64, RxStream>,
     /// Those that have ended, with the SACKs that did not tell of it yet; `None` once one has.
     ended: BTreeMap<u64, Option<u32>>,
+    /// Those that were given up and have ended, and the session is about to say so.
+    over: BTreeSet<u64>,
+    /// Those that the application has let go of.
+    stopped: BTreeSet<u64>,
     held: Vec<Held>,
     /// The peer sends nothing that cannot be.
     is_tame: bool,
@@ -108,12 +131,14 @@ impl RxStreams {
             is_tame,
             open: BTreeMap::new(),
             ended: BTreeMap::new(),
+            over: BTreeSet::new(),
+            stopped: BTreeSet::new(),
             held: Vec::new(),
         }
     }
 
     /// Whether the peer may send on the stream: it has not ended, and at most [`STREAMS_MAX`] up to it have not.
-    fn may_be(&self, stream: StreamId) -> bool {
+    pub(super) fn may_be(&self, stream: StreamId) -> bool {
         let index = stream.index();
         let ended_before = self.ended.range(..index).count() as u64;
         stream.opener() == self.opener
@@ -122,7 +147,86 @@ impl RxStreams {
     }
 
     pub(super) fn are_possible(&self, parts: &[StreamPart]) -> bool {
-        parts.iter().all(|part| self.may_be(part.stream))
+        let may_grow = |part: &StreamPart| {
+            let open = self.open.get(&part.stream.index());
+            // One block may hold several parts of a stream.
+            let its = parts.iter().filter(|other| other.stream == part.stream);
+            open.is_none_or(|open| open.may_grow(its.map(|part| part.cost).sum()))
+        };
+        let is_possible = |part: &StreamPart| self.may_be(part.stream) && may_grow(part);
+        parts.iter().all(is_possible)
+    }
+
+    pub(super) fn has_ended(&self, stream: StreamId) -> bool {
+        stream.opener() == self.opener && self.ended.contains_key(&stream.index())
+    }
+
+    /// Whether all of an open stream is here.
+    pub(super) fn is_here(&self, stream: StreamId) -> bool {
+        let open = self.open.get(&stream.index());
+        open.is_some_and(|open| open.is_whole && open.reset.is_none())
+    }
+
+    /// What has been received of a stream, or was given up, costs so much.
+    pub(super) fn received_of(&self, stream: StreamId) -> u64 {
+        self.open
+            .get(&stream.index())
+            .map_or(0, |open| open.received)
+    }
+
+    /// What the peer has said as it gave the stream up.
+    pub(super) fn reset_of(&self, stream: StreamId) -> Option<(u64, u64)> {
+        self.open.get(&stream.index())?.reset
+    }
+
+    /// The peer gives a stream up. Whether it has not done so in another way.
+    pub(super) fn reset(&mut self, reset: &Reset) -> bool {
+        let open = self.open.entry(reset.stream.index()).or_default();
+        let said = (reset.code, reset.cost);
+        // Who reads no more of it is not told.
+        open.is_reset_told |= open.reset.is_none() && open.is_abandoned;
+        *open.reset.get_or_insert(said) == said
+    }
+
+    /// A block of this stream alone is given up.
+    pub(super) fn given_up(&mut self, stream: StreamId, cost: u64) {
+        let open = self.open.get_mut(&stream.index()).expect("it is open");
+        open.received += cost;
+        open.taken += cost;
+    }
+
+    /// Whether there is not more of the stream than its RESET says.
+    pub(super) fn after_reset(&mut self, stream: StreamId) -> bool {
+        let may_be = self.open[&stream.index()].may_grow(0);
+        self.forget_ended(stream.index());
+        may_be
+    }
+
+    pub(super) fn told_reset(&mut self, stream: StreamId, code: u64) {
+        let Some(open) = self.open.get_mut(&stream.index()) else {
+            // The application has let go of it meanwhile.
+            return assert!(self.over.contains(&stream.index()));
+        };
+        assert_eq!(open.reset.map(|(code, _)| code), Some(code));
+        assert!(
+            !std::mem::replace(&mut open.is_reset_told, true),
+            "told twice"
+        );
+    }
+
+    pub(super) fn told_over(&mut self, stream: StreamId) {
+        assert!(self.over.remove(&stream.index()), "it is not over");
+    }
+
+    pub(super) fn told_stop(&self, stream: StreamId) {
+        assert!(self.stopped.contains(&stream.index()), "it is read");
+    }
+
+    /// The session has no more to say now.
+    pub(super) fn check_told(&self) {
+        assert!(self.over.is_empty(), "an end that is not told");
+        let is_told = |open: &RxStream| open.reset.is_none() || open.is_reset_told;
+        assert!(self.open.values().all(is_told), "a reset that is not told");
     }
 
     /// What a block of so many bytes holds.
@@ -140,12 +244,14 @@ impl RxStreams {
                 let ends = !self.is_tame || known.is_none_or(|stream| !stream.has_end);
                 (stream, ends && flags & 0x18 == 0x18)
             })
+            // An honest peer would have to know what the part costs.
+            .filter(|(stream, _)| !self.is_tame || self.reset_of(*stream).is_none())
             .collect();
         divide(input, bytes as u32, &streams)
     }
 
     /// Mostly one of the first streams that have not ended.
-    fn any_stream(&self, input: &mut Input<'_>, flags: u8) -> StreamId {
+    pub(super) fn any_stream(&self, input: &mut Input<'_>, flags: u8) -> StreamId {
         let is_whole = |index: &u64| self.open.get(index).is_some_and(|stream| stream.is_whole);
         let is_live =
             |index: &u64| !(self.ended.contains_key(index) || self.is_tame && is_whole(index));
@@ -183,7 +289,7 @@ impl RxStreams {
         stream.has_end |= part.end_of_stream;
         stream.is_whole = stream.has_end && !input.rarely(3);
         let whole = stream.is_whole;
-        if stream.is_abandoned {
+        if stream.is_abandoned || stream.reset.is_some() {
             return Arrival::Abandoned { whole };
         }
         let (stream, cost) = (part.stream, part.cost);
@@ -202,10 +308,14 @@ impl RxStreams {
         self.forget_ended(index);
     }
 
-    fn forget_ended(&mut self, index: u64) {
-        let stream = self.open.get(&index).expect("it is open");
-        if stream.is_whole && stream.taken == stream.received {
-            self.open.remove(&index);
+    pub(super) fn forget_ended(&mut self, index: u64) {
+        if !self.open.get(&index).is_some_and(RxStream::has_ended) {
+            return;
+        }
+        if let Some(stream) = self.open.remove(&index) {
+            if stream.reset.is_some() {
+                self.over.insert(index);
+            }
             let before = self.ended.insert(index, Some(0));
             assert!(before.is_none(), "it has ended before");
         }
@@ -218,14 +328,14 @@ impl RxStreams {
     }
 
     /// The application lets go of a stream: its parts are to be taken.
-    pub(super) fn abandon(&mut self, input: &mut Input<'_>) -> Vec<Held> {
+    pub(super) fn abandon(&mut self, input: &mut Input<'_>) -> Option<(StreamId, Vec<Held>)> {
         let at = input.below(self.open.len() as u64) as usize;
-        let Some((&index, stream)) = self.open.iter_mut().nth(at) else {
-            return Vec::new();
-        };
+        let (&index, stream) = self.open.iter_mut().nth(at)?;
         stream.is_abandoned = true;
+        self.stopped.insert(index);
         let is_its = |held: &mut Held| held.stream.index() == index;
-        self.held.extract_if(.., is_its).collect()
+        let parts = self.held.extract_if(.., is_its).collect();
+        Some((StreamId::new(self.opener, index), parts))
     }
 
     pub(super) fn take_all(&mut self) -> Vec<Held> {
@@ -273,6 +383,10 @@ struct TxStream {
     taken: u64,
     outstanding: u32,
     is_finished: bool,
+    /// The peer has said that it has ended.
+    is_over: bool,
+    /// The application has given it up: why, and blocks of it alone with their costs.
+    reset: Option<(u64, BTreeMap<u64, u64>)>,
 }
 
 impl TxStream {
@@ -281,7 +395,7 @@ impl TxStream {
     }
 
     fn has_ended(&self) -> bool {
-        self.is_finished && self.outstanding == 0 && self.held() == 0
+        self.is_finished && self.outstanding == 0 && self.is_over
     }
 }
 
@@ -317,8 +431,72 @@ impl TxStreams {
         }
     }
 
-    fn id(&self, index: u64) -> StreamId {
+    pub(super) fn id(&self, index: u64) -> StreamId {
         StreamId::new(self.role, index)
+    }
+
+    /// One of the streams that have been opened, or that will be next.
+    pub(super) fn any(&self, input: &mut Input<'_>) -> StreamId {
+        match input.byte() {
+            at @ 0..0xc0 if !self.writing.is_empty() => {
+                self.id(self.writing[usize::from(at) % self.writing.len()])
+            }
+            _ => self.id(input.below(self.next)),
+        }
+    }
+
+    /// The application gives a stream up, of which these blocks are on their way. Whether it can.
+    pub(super) fn reset(
+        &mut self,
+        stream: StreamId,
+        code: u64,
+        blocks: &BTreeMap<u64, u64>,
+    ) -> bool {
+        let index = stream.index();
+        if self.ended.contains(&index) {
+            return false;
+        }
+        let known = self.open.entry(index).or_default();
+        if known.reset.is_some() {
+            return false;
+        }
+        known.reset = Some((code, blocks.clone()));
+        if !known.is_finished {
+            known.is_finished = true;
+            self.replace(index);
+        }
+        true
+    }
+
+    /// A stream has no writer any more; another one may be opened.
+    fn replace(&mut self, index: u64) {
+        self.writing.retain(|writing| *writing != index);
+        // As many may be open as a driver opens.
+        if self.next - (self.ended.len() as u64) < STREAMS_MAX {
+            self.writing.push(self.next);
+            self.next += 1;
+        }
+    }
+
+    /// A block of this stream alone is given up.
+    pub(super) fn abandoned(&mut self, stream: StreamId, block: u64) {
+        let stream = self.open.get_mut(&stream.index()).expect("it is open");
+        let reset = stream.reset.as_ref().expect("it is given up");
+        assert!(reset.1.contains_key(&block), "another one");
+        stream.outstanding -= 1;
+    }
+
+    /// A RESET of the session says what is so.
+    pub(super) fn told_reset(&self, reset: &Reset) {
+        assert_eq!(reset.stream.opener(), self.role);
+        let Some(stream) = self.open.get(&reset.stream.index()) else {
+            assert!(self.ended.contains(&reset.stream.index()));
+            return;
+        };
+        let (code, blocks) = stream.reset.as_ref().expect("it is given up");
+        assert_eq!((reset.code, reset.cost), (*code, stream.opened));
+        let is_right = |(id, cost): &(u64, u64)| blocks.get(id) == Some(cost);
+        assert!(reset.blocks.iter().all(is_right), "others are given up");
     }
 
     /// Parts of different streams for a block of so many bytes.
@@ -357,12 +535,7 @@ impl TxStreams {
             self.opened += part.cost;
             if part.end_of_stream {
                 stream.is_finished = true;
-                self.writing.retain(|writing| *writing != index);
-                // As many may be open as a driver opens.
-                if self.next - (self.ended.len() as u64) < STREAMS_MAX {
-                    self.writing.push(self.next);
-                    self.next += 1;
-                }
+                self.replace(index);
             }
         }
         let allowed = self.credit.max(self.window.saturating_add(self.taken));
@@ -386,7 +559,7 @@ impl TxStreams {
         let known = self.open.remove(&index).expect("it is open");
         // A packet that ends the session does not tell which blocks it completed before.
         let is_delivered = known.outstanding == 0 || is_over;
-        assert!(known.is_finished && known.held() == 0 && is_delivered);
+        assert!(known.is_finished && known.is_over && known.held() == 0 && is_delivered);
         assert!(self.ended.insert(index), "it ends twice");
     }
 
@@ -416,6 +589,7 @@ impl TxStreams {
             let told = streams.taken.iter().filter(|told| told.0 == *index);
             let most = told.map(|told| told.1).max().unwrap_or(0);
             let told = if has_ended(*index) { u64::MAX } else { most };
+            stream.is_over |= stream.is_finished && has_ended(*index);
             let before = stream.taken;
             stream.taken = before.max(told.min(stream.opened));
             self.taken += stream.taken - before;
