@@ -305,10 +305,15 @@ fn a_source_that_changes_is_noticed() {
 #[test]
 fn what_send_learned_about_its_path_is_remembered() {
     let scratch = Scratch::new();
-    scratch.file("movie.mkv", 20_000_000);
-    let recv = scratch.recv(&["--once"]);
-    scratch.send(&["movie.mkv"]).end().expect(0);
-    recv.end().expect(0);
-    let paths = fs::read_to_string(scratch.path("cache/sphinx/paths")).unwrap();
+    // Where the disk or the processor is the limit there is nothing to learn about the path: then once more.
+    let paths = (0..20).find_map(|round| {
+        let name = format!("movie{round}.mkv");
+        scratch.file(&name, 20_000_000);
+        let recv = scratch.recv(&["--once"]);
+        scratch.send(&[&name]).end().expect(0);
+        recv.end().expect(0);
+        fs::read_to_string(scratch.path("cache/sphinx/paths")).ok()
+    });
+    let paths = paths.expect("a path is remembered");
     assert_eq!(paths.lines().count(), 2, "{paths}");
 }
