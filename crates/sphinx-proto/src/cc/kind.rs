@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-use super::{AimdEcn, Bbr, CcParams, Fixed, RateControl};
+use super::{AimdEcn, Bbr, CcParams, Cubic, Fixed, RateControl};
 
 /// Names of controllers that need nothing more than a name; the first is the default.
-const NAMES: [(&str, CcKind); 3] = [
+const NAMES: [(&str, CcKind); 4] = [
     ("auto", CcKind::Bbr),
     ("bbr", CcKind::Bbr),
     ("aimd-ecn", CcKind::AimdEcn),
+    ("cubic", CcKind::Cubic),
 ];
 /// What comes before the rate of [`CcKind::Fixed`].
 const FIXED: &str = "fixed:";
@@ -22,6 +23,8 @@ pub enum CcKind {
     Bbr,
     /// The paper's window: +1 block per round trip, halved on ECN-CE ([`AimdEcn`]).
     AimdEcn,
+    /// What most of the Internet does: every loss is congestion ([`Cubic`]).
+    Cubic,
     /// This many IP bytes per second ([`Fixed`]).
     Fixed(u64),
     /// A controller that the application brings.
@@ -64,7 +67,7 @@ impl CcKind {
         match self {
             Self::Fixed(_) => FIXED.trim_end_matches(':'),
             Self::Own(own) => own.name,
-            Self::Bbr | Self::AimdEcn => {
+            Self::Bbr | Self::AimdEcn | Self::Cubic => {
                 // The default has two names.
                 let mut named = NAMES.iter().rev();
                 named
@@ -79,6 +82,7 @@ impl CcKind {
         match self {
             Self::Bbr => Box::new(Bbr::new(params)),
             Self::AimdEcn => Box::new(AimdEcn::new(params)),
+            Self::Cubic => Box::new(Cubic::new(params)),
             Self::Fixed(rate) => Box::new(Fixed::new(rate, params)),
             Self::Own(own) => (own.build)(params),
         }
@@ -113,11 +117,14 @@ mod tests {
         );
         assert!(CcKind::parse("fixed:fast", rate).is_err());
         assert_eq!(CcKind::parse("fast", rate), Ok(None));
-        for name in ["bbr", "aimd-ecn"] {
+        for name in ["bbr", "aimd-ecn", "cubic"] {
             let kind = CcKind::parse(name, rate).ok().flatten();
             assert_eq!(kind.map(CcKind::name), Some(name));
         }
         assert_eq!(CcKind::Fixed(1).name(), "fixed");
-        assert_eq!(CcKind::expected(), "auto, bbr, aimd-ecn or fixed:RATE");
+        assert_eq!(
+            CcKind::expected(),
+            "auto, bbr, aimd-ecn, cubic or fixed:RATE"
+        );
     }
 }

@@ -12,6 +12,7 @@
 //! | --- | --- | --- |
 //! | [`Bbr`] | model of the link: rate, round trip, channel loss | draft-ietf-ccwg-bbr, own loss model |
 //! | [`AimdEcn`] | window of blocks, +1 per round trip, halved on CE | the Sphinx paper, section 3.3 |
+//! | [`Cubic`] | window that grows with the cube of the time since the last loss, × 0.7 on one | RFC 9438, RFC 9406 |
 //! | [`Fixed`] | the rate that the user asked for | – |
 //!
 //! A new one is a file here and a line in each of the tables of `kind.rs`; an application can bring its own
@@ -19,6 +20,7 @@
 
 mod aimd;
 mod bbr;
+mod cubic;
 mod fixed;
 mod jitter;
 mod kind;
@@ -34,6 +36,7 @@ mod tests;
 
 pub use aimd::AimdEcn;
 pub use bbr::{Bbr, Phase};
+pub use cubic::Cubic;
 pub use fixed::Fixed;
 pub use kind::{CcKind, OwnController};
 

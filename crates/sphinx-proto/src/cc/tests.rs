@@ -277,6 +277,58 @@ fn aimd_halves_on_marks_only() {
     assert!(r.rate(3 * SEC, 10 * SEC) / mbit(100.0) < 0.6);
 }
 
+fn cubic(link: Link, seconds: u64) -> Report {
+    let cc = CcKind::Cubic.build(CcParams::default());
+    World::new(link)
+        .add(cc, App::Saturating, 0)
+        .run(seconds * SEC)
+        .remove(0)
+}
+
+#[test]
+fn cubic_fills_a_clean_link() {
+    for (rate, rtt) in [(20.0, 20), (100.0, 20), (100.0, 100), (500.0, 40)] {
+        let r = cubic(Link::new(rate, rtt, 0.0), 30);
+        let used = r.rate(3 * SEC, 30 * SEC) / mbit(rate);
+        assert!(used > 0.95, "{rate} Mbit/s, {rtt} ms: {used}");
+        // A loss now and then, when the queue is full.
+        assert!(
+            r.drops(3 * SEC, 30 * SEC) < 0.001,
+            "{rate} Mbit/s, {rtt} ms"
+        );
+    }
+    // A long queue is seen to grow.
+    let link = Link::new(100.0, 40, 0.0);
+    let r = cubic(
+        Link {
+            queue_bytes: 8.0 * link.queue_bytes,
+            ..link
+        },
+        3,
+    );
+    assert!(r.phases.contains_key("cautious-start"), "{:?}", r.phases);
+}
+
+/// RFC 9438, sections 5.1 and 4.3: with losses that do not depend on the rate, the larger of its two windows.
+#[test]
+fn cubic_takes_random_loss_for_congestion() {
+    for (rtt, loss) in [
+        (20, 0.01),
+        (100, 0.01),
+        (100, 0.001),
+        (40, 0.0001),
+        (200, 0.0001),
+    ] {
+        let (seconds, t) = (120, rtt as f64 / 1000.0);
+        let r = cubic(Link::new(2000.0, rtt, loss), seconds);
+        let cubic = (0.4_f64 * 3.7 / 1.2).powf(0.25) * t.powf(0.75) / f64::powf(loss, 0.75);
+        let reno = (1.5 / loss).sqrt();
+        let expected = cubic.max(reno) * 1500.0 / t;
+        let ratio = r.rate(20 * SEC, seconds * SEC) / expected;
+        assert!((0.7..1.4).contains(&ratio), "{rtt} ms, {loss}: {ratio}");
+    }
+}
+
 #[test]
 fn fixed_keeps_its_rate() {
     let cc = CcKind::Fixed(mbit(150.0) as u64).build(CcParams::default());
