@@ -214,6 +214,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.window.bytes()
     }
 
+    /// What is sent at most from now on, IP bytes per second.
+    pub fn set_limit(&mut self, limit: Option<u64>) {
+        self.core.set_limit(limit);
+    }
+
     /// What redundancy is for from now on.
     pub fn set_profile(&mut self, profile: Profile) {
         self.core.set_profile(profile);

@@ -107,6 +107,8 @@ pub struct Config {
     pub icm: Icm,
     /// Rate control; BBR by default.
     pub cc: CcKind,
+    /// Rate that is not to be exceeded whatever rate control allows, IP bytes per second, headers and repair included; none by default.
+    pub limit: Option<u64>,
     /// Round-trip time of the handshake; 100 ms by default.
     pub initial_rtt: Nanos,
     /// Silence after which the peer counts as lost; 15 s by default.
@@ -145,6 +147,7 @@ impl Config {
             code: Some(CodeId::Rlc),
             icm: Icm::Default,
             cc: CcKind::Bbr,
+            limit: None,
             initial_rtt: INITIAL_RTT,
             idle_timeout: IDLE_TIMEOUT,
             recv_window: WINDOW,

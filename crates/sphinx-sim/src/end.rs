@@ -1,6 +1,6 @@
 //! One end: a session's driver, the application that uses it, and what the surroundings of both supply.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use sphinx_driver::{
@@ -70,6 +70,8 @@ pub struct End<P> {
     random: Rng,
     ids: Rng,
     ecn: u8,
+    /// When the rate that it may send at changes.
+    limits: VecDeque<(Nanos, Option<u64>)>,
     /// Source symbols and symbol size of full blocks, instead of what the session proposes.
     shape: Option<(u16, u16)>,
     /// What may be received, before its application accepts the session and after.
@@ -139,6 +141,7 @@ impl<P: PacketProtection> End<P> {
             ids: Rng::new(seed ^ 0x6369_6473),
             ecn: if plan.ecn { ECT0 } else { 0 },
             shape: plan.shape,
+            limits: plan.limits.clone().into(),
             seals_later: plan.packet_delay_max > 0,
             is_woken: true,
             is_news: false,
@@ -172,6 +175,7 @@ impl<P: PacketProtection> End<P> {
             self.writers.next_write(),
             self.readers.next_read(),
             self.accepted_at,
+            self.limits.front().map(|(at, _)| *at),
         ];
         timers.into_iter().flatten().min()
     }
@@ -326,6 +330,10 @@ impl<P: PacketProtection> End<P> {
 
             if self.accepted_at.take_if(|at| *at <= now).is_some() {
                 self.driver.open_window(now);
+                self.is_woken = true;
+            }
+            while let Some((_, limit)) = self.limits.pop_front_if(|(at, _)| *at <= now) {
+                self.driver.set_limit(limit);
                 self.is_woken = true;
             }
             let is_wanted = self.queues.take_wanted();

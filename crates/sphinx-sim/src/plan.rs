@@ -72,6 +72,8 @@ pub struct Plan {
     pub resets: Vec<(Nanos, u64)>,
     /// Streams that are let go of before their end, once so many bytes have been read.
     pub stops: BTreeMap<u64, u64>,
+    /// From when on the end sends at most so much, IP bytes per second; in the order of time.
+    pub limits: Vec<(Nanos, Option<u64>)>,
     /// Symbols and symbol size of full blocks, instead of what the session proposes.
     pub shape: Option<(u16, u16)>,
 }
@@ -89,6 +91,7 @@ impl Default for Plan {
             unread: BTreeSet::new(),
             resets: Vec::new(),
             stops: BTreeMap::new(),
+            limits: Vec::new(),
             shape: None,
         }
     }

@@ -129,6 +129,9 @@ impl Association {
         if inner.is_accepted {
             self.driver.open_window(now);
         }
+        if let Some(limit) = inner.limit.take() {
+            self.driver.set_limit(limit);
+        }
         let profile = inner.profile.take();
         if let Some(profile) = profile {
             self.driver.set_profile(profile.core());

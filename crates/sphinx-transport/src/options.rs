@@ -179,6 +179,9 @@ pub struct Options {
     pub epsilon: f64,
     /// Rate control.
     pub cc: Cc,
+    /// Most that a session sends, in IP bytes per second, headers and repair included, whatever rate control allows: for whoever shares
+    /// the line or pays for it.
+    pub limit: Option<u64>,
     /// How long to try to reach the peer.
     pub connect_timeout: Duration,
     /// Silence after which the peer counts as lost; and how long a session may have data to send of which
@@ -209,6 +212,7 @@ impl Default for Options {
             icm: Icm::Default,
             epsilon: sphinx_proto::EPSILON,
             cc: Cc::default(),
+            limit: None,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
             path_memory: None,
@@ -229,6 +233,7 @@ impl Options {
         config.icm = self.icm.core();
         config.epsilon = self.epsilon;
         config.cc = self.cc;
+        config.limit = self.limit;
         config.idle_timeout = idle_timeout.min(u128::from(u64::MAX / 2)) as Nanos;
     }
 }

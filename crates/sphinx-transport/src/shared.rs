@@ -65,6 +65,7 @@ pub(crate) struct Inner {
     pub(crate) is_accepted: bool,
     /// What the application wants redundancy to be for from now on.
     pub(crate) profile: Option<Profile>,
+    pub(crate) limit: Option<Option<u64>>,
     pub(crate) closed: Option<Error>,
     /// The code of the peer's CLOSE, if that is what ended the session.
     pub(crate) peer_code: Option<u64>,
@@ -143,6 +144,7 @@ impl Shared {
             queues: Queues::new(role),
             is_accepted: false,
             profile: None,
+            limit: None,
             closed: None,
             peer_code: None,
             close_answered: false,
@@ -366,6 +368,13 @@ impl Session {
             .shared
             .wait(&self.shared.changed, |inner| inner.queues.accept())?;
         Ok(RecvStream::new(stream, Arc::clone(&self.shared)))
+    }
+
+    /// Most that this end sends from now on, as [`Options::limit`](crate::Options::limit) says for the beginning; `None`: as much as rate
+    /// control finds right.
+    pub fn set_limit(&self, limit: Option<u64>) {
+        self.shared.lock().limit = Some(limit);
+        self.shared.wake();
     }
 
     /// What redundancy is for from now on, instead of what the session's options say: for an

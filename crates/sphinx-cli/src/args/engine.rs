@@ -32,6 +32,12 @@ pub(crate) struct CommonArgs {
     pub(crate) icm: Icm,
     #[arg(long, value_name = "CC", default_value = "auto", value_parser = cc, help = format!("Rate control: {}", transport::Cc::expected()))]
     pub(crate) cc: Cc,
+    /// Send no more than this, headers and repair included, whatever rate control allows: 20mbit
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub(crate) limit: Option<u64>,
+    /// Most memory, in each direction, for what has arrived and is not read, or is written and has not arrived; at least 4MiB
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = memory)]
+    pub(crate) memory: u64,
     /// Give up connecting after this long
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::period_positive)]
     pub(crate) connect_timeout: Duration,
@@ -144,8 +150,18 @@ pub(crate) fn epsilon(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Least that a session's window needs is less, but not much.
+const MEMORY_MIN: u64 = 4 << 20;
+
+pub(crate) fn memory(text: &str) -> Result<u64, String> {
+    match units::size_positive(text)? {
+        bytes @ MEMORY_MIN.. => Ok(bytes),
+        _ => Err("expected at least 4MiB".to_owned()),
+    }
+}
+
 pub(crate) fn cc(text: &str) -> Result<Cc, String> {
-    if matches!(text, "cubic" | "scavenger") {
+    if text == "scavenger" {
         return Ok(later_value(text));
     }
     match transport::Cc::parse(text, units::rate)? {
@@ -175,6 +191,9 @@ impl CommonArgs {
             icm: self.icm.value(),
             epsilon: self.epsilon,
             cc: self.cc.value(),
+            // On the command line rates are in bits.
+            limit: self.limit.map(|bits| (bits / 8).max(1)),
+            memory: self.memory,
             connect_timeout: self.connect_timeout,
             idle_timeout: self.idle_timeout,
             path_memory: if self.no_cache {
@@ -198,7 +217,10 @@ mod tests {
             cc("fixed:190mbit"),
             Ok(Choice::Built(transport::Cc::Fixed(23_750_000)))
         );
-        assert_eq!(cc("cubic").unwrap().later(), Some("cubic"));
+        assert_eq!(cc("cubic"), Ok(Choice::Built(transport::Cc::Cubic)));
+        assert_eq!(cc("scavenger").unwrap().later(), Some("scavenger"));
+        assert_eq!(memory("4MiB"), Ok(4 << 20));
+        assert!(memory("4MB").is_err());
         assert_eq!(io("xdp:eth0").unwrap().later(), Some("xdp:eth0"));
         assert_eq!(icm("paper"), Ok(Choice::Built(transport::Icm::Paper)));
         assert!(icm("on").is_err());

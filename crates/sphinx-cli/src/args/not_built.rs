@@ -56,7 +56,6 @@ mod tests {
             "sphx recv --io dpdk:-l,0",
             "sphx send t a --workers 2",
             "sphx perf server --profile live",
-            "sphx perf client t --cc cubic",
             "sphx perf client t --cc scavenger",
         ] {
             let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);

@@ -24,6 +24,7 @@ mod cubic;
 mod fixed;
 mod jitter;
 mod kind;
+mod limited;
 mod loss;
 mod path;
 mod resume;
@@ -39,6 +40,7 @@ pub use bbr::{Bbr, Phase};
 pub use cubic::Cubic;
 pub use fixed::Fixed;
 pub use kind::{CcKind, OwnController};
+pub(crate) use limited::Limited;
 
 use crate::config::PathMemory;
 

@@ -1,7 +1,7 @@
 //! What belongs to the pair of addresses that packets travel between. A peer that moves gets a new one.
 
 use crate::Nanos;
-use crate::cc::{self, CcParams, PacketInfo, RateControl};
+use crate::cc::{self, CcParams, Limited, PacketInfo};
 use crate::config::{Config, PathMemory};
 use crate::session::BASE_DATAGRAM;
 use crate::types::Tuple;
@@ -20,6 +20,8 @@ use super::timer::ProbeTimer;
 #[derive(Debug)]
 pub(super) struct Settings {
     kind: cc::CcKind,
+    /// Rate that is not to be exceeded, IP bytes per second.
+    limit: Option<u64>,
     /// IP and UDP headers, bytes.
     pub(super) ip_overhead: u16,
     mtu_candidates: Vec<u16>,
@@ -30,6 +32,7 @@ impl Settings {
     pub(super) fn new(config: &Config) -> Self {
         Self {
             kind: config.cc,
+            limit: config.limit,
             ip_overhead: config.ip_overhead,
             mtu_candidates: config.mtu_candidates.clone(),
             datagram_max: config
@@ -38,17 +41,21 @@ impl Settings {
         }
     }
 
+    pub(super) fn set_limit(&mut self, limit: Option<u64>) {
+        self.limit = limit;
+    }
+
     fn small_packet(&self) -> u32 {
         u32::from(BASE_DATAGRAM + self.ip_overhead)
     }
 
-    fn rate_control(&self, memory: Option<PathMemory>) -> Box<dyn RateControl> {
+    fn rate_control(&self, memory: Option<PathMemory>) -> Limited {
         let params = CcParams {
             packet_bytes: self.small_packet(),
             block_packets: 100,
             memory,
         };
-        self.kind.build(params)
+        Limited::new(self.kind.build(params), self.limit)
     }
 
     fn path_mtu(&self, remembered: Option<u16>) -> PathMtu {
@@ -68,7 +75,7 @@ pub(crate) struct Address {
     first_packet: u64,
     pub(super) rtt: Rtt,
     pub(super) monitor: Monitor,
-    pub(super) cc: Box<dyn RateControl>,
+    pub(super) cc: Limited,
     pub(super) pacer: Pacer,
     pub(super) mtu: PathMtu,
     pub(super) hole: BlackHole,

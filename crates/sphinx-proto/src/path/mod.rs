@@ -98,7 +98,7 @@ impl Path {
     }
 
     pub(crate) fn cc(&self) -> &dyn RateControl {
-        &*self.address.cc
+        &self.address.cc
     }
 
     /// Largest UDP payload that the path carries, as far as is known.
@@ -132,6 +132,12 @@ impl Path {
             plr: self.address.monitor.worth_remembering()?,
             datagram_len: self.mtu(),
         })
+    }
+
+    /// From now on no more than this is sent, IP bytes per second, whatever rate control allows.
+    pub(crate) fn set_limit(&mut self, limit: Option<u64>) {
+        self.settings.set_limit(limit);
+        self.address.cc.set_limit(limit);
     }
 
     // ---- sending ---------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 //! What becomes of sent packets: who hears of acknowledgements and losses, and in which order.
 
 use crate::Nanos;
-use crate::cc::{AckSummary, Arrival, PacketInfo};
+use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl as _};
 use crate::session::BASE_DATAGRAM;
 use crate::wire::Sack;
 

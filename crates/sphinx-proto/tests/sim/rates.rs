@@ -291,6 +291,34 @@ fn without_ecn_losses_halve_the_window_of_aimd_ecn() {
     assert!(halvings(&windows(&mut pair, 20 * SEC)) > 0);
 }
 
+// ---- limits --------------------------------------------------------------------------------------
+
+/// Whatever controller there is, a limit holds, it can be changed and lifted, and is not taken for what the path carries.
+#[test]
+fn a_limit_holds_until_it_is_lifted() {
+    for cc in [CcKind::Bbr, CcKind::Cubic, CcKind::Fixed(12_000_000)] {
+        let loss = if cc == CcKind::Cubic { 0.0 } else { 0.02 };
+        let mut scenario = Scenario::new(link(100, 40, bernoulli(loss), 5)).bulk(400_000_000);
+        scenario.cc = cc;
+        scenario.client.limits = vec![
+            (0, Some(2_500_000)),
+            (4 * SEC, Some(5_000_000)),
+            (8 * SEC, None),
+        ];
+        let mut pair = scenario.build();
+        let rate = |pair: &mut Pair, from: u64, until: u64| {
+            pair.run_until(from * SEC, |_| false);
+            carried(pair, until * SEC) / 1e6
+        };
+        let (first, second) = (rate(&mut pair, 1, 4), rate(&mut pair, 5, 7));
+        assert_eq!(pair.client().session().path_memory(), None);
+        let last = rate(&mut pair, 12, 16);
+        assert!((18.4..20.1).contains(&first), "{cc:?}: {first}");
+        assert!((36.8..40.2).contains(&second), "{cc:?}: {second}");
+        assert!(last > 90.0, "{cc:?}: {last}");
+    }
+}
+
 // ---- careful resume ---------------------------------------------------------------------------
 
 fn remembered(pair: &Pair) -> PathMemory {
