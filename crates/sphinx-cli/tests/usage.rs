@@ -14,7 +14,7 @@ fn what_is_not_built_says_so() {
         "recv --json --workers 2",
         "perf client --json --profile live sphx1x",
         "perf client --json --profile live sphx1x",
-        "send --json --cc cubic --ticket-file t a",
+        "send --json --cc scavenger --ticket-file t a",
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         let ended = Running::start(&scratch, &words, &[]).end().expect(2);
@@ -171,7 +171,7 @@ fn help_and_version_are_no_errors() {
             !expected.starts_with("sphx ") || text.starts_with(expected),
             "{line}: {text}"
         );
-        for later in ["not built", "xdp", "dpdk", "cubic", "scavenger", " live "] {
+        for later in ["not built", "xdp", "dpdk", "scavenger", " live "] {
             let engine = text.split("Engine:").nth(1).unwrap_or_default();
             assert!(!engine.contains(later), "{line} tells of {later}: {engine}");
         }

@@ -131,7 +131,11 @@ fn hear<C: Channel>(channel: &C, heard: &Heard, reporter: &Reporter) -> Outcome<
                 state.refused.push(entry);
                 state.first_skip.get_or_insert(failure);
             }
-            Reply::Done(counts) => return Ok(counts),
+            Reply::Done(counts) => {
+                // To its end, lest the receiver be stopped; what has been said counts in any case.
+                let _ = reader.expect_end();
+                return Ok(counts);
+            }
             Reply::Failed { code, message } => {
                 return Err(fail(
                     kind_of_peer_code(u64::from(code)),

@@ -239,6 +239,14 @@ pub(super) fn get<T: DeserializeOwned>(input: &mut impl Incoming) -> Outcome<T> 
         .map_err(|error| protocol(format!("a message is not understood: {error}")))
 }
 
+/// Nothing more comes: a stream that is let go of before its end would stop its sender.
+pub(super) fn expect_end(input: &mut impl Incoming) -> Outcome<()> {
+    match input.read(&mut [0])? {
+        0 => Ok(()),
+        _ => Err(protocol("more than a report")),
+    }
+}
+
 fn read_exact(input: &mut impl Incoming, mut buffer: &mut [u8]) -> Outcome<()> {
     while !buffer.is_empty() {
         match input.read(buffer)? {

@@ -1,7 +1,7 @@
 //! The end that does what clients ask for.
 
 use super::clock::{self, ClockOffset};
-use super::control::{Direction, Hello, Report, VERSION, Welcome, get, put};
+use super::control::{Direction, Hello, Report, VERSION, Welcome, expect_end, get, put};
 use super::{Measured, close_on_failure, receive_data, send_data};
 use crate::channel::{Channel, Outgoing};
 use crate::failure::{Outcome, code, protocol};
@@ -86,6 +86,7 @@ fn run<C: Channel>(
     done.clock = plan.pacing.map(|_| offset.name());
     // The client closes when it has this end's report: its own has to be here by then.
     let peer: Report = get(&mut input)?;
+    expect_end(&mut input)?;
     // From its last byte on the client may close, before this end has finished the stream. Whether
     // a failure here is that is told by the code that it closes with.
     let _ = put(&mut out, &done.report()).and_then(|()| out.finish());
