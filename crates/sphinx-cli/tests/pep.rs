@@ -259,7 +259,16 @@ impl Scene {
 
     /// Starts the agent in the middle, and waits until it serves.
     fn agent(&self, scratch: &Scratch, more: &[&str]) -> Running {
-        let base = ["pep", "run", "--json", "--wireless", "left"];
+        // How late the agent is on a machine that does other things is not what is tested.
+        let base = [
+            "pep",
+            "run",
+            "--json",
+            "--wireless",
+            "left",
+            "--lag-max",
+            "10s",
+        ];
         let arguments = [&base[..], more].concat();
         let start = || Running::start(scratch, &arguments, &[]);
         let mut running = self.hop.left().run(start).expect("a thread");

@@ -20,6 +20,7 @@ pub fn agent(data: &[u8]) {
             queue_bytes: input.number(2) as usize,
         }),
         dry_run: kind & 8 != 0,
+        ..Config::default()
     };
     let mut driver = Driver {
         agent: Agent::new(config),
@@ -35,6 +36,10 @@ pub fn agent(data: &[u8]) {
         };
         if input.rarely(4) {
             driver.pass_time(input.number(4));
+        }
+        if input.rarely(64) {
+            driver.agent.handle_lag(driver.now, input.number(3));
+            driver.take();
         }
         let packet = match input.rarely(16) {
             true => input.take(60).to_vec(),

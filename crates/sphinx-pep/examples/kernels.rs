@@ -21,7 +21,7 @@ use sphinx_link::{
     front::{Front, FrontConfig, LinkThread, join},
 };
 use sphinx_netdev::netns::Namespace;
-use sphinx_pep::{Agent, Config, Counts, Profile, tun::Attachment};
+use sphinx_pep::{Agent, Config, Counts, Profile, attach::Attachment};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -134,7 +134,7 @@ fn measure(cc: &str, profile: Option<Profile>, loss: f64, seconds: f64) -> Outco
     let path = Path::new(loss, 1)?;
     let mut attachment = match profile {
         Some(_) => {
-            let open = || Attachment::open(&["wired".to_owned()], "left");
+            let open = || Attachment::tun(&["wired".to_owned()], "left");
             Some(path.middle.namespace.run(open)??)
         }
         None => None,
@@ -149,7 +149,7 @@ fn measure(cc: &str, profile: Option<Profile>, loss: f64, seconds: f64) -> Outco
         let (attachment, agent) = (&mut attachment, &mut agent);
         let serving = scope.spawn(move || match attachment {
             Some(attachment) => namespace.run(|| {
-                let result = attachment.run(agent, |_| {});
+                let result = attachment.run(agent, |_, _| {});
                 result.map(|()| agent.counts())
             })?,
             None => Ok(Counts::default()),

@@ -16,12 +16,13 @@
 //! - **Time** is nanoseconds from any origin, and should never go backwards; an earlier time counts as
 //!   the latest one seen.
 //!
-//! The same calls give the same packets. [`tun`] drives an agent with the traffic that a machine routes,
+//! The same calls give the same packets. [`attach`] drives an agent with the traffic of a machine,
 //! [`replay`] with a capture.
 
 #![forbid(unsafe_code)]
 
 mod agent;
+pub mod attach;
 mod flow;
 mod laws;
 mod radio;
@@ -31,7 +32,7 @@ mod sequence;
 mod snoop;
 mod stats;
 mod table;
-pub mod tun;
+mod tun;
 
 pub use agent::{Agent, Cause, Config, Output, Side};
 pub use flow::{Bypass, FlowKey};

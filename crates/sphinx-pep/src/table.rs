@@ -35,6 +35,11 @@ impl Table {
         flows
     }
 
+    /// The keys of all flows, the one used least lately first.
+    pub(crate) fn by_use(&self) -> Vec<FlowKey> {
+        self.by_use.values().copied().collect()
+    }
+
     /// Takes a flow out, to be changed; [`put`](Table::put) brings it back.
     pub(crate) fn take(&mut self, key: &FlowKey) -> Option<Flow> {
         let flow = self.flows.remove(key)?;

@@ -616,3 +616,68 @@ fn a_dry_run_changes_nothing_and_counts() {
     let counts = path.agent.counts();
     assert!(counts.held == 1 && counts.repaired > 0);
 }
+
+#[test]
+fn a_late_agent_only_passes_packets_until_it_is_in_time_again() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Repair]);
+    // 5 ms are allowed.
+    path.agent.handle_lag(path.now, 5 * MS);
+    assert!(!path.agent.is_overloaded() && path.outputs().is_empty());
+    // What is held goes, and nothing else is done.
+    path.agent.handle_lag(path.now, 5 * MS + 1);
+    assert_eq!(causes(&path.outputs()), [Cause::Released]);
+    assert_eq!(path.sack(1, &[(2, 4)]), [Cause::Passed]);
+    path.data(4);
+    assert_eq!(path.wait(50), []);
+    // It lasts until the lag has been small for 100 ms.
+    path.agent.handle_lag(path.now, 6 * MS);
+    path.now += 99 * MS;
+    path.agent.handle_lag(path.now, MS);
+    path.data(5);
+    let counts = path.agent.counts();
+    assert_eq!(counts.bypasses(Bypass::Overload), 3);
+    assert_eq!(counts.releases(Release::Overload), 1);
+    assert_eq!(
+        (path.agent.overloads(), path.agent.lag_ns_max()),
+        (1, 6 * MS)
+    );
+    path.now += MS;
+    path.agent.handle_lag(path.now, MS);
+    assert!(!path.agent.is_overloaded());
+    // The flow is helped as before, but for what passed meanwhile.
+    assert_eq!(path.ack(6), [Cause::Passed]);
+    (6..9).for_each(|n| path.data(n));
+    assert_eq!(path.sack(6, &[(7, 8)]), [Cause::Repair]);
+}
+
+#[test]
+fn ports_that_are_used_again_during_an_overload_are_another_flow() {
+    let mut path = Path::new(Profile::Sack);
+    path.data(0);
+    path.agent.handle_lag(path.now, 50 * MS);
+    // The SYNs of another connection, with other numbers.
+    path.isn = 3_000_000_000;
+    let syn = Segment {
+        syn: true,
+        sequence: 999,
+        window: 1000,
+        ..Segment::default()
+    };
+    path.up(syn.clone());
+    path.down(Segment {
+        ack: Some(1000),
+        sequence: path.isn,
+        ..syn
+    });
+    path.sack = false;
+    path.now += 200 * MS;
+    assert_eq!(path.agent.flows_seen(), 2);
+    (0..4).for_each(|n| path.data(n));
+    assert_eq!(path.ack(1), [Cause::Passed]);
+    assert_eq!(path.ack(1), [Cause::Repair]);
+    let flows = path.agent.flows();
+    assert_eq!((flows.len(), flows[0].bypass), (1, None));
+}

@@ -1,6 +1,6 @@
 //! The command line of `sphx pep`.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use sphinx_pep::{Config, Profile, Radio, replay::Network};
@@ -71,6 +71,16 @@ impl AgentArgs {
                 queue_bytes: usize::try_from(self.radio_queue).unwrap_or(usize::MAX),
             }),
             dry_run: self.dry_run,
+            ..Config::default()
+        }
+    }
+}
+
+impl RunArgs {
+    pub(crate) fn config(&self) -> Config {
+        Config {
+            lag_ns_max: u64::try_from(self.lag_max.as_nanos()).unwrap_or(u64::MAX),
+            ..self.agent.config()
         }
     }
 }
@@ -94,6 +104,9 @@ pub(crate) struct RunArgs {
     /// An interface to the senders, once for each [default: all others that exist now]
     #[arg(long, value_name = "NAME")]
     pub(crate) wired: Vec<String>,
+    /// How late the agent may be; later, packets only pass until it is in time again
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = units::duration)]
+    pub(crate) lag_max: Duration,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
 }
@@ -165,12 +178,13 @@ mod tests {
     fn what_can_be_written() {
         let Ok(PepCommand::Run(run)) = parse(
             "pep run --attach tun --wireless w --wired a --wired b --agent snoop:profile=ll \
-             --radio-rate 10mbit --radio-queue 64KiB --dry-run --json",
+             --radio-rate 10mbit --radio-queue 64KiB --lag-max 20ms --dry-run --json",
         ) else {
             panic!("run");
         };
         assert_eq!(run.wired, ["a", "b"]);
-        let config = run.agent.config();
+        let config = run.config();
+        assert_eq!(config.lag_ns_max, 20_000_000);
         assert_eq!((config.profile, config.dry_run), (Profile::Ll, true));
         let radio = config.radio.expect("a rate");
         assert_eq!(

@@ -58,7 +58,9 @@ fn done(agent: &Agent) -> Event {
     let event = Event::new("done")
         .with("flows", agent.flows_seen())
         .with("flows_known", agent.flows_known())
-        .with("memory_bytes", agent.memory_bytes());
+        .with("memory_bytes", agent.memory_bytes())
+        .with("overloads", agent.overloads())
+        .with("lag_ns_max", agent.lag_ns_max());
     with_all(event, fields(json!(agent.counts())))
 }
 

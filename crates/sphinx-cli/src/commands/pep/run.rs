@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::json;
 use sphinx_pep::Agent;
-use sphinx_pep::tun::{Attachment, interfaces};
+use sphinx_pep::attach::{Attachment, Notice, interfaces};
 use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, RunArgs};
@@ -23,7 +23,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             .filter(|name| *name != args.wireless)
             .collect(),
     };
-    let mut attachment = Attachment::open(&wired, &args.wireless).map_err(refused)?;
+    let mut attachment = Attachment::tun(&wired, &args.wireless).map_err(refused)?;
     let stopper = attachment.stopper();
     let _registration = context.stop.on_stop(move || stopper.stop());
     reporter.event(
@@ -42,8 +42,16 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             false => "",
         }
     ));
-    let mut agent = Agent::new(args.agent.config());
-    let result = attachment.run(&mut agent, |flow| flow_event(&flow, context));
+    let mut agent = Agent::new(args.config());
+    let result = attachment.run(&mut agent, |agent, notice| match notice {
+        Notice::Alive => {}
+        Notice::Ended(flow) => flow_event(&flow, context),
+        Notice::Overload(true) => {
+            reporter.event(Event::new("overload").with("lag_ms", agent.lag_ns_max() as f64 / 1e6));
+            reporter.note("sphx: too late: packets only pass until this is in time again");
+        }
+        Notice::Overload(false) => reporter.event(Event::new("recovered")),
+    });
     report(&agent, context);
     // Also after a signal, which is how this ends: the numbers are what it was run for.
     reporter.event(done(&agent).with("packets_refused", attachment.refused()));
