@@ -15,7 +15,7 @@ use common::{PATIENCE, Running, Scratch};
 use etherparse::{PacketBuilder, TcpOptionElement};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use sphinx_link::front::{Front, FrontConfig};
 use sphinx_link::{LinkConfig, Loss, Rate};
 use sphinx_netdev::netns::{Access, Namespace, probe};
@@ -367,7 +367,11 @@ fn kernels_are_helped_and_everything_is_removed_afterwards() {
     let done = done.expect("totals");
     let number = |field: &str| done[field].as_u64().expect("a number");
     assert!(number("repaired") > 10 && number("held") > 10, "{done}");
-    assert_eq!((number("flows"), number("packets_refused")), (2, 0));
+    // What comes behind a reset counts as a flow of its own.
+    assert!(
+        number("flows") >= 2 && number("packets_refused") == 0,
+        "{done}"
+    );
     let flows = ended.events.iter().filter(|event| event["event"] == "flow");
     let fixed: Vec<SocketAddr> = flows
         .map(|flow| flow["fixed"].as_str().unwrap().parse().unwrap())
@@ -394,6 +398,7 @@ fn a_connection_survives_the_death_of_the_agent_and_its_return() {
         scene.transfer(address, 4_000_000, || {
             agent.signal(Signal::KILL);
         });
+        // The worker dies with its guard: its output is at its end then.
         agent.end().expect(-1);
         // Rules have stayed, and lead nowhere; the next agent takes them over.
         assert!(scene.rules().contains("7749"));
@@ -411,6 +416,94 @@ fn a_connection_survives_the_death_of_the_agent_and_its_return() {
     let bypassed = &done.expect("totals")["bypassed"];
     assert!(bypassed["mid_stream"].as_u64() > Some(10), "{bypassed}");
     assert!(!scene.rules().contains("7749"));
+}
+
+#[test]
+fn a_worker_that_dies_or_stops_is_replaced() {
+    let Some(scene) = Scene::new(0.01) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let base = [
+        "pep",
+        "run",
+        "--json",
+        "--wireless",
+        "left",
+        "--lag-max",
+        "10s",
+    ];
+    let start = || Running::start(&scratch, &base, &[]);
+    let mut agent = scene.hop.left().run(start).expect("a thread");
+    let mut worker = worker_of(&agent.event("started"));
+    for (signal, reason) in [
+        (Signal::KILL, "signal: 9"),
+        (Signal::STOP, "silent"),
+        (Signal::STOP, "silent"),
+    ] {
+        scene.transfer(scene.addresses()[0], 4_000_000, || {
+            kill_process(worker, signal).expect("a worker");
+            let ended = agent.event("worker_ended");
+            assert!(
+                ended["reason"].as_str().unwrap().contains(reason),
+                "{ended}"
+            );
+            let next = worker_of(&agent.event("started"));
+            assert_ne!(next, worker);
+            worker = next;
+        });
+    }
+    // The new one helps new connections.
+    scene.transfer(scene.addresses()[1], 2_000_000, || ());
+    // One that is stopped when it is asked to end holds up nothing.
+    kill_process(worker, Signal::STOP).expect("a worker");
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
+    assert!(!scene.rules().contains("7749"), "{}", scene.rules());
+
+    // A guard that dies takes a stopped worker along.
+    let mut agent = scene.hop.left().run(start).expect("a thread");
+    let worker = worker_of(&agent.event("started"));
+    scene.transfer(scene.addresses()[0], 4_000_000, || {
+        kill_process(worker, Signal::STOP).expect("a worker");
+        agent.signal(Signal::KILL);
+    });
+    agent.end().expect(-1);
+    scene.transfer(scene.addresses()[0], 100_000, || ());
+}
+
+#[test]
+fn an_agent_that_is_late_says_so_and_passes_everything() {
+    let Some(scene) = Scene::new(0.01) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let base = [
+        "pep",
+        "run",
+        "--json",
+        "--wireless",
+        "left",
+        "--lag-max",
+        "0ms",
+    ];
+    let start = || Running::start(&scratch, &base, &[]);
+    let mut agent = scene.hop.left().run(start).expect("a thread");
+    agent.event("started");
+    // No machine is that quick.
+    agent.event("overload");
+    scene.transfer(scene.addresses()[0], 500_000, || ());
+    agent.signal(Signal::INT);
+    let ended = agent.end().expect(130);
+    let done = ended.events.iter().find(|event| event["event"] == "done");
+    let done = done.expect("totals");
+    assert!(done["overloads"].as_u64() >= Some(1), "{done}");
+    assert!(done["bypassed"]["overload"].as_u64() > Some(100), "{done}");
+}
+
+fn worker_of(started: &serde_json::Value) -> Pid {
+    let worker = started["worker"].as_i64().expect("a process");
+    Pid::from_raw(worker as i32).expect("a process")
 }
 
 #[test]

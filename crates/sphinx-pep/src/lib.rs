@@ -24,6 +24,7 @@
 mod agent;
 pub mod attach;
 mod flow;
+pub mod guard;
 mod laws;
 mod radio;
 pub mod replay;

@@ -109,6 +109,9 @@ pub(crate) struct RunArgs {
     pub(crate) lag_max: Duration,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
+    /// Serve, and let another process, at standard input, watch
+    #[arg(long, hide = true)]
+    pub(crate) worker: bool,
 }
 
 /// `sphx pep replay`.

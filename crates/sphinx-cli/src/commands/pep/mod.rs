@@ -1,6 +1,7 @@
 //! `sphx pep`: help for TCP connections over a lossy hop.
 
 mod args;
+mod guard;
 mod replay;
 mod run;
 
@@ -13,11 +14,14 @@ use super::Context;
 use crate::failure::Outcome;
 use crate::report::Event;
 
-pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<()> {
+/// Runs the command and returns the exit code.
+pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
     match args.command {
-        PepCommand::Run(args) => run::run(&args, context),
-        PepCommand::Replay(args) => replay::run(&args, context),
+        PepCommand::Run(args) if args.worker => run::run(&args, context)?,
+        PepCommand::Run(_) => return guard::run(context),
+        PepCommand::Replay(args) => replay::run(&args, context)?,
     }
+    Ok(0)
 }
 
 impl PepArgs {

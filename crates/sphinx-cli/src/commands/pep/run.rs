@@ -1,4 +1,4 @@
-//! `sphx pep run`: an agent in the traffic that this machine routes.
+//! The worker of `sphx pep run`: an agent in the traffic that this machine routes.
 
 use std::io;
 
@@ -8,11 +8,12 @@ use sphinx_pep::attach::{Attachment, Notice, interfaces};
 use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, RunArgs};
-use super::{Context, done, flow_event, report};
+use super::{Context, done, flow_event, guard, report};
 use crate::failure::{Failure, Outcome, fail_hint, local_io};
 use crate::report::Event;
 
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
+    guard::follow();
     let Attach::Tun = args.attach;
     let reporter = &context.reporter;
     let wired = match args.wired.is_empty() {
@@ -25,11 +26,13 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     };
     let mut attachment = Attachment::tun(&wired, &args.wireless).map_err(refused)?;
     let stopper = attachment.stopper();
+    let orphaned = stopper.clone();
     let _registration = context.stop.on_stop(move || stopper.stop());
     reporter.event(
         Event::new("started")
             .with("wireless", args.wireless.as_str())
             .with("wired", json!(wired))
+            .with("worker", std::process::id())
             .with("profile", json!(args.agent.agent))
             .with("dry_run", args.agent.dry_run),
     );
@@ -44,7 +47,11 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     ));
     let mut agent = Agent::new(args.config());
     let result = attachment.run(&mut agent, |agent, notice| match notice {
-        Notice::Alive => {}
+        Notice::Alive => {
+            if guard::tell_alive().is_err() {
+                orphaned.stop();
+            }
+        }
         Notice::Ended(flow) => flow_event(&flow, context),
         Notice::Overload(true) => {
             reporter.event(Event::new("overload").with("lag_ms", agent.lag_ns_max() as f64 / 1e6));
@@ -53,11 +60,10 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         Notice::Overload(false) => reporter.event(Event::new("recovered")),
     });
     report(&agent, context);
-    // Also after a signal, which is how this ends: the numbers are what it was run for.
+    // The numbers are what it was run for.
     reporter.event(done(&agent).with("packets_refused", attachment.refused()));
     drop(attachment);
-    result.map_err(|error| local_io("serve", "the TUN devices", error))?;
-    Err(context.stop.failure())
+    result.map_err(|error| local_io("serve", "the TUN devices", error))
 }
 
 fn refused(error: io::Error) -> Failure {
