@@ -1,6 +1,7 @@
-//! An agent for TCP, with any packets at any time.
+//! An agent for TCP, with any packets at any time, and the messages that packets come in.
 
 use etherparse::{PacketBuilder, TcpHeader};
+use sphinx_netdev::nfqueue::read;
 use sphinx_pep::{Agent, Config, Laws, Profile, Radio, Side};
 
 use crate::Input;
@@ -48,6 +49,22 @@ pub fn agent(data: &[u8]) {
         driver.put(from, packet);
     }
     driver.rest();
+}
+
+/// Messages of the packet filter's queue: packets are parts of them, in order.
+pub fn queue(data: &[u8]) {
+    let mut end = 0;
+    read(data, |queued| {
+        let start = queued
+            .packet
+            .as_ptr()
+            .addr()
+            .saturating_sub(data.as_ptr().addr());
+        if !queued.packet.is_empty() {
+            assert!(start >= end && start + queued.packet.len() <= data.len());
+            end = start + queued.packet.len();
+        }
+    });
 }
 
 struct Driver {

@@ -16,7 +16,7 @@ use rustix::{
 };
 use sphinx_netdev::tun::serve_in_time;
 
-use crate::{Agent, FlowReport, MS, Time, tun};
+use crate::{Agent, FlowReport, MS, Time, queue, tun};
 
 /// How long what is on its way to the agent may take to come, once nothing new is led there.
 const DRAIN_NS: Time = 250 * MS;
@@ -104,7 +104,27 @@ impl Attachment {
     pub fn tun(wired: &[String], wireless: &str) -> io::Result<Attachment> {
         let interfaces = wired.iter().map(String::as_str).chain([wireless]);
         check(interfaces)?;
+        // Where nobody can ask, there is no such agent either.
+        if queue::is_open().unwrap_or(false) {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
         Attachment::new(Box::new(tun::Devices::open(wired, wireless)?))
+    }
+
+    /// Leads the TCP traffic of an interface of the calling thread's namespace here, by the packet filter's
+    /// queue: what comes in by it is from mobile hosts, what goes out by it is for them, whether it is routed
+    /// or this machine's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`tun`](Attachment::tun); others where the kernel has no such queues (nf_tables with its queue or
+    /// NFQUEUE, Linux 5.12).
+    pub fn nfqueue(wireless: &str) -> io::Result<Attachment> {
+        check([wireless].into_iter())?;
+        if tun::is_open()? {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        Attachment::new(Box::new(queue::Filtered::open(wireless)?))
     }
 
     fn new(port: Box<dyn Port>) -> io::Result<Attachment> {

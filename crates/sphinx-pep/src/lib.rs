@@ -26,6 +26,7 @@ pub mod attach;
 mod flow;
 pub mod guard;
 mod laws;
+mod queue;
 mod radio;
 pub mod replay;
 mod segment;

@@ -17,7 +17,7 @@ use sphinx_netdev::{
 
 use crate::{
     Agent, Side, Time,
-    attach::{Port, Served},
+    attach::{Port, Served, interfaces},
 };
 
 /// Where packets from fixed and from mobile hosts are led: devices, and routing tables.
@@ -132,6 +132,14 @@ impl Drop for Devices {
         // Rules without a device lead nowhere, and the next agent removes them.
         let _ = remove_rules();
     }
+}
+
+/// Whether an agent of this kind is there.
+pub(crate) fn is_open() -> io::Result<bool> {
+    let known = interfaces()?;
+    Ok(PLACES
+        .iter()
+        .any(|(name, _)| known.iter().any(|it| it == name)))
 }
 
 pub(crate) fn remove_rules() -> io::Result<()> {

@@ -3,6 +3,7 @@
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 use sphinx_pep::{Config, Profile, Radio, replay::Network};
 
 use crate::units;
@@ -86,22 +87,27 @@ impl RunArgs {
 }
 
 /// How packets come to the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Attach {
+    /// tun on machines that forward, else nfqueue
+    Auto,
     /// Routed traffic, by rules that lead to TUN devices
     Tun,
+    /// All traffic of the wireless interface, this machine's own too, by the packet filter's queue
+    Nfqueue,
 }
 
 /// `sphx pep run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// How packets come to the agent
-    #[arg(long, value_name = "WAY", default_value = "tun")]
+    #[arg(long, value_name = "WAY", default_value = "auto")]
     pub(crate) attach: Attach,
     /// The interface to the lossy hop
     #[arg(long, value_name = "NAME")]
     pub(crate) wireless: String,
-    /// An interface to the senders, once for each [default: all others that exist now]
+    /// An interface to the senders, once for each; for tun [default: all others that exist now]
     #[arg(long, value_name = "NAME")]
     pub(crate) wired: Vec<String>,
     /// How late the agent may be; later, packets only pass until it is in time again
@@ -204,8 +210,8 @@ mod tests {
             ("pep run", "--wireless"),
             ("pep run --wireless w --agent eln", "write snoop"),
             (
-                "pep run --wireless w --attach nfqueue",
-                "possible values: tun",
+                "pep run --wireless w --attach xdp",
+                "possible values: auto, tun, nfqueue",
             ),
             ("pep run --wireless w --radio-rate 0mbit", "rate"),
             ("pep run --wireless w --radio-queue 1kB", "--radio-rate"),

@@ -9,27 +9,37 @@ use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, RunArgs};
 use super::{Context, done, flow_event, guard, report};
-use crate::failure::{Failure, Outcome, fail_hint, local_io};
+use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
 
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     guard::follow();
-    let Attach::Tun = args.attach;
     let reporter = &context.reporter;
-    let wired = match args.wired.is_empty() {
-        false => args.wired.clone(),
-        true => interfaces()
+    let way = chosen(args.attach);
+    let wired = match (way, args.wired.is_empty()) {
+        (Attach::Tun, true) => interfaces()
             .map_err(|error| local_io("list", "the interfaces", error))?
             .into_iter()
             .filter(|name| *name != args.wireless)
             .collect(),
+        (Attach::Tun, false) => args.wired.clone(),
+        (_, true) => Vec::new(),
+        (_, false) => {
+            let message = "--wired is for --attach tun: a queue takes all of --wireless";
+            return Err(usage(message));
+        }
     };
-    let mut attachment = Attachment::tun(&wired, &args.wireless).map_err(refused)?;
+    let opened = match way {
+        Attach::Tun => Attachment::tun(&wired, &args.wireless),
+        _ => Attachment::nfqueue(&args.wireless),
+    };
+    let mut attachment = opened.map_err(refused)?;
     let stopper = attachment.stopper();
     let orphaned = stopper.clone();
     let _registration = context.stop.on_stop(move || stopper.stop());
     reporter.event(
         Event::new("started")
+            .with("attach", json!(way))
             .with("wireless", args.wireless.as_str())
             .with("wired", json!(wired))
             .with("worker", std::process::id())
@@ -37,8 +47,11 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             .with("dry_run", args.agent.dry_run),
     );
     reporter.note(&format!(
-        "TCP between {} and {} passes here until Ctrl-C{}.",
-        wired.join(", "),
+        "TCP {} {} passes here until Ctrl-C{}.",
+        match wired.is_empty() {
+            true => "of".to_owned(),
+            false => format!("between {} and", wired.join(", ")),
+        },
         args.wireless,
         match args.agent.dry_run {
             true => ", unchanged",
@@ -63,7 +76,22 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     // The numbers are what it was run for.
     reporter.event(done(&agent).with("packets_refused", attachment.refused()));
     drop(attachment);
-    result.map_err(|error| local_io("serve", "the TUN devices", error))
+    result.map_err(|error| local_io("serve", "the traffic", error))
+}
+
+/// The way that packets come to the agent.
+fn chosen(way: Attach) -> Attach {
+    let forwards = |path: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/{path}"));
+        text.is_ok_and(|text| text.trim() == "1")
+    };
+    match way {
+        Attach::Auto if forwards("ipv4/ip_forward") || forwards("ipv6/conf/all/forwarding") => {
+            Attach::Tun
+        }
+        Attach::Auto => Attach::Nfqueue,
+        way => way,
+    }
 }
 
 fn refused(error: io::Error) -> Failure {
