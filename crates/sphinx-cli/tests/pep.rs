@@ -554,6 +554,66 @@ fn an_agent_that_is_late_says_so_and_passes_everything() {
 }
 
 #[test]
+fn an_agent_that_runs_tells_what_it_does() {
+    let Some(scene) = Scene::new(0.02) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let show = |more: &[&str]| {
+        let arguments = [&["pep", "show"][..], more].concat();
+        let start = || Running::start(&scratch, &arguments, &[]);
+        scene.middle.run(start).expect("a thread")
+    };
+    let ended = show(&["--json"]).end().expect(8);
+    let message = ended.error("local_io")["message"].to_string();
+    assert!(message.contains("no agent"), "{message}");
+
+    let base = ["pep", "run", "--json", "--wireless", "left"];
+    let arguments = [&base[..], &["--lag-max", "10s", "--metrics", "127.0.0.1:0"]].concat();
+    let start = || Running::start(&scratch, &arguments, &[]);
+    let mut agent = scene.middle.run(start).expect("a thread");
+    let address = agent.event("started")["metrics"].clone();
+    let address: SocketAddr = address.as_str().expect("an address").parse().unwrap();
+    scene.transfer(scene.addresses()[0], 2_000_000, || ());
+    let status = show(&["--json", "--flows"]).end().expect(0);
+    let status = status
+        .events
+        .iter()
+        .find(|event| event["event"] == "status");
+    let status = status.expect("an answer");
+    assert!(status["repaired"].as_u64() > Some(5), "{status}");
+    assert_eq!(
+        status["newest_flows"][0]["fixed"]
+            .as_str()
+            .map(|it| &it[..9]),
+        Some("10.78.0.2")
+    );
+    let ask = |request: &str| {
+        let connect = || TcpStream::connect(address).expect("a connection");
+        let mut stream = scene.middle.run(connect).expect("a thread");
+        stream.write_all(request.as_bytes()).expect("a reader");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    let answer = ask("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let repaired = answer
+        .lines()
+        .find_map(|it| it.strip_prefix("sphx_pep_repaired_total "));
+    assert!(
+        repaired.and_then(|it| it.parse::<u64>().ok()) > Some(5),
+        "{answer}"
+    );
+    assert!(ask("GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    let watch = show(&["--watch", "--json"]);
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
+    // It has nobody to ask any more.
+    watch.end().expect(8);
+}
+
+#[test]
 fn one_agent_at_a_time_and_only_where_there_are_interfaces() {
     let Some(scene) = Scene::new(0.0) else { return };
     let scratch = Scratch::new();

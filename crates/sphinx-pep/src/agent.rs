@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::{
-    Bypass, Counts, FlowKey, FlowReport, MS, Profile, Radio, Release, Time,
+    Bypass, Counts, FlowKey, FlowReport, MS, Profile, Radio, Release, Status, Time,
     flow::{Flow, Syn},
     radio::Queue,
     segment::Segment,
@@ -213,7 +213,7 @@ impl Agent {
     /// Totals of all flows.
     pub fn counts(&self) -> Counts {
         let mut counts = self.past.clone();
-        for (_, flow) in self.table.sorted() {
+        for (_, flow) in self.table.newest() {
             counts.add(&flow.counts);
         }
         counts
@@ -223,6 +223,25 @@ impl Agent {
     pub fn flows(&self) -> Vec<FlowReport> {
         let flows = self.table.sorted().into_iter();
         flows.map(|(key, flow)| flow.report(key)).collect()
+    }
+
+    /// So many of the flows that are known, the one used last first.
+    pub fn newest_flows(&self, most: usize) -> Vec<FlowReport> {
+        let flows = self.table.newest().take(most);
+        flows.map(|(key, flow)| flow.report(key)).collect()
+    }
+
+    /// All numbers of the agent. It takes time in the order of the flows known.
+    pub fn status(&self) -> Status {
+        Status {
+            flows: self.flows_seen,
+            flows_known: self.table.len(),
+            memory_bytes: self.memory_bytes(),
+            overloaded: self.is_overloaded(),
+            overloads: self.overloads,
+            lag_ns_max: self.lag_ns_max,
+            counts: self.counts(),
+        }
     }
 
     /// The next flow that has been reset, has been forgotten or whose ports are used again, oldest

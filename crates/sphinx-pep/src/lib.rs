@@ -33,6 +33,7 @@ mod segment;
 mod sequence;
 mod snoop;
 mod stats;
+mod status;
 mod table;
 mod tun;
 
@@ -42,6 +43,7 @@ pub use laws::Laws;
 pub use radio::Radio;
 pub use snoop::{Profile, Release};
 pub use stats::{Counts, FlowReport};
+pub use status::Status;
 
 /// A point in time: nanoseconds from an origin that the caller chooses.
 pub type Time = u64;

@@ -1,6 +1,10 @@
 //! The command line of `sphx pep`.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -27,6 +31,15 @@ Examples:
 Needs root (CAP_NET_ADMIN) and a machine that forwards. When the process dies, traffic goes on
 without it. QUIC, VPNs and whatever else is no TCP in the clear is not touched.")]
     Run(RunArgs),
+    /// Show what the agent of this machine does
+    #[command(after_help = "\
+Examples:
+  sphx pep show                       what it has done so far, as far as it has
+  sphx pep show --flows               and for which connections
+  sphx pep show --watch --json        a line a second, until Ctrl-C
+
+For root, and the user that the agent runs as.")]
+    Show(ShowArgs),
     /// Feed a capture to an agent, and write what it would have let out
     #[command(after_help = "\
 Example:
@@ -113,11 +126,28 @@ pub(crate) struct RunArgs {
     /// How late the agent may be; later, packets only pass until it is in time again
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = units::duration)]
     pub(crate) lag_max: Duration,
+    /// Numbers for Prometheus, at http://ADDR:PORT/metrics; port 0 takes any free one
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
     /// Serve, and let another process, at standard input, watch
     #[arg(long, hide = true)]
     pub(crate) worker: bool,
+}
+
+/// `sphx pep show`.
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// Connections too: the 1000 used last, the newest first
+    #[arg(long)]
+    pub(crate) flows: bool,
+    /// Once a second, until Ctrl-C
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// One JSON object per line on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `sphx pep replay`.

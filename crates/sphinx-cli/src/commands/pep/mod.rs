@@ -1,9 +1,11 @@
 //! `sphx pep`: help for TCP connections over a lossy hop.
 
 mod args;
+mod control;
 mod guard;
 mod replay;
 mod run;
+mod show;
 
 use serde_json::{Map, Value, json};
 use sphinx_pep::{Agent, FlowReport};
@@ -19,6 +21,7 @@ pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
     match args.command {
         PepCommand::Run(args) if args.worker => run::run(&args, context)?,
         PepCommand::Run(_) => return guard::run(context),
+        PepCommand::Show(args) => show::run(&args, context)?,
         PepCommand::Replay(args) => replay::run(&args, context)?,
     }
     Ok(0)
@@ -29,6 +32,7 @@ impl PepArgs {
     pub(crate) fn output(&self) -> (bool, bool) {
         let agent = match &self.command {
             PepCommand::Run(args) => &args.agent,
+            PepCommand::Show(args) => return (args.json, false),
             PepCommand::Replay(args) => &args.agent,
         };
         (agent.json, agent.quiet)
@@ -59,13 +63,7 @@ fn report(agent: &Agent, context: &Context) {
 
 /// The last event, with the totals.
 fn done(agent: &Agent) -> Event {
-    let event = Event::new("done")
-        .with("flows", agent.flows_seen())
-        .with("flows_known", agent.flows_known())
-        .with("memory_bytes", agent.memory_bytes())
-        .with("overloads", agent.overloads())
-        .with("lag_ns_max", agent.lag_ns_max());
-    with_all(event, fields(json!(agent.counts())))
+    with_all(Event::new("done"), fields(json!(agent.status())))
 }
 
 fn fields(value: Value) -> Map<String, Value> {

@@ -8,7 +8,7 @@ use sphinx_pep::attach::{Attachment, Notice, interfaces};
 use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, RunArgs};
-use super::{Context, done, flow_event, guard, report};
+use super::{Context, control, done, flow_event, guard, report};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
 
@@ -34,6 +34,13 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         _ => Attachment::nfqueue(&args.wireless),
     };
     let mut attachment = opened.map_err(refused)?;
+    let (questions, metrics) = control::listen(args.metrics).map_err(|error| {
+        let what = match args.metrics {
+            Some(address) => format!("questions, and at {address}"),
+            None => "questions".to_owned(),
+        };
+        local_io("listen for", &what, error)
+    })?;
     let stopper = attachment.stopper();
     let orphaned = stopper.clone();
     let _registration = context.stop.on_stop(move || stopper.stop());
@@ -42,6 +49,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             .with("attach", json!(way))
             .with("wireless", args.wireless.as_str())
             .with("wired", json!(wired))
+            .with("metrics", json!(metrics))
             .with("worker", std::process::id())
             .with("profile", json!(args.agent.agent))
             .with("dry_run", args.agent.dry_run),
@@ -61,6 +69,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     let mut agent = Agent::new(args.config());
     let result = attachment.run(&mut agent, |agent, notice| match notice {
         Notice::Alive => {
+            questions.answer(agent);
             if guard::tell_alive().is_err() {
                 orphaned.stop();
             }

@@ -1,0 +1,182 @@
+//! Questions to an agent that runs, and its answers.
+//!
+//! `sphx pep show` asks at a Unix socket without a name on disk: it belongs to the network namespace, as the
+//! agent does, and goes with the process. Prometheus asks by HTTP (`--metrics`). Both are served by threads of
+//! their own; the loop that packets pass answers between them.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use serde_json::{Value, json};
+use sphinx_pep::{Agent, Status};
+
+/// Name of the socket.
+const SOCKET: &[u8] = b"sphx-pep";
+/// Most flows that are told of at once: the agent serves no packets meanwhile.
+const FLOWS_MAX: usize = 1000;
+/// Longest question.
+const QUESTION_BYTES_MAX: u64 = 8192;
+/// Whoever asks, and the agent, are waited for no longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One that the loop answers.
+struct Question {
+    flows: bool,
+    reply: SyncSender<Answer>,
+}
+
+struct Answer {
+    status: Status,
+    flows: Vec<Value>,
+}
+
+/// The end of the loop.
+pub(super) struct Questions(Receiver<Question>);
+
+impl Questions {
+    /// Answers what has been asked.
+    pub(super) fn answer(&self, agent: &Agent) {
+        for question in self.0.try_iter() {
+            let most = if question.flows { FLOWS_MAX } else { 0 };
+            let flows = agent.newest_flows(most);
+            let answer = Answer {
+                status: agent.status(),
+                flows: flows.iter().map(|flow| json!(flow)).collect(),
+            };
+            // Whoever asked may have gone.
+            let _ = question.reply.try_send(answer);
+        }
+    }
+}
+
+/// Asks the loop.
+#[derive(Clone)]
+struct Asker(Sender<Question>);
+
+impl Asker {
+    fn ask(&self, flows: bool) -> io::Result<Answer> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        let question = Question { flows, reply };
+        self.0
+            .send(question)
+            .map_err(|_| io::ErrorKind::BrokenPipe)?;
+        answer
+            .recv_timeout(PATIENCE)
+            .map_err(|_| io::ErrorKind::TimedOut.into())
+    }
+}
+
+/// Takes questions from now on, also at an address for Prometheus; tells that address.
+///
+/// # Errors
+///
+/// `AddrInUse` if there is an agent already, or somebody else listens at the address.
+pub(super) fn listen(metrics: Option<SocketAddr>) -> io::Result<(Questions, Option<SocketAddr>)> {
+    let (sender, questions) = mpsc::channel();
+    let asker = Asker(sender);
+    let own = UnixListener::bind_addr(&UnixAddr::from_abstract_name(SOCKET)?)?;
+    let mut address = None;
+    if let Some(metrics) = metrics {
+        let listener = TcpListener::bind(metrics)?;
+        address = Some(listener.local_addr()?);
+        let asker = asker.clone();
+        start("metrics", move || {
+            for stream in listener.incoming().flatten() {
+                // Whoever does not wait for the answer has no use for it.
+                let _ = scrape(&stream, &asker);
+            }
+        })?;
+    }
+    start("questions", move || {
+        for stream in own.incoming().flatten() {
+            // As above.
+            let _ = tell(&stream, &asker);
+        }
+    })?;
+    Ok((Questions(questions), address))
+}
+
+fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let builder = thread::Builder::new().name(name.to_owned());
+    builder.spawn(body).map(drop)
+}
+
+/// One line is asked, one line of JSON is the answer.
+fn tell(stream: &UnixStream, asker: &Asker) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    // Connections of others are nobody's business.
+    let user = socket_peercred(stream)?.uid;
+    if !user.is_root() && user != geteuid() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let mut line = String::new();
+    BufReader::new(stream.take(QUESTION_BYTES_MAX)).read_line(&mut line)?;
+    let flows = match line.trim_end() {
+        "status" => false,
+        "flows" => true,
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    let answer = asker.ask(flows)?;
+    let mut value = json!(answer.status);
+    if flows {
+        value["newest_flows"] = answer.flows.into();
+    }
+    let mut stream = stream;
+    writeln!(stream, "{value}")
+}
+
+/// Answers one request of HTTP.
+fn scrape(stream: &TcpStream, asker: &Asker) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut reader = BufReader::new(stream.take(QUESTION_BYTES_MAX));
+    let mut request = String::new();
+    reader.read_line(&mut request)?;
+    // The rest of the head says nothing that matters here.
+    let mut line = String::new();
+    while reader.read_line(&mut line)? > 0 && !line.trim_end().is_empty() {
+        line.clear();
+    }
+    let mut words = request.split(' ');
+    let (status, kind, body) = match (words.next(), words.next()) {
+        (Some("GET"), Some("/metrics")) => (
+            "200 OK",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            asker.ask(false)?.status.openmetrics(),
+        ),
+        _ => (
+            "404 Not Found",
+            "text/plain; charset=utf-8",
+            "there is /metrics\n".to_owned(),
+        ),
+    };
+    let length = body.len();
+    let mut stream = stream;
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{body}"
+    )
+}
+
+/// Asks the agent of this network namespace.
+///
+/// # Errors
+///
+/// `ConnectionRefused` if there is none; `UnexpectedEof` if it does not answer this user.
+pub(super) fn ask(question: &str) -> io::Result<Value> {
+    let mut stream = UnixStream::connect_addr(&UnixAddr::from_abstract_name(SOCKET)?)?;
+    stream.set_read_timeout(Some(2 * PATIENCE))?;
+    writeln!(stream, "{question}")?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    serde_json::from_str(&line).map_err(|_| io::ErrorKind::UnexpectedEof.into())
+}
