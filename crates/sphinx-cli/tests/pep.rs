@@ -606,6 +606,21 @@ fn an_agent_that_runs_tells_what_it_does() {
         "{answer}"
     );
     assert!(ask("GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    // Settings change all or not at all.
+    let set = |settings: &[&str]| {
+        let arguments = [&["pep", "set", "--json"][..], settings].concat();
+        let start = || Running::start(&scratch, &arguments, &[]);
+        scene.middle.run(start).expect("a thread").end()
+    };
+    let ended = set(&["dry-run=true", "agent=magic"]).expect(2);
+    let message = ended.error("usage")["message"].to_string();
+    assert!(message.contains("agent=magic"), "{message}");
+    let ended = set(&["lag-max=9s"]).expect(0);
+    let settings = &ended.events[0];
+    assert_eq!(
+        (&settings["lag_ms_max"], &settings["dry_run"]),
+        (&9000.0.into(), &false.into())
+    );
     let watch = show(&["--watch", "--json"]);
     agent.signal(Signal::INT);
     agent.end().expect(130);

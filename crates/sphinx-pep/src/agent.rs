@@ -172,14 +172,32 @@ impl Agent {
             return;
         }
         self.overloads += 1;
-        for key in self.table.by_use() {
-            let Some(mut flow) = self.table.take(&key) else {
-                continue;
-            };
-            self.with_snoop(&mut flow, |snoop, context| {
-                snoop.forget(context, Release::Overload);
-            });
-            self.table.put(self.now, key, flow);
+        self.forget_all(Release::Overload);
+        self.drain_queue();
+    }
+
+    /// What the agent does at present.
+    pub fn config(&self) -> Config {
+        self.config
+    }
+
+    /// Goes on with other settings. A profile is for flows that begin from now on. What waits in a queue that
+    /// is no longer wanted goes at once.
+    pub fn reconfigure(&mut self, now: Time, config: Config) {
+        self.now = self.now.max(now);
+        if config.dry_run != self.config.dry_run {
+            // In a dry run, what counts as held has passed.
+            self.forget_all(Release::Followed);
+        }
+        self.config = config;
+        let radio = config.radio.filter(|_| !config.dry_run);
+        match (self.queue.take(), radio) {
+            (Some(mut queue), Some(radio)) => {
+                queue.set(radio);
+                self.queue = Some(queue);
+            }
+            (Some(queue), None) => self.out.extend(queue.into_outputs()),
+            (None, radio) => self.queue = radio.map(Queue::new),
         }
         self.drain_queue();
     }
@@ -273,6 +291,17 @@ impl Agent {
         let mut counts = std::mem::take(&mut self.past);
         self.leave(Output { to, packet, cause }, &mut counts);
         self.past = counts;
+    }
+
+    /// Lets go of what is held for all flows, and of what is cached.
+    fn forget_all(&mut self, why: Release) {
+        for key in self.table.by_use() {
+            let Some(mut flow) = self.table.take(&key) else {
+                continue;
+            };
+            self.with_snoop(&mut flow, |snoop, context| snoop.forget(context, why));
+            self.table.put(self.now, key, flow);
+        }
     }
 
     fn see_calm(&mut self) {

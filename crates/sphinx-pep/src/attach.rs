@@ -58,8 +58,8 @@ pub(crate) struct Served {
 /// What [`Attachment::run`] tells of.
 #[derive(Clone, Debug)]
 pub enum Notice {
-    /// The agent is served. It comes at least every 50 ms.
-    Alive,
+    /// The agent is served, at this time of its. It comes at least every 50 ms.
+    Alive(Time),
     /// A flow has ended.
     Ended(FlowReport),
     /// The agent has become too late, or is in time again ([`Agent::handle_lag`]).
@@ -145,7 +145,8 @@ impl Attachment {
         self.port.refused()
     }
 
-    /// Serves the agent until told to stop, and tells `notice` what happens. No more packets are led here
+    /// Serves the agent until told to stop, and tells `notice` what happens, which may change its
+    /// settings. No more packets are led here
     /// then, and those that are on their way are served.
     ///
     /// # Errors
@@ -154,7 +155,7 @@ impl Attachment {
     pub fn run(
         &mut self,
         agent: &mut Agent,
-        mut notice: impl FnMut(&Agent, Notice),
+        mut notice: impl FnMut(&mut Agent, Notice),
     ) -> io::Result<()> {
         // Where that is not allowed, packets wait a little longer.
         let _ = serve_in_time();
@@ -184,7 +185,6 @@ impl Attachment {
             if agent.next_timeout().is_some_and(|at| at <= now()) {
                 agent.handle_timeout(now());
             }
-            self.port.send(agent);
             while let Some(report) = agent.poll_ended() {
                 notice(agent, Notice::Ended(report));
             }
@@ -194,9 +194,10 @@ impl Attachment {
             }
             let at = now();
             if alive.is_none_or(|next| next <= at) {
-                notice(agent, Notice::Alive);
+                notice(agent, Notice::Alive(at));
                 alive = Some(at + ALIVE_NS);
             }
+            self.port.send(agent);
             if until.is_some_and(|until| until <= at) {
                 return Ok(());
             }

@@ -40,6 +40,15 @@ Examples:
 
 For root, and the user that the agent runs as.")]
     Show(ShowArgs),
+    /// Change settings of the agent of this machine: all of them, or none
+    #[command(after_help = "\
+Examples:
+  sphx pep set dry-run=false
+  sphx pep set radio-rate=18mbit radio-queue=128KiB lag-max=10ms
+  sphx pep set radio-rate=off agent=snoop:profile=ll
+
+The values are those of the options of 'sphx pep run'. They hold until its worker ends.")]
+    Set(SetArgs),
     /// Feed a capture to an agent, and write what it would have let out
     #[command(after_help = "\
 Example:
@@ -50,6 +59,9 @@ result. Segments that were joined, or whose checksums an interface had still to 
 untouched: capture with offloads off, or beside the hop.")]
     Replay(ReplayArgs),
 }
+
+/// What may wait for the hop, unless something else is said.
+pub(super) const RADIO_QUEUE_BYTES: usize = 256 << 10;
 
 /// What the agent does.
 #[derive(Args, Debug)]
@@ -136,6 +148,17 @@ pub(crate) struct RunArgs {
     pub(crate) worker: bool,
 }
 
+/// `sphx pep set`.
+#[derive(Args, Debug)]
+pub(crate) struct SetArgs {
+    /// agent, dry-run, lag-max, radio-rate (or off), radio-queue
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    pub(crate) settings: Vec<String>,
+    /// One JSON object with the settings on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `sphx pep show`.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
@@ -166,7 +189,7 @@ pub(crate) struct ReplayArgs {
     pub(crate) agent: AgentArgs,
 }
 
-fn agent(text: &str) -> Result<Profile, String> {
+pub(super) fn agent(text: &str) -> Result<Profile, String> {
     match text {
         "snoop" | "snoop:profile=sack" => Ok(Profile::Sack),
         "snoop:profile=classic" => Ok(Profile::Classic),
@@ -177,7 +200,7 @@ fn agent(text: &str) -> Result<Profile, String> {
     }
 }
 
-fn radio_rate(text: &str) -> Result<u64, String> {
+pub(super) fn radio_rate(text: &str) -> Result<u64, String> {
     match units::rate(text)? {
         0 => Err("a hop of rate 0 carries nothing".into()),
         rate => Ok(rate),

@@ -15,7 +15,9 @@ use std::time::Duration;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
-use sphinx_pep::{Agent, Status};
+use sphinx_pep::{Agent, Status, Time};
+
+use super::settings;
 
 /// Name of the socket.
 const SOCKET: &[u8] = b"sphx-pep";
@@ -28,13 +30,24 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// One that the loop answers.
 struct Question {
-    flows: bool,
+    wish: Wish,
     reply: SyncSender<Answer>,
+}
+
+enum Wish {
+    Status,
+    /// And the flows used last.
+    Flows,
+    /// Other settings: words.
+    Set(String),
 }
 
 struct Answer {
     status: Status,
+    settings: Value,
     flows: Vec<Value>,
+    /// Why settings cannot be changed so.
+    refusal: Option<String>,
 }
 
 /// The end of the loop.
@@ -42,16 +55,28 @@ pub(super) struct Questions(Receiver<Question>);
 
 impl Questions {
     /// Answers what has been asked.
-    pub(super) fn answer(&self, agent: &Agent) {
-        for question in self.0.try_iter() {
-            let most = if question.flows { FLOWS_MAX } else { 0 };
-            let flows = agent.newest_flows(most);
+    pub(super) fn answer(&self, agent: &mut Agent, now: Time) {
+        for Question { wish, reply } in self.0.try_iter() {
+            let mut flows = Vec::new();
+            let mut refusal = None;
+            match wish {
+                Wish::Status => {}
+                Wish::Flows => flows = agent.newest_flows(FLOWS_MAX),
+                Wish::Set(words) => {
+                    match settings::changed(agent.config(), words.split_whitespace()) {
+                        Ok(config) => agent.reconfigure(now, config),
+                        Err(why) => refusal = Some(why),
+                    }
+                }
+            }
             let answer = Answer {
                 status: agent.status(),
+                settings: settings::shown(&agent.config()),
                 flows: flows.iter().map(|flow| json!(flow)).collect(),
+                refusal,
             };
             // Whoever asked may have gone.
-            let _ = question.reply.try_send(answer);
+            let _ = reply.try_send(answer);
         }
     }
 }
@@ -61,9 +86,9 @@ impl Questions {
 struct Asker(Sender<Question>);
 
 impl Asker {
-    fn ask(&self, flows: bool) -> io::Result<Answer> {
+    fn ask(&self, wish: Wish) -> io::Result<Answer> {
         let (reply, answer) = mpsc::sync_channel(1);
-        let question = Question { flows, reply };
+        let question = Question { wish, reply };
         self.0
             .send(question)
             .map_err(|_| io::ErrorKind::BrokenPipe)?;
@@ -119,15 +144,21 @@ fn tell(stream: &UnixStream, asker: &Asker) -> io::Result<()> {
     }
     let mut line = String::new();
     BufReader::new(stream.take(QUESTION_BYTES_MAX)).read_line(&mut line)?;
-    let flows = match line.trim_end() {
-        "status" => false,
-        "flows" => true,
-        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    let line = line.trim_end();
+    let (wish, flows) = match line.strip_prefix("set ") {
+        Some(words) => (Wish::Set(words.to_owned()), false),
+        None if line == "status" => (Wish::Status, false),
+        None if line == "flows" => (Wish::Flows, true),
+        None => return Err(io::ErrorKind::InvalidInput.into()),
     };
-    let answer = asker.ask(flows)?;
+    let answer = asker.ask(wish)?;
     let mut value = json!(answer.status);
+    value["settings"] = answer.settings;
     if flows {
         value["newest_flows"] = answer.flows.into();
+    }
+    if let Some(refusal) = answer.refusal {
+        value["refusal"] = refusal.into();
     }
     let mut stream = stream;
     writeln!(stream, "{value}")
@@ -150,7 +181,7 @@ fn scrape(stream: &TcpStream, asker: &Asker) -> io::Result<()> {
         (Some("GET"), Some("/metrics")) => (
             "200 OK",
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            asker.ask(false)?.status.openmetrics(),
+            asker.ask(Wish::Status)?.status.openmetrics(),
         ),
         _ => (
             "404 Not Found",

@@ -5,6 +5,7 @@ mod control;
 mod guard;
 mod replay;
 mod run;
+mod settings;
 mod show;
 
 use serde_json::{Map, Value, json};
@@ -22,6 +23,7 @@ pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
         PepCommand::Run(args) if args.worker => run::run(&args, context)?,
         PepCommand::Run(_) => return guard::run(context),
         PepCommand::Show(args) => show::run(&args, context)?,
+        PepCommand::Set(args) => show::set(&args, context)?,
         PepCommand::Replay(args) => replay::run(&args, context)?,
     }
     Ok(0)
@@ -33,6 +35,7 @@ impl PepArgs {
         let agent = match &self.command {
             PepCommand::Run(args) => &args.agent,
             PepCommand::Show(args) => return (args.json, false),
+            PepCommand::Set(args) => return (args.json, false),
             PepCommand::Replay(args) => &args.agent,
         };
         (agent.json, agent.quiet)

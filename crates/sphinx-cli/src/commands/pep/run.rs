@@ -68,8 +68,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     ));
     let mut agent = Agent::new(args.config());
     let result = attachment.run(&mut agent, |agent, notice| match notice {
-        Notice::Alive => {
-            questions.answer(agent);
+        Notice::Alive(now) => {
+            questions.answer(agent, now);
             if guard::tell_alive().is_err() {
                 orphaned.stop();
             }

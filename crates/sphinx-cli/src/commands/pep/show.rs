@@ -1,4 +1,4 @@
-//! `sphx pep show`: what the agent of this network namespace does.
+//! `sphx pep show` and `set`: what the agent of this network namespace does, and other settings for it.
 
 use std::io;
 use std::sync::mpsc;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 use sphinx_transport::ErrorKind;
 
-use super::args::ShowArgs;
+use super::args::{SetArgs, ShowArgs};
 use super::{Context, control, fields, with_all};
-use crate::failure::{Failure, Outcome, fail_hint};
+use crate::failure::{Failure, Outcome, fail_hint, usage};
 use crate::report::Event;
 
 /// Between two looks.
@@ -37,6 +37,29 @@ pub(super) fn run(args: &ShowArgs, context: &Context) -> Outcome<()> {
             return Err(context.stop.failure());
         }
     }
+}
+
+/// Changes settings.
+pub(super) fn set(args: &SetArgs, context: &Context) -> Outcome<()> {
+    if args
+        .settings
+        .iter()
+        .any(|word| word.contains(char::is_whitespace))
+    {
+        return Err(usage("a setting has no blanks in it"));
+    }
+    let mut answer = control::ask(&format!("set {}", args.settings.join(" "))).map_err(refused)?;
+    if let Some(why) = answer["refusal"].as_str() {
+        return Err(usage(format!("nothing was changed: {why}")));
+    }
+    let settings = answer["settings"].take();
+    if args.json {
+        let event = with_all(Event::new("settings"), fields(settings));
+        context.reporter.event(event);
+    } else {
+        show(&settings, context);
+    }
+    Ok(())
 }
 
 /// One line for each number that is not 0, then for each flow.
