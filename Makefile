@@ -66,6 +66,10 @@ simulated: tools ## Write docs/simulated.txt: what the protocol reaches in virtu
 sim-pep: tools ## Random paths for kernel-like TCP with an agent in the middle, in virtual time (SEEDS=2000)
 	SPHINX_PEP_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-pep --test sim random
 
+.PHONY: mutants-pep
+mutants-pep: ## Put faults into the TCP agent, one by one: each has to fail a test (minutes)
+	scripts/mutants-pep
+
 .PHONY: miri
 miri: tools ## Run the tests of sphinx-fec under Miri, scalar engine (minutes; nightly)
 	PROPTEST_CASES=2 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-deterministic-floats" $(CARGO) +nightly miri test --locked --package sphinx-fec --lib --tests

@@ -9,22 +9,12 @@ use crate::Input;
 /// The most that all flows may take.
 const MEMORY_BYTES_MAX: usize = 64 << 20;
 
-/// Segments of a few connections, right and wrong ones, from either side, with time passing: the laws
-/// hold, memory is bounded, timers come to rest.
+/// Segments of a few connections, right and wrong ones, from either side, with time passing, an agent that is late
+/// or gets other settings: the laws hold, memory is bounded, timers come to rest.
 pub fn agent(data: &[u8]) {
     let input = &mut Input::new(data);
-    let kind = input.byte();
-    let config = Config {
-        profile: [Profile::Sack, Profile::Classic, Profile::Ll][usize::from(kind % 3)],
-        radio: (kind & 4 != 0).then(|| Radio {
-            bits_per_second: input.any(),
-            queue_bytes: input.number(2) as usize,
-        }),
-        dry_run: kind & 8 != 0,
-        ..Config::default()
-    };
     let mut driver = Driver {
-        agent: Agent::new(config),
+        agent: Agent::new(config(input)),
         laws: Laws::default(),
         now: 0,
     };
@@ -42,6 +32,10 @@ pub fn agent(data: &[u8]) {
             driver.agent.handle_lag(driver.now, input.number(3));
             driver.take();
         }
+        if input.rarely(128) {
+            driver.agent.reconfigure(driver.now, config(input));
+            driver.take();
+        }
         let packet = match input.rarely(16) {
             true => input.take(60).to_vec(),
             false => segment(input, from),
@@ -49,6 +43,19 @@ pub fn agent(data: &[u8]) {
         driver.put(from, packet);
     }
     driver.rest();
+}
+
+fn config(input: &mut Input<'_>) -> Config {
+    let kind = input.byte();
+    Config {
+        profile: [Profile::Sack, Profile::Classic, Profile::Ll][usize::from(kind % 3)],
+        radio: (kind & 4 != 0).then(|| Radio {
+            bits_per_second: input.any(),
+            queue_bytes: input.number(2) as usize,
+        }),
+        dry_run: kind & 8 != 0,
+        ..Config::default()
+    }
 }
 
 /// Messages of the packet filter's queue: packets are parts of them, in order.
