@@ -60,7 +60,7 @@ impl Filtered {
             }
         })?;
         Ok(Filtered {
-            rules: Rules::install(TABLE, wireless, QUEUE, MARK)?,
+            rules: Rules::install(TABLE, wireless, QUEUE, MARK).map_err(missing)?,
             queue,
             sender,
             buffer: vec![0; MESSAGE_BYTES_MAX],
@@ -107,6 +107,17 @@ impl Filtered {
 
     fn flush(&mut self) {
         self.refused += u64::from(self.queue.flush().is_err());
+    }
+}
+
+/// "Not found" is said of parts of the kernel, not of an interface.
+fn missing(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            let message = "the packet filter of this kernel has no queues";
+            io::Error::new(io::ErrorKind::Unsupported, message)
+        }
+        _ => error,
     }
 }
 

@@ -10,7 +10,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
@@ -164,18 +164,28 @@ fn tell(stream: &UnixStream, asker: &Asker) -> io::Result<()> {
     writeln!(stream, "{value}")
 }
 
+/// Reads the head of a request; whoever sends it has [`PATIENCE`] for all of it, as others wait.
+fn head(mut stream: &TcpStream) -> io::Result<String> {
+    let deadline = Instant::now() + PATIENCE;
+    let (mut head, mut part) = (Vec::new(), [0; 1024]);
+    while !head.ends_with(b"\r\n\r\n") && head.len() < QUESTION_BYTES_MAX as usize {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part)? {
+            0 => break,
+            length => head.extend(&part[..length]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
 /// Answers one request of HTTP.
 fn scrape(stream: &TcpStream, asker: &Asker) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut reader = BufReader::new(stream.take(QUESTION_BYTES_MAX));
-    let mut request = String::new();
-    reader.read_line(&mut request)?;
-    // The rest of the head says nothing that matters here.
-    let mut line = String::new();
-    while reader.read_line(&mut line)? > 0 && !line.trim_end().is_empty() {
-        line.clear();
-    }
+    let request = head(stream)?;
     let mut words = request.split(' ');
     let (status, kind, body) = match (words.next(), words.next()) {
         (Some("GET"), Some("/metrics")) => (

@@ -110,6 +110,9 @@ fn refused(error: io::Error) -> Failure {
             "an agent runs in this network namespace already: one is enough"
         }
         io::ErrorKind::NotFound => "'ip link' lists the interfaces",
+        io::ErrorKind::Unsupported => {
+            "--attach nfqueue needs nf_tables with 'queue', or NFQUEUE of iptables and NFT_COMPAT"
+        }
         _ => "",
     };
     fail_hint(
