@@ -117,6 +117,10 @@ bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on th
 bench-pep: tools ## Kernel TCP over a lossy hop, with and without an agent (root, iproute2; 3 minutes)
 	$(CARGO) run --release --locked --package sphinx-pep --example kernels -- $(ARGS)
 
+.PHONY: bench-pep-gaps
+bench-pep-gaps: build ## What a connection feels when the agent is killed or stopped (root, iproute2; 10 minutes)
+	scripts/bench-pep-gaps target/release/sphx
+
 .PHONY: bench-codes
 bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n 100 --code rlc")
 	$(CARGO) run --release --locked --package sphinx-codes --features peers --example codes -- bench $(ARGS)
