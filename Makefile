@@ -69,6 +69,10 @@ simulated: tools ## Write docs/simulated.txt: what the protocol reaches in virtu
 sim-pep: tools ## Random paths for kernel-like TCP with an agent in the middle, in virtual time (SEEDS=2000)
 	SPHINX_PEP_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-pep --test sim random
 
+.PHONY: mutants-pep
+mutants-pep: ## Put faults into the TCP agent, one by one: each has to fail a test (minutes)
+	scripts/mutants-pep
+
 .PHONY: miri
 miri: tools ## Run the tests of sphinx-fec under Miri, scalar engine (minutes; nightly)
 	PROPTEST_CASES=2 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-deterministic-floats" $(CARGO) +nightly miri test --locked --package sphinx-fec --lib --tests
@@ -123,6 +127,10 @@ bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on th
 .PHONY: bench-pep
 bench-pep: tools ## Kernel TCP over a lossy hop, with and without an agent (root, iproute2; 3 minutes)
 	$(CARGO) run --release --locked --package sphinx-pep --example kernels -- $(ARGS)
+
+.PHONY: bench-pep-gaps
+bench-pep-gaps: build ## What a connection feels when the agent is killed or stopped (root, iproute2; 10 minutes)
+	scripts/bench-pep-gaps target/release/sphx
 
 .PHONY: bench-codes
 bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n 100 --code rlc")

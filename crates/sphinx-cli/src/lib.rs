@@ -160,7 +160,7 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
             let ground = ground.unwrap_or_else(|| tool.prepare());
             return tool.run(ground, context);
         }
-        Command::Pep(args) => pep::run(args, context)?,
+        Command::Pep(args) => return pep::run(args, context),
     }
     Ok(0)
 }

@@ -93,7 +93,7 @@ pub(crate) mod pep {
 
     pub(crate) type PepArgs = Anything;
 
-    pub(crate) fn run(_: PepArgs, _: &Context) -> Outcome<()> {
+    pub(crate) fn run(_: PepArgs, _: &Context) -> Outcome<u8> {
         Err(omitted("pep", "pep"))
     }
 

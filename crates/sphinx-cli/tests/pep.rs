@@ -15,10 +15,12 @@ use common::{PATIENCE, Running, Scratch};
 use etherparse::{PacketBuilder, TcpOptionElement};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use sphinx_link::front::{Front, FrontConfig};
 use sphinx_link::{LinkConfig, Loss, Rate};
 use sphinx_netdev::netns::{Access, Namespace, probe};
+use sphinx_netdev::nfqueue::Rules;
 
 const FIXED: [u8; 4] = [192, 0, 2, 1];
 const MOBILE: [u8; 4] = [10, 0, 0, 9];
@@ -178,9 +180,11 @@ fn captures_that_cannot_be_read_are_named() {
 
 /// A server in a network behind a machine that routes to a client over a lossy hop.
 struct Scene {
-    hop: Front,
     fixed: Namespace,
+    middle: Namespace,
+    mobile: Namespace,
     holder: Child,
+    _hop: Front,
 }
 
 impl Scene {
@@ -218,25 +222,26 @@ impl Scene {
         let mut holder = Command::new("sleep");
         let holder = fixed.spawn(holder.arg("1000").stdin(Stdio::null()));
         let scene = Scene {
-            hop,
             fixed,
+            middle: hop.left().run(Namespace::current).unwrap().unwrap(),
+            mobile: hop.right().run(Namespace::current).unwrap().unwrap(),
             holder: holder.expect("a process"),
+            _hop: hop,
         };
-        let middle = scene.hop.left().run(Namespace::current).unwrap().unwrap();
-        let mobile = scene.hop.right().run(Namespace::current).unwrap().unwrap();
+        let (middle, mobile) = (&scene.middle, &scene.mobile);
         for forwarding in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
             middle.sysctl(forwarding, "1").expect("forwarding");
         }
         let holder = scene.holder.id();
         let steps = [
             (
-                &middle,
+                middle,
                 "link add name wired type veth peer name uplink".to_owned(),
             ),
-            (&middle, format!("link set uplink netns {holder}")),
-            (&middle, "addr add 10.78.0.1/24 dev wired".to_owned()),
-            (&middle, "addr add fd78::1/64 dev wired nodad".to_owned()),
-            (&middle, "link set wired up".to_owned()),
+            (middle, format!("link set uplink netns {holder}")),
+            (middle, "addr add 10.78.0.1/24 dev wired".to_owned()),
+            (middle, "addr add fd78::1/64 dev wired nodad".to_owned()),
+            (middle, "link set wired up".to_owned()),
             (&scene.fixed, "addr add 10.78.0.2/24 dev uplink".to_owned()),
             (
                 &scene.fixed,
@@ -245,8 +250,8 @@ impl Scene {
             (&scene.fixed, "link set uplink up".to_owned()),
             (&scene.fixed, "route add default via 10.78.0.1".to_owned()),
             (&scene.fixed, "route add default via fd78::1".to_owned()),
-            (&mobile, "route add default via 10.77.0.1".to_owned()),
-            (&mobile, "route add default via fd77::1".to_owned()),
+            (mobile, "route add default via 10.77.0.1".to_owned()),
+            (mobile, "route add default via fd77::1".to_owned()),
         ];
         for (namespace, words) in steps {
             if ip(namespace, &words).is_none() {
@@ -259,40 +264,38 @@ impl Scene {
 
     /// Starts the agent in the middle, and waits until it serves.
     fn agent(&self, scratch: &Scratch, more: &[&str]) -> Running {
-        let base = ["pep", "run", "--json", "--wireless", "left"];
-        let arguments = [&base[..], more].concat();
-        let start = || Running::start(scratch, &arguments, &[]);
-        let mut running = self.hop.left().run(start).expect("a thread");
-        running.event("started");
-        running
+        self.agent_and_worker(scratch, more).0
     }
 
-    /// Moves so many bytes from the fixed to the mobile host, and as many back at the same time; calls
-    /// `half` when half of them have arrived. The client does not read until that returns, so that of
-    /// many bytes most of the rest comes later.
+    /// The same; its worker too.
+    fn agent_and_worker(&self, scratch: &Scratch, more: &[&str]) -> (Running, Pid) {
+        // How late the agent is on a machine that does other things is not what is tested.
+        let base = ["pep", "run", "--json", "--wireless", "left"];
+        let punctual = match more.contains(&"--lag-max") {
+            true => &[][..],
+            false => &["--lag-max", "10s"],
+        };
+        let arguments = [&base[..], punctual, more].concat();
+        let start = || Running::start(scratch, &arguments, &[]);
+        let mut running = self.middle.run(start).expect("a thread");
+        let worker = worker_of(&running.event("started"));
+        (running, worker)
+    }
+
+    /// Starts a command in the middle that cannot do what it shall.
+    fn refused(&self, scratch: &Scratch, arguments: &[&str]) -> common::Ended {
+        let start = || Running::start(scratch, arguments, &[]);
+        self.middle.run(start).expect("a thread").end().expect(8)
+    }
+
+    /// See [`transfer`], from the host behind the machine in the middle.
     fn transfer(&self, address: IpAddr, bytes: usize, half: impl FnOnce()) {
-        let contents: Vec<u8> = (0..bytes)
-            .map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8)
-            .collect();
-        let listen = || TcpListener::bind((address, 0)).expect("a port");
-        let listener = self.fixed.run(listen).expect("a thread");
-        let target = listener.local_addr().expect("an address");
-        thread::scope(|scope| {
-            let contents = &contents;
-            scope.spawn(move || {
-                let (stream, _) = listener.accept().expect("a client");
-                exchange(stream, contents, || ());
-            });
-            let connect = || TcpStream::connect_timeout(&target, PATIENCE).expect("a connection");
-            let stream = self.hop.right().run(connect).expect("a thread");
-            exchange(stream, contents, half);
-        });
+        transfer(&self.fixed, &self.mobile, address, bytes, half);
     }
 
     fn rules(&self) -> String {
-        let middle = self.hop.left().run(Namespace::current).unwrap().unwrap();
         ["rule", "-6 rule"]
-            .map(|words| ip(&middle, words).expect("rules"))
+            .map(|words| ip(&self.middle, words).expect("rules"))
             .concat()
     }
 
@@ -306,6 +309,34 @@ impl Drop for Scene {
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
+}
+
+/// Moves so many bytes from an address of the fixed host to the mobile one, and as many back at the same
+/// time; calls `half` when half of them have arrived. The client does not read until that returns, so that of
+/// many bytes most of the rest comes later.
+fn transfer(
+    fixed: &Namespace,
+    mobile: &Namespace,
+    address: IpAddr,
+    bytes: usize,
+    half: impl FnOnce(),
+) {
+    let contents: Vec<u8> = (0..bytes)
+        .map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8)
+        .collect();
+    let listen = || TcpListener::bind((address, 0)).expect("a port");
+    let listener = fixed.run(listen).expect("a thread");
+    let target = listener.local_addr().expect("an address");
+    thread::scope(|scope| {
+        let contents = &contents;
+        scope.spawn(move || {
+            let (stream, _) = listener.accept().expect("a client");
+            exchange(stream, contents, || ());
+        });
+        let connect = || TcpStream::connect_timeout(&target, PATIENCE).expect("a connection");
+        let stream = mobile.run(connect).expect("a thread");
+        exchange(stream, contents, half);
+    });
 }
 
 /// Sends everything and receives the same.
@@ -341,37 +372,103 @@ fn ip(namespace: &Namespace, words: &str) -> Option<String> {
     output.status.success().then_some(text)
 }
 
+/// The ways to attach an agent that this machine has, with the path to it.
+fn ways() -> Vec<&'static str> {
+    let queue = || Rules::install("sphx-test", "lo", 77, 1);
+    let queue = Namespace::new().and_then(|namespace| namespace.run(queue));
+    match queue.and_then(|rules| rules) {
+        Ok(_) => vec!["tun", "nfqueue"],
+        Err(error) => {
+            eprintln!("skipped for nfqueue: {error}");
+            vec!["tun"]
+        }
+    }
+}
+
+/// The totals in the last event but that of the end.
+fn totals(ended: &common::Ended) -> &Value {
+    let done = ended.events.iter().find(|event| event["event"] == "done");
+    done.expect("totals")
+}
+
+fn worker_of(started: &Value) -> Pid {
+    let worker = started["worker"].as_i64().expect("a process");
+    Pid::from_raw(worker as i32).expect("a process")
+}
+
 #[test]
 fn kernels_are_helped_and_everything_is_removed_afterwards() {
     let Some(scene) = Scene::new(0.02) else {
         return;
     };
     let scratch = Scratch::new();
-    let agent = scene.agent(&scratch, &["--attach", "tun"]);
-    assert!(scene.rules().contains("7749"), "{}", scene.rules());
-    for address in scene.addresses() {
-        scene.transfer(address, 2_000_000, || ());
+    for way in ways() {
+        let agent = scene.agent(&scratch, &["--attach", way]);
+        assert_eq!(scene.rules().contains("7749"), way == "tun");
+        for address in scene.addresses() {
+            scene.transfer(address, 2_000_000, || ());
+        }
+        agent.signal(Signal::INT);
+        let ended = agent.end().expect(130);
+        let done = totals(&ended);
+        let number = |field: &str| done[field].as_u64().expect("a number");
+        let hidden = number("held") + number("concealed");
+        assert!(number("repaired") > 10 && hidden > 10, "{way}: {done}");
+        // What comes behind a reset counts as a flow of its own.
+        assert!(
+            number("flows") >= 2 && number("packets_refused") == 0,
+            "{way}: {done}"
+        );
+        // The kernel of the sender joins segments up to 64 KB, and leaves checksums to others.
+        for whole in ["joined", "checksum"] {
+            assert!(done["bypassed"][whole].is_null(), "{way}: {done}");
+        }
+        let flows = ended.events.iter().filter(|event| event["event"] == "flow");
+        let fixed: Vec<SocketAddr> = flows
+            .map(|flow| flow["fixed"].as_str().unwrap().parse().unwrap())
+            .collect();
+        assert!(
+            scene
+                .addresses()
+                .iter()
+                .all(|address| fixed.iter().any(|it| it.ip() == *address))
+        );
+        assert!(!scene.rules().contains("7749"), "{}", scene.rules());
+        // Without it, the way is the old one.
+        scene.transfer(scene.addresses()[0], 100_000, || ());
     }
-    agent.signal(Signal::INT);
-    let ended = agent.end().expect(130);
-    let done = ended.events.iter().find(|event| event["event"] == "done");
-    let done = done.expect("totals");
-    let number = |field: &str| done[field].as_u64().expect("a number");
-    assert!(number("repaired") > 10 && number("held") > 10, "{done}");
-    assert_eq!((number("flows"), number("packets_refused")), (2, 0));
-    let flows = ended.events.iter().filter(|event| event["event"] == "flow");
-    let fixed: Vec<SocketAddr> = flows
-        .map(|flow| flow["fixed"].as_str().unwrap().parse().unwrap())
-        .collect();
-    assert!(
-        scene
-            .addresses()
-            .iter()
-            .all(|address| fixed.iter().any(|it| it.ip() == *address))
-    );
-    assert!(!scene.rules().contains("7749"), "{}", scene.rules());
-    // Without it, the way is the old one.
-    scene.transfer(scene.addresses()[0], 100_000, || ());
+}
+
+#[test]
+fn the_machine_beside_the_hop_helps_its_own_connections() {
+    let Some(scene) = Scene::new(0.02) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    if ways().contains(&"nfqueue") {
+        let agent = scene.agent(&scratch, &["--attach", "nfqueue"]);
+        for address in ["10.77.0.1", "fd77::1"] {
+            let address = address.parse().expect("an address");
+            transfer(&scene.middle, &scene.mobile, address, 2_000_000, || ());
+        }
+        agent.signal(Signal::INT);
+        let ended = agent.end().expect(130);
+        let done = totals(&ended);
+        let number = |field: &str| done[field].as_u64().expect("a number");
+        let hidden = number("held") + number("concealed");
+        assert!(number("repaired") > 10 && hidden > 10, "{done}");
+        assert_eq!(number("packets_refused"), 0, "{done}");
+        // An end host forwards nothing: that is how it is found by itself.
+        let start = || {
+            let arguments = ["pep", "run", "--json", "--wireless", "uplink"];
+            Running::start(&scratch, &arguments, &[])
+        };
+        let mut agent = scene.fixed.run(start).expect("a thread");
+        assert_eq!(agent.event("started")["attach"], "nfqueue");
+        scene.transfer(scene.addresses()[1], 200_000, || ());
+        agent.signal(Signal::INT);
+        agent.end().expect(130);
+    }
 }
 
 #[test]
@@ -380,49 +477,218 @@ fn a_connection_survives_the_death_of_the_agent_and_its_return() {
         return;
     };
     let scratch = Scratch::new();
-    for address in scene.addresses() {
-        let agent = scene.agent(&scratch, &[]);
-        scene.transfer(address, 4_000_000, || {
+    for way in ways() {
+        for address in scene.addresses() {
+            let agent = scene.agent(&scratch, &["--attach", way]);
+            scene.transfer(address, 4_000_000, || {
+                agent.signal(Signal::KILL);
+            });
+            // The worker dies with its guard: its output is at its end then.
+            agent.end().expect(-1);
+            // Rules of routing have stayed, and lead nowhere; the next agent takes them over.
+            assert_eq!(scene.rules().contains("7749"), way == "tun");
+            scene.transfer(address, 100_000, || ());
+        }
+        // It comes in the middle of a connection, which it then leaves alone.
+        let mut late = None;
+        scene.transfer(scene.addresses()[0], 16_000_000, || {
+            late = Some(scene.agent(&scratch, &["--attach", way]));
+        });
+        let late = late.expect("an agent");
+        late.signal(Signal::TERM);
+        let ended = late.end().expect(143);
+        let bypassed = &totals(&ended)["bypassed"];
+        assert!(bypassed["mid_stream"].as_u64() > Some(10), "{bypassed}");
+        assert!(!scene.rules().contains("7749"));
+    }
+}
+
+#[test]
+fn a_worker_that_dies_or_stops_is_replaced() {
+    let Some(scene) = Scene::new(0.01) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    for way in ways() {
+        let (mut agent, mut worker) = scene.agent_and_worker(&scratch, &["--attach", way]);
+        for (signal, reason) in [(Signal::KILL, "signal: 9"), (Signal::STOP, "silent")] {
+            scene.transfer(scene.addresses()[0], 4_000_000, || {
+                kill_process(worker, signal).expect("a worker");
+                let ended = agent.event("worker_ended");
+                let said = ended["reason"].as_str().unwrap_or("");
+                assert!(said.contains(reason), "{ended}");
+                let next = worker_of(&agent.event("started"));
+                assert_ne!(next, worker);
+                worker = next;
+            });
+        }
+        // The new one helps new connections.
+        scene.transfer(scene.addresses()[1], 2_000_000, || ());
+        // One that is stopped when it is asked to end holds up nothing.
+        kill_process(worker, Signal::STOP).expect("a worker");
+        agent.signal(Signal::INT);
+        agent.end().expect(130);
+        assert!(!scene.rules().contains("7749"), "{}", scene.rules());
+        // A guard that dies takes a stopped worker along.
+        let (agent, worker) = scene.agent_and_worker(&scratch, &["--attach", way]);
+        scene.transfer(scene.addresses()[0], 4_000_000, || {
+            kill_process(worker, Signal::STOP).expect("a worker");
             agent.signal(Signal::KILL);
         });
         agent.end().expect(-1);
-        // Rules have stayed, and lead nowhere; the next agent takes them over.
-        assert!(scene.rules().contains("7749"));
-        scene.transfer(address, 100_000, || ());
+        scene.transfer(scene.addresses()[0], 100_000, || ());
     }
-    // It comes in the middle of a connection, which it then leaves alone.
-    let mut late = None;
-    scene.transfer(scene.addresses()[0], 16_000_000, || {
-        late = Some(scene.agent(&scratch, &[]));
-    });
-    let late = late.expect("an agent");
-    late.signal(Signal::TERM);
-    let ended = late.end().expect(143);
-    let done = ended.events.iter().find(|event| event["event"] == "done");
-    let bypassed = &done.expect("totals")["bypassed"];
-    assert!(bypassed["mid_stream"].as_u64() > Some(10), "{bypassed}");
-    assert!(!scene.rules().contains("7749"));
+}
+
+#[test]
+fn interfaces_may_go_and_come_under_way() {
+    let Some(scene) = Scene::new(0.01) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let address = scene.addresses()[0];
+    for way in ways() {
+        let (mut agent, worker) = scene.agent_and_worker(&scratch, &["--attach", way]);
+        scene.transfer(address, 4_000_000, || {
+            for state in ["down", "up"] {
+                let line = format!("link set wired {state}");
+                ip(&scene.middle, &line).expect("an interface");
+            }
+        });
+        if way == "tun" {
+            // Somebody removes one of the agent's own: the worker cannot go on, and another one comes.
+            scene.transfer(address, 4_000_000, || {
+                ip(&scene.middle, "link del pep-fixed").expect("an interface");
+                agent.event("worker_ended");
+                assert_ne!(worker_of(&agent.event("started")), worker);
+            });
+        }
+        scene.transfer(address, 500_000, || ());
+        agent.signal(Signal::INT);
+        let ended = agent.end().expect(130);
+        assert!(ended.events.iter().any(|event| event["event"] == "done"));
+    }
+}
+
+#[test]
+fn an_agent_that_is_late_says_so_and_passes_everything() {
+    let Some(scene) = Scene::new(0.01) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    // No machine is that quick.
+    let mut agent = scene.agent(&scratch, &["--lag-max", "0ms"]);
+    agent.event("overload");
+    scene.transfer(scene.addresses()[0], 500_000, || ());
+    agent.signal(Signal::INT);
+    let ended = agent.end().expect(130);
+    let done = totals(&ended);
+    assert!(done["overloads"].as_u64() >= Some(1), "{done}");
+    assert!(done["bypassed"]["overload"].as_u64() > Some(100), "{done}");
+}
+
+#[test]
+fn an_agent_that_runs_tells_what_it_does() {
+    let Some(scene) = Scene::new(0.02) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let show = |more: &[&str]| {
+        let arguments = [&["pep", "show"][..], more].concat();
+        let start = || Running::start(&scratch, &arguments, &[]);
+        scene.middle.run(start).expect("a thread")
+    };
+    let ended = show(&["--json"]).end().expect(8);
+    let message = ended.error("local_io")["message"].to_string();
+    assert!(message.contains("no agent"), "{message}");
+
+    let base = ["pep", "run", "--json", "--wireless", "left"];
+    let arguments = [&base[..], &["--lag-max", "10s", "--metrics", "127.0.0.1:0"]].concat();
+    let start = || Running::start(&scratch, &arguments, &[]);
+    let mut agent = scene.middle.run(start).expect("a thread");
+    let address = agent.event("started")["metrics"].clone();
+    let address: SocketAddr = address.as_str().expect("an address").parse().unwrap();
+    scene.transfer(scene.addresses()[0], 2_000_000, || ());
+    let status = show(&["--json", "--flows"]).end().expect(0);
+    let status = status
+        .events
+        .iter()
+        .find(|event| event["event"] == "status");
+    let status = status.expect("an answer");
+    assert!(status["repaired"].as_u64() > Some(5), "{status}");
+    assert_eq!(
+        status["newest_flows"][0]["fixed"]
+            .as_str()
+            .map(|it| &it[..9]),
+        Some("10.78.0.2")
+    );
+    let ask = |request: &str| {
+        let connect = || TcpStream::connect(address).expect("a connection");
+        let mut stream = scene.middle.run(connect).expect("a thread");
+        stream.write_all(request.as_bytes()).expect("a reader");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    let answer = ask("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let repaired = answer
+        .lines()
+        .find_map(|it| it.strip_prefix("sphx_pep_repaired_total "));
+    assert!(
+        repaired.and_then(|it| it.parse::<u64>().ok()) > Some(5),
+        "{answer}"
+    );
+    assert!(ask("GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    // Settings change all or not at all.
+    let set = |settings: &[&str]| {
+        let arguments = [&["pep", "set", "--json"][..], settings].concat();
+        let start = || Running::start(&scratch, &arguments, &[]);
+        scene.middle.run(start).expect("a thread").end()
+    };
+    let ended = set(&["dry-run=true", "agent=magic"]).expect(2);
+    let message = ended.error("usage")["message"].to_string();
+    assert!(message.contains("agent=magic"), "{message}");
+    let ended = set(&["lag-max=9s"]).expect(0);
+    let settings = &ended.events[0];
+    assert_eq!(
+        (&settings["lag_ms_max"], &settings["dry_run"]),
+        (&9000.0.into(), &false.into())
+    );
+    let watch = show(&["--watch", "--json"]);
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
+    // It has nobody to ask any more.
+    watch.end().expect(8);
 }
 
 #[test]
 fn one_agent_at_a_time_and_only_where_there_are_interfaces() {
     let Some(scene) = Scene::new(0.0) else { return };
     let scratch = Scratch::new();
-    let dry = scene.agent(&scratch, &["--wired", "wired", "--dry-run"]);
-    let start = |arguments: &[&str]| {
-        let run = || Running::start(&scratch, arguments, &[]);
-        scene.hop.left().run(run).expect("a thread").end().expect(8)
-    };
-    let ended = start(&["pep", "run", "--json", "--wireless", "left"]);
-    let hint = ended.error("local_io")["hint"].to_string();
-    assert!(hint.contains("already"), "{hint}");
-    scene.transfer(scene.addresses()[0], 500_000, || ());
-    dry.signal(Signal::INT);
-    let ended = dry.end().expect(130);
-    let done = ended.events.iter().find(|event| event["event"] == "done");
-    assert!(done.expect("totals")["cached"].as_u64() > Some(100));
-    let ended = start(&["pep", "run", "--json", "--wireless", "nowhere"]);
-    let message = ended.error("local_io")["message"].to_string();
-    assert!(message.contains("nowhere"), "{message}");
+    let ways = ways();
+    for way in &ways {
+        // A machine that forwards has TUN devices unless told otherwise.
+        let dry = match *way {
+            "tun" => scene.agent(&scratch, &["--wired", "wired", "--dry-run"]),
+            way => scene.agent(&scratch, &["--attach", way, "--dry-run"]),
+        };
+        for second in &ways {
+            let base = ["pep", "run", "--json", "--wireless", "left", "--attach"];
+            let ended = scene.refused(&scratch, &[&base[..], &[second]].concat());
+            let hint = ended.error("local_io")["hint"].to_string();
+            assert!(hint.contains("already"), "{way}, {second}: {hint}");
+        }
+        scene.transfer(scene.addresses()[0], 500_000, || ());
+        dry.signal(Signal::INT);
+        let ended = dry.end().expect(130);
+        assert!(totals(&ended)["cached"].as_u64() > Some(100));
+    }
+    let base = ["pep", "run", "--json", "--wireless", "nowhere", "--attach"];
+    for way in &ways {
+        let ended = scene.refused(&scratch, &[&base[..], &[way]].concat());
+        let message = ended.error("local_io")["message"].to_string();
+        assert!(message.contains("nowhere"), "{message}");
+    }
     assert!(!scene.rules().contains("7749"));
 }

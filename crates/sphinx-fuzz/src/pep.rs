@@ -1,6 +1,7 @@
-//! An agent for TCP, with any packets at any time.
+//! An agent for TCP, with any packets at any time, and the messages that packets come in.
 
 use etherparse::{PacketBuilder, TcpHeader};
+use sphinx_netdev::nfqueue::read;
 use sphinx_pep::{Agent, Config, Laws, Profile, Radio, Side};
 
 use crate::Input;
@@ -8,21 +9,12 @@ use crate::Input;
 /// The most that all flows may take.
 const MEMORY_BYTES_MAX: usize = 64 << 20;
 
-/// Segments of a few connections, right and wrong ones, from either side, with time passing: the laws
-/// hold, memory is bounded, timers come to rest.
+/// Segments of a few connections, right and wrong ones, from either side, with time passing, an agent that is late
+/// or gets other settings: the laws hold, memory is bounded, timers come to rest.
 pub fn agent(data: &[u8]) {
     let input = &mut Input::new(data);
-    let kind = input.byte();
-    let config = Config {
-        profile: [Profile::Sack, Profile::Classic, Profile::Ll][usize::from(kind % 3)],
-        radio: (kind & 4 != 0).then(|| Radio {
-            bits_per_second: input.any(),
-            queue_bytes: input.number(2) as usize,
-        }),
-        dry_run: kind & 8 != 0,
-    };
     let mut driver = Driver {
-        agent: Agent::new(config),
+        agent: Agent::new(config(input)),
         laws: Laws::default(),
         now: 0,
     };
@@ -36,6 +28,14 @@ pub fn agent(data: &[u8]) {
         if input.rarely(4) {
             driver.pass_time(input.number(4));
         }
+        if input.rarely(64) {
+            driver.agent.handle_lag(driver.now, input.number(3));
+            driver.take();
+        }
+        if input.rarely(128) {
+            driver.agent.reconfigure(driver.now, config(input));
+            driver.take();
+        }
         let packet = match input.rarely(16) {
             true => input.take(60).to_vec(),
             false => segment(input, from),
@@ -43,6 +43,35 @@ pub fn agent(data: &[u8]) {
         driver.put(from, packet);
     }
     driver.rest();
+}
+
+fn config(input: &mut Input<'_>) -> Config {
+    let kind = input.byte();
+    Config {
+        profile: [Profile::Sack, Profile::Classic, Profile::Ll][usize::from(kind % 3)],
+        radio: (kind & 4 != 0).then(|| Radio {
+            bits_per_second: input.any(),
+            queue_bytes: input.number(2) as usize,
+        }),
+        dry_run: kind & 8 != 0,
+        ..Config::default()
+    }
+}
+
+/// Messages of the packet filter's queue: packets are parts of them, in order.
+pub fn queue(data: &[u8]) {
+    let mut end = 0;
+    read(data, |queued| {
+        let start = queued
+            .packet
+            .as_ptr()
+            .addr()
+            .saturating_sub(data.as_ptr().addr());
+        if !queued.packet.is_empty() {
+            assert!(start >= end && start + queued.packet.len() <= data.len());
+            end = start + queued.packet.len();
+        }
+    });
 }
 
 struct Driver {

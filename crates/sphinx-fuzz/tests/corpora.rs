@@ -35,4 +35,5 @@ targets! {
     packets: link::packet, 100;
     links: link::settings, 300;
     agent: pep::agent, 600;
+    queue: pep::queue, 200;
 }

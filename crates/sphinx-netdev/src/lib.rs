@@ -8,6 +8,7 @@
 //! - [`pidns`]: programs that end together;
 //! - [`tun`]: devices that carry the packets of a namespace to this process;
 //! - [`ethernet`]: frames of an interface that exists;
+//! - [`nfqueue`]: packets on their way through the kernel, judged by this process;
 //! - [`route`]: rules and routes that divert traffic to a device.
 //!
 //! The crate is for Linux.
@@ -15,6 +16,8 @@
 pub mod ethernet;
 mod netlink;
 pub mod netns;
+mod nfnetlink;
+pub mod nfqueue;
 mod offload;
 pub mod pidns;
 pub mod route;

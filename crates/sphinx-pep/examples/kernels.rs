@@ -1,7 +1,8 @@
 //! What the agent does for the TCP of this kernel: `make bench-pep`.
 //!
 //! server —(veth, wired delay)— middle with the agent —(lossy hop)— client, in namespaces. For each
-//! congestion control and each profile, the server sends for some seconds; the goodput of the last part
+//! congestion control and each profile (`sack` by either attachment), the server sends for some seconds; the
+//! goodput of the last part
 //! of them is printed, with the share of segments that the server sent again. Runs of one line use the
 //! same seeds of the hop, one after the other.
 
@@ -21,7 +22,7 @@ use sphinx_link::{
     front::{Front, FrontConfig, LinkThread, join},
 };
 use sphinx_netdev::netns::Namespace;
-use sphinx_pep::{Agent, Config, Counts, Profile, tun::Attachment};
+use sphinx_pep::{Agent, Config, Counts, Profile, attach::Attachment};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -130,14 +131,25 @@ struct Measured {
     counts: Option<Counts>,
 }
 
-fn measure(cc: &str, profile: Option<Profile>, loss: f64, seconds: f64) -> Outcome<Measured> {
+/// What stands between the hop and the sender.
+#[derive(Clone, Copy)]
+enum Middle {
+    Nobody,
+    Tun(Profile),
+    Queue(Profile),
+}
+
+fn measure(cc: &str, middle: Middle, loss: f64, seconds: f64) -> Outcome<Measured> {
     let path = Path::new(loss, 1)?;
-    let mut attachment = match profile {
-        Some(_) => {
-            let open = || Attachment::open(&["wired".to_owned()], "left");
-            Some(path.middle.namespace.run(open)??)
-        }
-        None => None,
+    let open = || match middle {
+        Middle::Nobody => Ok(None),
+        Middle::Tun(_) => Attachment::tun(&["wired".to_owned()], "left").map(Some),
+        Middle::Queue(_) => Attachment::nfqueue("left").map(Some),
+    };
+    let mut attachment = path.middle.namespace.run(open)??;
+    let profile = match middle {
+        Middle::Nobody => None,
+        Middle::Tun(profile) | Middle::Queue(profile) => Some(profile),
     };
     let mut agent = Agent::new(Config {
         profile: profile.unwrap_or_default(),
@@ -149,7 +161,7 @@ fn measure(cc: &str, profile: Option<Profile>, loss: f64, seconds: f64) -> Outco
         let (attachment, agent) = (&mut attachment, &mut agent);
         let serving = scope.spawn(move || match attachment {
             Some(attachment) => namespace.run(|| {
-                let result = attachment.run(agent, |_| {});
+                let result = attachment.run(agent, |_, _| {});
                 result.map(|()| agent.counts())
             })?,
             None => Ok(Counts::default()),
@@ -241,14 +253,15 @@ fn main() -> Outcome<()> {
         "control  agent    lost  Mbit/s  sent again  repaired  spurious  held ms max  released"
     );
     for cc in ["cubic", "bbr"] {
-        for (name, profile, loss) in [
-            ("none", None, 0.0),
-            ("none", None, loss),
-            ("ll", Some(Profile::Ll), loss),
-            ("classic", Some(Profile::Classic), loss),
-            ("sack", Some(Profile::Sack), loss),
+        for (name, middle, loss) in [
+            ("none", Middle::Nobody, 0.0),
+            ("none", Middle::Nobody, loss),
+            ("ll", Middle::Tun(Profile::Ll), loss),
+            ("classic", Middle::Tun(Profile::Classic), loss),
+            ("sack", Middle::Tun(Profile::Sack), loss),
+            ("nfqueue", Middle::Queue(Profile::Sack), loss),
         ] {
-            let measured = measure(cc, profile, loss, seconds)?;
+            let measured = measure(cc, middle, loss, seconds)?;
             let counts = measured.counts.unwrap_or_default();
             println!(
                 "{cc:<7}  {name:<7}  {:>3.1}%  {:>6.1}  {:>9.2}%  {:>8}  {:>8}  {:>11.1}  {:?}",

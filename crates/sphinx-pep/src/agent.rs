@@ -6,13 +6,19 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::{
-    Bypass, Counts, FlowKey, FlowReport, Profile, Radio, Release, Time,
+    Bypass, Counts, FlowKey, FlowReport, MS, Profile, Radio, Release, Status, Time,
     flow::{Flow, Syn},
     radio::Queue,
     segment::Segment,
     snoop::Context,
     table::Table,
 };
+
+/// Lag beyond which [`Agent::handle_lag`] takes the agent for overloaded, unless the configuration says
+/// otherwise.
+const LAG_NS_MAX: Time = 5 * MS;
+/// How long the lag must have been small before flows are helped again.
+const CALM_NS: Time = 100 * MS;
 
 /// Flows that have ended and whose reports nobody has taken.
 const ENDED_MAX: usize = 4096;
@@ -28,7 +34,7 @@ pub enum Side {
 }
 
 /// What an agent does.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// How losses are repaired.
     pub profile: Profile,
@@ -36,6 +42,20 @@ pub struct Config {
     pub radio: Option<Radio>,
     /// Passes everything at once and untouched, and counts what would have been done.
     pub dry_run: bool,
+    /// How long packets may wait for the agent, in nanoseconds, before it only passes them
+    /// ([`Agent::handle_lag`]); 5 ms by default.
+    pub lag_ns_max: Time,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            profile: Profile::default(),
+            radio: None,
+            dry_run: false,
+            lag_ns_max: LAG_NS_MAX,
+        }
+    }
 }
 
 /// Why a packet comes out.
@@ -78,6 +98,10 @@ pub struct Agent {
     past: Counts,
     ended: VecDeque<FlowReport>,
     flows_seen: u64,
+    /// Until when packets only pass, if they came too late.
+    overloaded: Option<Time>,
+    overloads: u64,
+    lag_ns_max: Time,
 }
 
 impl Agent {
@@ -93,6 +117,9 @@ impl Agent {
             past: Counts::default(),
             ended: VecDeque::new(),
             flows_seen: 0,
+            overloaded: None,
+            overloads: 0,
+            lag_ns_max: 0,
         }
     }
 
@@ -104,17 +131,14 @@ impl Agent {
             let cause = Cause::Passed;
             self.out.push_back(Output { to, packet, cause });
         }
+        self.see_calm();
+        if self.overloaded.is_some() && !Segment::opens_or_resets(&packet) {
+            self.pass(from, packet, Bypass::Overload);
+            return self.drain_queue();
+        }
         match Segment::parse(packet.clone()) {
             Ok(segment) => self.segment(from, &segment),
-            Err(why) => {
-                self.past.count(from);
-                self.past.bypass(why);
-                let (to, cause) = (from.other(), Cause::Passed);
-                // What is no TCP segment belongs to no flow.
-                let mut counts = std::mem::take(&mut self.past);
-                self.leave(Output { to, packet, cause }, &mut counts);
-                self.past = counts;
-            }
+            Err(why) => self.pass(from, packet, why),
         }
         self.evict();
         self.drain_queue();
@@ -134,6 +158,65 @@ impl Agent {
         self.drain_queue();
     }
 
+    /// Whoever drives the agent is late: what it hands over next has waited for so many nanoseconds, at
+    /// most. Beyond [`Config::lag_ns_max`] the agent costs more than it helps, and only passes packets: what
+    /// it holds goes, its caches are dropped. SYNs and resets are still read, so that no flow is taken for
+    /// another one afterwards. It helps again once the lag has been small for 100 ms.
+    pub fn handle_lag(&mut self, now: Time, lag_ns: Time) {
+        self.now = self.now.max(now);
+        self.lag_ns_max = self.lag_ns_max.max(lag_ns);
+        if lag_ns <= self.config.lag_ns_max {
+            return self.see_calm();
+        }
+        if self.overloaded.replace(self.now + CALM_NS).is_some() {
+            return;
+        }
+        self.overloads += 1;
+        self.forget_all(Release::Overload);
+        self.drain_queue();
+    }
+
+    /// What the agent does at present.
+    pub fn config(&self) -> Config {
+        self.config
+    }
+
+    /// Goes on with other settings. A profile is for flows that begin from now on. What waits in a queue that
+    /// is no longer wanted goes at once.
+    pub fn reconfigure(&mut self, now: Time, config: Config) {
+        self.now = self.now.max(now);
+        if config.dry_run != self.config.dry_run {
+            // In a dry run, what counts as held has passed.
+            self.forget_all(Release::Followed);
+        }
+        self.config = config;
+        let radio = config.radio.filter(|_| !config.dry_run);
+        match (self.queue.take(), radio) {
+            (Some(mut queue), Some(radio)) => {
+                queue.set(radio);
+                self.queue = Some(queue);
+            }
+            (Some(queue), None) => self.out.extend(queue.into_outputs()),
+            (None, radio) => self.queue = radio.map(Queue::new),
+        }
+        self.drain_queue();
+    }
+
+    /// Whether packets only pass, as they came too late.
+    pub fn is_overloaded(&self) -> bool {
+        self.overloaded.is_some()
+    }
+
+    /// How often that has begun.
+    pub fn overloads(&self) -> u64 {
+        self.overloads
+    }
+
+    /// The longest lag that the agent was told of, in nanoseconds.
+    pub fn lag_ns_max(&self) -> Time {
+        self.lag_ns_max
+    }
+
     /// The next packet that goes now.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.out.pop_front()
@@ -148,7 +231,7 @@ impl Agent {
     /// Totals of all flows.
     pub fn counts(&self) -> Counts {
         let mut counts = self.past.clone();
-        for (_, flow) in self.table.sorted() {
+        for (_, flow) in self.table.newest() {
             counts.add(&flow.counts);
         }
         counts
@@ -158,6 +241,25 @@ impl Agent {
     pub fn flows(&self) -> Vec<FlowReport> {
         let flows = self.table.sorted().into_iter();
         flows.map(|(key, flow)| flow.report(key)).collect()
+    }
+
+    /// So many of the flows that are known, the one used last first.
+    pub fn newest_flows(&self, most: usize) -> Vec<FlowReport> {
+        let flows = self.table.newest().take(most);
+        flows.map(|(key, flow)| flow.report(key)).collect()
+    }
+
+    /// All numbers of the agent. It takes time in the order of the flows known.
+    pub fn status(&self) -> Status {
+        Status {
+            flows: self.flows_seen,
+            flows_known: self.table.len(),
+            memory_bytes: self.memory_bytes(),
+            overloaded: self.is_overloaded(),
+            overloads: self.overloads,
+            lag_ns_max: self.lag_ns_max,
+            counts: self.counts(),
+        }
     }
 
     /// The next flow that has been reset, has been forgotten or whose ports are used again, oldest
@@ -179,6 +281,31 @@ impl Agent {
     /// Bytes of memory that the flows take, as they are counted against the limit of 64 MB.
     pub fn memory_bytes(&self) -> usize {
         self.table.bytes()
+    }
+
+    /// Leaves alone a packet that belongs to no flow as far as is known.
+    fn pass(&mut self, from: Side, packet: Bytes, why: Bypass) {
+        self.past.count(from);
+        self.past.bypass(why);
+        let (to, cause) = (from.other(), Cause::Passed);
+        let mut counts = std::mem::take(&mut self.past);
+        self.leave(Output { to, packet, cause }, &mut counts);
+        self.past = counts;
+    }
+
+    /// Lets go of what is held for all flows, and of what is cached.
+    fn forget_all(&mut self, why: Release) {
+        for key in self.table.by_use() {
+            let Some(mut flow) = self.table.take(&key) else {
+                continue;
+            };
+            self.with_snoop(&mut flow, |snoop, context| snoop.forget(context, why));
+            self.table.put(self.now, key, flow);
+        }
+    }
+
+    fn see_calm(&mut self) {
+        self.overloaded = self.overloaded.filter(|until| self.now < *until);
     }
 
     fn segment(&mut self, from: Side, segment: &Segment) {

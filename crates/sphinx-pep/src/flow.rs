@@ -61,6 +61,8 @@ pub enum Bypass {
     MidStream,
     /// Not TCP, or behind IPv6 extension headers.
     NotTcp,
+    /// The agent was too late ([`Agent::handle_lag`](crate::Agent::handle_lag)).
+    Overload,
 }
 
 /// How far the opening of a connection has come.

@@ -16,22 +16,26 @@
 //! - **Time** is nanoseconds from any origin, and should never go backwards; an earlier time counts as
 //!   the latest one seen.
 //!
-//! The same calls give the same packets. [`tun`] drives an agent with the traffic that a machine routes,
+//! The same calls give the same packets. [`attach`] drives an agent with the traffic of a machine,
 //! [`replay`] with a capture.
 
 #![forbid(unsafe_code)]
 
 mod agent;
+pub mod attach;
 mod flow;
+pub mod guard;
 mod laws;
+mod queue;
 mod radio;
 pub mod replay;
 mod segment;
 mod sequence;
 mod snoop;
 mod stats;
+mod status;
 mod table;
-pub mod tun;
+mod tun;
 
 pub use agent::{Agent, Cause, Config, Output, Side};
 pub use flow::{Bypass, FlowKey};
@@ -39,6 +43,7 @@ pub use laws::Laws;
 pub use radio::Radio;
 pub use snoop::{Profile, Release};
 pub use stats::{Counts, FlowReport};
+pub use status::Status;
 
 /// A point in time: nanoseconds from an origin that the caller chooses.
 pub type Time = u64;

@@ -36,6 +36,16 @@ impl Queue {
         }
     }
 
+    /// Goes on as another hop; what waits may be more than it has room for.
+    pub(crate) fn set(&mut self, radio: Radio) {
+        self.radio = radio;
+    }
+
+    /// Everything that waits, in the order in which it would go.
+    pub(crate) fn into_outputs(self) -> impl Iterator<Item = Output> {
+        self.repairs.into_iter().chain(self.packets)
+    }
+
     /// When a packet that comes now would leave, or `None` if there is no room for it.
     pub(crate) fn admits(&self, now: Time, bytes: usize) -> Option<Time> {
         let room = self.bytes + bytes <= self.radio.queue_bytes || self.bytes == 0;

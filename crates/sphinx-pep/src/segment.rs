@@ -15,6 +15,9 @@ const SACK_BLOCKS_MAX: usize = 4;
 
 /// Where things are in the fixed part of a TCP header.
 mod field {
+    pub(super) const FLAGS: usize = 13;
+    pub(super) const SYN: u8 = 2;
+    pub(super) const RST: u8 = 4;
     pub(super) const CHECKSUM: usize = 16;
     pub(super) const OPTIONS: usize = 20;
 }
@@ -102,6 +105,13 @@ impl Segment {
             transport: place.transport,
             packet,
         })
+    }
+
+    /// Whether a packet begins or aborts a connection (SYN, RST). Cheaper than reading all of it.
+    pub(crate) fn opens_or_resets(packet: &[u8]) -> bool {
+        let flags = |place: Place| packet.get(place.transport + field::FLAGS).copied();
+        let flags = Place::of(packet).ok().and_then(flags).unwrap_or(0);
+        flags & (field::SYN | field::RST) != 0
     }
 
     /// What the segment takes of the sequence space.

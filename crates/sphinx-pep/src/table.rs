@@ -35,6 +35,17 @@ impl Table {
         flows
     }
 
+    /// All flows, the one used last first.
+    pub(crate) fn newest(&self) -> impl Iterator<Item = (FlowKey, &Flow)> {
+        let keys = self.by_use.values().rev();
+        keys.filter_map(|key| self.flows.get(key).map(|flow| (*key, flow)))
+    }
+
+    /// The keys of all flows, the one used least lately first.
+    pub(crate) fn by_use(&self) -> Vec<FlowKey> {
+        self.by_use.values().copied().collect()
+    }
+
     /// Takes a flow out, to be changed; [`put`](Table::put) brings it back.
     pub(crate) fn take(&mut self, key: &FlowKey) -> Option<Flow> {
         let flow = self.flows.remove(key)?;

@@ -1,33 +1,24 @@
-//! An agent in the traffic that this machine routes.
+//! Traffic that this machine routes, led to an agent.
 //!
 //! Rules lead TCP packets that arrive at the wireless interface to one TUN device, and those that arrive
 //! at the wired ones to another. What the agent lets out goes into the device that it came from, and the
 //! machine routes it on. The devices are not persistent: when the process dies, however that happens, they
 //! vanish with their routes, and packets go where they went before.
 
-use std::{
-    fs, io,
-    net::Ipv4Addr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{io, net::Ipv4Addr};
 
 use bytes::Bytes;
-use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
-    fd::OwnedFd,
-    io::Errno,
-};
+use rustix::fd::{AsFd, BorrowedFd};
 use sphinx_netdev::{
     netns::Namespace,
     route::Diversion,
-    tun::{MTU_MAX, Tun, TunConfig, serve_in_time},
+    tun::{MTU_MAX, Tun, TunConfig},
 };
 
-use crate::{Agent, FlowReport, MS, Side, Time};
+use crate::{
+    Agent, Side, Time,
+    attach::{Port, Served, interfaces},
+};
 
 /// Where packets from fixed and from mobile hosts are led: devices, and routing tables.
 const PLACES: [(&str, Diversion); 2] = [
@@ -55,64 +46,26 @@ const DUMMY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 const QUEUE_PACKETS: u32 = 5000;
 /// Most packets read from one device before the other has its turn.
 const BATCH: usize = 64;
-/// How long what is on its way to the agent may take to come, once nothing new is led there.
-const DRAIN_NS: Time = 250 * MS;
 
-/// Ends [`Attachment::run`] from another thread.
-#[derive(Clone, Debug)]
-pub struct Stopper(Arc<Stop>);
-
+/// The devices, and the rules that lead there. The rules are removed when this is dropped.
 #[derive(Debug)]
-struct Stop {
-    asked: AtomicBool,
-    wake: OwnedFd,
-}
-
-impl Stopper {
-    /// Lets [`Attachment::run`] return soon.
-    pub fn stop(&self) {
-        self.0.asked.store(true, Ordering::Release);
-        // It fails only when 2^64 - 2 wake-ups are pending already.
-        let _ = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
-    }
-}
-
-/// The devices and rules. The rules are removed when this is dropped.
-#[derive(Debug)]
-pub struct Attachment {
+pub(crate) struct Devices {
     devices: [Tun; 2],
-    stop: Stopper,
+    buffer: Vec<u8>,
     refused: u64,
 }
 
-impl Attachment {
-    /// Leads the TCP traffic of these interfaces of the calling thread's namespace here: those at which
-    /// packets from fixed hosts arrive, and the one for mobile hosts. What rules a killed process left
-    /// is replaced.
-    ///
-    /// # Errors
-    ///
-    /// `NotFound` if there is no such interface, `ResourceBusy` if an agent runs already,
-    /// `PermissionDenied` without `CAP_NET_ADMIN`.
-    pub fn open(wired: &[String], wireless: &str) -> io::Result<Attachment> {
-        let known = interfaces()?;
-        for name in wired.iter().map(String::as_str).chain([wireless]) {
-            if !known.iter().any(|other| other == name) {
-                let message = format!("there is no interface {name}");
-                return Err(io::Error::new(io::ErrorKind::NotFound, message));
-            }
-        }
+impl Devices {
+    /// See [`Attachment::tun`](crate::attach::Attachment::tun).
+    pub(crate) fn open(wired: &[String], wireless: &str) -> io::Result<Devices> {
         // Whoever has the devices is the one agent of the namespace.
         let [fixed, mobile] = PLACES.map(|(name, _)| open(name));
-        let attachment = Attachment {
+        let opened = Devices {
             devices: [fixed?, mobile?],
-            stop: Stopper(Arc::new(Stop {
-                asked: AtomicBool::new(false),
-                wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            })),
+            buffer: vec![0; MTU_MAX],
             refused: 0,
         };
-        for ((_, diversion), device) in PLACES.iter().zip(&attachment.devices) {
+        for ((_, diversion), device) in PLACES.iter().zip(&opened.devices) {
             diversion.remove()?;
             diversion.route_to(device)?;
         }
@@ -121,82 +74,40 @@ impl Attachment {
             to_fixed.divert(interface)?;
         }
         to_mobile.divert(wireless)?;
-        Ok(attachment)
+        Ok(opened)
+    }
+}
+
+impl Port for Devices {
+    fn inputs(&self) -> Vec<BorrowedFd<'_>> {
+        self.devices.iter().map(AsFd::as_fd).collect()
     }
 
-    /// What ends [`run`](Attachment::run).
-    pub fn stopper(&self) -> Stopper {
-        self.stop.clone()
-    }
-
-    /// Packets that the kernel did not take back.
-    pub fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    /// Serves the agent until told to stop, and tells `ended` of flows that end. The rules are removed
-    /// then, and packets that are on their way served.
-    ///
-    /// # Errors
-    ///
-    /// Those of waiting, and of removing the rules.
-    pub fn run(&mut self, agent: &mut Agent, mut ended: impl FnMut(FlowReport)) -> io::Result<()> {
-        // Where that is not allowed, packets wait a little longer.
-        let _ = serve_in_time();
-        let start = Instant::now();
-        let now = || Time::try_from(start.elapsed().as_nanos()).unwrap_or(Time::MAX);
-        let mut buffer = vec![0; MTU_MAX];
-        let mut until = None;
-        loop {
-            if until.is_none() && self.stop.0.asked.load(Ordering::Acquire) {
-                remove_rules()?;
-                until = Some(now() + DRAIN_NS);
-            }
-            let mut received = 0;
-            for index in 0..self.devices.len() {
-                received += self.receive(index, &mut buffer, agent, &now);
-            }
-            if agent.next_timeout().is_some_and(|at| at <= now()) {
-                agent.handle_timeout(now());
-                self.send(agent);
-            }
-            while let Some(report) = agent.poll_ended() {
-                ended(report);
-            }
-            if until.is_some_and(|until| until <= now()) {
-                return Ok(());
-            }
-            if received == 0 {
-                let next = agent.next_timeout().into_iter().chain(until).min();
-                self.sleep(next.map(|at| at.saturating_sub(now())))?;
-            }
-        }
-    }
-
-    /// Takes what a device has, up to a batch, and returns how much that was.
-    fn receive(
+    fn serve(
         &mut self,
-        index: usize,
-        buffer: &mut [u8],
+        input: usize,
         agent: &mut Agent,
-        now: &impl Fn() -> Time,
-    ) -> usize {
-        for count in 0..BATCH {
-            match self.devices[index].receive(buffer) {
+        now: &dyn Fn() -> Time,
+    ) -> io::Result<Served> {
+        for packets in 0..BATCH {
+            match self.devices[input].receive(&mut self.buffer) {
                 Ok(length) => {
-                    let packet = &mut buffer[..length];
+                    let packet = &mut self.buffer[..length];
                     restore_hops(packet);
-                    agent.handle_packet(now(), SIDES[index], Bytes::copy_from_slice(packet));
+                    agent.handle_packet(now(), SIDES[input], Bytes::copy_from_slice(packet));
                     self.send(agent);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return count,
-                Err(_) => {
-                    self.refused += 1;
-                    return count;
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let emptied = true;
+                    return Ok(Served { packets, emptied });
                 }
+                Err(error) => return Err(error),
             }
         }
-        BATCH
+        Ok(Served {
+            packets: BATCH,
+            emptied: false,
+        })
     }
 
     fn send(&mut self, agent: &mut Agent) {
@@ -207,44 +118,31 @@ impl Attachment {
         }
     }
 
-    fn sleep(&self, timeout_ns: Option<Time>) -> io::Result<()> {
-        let timeout = timeout_ns.map(Duration::from_nanos);
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let mut files = [
-            PollFd::new(&self.devices[0], PollFlags::IN),
-            PollFd::new(&self.devices[1], PollFlags::IN),
-            PollFd::new(&self.stop.0.wake, PollFlags::IN),
-        ];
-        match poll(&mut files, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        // One ring is enough.
-        let _ = rustix::io::read(&self.stop.0.wake, &mut [0; 8]);
-        Ok(())
+    fn withdraw(&mut self) -> io::Result<()> {
+        remove_rules()
+    }
+
+    fn refused(&self) -> u64 {
+        self.refused
     }
 }
 
-impl Drop for Attachment {
+impl Drop for Devices {
     fn drop(&mut self) {
         // Rules without a device lead nowhere, and the next agent removes them.
         let _ = remove_rules();
     }
 }
 
-/// The interfaces of the calling thread's namespace except loopback.
-///
-/// # Errors
-///
-/// Those of reading a file in `/proc`.
-pub fn interfaces() -> io::Result<Vec<String>> {
-    let text = fs::read_to_string("/proc/thread-self/net/dev")?;
-    let names = text.lines().filter_map(|line| line.split_once(':'));
-    let names = names.map(|(name, _)| name.trim().to_owned());
-    Ok(names.filter(|name| name != "lo").collect())
+/// Whether an agent of this kind is there.
+pub(crate) fn is_open() -> io::Result<bool> {
+    let known = interfaces()?;
+    Ok(PLACES
+        .iter()
+        .any(|(name, _)| known.iter().any(|it| it == name)))
 }
 
-fn remove_rules() -> io::Result<()> {
+pub(crate) fn remove_rules() -> io::Result<()> {
     PLACES
         .iter()
         .try_for_each(|(_, diversion)| diversion.remove())

@@ -312,6 +312,36 @@ fn a_repair_by_the_sender_passes_and_ends_the_suppression() {
 }
 
 #[test]
+fn repairs_overtake_what_waits_for_the_hop() {
+    let config = Config {
+        radio: Some(Radio {
+            bits_per_second: 1_000_000,
+            queue_bytes: 100_000,
+        }),
+        ..Config::default()
+    };
+    let mut path = Path::with(config, 5000, true);
+    for n in 0..3 {
+        path.wait(50);
+        path.data(n);
+    }
+    path.wait(50);
+    path.ack(1);
+    // One is on its way, two wait.
+    path.data(3);
+    for n in 4..6 {
+        assert_eq!(path.down(path.segment(n)), []);
+    }
+    assert_eq!(path.sack(1, &[(2, 3)]), []);
+    let outputs = path.wait(50);
+    assert_eq!(
+        causes(&outputs),
+        [Cause::Repair, Cause::Passed, Cause::Passed]
+    );
+    assert_eq!(path.repairs(&outputs), [1]);
+}
+
+#[test]
 fn drops_of_the_agents_own_queue_are_not_repaired() {
     let config = Config {
         radio: Some(Radio {
@@ -615,4 +645,163 @@ fn a_dry_run_changes_nothing_and_counts() {
     assert_eq!(path.wait(1000), []);
     let counts = path.agent.counts();
     assert!(counts.held == 1 && counts.repaired > 0);
+}
+
+#[test]
+fn a_late_agent_only_passes_packets_until_it_is_in_time_again() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Repair]);
+    // 5 ms are allowed.
+    path.agent.handle_lag(path.now, 5 * MS);
+    assert!(!path.agent.is_overloaded() && path.outputs().is_empty());
+    // What is held goes, and nothing else is done.
+    path.agent.handle_lag(path.now, 5 * MS + 1);
+    assert_eq!(causes(&path.outputs()), [Cause::Released]);
+    assert_eq!(path.sack(1, &[(2, 4)]), [Cause::Passed]);
+    path.data(4);
+    assert_eq!(path.wait(50), []);
+    // It lasts until the lag has been small for 100 ms.
+    path.agent.handle_lag(path.now, 6 * MS);
+    path.now += 99 * MS;
+    path.agent.handle_lag(path.now, MS);
+    path.data(5);
+    let counts = path.agent.counts();
+    assert_eq!(counts.bypasses(Bypass::Overload), 3);
+    assert_eq!(counts.releases(Release::Overload), 1);
+    assert_eq!(
+        (path.agent.overloads(), path.agent.lag_ns_max()),
+        (1, 6 * MS)
+    );
+    path.now += MS;
+    path.agent.handle_lag(path.now, MS);
+    assert!(!path.agent.is_overloaded());
+    // The flow is helped as before, but for what passed meanwhile.
+    assert_eq!(path.ack(6), [Cause::Passed]);
+    (6..9).for_each(|n| path.data(n));
+    assert_eq!(path.sack(6, &[(7, 8)]), [Cause::Repair]);
+}
+
+#[test]
+fn ports_that_are_used_again_during_an_overload_are_another_flow() {
+    let mut path = Path::new(Profile::Sack);
+    path.data(0);
+    path.agent.handle_lag(path.now, 50 * MS);
+    // The SYNs of another connection, with other numbers.
+    path.isn = 3_000_000_000;
+    let syn = Segment {
+        syn: true,
+        sequence: 999,
+        window: 1000,
+        ..Segment::default()
+    };
+    path.up(syn.clone());
+    path.down(Segment {
+        ack: Some(1000),
+        sequence: path.isn,
+        ..syn
+    });
+    path.sack = false;
+    path.now += 200 * MS;
+    assert_eq!(path.agent.flows_seen(), 2);
+    (0..4).for_each(|n| path.data(n));
+    assert_eq!(path.ack(1), [Cause::Passed]);
+    assert_eq!(path.ack(1), [Cause::Repair]);
+    let flows = path.agent.flows();
+    assert_eq!((flows.len(), flows[0].bypass), (1, None));
+}
+
+#[test]
+fn settings_change_under_way() {
+    let config = Config {
+        radio: Some(Radio {
+            bits_per_second: 1_000_000,
+            queue_bytes: 10_000,
+        }),
+        ..Config::default()
+    };
+    let mut path = Path::with(config, 5000, true);
+    path.wait(100);
+    // One is on its way, two wait for the hop.
+    let passed: Vec<usize> = (0..3).map(|n| path.down(path.segment(n)).len()).collect();
+    assert_eq!(passed, [1, 0, 0]);
+    let other = Config {
+        radio: None,
+        profile: Profile::Ll,
+        ..config
+    };
+    path.agent.reconfigure(path.now, other);
+    assert_eq!(causes(&path.outputs()), [Cause::Passed; 2]);
+    // The flow that is known keeps its profile.
+    path.data(3);
+    path.ack(1);
+    assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Repair]);
+    // A dry run leaves nothing behind that it would not send.
+    let dry = Config {
+        dry_run: true,
+        ..other
+    };
+    path.agent.reconfigure(path.now, dry);
+    assert_eq!(causes(&path.outputs()), [Cause::Released]);
+    assert_eq!(path.sack(1, &[(2, 4)]), [Cause::Passed]);
+    path.agent.reconfigure(path.now, other);
+    assert_eq!(path.wait(1000), []);
+    assert_eq!(path.ack(4), [Cause::Passed]);
+    (4..8).for_each(|n| path.data(n));
+    assert_eq!(path.sack(4, &[(5, 6)]), [Cause::Repair]);
+}
+
+/// A connection over a hop whose round trip is known to be 2 ms.
+fn measured(profile: Profile) -> Path {
+    let mut path = Path::new(profile);
+    for n in 0..30 {
+        path.data(n);
+        path.now += 2 * MS;
+        path.ack(n + 1);
+    }
+    path
+}
+
+#[test]
+fn what_is_acknowledged_is_not_kept() {
+    let path = measured(Profile::Sack);
+    let flow = Path::silent(Config::default(), 5000, true);
+    assert_eq!(flow.agent.memory_bytes(), 0);
+    assert_eq!(path.agent.memory_bytes(), 1024);
+}
+
+#[test]
+fn a_lone_segment_may_wait_for_its_acknowledgement() {
+    let mut path = measured(Profile::Sack);
+    path.data(30);
+    // The time-out is 7 ms; a receiver may delay an acknowledgement by 40 ms.
+    assert_eq!(path.wait(46), []);
+    let outputs = path.wait(2);
+    assert_eq!(path.repairs(&outputs), [30]);
+    // Its acknowledgement tells nothing of the round trip (Karn), however late it is.
+    let outputs = path.wait(150);
+    assert!(path.repairs(&outputs).iter().all(|n| *n == 30));
+    path.now += 50 * MS;
+    path.ack(31);
+    path.data(31);
+    assert_eq!(path.wait(46), []);
+    let outputs = path.wait(2);
+    assert_eq!(path.repairs(&outputs), [31]);
+}
+
+#[test]
+fn a_packet_is_repaired_eight_times_at_most() {
+    let mut path = measured(Profile::Ll);
+    (30..34).for_each(|n| path.data(n));
+    path.ack(31);
+    let mut repairs = 0;
+    for _ in 0..40 {
+        // The receiver goes on to say the same.
+        let answer = path.answer(31, &[(32, 34)]);
+        let mut outputs = path.up(answer);
+        outputs.extend(path.wait(10_000));
+        repairs += path.repairs(&outputs).len();
+    }
+    assert_eq!(repairs, 8);
 }

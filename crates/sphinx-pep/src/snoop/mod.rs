@@ -54,6 +54,8 @@ pub enum Release {
     Limit,
     /// It was lost before it came here, or was dropped by the agent's own queue.
     NotCached,
+    /// The agent was too late.
+    Overload,
     /// The sender has repaired it already.
     SenderRepaired,
     /// Held for as long as is good for the sender.

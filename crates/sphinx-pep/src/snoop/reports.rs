@@ -11,6 +11,7 @@ impl Snoop {
             // It acknowledges what has not passed here.
             self.forget(context, Release::NotCached);
             (self.acknowledged, self.highest) = (position, position);
+            self.end_yielding(position);
             self.see(segment);
             return context.pass(segment);
         }
@@ -153,6 +154,11 @@ impl Snoop {
         // The sender hears of progress: its patience begins anew.
         self.silent_since = None;
         self.classic.duplicates = 0;
+        self.end_yielding(position);
+    }
+
+    /// What the sender was left to repair is repaired.
+    fn end_yielding(&mut self, position: u64) {
         if self.yielded.is_some_and(|until| until <= position) {
             self.yielded = None;
             self.congested = false;

@@ -68,6 +68,8 @@ struct Scene {
     /// Fixed to agent, agent to fixed, agent to mobile, mobile to agent.
     links: [LinkConfig; 4],
     agent: Config,
+    /// The agent comes late to one packet in a hundred, chosen by this seed.
+    late: Option<u64>,
     fate: Fate,
 }
 
@@ -200,7 +202,9 @@ fn scene(seed: u64) -> Scene {
             profile: profile[random.below(4) as usize],
             radio,
             dry_run: random.chance(5),
+            ..Config::default()
         },
+        late: random.chance(20).then(|| random.next()),
         fate: match random.below(3) {
             0 => Fate::Lives,
             1 => Fate::Restarts(random.below(300)),
@@ -221,6 +225,7 @@ fn run(scene: &Scene, with_agent: bool) -> Ended {
         .map(|config| Link::new(config).expect("a link"));
     let mut agent = with_agent.then(|| Agent::new(scene.agent));
     let mut laws = Laws::default();
+    let mut late = scene.late.map(Random);
     let (mut now, mut packets, mut steps) = (0, 0, 0_u64);
     loop {
         steps += 1;
@@ -247,6 +252,9 @@ fn run(scene: &Scene, with_agent: bool) -> Ended {
                     Some(agent) => {
                         let packet = Bytes::from(delivery.packet.0);
                         laws.input(from, &packet);
+                        if late.as_mut().is_some_and(|late| late.chance(1)) {
+                            agent.handle_lag(now, 20 * MS);
+                        }
                         agent.handle_packet(now, from, packet);
                     }
                     None => links[onward].enqueue(now, delivery.packet),

@@ -1,8 +1,13 @@
 //! The command line of `sphx pep`.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 use sphinx_pep::{Config, Profile, Radio, replay::Network};
 
 use crate::units;
@@ -26,6 +31,24 @@ Examples:
 Needs root (CAP_NET_ADMIN) and a machine that forwards. When the process dies, traffic goes on
 without it. QUIC, VPNs and whatever else is no TCP in the clear is not touched.")]
     Run(RunArgs),
+    /// Show what the agent of this machine does
+    #[command(after_help = "\
+Examples:
+  sphx pep show                       what it has done so far, as far as it has
+  sphx pep show --flows               and for which connections
+  sphx pep show --watch --json        a line a second, until Ctrl-C
+
+For root, and the user that the agent runs as.")]
+    Show(ShowArgs),
+    /// Change settings of the agent of this machine: all of them, or none
+    #[command(after_help = "\
+Examples:
+  sphx pep set dry-run=false
+  sphx pep set radio-rate=18mbit radio-queue=128KiB lag-max=10ms
+  sphx pep set radio-rate=off agent=snoop:profile=ll
+
+The values are those of the options of 'sphx pep run'. They hold until its worker ends.")]
+    Set(SetArgs),
     /// Feed a capture to an agent, and write what it would have let out
     #[command(after_help = "\
 Example:
@@ -36,6 +59,9 @@ result. Segments that were joined, or whose checksums an interface had still to 
 untouched: capture with offloads off, or beside the hop.")]
     Replay(ReplayArgs),
 }
+
+/// What may wait for the hop, unless something else is said.
+pub(super) const RADIO_QUEUE_BYTES: usize = 256 << 10;
 
 /// What the agent does.
 #[derive(Args, Debug)]
@@ -71,31 +97,80 @@ impl AgentArgs {
                 queue_bytes: usize::try_from(self.radio_queue).unwrap_or(usize::MAX),
             }),
             dry_run: self.dry_run,
+            ..Config::default()
+        }
+    }
+}
+
+impl RunArgs {
+    pub(crate) fn config(&self) -> Config {
+        Config {
+            lag_ns_max: u64::try_from(self.lag_max.as_nanos()).unwrap_or(u64::MAX),
+            ..self.agent.config()
         }
     }
 }
 
 /// How packets come to the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Attach {
+    /// tun on machines that forward, else nfqueue
+    Auto,
     /// Routed traffic, by rules that lead to TUN devices
     Tun,
+    /// All traffic of the wireless interface, this machine's own too, by the packet filter's queue
+    Nfqueue,
 }
 
 /// `sphx pep run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// How packets come to the agent
-    #[arg(long, value_name = "WAY", default_value = "tun")]
+    #[arg(long, value_name = "WAY", default_value = "auto")]
     pub(crate) attach: Attach,
     /// The interface to the lossy hop
     #[arg(long, value_name = "NAME")]
     pub(crate) wireless: String,
-    /// An interface to the senders, once for each [default: all others that exist now]
+    /// An interface to the senders, once for each; for tun [default: all others that exist now]
     #[arg(long, value_name = "NAME")]
     pub(crate) wired: Vec<String>,
+    /// How late the agent may be; later, packets only pass until it is in time again
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = units::duration)]
+    pub(crate) lag_max: Duration,
+    /// Numbers for Prometheus, at http://ADDR:PORT/metrics; port 0 takes any free one
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
+    /// Serve, and let another process, at standard input, watch
+    #[arg(long, hide = true)]
+    pub(crate) worker: bool,
+}
+
+/// `sphx pep set`.
+#[derive(Args, Debug)]
+pub(crate) struct SetArgs {
+    /// agent, dry-run, lag-max, radio-rate (or off), radio-queue
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    pub(crate) settings: Vec<String>,
+    /// One JSON object with the settings on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `sphx pep show`.
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// Connections too: the 1000 used last, the newest first
+    #[arg(long)]
+    pub(crate) flows: bool,
+    /// Once a second, until Ctrl-C
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// One JSON object per line on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `sphx pep replay`.
@@ -114,7 +189,7 @@ pub(crate) struct ReplayArgs {
     pub(crate) agent: AgentArgs,
 }
 
-fn agent(text: &str) -> Result<Profile, String> {
+pub(super) fn agent(text: &str) -> Result<Profile, String> {
     match text {
         "snoop" | "snoop:profile=sack" => Ok(Profile::Sack),
         "snoop:profile=classic" => Ok(Profile::Classic),
@@ -125,7 +200,7 @@ fn agent(text: &str) -> Result<Profile, String> {
     }
 }
 
-fn radio_rate(text: &str) -> Result<u64, String> {
+pub(super) fn radio_rate(text: &str) -> Result<u64, String> {
     match units::rate(text)? {
         0 => Err("a hop of rate 0 carries nothing".into()),
         rate => Ok(rate),
@@ -165,12 +240,13 @@ mod tests {
     fn what_can_be_written() {
         let Ok(PepCommand::Run(run)) = parse(
             "pep run --attach tun --wireless w --wired a --wired b --agent snoop:profile=ll \
-             --radio-rate 10mbit --radio-queue 64KiB --dry-run --json",
+             --radio-rate 10mbit --radio-queue 64KiB --lag-max 20ms --dry-run --json",
         ) else {
             panic!("run");
         };
         assert_eq!(run.wired, ["a", "b"]);
-        let config = run.agent.config();
+        let config = run.config();
+        assert_eq!(config.lag_ns_max, 20_000_000);
         assert_eq!((config.profile, config.dry_run), (Profile::Ll, true));
         let radio = config.radio.expect("a rate");
         assert_eq!(
@@ -187,8 +263,8 @@ mod tests {
             ("pep run", "--wireless"),
             ("pep run --wireless w --agent eln", "write snoop"),
             (
-                "pep run --wireless w --attach nfqueue",
-                "possible values: tun",
+                "pep run --wireless w --attach xdp",
+                "possible values: auto, tun, nfqueue",
             ),
             ("pep run --wireless w --radio-rate 0mbit", "rate"),
             ("pep run --wireless w --radio-queue 1kB", "--radio-rate"),

@@ -1,8 +1,12 @@
 //! `sphx pep`: help for TCP connections over a lossy hop.
 
 mod args;
+mod control;
+mod guard;
 mod replay;
 mod run;
+mod settings;
+mod show;
 
 use serde_json::{Map, Value, json};
 use sphinx_pep::{Agent, FlowReport};
@@ -13,11 +17,16 @@ use super::Context;
 use crate::failure::Outcome;
 use crate::report::Event;
 
-pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<()> {
+/// Runs the command and returns the exit code.
+pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
     match args.command {
-        PepCommand::Run(args) => run::run(&args, context),
-        PepCommand::Replay(args) => replay::run(&args, context),
+        PepCommand::Run(args) if args.worker => run::run(&args, context)?,
+        PepCommand::Run(_) => return guard::run(context),
+        PepCommand::Show(args) => show::run(&args, context)?,
+        PepCommand::Set(args) => show::set(&args, context)?,
+        PepCommand::Replay(args) => replay::run(&args, context)?,
     }
+    Ok(0)
 }
 
 impl PepArgs {
@@ -25,6 +34,8 @@ impl PepArgs {
     pub(crate) fn output(&self) -> (bool, bool) {
         let agent = match &self.command {
             PepCommand::Run(args) => &args.agent,
+            PepCommand::Show(args) => return (args.json, false),
+            PepCommand::Set(args) => return (args.json, false),
             PepCommand::Replay(args) => &args.agent,
         };
         (agent.json, agent.quiet)
@@ -55,11 +66,7 @@ fn report(agent: &Agent, context: &Context) {
 
 /// The last event, with the totals.
 fn done(agent: &Agent) -> Event {
-    let event = Event::new("done")
-        .with("flows", agent.flows_seen())
-        .with("flows_known", agent.flows_known())
-        .with("memory_bytes", agent.memory_bytes());
-    with_all(event, fields(json!(agent.counts())))
+    with_all(Event::new("done"), fields(json!(agent.status())))
 }
 
 fn fields(value: Value) -> Map<String, Value> {

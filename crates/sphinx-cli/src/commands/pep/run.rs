@@ -1,55 +1,106 @@
-//! `sphx pep run`: an agent in the traffic that this machine routes.
+//! The worker of `sphx pep run`: an agent in the traffic that this machine routes.
 
 use std::io;
 
 use serde_json::json;
 use sphinx_pep::Agent;
-use sphinx_pep::tun::{Attachment, interfaces};
+use sphinx_pep::attach::{Attachment, Notice, interfaces};
 use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, RunArgs};
-use super::{Context, done, flow_event, report};
-use crate::failure::{Failure, Outcome, fail_hint, local_io};
+use super::{Context, control, done, flow_event, guard, report};
+use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
 
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
-    let Attach::Tun = args.attach;
+    guard::follow();
     let reporter = &context.reporter;
-    let wired = match args.wired.is_empty() {
-        false => args.wired.clone(),
-        true => interfaces()
+    let way = chosen(args.attach);
+    let wired = match (way, args.wired.is_empty()) {
+        (Attach::Tun, true) => interfaces()
             .map_err(|error| local_io("list", "the interfaces", error))?
             .into_iter()
             .filter(|name| *name != args.wireless)
             .collect(),
+        (Attach::Tun, false) => args.wired.clone(),
+        (_, true) => Vec::new(),
+        (_, false) => {
+            let message = "--wired is for --attach tun: a queue takes all of --wireless";
+            return Err(usage(message));
+        }
     };
-    let mut attachment = Attachment::open(&wired, &args.wireless).map_err(refused)?;
+    let opened = match way {
+        Attach::Tun => Attachment::tun(&wired, &args.wireless),
+        _ => Attachment::nfqueue(&args.wireless),
+    };
+    let mut attachment = opened.map_err(refused)?;
+    let (questions, metrics) = control::listen(args.metrics).map_err(|error| {
+        let what = match args.metrics {
+            Some(address) => format!("questions, and at {address}"),
+            None => "questions".to_owned(),
+        };
+        local_io("listen for", &what, error)
+    })?;
     let stopper = attachment.stopper();
+    let orphaned = stopper.clone();
     let _registration = context.stop.on_stop(move || stopper.stop());
     reporter.event(
         Event::new("started")
+            .with("attach", json!(way))
             .with("wireless", args.wireless.as_str())
             .with("wired", json!(wired))
+            .with("metrics", json!(metrics))
+            .with("worker", std::process::id())
             .with("profile", json!(args.agent.agent))
             .with("dry_run", args.agent.dry_run),
     );
     reporter.note(&format!(
-        "TCP between {} and {} passes here until Ctrl-C{}.",
-        wired.join(", "),
+        "TCP {} {} passes here until Ctrl-C{}.",
+        match wired.is_empty() {
+            true => "of".to_owned(),
+            false => format!("between {} and", wired.join(", ")),
+        },
         args.wireless,
         match args.agent.dry_run {
             true => ", unchanged",
             false => "",
         }
     ));
-    let mut agent = Agent::new(args.agent.config());
-    let result = attachment.run(&mut agent, |flow| flow_event(&flow, context));
+    let mut agent = Agent::new(args.config());
+    let result = attachment.run(&mut agent, |agent, notice| match notice {
+        Notice::Alive(now) => {
+            questions.answer(agent, now);
+            if guard::tell_alive().is_err() {
+                orphaned.stop();
+            }
+        }
+        Notice::Ended(flow) => flow_event(&flow, context),
+        Notice::Overload(true) => {
+            reporter.event(Event::new("overload").with("lag_ms", agent.lag_ns_max() as f64 / 1e6));
+            reporter.note("sphx: too late: packets only pass until this is in time again");
+        }
+        Notice::Overload(false) => reporter.event(Event::new("recovered")),
+    });
     report(&agent, context);
-    // Also after a signal, which is how this ends: the numbers are what it was run for.
+    // The numbers are what it was run for.
     reporter.event(done(&agent).with("packets_refused", attachment.refused()));
     drop(attachment);
-    result.map_err(|error| local_io("serve", "the TUN devices", error))?;
-    Err(context.stop.failure())
+    result.map_err(|error| local_io("serve", "the traffic", error))
+}
+
+/// The way that packets come to the agent.
+fn chosen(way: Attach) -> Attach {
+    let forwards = |path: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/{path}"));
+        text.is_ok_and(|text| text.trim() == "1")
+    };
+    match way {
+        Attach::Auto if forwards("ipv4/ip_forward") || forwards("ipv6/conf/all/forwarding") => {
+            Attach::Tun
+        }
+        Attach::Auto => Attach::Nfqueue,
+        way => way,
+    }
 }
 
 fn refused(error: io::Error) -> Failure {
@@ -59,6 +110,9 @@ fn refused(error: io::Error) -> Failure {
             "an agent runs in this network namespace already: one is enough"
         }
         io::ErrorKind::NotFound => "'ip link' lists the interfaces",
+        io::ErrorKind::Unsupported => {
+            "--attach nfqueue needs nf_tables with 'queue', or NFQUEUE of iptables and NFT_COMPAT"
+        }
         _ => "",
     };
     fail_hint(

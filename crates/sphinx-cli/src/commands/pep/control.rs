@@ -1,0 +1,223 @@
+//! Questions to an agent that runs, and its answers.
+//!
+//! `sphx pep show` asks at a Unix socket without a name on disk: it belongs to the network namespace, as the
+//! agent does, and goes with the process. Prometheus asks by HTTP (`--metrics`). Both are served by threads of
+//! their own; the loop that packets pass answers between them.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use serde_json::{Value, json};
+use sphinx_pep::{Agent, Status, Time};
+
+use super::settings;
+
+/// Name of the socket.
+const SOCKET: &[u8] = b"sphx-pep";
+/// Most flows that are told of at once: the agent serves no packets meanwhile.
+const FLOWS_MAX: usize = 1000;
+/// Longest question.
+const QUESTION_BYTES_MAX: u64 = 8192;
+/// Whoever asks, and the agent, are waited for no longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One that the loop answers.
+struct Question {
+    wish: Wish,
+    reply: SyncSender<Answer>,
+}
+
+enum Wish {
+    Status,
+    /// And the flows used last.
+    Flows,
+    /// Other settings: words.
+    Set(String),
+}
+
+struct Answer {
+    status: Status,
+    settings: Value,
+    flows: Vec<Value>,
+    /// Why settings cannot be changed so.
+    refusal: Option<String>,
+}
+
+/// The end of the loop.
+pub(super) struct Questions(Receiver<Question>);
+
+impl Questions {
+    /// Answers what has been asked.
+    pub(super) fn answer(&self, agent: &mut Agent, now: Time) {
+        for Question { wish, reply } in self.0.try_iter() {
+            let mut flows = Vec::new();
+            let mut refusal = None;
+            match wish {
+                Wish::Status => {}
+                Wish::Flows => flows = agent.newest_flows(FLOWS_MAX),
+                Wish::Set(words) => {
+                    match settings::changed(agent.config(), words.split_whitespace()) {
+                        Ok(config) => agent.reconfigure(now, config),
+                        Err(why) => refusal = Some(why),
+                    }
+                }
+            }
+            let answer = Answer {
+                status: agent.status(),
+                settings: settings::shown(&agent.config()),
+                flows: flows.iter().map(|flow| json!(flow)).collect(),
+                refusal,
+            };
+            // Whoever asked may have gone.
+            let _ = reply.try_send(answer);
+        }
+    }
+}
+
+/// Asks the loop.
+#[derive(Clone)]
+struct Asker(Sender<Question>);
+
+impl Asker {
+    fn ask(&self, wish: Wish) -> io::Result<Answer> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        let question = Question { wish, reply };
+        self.0
+            .send(question)
+            .map_err(|_| io::ErrorKind::BrokenPipe)?;
+        answer
+            .recv_timeout(PATIENCE)
+            .map_err(|_| io::ErrorKind::TimedOut.into())
+    }
+}
+
+/// Takes questions from now on, also at an address for Prometheus; tells that address.
+///
+/// # Errors
+///
+/// `AddrInUse` if there is an agent already, or somebody else listens at the address.
+pub(super) fn listen(metrics: Option<SocketAddr>) -> io::Result<(Questions, Option<SocketAddr>)> {
+    let (sender, questions) = mpsc::channel();
+    let asker = Asker(sender);
+    let own = UnixListener::bind_addr(&UnixAddr::from_abstract_name(SOCKET)?)?;
+    let mut address = None;
+    if let Some(metrics) = metrics {
+        let listener = TcpListener::bind(metrics)?;
+        address = Some(listener.local_addr()?);
+        let asker = asker.clone();
+        start("metrics", move || {
+            for stream in listener.incoming().flatten() {
+                // Whoever does not wait for the answer has no use for it.
+                let _ = scrape(&stream, &asker);
+            }
+        })?;
+    }
+    start("questions", move || {
+        for stream in own.incoming().flatten() {
+            // As above.
+            let _ = tell(&stream, &asker);
+        }
+    })?;
+    Ok((Questions(questions), address))
+}
+
+fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let builder = thread::Builder::new().name(name.to_owned());
+    builder.spawn(body).map(drop)
+}
+
+/// One line is asked, one line of JSON is the answer.
+fn tell(stream: &UnixStream, asker: &Asker) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    // Connections of others are nobody's business.
+    let user = socket_peercred(stream)?.uid;
+    if !user.is_root() && user != geteuid() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let mut line = String::new();
+    BufReader::new(stream.take(QUESTION_BYTES_MAX)).read_line(&mut line)?;
+    let line = line.trim_end();
+    let (wish, flows) = match line.strip_prefix("set ") {
+        Some(words) => (Wish::Set(words.to_owned()), false),
+        None if line == "status" => (Wish::Status, false),
+        None if line == "flows" => (Wish::Flows, true),
+        None => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    let answer = asker.ask(wish)?;
+    let mut value = json!(answer.status);
+    value["settings"] = answer.settings;
+    if flows {
+        value["newest_flows"] = answer.flows.into();
+    }
+    if let Some(refusal) = answer.refusal {
+        value["refusal"] = refusal.into();
+    }
+    let mut stream = stream;
+    writeln!(stream, "{value}")
+}
+
+/// Reads the head of a request; whoever sends it has [`PATIENCE`] for all of it, as others wait.
+fn head(mut stream: &TcpStream) -> io::Result<String> {
+    let deadline = Instant::now() + PATIENCE;
+    let (mut head, mut part) = (Vec::new(), [0; 1024]);
+    while !head.ends_with(b"\r\n\r\n") && head.len() < QUESTION_BYTES_MAX as usize {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part)? {
+            0 => break,
+            length => head.extend(&part[..length]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+/// Answers one request of HTTP.
+fn scrape(stream: &TcpStream, asker: &Asker) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = head(stream)?;
+    let mut words = request.split(' ');
+    let (status, kind, body) = match (words.next(), words.next()) {
+        (Some("GET"), Some("/metrics")) => (
+            "200 OK",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            asker.ask(Wish::Status)?.status.openmetrics(),
+        ),
+        _ => (
+            "404 Not Found",
+            "text/plain; charset=utf-8",
+            "there is /metrics\n".to_owned(),
+        ),
+    };
+    let length = body.len();
+    let mut stream = stream;
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{body}"
+    )
+}
+
+/// Asks the agent of this network namespace.
+///
+/// # Errors
+///
+/// `ConnectionRefused` if there is none; `UnexpectedEof` if it does not answer this user.
+pub(super) fn ask(question: &str) -> io::Result<Value> {
+    let mut stream = UnixStream::connect_addr(&UnixAddr::from_abstract_name(SOCKET)?)?;
+    stream.set_read_timeout(Some(2 * PATIENCE))?;
+    writeln!(stream, "{question}")?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    serde_json::from_str(&line).map_err(|_| io::ErrorKind::UnexpectedEof.into())
+}

@@ -1,0 +1,192 @@
+//! The guard of `sphx pep run`: starts this program once more as the worker, which serves the agent, and
+//! another one whenever that dies or is silent. `sphinx_pep::guard` decides.
+//!
+//! Both are connected by a socket, which is the worker's standard input: it sends a byte as its sign of
+//! life, and either end sees when the other one has died. The worker's output is the guard's.
+
+use std::io::{ErrorKind as Io, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::SendFlags;
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use sphinx_pep::attach;
+use sphinx_pep::guard::{Deed, Guard};
+use sphinx_transport::ErrorKind;
+
+use super::Context;
+use crate::failure::{Outcome, fail, local_io};
+use crate::report::Event;
+
+/// Guards workers until told to stop. Returns the exit code of the first one, if it could not begin.
+pub(super) fn run(context: &Context) -> Outcome<u8> {
+    let failed = |error| local_io("guard", "the agent", error);
+    let start = Instant::now();
+    let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let (wake, woken) = UnixStream::pair().map_err(failed)?;
+    let _registration = context.stop.on_stop(move || {
+        // Only the first byte matters.
+        let _ = (&wake).write(&[0]);
+    });
+    let mut guard = Guard::new(now());
+    let mut worker: Option<Worker> = None;
+    let (mut served, mut asked) = (false, false);
+    loop {
+        match guard.poll(now()) {
+            Some(Deed::Start) => {
+                worker = Some(Worker::start().map_err(failed)?);
+                guard.started(now());
+            }
+            Some(Deed::Kill) => worker.iter_mut().for_each(Worker::kill),
+            None => {}
+        }
+        if context.stop.requested() && !asked {
+            asked = true;
+            worker.iter().for_each(Worker::ask);
+        }
+        let Some(present) = &mut worker else {
+            if asked {
+                break;
+            }
+            wait(&[&woken], guard.next_timeout().saturating_sub(now())).map_err(failed)?;
+            continue;
+        };
+        let stopping = (!asked).then_some(&woken);
+        let files: Vec<&UnixStream> = stopping.into_iter().chain([&present.socket]).collect();
+        wait(&files, guard.next_timeout().saturating_sub(now())).map_err(failed)?;
+        match present.listen() {
+            Heard::Nothing => {}
+            Heard::Life => {
+                served = true;
+                guard.heard(now());
+            }
+            Heard::End => {
+                let (status, silent) = (present.child.wait().map_err(failed)?, present.killed);
+                worker = None;
+                if asked {
+                    break;
+                }
+                if !served {
+                    // It has said why.
+                    return match status.code().and_then(|code| u8::try_from(code).ok()) {
+                        Some(code) => Ok(code),
+                        None => Err(fail(ErrorKind::Other, format!("the worker died: {status}"))),
+                    };
+                }
+                let pause = Duration::from_nanos(guard.ended(now()));
+                tell(status, silent, pause, context);
+            }
+        }
+    }
+    // A worker that was killed has left its rules.
+    attach::clean().map_err(|error| local_io("remove", "the rules", error))?;
+    Err(context.stop.failure())
+}
+
+fn tell(status: ExitStatus, silent: bool, pause: Duration, context: &Context) {
+    let reason = match silent {
+        true => "it was silent".to_owned(),
+        false => status.to_string(),
+    };
+    let event = Event::new("worker_ended")
+        .with("reason", reason.as_str())
+        .with("restart_ms", pause.as_millis() as u64);
+    context.reporter.event(event);
+    context.reporter.note(&format!(
+        "sphx: the worker has ended ({reason}): traffic takes its usual way; another worker comes in {pause:?}"
+    ));
+}
+
+/// Waits until there is something to read, or so many nanoseconds.
+fn wait(files: &[&UnixStream], timeout: u64) -> std::io::Result<()> {
+    let timeout = Timespec::try_from(Duration::from_nanos(timeout)).ok();
+    let mut files: Vec<PollFd<'_>> = files
+        .iter()
+        .map(|file| PollFd::new(*file, PollFlags::IN))
+        .collect();
+    match poll(&mut files, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+enum Heard {
+    Nothing,
+    Life,
+    End,
+}
+
+struct Worker {
+    child: Child,
+    socket: UnixStream,
+    killed: bool,
+}
+
+impl Worker {
+    fn start() -> std::io::Result<Worker> {
+        let (socket, other) = UnixStream::pair()?;
+        socket.set_nonblocking(true)?;
+        // The same program, also if its file has been replaced.
+        let child = Command::new("/proc/self/exe")
+            .arg0("sphx")
+            .args(std::env::args_os().skip(1))
+            .arg("--worker")
+            .stdin(OwnedFd::from(other))
+            // Ctrl-C at a terminal is for the guard, which asks the worker to end.
+            .process_group(0)
+            .spawn()?;
+        let killed = false;
+        Ok(Worker {
+            child,
+            socket,
+            killed,
+        })
+    }
+
+    fn listen(&mut self) -> Heard {
+        match self.socket.read(&mut [0; 64]) {
+            Ok(0) => Heard::End,
+            Ok(_) => Heard::Life,
+            Err(error) if matches!(error.kind(), Io::WouldBlock | Io::Interrupted) => {
+                Heard::Nothing
+            }
+            Err(_) => Heard::End,
+        }
+    }
+
+    /// Asks it to end in order.
+    fn ask(&self) {
+        // It may have ended already.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+    }
+
+    fn kill(&mut self) {
+        self.killed = true;
+        // As above.
+        let _ = self.child.kill();
+    }
+}
+
+/// The worker dies with its guard, also while it is stopped.
+pub(super) fn follow() {
+    // If the guard has died before this, the first sign of life fails.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+}
+
+/// The worker's sign of life.
+///
+/// # Errors
+///
+/// There is no guard.
+pub(super) fn tell_alive() -> rustix::io::Result<()> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match rustix::net::send(rustix::stdio::stdin(), &[0], flags) {
+        // A guard that does not read now has enough to read.
+        Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

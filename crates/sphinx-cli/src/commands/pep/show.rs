@@ -1,0 +1,112 @@
+//! `sphx pep show` and `set`: what the agent of this network namespace does, and other settings for it.
+
+use std::io;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use serde_json::Value;
+use sphinx_transport::ErrorKind;
+
+use super::args::{SetArgs, ShowArgs};
+use super::{Context, control, fields, with_all};
+use crate::failure::{Failure, Outcome, fail_hint, usage};
+use crate::report::Event;
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+pub(super) fn run(args: &ShowArgs, context: &Context) -> Outcome<()> {
+    let question = if args.flows { "flows" } else { "status" };
+    let (sender, stopped) = mpsc::channel();
+    let _registration = context.stop.on_stop(move || {
+        // The receiver lives until the end.
+        let _ = sender.send(());
+    });
+    loop {
+        let status = control::ask(question).map_err(refused)?;
+        if args.json {
+            let event = with_all(Event::new("status"), fields(status));
+            context.reporter.event(event);
+        } else {
+            show(&status, context);
+        }
+        if !args.watch {
+            return Ok(());
+        }
+        if stopped.recv_timeout(INTERVAL) != Err(mpsc::RecvTimeoutError::Timeout) {
+            return Err(context.stop.failure());
+        }
+    }
+}
+
+/// Changes settings.
+pub(super) fn set(args: &SetArgs, context: &Context) -> Outcome<()> {
+    if args
+        .settings
+        .iter()
+        .any(|word| word.contains(char::is_whitespace))
+    {
+        return Err(usage("a setting has no blanks in it"));
+    }
+    let mut answer = control::ask(&format!("set {}", args.settings.join(" "))).map_err(refused)?;
+    if let Some(why) = answer["refusal"].as_str() {
+        return Err(usage(format!("nothing was changed: {why}")));
+    }
+    let settings = answer["settings"].take();
+    if args.json {
+        let event = with_all(Event::new("settings"), fields(settings));
+        context.reporter.event(event);
+    } else {
+        show(&settings, context);
+    }
+    Ok(())
+}
+
+/// One line for each number that is not 0, then for each flow.
+fn show(status: &Value, context: &Context) {
+    for (name, value) in status.as_object().into_iter().flatten() {
+        match value {
+            Value::Array(flows) => flows.iter().for_each(|flow| show_flow(flow, context)),
+            Value::Object(reasons) => {
+                for (reason, count) in reasons {
+                    let name = format!("{name} ({reason})");
+                    context.reporter.data(&format!("{name:<28} {count}"));
+                }
+            }
+            Value::Number(number) if number.as_u64() == Some(0) => {}
+            value => context.reporter.data(&format!("{name:<28} {value}")),
+        }
+    }
+}
+
+fn show_flow(flow: &Value, context: &Context) {
+    let text = |field: &str| flow[field].as_str().unwrap_or("-").to_owned();
+    let line = format!(
+        "{} {} repaired {} held {} concealed {}{}",
+        text("fixed"),
+        text("mobile"),
+        flow["repaired"],
+        flow["held"],
+        flow["concealed"],
+        match flow["bypass"].as_str() {
+            Some(why) => format!(" left alone: {why}"),
+            None => String::new(),
+        }
+    );
+    context.reporter.data(&line);
+}
+
+fn refused(error: io::Error) -> Failure {
+    let hint = match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "'sphx pep run' starts one; an agent is seen in its own network namespace only"
+        }
+        io::ErrorKind::UnexpectedEof => "the agent answers root, and the user that it runs as",
+        _ => "",
+    };
+    let message = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "no agent runs here".to_owned(),
+        _ => format!("the agent does not answer: {error}"),
+    };
+    fail_hint(ErrorKind::LocalIo, message, hint)
+}

@@ -1,0 +1,182 @@
+//! Queues of the running kernel's packet filter. Skipped, saying why, where they are not to be had.
+
+use std::{
+    io::{self, Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sphinx_netdev::{
+    netns::{Access, Namespace, probe},
+    nfqueue::{Hook, Queue, RawSender, Rules, is_taken, read},
+};
+
+const TABLE: &str = "sphx-test";
+const QUEUE: u16 = 77;
+const MARK: u32 = 0x1234;
+
+/// A namespace with rules on its loopback, or why there is none.
+fn scene() -> Option<(Namespace, Rules)> {
+    let reason = match probe() {
+        Ok(Access::Direct) => {
+            let namespace = Namespace::new().expect("a namespace");
+            let rules = namespace.run(|| Rules::install(TABLE, "lo", QUEUE, MARK));
+            match rules.expect("a thread") {
+                Ok(rules) => return Some((namespace, rules)),
+                Err(error) => format!("no rules of nf_tables that lead to a queue: {error}"),
+            }
+        }
+        Ok(Access::UserNamespace) => {
+            "needs root (user namespaces would work, but not beside threads)".to_owned()
+        }
+        Err(error) => error.to_string(),
+    };
+    eprintln!("skipped: {reason}");
+    None
+}
+
+/// Sends bytes to itself.
+fn exchange(namespace: &Namespace) {
+    let contents: Vec<u8> = (0..100_000_u32).map(|n| (n >> 3) as u8).collect();
+    let run = || {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let sending = TcpStream::connect(listener.local_addr().unwrap()).expect("a connection");
+        let (mut receiving, _) = listener.accept().expect("a connection");
+        thread::scope(|scope| {
+            let contents = &contents;
+            scope.spawn(move || (&sending).write_all(contents).expect("a reader"));
+            let mut received = vec![0; contents.len()];
+            receiving.read_exact(&mut received).expect("everything");
+            assert!(received == *contents);
+        });
+    };
+    namespace.run(run).expect("a thread");
+}
+
+#[test]
+fn packets_pass_a_queue_as_they_are_judged() {
+    let Some((namespace, mut rules)) = scene() else {
+        return;
+    };
+    // A second one is refused, and changes nothing.
+    let again = || Rules::install(TABLE, "lo", QUEUE, MARK);
+    let error = namespace.run(again).unwrap().expect_err("it is taken");
+    assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+    // Nobody serves the queue.
+    exchange(&namespace);
+    let open = || Queue::open(QUEUE, 100);
+    let mut queue = namespace.run(open).unwrap().expect("a queue");
+    let taken = namespace.run(open).unwrap().expect_err("it is taken");
+    assert_eq!(taken.kind(), io::ErrorKind::PermissionDenied);
+    let done = AtomicBool::new(false);
+    let seen = thread::scope(|scope| {
+        let (queue, done) = (&mut queue, &done);
+        let serving = scope.spawn(move || serve(queue, done));
+        exchange(&namespace);
+        done.store(true, Ordering::Release);
+        serving.join().expect("a thread")
+    });
+    // Each packet is seen twice on a loopback.
+    assert!(seen[0] > 4 && seen[1] > 4, "{seen:?}");
+    rules.remove().expect("rules");
+    assert!(!namespace.run(|| is_taken(TABLE)).unwrap().unwrap());
+    exchange(&namespace);
+}
+
+/// Lets all packets pass, by one verdict or another, and counts them by hook.
+fn serve(queue: &mut Queue, done: &AtomicBool) -> [u32; 2] {
+    let mut buffer = vec![0; 1 << 17];
+    let mut seen = [0; 2];
+    while !done.load(Ordering::Acquire) {
+        let mut files = [PollFd::new(&*queue, PollFlags::IN)];
+        let timeout = Timespec::try_from(Duration::from_millis(20)).unwrap();
+        poll(&mut files, Some(&timeout)).expect("a socket");
+        while let Ok(length) = queue.receive(&mut buffer) {
+            read(&buffer[..length], |queued| {
+                assert_eq!(queued.packet[0] >> 4, 4);
+                // Segments are not joined here.
+                assert!(queued.packet.len() <= 65_535);
+                let hooks = [Hook::Prerouting, Hook::Postrouting];
+                let hook = hooks.iter().position(|hook| *hook as u8 == queued.hook);
+                let count = &mut seen[hook.expect("one of our hooks")];
+                *count += 1;
+                match *count % 3 {
+                    0 => queue.replace(queued.id, queued.packet),
+                    _ => queue.accept(queued.id),
+                }
+            });
+        }
+        queue.flush().expect("verdicts");
+    }
+    seen
+}
+
+#[test]
+fn rules_go_with_whoever_made_them() {
+    let Some((namespace, rules)) = scene() else {
+        return;
+    };
+    assert!(namespace.run(|| is_taken(TABLE)).unwrap().unwrap());
+    drop(rules);
+    // The kernel removes them in its own time.
+    while namespace.run(|| is_taken(TABLE)).unwrap().unwrap() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn packets_of_others_can_be_sent() {
+    let Some((namespace, _rules)) = scene() else {
+        return;
+    };
+    let sender = namespace
+        .run(|| RawSender::open(MARK))
+        .unwrap()
+        .expect("a socket");
+    // 192.0.2.1 to 127.0.0.1, no payload; the kernel fills in lengths and checksums.
+    let mut packet = [0; 20];
+    (packet[0], packet[3], packet[8], packet[9]) = (0x45, 20, 64, 6);
+    packet[12..16].copy_from_slice(&[192, 0, 2, 1]);
+    packet[16..20].copy_from_slice(&[127, 0, 0, 1]);
+    sender.send(&packet).expect("a packet");
+    for wrong in [&[][..], &[0x45; 10], &[0x60; 20], &[0; 40]] {
+        let error = sender.send(wrong).expect_err("it is no packet");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
+fn messages_that_are_cut_off_are_left_out() {
+    // Length, kind, flags, sequence, port; the packet filter's header; number and hook; packet.
+    let mut message = vec![0; 20];
+    message.extend([11, 0, 1, 0, 0, 0, 0, 9, 8, 0, 4, 0]);
+    message.extend([7, 0, 10, 0, 0x45, 1, 2, 0]);
+    message[0] = message.len() as u8;
+    message[5] = 3;
+    let packets = |bytes: &[u8]| {
+        let mut packets = Vec::new();
+        read(bytes, |it| {
+            packets.push((it.id, it.hook, it.packet.to_vec()));
+        });
+        packets
+    };
+    let one = (9, 4, vec![0x45, 1, 2]);
+    assert_eq!(packets(&message), std::slice::from_ref(&one));
+    let two = [&message[..], &message].concat();
+    assert_eq!(packets(&two), [one.clone(), one.clone()]);
+    for length in 0..message.len() {
+        assert_eq!(packets(&message[..length]), []);
+    }
+    assert_eq!(packets(&two[..two.len() - 1]), [one]);
+    // Lengths that lie.
+    for at in [0, 20, 32] {
+        for length in [0, 3, 255] {
+            let mut wrong = message.clone();
+            wrong[at] = length;
+            assert!(packets(&wrong).len() <= 1);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! An agent in the traffic of this machine, whatever the way that packets come.
+
+use std::{
+    fmt, fs, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    fd::{BorrowedFd, OwnedFd},
+    io::Errno,
+};
+use sphinx_netdev::tun::serve_in_time;
+
+use crate::{Agent, FlowReport, MS, Time, queue, tun};
+
+/// How long what is on its way to the agent may take to come, once nothing new is led there.
+const DRAIN_NS: Time = 250 * MS;
+/// The longest time between two signs of life.
+pub(crate) const ALIVE_NS: Time = 50 * MS;
+
+/// A way for packets to come to an agent and to leave.
+pub(crate) trait Port: fmt::Debug + Send {
+    /// What to wait for.
+    fn inputs(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// Hands over what an input has, up to a batch, and sends what the agent lets out. Fails if nothing
+    /// comes from there any more.
+    fn serve(
+        &mut self,
+        input: usize,
+        agent: &mut Agent,
+        now: &dyn Fn() -> Time,
+    ) -> io::Result<Served>;
+
+    /// Sends what the agent lets out by time.
+    fn send(&mut self, agent: &mut Agent);
+
+    /// Leads no more packets here.
+    fn withdraw(&mut self) -> io::Result<()>;
+
+    /// Packets that the kernel did not take back.
+    fn refused(&self) -> u64;
+}
+
+/// What [`Port::serve`] has done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served {
+    pub(crate) packets: usize,
+    /// Nothing was left.
+    pub(crate) emptied: bool,
+}
+
+/// What [`Attachment::run`] tells of.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// The agent is served, at this time of its. It comes at least every 50 ms.
+    Alive(Time),
+    /// A flow has ended.
+    Ended(FlowReport),
+    /// The agent has become too late, or is in time again ([`Agent::handle_lag`]).
+    Overload(bool),
+}
+
+/// Ends [`Attachment::run`] from another thread.
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<Stop>);
+
+#[derive(Debug)]
+struct Stop {
+    asked: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Stopper {
+    /// Lets [`Attachment::run`] return soon.
+    pub fn stop(&self) {
+        self.0.asked.store(true, Ordering::Release);
+        // It fails only when 2^64 - 2 wake-ups are pending already.
+        let _ = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Packets of this machine are led to an agent as long as this lives.
+#[derive(Debug)]
+pub struct Attachment {
+    port: Box<dyn Port>,
+    stop: Stopper,
+}
+
+impl Attachment {
+    /// Leads the routed TCP traffic of these interfaces of the calling thread's namespace here, by rules
+    /// that lead to TUN devices: those at which packets from fixed hosts arrive, and the one for mobile
+    /// hosts. What rules a killed process left is replaced.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if there is no such interface, `ResourceBusy` if an agent runs already,
+    /// `PermissionDenied` without `CAP_NET_ADMIN`.
+    pub fn tun(wired: &[String], wireless: &str) -> io::Result<Attachment> {
+        let interfaces = wired.iter().map(String::as_str).chain([wireless]);
+        check(interfaces)?;
+        // Where nobody can ask, there is no such agent either.
+        if queue::is_open().unwrap_or(false) {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        Attachment::new(Box::new(tun::Devices::open(wired, wireless)?))
+    }
+
+    /// Leads the TCP traffic of an interface of the calling thread's namespace here, by the packet filter's
+    /// queue: what comes in by it is from mobile hosts, what goes out by it is for them, whether it is routed
+    /// or this machine's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`tun`](Attachment::tun); others where the kernel has no such queues (nf_tables with its queue or
+    /// NFQUEUE, Linux 5.12).
+    pub fn nfqueue(wireless: &str) -> io::Result<Attachment> {
+        check([wireless].into_iter())?;
+        if tun::is_open()? {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        Attachment::new(Box::new(queue::Filtered::open(wireless)?))
+    }
+
+    fn new(port: Box<dyn Port>) -> io::Result<Attachment> {
+        let stop = Stopper(Arc::new(Stop {
+            asked: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        }));
+        Ok(Attachment { port, stop })
+    }
+
+    /// What ends [`run`](Attachment::run).
+    pub fn stopper(&self) -> Stopper {
+        self.stop.clone()
+    }
+
+    /// Packets that the kernel did not take back.
+    pub fn refused(&self) -> u64 {
+        self.port.refused()
+    }
+
+    /// Serves the agent until told to stop, and tells `notice` what happens, which may change its
+    /// settings. No more packets are led here
+    /// then, and those that are on their way are served.
+    ///
+    /// # Errors
+    ///
+    /// Those of waiting, of removing the rules, and of devices that somebody has removed.
+    pub fn run(
+        &mut self,
+        agent: &mut Agent,
+        mut notice: impl FnMut(&mut Agent, Notice),
+    ) -> io::Result<()> {
+        // Where that is not allowed, packets wait a little longer.
+        let _ = serve_in_time();
+        let start = Instant::now();
+        let now = || Time::try_from(start.elapsed().as_nanos()).unwrap_or(Time::MAX);
+        let inputs = self.port.inputs().len();
+        // When each input was last known to be empty: what comes from it has not waited for longer.
+        let mut empty = vec![now(); inputs];
+        let (mut until, mut alive, mut overloaded) = (None, None, false);
+        loop {
+            if until.is_none() && self.stop.0.asked.load(Ordering::Acquire) {
+                self.port.withdraw()?;
+                until = Some(now() + DRAIN_NS);
+            }
+            let mut idle = true;
+            for (input, empty) in empty.iter_mut().enumerate() {
+                let served = self.port.serve(input, agent, &now)?;
+                let at = now();
+                if served.packets > 0 {
+                    idle = false;
+                    agent.handle_lag(at, at.saturating_sub(*empty));
+                }
+                if served.emptied {
+                    *empty = at;
+                }
+            }
+            if agent.next_timeout().is_some_and(|at| at <= now()) {
+                agent.handle_timeout(now());
+            }
+            while let Some(report) = agent.poll_ended() {
+                notice(agent, Notice::Ended(report));
+            }
+            if overloaded != agent.is_overloaded() {
+                overloaded = !overloaded;
+                notice(agent, Notice::Overload(overloaded));
+            }
+            let at = now();
+            if alive.is_none_or(|next| next <= at) {
+                notice(agent, Notice::Alive(at));
+                alive = Some(at + ALIVE_NS);
+            }
+            self.port.send(agent);
+            if until.is_some_and(|until| until <= at) {
+                return Ok(());
+            }
+            if idle {
+                let timers = agent.next_timeout().into_iter().chain(until).chain(alive);
+                let due = timers.min().unwrap_or(at).max(at);
+                self.sleep(due - at)?;
+                // Whoever is late with a timer is as late with packets.
+                let woken = now();
+                let late = woken.saturating_sub(due);
+                agent.handle_lag(woken, late);
+                empty.fill(woken - late);
+            }
+        }
+    }
+
+    fn sleep(&self, timeout: Time) -> io::Result<()> {
+        let timeout = Timespec::try_from(Duration::from_nanos(timeout)).ok();
+        let inputs = self.port.inputs();
+        let files = inputs
+            .into_iter()
+            .chain([rustix::fd::AsFd::as_fd(&self.stop.0.wake)]);
+        let mut files: Vec<PollFd<'_>> = files
+            .map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN))
+            .collect();
+        match poll(&mut files, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // One ring is enough.
+        let _ = rustix::io::read(&self.stop.0.wake, &mut [0; 8]);
+        Ok(())
+    }
+}
+
+/// Removes what a process that was killed has left in the calling thread's namespace, and leads nowhere.
+///
+/// # Errors
+///
+/// `PermissionDenied` without `CAP_NET_ADMIN`.
+pub fn clean() -> io::Result<()> {
+    tun::remove_rules()
+}
+
+/// The interfaces of the calling thread's namespace except loopback.
+///
+/// # Errors
+///
+/// Those of reading a file in `/proc`.
+pub fn interfaces() -> io::Result<Vec<String>> {
+    let text = fs::read_to_string("/proc/thread-self/net/dev")?;
+    let names = text.lines().filter_map(|line| line.split_once(':'));
+    let names = names.map(|(name, _)| name.trim().to_owned());
+    Ok(names.filter(|name| name != "lo").collect())
+}
+
+/// Whether all these interfaces exist.
+fn check<'a>(names: impl Iterator<Item = &'a str>) -> io::Result<()> {
+    let known = interfaces()?;
+    for name in names {
+        if !known.iter().any(|other| other == name) {
+            let message = format!("there is no interface {name}");
+            return Err(io::Error::new(io::ErrorKind::NotFound, message));
+        }
+    }
+    Ok(())
+}

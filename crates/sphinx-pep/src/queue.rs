@@ -1,0 +1,177 @@
+//! Traffic of one interface, led to an agent by the packet filter's queue: on end hosts too, where no
+//! routing could lead it to a device.
+//!
+//! Packets that come in by the wireless interface are judged before it is decided where they go, those that
+//! go out by it when they are about to. What the agent passes goes on from there; what it sends by
+//! itself comes from a raw socket, with a mark by which the rules leave it alone. Rules and queue vanish with
+//! the process.
+
+use std::io;
+
+use bytes::Bytes;
+use rustix::{
+    fd::{AsFd, BorrowedFd},
+    io::Errno,
+};
+use sphinx_netdev::nfqueue::{Hook, Queue, Queued, RawSender, Rules, is_taken, read};
+
+use crate::{
+    Agent, Cause, Output, Side, Time,
+    attach::{Port, Served},
+};
+
+/// The table of the rules, and the number of the queue.
+const TABLE: &str = "sphx-pep";
+const QUEUE: u16 = 7749;
+/// What the agent itself sends.
+const MARK: u32 = 0x7749_7749;
+/// Packets that wait for the agent; more pass without it.
+const QUEUE_PACKETS: u32 = 1024;
+/// Most messages read before the loop turns to other things.
+const BATCH: usize = 64;
+/// A message with the largest packet.
+const MESSAGE_BYTES_MAX: usize = (1 << 16) + 4096;
+
+/// A queue, and the rules that lead there.
+#[derive(Debug)]
+pub(crate) struct Filtered {
+    rules: Rules,
+    queue: Queue,
+    sender: RawSender,
+    buffer: Vec<u8>,
+    refused: u64,
+}
+
+impl Filtered {
+    /// See [`Attachment::nfqueue`](crate::attach::Attachment::nfqueue).
+    pub(crate) fn open(wireless: &str) -> io::Result<Filtered> {
+        if is_open()? {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let sender = RawSender::open(MARK)?;
+        // Somebody else's queue cannot be had, although there are rights.
+        let queue = Queue::open(QUEUE, QUEUE_PACKETS).map_err(|error| {
+            let message = format!("queue {QUEUE} of the packet filter: {error}");
+            match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    io::Error::new(io::ErrorKind::ResourceBusy, message)
+                }
+                kind => io::Error::new(kind, message),
+            }
+        })?;
+        Ok(Filtered {
+            rules: Rules::install(TABLE, wireless, QUEUE, MARK).map_err(missing)?,
+            queue,
+            sender,
+            buffer: vec![0; MESSAGE_BYTES_MAX],
+            refused: 0,
+        })
+    }
+
+    /// Lets the agent judge a packet.
+    fn handle(&mut self, queued: Queued<'_>, agent: &mut Agent, now: Time) {
+        let from = match queued.hook == Hook::Prerouting as u8 {
+            true => Side::Mobile,
+            false => Side::Fixed,
+        };
+        let packet = Bytes::copy_from_slice(queued.packet);
+        agent.handle_packet(now, from, packet.clone());
+        let mut judged = false;
+        while let Some(output) = agent.poll_output() {
+            let onward = !judged && output.to == from.other();
+            match output.cause {
+                // The very bytes that came.
+                Cause::Passed if onward && output.packet.as_ptr() == packet.as_ptr() => {
+                    self.queue.accept(queued.id);
+                    judged = true;
+                }
+                Cause::Concealed if onward => {
+                    self.queue.replace(queued.id, &output.packet);
+                    judged = true;
+                }
+                _ => self.inject(&output),
+            }
+        }
+        if !judged {
+            // It is held, or waits in the agent's own queue, and will be sent from here.
+            self.queue.drop(queued.id);
+        }
+    }
+
+    /// Sends a packet that is not on its way in the kernel.
+    fn inject(&mut self, output: &Output) {
+        // Behind what was passed before it.
+        self.flush();
+        self.refused += u64::from(self.sender.send(&output.packet).is_err());
+    }
+
+    fn flush(&mut self) {
+        self.refused += u64::from(self.queue.flush().is_err());
+    }
+}
+
+/// "Not found" is said of parts of the kernel, not of an interface.
+fn missing(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            let message = "the packet filter of this kernel has no queues";
+            io::Error::new(io::ErrorKind::Unsupported, message)
+        }
+        _ => error,
+    }
+}
+
+/// Whether an agent of this kind is there.
+pub(crate) fn is_open() -> io::Result<bool> {
+    is_taken(TABLE)
+}
+
+impl Port for Filtered {
+    fn inputs(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.queue.as_fd()]
+    }
+
+    fn serve(&mut self, _: usize, agent: &mut Agent, now: &dyn Fn() -> Time) -> io::Result<Served> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let (mut packets, mut emptied) = (0, false);
+        let mut result = Ok(());
+        while packets < BATCH {
+            match self.queue.receive(&mut buffer) {
+                Ok(length) => read(&buffer[..length], |queued| {
+                    packets += 1;
+                    self.handle(queued, agent, now());
+                    if self.queue.is_full() {
+                        self.flush();
+                    }
+                }),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    emptied = true;
+                    break;
+                }
+                // There were too many; they have passed.
+                Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {}
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        self.buffer = buffer;
+        self.flush();
+        result.map(|()| Served { packets, emptied })
+    }
+
+    fn send(&mut self, agent: &mut Agent) {
+        while let Some(output) = agent.poll_output() {
+            self.inject(&output);
+        }
+    }
+
+    fn withdraw(&mut self) -> io::Result<()> {
+        self.rules.remove()
+    }
+
+    fn refused(&self) -> u64 {
+        self.refused
+    }
+}

@@ -1,0 +1,184 @@
+//! An agent at a glance, for people, programs and Prometheus.
+
+use std::fmt;
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric, text::encode},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Registry,
+};
+use serde::Serialize;
+
+use crate::{Counts, Time};
+
+/// What an agent does at present, and has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Flows seen so far.
+    pub flows: u64,
+    /// Flows known at present.
+    pub flows_known: usize,
+    /// Bytes of memory that they take.
+    pub memory_bytes: usize,
+    /// Whether packets only pass, as they came too late.
+    pub overloaded: bool,
+    /// How often that has begun.
+    pub overloads: u64,
+    /// The longest lag, in nanoseconds.
+    pub lag_ns_max: Time,
+    /// Totals of all flows.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+impl Status {
+    /// As text for Prometheus (OpenMetrics 1.0), in seconds and bytes.
+    pub fn openmetrics(&self) -> String {
+        let mut registry = Registry::with_prefix("sphx_pep");
+        registry.register_collector(Box::new(self.clone()));
+        let mut text = String::new();
+        // Writing into a string does not fail.
+        let _ = encode(&mut text, &registry);
+        text
+    }
+}
+
+/// One metric after another.
+struct Writer<'a>(DescriptorEncoder<'a>);
+
+impl Writer<'_> {
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let metric = ConstCounter::new(value);
+        let encoder = &mut self.0;
+        metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        let metric = ConstGauge::new(value);
+        let encoder = &mut self.0;
+        metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+    }
+
+    /// A counter for each value of a label.
+    fn family(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl Iterator<Item = (String, u64)>,
+    ) -> fmt::Result {
+        let encoder = &mut self.0;
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (value, count) in values {
+            let labels = [(label, value.as_str())];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Status {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut it = Writer(encoder);
+        let counts = &self.counts;
+        let seconds = |ns: Time| ns as f64 / 1e9;
+        it.counter("flows", "TCP connections seen", self.flows)?;
+        it.gauge(
+            "flows_known",
+            "TCP connections known",
+            self.flows_known as f64,
+        )?;
+        it.gauge("memory_bytes", "Memory of flows", self.memory_bytes as f64)?;
+        let sides = [("fixed", counts.from_fixed), ("mobile", counts.from_mobile)];
+        let sides = sides
+            .map(|(side, count)| (side.to_owned(), count))
+            .into_iter();
+        it.family("packets", "Packets that came", "from", sides)?;
+        for (name, help, value) in [
+            ("cached", "Data packets kept", counts.cached),
+            (
+                "repaired",
+                "Packets sent again over the hop",
+                counts.repaired,
+            ),
+            ("spurious", "Repairs that were not needed", counts.spurious),
+            ("held", "Acknowledgements held back", counts.held),
+            (
+                "concealed",
+                "Acknowledgements passed without SACK",
+                counts.concealed,
+            ),
+            (
+                "dropped_queue",
+                "Packets dropped by the own queue",
+                counts.dropped_queue,
+            ),
+            (
+                "overloads",
+                "Times at which packets began to only pass",
+                self.overloads,
+            ),
+        ] {
+            it.counter(name, help, value)?;
+        }
+        let released = counts
+            .released
+            .iter()
+            .map(|(why, count)| (name(why), *count));
+        it.family("released", "Holes left to the sender", "reason", released)?;
+        let bypassed = counts
+            .bypassed
+            .iter()
+            .map(|(why, count)| (name(why), *count));
+        it.family("bypassed", "Packets left alone", "reason", bypassed)?;
+        let overloaded = f64::from(u8::from(self.overloaded));
+        it.gauge("overloaded", "Whether packets only pass", overloaded)?;
+        it.gauge("lag_seconds_max", "Longest lag", seconds(self.lag_ns_max))?;
+        let held = seconds(counts.held_ns_max);
+        it.gauge("held_seconds_max", "Longest hold", held)
+    }
+}
+
+/// The name of a reason, as in JSON.
+fn name(reason: &impl Serialize) -> String {
+    let name = serde_json::to_value(reason).ok();
+    let name = name.and_then(|name| name.as_str().map(str::to_owned));
+    name.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bypass, Release};
+
+    #[test]
+    fn every_number_has_a_line() {
+        let mut status = Status {
+            flows: 3,
+            flows_known: 2,
+            overloaded: true,
+            lag_ns_max: 1_500_000,
+            ..Status::default()
+        };
+        status.counts.from_mobile = 7;
+        status.counts.repaired = 5;
+        status.counts.released.insert(Release::NotCached, 4);
+        status.counts.bypassed.insert(Bypass::MidStream, 9);
+        let text = status.openmetrics();
+        for line in [
+            "# TYPE sphx_pep_repaired counter",
+            "sphx_pep_flows_total 3",
+            "sphx_pep_flows_known 2.0",
+            "sphx_pep_packets_total{from=\"mobile\"} 7",
+            "sphx_pep_repaired_total 5",
+            "sphx_pep_released_total{reason=\"not_cached\"} 4",
+            "sphx_pep_bypassed_total{reason=\"mid_stream\"} 9",
+            "sphx_pep_overloaded 1.0",
+            "sphx_pep_lag_seconds_max 0.0015",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}: {text}");
+        }
+    }
+}
