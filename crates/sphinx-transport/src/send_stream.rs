@@ -40,10 +40,8 @@ impl SendStream {
     /// Copies all of `data` into pieces for blocks; waits while window and queue are full.
     ///
     /// # Errors
-    /// When the session ends, the peer has [stopped](RecvStream::stop) the stream, or after [`SendStream::finish`] or
+    /// When the session ends, the peer has [stopped](crate::RecvStream::stop) the stream, or after [`SendStream::finish`] or
     /// [`SendStream::reset`].
-    ///
-    /// [`RecvStream::stop`]: crate::RecvStream::stop
     pub fn write_all(&mut self, mut data: &[u8]) -> Result<(), Error> {
         // What would only be buffered must fail too.
         let inner = self.shared.lock();
