@@ -125,6 +125,10 @@ pub struct Covered<'a> {
     pub known: Option<&'a [u64]>,
 }
 
+/// Symbols that are given up one by one for the sake of one row, each a pass over the rows. Where more room is needed, everything
+/// is given up at once: else a peer could have the work of hundreds of passes done for each packet.
+const GIVE_UP_MAX: usize = 32;
+
 /// What the rows of a receiver may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanLimits {
@@ -202,8 +206,14 @@ impl Elimination {
                 .filter(|(symbol, _)| !columns.contains_key(symbol));
             missing.count()
         };
-        while fresh(&self.columns) > self.free.len() {
-            self.give_up_oldest();
+        for given_up in 0.. {
+            if fresh(&self.columns) <= self.free.len() {
+                break;
+            }
+            match given_up < GIVE_UP_MAX {
+                true => self.give_up_oldest(),
+                false => self.reset(self.symbol_len),
+            }
         }
         for (symbol, _) in unknown {
             if let Some(column) = (!self.columns.contains_key(symbol))
@@ -297,7 +307,7 @@ impl SpanTracker {
     }
 
     /// Takes note of a repair of some blocks, the oldest first, with a symbol of `symbol_len` bytes. When it needs the room,
-    /// the oldest unknown symbols are given up. One that is redundant changes nothing, and a decoder must not be given it.
+    /// the oldest unknown symbols are given up; all of them, if it needs much. One that is redundant changes nothing, and a decoder must not be given it.
     pub fn add_repair<'a>(
         &mut self,
         maker: &mut RowMaker,
@@ -384,7 +394,7 @@ impl SpanDecoder {
     }
 
     /// Takes in a repair of some blocks, the oldest first. When it needs the room, the oldest unknown
-    /// symbols are given up; a longer symbol than any before has all of them given up.
+    /// symbols are given up, all of them if it needs much; a longer symbol than any before has all of them given up.
     pub fn add_repair(
         &mut self,
         maker: &mut RowMaker,
@@ -586,6 +596,32 @@ mod tests {
         assert_eq!(decoder.next_restored(), Some((30, source[1][..8].to_vec())));
     }
 
+    /// One packet may have so much work done and no more.
+    #[test]
+    fn who_needs_much_room_has_everything_given_up() {
+        let limits = SpanLimits {
+            unknown: 100,
+            bytes: 1 << 16,
+        };
+        let mut tracker = SpanTracker::new(limits).unwrap();
+        let mut maker = RowMaker::new();
+        let mut add = |tracker: &mut SpanTracker, first, count| {
+            let covered = CoveredSymbols {
+                first,
+                count,
+                known: Some(&[0; 2]),
+            };
+            let added = tracker.add_repair(&mut maker, Row::MAX, [covered].into_iter(), 8);
+            assert_eq!(added, Added::Innovative);
+        };
+        add(&mut tracker, 0, 100);
+        add(&mut tracker, 200, GIVE_UP_MAX);
+        assert_eq!(tracker.unknown(0, 200).count(), 100 - GIVE_UP_MAX);
+        add(&mut tracker, 300, GIVE_UP_MAX + 1);
+        assert_eq!(tracker.unknown(0, 300).count(), 0);
+        assert_eq!(tracker.unknown(300, 400).count(), GIVE_UP_MAX + 1);
+    }
+
     #[test]
     fn impossible_repairs_are_invalid() {
         let mut maker = RowMaker::new();
@@ -605,6 +641,7 @@ mod tests {
         }
         assert!(SpanDecoder::new(limits(0)).is_err() && SpanTracker::new(limits(0)).is_err());
     }
+
     /// Of any blocks, losses, rows and limits a decoder restores what the tracker says, when it says so, and rightly.
     #[test]
     fn a_decoder_restores_what_the_tracker_says() {
