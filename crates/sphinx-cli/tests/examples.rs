@@ -14,7 +14,7 @@ use common::{PATIENCE, Running, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Beginnings of examples that are not run, and why.
-const LISTED: [(&str, &str); 9] = [
+const LISTED: [(&str, &str); 11] = [
     ("make ", "builds and measures"),
     (
         "git clone ",
@@ -41,6 +41,14 @@ const LISTED: [(&str, &str); 9] = [
     (
         "sphx pep run ",
         "needs root and a router; tests/pep.rs has one",
+    ),
+    (
+        "sphx pep show",
+        "needs an agent that runs; tests/pep.rs has one",
+    ),
+    (
+        "sphx pep set ",
+        "needs an agent that runs; tests/pep.rs has one",
     ),
 ];
 /// Programs of others, and what they are instead.

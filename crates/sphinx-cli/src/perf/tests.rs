@@ -122,6 +122,7 @@ fn ended_with(claimed: u64, code: u64) -> Outcome<Measured> {
     let mut done = send_data(&near, &plan, &Progress::default(), Duration::ZERO).unwrap();
     done.bytes = claimed;
     put(&mut control, &done.report()).unwrap();
+    control.finish().unwrap();
     let mut answers = near.accept_stream().unwrap();
     let _: Welcome = get(&mut answers).unwrap();
     let report: Report = get(&mut answers).unwrap();
