@@ -6,6 +6,10 @@ use std::{
     io::{Read, Write},
     net::{IpAddr, TcpListener, TcpStream, UdpSocket},
     process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -131,12 +135,14 @@ fn the_same_packets_are_lost_as_in_a_simulation() {
     let left = udp(front.left(), front.left().ipv4().into());
     let right = udp(front.right(), front.right().ipv4().into());
     left.connect(right.local_addr().unwrap()).unwrap();
+    let received = Arc::new(AtomicUsize::new(0));
     let receiver = thread::spawn({
-        let count = expected.len();
+        let (count, received) = (expected.len(), Arc::clone(&received));
         move || {
             let number = |socket: &UdpSocket| {
                 let mut buffer = [0; 2000];
                 assert_eq!(socket.recv(&mut buffer).unwrap(), 972);
+                received.fetch_add(1, Ordering::Relaxed);
                 u64::from_be_bytes(buffer[..8].try_into().unwrap())
             };
             (0..count).map(|_| number(&right)).collect::<Vec<u64>>()
@@ -146,10 +152,12 @@ fn the_same_packets_are_lost_as_in_a_simulation() {
         let mut payload = [0; 972];
         payload[..8].copy_from_slice(&number.to_be_bytes());
         left.send(&payload).unwrap();
-        // Not more at once than the queue holds, however slow the receiver is.
+        // Not more at once than the link's queue holds, or the receiver's socket, however slow its thread is.
         if number % 100 == 99 {
+            let arrive = expected.partition_point(|index| *index <= number);
             wait_for(&front, |counters| {
                 counters.left_to_right.sent_packets > number
+                    && received.load(Ordering::Relaxed) >= arrive
             });
         }
     }
