@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, Profile, Room, Session, StreamId, Tuple};
+use sphinx_proto::{Nanos, Profile, Room, Session, StreamId, Tuple, Urgency};
 
 use crate::blocks::{RxBlocks, TxBlocks};
 use crate::executor::Executor;
@@ -147,8 +147,8 @@ pub struct Driver<P, E> {
     has_ended: bool,
     /// When to look again whether a writer pauses.
     pause_at: Option<Nanos>,
-    /// Stream and shape of a block that may be sent once more of what was handed over before has been.
-    waiting: Option<(StreamId, u16, u16)>,
+    /// Stream, urgency and shape of a block that may be sent once more of what was handed over before has been.
+    waiting: Option<(StreamId, Urgency, (u16, u16))>,
     /// [`Session::window_news`] when streams that are held up were last asked.
     window_news: u64,
     /// Finished streams of which the core has the last piece, and the peer not yet.
@@ -245,8 +245,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// When the driver is to be called next, if nothing happens before: at once for a time that has passed.
     pub fn poll_timeout(&mut self) -> Option<Nanos> {
         let mut waiting = self.waiting.iter();
-        if waiting.any(|(stream, n, symbol_len)| {
-            self.core.room_for(*stream, *n, *symbol_len) != Room::Later
+        if waiting.any(|(stream, urgency, shape)| {
+            self.core.room_for(*stream, *urgency, *shape) != Room::Later
         }) {
             // Sending has made room for a block that waits.
             return Some(0);

@@ -85,15 +85,24 @@ pub struct Incoming<S> {
 impl<S> Incoming<S> {
     /// The next piece in stream order.
     pub fn take_in_order(&mut self) -> Option<Chunk> {
-        let first = self.chunks.first_entry()?;
-        let is_next = *first.key() < self.assembler.next || self.assembler.is_whole();
-        is_next.then(|| first.remove())
+        let (&first, _) = self.chunks.first_key_value()?;
+        let is_next = first < self.assembler.next || self.assembler.is_whole();
+        is_next.then(|| self.take_first())?
     }
 
     /// A piece that begins before the stream's byte `end`.
     pub fn take_before(&mut self, end: u64) -> Option<Chunk> {
-        let first = self.chunks.first_entry()?;
-        (*first.key() < end).then(|| first.remove())
+        let (&first, _) = self.chunks.first_key_value()?;
+        (first < end).then(|| self.take_first())?
+    }
+
+    fn take_first(&mut self) -> Option<Chunk> {
+        let (_, first) = self.chunks.pop_first()?;
+        if self.chunks.is_empty() {
+            // An empty map keeps the memory of its last node: too much for ten thousand streams that say nothing.
+            self.chunks = BTreeMap::new();
+        }
+        Some(first)
     }
 
     /// Why the peer has given the stream up before its end, if it has: nothing more is to be read of it.
@@ -155,6 +164,10 @@ impl Assembler {
         }
         while let Some(end) = self.ahead.remove(&self.next) {
             self.next = end;
+        }
+        if self.ahead.is_empty() {
+            // As for pieces: an empty map keeps memory.
+            self.ahead = BTreeMap::new();
         }
         true
     }

@@ -1,9 +1,9 @@
 //! Pieces of streams that wait for the window, and the blocks that are made of them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sphinx_proto::wire::Segment;
-use sphinx_proto::{StreamId, StreamPart};
+use sphinx_proto::{StreamId, StreamPart, Urgency};
 
 use crate::pool::{BufferPool, PoolBuffer};
 
@@ -200,6 +200,9 @@ pub enum StreamEnd {
 #[derive(Default)]
 pub(crate) struct OutgoingStream<S> {
     pieces: VecDeque<Piece>,
+    urgency: Urgency,
+    /// Bytes that it has had its turns for: those of a stream that had none for a while count as many as the others had meanwhile.
+    served: u64,
     pub(crate) end: Option<StreamEnd>,
     /// The peer's application wants no more of it, for this reason.
     pub(crate) stopped: Option<u64>,
@@ -212,6 +215,11 @@ pub(crate) struct OutgoingStream<S> {
 }
 
 impl<S> OutgoingStream<S> {
+    /// Its place among those that have a turn.
+    fn turn(&self, id: StreamId) -> (Urgency, u64, StreamId) {
+        (self.urgency, self.served, id)
+    }
+
     /// Whether it may still be given up.
     pub(crate) fn is_resettable(&self) -> bool {
         !self.has_ended && !matches!(self.end, Some(StreamEnd::Delivered | StreamEnd::Reset))
@@ -223,12 +231,15 @@ impl<S> OutgoingStream<S> {
     }
 }
 
-/// Pieces that wait for the window. Streams take turns, a piece each.
+/// Pieces that wait for the window. The most urgent streams go first; equally urgent ones take turns, so that each gets as many bytes
+/// as the others.
 #[derive(Default)]
 pub(crate) struct Outgoing<S> {
     streams: BTreeMap<StreamId, OutgoingStream<S>>,
-    /// Streams with pieces, the next one first.
-    turns: VecDeque<StreamId>,
+    /// Streams with pieces, the next one first: how urgent they are, and what they have been served.
+    turns: BTreeSet<(Urgency, u64, StreamId)>,
+    /// What the stream of the last turn had been served, for each urgency.
+    reached: [u64; Urgency::LEVELS],
     /// Those with pieces that have no turn.
     held_up: VecDeque<StreamId>,
 }
@@ -254,6 +265,16 @@ impl<S: Clone + Default> Outgoing<S> {
     /// A stream that is not over.
     pub(crate) fn get_mut(&mut self, stream: StreamId) -> Option<&mut OutgoingStream<S>> {
         self.streams.get_mut(&stream)
+    }
+
+    /// Whether there is such a stream.
+    pub(crate) fn knows(&self, stream: StreamId) -> bool {
+        self.streams.contains_key(&stream)
+    }
+
+    /// Streams with pieces.
+    pub(crate) fn waiting(&self) -> usize {
+        self.turns.len() + self.held_up.len()
     }
 
     /// How far the stream's end has come.
@@ -290,17 +311,31 @@ impl<S: Clone + Default> Outgoing<S> {
             return;
         };
         if stream.pieces.is_empty() {
-            self.turns.push_back(id);
+            stream.served = stream.served.max(self.reached[stream.urgency.at()]);
+            self.turns.insert(stream.turn(id));
         }
         stream.pieces.push_back(piece);
     }
 
+    /// How urgent the pieces of the stream are from now on.
+    pub(crate) fn set_urgency(&mut self, id: StreamId, urgency: Urgency) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let has_turn = self.turns.remove(&stream.turn(id));
+        stream.urgency = urgency;
+        stream.served = self.reached[urgency.at()];
+        if has_turn {
+            self.turns.insert(stream.turn(id));
+        }
+    }
+
     /// The stream is given up: nothing of what waits leaves.
     pub(crate) fn reset(&mut self, id: StreamId) {
-        self.turns.retain(|other| *other != id);
         self.held_up.retain(|other| *other != id);
-        if let Some(stream) = self.get_mut(id) {
-            stream.pieces.clear();
+        if let Some(stream) = self.streams.get_mut(&id) {
+            self.turns.remove(&stream.turn(id));
+            stream.pieces = VecDeque::new();
             stream.end = Some(StreamEnd::Reset);
         }
     }
@@ -332,7 +367,7 @@ impl<S: Clone + Default> Outgoing<S> {
         self.turns.clear();
         self.held_up.clear();
         for stream in self.streams.values_mut() {
-            stream.pieces.clear();
+            stream.pieces = VecDeque::new();
         }
     }
 
@@ -340,45 +375,64 @@ impl<S: Clone + Default> Outgoing<S> {
     pub(crate) fn next(
         &mut self,
         pool: &BufferPool,
-        mut decide: impl FnMut(&Piece) -> Turn,
+        mut decide: impl FnMut(&Piece, Urgency) -> Turn,
     ) -> Option<Piece> {
-        while let Some(id) = self.turns.pop_front() {
-            let Some(stream) = self.streams.get_mut(&id) else {
-                continue;
-            };
-            let Some(first) = stream.pieces.front_mut() else {
-                continue;
-            };
-            let piece = match decide(first) {
-                Turn::Take => stream.pieces.pop_front(),
-                Turn::TakePart(n, symbol_len) => Some(first.split((n, symbol_len), pool)),
+        while let Some(&(urgency, _, id)) = self.turns.first() {
+            let stream = self.streams.get_mut(&id)?;
+            let first = stream.pieces.front_mut()?;
+            match decide(first, urgency) {
+                Turn::Take => return self.take_first(),
+                Turn::TakePart(n, symbol_len) => {
+                    let part = first.split((n, symbol_len), pool);
+                    self.turns.pop_first();
+                    self.served(id, &part);
+                    return Some(part);
+                }
                 Turn::HeldUp => {
+                    self.turns.pop_first();
                     self.held_up.push_back(id);
-                    continue;
                 }
-                Turn::Stop => {
-                    self.turns.push_front(id);
-                    return None;
-                }
-            };
-            if !stream.pieces.is_empty() {
-                self.turns.push_back(id);
+                Turn::Stop => return None,
             }
-            return piece;
         }
         None
     }
 
     /// The next piece in turn, whole, if it is wanted.
-    pub(crate) fn next_if(&mut self, wanted: impl FnOnce(&Piece) -> bool) -> Option<Piece> {
-        let &id = self.turns.front()?;
-        let pieces = &mut self.streams.get_mut(&id)?.pieces;
-        let piece = pieces.pop_front_if(|piece| wanted(piece))?;
-        self.turns.pop_front();
-        if !pieces.is_empty() {
-            self.turns.push_back(id);
+    pub(crate) fn next_if(
+        &mut self,
+        wanted: impl FnOnce(&Piece, Urgency) -> bool,
+    ) -> Option<Piece> {
+        let (urgency, _, id) = self.turns.first()?;
+        let first = self.streams.get(id)?.pieces.front()?;
+        if wanted(first, *urgency) {
+            self.take_first()
+        } else {
+            None
         }
+    }
+
+    /// The first piece of the stream whose turn it is.
+    fn take_first(&mut self) -> Option<Piece> {
+        let (.., id) = self.turns.pop_first()?;
+        let piece = self.streams.get_mut(&id)?.pieces.pop_front()?;
+        self.served(id, &piece);
         Some(piece)
+    }
+
+    /// The stream has had a turn; it has another one if it has more pieces.
+    fn served(&mut self, id: StreamId, piece: &Piece) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        self.reached[stream.urgency.at()] = stream.served;
+        stream.served += piece.bytes() as u64;
+        if stream.pieces.is_empty() {
+            // Ten thousand streams that say nothing are not to keep the memory of their queues.
+            stream.pieces = VecDeque::new();
+        } else {
+            self.turns.insert(stream.turn(id));
+        }
     }
 
     /// The stream that has been held up for longest.
@@ -386,10 +440,14 @@ impl<S: Clone + Default> Outgoing<S> {
         self.held_up.front().copied()
     }
 
-    /// Those that were held up have their turns before the others.
+    /// Those that were held up have their turns again, as if they had been served meanwhile.
     pub(crate) fn release(&mut self) {
-        self.held_up.append(&mut self.turns);
-        std::mem::swap(&mut self.turns, &mut self.held_up);
+        for id in self.held_up.drain(..) {
+            if let Some(stream) = self.streams.get_mut(&id) {
+                stream.served = stream.served.max(self.reached[stream.urgency.at()]);
+                self.turns.insert(stream.turn(id));
+            }
+        }
     }
 }
 

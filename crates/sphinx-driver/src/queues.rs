@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use sphinx_proto::{Role, STREAMS_MAX, StreamId};
+use sphinx_proto::{Role, StreamId, Urgency};
 
 use crate::incoming::{Chunk, Incoming, Taken};
 use crate::outgoing::{Outgoing, Piece, StreamEnd};
@@ -30,20 +30,38 @@ pub trait SharedSlicer {
     fn try_with<R>(&self, look: impl FnOnce(&mut Slicer) -> R) -> Option<R>;
 }
 
+/// Streams with one direction, or with two.
+#[derive(Debug, Default)]
+struct Opening {
+    /// Streams that the application has opened, and those of them that have ended.
+    opened: u64,
+    ended: u64,
+    /// Streams of the peer that the application has accepted.
+    accepted: u64,
+}
+
+impl Opening {
+    /// Index of the next stream to open, if there may be another one.
+    fn open(&mut self, open_max: u64) -> Option<u64> {
+        let index = self.opened;
+        (index - self.ended < open_max).then(|| {
+            self.opened += 1;
+            index
+        })
+    }
+}
+
 /// The queues of one session.
 pub struct Queues<A: Application> {
     pub(crate) outgoing: Outgoing<A::Signal>,
-    /// Streams that the application may still write to.
-    pub(crate) writers: u16,
     /// Slicers with an open piece.
     pub(crate) filling: Vec<A::Slicer>,
     role: Role,
-    /// Streams that the application has opened, and those of them that have ended.
-    opened: u64,
-    ended_streams: u64,
+    /// Streams of each kind that the peer lets this end have open at a time.
+    open_max: u64,
+    uni: Opening,
+    bi: Opening,
     pub(crate) incoming: BTreeMap<StreamId, Incoming<A::Signal>>,
-    /// Streams of the peer that the application has accepted.
-    accepted: u64,
     /// What has been read.
     pub(crate) released: Vec<Taken>,
     /// Streams that the application has given up, and those that it has stopped reading, each with its reason.
@@ -57,17 +75,16 @@ pub struct Queues<A: Application> {
 }
 
 impl<A: Application> Queues<A> {
-    /// Those of a new session.
-    pub fn new(role: Role) -> Self {
+    /// Those of a new session, in which the peer lets this end have `open_max` streams of each kind open at a time.
+    pub fn new(role: Role, open_max: u64) -> Self {
         Self {
             outgoing: Outgoing::default(),
-            writers: 0,
             filling: Vec::new(),
             role,
-            opened: 0,
-            ended_streams: 0,
+            open_max,
+            uni: Opening::default(),
+            bi: Opening::default(),
             incoming: BTreeMap::new(),
-            accepted: 0,
             released: Vec::new(),
             resets: Vec::new(),
             stops: Vec::new(),
@@ -80,16 +97,36 @@ impl<A: Application> Queues<A> {
 
     // ---- sending ------------------------------------------------------------------------------
 
-    /// The application opens the next stream, and gets what tells that some of it has left, or that its end has come
-    /// further; `None` while as many are open as there may be.
-    pub fn open(&mut self) -> Option<(StreamId, A::Signal)> {
-        if self.opened - self.ended_streams >= STREAMS_MAX {
-            return None;
-        }
-        let stream = StreamId::new(self.role, self.opened);
-        self.opened += 1;
-        self.writers += 1;
-        Some((stream, self.outgoing.stream(stream).signal.clone()))
+    /// Streams of each kind that may be open at a time.
+    pub fn open_max(&self) -> u64 {
+        self.open_max
+    }
+
+    /// The application opens the next stream with one direction; `None` while as many are open as there may be.
+    pub fn open_uni(&mut self) -> Option<StreamId> {
+        let index = self.uni.open(self.open_max)?;
+        let stream = StreamId::new(self.role, index);
+        self.outgoing.stream(stream);
+        Some(stream)
+    }
+
+    /// The application opens the next stream with two directions; `None` while as many are open as there may be.
+    pub fn open_bi(&mut self) -> Option<StreamId> {
+        let index = self.bi.open(self.open_max)?;
+        let stream = StreamId::bi(self.role, index);
+        self.outgoing.stream(stream);
+        self.incoming(stream);
+        Some(stream)
+    }
+
+    /// What tells that some of a stream has left, or that its end has come further.
+    pub fn sending_signal(&mut self, stream: StreamId) -> A::Signal {
+        self.outgoing.stream(stream).signal.clone()
+    }
+
+    /// How urgent the stream is from now on. What has been handed over before stays as urgent as it was.
+    pub fn set_urgency(&mut self, stream: StreamId, urgency: Urgency) {
+        self.outgoing.set_urgency(stream, urgency);
     }
 
     /// The application has written all that it will; nothing happens to a stream that was given up.
@@ -97,7 +134,6 @@ impl<A: Application> Queues<A> {
         let outgoing = self.outgoing.stream(stream);
         if outgoing.end.is_none() {
             outgoing.end = Some(StreamEnd::Queued);
-            self.writers -= 1;
         }
     }
 
@@ -110,7 +146,6 @@ impl<A: Application> Queues<A> {
         if !outgoing.is_resettable() {
             return;
         }
-        self.writers -= u16::from(outgoing.end.is_none());
         self.outgoing.reset(stream);
         self.resets.push((stream, code));
         self.wanted = true;
@@ -129,14 +164,24 @@ impl<A: Application> Queues<A> {
         self.outgoing.let_go(stream);
     }
 
-    /// The peer's application has taken all of a stream: another one may be opened.
+    /// The peer's application has taken all of a stream: another one may be opened, if this end has opened it.
     pub(crate) fn on_ended(&mut self, stream: StreamId) {
-        self.ended_streams += 1;
+        if stream.opener() == self.role {
+            match stream.is_bi() {
+                true => self.bi.ended += 1,
+                false => self.uni.ended += 1,
+            }
+        }
         self.outgoing.on_ended(stream);
     }
 
     /// The peer's application wants no more of a stream.
     pub(crate) fn on_stopped(&mut self, stream: StreamId, code: u64) {
+        if stream.opener() != self.role && !self.outgoing.knows(stream) {
+            // One with two directions, of which nothing else may have come.
+            self.incoming(stream);
+            self.outgoing.stream(stream);
+        }
         let outgoing = self.outgoing.get_mut(stream);
         if let Some(outgoing) = outgoing.filter(|outgoing| outgoing.is_resettable()) {
             outgoing.stopped = Some(code);
@@ -145,9 +190,9 @@ impl<A: Application> Queues<A> {
         }
     }
 
-    /// Streams that the application may still write to.
-    pub fn writers(&self) -> u16 {
-        self.writers
+    /// Streams with something to send, or to which something is being written.
+    pub fn writers(&self) -> u64 {
+        (self.outgoing.waiting() + self.filling.len()) as u64
     }
 
     /// Whether the stream may queue another piece.
@@ -174,11 +219,21 @@ impl<A: Application> Queues<A> {
 
     // ---- receiving ----------------------------------------------------------------------------
 
-    /// The next stream that the peer has opened, in the order of ids.
-    pub fn accept(&mut self) -> Option<StreamId> {
-        let stream = StreamId::new(self.role.other(), self.accepted);
+    /// The next stream with one direction that the peer has opened, in the order of ids.
+    pub fn accept_uni(&mut self) -> Option<StreamId> {
+        let stream = StreamId::new(self.role.other(), self.uni.accepted);
         self.incoming.contains_key(&stream).then(|| {
-            self.accepted += 1;
+            self.uni.accepted += 1;
+            stream
+        })
+    }
+
+    /// The next stream with two directions that the peer has opened, in the order of ids.
+    pub fn accept_bi(&mut self) -> Option<StreamId> {
+        let stream = StreamId::bi(self.role.other(), self.bi.accepted);
+        self.incoming.contains_key(&stream).then(|| {
+            self.bi.accepted += 1;
+            self.outgoing.stream(stream);
             stream
         })
     }

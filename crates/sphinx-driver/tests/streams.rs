@@ -13,13 +13,15 @@ use sphinx_driver::EndReason;
 use sphinx_fec::CodeId;
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::{Nanos, STREAMS_MAX};
-use sphinx_sim::{End, Pair, Plain, ReadOrder, Reader, Rng, SEC, Scenario, Write};
+use sphinx_proto::{Nanos, Urgency};
+use sphinx_sim::{End, MS, Pair, Plain, ReadOrder, Reader, Rng, SEC, Scenario, Ways, Write};
 
 /// Seeds of an ordinary test run.
 const SEEDS: u64 = 60;
 /// A stream whose own part of a small window is all that others left it gets 64 bytes a round trip.
 const LIMIT: Nanos = 600 * SEC;
+/// Streams that may be open at a time, where that matters.
+const OPEN_MAX: u64 = 320;
 
 #[derive(Debug, Clone)]
 struct Streams {
@@ -27,6 +29,8 @@ struct Streams {
     count: u64,
     /// Bytes of every stream.
     len: u64,
+    /// And of every answer, where streams have two directions.
+    answer: Option<u64>,
     /// Bytes handed over at a time; 0: all at once.
     message: u64,
     /// Whether these are messages that end with a flush.
@@ -92,6 +96,7 @@ impl Streams {
             duplication: rng.pick(&[0.0, 0.0, 0.2]),
             packet_delay_max: rng.pick(&[0, 0, 100_000]),
             decode_delay_max: rng.pick(&[0, 0, 5_000_000]),
+            answer: rng.chance(0.3).then(|| rng.below(window / count + 1)),
         }
     }
 
@@ -128,6 +133,16 @@ impl Streams {
             }
         }
         scenario.client.flushes = self.flushes;
+        if let Some(len) = self.answer {
+            (scenario.client.ways, scenario.server.ways) = (Ways::Asks, Ways::Answers);
+            let answer = |stream| Write {
+                at: 0,
+                stream,
+                len,
+                end_of_stream: true,
+            };
+            scenario.server.writes = (0..self.count).map(answer).collect();
+        }
         let server = &mut scenario.server;
         server.unread = (0..self.unread).collect();
         (server.order, server.reader) = (self.order, self.reader);
@@ -137,9 +152,11 @@ impl Streams {
     }
 
     /// Whether everything that is read has been.
-    fn is_read(&self, server: &End<Plain>) -> bool {
+    fn is_read(&self, client: &End<Plain>, server: &End<Plain>) -> bool {
         let mut read = self.unread..self.count;
+        let mut answered = 0..self.count;
         read.all(|id| server.stream_read(id) == Some(self.len))
+            && (self.answer.is_none() || answered.all(|id| client.stream_read(id) == self.answer))
     }
 }
 
@@ -148,7 +165,8 @@ fn transfer(streams: &Streams, limit: Nanos) -> Result<Nanos, (Nanos, EndReason)
     let mut pair = streams.scenario().build();
     let ended = |pair: &Pair| pair.ends.iter().find_map(|end| end.events.first().cloned());
     let done = pair.run_until(limit, |pair| {
-        ended(pair).is_some() || streams.unread < streams.count && streams.is_read(pair.server())
+        ended(pair).is_some()
+            || streams.unread < streams.count && streams.is_read(pair.client(), pair.server())
     });
     let took = pair.now;
     match ended(&pair) {
@@ -209,6 +227,7 @@ fn ideal(count: u64) -> Streams {
         seed: 1,
         count,
         len: 6_000_000 / count,
+        answer: None,
         message: 0,
         flushes: true,
         window: 3 << 20,
@@ -294,8 +313,8 @@ fn messages_of_several_streams_share_packets() {
     assert!(symbols < 35 * streams * rounds / 100, "{symbols}");
 }
 
-/// Streams that either side gives up at any moment: the others are whole, nothing is held for what was given up, and as many
-/// more can be opened as if they had ended.
+/// Streams that either side gives up at any moment, or answers to them: the others are whole, nothing is held for what was given up, and
+/// as many more can be opened as if they had ended.
 #[test]
 fn streams_that_are_given_up_leave_nothing_behind() {
     match number("SPHINX_STREAMS_SEED") {
@@ -312,8 +331,10 @@ fn give_up(seed: u64) {
     streams.delay = Duration::from_micros(rng.pick(&[20, 1_000, 20_000]));
     streams.reader = rng.pick(&[Reader::InOrder, Reader::Slow(20_000_000)]);
     (streams.order, streams.count, streams.unread) = (ReadOrder::AsItComes, 0, 0);
+    streams.answer = rng.chance(0.5).then_some(0);
     let mut scenario = streams.scenario();
-    let count = 2 * STREAMS_MAX;
+    scenario.streams_max = OPEN_MAX;
+    let count = 2 * OPEN_MAX;
     let mut kept = Vec::new();
     for stream in 0..count {
         let (at, len) = (stream * 8_000_000, rng.below(60_000));
@@ -346,13 +367,29 @@ fn give_up(seed: u64) {
         if !is_reset && !stops {
             kept.push(stream);
         }
+        if streams.answer.is_some() {
+            let len = rng.below(20_000);
+            scenario.server.writes.push(write(at, len, true));
+            if rng.chance(0.3) {
+                let reset = at + rng.below(100_000_000);
+                scenario.server.resets.push((reset, stream));
+            }
+            if rng.chance(0.3) {
+                scenario.client.stops.insert(stream, rng.below(2 * len + 1));
+            }
+        }
     }
     let mut pair = scenario.build();
+    let has_answers = streams.answer.is_some();
     let is_over = |pair: &Pair| {
-        let server = pair.server();
-        let is_over =
-            |stream| server.stream_read(stream).is_some() || server.stream_given_up(stream);
-        pair.client().all_delivered() && (0..count).all(is_over)
+        let is_over = |end: &End<Plain>, stream| {
+            end.stream_read(stream).is_some() || end.stream_given_up(stream)
+        };
+        let (client, server) = (pair.client(), pair.server());
+        client.all_delivered()
+            && server.all_delivered()
+            && (0..count)
+                .all(|stream| is_over(server, stream) && (!has_answers || is_over(client, stream)))
     };
     let done = pair.run_until(LIMIT, |pair| is_over(pair));
     let ends = pair.ends.each_ref().map(|end| end.events.clone());
@@ -366,7 +403,8 @@ fn give_up(seed: u64) {
             "seed {seed}"
         );
     }
-    let all_free = |pair: &mut Pair| pair.client().tx_held() == 0 && pair.server().rx_held() == 0;
+    let is_free = |end: &End<Plain>| end.tx_held() == 0 && end.rx_held() == 0;
+    let all_free = |pair: &mut Pair| is_free(pair.client()) && is_free(pair.server());
     assert!(
         pair.run_until(pair.now + 10 * SEC, all_free),
         "seed {seed}: memory"
@@ -400,10 +438,22 @@ fn a_stream_that_is_given_up_is_not_repaired() {
 /// time, though packets are lost both ways.
 #[test]
 fn a_session_opens_streams_for_ever() {
-    let count = 4 * STREAMS_MAX;
+    opens_for_ever(None);
+}
+
+/// … and so do streams with answers.
+#[test]
+fn a_session_opens_streams_with_answers_for_ever() {
+    opens_for_ever(Some(500));
+}
+
+fn opens_for_ever(answer: Option<u64>) {
+    let count = 4 * OPEN_MAX;
     let mut streams = ideal(1);
     (streams.loss, streams.order) = (0.05, ReadOrder::AsItComes);
+    (streams.count, streams.answer) = (count, answer);
     let mut scenario = streams.scenario();
+    scenario.streams_max = OPEN_MAX;
     let write = |stream| Write {
         at: stream * 5_000_000,
         stream,
@@ -414,4 +464,127 @@ fn a_session_opens_streams_for_ever() {
     let mut pair = scenario.build();
     pair.must_transfer(60 * SEC);
     assert!((0..count).all(|stream| pair.server().stream_read(stream) == Some(300)));
+    if answer.is_some() {
+        assert!((0..count).all(|stream| pair.client().stream_read(stream) == answer));
+    }
+}
+
+/// One stream beside 9 999 that have said something and say nothing more is about as fast as beside one that has said all that.
+#[test]
+fn idle_streams_cost_a_busy_one_nothing() {
+    let time = |idle| {
+        let mut streams = ideal(1);
+        (streams.window, streams.len) = (24 << 20, 10_000_000);
+        (streams.order, streams.count) = (ReadOrder::AsItComes, 0);
+        let mut scenario = streams.scenario();
+        let say = |number| Write {
+            at: number * 50_000,
+            stream: number % idle,
+            len: 100,
+            end_of_stream: false,
+        };
+        let begin = SEC;
+        scenario.client.writes = (0..9_999).map(say).collect();
+        scenario.client.writes.push(Write {
+            at: begin,
+            stream: idle,
+            len: streams.len,
+            end_of_stream: true,
+        });
+        let mut pair = scenario.build();
+        let is_read = |pair: &mut Pair| pair.server().stream_read(idle) == Some(streams.len);
+        assert!(pair.run_until(30 * SEC, is_read), "not done");
+        (pair.now - begin) as f64
+    };
+    let (alone, beside) = (time(1), time(9_999));
+    assert!(alone / beside > 0.98, "{alone} {beside}");
+}
+
+/// What a stream of small messages costs on the wire, and how many of them arrive soon after the path's delay.
+struct Thin {
+    /// IP bytes sent for each byte of a message, packets for each message.
+    bytes: f64,
+    packets: f64,
+    /// Share of the messages that are there within half a round trip and this.
+    in_time: f64,
+}
+
+fn thin(len: u64, period: Nanos, rtt: Nanos, loss: f64, margin: Nanos) -> Thin {
+    let count = 60 * SEC / period;
+    let mut streams = ideal(1);
+    (streams.rate, streams.loss) = (20_000_000, loss);
+    streams.delay = Duration::from_nanos(rtt / 2);
+    streams.order = ReadOrder::AsItComes;
+    let mut scenario = streams.scenario();
+    let begin = SEC;
+    scenario.client.writes = (0..count)
+        .map(|number| Write {
+            at: begin + number * period,
+            stream: 0,
+            len,
+            end_of_stream: number + 1 == count,
+        })
+        .collect();
+    let mut pair = scenario.build();
+    pair.must_transfer(120 * SEC);
+    let (client, stats) = (pair.client(), pair.client().session().stats());
+    let arrivals = pair.server().message_arrivals(len, count);
+    let due = |number| begin + number * period + rtt / 2 + margin;
+    let in_time = arrivals.iter().zip(0..);
+    let in_time = in_time.filter(|(at, number)| at.is_some_and(|at| at <= due(*number)));
+    let symbols = stats.source_sent + stats.repair_proactive + stats.repair_reactive;
+    Thin {
+        bytes: client.ip_bytes_sent as f64 / (len * count) as f64,
+        packets: symbols as f64 / count as f64,
+        in_time: in_time.count() as f64 / count as f64,
+    }
+}
+
+#[test]
+fn small_messages_cost_little() {
+    for (len, period) in [(200, 20 * MS), (1000, 5 * MS)] {
+        for loss in [0.0, 0.1] {
+            let thin = thin(len, period, 50 * MS, loss, 25 * MS);
+            println!(
+                "{len} B, {loss}: {:.3} bytes, {:.3} packets, {:.4} in time",
+                thin.bytes, thin.packets, thin.in_time
+            );
+        }
+    }
+}
+
+/// Messages of an urgent stream beside one that fills the link: hardly later than alone, though 6 % of the packets are lost.
+#[test]
+fn what_is_urgent_goes_first() {
+    let (period, count, one_way) = (100 * MS, 200, 5 * MS);
+    let mut streams = ideal(1);
+    (streams.rate, streams.loss) = (200_000_000, 0.06);
+    (streams.delay, streams.window) = (Duration::from_nanos(one_way), 24 << 20);
+    (streams.order, streams.len) = (ReadOrder::AsItComes, 0);
+    let mut scenario = streams.scenario();
+    let write = |at, stream, len, end_of_stream| Write {
+        at,
+        stream,
+        len,
+        end_of_stream,
+    };
+    let message = |number| write(SEC + number * period, 0, 1000, number + 1 == count);
+    scenario.client.writes = (0..count).map(message).collect();
+    scenario.client.writes.push(write(0, 1, 800_000_000, true));
+    scenario.client.urgencies.insert(0, Urgency::MOST);
+    let mut pair = scenario.build();
+    pair.run_until(SEC + count * period + SEC, |_| false);
+    let arrivals = pair.server().message_arrivals(1000, count);
+    let mut delays: Vec<Nanos> = arrivals
+        .into_iter()
+        .zip(0..)
+        .map(|(at, number)| at.expect("it has arrived") - (SEC + number * period))
+        .collect();
+    delays.sort_unstable();
+    let p99 = delays[delays.len() * 99 / 100];
+    assert!(
+        p99 <= one_way + 8 * MS,
+        "{p99} ns; median {}",
+        delays[delays.len() / 2]
+    );
 }

@@ -20,11 +20,11 @@ use sphinx_proto::wire::{
     Blocks, ConnectionId, Fragment, Frame, HEADER_LEN, Header, MAX_SYMBOL_LEN, OVERHEAD,
     PacketKind, Sack, Streams,
 };
-use sphinx_proto::{Config, Nanos, Role, STREAMS_MAX, Session, StreamId};
+use sphinx_proto::{Config, Nanos, Role, Session, StreamId};
 use sphinx_sim::{Local, LocalSlicer, Plain, Rng};
 
 use crate::Input;
-use crate::session::{cid, config, place, without};
+use crate::session::{STREAMS, cid, config, place, without};
 use peer::{Lies, Peer, data};
 use sent::{Feedback, Wire};
 
@@ -141,7 +141,7 @@ impl Victim {
                 late,
                 role == Role::Client,
             ),
-            queues: Queues::new(role),
+            queues: Queues::new(role, STREAMS),
             // What others left in the memory of blocks shows.
             workshop: Workshop::new(BufferPool::new(1 << 20)),
             now: 0,
@@ -516,8 +516,8 @@ impl Victim {
         }
         let mut at = usize::from(flags & 7) % WRITERS;
         if at >= self.writers.len() {
-            let Some((id, _)) = self.queues.open() else {
-                assert!(self.opened >= STREAMS_MAX);
+            let Some(id) = self.queues.open_uni() else {
+                assert!(self.opened >= STREAMS);
                 return;
             };
             assert_eq!(id, StreamId::new(self.peer_role.other(), self.opened));
@@ -579,7 +579,7 @@ impl Victim {
     fn read(&mut self, input: &mut Input<'_>) {
         let flags = input.byte();
         if flags & 0x10 == 0 {
-            while let Some(id) = self.queues.accept() {
+            while let Some(id) = self.queues.accept_uni() {
                 let next = self.readers.len() + self.gone.len();
                 assert_eq!(id, StreamId::new(self.peer_role, next as u64));
                 self.readers.insert(id, Reading::default());

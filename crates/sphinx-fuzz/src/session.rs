@@ -24,6 +24,8 @@ use crate::Input;
 use model::Model;
 
 const MS: Nanos = 1_000_000;
+/// Streams of each kind that the peer may have open.
+pub(crate) const STREAMS: u64 = 320;
 const SEC: Nanos = 1_000 * MS;
 
 /// Steps of one input.
@@ -114,6 +116,7 @@ pub(crate) fn config(input: &mut Input<'_>) -> Config {
     ]);
     config.initial_rtt = input.pick(&[10 * MS, 0, 3 * SEC, MS / 10]);
     config.idle_timeout = input.pick(&[SEC, 100 * MS, 15 * SEC]);
+    config.recv_streams = STREAMS;
     config.recv_window = input.pick(&WINDOWS[..4]);
     config.send_window = input.pick(&WINDOWS[..4]);
     // The peer says so itself.

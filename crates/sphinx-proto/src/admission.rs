@@ -7,7 +7,7 @@ use crate::blocks::{block_symbols, symbol_reserve};
 use crate::config::Config;
 use crate::path::Path;
 use crate::sender::Sender;
-use crate::types::{BLOCK_OVERHEAD, Room, StreamId, block_cost};
+use crate::types::{BLOCK_OVERHEAD, Room, StreamId, Urgency, block_cost};
 use crate::wire::OVERHEAD;
 
 const MS: Nanos = 1_000_000;
@@ -44,15 +44,16 @@ impl Admission {
         }
     }
 
-    /// Source symbols and symbol size of a full block at present, where so many streams are written to.
-    pub(crate) fn block_shape(&self, sender: &Sender, path: &Path, streams: u16) -> (u16, u16) {
+    /// Source symbols and symbol size of a full block at present, where so many streams have something to send.
+    pub(crate) fn block_shape(&self, sender: &Sender, path: &Path, streams: u64) -> (u16, u16) {
         let symbol_len = path.mtu() - OVERHEAD as u16 - symbol_reserve(self.code);
         let most_symbols = block_symbols(self.code);
         let per_block = bytes_in(path.cc().pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
         // Small windows hold several blocks, so that one can be sent while another is repaired; and several of
         // every stream.
         let window = self.peer_window.min(self.send_window);
-        let blocks = BLOCKS_PER_WINDOW.max(BLOCKS_PER_STREAM * u64::from(streams));
+        let streams = streams.max(sender.streams().holders());
+        let blocks = BLOCKS_PER_WINDOW.max(BLOCKS_PER_STREAM * streams);
         let most = (window / blocks).saturating_sub(BLOCK_OVERHEAD);
         let mut n = per_block
             .clamp(BLOCK_SYMBOLS_MIN, u64::from(most_symbols))
@@ -71,7 +72,7 @@ impl Admission {
         &self,
         sender: &Sender,
         path: &Path,
-        stream: StreamId,
+        (stream, urgency): (StreamId, Urgency),
         (n, symbol_len): (u16, u16),
     ) -> Room {
         let most = sender.streams().most(stream);
@@ -83,27 +84,29 @@ impl Admission {
                 None => return Room::HeldUp,
             }
         };
-        if self.can_open(sender, path, shape) {
+        if self.can_open(sender, path, urgency, shape) {
             fits
         } else {
             Room::Later
         }
     }
 
-    /// Whether some stream's block may be handed over.
+    /// Whether some stream's block may be handed over. What is less urgent does not stand in its way: it would wait behind it.
     pub(crate) fn can_open(
         &self,
         sender: &Sender,
         path: &Path,
+        urgency: Urgency,
         (n, symbol_len): (u16, u16),
     ) -> bool {
         let cost = block_cost(n, symbol_len);
         let ahead = bytes_in(path.cc().pacing_rate(), UNSENT_TIME).max(UNSENT_MIN);
         let blocks = sender.blocks();
+        let open = blocks.open_cost_before(urgency);
         sender.streams().has_credit(cost)
             && blocks.has_room()
-            && blocks.unsent_bytes() < ahead
-            && (blocks.open_cost() == 0 || blocks.open_cost() + cost <= self.send_window(path))
+            && blocks.unsent_before(urgency) < ahead
+            && (open == 0 || open + cost <= self.send_window(path))
     }
 
     /// BDP × (2 + ln(symbols in flight) / ln(1/p)): enough for the rounds of repair that the

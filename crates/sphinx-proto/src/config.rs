@@ -7,7 +7,7 @@ use crate::blocks::EPSILON;
 use crate::cc::CcKind;
 use crate::path::mtu_candidates;
 use crate::session::BASE_DATAGRAM;
-use crate::types::Tuple;
+use crate::types::{STREAMS_MAX, Tuple};
 use crate::wire::ConnectionId;
 
 /// When the handshake was not timed.
@@ -117,6 +117,8 @@ pub struct Config {
     pub recv_window: u64,
     /// How much of it the peer may fill before [`Session::open_window`](crate::Session::open_window), bytes; all of it by default.
     pub recv_credit: u64,
+    /// Streams of each kind that the peer may have open at a time; [`STREAMS_MAX`] by default.
+    pub recv_streams: u64,
     /// Most memory for blocks on their way, bytes; 24 MiB by default.
     pub send_window: u64,
     /// The peer's window at the start, bytes; 24 MiB by default.
@@ -152,6 +154,7 @@ impl Config {
             idle_timeout: IDLE_TIMEOUT,
             recv_window: WINDOW,
             recv_credit: u64::MAX,
+            recv_streams: STREAMS_MAX,
             send_window: WINDOW,
             peer_window: WINDOW,
             peer_credit: u64::MAX,

@@ -53,5 +53,5 @@ pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
     Content, CoveredBlock, Decoding, Event, Incomplete, Job, PacketMeta, PartPlacement, PastBlock,
     Placement, Received, Room, STREAMS_MAX, SessionStats, Slot, StreamId, StreamPart, Transmit,
-    Tuple, block_cost, share_cost,
+    Tuple, Urgency, block_cost, share_cost,
 };

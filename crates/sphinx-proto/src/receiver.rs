@@ -56,7 +56,12 @@ pub(crate) struct Violation(pub(crate) &'static str);
 impl Receiver {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
-            streams: RecvStreams::new(config.role.other(), config.recv_window, config.recv_credit),
+            streams: RecvStreams::new(
+                config.role,
+                config.recv_streams,
+                config.recv_window,
+                config.recv_credit,
+            ),
             blocks: RxBlocks::default(),
             completion: Completion::default(),
             restoring: Restoring::new(config.recv_window),
@@ -369,6 +374,21 @@ impl Receiver {
     /// The memory of a block that will never be complete has gone: its slot is free.
     pub(crate) fn on_forgotten(&mut self, slot: Slot) {
         self.blocks.free(slot);
+    }
+
+    /// The peer hears of a stream that this end has opened.
+    pub(crate) fn begin(&mut self, stream: StreamId) {
+        self.streams.begin(stream);
+    }
+
+    /// The peer wants no more of what this end sends on a stream. `false`: there can be no such stream.
+    pub(crate) fn on_stopped(&mut self, stream: StreamId) -> bool {
+        self.streams.on_stopped(stream)
+    }
+
+    /// The peer has taken all of the answer on a stream that it has opened.
+    pub(crate) fn on_answer_over(&mut self, stream: StreamId) {
+        self.streams.on_answer_over(stream);
     }
 
     /// The application reads no more of the stream. Whether more of it may come.

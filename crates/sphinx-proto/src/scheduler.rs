@@ -18,6 +18,7 @@ use crate::demand::Demand;
 use crate::path::{Path, PathPacket, fragments_for};
 use crate::sender::Sender;
 use crate::session::BASE_DATAGRAM;
+use crate::types::Urgency;
 use crate::wire::{Fragment, OVERHEAD};
 
 /// PINGs behind the probes of a silent path: one of them or its answer may be lost too.
@@ -156,7 +157,7 @@ impl Scheduler {
             return Some(Next::Window(window));
         }
         protect_tail(now, sources);
-        let Some(mut choice) = sources.sender.next_symbol(sources.path.monitor()) else {
+        let Some(mut choice) = sources.sender.next_symbol(now, sources.path) else {
             return self.nothing_left(now, sources);
         };
         protect_tail(now, sources);
@@ -196,7 +197,9 @@ impl Scheduler {
         } = sources;
         let shape = admission.block_shape(sender, path, 1);
         let held_up = demand.held_up().is_some();
-        let starved = !demand.backlog() || held_up || !admission.can_open(sender, path, shape);
+        let starved = !demand.backlog()
+            || held_up
+            || !admission.can_open(sender, path, Urgency::LEAST, shape);
         if starved && !self.app_limited_told {
             self.app_limited_told = true;
             path.on_app_limited(now);
@@ -248,7 +251,9 @@ fn protect_tail(now: Nanos, sources: &mut Sources<'_>) {
     } else {
         Idle::Application
     };
-    sources.sender.protect_tail(now, idle, sources.path);
+    sources
+        .sender
+        .protect_tail(now, idle, Urgency::LEAST, sources.path);
 }
 
 /// Whether a symbol that does not fit the path is to leave whole all the same.

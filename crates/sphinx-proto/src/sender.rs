@@ -5,13 +5,13 @@ use sphinx_fec::CodeId;
 use crate::Nanos;
 use crate::blocks::{
     BlockStore, Compensation, Idle, NewBlock, Protection, Redundancy, SlidingWindow, SymbolChoice,
-    WindowChoice,
+    Tail, WindowChoice,
 };
 use crate::config::{Config, Profile};
 use crate::control_queue::ControlQueue;
 use crate::path::{Arrived, Contents, Monitor, Path, Probes};
 use crate::streams::SendStreams;
-use crate::types::{Slot, StreamId, StreamPart};
+use crate::types::{Slot, StreamId, StreamPart, Urgency};
 use crate::wire::{Blocks, MAX_RESET_BLOCKS, Reset, Streams, SymbolId};
 
 /// Counters of the sending half.
@@ -77,7 +77,7 @@ impl Sender {
         &mut self,
         slot: Slot,
         (n, symbol_len): (u16, u16),
-        tail: bool,
+        (tail, urgency): (bool, Urgency),
         parts: &[StreamPart],
     ) {
         self.streams.open(parts);
@@ -87,6 +87,7 @@ impl Sender {
             n,
             symbol_len,
             tail,
+            urgency,
         };
         self.blocks.push(new, self.redundancy.demands(n));
         self.counters.blocks += 1;
@@ -194,20 +195,25 @@ impl Sender {
         self.blocks.is_owing() || self.blocks.has_unsent() || self.window.is_due()
     }
 
-    /// Nothing is left to send: protects what is on its way, once per block.
-    pub(crate) fn protect_tail(&mut self, now: Nanos, idle: Idle, path: &Path) {
-        let flight = (now, idle, path.cc().bandwidth_estimate());
+    /// Nothing that is as urgent is left to send: protects what is on its way, once per block.
+    pub(crate) fn protect_tail(&mut self, now: Nanos, idle: Idle, urgency: Urgency, path: &Path) {
+        let tail = Tail {
+            now,
+            idle,
+            capacity: path.cc().bandwidth_estimate(),
+            urgency,
+        };
         let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
         self.protection
-            .protect_tail(blocks, redundancy, flight, path.monitor());
+            .protect_tail(blocks, redundancy, tail, path.monitor());
     }
 
-    /// The next symbol: repair of the oldest deficient block first, then new source symbols.
-    pub(crate) fn next_symbol(&mut self, monitor: &Monitor) -> Option<SymbolChoice> {
-        if !self.blocks.is_owing() {
-            return self.next_source(monitor);
+    /// The next symbol: the most urgent one, and of these repair of the oldest deficient block first, then new source symbols.
+    pub(crate) fn next_symbol(&mut self, now: Nanos, path: &Path) -> Option<SymbolChoice> {
+        if !self.blocks.owes_first() {
+            return self.next_source(now, path);
         }
-        let (choice, ahead) = self.blocks.next_repair(self.redundancy, monitor)?;
+        let (choice, ahead) = self.blocks.next_repair(self.redundancy, path.monitor())?;
         let bytes = u64::from(choice.symbol_len);
         if ahead {
             self.counters.repair_proactive += 1;
@@ -219,9 +225,20 @@ impl Sender {
         Some(choice)
     }
 
-    fn next_source(&mut self, monitor: &Monitor) -> Option<SymbolChoice> {
+    fn next_source(&mut self, now: Nanos, path: &Path) -> Option<SymbolChoice> {
+        let monitor = path.monitor();
         let (choice, index) = self.blocks.next_source(self.redundancy, monitor)?;
         self.counters.source += 1;
+        let block = self.blocks.get(choice.sequence);
+        if let Some(urgency) = block
+            .filter(|b| b.tail && b.unsent() == 0)
+            .map(|b| b.urgency)
+            && self.has_symbol()
+            && !self.blocks.has_symbol_before(urgency)
+        {
+            // What is less urgent goes on; to these it is as if nothing did.
+            self.protect_tail(now, Idle::Application, urgency, path);
+        }
         if self.redundancy.code == Some(CodeId::Window) {
             let begins = index == 0;
             self.window.owe(choice.sequence, begins, monitor.plr());
@@ -237,9 +254,9 @@ impl Sender {
         Some(window)
     }
 
-    /// A symbol leaves, or a part of it; `begins`: the first one.
-    pub(crate) fn note_sent(&mut self, now: Nanos, choice: &SymbolChoice, begins: bool) {
-        self.blocks.note_sent(choice.sequence, now, begins);
+    /// A symbol leaves, or a part of it.
+    pub(crate) fn note_sent(&mut self, now: Nanos, choice: &SymbolChoice) {
+        self.blocks.note_sent(choice.sequence, now);
     }
 
     // ---- time -------------------------------------------------------------------------------------

@@ -19,7 +19,9 @@ use crate::path::{PATH, Path};
 use crate::receiver::Receiver;
 use crate::scheduler::Scheduler;
 use crate::sender::{Carriage, Sender};
-use crate::types::{Event, Room, SessionStats, Slot, StreamId, StreamPart, block_cost, share_cost};
+use crate::types::{
+    Event, Room, SessionStats, Slot, StreamId, StreamPart, Urgency, block_cost, share_cost,
+};
 use crate::wire::{Frame, MAX_SYMBOL_LEN, OVERHEAD, VARINT_MAX, block_symbols_max};
 use ending::{CLOSE_TIMES, DRAIN, Life};
 use refusal::Refusals;
@@ -124,22 +126,21 @@ impl Session {
 
     // ---- sending ------------------------------------------------------------------------------
 
-    /// Source symbols and symbol size of a full block at present, where so many streams are written to.
-    pub fn block_shape(&self, streams: u16) -> (u16, u16) {
+    /// Source symbols and symbol size of a full block at present, where so many streams have something to send.
+    pub fn block_shape(&self, streams: u64) -> (u16, u16) {
         self.admission
             .block_shape(&self.sender, &self.path, streams)
     }
 
-    /// Whether a block of this stream may be handed over now: window, credit, the stream's share of it and
-    /// the amount of unsent data decide.
+    /// Whether a block of this stream and shape (source symbols, bytes of each) may be handed over now: window, credit, the stream's
+    /// share of it and the amount of unsent data that is as urgent decide.
     ///
     /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp), if the peer's
     /// window is at least 360 KiB.
-    pub fn room_for(&self, stream: StreamId, n: u16, symbol_len: u16) -> Room {
-        let shape = (n, symbol_len);
+    pub fn room_for(&self, stream: StreamId, urgency: Urgency, shape: (u16, u16)) -> Room {
         let room = self
             .admission
-            .room_for(&self.sender, &self.path, stream, shape);
+            .room_for(&self.sender, &self.path, (stream, urgency), shape);
         match room {
             Room::Whole | Room::Part(..) if !matches!(self.life, Life::Open) => Room::Later,
             room => room,
@@ -152,15 +153,22 @@ impl Session {
     }
 
     /// Whether a block of these parts, of different streams, may be handed over now; their costs are filled in.
-    pub fn can_submit(&self, shape: (u16, u16), parts: &mut [StreamPart]) -> bool {
+    pub fn can_submit(
+        &self,
+        shape: (u16, u16),
+        urgency: Urgency,
+        parts: &mut [StreamPart],
+    ) -> bool {
         share_cost(block_cost(shape.0, shape.1), parts);
         matches!(self.life, Life::Open)
-            && self.admission.can_open(&self.sender, &self.path, shape)
+            && self
+                .admission
+                .can_open(&self.sender, &self.path, urgency, shape)
             && self.sender.streams().have_room(parts)
     }
 
     /// Hand over a block of n × symbol_len bytes that lies in `slot`, with these parts, whose costs are filled in.
-    /// `tail`: the application ends a message or a stream here.
+    /// `tail`: the application ends a message or a stream here. Its symbols, repairs included, leave before those of less urgent blocks.
     ///
     /// The caller keeps symbol_len in 1–9000, n from 1 to [`block_symbols_max`] and asks
     /// [`Session::room_for`] first.
@@ -168,7 +176,7 @@ impl Session {
         &mut self,
         slot: Slot,
         (n, symbol_len): (u16, u16),
-        tail: bool,
+        (tail, urgency): (bool, Urgency),
         parts: &mut [StreamPart],
     ) {
         debug_assert!((1..=block_symbols_max(usize::from(symbol_len))).contains(&usize::from(n)));
@@ -176,7 +184,11 @@ impl Session {
         self.scheduler.on_submit();
         self.demand.begins(self.has_data());
         share_cost(block_cost(n, symbol_len), parts);
-        self.sender.submit(slot, (n, symbol_len), tail, parts);
+        for part in parts.iter() {
+            self.receiver.begin(part.stream);
+        }
+        self.sender
+            .submit(slot, (n, symbol_len), (tail, urgency), parts);
     }
 
     /// Gives up a stream that this end sends on, for a reason of the application's. Nothing more of it may be handed over, and what
@@ -185,6 +197,7 @@ impl Session {
         if !matches!(self.life, Life::Open) {
             return;
         }
+        self.receiver.begin(stream);
         let mut abandoned = Vec::new();
         let code = code.min(VARINT_MAX);
         for reset in self.sender.reset(stream, code, &mut abandoned) {

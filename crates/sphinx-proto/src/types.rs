@@ -13,35 +13,44 @@ use crate::wire::{ConnectionId, Fragment, Header, SymbolId, VARINT_MAX, WindowSp
 /// Charged to the window for every block besides its symbols.
 pub(crate) const BLOCK_OVERHEAD: u64 = 512;
 
-/// Streams that one end may have open at a time: 256, and some for what an application says about them.
-pub const STREAMS_MAX: u64 = 320;
+/// Most streams of each kind that one end may have open at a time: ten thousand, and some for what an application says
+/// about them.
+pub const STREAMS_MAX: u64 = 10_240;
 
-/// A stream of a session: one direction of bytes.
+/// A stream of a session: bytes in one direction, or in both.
 ///
 /// Ids are made as in RFC 9000 §2.1: the lowest bit tells who opened the stream (0: the client), the next one is 1 for
-/// streams with one direction, and there are no others yet; the rest counts those of one opener. None is used twice.
+/// streams with one direction; the rest counts those of one kind. None is used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
 impl StreamId {
     const ONE_WAY: u64 = 2;
+    /// Kinds of streams: of either opener, with one direction or two.
+    pub(crate) const KINDS: u8 = 4;
     /// Largest index of a stream.
     pub const INDEX_MAX: u64 = VARINT_MAX >> 2;
 
-    /// The stream that `opener` opens after `index` others; indices above [`INDEX_MAX`](Self::INDEX_MAX) are cut to it.
+    /// The stream with one direction that `opener` opens after `index` others; indices above [`INDEX_MAX`](Self::INDEX_MAX) are
+    /// cut to it.
     pub fn new(opener: Role, index: u64) -> Self {
-        Self(index.min(Self::INDEX_MAX) << 2 | Self::ONE_WAY | u64::from(opener == Role::Server))
+        Self(Self::bi(opener, index).0 | Self::ONE_WAY)
+    }
+
+    /// The stream with two directions that `opener` opens after `index` others; indices are cut as by [`new`](Self::new).
+    pub fn bi(opener: Role, index: u64) -> Self {
+        Self(index.min(Self::INDEX_MAX) << 2 | u64::from(opener == Role::Server))
     }
 
     /// From a varint.
     ///
     /// # Errors
-    /// For a kind of stream that there is not.
+    /// For a number that is not one.
     pub fn from_wire(id: u64) -> Result<Self, WireError> {
-        let is_known = id & Self::ONE_WAY != 0 && id <= VARINT_MAX;
-        is_known
+        let is_varint = id <= VARINT_MAX;
+        is_varint
             .then_some(Self(id))
-            .ok_or(WireError::Invalid("kind of stream"))
+            .ok_or(WireError::Invalid("stream"))
     }
 
     /// As a varint.
@@ -49,7 +58,7 @@ impl StreamId {
         self.0
     }
 
-    /// Who opened it, and sends on it.
+    /// Who opened it. On a stream with one direction only this end sends.
     pub fn opener(self) -> Role {
         if self.0 & 1 == 0 {
             Role::Client
@@ -58,14 +67,58 @@ impl StreamId {
         }
     }
 
-    /// Streams that its opener opened before it.
+    /// Streams of its kind that were opened before it.
     pub fn index(self) -> u64 {
         self.0 >> 2
+    }
+
+    /// Whether both ends send on it.
+    pub fn is_bi(self) -> bool {
+        self.0 & Self::ONE_WAY == 0
+    }
+
+    /// Whether this end sends on it.
+    pub fn has_sender(self, end: Role) -> bool {
+        self.is_bi() || self.opener() == end
     }
 
     /// The lowest two bits: what the indices of a STREAMS frame belong to.
     pub(crate) fn kind(self) -> u8 {
         self.0 as u8 & 3
+    }
+}
+
+/// How urgent a stream is beside the others of a session, as in RFC 9218 §4.1: what is more urgent goes first, repair included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Urgency(u8);
+
+impl Urgency {
+    /// How many there are.
+    pub const LEVELS: usize = 8;
+    /// Nothing goes before it.
+    pub const MOST: Self = Self(0);
+    /// What nobody waits for.
+    pub const LEAST: Self = Self(Self::LEVELS as u8 - 1);
+
+    /// From 0, the most urgent, to 7; what is above counts as 7.
+    pub fn new(level: u8) -> Self {
+        Self(level).min(Self::LEAST)
+    }
+
+    /// As a number, 0–7.
+    pub fn level(self) -> u8 {
+        self.0
+    }
+
+    /// Its place in a table of all.
+    pub fn at(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+impl Default for Urgency {
+    fn default() -> Self {
+        Self(3)
     }
 }
 

@@ -14,7 +14,7 @@ use sphinx_proto::{Config, Nanos, Role, Session, Tuple};
 use crate::app::{Local, Readers, Writers};
 use crate::arrivals::Arrivals;
 use crate::data::Rng;
-use crate::plan::Plan;
+use crate::plan::{Plan, Ways};
 
 /// ECN codepoint of a capable packet (RFC 3168).
 const ECT0: u8 = 0b10;
@@ -74,6 +74,7 @@ pub struct End<P> {
     limits: VecDeque<(Nanos, Option<u64>)>,
     /// Source symbols and symbol size of full blocks, instead of what the session proposes.
     shape: Option<(u16, u16)>,
+    ways: Ways,
     /// What may be received, before its application accepts the session and after.
     recv_credit: u64,
     recv_window: u64,
@@ -131,8 +132,9 @@ impl<P: PacketProtection> End<P> {
             recv_window: config.recv_window,
             accepted_at: None,
             cids: BTreeSet::from([config.local_cid]),
+            // Both ends allow as many.
+            queues: Queues::new(role, config.recv_streams),
             driver: Driver::new(Session::new(config, 0), protection, delays, is_client),
-            queues: Queues::new(role),
             workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
             writers: Writers::new(seed, plan),
             readers: Readers::new(plan, peer.0, peer.1),
@@ -141,6 +143,7 @@ impl<P: PacketProtection> End<P> {
             ids: Rng::new(seed ^ 0x6369_6473),
             ecn: if plan.ecn { ECT0 } else { 0 },
             shape: plan.shape,
+            ways: plan.ways,
             limits: plan.limits.clone().into(),
             seals_later: plan.packet_delay_max > 0,
             is_woken: true,
@@ -321,11 +324,20 @@ impl<P: PacketProtection> End<P> {
             let shape = self.session().block_shape(self.queues.writers());
             let shape = self.shape.unwrap_or(shape);
             let pool = self.workshop.pool();
-            self.writers.step(now, &mut self.queues, shape, pool);
+            let known = match self.ways {
+                Ways::Answers => self.readers.accepted(),
+                Ways::One | Ways::Asks => Vec::new(),
+            };
+            self.writers
+                .step(now, &mut self.queues, &known, shape, pool);
             // Nobody reads what nobody has accepted.
             if self.accepted_at.is_none() {
                 let is_news = std::mem::take(&mut self.is_news);
-                self.readers.step(now, &mut self.queues, is_news);
+                let asked = match self.ways {
+                    Ways::Asks => self.writers.streams().map(|(id, _)| id).collect(),
+                    Ways::One | Ways::Answers => Vec::new(),
+                };
+                self.readers.step(now, &mut self.queues, &asked, is_news);
             }
 
             if self.accepted_at.take_if(|at| *at <= now).is_some() {

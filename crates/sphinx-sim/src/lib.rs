@@ -38,7 +38,7 @@ pub use data::Rng;
 pub use end::{Delays, End};
 pub use pair::{ADDRESSES, Pair, Tap};
 pub use plain::Plain;
-pub use plan::{Plan, ReadOrder, Reader, Write};
+pub use plan::{Plan, ReadOrder, Reader, Ways, Write};
 pub use scenario::{Scenario, link};
 
 use sphinx_proto::Nanos;

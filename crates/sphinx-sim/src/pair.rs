@@ -65,6 +65,7 @@ impl<P: PacketProtection> Pair<P> {
             config.initial_rtt = rtt;
             config.idle_timeout = scenario.idle_timeout;
             config.recv_window = scenario.recv_window;
+            config.recv_streams = scenario.streams_max;
             config.send_window = scenario.send_window;
             config.peer_window = scenario.recv_window;
             config.peer_datagram_max = 9040;

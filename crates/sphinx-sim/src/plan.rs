@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sphinx_proto::Nanos;
+use sphinx_proto::{Nanos, Urgency};
 
 /// The application hands over `len` bytes, which end a message.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +49,18 @@ pub enum ReadOrder {
     Random,
 }
 
+/// In how many directions the streams of an end go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ways {
+    /// It opens streams with one direction, and so does the peer.
+    #[default]
+    One,
+    /// It opens streams with two, and reads the answers.
+    Asks,
+    /// It reads what the peer sends on such streams, and answers on those with the same index.
+    Answers,
+}
+
 /// What is to happen at one end.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -72,6 +84,10 @@ pub struct Plan {
     pub resets: Vec<(Nanos, u64)>,
     /// Streams that are let go of before their end, once so many bytes have been read.
     pub stops: BTreeMap<u64, u64>,
+    /// How urgent streams are that are not as urgent as others, by index.
+    pub urgencies: BTreeMap<u64, Urgency>,
+    /// What its streams are; both ends are told the same.
+    pub ways: Ways,
     /// From when on the end sends at most so much, IP bytes per second; in the order of time.
     pub limits: Vec<(Nanos, Option<u64>)>,
     /// Symbols and symbol size of full blocks, instead of what the session proposes.
@@ -91,6 +107,8 @@ impl Default for Plan {
             unread: BTreeSet::new(),
             resets: Vec::new(),
             stops: BTreeMap::new(),
+            urgencies: BTreeMap::new(),
+            ways: Ways::One,
             limits: Vec::new(),
             shape: None,
         }

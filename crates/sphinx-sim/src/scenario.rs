@@ -6,7 +6,7 @@ use sphinx_driver::PacketProtection;
 use sphinx_fec::CodeId;
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::{EPSILON, Icm, Nanos, PathMemory, Profile};
+use sphinx_proto::{EPSILON, Icm, Nanos, PathMemory, Profile, STREAMS_MAX};
 
 use crate::SEC;
 use crate::pair::Pair;
@@ -42,6 +42,8 @@ pub struct Scenario {
     pub accepted: Option<(Nanos, u64)>,
     /// Bytes that an end may have under way.
     pub send_window: u64,
+    /// Streams of each kind that an end may have open at a time.
+    pub streams_max: u64,
     /// Silence after which the peer counts as lost.
     pub idle_timeout: Nanos,
     /// What both ends remember about the path.
@@ -86,6 +88,7 @@ impl Scenario {
             recv_window: 32 << 20,
             accepted: None,
             send_window: 32 << 20,
+            streams_max: STREAMS_MAX,
             idle_timeout: 15 * SEC,
             memory: None,
         }

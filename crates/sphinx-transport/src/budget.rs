@@ -4,6 +4,8 @@
 //! n-th one that there is at a time gets at most an n-th of an eighth of the budget: the first ones all that a fast path needs, however many come
 //! later, and a thousand of them together not more than the budget. A session that nobody has accepted yet may fill a small part of its window.
 
+use sphinx_proto::STREAMS_MAX;
+
 /// Memory for received blocks, and for blocks being sent, per session.
 const WINDOW_MAX: u64 = 24 << 20;
 /// Less would let streams hold each other up (`docs/protocol.md` §7).
@@ -14,6 +16,14 @@ const WINDOW_PART: u64 = 8;
 const CREDIT_PART: u64 = 16;
 /// … and at least so many bytes.
 const CREDIT_MIN: u64 = 64 << 10;
+/// Streams that the peer may have open for each window of this size, …
+const STREAM_BYTES: u64 = WINDOW_MAX / STREAMS_MAX;
+/// … and at least.
+const STREAMS_MIN: u64 = 256;
+/// What is kept of an open stream besides its data.
+const STREAM_STATE: u64 = 512;
+/// So much of a session's part is for what is kept of streams, in fractions of this.
+const STATE_PART: u64 = 5;
 
 /// What a session of this end may hold, in each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +32,15 @@ pub(crate) struct Window {
     pub(crate) bytes: u64,
     /// Bytes received before somebody accepts it.
     pub(crate) credit: u64,
+    /// Streams of each kind that the peer may have open.
+    pub(crate) streams: u64,
+}
+
+impl Window {
+    /// What the session may hold, state of streams included, bytes.
+    pub(crate) fn cost(self) -> u64 {
+        self.bytes + STREAM_STATE * self.streams
+    }
 }
 
 /// What the sessions of an endpoint may hold together, bytes in each direction.
@@ -31,20 +50,25 @@ pub(crate) struct Budget(u64);
 impl Budget {
     /// Enough for one session at least.
     pub(crate) fn new(bytes: u64) -> Self {
-        Self(bytes.max(WINDOW_MIN))
+        Self(bytes.max(WINDOW_MIN + STREAM_STATE * STREAMS_MIN))
     }
 
     /// The window of one more session where there are `others`.
     pub(crate) fn window(self, others: usize) -> Window {
         let part = self.0 / WINDOW_PART / (others as u64 + 1);
-        let bytes = part.clamp(WINDOW_MIN, WINDOW_MAX);
+        let bytes = (part - part / STATE_PART).clamp(WINDOW_MIN, WINDOW_MAX);
         let credit = (part / CREDIT_PART).clamp(CREDIT_MIN, bytes);
-        Window { bytes, credit }
+        let streams = (bytes / STREAM_BYTES).clamp(STREAMS_MIN, STREAMS_MAX);
+        Window {
+            bytes,
+            credit,
+            streams,
+        }
     }
 
     /// Whether a session may have this window where others have `held` together.
     pub(crate) fn allows(self, window: Window, held: u64) -> bool {
-        window.bytes <= self.0.saturating_sub(held)
+        window.cost() <= self.0.saturating_sub(held)
     }
 }
 
@@ -64,15 +88,17 @@ mod tests {
                 if !budget.allows(window, held) {
                     break;
                 }
-                held += window.bytes;
+                held += window.cost();
                 unaccepted += window.credit;
                 sessions += 1;
             }
+            let bytes = bytes.max(WINDOW_MIN * 4 / 3);
             assert!(held <= bytes && unaccepted <= bytes / 4, "{unaccepted}");
             assert!(sessions as u64 >= (bytes / WINDOW_MIN / 3).clamp(1, 4096));
         }
         let window = Budget::new(1 << 30).window(0);
         assert_eq!((window.bytes, window.credit), (24 << 20, 8 << 20));
+        assert_eq!(window.streams, STREAMS_MAX);
     }
 
     /// Those that are left when others end had as many before them as they have now, or more.
@@ -80,9 +106,9 @@ mod tests {
     fn who_comes_when_others_have_gone_takes_no_more_than_there_is() {
         let budget = Budget::new(1 << 30);
         for gone in [1, 7, 40, 300] {
-            let mut windows: Vec<_> = (0..1024).map(|n| budget.window(n).bytes).collect();
+            let mut windows: Vec<_> = (0..1024).map(|n| budget.window(n).cost()).collect();
             windows.drain(1..=gone);
-            windows.extend((1024 - gone..1024).map(|n| budget.window(n).bytes));
+            windows.extend((1024 - gone..1024).map(|n| budget.window(n).cost()));
             assert!(windows.iter().sum::<u64>() <= 1 << 30);
         }
     }

@@ -164,10 +164,10 @@ impl Control {
             })?;
         let id = self.next_id(handle);
         // Who connects wants the session.
-        let Window { bytes, .. } = settings.budget.window(0);
+        let window = settings.budget.window(0);
         let window = Window {
-            bytes,
-            credit: bytes,
+            credit: window.bytes,
+            ..window
         };
         let params = local_params(settings, window, self.ids.make());
         let session = Session::new(id, conn, remote, None, params, secret, Some(wrong_server));
@@ -488,6 +488,7 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
         service: settings.service,
         receive_window: window.bytes,
         receive_credit: window.credit,
+        streams: window.streams,
         idle_timeout_ms: Some(settings.idle_timeout_ms),
         max_udp_payload: settings.max_udp_payload,
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use sphinx_driver::{Application, BufferPool, Queues, SharedSlicer, Slicer};
 use sphinx_net::Waker;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, PathMemory, Role, STREAMS_MAX, StreamId};
+use sphinx_proto::{Nanos, PathMemory, Role, StreamId};
 
 use crate::error::{Error, ErrorKind, close_code};
 use crate::memory::PathFile;
@@ -136,12 +136,12 @@ impl Shared {
         session: ConnectionId,
         pool: BufferPool,
         remote: SocketAddr,
-        role: Role,
+        (role, streams_max): (Role, u64),
         base: Instant,
         since: Nanos,
     ) -> Self {
         let inner = Inner {
-            queues: Queues::new(role),
+            queues: Queues::new(role, streams_max),
             is_accepted: false,
             profile: None,
             limit: None,
@@ -348,12 +348,12 @@ impl Session {
         if let Some(error) = &inner.closed {
             return Err(error.clone());
         }
-        let (stream, changed) = inner.queues.open().ok_or_else(|| {
-            Error::new(
-                ErrorKind::Usage,
-                format!("a session has at most {STREAMS_MAX} streams open at a time"),
-            )
+        let open_max = inner.queues.open_max();
+        let stream = inner.queues.open_uni().ok_or_else(|| {
+            let message = format!("the peer allows at most {open_max} open streams at a time");
+            Error::new(ErrorKind::Usage, message)
         })?;
+        let changed = inner.queues.sending_signal(stream);
         drop(inner);
         let shared = Arc::clone(&self.shared);
         Ok(SendStream::new(stream, shared, changed))
@@ -366,7 +366,7 @@ impl Session {
     pub fn accept_stream(&self) -> Result<RecvStream, Error> {
         let stream = self
             .shared
-            .wait(&self.shared.changed, |inner| inner.queues.accept())?;
+            .wait(&self.shared.changed, |inner| inner.queues.accept_uni())?;
         Ok(RecvStream::new(stream, Arc::clone(&self.shared)))
     }
 

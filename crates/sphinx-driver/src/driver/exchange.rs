@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sphinx_proto::wire::{Segment, SegmentIter};
-use sphinx_proto::{Event, Nanos, Room, Slot, StreamId, StreamPart};
+use sphinx_proto::{Event, Nanos, Room, Slot, StreamId, StreamPart, Urgency};
 
 use super::{Driver, EndReason};
 use crate::blocks::TxBlock;
@@ -229,9 +229,10 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         loop {
             let (core, waiting) = (&self.core, &mut self.waiting);
             let mut is_whole = false;
-            let decide = |piece: &Piece| {
-                let (n, symbol_len) = piece.shape();
-                match core.room_for(piece.stream(), n, symbol_len) {
+            let mut of = Urgency::default();
+            let decide = |piece: &Piece, urgency| {
+                of = urgency;
+                match core.room_for(piece.stream(), urgency, piece.shape()) {
                     Room::Whole => {
                         is_whole = true;
                         Turn::Take
@@ -239,7 +240,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                     Room::Part(n, symbol_len) => Turn::TakePart(n, symbol_len),
                     Room::HeldUp => Turn::HeldUp,
                     Room::Later => {
-                        *waiting = Some((piece.stream(), n, symbol_len));
+                        *waiting = Some((piece.stream(), urgency, piece.shape()));
                         Turn::Stop
                     }
                 }
@@ -249,7 +250,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             };
             let mut pieces = vec![first];
             if is_whole {
-                self.join(&mut pieces, queues);
+                self.join(&mut pieces, of, queues);
             }
             for piece in &pieces {
                 let stream = queues.outgoing.stream(piece.stream());
@@ -261,15 +262,15 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                     self.ending.push(piece.stream());
                 }
             }
-            self.submit(Block::new(pieces, pool));
+            self.submit(Block::new(pieces, pool), of);
             any = true;
         }
         any
     }
 
-    /// Takes the next pieces too if they share a packet with the first one: ends of messages of different streams. Larger
-    /// pieces gain nothing by sharing a block, and would have to be copied.
-    fn join<A: Application>(&self, pieces: &mut Vec<Piece>, queues: &mut Queues<A>) {
+    /// Takes the next pieces too if they share a packet with the first one: ends of messages of different streams that are equally
+    /// urgent. Larger pieces gain nothing by sharing a block, and would have to be copied.
+    fn join<A: Application>(&self, pieces: &mut Vec<Piece>, of: Urgency, queues: &mut Queues<A>) {
         let Some(first) = pieces.first().filter(|first| first.is_tail()) else {
             return;
         };
@@ -277,9 +278,10 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let mut bytes = first.bytes();
         let mut parts = vec![first.part()];
         loop {
-            let shares = |piece: &Piece| {
+            let shares = |piece: &Piece, urgency| {
                 let sum = bytes + piece.bytes();
-                if !piece.is_tail()
+                if urgency != of
+                    || !piece.is_tail()
                     || sum > usize::from(symbol_len_max)
                     || parts.len() > sum / SEGMENT_BYTES_MIN
                     || parts.iter().any(|part| part.stream == piece.stream())
@@ -287,7 +289,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                     return false;
                 }
                 parts.push(piece.part());
-                let fits = self.core.can_submit(shape(sum, symbol_len_max), &mut parts);
+                let shape = shape(sum, symbol_len_max);
+                let fits = self.core.can_submit(shape, of, &mut parts);
                 if fits {
                     bytes = sum;
                 } else {
@@ -333,7 +336,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         any
     }
 
-    fn submit(&mut self, block: Block) {
+    fn submit(&mut self, block: Block, urgency: Urgency) {
         let (shape, tail, mut parts) = ((block.n, block.symbol_len), block.tail, block.parts);
         let slot = self.tx.insert(TxBlock {
             n: usize::from(block.n),
@@ -342,7 +345,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             memory: block.memory,
             transformed: None,
         });
-        self.core.submit(slot, shape, tail, &mut parts);
+        self.core.submit(slot, shape, (tail, urgency), &mut parts);
     }
 }
 

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use sphinx_fec::span::{self, SpanBlock};
 use sphinx_fec::{CodeId, Encoder, Row, RowMaker, fft_rs};
 use sphinx_proto::wire::{MAX_RESET_BLOCKS, Reset, Segment, VARINT_MAX, WindowSpan, put_varint};
-use sphinx_proto::{Role, STREAMS_MAX, StreamId, StreamPart, block_cost, share_cost};
+use sphinx_proto::{Role, StreamId, StreamPart, block_cost, share_cost};
 
 use crate::Input;
+use crate::session::STREAMS;
 
 /// A block may hold one segment, and another for each of so many bytes.
 const SEGMENT_BYTES: usize = 256;
@@ -127,7 +128,7 @@ impl Peer {
             let flags = input.byte();
             let room = (len - bytes.len()) / (count - i);
             let index = match flags & 0x38 {
-                0x38 => STREAMS_MAX - 1 - u64::from(flags & 7),
+                0x38 => STREAMS - 1 - u64::from(flags & 7),
                 _ => u64::from(flags & 7),
             };
             let at = self.streams.entry(index).or_default();
@@ -247,7 +248,7 @@ impl Peer {
             1 => segment.offset = next.saturating_sub(input.below(200)),
             2 => segment.offset = next + input.below(500),
             3 => segment.stream = StreamId::new(self.role.other(), index),
-            4 => segment.stream = StreamId::new(self.role, STREAMS_MAX + 8 * index),
+            4 => segment.stream = StreamId::new(self.role, STREAMS + 8 * index),
             5 => segment.offset = VARINT_MAX - input.below(200),
             6 => {
                 // As many as fit.

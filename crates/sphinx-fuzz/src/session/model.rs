@@ -12,13 +12,14 @@ use sphinx_proto::wire::{
     VARINT_MAX, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, Content, CoveredBlock, Event, Job, Nanos, PartPlacement, Placement, Room, STREAMS_MAX,
-    Session, Slot, StreamId, StreamPart, Transmit, Tuple, block_cost,
+    Config, Content, CoveredBlock, Event, Job, Nanos, PartPlacement, Placement, Room, Session,
+    Slot, StreamId, StreamPart, Transmit, Tuple, Urgency, block_cost,
 };
 
 use sphinx_sim::Rng;
 
 use crate::Input;
+use crate::session::STREAMS;
 use streams::{Arrival, Held, RxStreams, TxStreams, check_shares};
 use windows::Windows;
 
@@ -34,7 +35,7 @@ const AMPLIFICATION: usize = 3;
 /// Largest block that is decoded in the model as well.
 const DECODED_MAX: usize = 64;
 /// In a window of at least so many bytes every stream can have a block, whatever the others hold.
-const FAIR_WINDOW_MIN: u64 = 576 * 2 * STREAMS_MAX;
+const FAIR_WINDOW_MIN: u64 = 576 * 2 * STREAMS;
 
 /// A block being received.
 struct RxBlock {
@@ -692,7 +693,10 @@ impl Model {
         assert!(self.was_impossible || is_possible == self.rx_streams.are_possible(&parts));
         if !is_possible {
             self.was_impossible = true;
-            assert!(!session.can_submit((1, 1), &mut []), "it goes on");
+            assert!(
+                !session.can_submit((1, 1), Urgency::default(), &mut []),
+                "it goes on"
+            );
             return;
         }
         assert_eq!(session.poll_event(), None);
@@ -765,10 +769,11 @@ impl Model {
         self.events(session);
         let bytes = usize::from(shape.0) * usize::from(shape.1);
         let mut parts = self.tx_streams.parts(input, first, bytes);
-        let may = session.can_submit(shape, &mut parts);
+        let urgency = Urgency::new(first);
+        let may = session.can_submit(shape, urgency, &mut parts);
         check_shares(block_cost(shape.0, shape.1), &parts);
         if let [part] = parts[..] {
-            match session.room_for(part.stream, shape.0, shape.1) {
+            match session.room_for(part.stream, urgency, shape) {
                 Room::Whole => assert!(may),
                 Room::Part(n, symbol_len) => {
                     assert!(!may && (1..=shape.0).contains(&n));
@@ -780,8 +785,8 @@ impl Model {
                         bytes,
                         ..part
                     };
-                    assert!(session.can_submit((n, symbol_len), &mut [part]));
-                    self.hand_over(session, (n, symbol_len), false, vec![part]);
+                    assert!(session.can_submit((n, symbol_len), urgency, &mut [part]));
+                    self.hand_over(session, (n, symbol_len), (false, urgency), vec![part]);
                 }
                 Room::Later => assert!(!may),
                 Room::HeldUp => {
@@ -791,7 +796,7 @@ impl Model {
             }
         }
         if may && !parts.is_empty() {
-            self.hand_over(session, shape, tail, parts);
+            self.hand_over(session, shape, (tail, urgency), parts);
         }
     }
 
@@ -799,7 +804,7 @@ impl Model {
         &mut self,
         session: &mut Session,
         (n, symbol_len): (u16, u16),
-        tail: bool,
+        (tail, urgency): (bool, Urgency),
         mut parts: Vec<StreamPart>,
     ) {
         // Slots of delivered blocks are used again.
@@ -808,7 +813,7 @@ impl Model {
             .find(|s| !self.tx.contains_key(s));
         let slot = slot.expect("one more than there are");
         self.slots = self.slots.max(slot.0 + 1);
-        session.submit(slot, (n, symbol_len), tail, &mut parts);
+        session.submit(slot, (n, symbol_len), (tail, urgency), &mut parts);
         check_shares(block_cost(n, symbol_len), &parts);
         self.tx_streams.submitted(&parts);
         let streams = parts.iter().map(|part| part.stream);

@@ -182,7 +182,7 @@ pub(crate) fn is_transform(code: CodeId) -> bool {
 mod tests {
     use super::*;
     use crate::blocks::store::{Demands, NewBlock};
-    use crate::types::Slot;
+    use crate::types::{Slot, Urgency};
 
     fn block(n: u16, symbol_len: u16) -> TxBlock {
         let new = NewBlock {
@@ -191,6 +191,7 @@ mod tests {
             n,
             symbol_len,
             tail: false,
+            urgency: Urgency::default(),
         };
         TxBlock::new(new, Demands::default())
     }

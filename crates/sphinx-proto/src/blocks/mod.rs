@@ -21,7 +21,7 @@ pub(crate) use coding::{block_symbols, symbol_reserve};
 pub(crate) use completion::Completion;
 pub(crate) use icm::Compensation;
 pub(crate) use incoming::{Complete, RxBlocks, Shape};
-pub(crate) use protect::{Idle, Protection};
+pub(crate) use protect::{Idle, Protection, Tail};
 pub(crate) use restoring::{Covering, Restoring};
 pub use selector::EPSILON;
 pub(crate) use sliding::{SlidingWindow, WindowChoice};

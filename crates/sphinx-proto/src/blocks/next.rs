@@ -63,10 +63,10 @@ impl BlockStore {
         Some((choice, index))
     }
 
-    /// A symbol of the block leaves, or a part of it; `begins`: the first one.
-    pub(crate) fn note_sent(&mut self, sequence: u64, now: Nanos, begins: bool) {
+    /// A symbol of the block leaves, or a part of it.
+    pub(crate) fn note_sent(&mut self, sequence: u64, now: Nanos) {
         if let Some(block) = self.get_mut(sequence) {
-            block.sent(now, begins);
+            block.sent(now);
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::Nanos;
 use crate::config::Profile;
 use crate::path::Monitor;
+use crate::types::Urgency;
 
 use super::Redundancy;
 use super::coding;
@@ -18,6 +19,17 @@ pub(crate) enum Idle {
     Window,
 }
 
+/// A flight that ends: nothing is left to send that is as urgent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tail {
+    pub(crate) now: Nanos,
+    pub(crate) idle: Idle,
+    /// Of the link, bytes per second.
+    pub(crate) capacity: u64,
+    /// Blocks that are less urgent have not ended.
+    pub(crate) urgency: Urgency,
+}
+
 /// Protects flights that end.
 #[derive(Debug, Default)]
 pub(crate) struct Protection {
@@ -26,21 +38,23 @@ pub(crate) struct Protection {
 }
 
 impl Protection {
-    /// Nothing is left to send: protects what is on its way, once per block. `capacity` of the link in bytes per
-    /// second.
+    /// Protects what is on its way of a flight that ends, once per block.
     pub(crate) fn protect_tail(
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (now, idle, capacity): (Nanos, Idle, u64),
+        tail: Tail,
         monitor: &Monitor,
     ) {
         let Some(code) = redundancy.code else { return };
-        let ended = idle == Idle::Application && blocks.last().is_some_and(|b| b.tail);
+        let last = blocks.last_before(tail.urgency);
+        let ended = tail.idle == Idle::Application && last.is_some_and(|block| block.tail);
         if redundancy.profile == Profile::Bulk && !ended {
             return;
         }
-        let is_bare = |block: &TxBlock| !block.protected && block.acked() < block.needed();
+        let is_bare = |block: &TxBlock| {
+            block.urgency <= tail.urgency && !block.protected && block.acked() < block.needed()
+        };
         let bare = blocks.iter().filter(|(_, block)| is_bare(block));
         let (sequences, bytes): (Vec<u64>, Vec<u64>) =
             bare.map(|(at, block)| (at, block.bytes())).unzip();
@@ -49,7 +63,7 @@ impl Protection {
             return;
         }
         let losses = (monitor.plr(), monitor.burst());
-        let spare = self.offered.spare(now, bytes, capacity);
+        let spare = self.offered.spare(tail.now, bytes, tail.capacity);
         for sequence in sequences {
             let Some(block) = blocks.get_mut(sequence) else {
                 continue;

@@ -78,7 +78,7 @@ impl SlidingWindow {
         let row = Row::new(self.next_row % (Row::MAX.number() + 1))?;
         let choice = newest.choice(sequence, SymbolId::Repair(CodeId::Window, row));
         self.next_row = self.next_row.wrapping_add(1);
-        blocks.get_mut(sequence)?.windowed += 1;
+        blocks.get_mut(sequence)?.add_windowed();
         Some(WindowChoice {
             choice,
             span,

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use sphinx_fec::bits;
 
 use crate::Nanos;
-use crate::types::{Slot, StreamId, block_cost};
+use crate::types::{Slot, StreamId, Urgency, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, SymbolId};
 
 /// What [`BlockStore::push`] is told of a block.
@@ -19,6 +19,8 @@ pub(crate) struct NewBlock {
     pub(crate) symbol_len: u16,
     /// The application ended a message or the stream here.
     pub(crate) tail: bool,
+    /// Urgency of its streams.
+    pub(crate) urgency: Urgency,
 }
 
 /// What a code asks of a block.
@@ -39,6 +41,7 @@ pub(crate) struct TxBlock {
     pub(crate) n: u16,
     pub(crate) symbol_len: u16,
     pub(crate) tail: bool,
+    pub(crate) urgency: Urgency,
     /// Next source symbol to send for the first time.
     next_source: u16,
     /// Next repair row.
@@ -88,6 +91,7 @@ impl TxBlock {
             n: new.n,
             symbol_len: new.symbol_len,
             tail: new.tail,
+            urgency: new.urgency,
             next_source: 0,
             next_row: 0,
             in_flight: 0,
@@ -182,10 +186,15 @@ impl TxBlock {
         self.last_sent
     }
 
-    /// A symbol of it leaves, or the first part of one.
-    pub(super) fn sent(&mut self, now: Nanos, begins: bool) {
-        self.in_flight += u32::from(begins);
+    /// A symbol of it leaves, or a part of one.
+    pub(super) fn sent(&mut self, now: Nanos) {
         self.last_sent = now;
+    }
+
+    /// A repair of a sliding window that counts as this block's is going to be sent.
+    pub(super) fn add_windowed(&mut self) {
+        self.windowed += 1;
+        self.in_flight += 1;
     }
 
     /// A symbol has arrived; it counts unless it is the copy of another. `late`: it had been given up.
@@ -243,13 +252,13 @@ pub(crate) struct BlockStore {
     /// From sequence `first` up; `None` once complete.
     blocks: VecDeque<Option<TxBlock>>,
     first: u64,
-    /// Sequences with unsent source symbols, in order, and the bytes of these.
-    unsent: VecDeque<u64>,
-    unsent_bytes: u64,
-    /// Sequences of blocks that are owed repair.
-    owed: BTreeSet<u64>,
-    /// Sum of the costs of all incomplete blocks.
-    open_cost: u64,
+    /// Sequences with unsent source symbols, the most urgent first, and the bytes of these, of each urgency.
+    unsent: BTreeSet<(Urgency, u64)>,
+    unsent_bytes: [u64; Urgency::LEVELS],
+    /// Sequences of blocks that are owed repair, the most urgent first.
+    owed: BTreeSet<(Urgency, u64)>,
+    /// Sums of the costs of all incomplete blocks, of each urgency.
+    open_cost: [u64; Urgency::LEVELS],
 }
 
 impl BlockStore {
@@ -257,10 +266,11 @@ impl BlockStore {
     pub(crate) fn push(&mut self, new: NewBlock, demands: Demands) -> u64 {
         let sequence = self.next_sequence();
         let block = TxBlock::new(new, demands);
-        self.open_cost += block.cost();
-        self.unsent_bytes += block.bytes();
+        let urgency = block.urgency;
+        self.open_cost[urgency.at()] += block.cost();
+        self.unsent_bytes[urgency.at()] += block.bytes();
         self.blocks.push_back(Some(block));
-        self.unsent.push_back(sequence);
+        self.unsent.insert((urgency, sequence));
         sequence
     }
 
@@ -291,9 +301,16 @@ impl BlockStore {
             .filter_map(|(sequence, block)| Some((sequence, block.as_ref()?)))
     }
 
-    /// The newest incomplete block.
-    pub(super) fn last(&self) -> Option<&TxBlock> {
-        self.blocks.iter().rev().flatten().next()
+    /// The newest incomplete block of those that are as urgent as this, or more.
+    pub(super) fn last_before(&self, urgency: Urgency) -> Option<&TxBlock> {
+        let mut newest = self.blocks.iter().rev().flatten();
+        newest.find(|block| block.urgency <= urgency)
+    }
+
+    /// Whether something is to be sent of blocks that are as urgent as this, or more.
+    pub(crate) fn has_symbol_before(&self, urgency: Urgency) -> bool {
+        let is_before = |(first, _): &(Urgency, u64)| *first <= urgency;
+        self.owed.first().is_some_and(is_before) || self.unsent.first().is_some_and(is_before)
     }
 
     /// Whether the peer has all blocks.
@@ -308,12 +325,17 @@ impl BlockStore {
 
     /// Sum of the costs of all incomplete blocks.
     pub(crate) fn open_cost(&self) -> u64 {
-        self.open_cost
+        self.open_cost_before(Urgency::LEAST)
     }
 
-    /// Bytes of source symbols handed over and not sent.
-    pub(crate) fn unsent_bytes(&self) -> u64 {
-        self.unsent_bytes
+    /// Of those that are as urgent as this, or more.
+    pub(crate) fn open_cost_before(&self, urgency: Urgency) -> u64 {
+        self.open_cost[..=urgency.at()].iter().sum()
+    }
+
+    /// Bytes of source symbols handed over and not sent, that are as urgent as this, or more.
+    pub(crate) fn unsent_before(&self, urgency: Urgency) -> u64 {
+        self.unsent_bytes[..=urgency.at()].iter().sum()
     }
 
     /// Whether source symbols wait to be sent for the first time.
@@ -326,16 +348,26 @@ impl BlockStore {
         !self.owed.is_empty()
     }
 
-    /// The next source symbol that has not been sent: its block's sequence and its index. It counts as sent.
+    /// Whether repair is next: of what is equally urgent, it goes before new symbols.
+    pub(crate) fn owes_first(&self) -> bool {
+        let urgency = |(urgency, _): &(Urgency, u64)| *urgency;
+        match (self.owed.first(), self.unsent.first()) {
+            (Some(owed), Some(unsent)) => urgency(owed) <= urgency(unsent),
+            (owed, _) => owed.is_some(),
+        }
+    }
+
+    /// The next source symbol that has not been sent: its block's sequence and its index. It counts as sent, and in flight.
     pub(super) fn take_source(&mut self) -> Option<(u64, u16)> {
-        let &sequence = self.unsent.front()?;
+        let &(urgency, sequence) = self.unsent.first()?;
         let block = self.get_mut(sequence)?;
         let index = block.next_source;
         block.next_source += 1;
+        block.in_flight += 1;
         let (bytes, is_last) = (u64::from(block.symbol_len), block.unsent() == 0);
-        self.unsent_bytes -= bytes;
+        self.unsent_bytes[urgency.at()] -= bytes;
         if is_last {
-            self.unsent.pop_front();
+            self.unsent.pop_first();
         }
         Some((sequence, index))
     }
@@ -347,19 +379,21 @@ impl BlockStore {
         };
         block.due += rows;
         block.due_ahead += if ahead { rows } else { 0 };
-        self.owed.insert(sequence);
+        let urgency = block.urgency;
+        self.owed.insert((urgency, sequence));
     }
 
-    /// One row of the oldest block that is owed some is going to be sent: its block's sequence, and whether it was
-    /// owed ahead of loss.
+    /// One row of the oldest of the most urgent blocks that are owed some is going to be sent: its block's sequence, and whether it
+    /// was owed ahead of loss. It counts as in flight.
     pub(super) fn take_due(&mut self) -> Option<(u64, bool)> {
-        let &sequence = self.owed.first()?;
+        let &(urgency, sequence) = self.owed.first()?;
         let block = self.get_mut(sequence)?;
         let ahead = block.due_ahead > 0;
         block.due -= 1;
         block.due_ahead -= u32::from(ahead);
+        block.in_flight += 1;
         if block.due == 0 {
-            self.owed.remove(&sequence);
+            self.owed.remove(&(urgency, sequence));
         }
         Some((sequence, ahead))
     }
@@ -371,7 +405,8 @@ impl BlockStore {
         };
         block.due -= 1;
         if block.due == 0 {
-            self.owed.remove(&sequence);
+            let urgency = block.urgency;
+            self.owed.remove(&(urgency, sequence));
         }
     }
 
@@ -386,13 +421,15 @@ impl BlockStore {
     pub(crate) fn settle(&mut self, sequence: u64) -> Option<TxBlock> {
         let at = usize::try_from(sequence.checked_sub(self.first)?).ok()?;
         let block = self.blocks.get_mut(at)?.take()?;
-        self.open_cost -= block.cost();
+        let place = (block.urgency, sequence);
+        self.open_cost[block.urgency.at()] -= block.cost();
         if block.unsent() > 0 {
             // Of a stream that is given up, or a peer completes what it cannot have.
-            self.unsent_bytes -= u64::from(block.unsent()) * u64::from(block.symbol_len);
-            self.unsent.retain(|s| *s != sequence);
+            let unsent = u64::from(block.unsent()) * u64::from(block.symbol_len);
+            self.unsent_bytes[block.urgency.at()] -= unsent;
+            self.unsent.remove(&place);
         }
-        self.owed.remove(&sequence);
+        self.owed.remove(&place);
         while let Some(None) = self.blocks.front() {
             self.blocks.pop_front();
             self.first += 1;

@@ -47,7 +47,7 @@ impl Bench {
             cost: block_cost(10, 1000),
         };
         for slot in 0..blocks {
-            sender.submit(Slot(slot), (10, 1000), false, &[part]);
+            sender.submit(Slot(slot), (10, 1000), (false, Urgency::default()), &[part]);
         }
         Self {
             sender,
@@ -70,7 +70,7 @@ impl Bench {
     /// Sends a packet every 100 µs; those in `lost` (counted from here) do not arrive.
     fn send(&mut self, count: u64, lost: &[u64]) {
         for index in 0..count {
-            let Some(choice) = self.sender.next_symbol(self.path.monitor()) else {
+            let Some(choice) = self.sender.next_symbol(self.now, &self.path) else {
                 return;
             };
             if choice.round > 0 {
@@ -80,7 +80,7 @@ impl Bench {
             if !lost.contains(&index) {
                 self.arrived.push((self.path.next_pn(), self.now));
             }
-            self.sender.note_sent(self.now, &choice, true);
+            self.sender.note_sent(self.now, &choice);
             let carried = Carried::Symbol {
                 block: choice.sequence,
                 round: choice.round,

@@ -8,6 +8,7 @@ use crate::Nanos;
 use crate::path::PATH;
 use crate::receiver::Violation;
 use crate::sender::Carriage;
+use crate::streams::IMPOSSIBLE;
 use crate::types::{Event, Job, PacketMeta, Placement, Received, Slot, StreamId, StreamPart};
 use crate::wire::{
     Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, VARINT_MAX, WindowSpan,
@@ -188,8 +189,11 @@ impl Session {
                     }
                     self.path.want_sack(meta.now);
                 }
-                Frame::Stop { stream, .. } if stream.opener() != self.config.role => {
+                Frame::Stop { stream, .. } if !stream.has_sender(self.config.role) => {
                     return self.violation(meta.now, "stopped what this end does not send");
+                }
+                Frame::Stop { stream, .. } if !self.receiver.on_stopped(stream) => {
+                    return self.violation(meta.now, IMPOSSIBLE);
                 }
                 Frame::Stop { stream, code } => {
                     self.events.push_back(Event::StreamStopped { stream, code });
@@ -221,7 +225,6 @@ impl Session {
             is_sent: false,
         });
         self.events.extend(abandoned);
-        self.note_over();
         self.note_ended();
         if let Some((code, reason)) = closed {
             self.peer_closed(meta.now, code, reason);
@@ -230,8 +233,13 @@ impl Session {
 
     /// Streams that this end sends on and that have ended.
     pub(super) fn note_ended(&mut self) {
-        let ended = self.sender.take_ended().into_iter();
-        self.events.extend(ended.map(Event::StreamEnded));
+        for stream in self.sender.take_ended() {
+            if stream.opener() != self.config.role {
+                self.receiver.on_answer_over(stream);
+            }
+            self.events.push_back(Event::StreamEnded(stream));
+        }
+        self.note_over();
     }
 
     fn note_over(&mut self) {

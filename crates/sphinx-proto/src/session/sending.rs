@@ -139,7 +139,7 @@ impl Session {
         let ip_bytes = self.account_sent(now, body_len);
         let transmit = self.symbol_transmit(choice, Some(part), body_len);
         self.path.note_fragment(after, part.count);
-        self.sender.note_sent(now, choice, after == 0);
+        self.sender.note_sent(now, choice);
         let carried = Carried::Fragment {
             block: choice.sequence,
             round: choice.round,
@@ -209,7 +209,7 @@ impl Session {
 
     /// A whole symbol leaves.
     fn sent_symbol(&mut self, now: Nanos, ip_bytes: u32, choice: &SymbolChoice) {
-        self.sender.note_sent(now, choice, true);
+        self.sender.note_sent(now, choice);
         let carried = Carried::Symbol {
             block: choice.sequence,
             round: choice.round,

@@ -121,10 +121,14 @@ fn run(origin: Nanos) -> Vec<(Nanos, u64, String)> {
     let (mut now, mut slot) = (origin, 0);
     while now < origin + END {
         let parts = &mut [part()];
-        while ends[0].session.can_submit((20, 1000), parts) && slot < 60 {
+        while ends[0]
+            .session
+            .can_submit((20, 1000), Urgency::default(), parts)
+            && slot < 60
+        {
             let tail = slot % 7 == 6;
             let session = &mut ends[0].session;
-            session.submit(Slot(slot), (20, 1000), tail, parts);
+            session.submit(Slot(slot), (20, 1000), (tail, Urgency::default()), parts);
             slot += 1;
         }
         for (side, end) in ends.iter_mut().enumerate() {

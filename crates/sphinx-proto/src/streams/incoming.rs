@@ -1,14 +1,15 @@
 //! Streams that the peer sends on: what of each the application has taken, and what the peer may send.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::config::Role;
 use crate::ranges::Filling;
-use crate::types::{STREAMS_MAX, StreamId, StreamPart};
+use crate::types::{StreamId, StreamPart};
 use crate::wire::{Frame, MAX_TAKEN, Reset, Streams, varint_len};
 
-use super::shares::{COMMON_SHARE, common_part};
+use super::Key;
+use super::shares::likely_share;
 
 /// SACKs that tell what the sender must hear of, so that all of them must be lost before it does not.
 const NEWS_REPEATS: u8 = 3;
@@ -45,13 +46,15 @@ struct RecvStream {
     reset: Option<(u64, u64)>,
     /// The application reads no more of it.
     is_let_go: bool,
+    /// This end has an answer to send on it, of which its opener has not taken everything.
+    answers: bool,
     /// SACKs that will tell what has been taken.
     news: u8,
 }
 
 impl RecvStream {
     /// Whether nothing more comes, and everything has been taken.
-    fn has_ended(&self) -> bool {
+    fn is_over(&self) -> bool {
         let is_here = match self.reset {
             None => self.is_whole,
             Some((_, cost)) => self.is_let_go && self.received == cost,
@@ -65,19 +68,30 @@ impl RecvStream {
     }
 }
 
+/// Streams of one kind that have ended: all of them has been taken, and of the answer too if there is one.
+#[derive(Debug, Default)]
+struct Ended {
+    indices: Filling,
+    /// SACKs that will tell which.
+    news: u8,
+    /// Where the next STREAMS frame begins, where one has no room for all.
+    turn: u64,
+}
+
 /// All streams that the peer sends on, and its credit.
 #[derive(Debug)]
 pub(crate) struct RecvStreams {
-    opener: Role,
-    /// Open ones, by index.
-    open: BTreeMap<u64, RecvStream>,
-    /// Indices of streams that have ended: all of them has been taken.
-    ended: Filling,
-    /// SACKs that will tell which streams have ended.
-    ended_news: u8,
-    /// Where the next STREAMS frame begins, where one has no room for all: among open streams, and ended ones.
-    turn: u64,
-    ended_turn: u64,
+    /// This end, and how many streams of a kind the peer may have open at a time.
+    end: Role,
+    open_max: u64,
+    /// How many streams with two directions the peer may know of those that this end has opened.
+    begun: u64,
+    open: BTreeMap<Key, RecvStream>,
+    ended: [Ended; StreamId::KINDS as usize],
+    /// Open streams of which there is something to tell.
+    news: BTreeSet<Key>,
+    /// Where the next STREAMS frame begins, where one has no room for all.
+    turn: Key,
     window: u64,
     /// What of it the peer may fill.
     granted: u64,
@@ -91,21 +105,29 @@ pub(crate) struct RecvStreams {
 }
 
 impl RecvStreams {
-    pub(crate) fn new(opener: Role, window: u64, credit: u64) -> Self {
+    pub(crate) fn new(end: Role, open_max: u64, window: u64, credit: u64) -> Self {
         let granted = window.min(credit);
         Self {
-            opener,
+            end,
+            open_max,
+            begun: 0,
             open: BTreeMap::new(),
-            ended: Filling::default(),
-            ended_news: 0,
-            turn: 0,
-            ended_turn: 0,
+            ended: Default::default(),
+            news: BTreeSet::new(),
+            turn: Key { kind: 0, index: 0 },
             window,
             granted,
             opened: 0,
             released: 0,
             credit_told: granted,
             over: Vec::new(),
+        }
+    }
+
+    /// The peer hears of a stream that this end has opened: it may answer, if the stream has two directions.
+    pub(crate) fn begin(&mut self, stream: StreamId) {
+        if stream.is_bi() && stream.opener() == self.end {
+            self.begun = self.begun.max(stream.index() + 1);
         }
     }
 
@@ -126,21 +148,51 @@ impl RecvStreams {
 
     /// A stream that the peer may send on; opened if it is new.
     fn sendable(&mut self, stream: StreamId) -> Option<&mut RecvStream> {
-        let index = stream.index();
-        // An end opens its streams in turn: below the highest one all are open or have ended.
-        let is_new =
-            || !self.ended.contains(index) && index - self.ended.len_below(index) < STREAMS_MAX;
-        let is_possible =
-            stream.opener() == self.opener && (self.open.contains_key(&index) || is_new());
-        is_possible.then(|| self.open.entry(index).or_default())
+        let key = Key::from(stream);
+        if !self.open.contains_key(&key) {
+            if !self.may_begin(stream) {
+                return None;
+            }
+            let answers = stream.is_bi() && stream.opener() != self.end;
+            let new = RecvStream {
+                answers,
+                ..RecvStream::default()
+            };
+            self.open.insert(key, new);
+        }
+        self.open.get_mut(&key)
+    }
+
+    fn may_begin(&self, stream: StreamId) -> bool {
+        let key = Key::from(stream);
+        let ended = &self.ended[key.at()].indices;
+        if ended.contains(key.index) {
+            return false;
+        }
+        match stream.opener() == self.end {
+            true => stream.is_bi() && key.index < self.begun,
+            // An end opens its streams in turn: below the highest one all are open or have ended.
+            false => key.index - ended.len_below(key.index) < self.open_max,
+        }
+    }
+
+    /// The peer wants no more of the answer on a stream that it has opened, of which this end may hear for the first time.
+    /// `false`: there can be no such stream.
+    pub(crate) fn on_stopped(&mut self, stream: StreamId) -> bool {
+        let ended = &self.ended[Key::from(stream).at()].indices;
+        stream.opener() == self.end
+            || ended.contains(stream.index())
+            || stream.is_bi() && self.sendable(stream).is_some()
     }
 
     /// A part of a stream is here, in a block that is complete. `false`: the peer may not send on this stream, or not so
     /// much.
     pub(crate) fn on_received(&mut self, part: &StreamPart) -> bool {
         self.sendable(part.stream).is_some_and(|stream| {
+            // Of one that is over, the answer may still be on its way.
+            let was_over = stream.is_over();
             stream.received += part.cost;
-            !stream.is_overfull()
+            !was_over && !stream.is_overfull()
         })
     }
 
@@ -149,7 +201,8 @@ impl RecvStreams {
     /// # Errors
     /// What the peer did wrong.
     pub(crate) fn on_reset(&mut self, reset: &Reset) -> Result<Resetting, &'static str> {
-        if reset.stream.opener() == self.opener && self.ended.contains(reset.stream.index()) {
+        let key = Key::from(reset.stream);
+        if self.ended[key.at()].indices.contains(key.index) {
             return Ok(Resetting::Ended);
         }
         let stream = self.sendable(reset.stream).ok_or(IMPOSSIBLE)?;
@@ -167,7 +220,7 @@ impl RecvStreams {
 
     /// A block of this cost that held a part of this stream alone will never be complete.
     pub(crate) fn on_abandoned(&mut self, stream: StreamId, cost: u64) {
-        if let Some(stream) = self.open.get_mut(&stream.index()) {
+        if let Some(stream) = self.open.get_mut(&stream.into()) {
             stream.received += cost;
         }
         self.on_taken(stream, cost);
@@ -176,21 +229,32 @@ impl RecvStreams {
     /// All blocks that a RESET names are known to be abandoned. `false`: more has come than it says.
     pub(crate) fn after_reset(&mut self, stream: StreamId) -> bool {
         let is_overfull = |stream: &RecvStream| stream.is_overfull();
-        let is_right = !self.open.get(&stream.index()).is_some_and(is_overfull);
-        self.forget_ended(stream.index());
+        let key = Key::from(stream);
+        let is_right = !self.open.get(&key).is_some_and(is_overfull);
+        self.forget_ended(key);
         is_right
     }
 
     /// The application reads no more of the stream. Whether more of it may come.
     pub(crate) fn let_go(&mut self, stream: StreamId) -> bool {
-        let index = stream.index();
-        let Some(stream) = self.open.get_mut(&index) else {
+        // The peer may hear of a stream first by being told that its answer is not wanted.
+        self.begin(stream);
+        let Some(state) = self.sendable(stream) else {
             return false;
         };
-        stream.is_let_go = true;
-        let is_coming = !stream.is_whole && stream.reset.is_none();
-        self.forget_ended(index);
+        state.is_let_go = true;
+        let is_coming = !state.is_whole && state.reset.is_none();
+        self.forget_ended(stream.into());
         is_coming
+    }
+
+    /// The peer has taken all of the answer on a stream that it has opened.
+    pub(crate) fn on_answer_over(&mut self, stream: StreamId) {
+        let key = Key::from(stream);
+        if let Some(stream) = self.open.get_mut(&key) {
+            stream.answers = false;
+        }
+        self.forget_ended(key);
     }
 
     /// Streams that were given up and have ended, since the last call.
@@ -200,10 +264,11 @@ impl RecvStreams {
 
     /// All of a stream is here, to its end.
     pub(crate) fn on_whole(&mut self, stream: StreamId) {
-        if let Some(stream) = self.open.get_mut(&stream.index()) {
+        let key = Key::from(stream);
+        if let Some(stream) = self.open.get_mut(&key) {
             stream.is_whole = true;
         }
-        self.forget_ended(stream.index());
+        self.forget_ended(key);
     }
 
     /// The application has taken a part of this cost. Whether the sender must be sure to hear of it, since it may be
@@ -215,36 +280,39 @@ impl RecvStreams {
         // With much of the window held by streams that are not read, the rest matters the more.
         let scarce = left < self.window / 8 && 3 * untold >= left;
         let mut urgent = left < self.window / 2 && untold >= self.window / 4 || scarce;
-        let index = stream.index();
-        let Some(stream) = self.open.get_mut(&index) else {
+        let (key, holders) = (Key::from(stream), self.open.len() as u64);
+        let Some(stream) = self.open.get_mut(&key) else {
             return urgent;
         };
         stream.taken += cost;
         stream.news = stream.news.max(1);
+        self.news.insert(key);
         // The sender may be waiting for this stream's share of the window, as far as it knows.
         let held = stream.received - stream.taken_told;
-        let in_use = self.opened - self.released;
-        let free = common_part(self.window).saturating_sub(in_use);
-        let share = COMMON_SHARE.saturating_mul(free);
+        let free = self.window.saturating_sub(self.opened - self.released);
+        let share = likely_share(self.window, free, holders, stream.taken_told);
         if 2 * held >= share && 4 * (stream.taken - stream.taken_told) >= held {
             stream.news = NEWS_REPEATS;
             urgent = true;
         }
-        self.forget_ended(index);
+        self.forget_ended(key);
         urgent
     }
 
     /// A stream of which everything has been taken has ended.
-    fn forget_ended(&mut self, index: u64) {
-        if !self.open.get(&index).is_some_and(RecvStream::has_ended) {
+    fn forget_ended(&mut self, key: Key) {
+        let has_ended = |stream: &RecvStream| stream.is_over() && !stream.answers;
+        if !self.open.get(&key).is_some_and(has_ended) {
             return;
         }
-        let stream = self.open.remove(&index);
+        let stream = self.open.remove(&key);
+        self.news.remove(&key);
         if stream.is_some_and(|stream| stream.reset.is_some()) {
-            self.over.push(StreamId::new(self.opener, index));
+            self.over.push(key.stream());
         }
-        self.ended.insert(index);
-        self.ended_news = NEWS_REPEATS;
+        let ended = &mut self.ended[key.at()];
+        ended.indices.insert(key.index);
+        ended.news = NEWS_REPEATS;
     }
 
     /// Sum of the costs of all blocks that the peer may ever open, as of now.
@@ -265,88 +333,113 @@ impl RecvStreams {
 
     /// The next feedback names every stream; where it has no room for all, the ones after it do.
     pub(crate) fn report_all(&mut self) {
-        for stream in self.open.values_mut() {
-            stream.news = stream.news.max(1);
+        for (key, stream) in &mut self.open {
+            // Of others the peer knows what it has to.
+            if stream.taken > 0 {
+                stream.news = stream.news.max(1);
+                self.news.insert(*key);
+            }
         }
-        let has_any = self.ended.base() > 0 || self.ended.above().next().is_some();
-        self.ended_news = self.ended_news.max(u8::from(has_any));
+        for ended in &mut self.ended {
+            let has_any = ended.indices.base() > 0 || ended.indices.above().next().is_some();
+            ended.news = ended.news.max(u8::from(has_any));
+        }
     }
 
     /// Writes STREAMS frames if there is anything to tell: up to `limit` bytes of `out`, but for one stream in any case.
     pub(crate) fn write(&mut self, limit: usize, out: &mut Vec<u8>) {
-        let turn = self.turn;
-        if self.ended_news == 0 && !self.has_news(0..u64::MAX) {
-            return;
+        let Key { kind, index } = self.turn;
+        let begun = out.len();
+        let others =
+            (1..StreamId::KINDS).map(|after| ((kind + after) % StreamId::KINDS, 0..u64::MAX));
+        let spans = [(kind, index..u64::MAX)].into_iter().chain(others);
+        for (kind, indices) in spans.chain([(kind, 0..index)]) {
+            let first = Key {
+                kind,
+                index: indices.start,
+            };
+            let tells_ended = indices.end == u64::MAX && self.ended[first.at()].news > 0;
+            if !tells_ended && !self.has_news(kind, &indices) {
+                continue;
+            }
+            let room = limit.saturating_sub(out.len() + FRAME_LEN_MIN);
+            if room == 0 && out.len() > begun {
+                self.turn = first;
+                return;
+            }
+            let ended = match tells_ended {
+                true => self.ended[first.at()].next_ranges(room),
+                false => Vec::new(),
+            };
+            let room = room.saturating_sub(RANGE_LEN * ended.len());
+            let (taken, is_all) = self.taken_of(kind, indices, room);
+            Frame::Streams(Streams {
+                kind,
+                base: self.ended[first.at()].indices.base(),
+                ended,
+                taken,
+            })
+            .encode(out);
+            if !is_all {
+                return;
+            }
         }
-        let room = limit.saturating_sub(out.len() + FRAME_LEN_MIN);
-        let ended = self.ended_ranges(room);
-        let room = room.saturating_sub(RANGE_LEN * ended.len());
-        self.write_frame(ended, turn..u64::MAX, room, out);
-        // Those before the first one follow, if there is room.
-        let room = limit.saturating_sub(out.len() + FRAME_LEN_MIN);
-        if self.turn == 0 && room > 0 && self.has_news(0..turn) {
-            self.write_frame(Vec::new(), 0..turn, room, out);
+        self.turn.index = 0;
+    }
+
+    fn has_news(&self, kind: u8, indices: &Range<u64>) -> bool {
+        self.news_of(kind, indices).next().is_some()
+    }
+
+    fn news_of(&self, kind: u8, indices: &Range<u64>) -> impl Iterator<Item = Key> {
+        let key = |index| Key { kind, index };
+        self.news
+            .range(key(indices.start)..key(indices.end))
+            .copied()
+    }
+
+    /// What has been taken of the next streams with news, of those with these indices, and whether these are all. If not, the next
+    /// one has its turn.
+    fn taken_of(&mut self, kind: u8, indices: Range<u64>, room: usize) -> (Vec<(u64, u64)>, bool) {
+        let at = usize::from(kind);
+        let (mut next, mut len) = (self.ended[at].indices.base(), 0);
+        let mut taken = Vec::new();
+        let with_news: Vec<Key> = self.news_of(kind, &indices).take(MAX_TAKEN + 1).collect();
+        for key in with_news {
+            let Some(stream) = self.open.get_mut(&key) else {
+                continue;
+            };
+            len += varint_len(key.index - next) + varint_len(stream.taken);
+            if taken.len() == MAX_TAKEN || !taken.is_empty() && len > room {
+                self.turn = key;
+                return (taken, false);
+            }
+            taken.push((key.index, stream.taken));
+            stream.news -= 1;
+            stream.taken_told = stream.taken;
+            if stream.news == 0 {
+                self.news.remove(&key);
+            }
+            next = key.index + 1;
         }
+        (taken, true)
     }
+}
 
-    fn has_news(&self, indices: Range<u64>) -> bool {
-        self.open.range(indices).any(|(_, stream)| stream.news > 0)
-    }
-
-    fn write_frame(
-        &mut self,
-        ended: Vec<(u64, u64)>,
-        indices: Range<u64>,
-        room: usize,
-        out: &mut Vec<u8>,
-    ) {
-        let taken = self.taken_of(indices, room);
-        let frame = Frame::Streams(Streams {
-            kind: StreamId::new(self.opener, 0).kind(),
-            base: self.ended.base(),
-            ended,
-            taken,
-        });
-        frame.encode(out);
-    }
-
-    /// The next ranges of ended streams.
-    fn ended_ranges(&mut self, room: usize) -> Vec<(u64, u64)> {
+impl Ended {
+    /// The next ranges to be told.
+    fn next_ranges(&mut self, room: usize) -> Vec<(u64, u64)> {
         let most = ENDED_MAX.min(room / RANGE_LEN);
-        let mut next = self
-            .ended
-            .above()
-            .filter(|range| range.1 >= self.ended_turn);
+        let mut next = self.indices.above().filter(|range| range.1 >= self.turn);
         let ranges: Vec<_> = next.by_ref().take(most).collect();
         let is_all = next.next().is_none();
-        self.ended_turn = match ranges.last() {
+        self.turn = match ranges.last() {
             Some((_, high)) if !is_all => high + 1,
             _ => 0,
         };
         if is_all {
-            self.ended_news = self.ended_news.saturating_sub(1);
+            self.news = self.news.saturating_sub(1);
         }
         ranges
-    }
-
-    /// What has been taken of the next streams with news, of those with these indices. The turn is that of the first
-    /// one for which there is no room, or of the lowest.
-    fn taken_of(&mut self, indices: Range<u64>, room: usize) -> Vec<(u64, u64)> {
-        let (mut next, mut len) = (self.ended.base(), 0);
-        let mut taken = Vec::new();
-        self.turn = 0;
-        let streams = self.open.range_mut(indices);
-        for (&index, stream) in streams.filter(|(_, stream)| stream.news > 0) {
-            len += varint_len(index - next) + varint_len(stream.taken);
-            if taken.len() == MAX_TAKEN || !taken.is_empty() && len > room {
-                self.turn = index;
-                break;
-            }
-            taken.push((index, stream.taken));
-            stream.news -= 1;
-            stream.taken_told = stream.taken;
-            next = index + 1;
-        }
-        taken
     }
 }

@@ -4,5 +4,45 @@ mod incoming;
 mod outgoing;
 mod shares;
 
+use crate::config::Role;
+use crate::types::StreamId;
+
 pub(crate) use incoming::{IMPOSSIBLE, RecvStreams, Resetting};
 pub(crate) use outgoing::SendStreams;
+
+/// A stream's place in tables, where those of one kind lie together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// [`StreamId::kind`].
+    kind: u8,
+    index: u64,
+}
+
+impl Key {
+    /// Place of its kind among all.
+    fn at(self) -> usize {
+        usize::from(self.kind)
+    }
+
+    fn stream(self) -> StreamId {
+        let opener = if self.kind & 1 == 0 {
+            Role::Client
+        } else {
+            Role::Server
+        };
+        if self.kind & 2 == 0 {
+            StreamId::bi(opener, self.index)
+        } else {
+            StreamId::new(opener, self.index)
+        }
+    }
+}
+
+impl From<StreamId> for Key {
+    fn from(stream: StreamId) -> Self {
+        Self {
+            kind: stream.kind(),
+            index: stream.index(),
+        }
+    }
+}

@@ -7,6 +7,7 @@ use crate::ranges::Filling;
 use crate::types::{StreamId, StreamPart};
 use crate::wire::Streams;
 
+use super::Key;
 use super::shares::Shares;
 
 /// One open stream.
@@ -36,12 +37,11 @@ impl SendStream {
     }
 }
 
-/// All streams that this end has open, and the peer's credit.
+/// All streams that this end sends on, and the peer's credit.
 #[derive(Debug)]
 pub(crate) struct SendStreams {
-    opener: Role,
-    /// By index.
-    streams: BTreeMap<u64, SendStream>,
+    end: Role,
+    streams: BTreeMap<Key, SendStream>,
     shares: Shares,
     /// Sum of the costs of all blocks ever opened, and the largest that the peer allows.
     opened: u64,
@@ -51,15 +51,15 @@ pub(crate) struct SendStreams {
     taken: u64,
     /// How often more credit, or more that has been taken, was heard of.
     news: u64,
-    /// Indices of streams that have ended, and those that have since they were last asked for.
-    over: Filling,
+    /// Indices of streams that have ended, of each kind, and those that have since they were last asked for.
+    over: [Filling; StreamId::KINDS as usize],
     ended: Vec<StreamId>,
 }
 
 impl SendStreams {
-    pub(crate) fn new(opener: Role, window: u64, credit: u64) -> Self {
+    pub(crate) fn new(end: Role, window: u64, credit: u64) -> Self {
         Self {
-            opener,
+            end,
             streams: BTreeMap::new(),
             shares: Shares::new(window),
             opened: 0,
@@ -67,7 +67,7 @@ impl SendStreams {
             window,
             taken: 0,
             news: 0,
-            over: Filling::default(),
+            over: Default::default(),
             ended: Vec::new(),
         }
     }
@@ -82,25 +82,34 @@ impl SendStreams {
         self.shares.common_left()
     }
 
+    /// Streams of which the peer's application has not taken everything, as far as is known.
+    pub(crate) fn holders(&self) -> u64 {
+        self.shares.holders()
+    }
+
     /// Cost of what the peer's application has not taken of the stream, as far as is known.
     pub(crate) fn held(&self, stream: StreamId) -> u64 {
-        self.streams
-            .get(&stream.index())
-            .map_or(0, SendStream::held)
+        self.held_and_taken(stream).0
+    }
+
+    fn held_and_taken(&self, stream: StreamId) -> (u64, u64) {
+        let stream = self.streams.get(&stream.into());
+        stream.map_or((0, 0), |stream| (stream.held(), stream.taken))
     }
 
     /// Largest cost of a further part of the stream that credit and its share of the window allow.
     pub(crate) fn most(&self, stream: StreamId) -> u64 {
         let credit = self.credit.saturating_sub(self.opened);
-        self.shares.most(self.held(stream)).min(credit)
+        let (held, taken) = self.held_and_taken(stream);
+        self.shares.most(held, taken).min(credit)
     }
 
     /// Whether credit and shares of the window allow these further parts, of different streams, together.
     pub(crate) fn have_room(&self, parts: &[StreamPart]) -> bool {
         let mut shares = self.shares;
         let fits = |part: &StreamPart| {
-            let held = self.held(part.stream);
-            let fits = part.cost <= shares.most(held);
+            let (held, taken) = self.held_and_taken(part.stream);
+            let fits = part.cost <= shares.most(held, taken);
             shares.changed(held, held + part.cost);
             fits
         };
@@ -116,7 +125,7 @@ impl SendStreams {
     /// A block of these parts is on its way.
     pub(crate) fn open(&mut self, parts: &[StreamPart]) {
         for part in parts {
-            let stream = self.streams.entry(part.stream.index()).or_default();
+            let stream = self.streams.entry(part.stream.into()).or_default();
             let held = stream.held();
             stream.opened += part.cost;
             stream.outstanding += 1;
@@ -124,29 +133,37 @@ impl SendStreams {
             self.shares.changed(held, stream.held());
             self.opened += part.cost;
         }
+        self.note_open();
+    }
+
+    /// Perhaps more or fewer streams are open.
+    fn note_open(&mut self) {
+        let held = self.streams.values().map(SendStream::held);
+        self.shares.set_open(self.streams.len() as u64, held);
     }
 
     /// The stream is given up; what has been handed over of it has cost so much. `None`: it has ended, or was given up before.
     pub(crate) fn reset(&mut self, stream: StreamId) -> Option<u64> {
-        let index = stream.index();
-        if self.over.contains(index) {
+        let key = Key::from(stream);
+        if self.over[key.at()].contains(key.index) {
             return None;
         }
-        let stream = self.streams.entry(index).or_default();
+        let stream = self.streams.entry(key).or_default();
         let is_news = !std::mem::replace(&mut stream.is_given_up, true);
         stream.finished = true;
         let cost = stream.opened;
-        self.forget_ended(index);
+        self.forget_ended(key);
         is_news.then_some(cost)
     }
 
     /// The peer has a whole block, with a part of each of these streams.
     pub(crate) fn complete(&mut self, streams: &[StreamId]) {
         for stream in streams {
-            if let Some(stream) = self.streams.get_mut(&stream.index()) {
+            let key = Key::from(*stream);
+            if let Some(stream) = self.streams.get_mut(&key) {
                 stream.outstanding -= 1;
             }
-            self.forget_ended(stream.index());
+            self.forget_ended(key);
         }
     }
 
@@ -156,24 +173,29 @@ impl SendStreams {
         self.credit = self.credit.max(credit);
     }
 
-    /// The peer's application has taken so much of the streams. `false`: of those that it opened itself.
+    /// The peer's application has taken so much of the streams. `false`: of those that this end does not send on.
     pub(crate) fn on_taken(&mut self, streams: &Streams) -> bool {
-        if streams.kind != StreamId::new(self.opener, 0).kind() {
+        let key = |index| Key {
+            kind: streams.kind,
+            index,
+        };
+        if !key(0).stream().has_sender(self.end) {
             return false;
         }
         let below = streams.base.checked_sub(1).map(|high| (0, high));
         for (low, high) in below.into_iter().chain(streams.ended.iter().copied()) {
-            let indices: Vec<u64> = self.streams.range(low..=high).map(|(i, _)| *i).collect();
-            for index in indices {
-                if let Some(stream) = self.streams.get_mut(&index) {
+            let range = self.streams.range(key(low)..=key(high));
+            let ended: Vec<Key> = range.map(|(key, _)| *key).collect();
+            for key in ended {
+                if let Some(stream) = self.streams.get_mut(&key) {
                     // Else more of it will come, whatever the peer says.
                     stream.is_over = stream.finished;
                 }
-                self.take(index, u64::MAX);
+                self.take(key, u64::MAX);
             }
         }
         for (index, taken) in &streams.taken {
-            self.take(*index, *taken);
+            self.take(key(*index), *taken);
         }
         if self.taken > 0 {
             // A SACK that said so may have been lost. Before anything is taken, the window may not be open yet.
@@ -182,8 +204,8 @@ impl SendStreams {
         true
     }
 
-    fn take(&mut self, index: u64, taken: u64) {
-        let Some(stream) = self.streams.get_mut(&index) else {
+    fn take(&mut self, key: Key, taken: u64) {
+        let Some(stream) = self.streams.get_mut(&key) else {
             return;
         };
         let (held, before) = (stream.held(), stream.taken);
@@ -191,14 +213,15 @@ impl SendStreams {
         self.shares.changed(held, stream.held());
         self.news += u64::from(stream.taken > before);
         self.taken += stream.taken - before;
-        self.forget_ended(index);
+        self.forget_ended(key);
     }
 
-    fn forget_ended(&mut self, index: u64) {
-        if self.streams.get(&index).is_some_and(SendStream::has_ended) {
-            self.streams.remove(&index);
-            self.over.insert(index);
-            self.ended.push(StreamId::new(self.opener, index));
+    fn forget_ended(&mut self, key: Key) {
+        if self.streams.get(&key).is_some_and(SendStream::has_ended) {
+            self.streams.remove(&key);
+            self.over[key.at()].insert(key.index);
+            self.ended.push(key.stream());
+            self.note_open();
         }
     }
 
@@ -209,7 +232,7 @@ impl SendStreams {
 
     /// Whether the peer has everything of the stream that was handed over.
     pub(crate) fn is_delivered(&self, stream: StreamId) -> bool {
-        let stream = self.streams.get(&stream.index());
+        let stream = self.streams.get(&stream.into());
         stream.is_none_or(|stream| stream.outstanding == 0)
     }
 }

@@ -162,7 +162,6 @@ mod tests {
         let invalid = |what| Err(WireError::Invalid(what));
         assert_eq!(segments(&[3, 2, 0, 1, 9]), invalid("segment type"));
         assert_eq!(segments(&[1, 2, 0, 0]), invalid("empty segment"));
-        assert_eq!(segments(&[1, 0, 0, 1, 9]), invalid("kind of stream"));
         assert_eq!(segments(&[1, 2, 0, 2, 9]), Err(WireError::Truncated));
         let mut far = vec![1, 2];
         put_varint(&mut far, VARINT_MAX);

@@ -8,7 +8,7 @@ use sphinx_proto::wire::{
 };
 use sphinx_proto::{
     Config, ConnectionIds, Content, Event, Nanos, PacketMeta, Placement, Profile, Received, Role,
-    Session, Slot, StreamId, StreamPart, Tuple,
+    Session, Slot, StreamId, StreamPart, Tuple, Urgency,
 };
 use sphinx_sim::{MS, Rng, SEC};
 
@@ -161,8 +161,12 @@ impl Victim {
     /// Hands a block over, if it may.
     fn submit(&mut self, slot: Slot, shape: (u16, u16), tail: bool) {
         let mut parts = [part(Role::Server, 0)];
-        if self.session.can_submit(shape, &mut parts) {
-            self.session.submit(slot, shape, tail, &mut parts);
+        if self
+            .session
+            .can_submit(shape, Urgency::default(), &mut parts)
+        {
+            self.session
+                .submit(slot, shape, (tail, Urgency::default()), &mut parts);
         }
     }
 
@@ -302,9 +306,12 @@ fn completing_what_was_never_sent_frees_it_and_no_more() {
     let mut victim = Victim::new();
     for i in 0..20 {
         let mut parts = [part(Role::Server, 0)];
-        victim
-            .session
-            .submit(Slot(i), (256, 1000), false, &mut parts);
+        victim.session.submit(
+            Slot(i),
+            (256, 1000),
+            (false, Urgency::default()),
+            &mut parts,
+        );
     }
     let blocks = |base, complete| {
         Frame::Blocks(Blocks {

@@ -5,7 +5,7 @@ use sphinx_proto::{Nanos, StreamId};
 
 use super::{Local, Signal};
 use crate::data::{Rng, fill};
-use crate::plan::{Plan, RESET_CODE, ReadOrder, Reader, STOP_CODE};
+use crate::plan::{Plan, RESET_CODE, ReadOrder, Reader, STOP_CODE, Ways};
 
 pub(crate) struct Readers {
     plan: Plan,
@@ -94,9 +94,20 @@ impl Readers {
         }
     }
 
-    /// Reads what can be read now. `is_news`: the session has news, new streams perhaps.
-    pub(crate) fn step(&mut self, now: Nanos, queues: &mut Queues<Local>, is_news: bool) {
-        self.is_news |= is_news;
+    /// Streams that have been accepted, in this order.
+    pub(crate) fn accepted(&self) -> Vec<StreamId> {
+        self.streams.iter().map(|stream| stream.id).collect()
+    }
+
+    /// Reads what can be read now. `is_news`: the session has news, new streams perhaps; `asked` are those that this end has opened.
+    pub(crate) fn step(
+        &mut self,
+        now: Nanos,
+        queues: &mut Queues<Local>,
+        asked: &[StreamId],
+        is_news: bool,
+    ) {
+        self.is_news |= is_news || asked.len() > self.streams.len();
         loop {
             if let Some((chunk, until)) = self.reading.take() {
                 if until > now {
@@ -106,7 +117,12 @@ impl Readers {
                 queues.release(chunk.into_taken());
             }
             while self.is_news && self.may_accept() {
-                let Some(id) = queues.accept() else {
+                let next = match self.plan.ways {
+                    Ways::One => queues.accept_uni(),
+                    Ways::Asks => asked.get(self.streams.len()).copied(),
+                    Ways::Answers => queues.accept_bi(),
+                };
+                let Some(id) = next else {
                     self.is_news = false;
                     break;
                 };

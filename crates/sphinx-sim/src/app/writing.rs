@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_driver::{BufferPool, Piece, Queues, StreamEnd};
-use sphinx_proto::{Nanos, StreamId};
+use sphinx_proto::{Nanos, StreamId, Urgency};
 
 use super::{Local, LocalSlicer, Signal};
 use crate::data::fill;
-use crate::plan::{Plan, RESET_CODE, STOP_CODE, Write};
+use crate::plan::{Plan, RESET_CODE, STOP_CODE, Ways, Write};
 
 /// Bytes that a writer hands over at a time.
 const BYTES: u64 = 32 << 10;
@@ -18,6 +18,10 @@ pub(crate) struct Writers {
     /// What is still to be written, and which streams are to be given up, in the order of time.
     writes: VecDeque<Write>,
     resets: VecDeque<(Nanos, u64)>,
+    urgencies: BTreeMap<u64, Urgency>,
+    ways: Ways,
+    /// Streams of the peer that may be answered.
+    asked: u64,
     /// By index.
     streams: BTreeMap<u64, Writer>,
     bytes: Vec<u8>,
@@ -68,6 +72,9 @@ impl Writers {
             flushes: plan.flushes,
             writes: writes.into(),
             resets: resets.into(),
+            urgencies: plan.urgencies.clone(),
+            ways: plan.ways,
+            asked: 0,
             streams: BTreeMap::new(),
             bytes: Vec::new(),
         }
@@ -75,9 +82,21 @@ impl Writers {
 
     /// When the next message is to be written.
     pub(crate) fn next_write(&self) -> Option<Nanos> {
-        let write = self.writes.front().map(|write| write.at);
+        let write = self.writes.front().filter(|write| self.is_asked(write));
+        let write = write.map(|write| write.at);
         let reset = self.resets.front().map(|(at, _)| *at);
         write.into_iter().chain(reset).min()
+    }
+
+    /// What has not been asked is not answered.
+    fn is_asked(&self, write: &Write) -> bool {
+        self.ways != Ways::Answers || write.stream < self.asked
+    }
+
+    fn next_due(&mut self, now: Nanos) -> Option<Write> {
+        let next = self.writes.front()?;
+        let is_due = next.at <= now && self.is_asked(next);
+        is_due.then(|| self.writes.pop_front())?
     }
 
     /// Bytes written so far.
@@ -109,17 +128,29 @@ impl Writers {
         }
     }
 
-    /// Writes what can be written now. `shape` is that of new blocks.
+    /// Writes what can be written now. `shape` is that of new blocks; `known` are the streams that the peer has opened.
     pub(crate) fn step(
         &mut self,
         now: Nanos,
         queues: &mut Queues<Local>,
+        known: &[StreamId],
         shape: (u16, u16),
         pool: &BufferPool,
     ) {
-        while let Some(write) = self.writes.pop_front_if(|write| write.at <= now) {
+        self.asked = known.len() as u64;
+        while let Some(write) = self.next_due(now) {
             while self.streams.len() as u64 <= write.stream {
-                let (id, signal) = queues.open().expect("no more than there may be at once");
+                let id = match self.ways {
+                    Ways::One => queues.open_uni(),
+                    Ways::Asks => queues.open_bi(),
+                    Ways::Answers => known.get(self.streams.len()).copied(),
+                };
+                let id = id.expect("no more than there may be at once");
+                let index = self.streams.len() as u64;
+                if let Some(urgency) = self.urgencies.get(&index) {
+                    queues.set_urgency(id, *urgency);
+                }
+                let signal = queues.sending_signal(id);
                 let writer = Writer {
                     id,
                     slicer: LocalSlicer::new(id),

@@ -11,9 +11,12 @@ const ID_RECEIVE_WINDOW: u64 = 3;
 const ID_IDLE_TIMEOUT: u64 = 4;
 const ID_MAX_UDP_PAYLOAD: u64 = 5;
 const ID_RECEIVE_CREDIT: u64 = 6;
+const ID_STREAMS: u64 = 7;
 
 const MIN_UDP_PAYLOAD: u16 = 1200;
 const MAX_UDP_PAYLOAD: u16 = 65_527;
+/// Streams of a peer that does not say how many it allows.
+const STREAMS_UNTOLD: u64 = 256;
 
 /// What a session is for; both ends must name the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub(crate) struct Params {
     pub(crate) receive_window: u64,
     /// How much of it the other end may fill before it is granted more, bytes; at most the window.
     pub(crate) receive_credit: u64,
+    /// Streams of each kind that the other end may have open at a time.
+    pub(crate) streams: u64,
     /// After how many milliseconds of silence this end gives the session up; `None`: not said.
     pub(crate) idle_timeout_ms: Option<u64>,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
@@ -82,6 +87,7 @@ impl Params {
         if self.receive_credit < self.receive_window {
             put(&mut out, ID_RECEIVE_CREDIT, self.receive_credit);
         }
+        put(&mut out, ID_STREAMS, self.streams);
         out
     }
 
@@ -95,6 +101,7 @@ impl Params {
         let mut cid = None;
         let mut receive_window = None;
         let mut receive_credit = u64::MAX;
+        let mut streams = STREAMS_UNTOLD;
         let mut service = Service::APPLICATION;
         let mut idle_timeout_ms = None;
         let mut max_udp_payload = MAX_UDP_PAYLOAD;
@@ -122,6 +129,7 @@ impl Params {
                         .ok_or(WireError::Invalid("largest UDP payload"))?;
                 }
                 ID_RECEIVE_CREDIT => receive_credit = value.varint()?,
+                ID_STREAMS => streams = value.varint()?,
                 _ => continue,
             }
             if !value.is_empty() {
@@ -135,6 +143,7 @@ impl Params {
             service,
             receive_window,
             receive_credit: receive_credit.min(receive_window),
+            streams,
             idle_timeout_ms,
             max_udp_payload,
         })
@@ -153,6 +162,7 @@ mod tests {
             service: Service::PERF,
             receive_window: 1 << 24,
             receive_credit: 1 << 20,
+            streams: 10_240,
             idle_timeout_ms: Some(15_000),
             max_udp_payload: 8952,
         }
@@ -162,7 +172,7 @@ mod tests {
     fn vector() {
         let bytes = [
             1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 2, 1, 2, 3, 4, 0x81, 0, 0, 0, 4, 2, 0x7a, 0x98, 5, 2,
-            0x62, 0xf8, 6, 4, 0x80, 0x10, 0, 0,
+            0x62, 0xf8, 6, 4, 0x80, 0x10, 0, 0, 7, 2, 0x68, 0,
         ];
         assert_eq!(params().encode(), bytes);
         assert_eq!(Params::decode(&bytes), Ok(params()));
@@ -175,6 +185,7 @@ mod tests {
             service: Service::APPLICATION,
             receive_window: 7,
             receive_credit: 7,
+            streams: 256,
             idle_timeout_ms: None,
             max_udp_payload: 65_527,
             ..params()
@@ -221,6 +232,7 @@ mod tests {
             service in any::<u8>(),
             receive_window in 0..=VARINT_MAX,
             receive_credit in 0..=VARINT_MAX,
+            streams in 0..=VARINT_MAX,
             idle_timeout_ms in prop::option::of(0..=VARINT_MAX),
             max_udp_payload in MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD,
         ) {
@@ -228,7 +240,7 @@ mod tests {
                 let service = Service(service);
                 let receive_credit = receive_credit.min(receive_window);
                 let params =
-                    Params { cid, service, receive_window, receive_credit, idle_timeout_ms, max_udp_payload };
+                    Params { cid, service, receive_window, receive_credit, streams, idle_timeout_ms, max_udp_payload };
                 prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
             }
         }

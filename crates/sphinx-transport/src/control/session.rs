@@ -385,6 +385,7 @@ impl Session {
             window: Window {
                 bytes: self.local.receive_window,
                 credit: self.local.receive_credit,
+                streams: self.local.streams,
             },
             peer,
             secret,

@@ -281,10 +281,13 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
     assert_eq!((id, local_cid), (accepted, server_cid));
     assert_eq!(server_params.cid, server_cid);
     assert_eq!(client_params.cid, client_cid);
-    let told = |params: &Params| (params.receive_window, params.receive_credit);
-    assert_eq!(told(&client_params), (window.bytes, window.credit));
-    assert_eq!(told(&client_params), (1 << 20, 1 << 20));
-    assert_eq!(told(&server_params), (1 << 20, 1 << 16));
+    let told = |params: &Params| (params.receive_window, params.receive_credit, params.streams);
+    assert_eq!(
+        told(&client_params),
+        (window.bytes, window.credit, window.streams)
+    );
+    assert_eq!(told(&client_params), (838_861, 838_861, 341));
+    assert_eq!(told(&server_params), (838_861, 1 << 16, 341));
     assert_eq!(client_params.idle_timeout_ms, Some(15_000));
     assert_eq!(client_secret.proof(), server_secret.proof());
 }

@@ -120,6 +120,7 @@ impl<Io: PacketIo> Engine<Io> {
         config.initial_rtt = rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos;
         config.recv_window = window.bytes;
         config.recv_credit = window.credit;
+        config.recv_streams = window.streams;
         config.send_window = window.bytes;
         config.peer_window = peer.receive_window;
         config.peer_credit = peer.receive_credit;
@@ -134,7 +135,7 @@ impl<Io: PacketIo> Engine<Io> {
             local_cid,
             self.workshop.pool().clone(),
             remote,
-            role,
+            (role, peer.streams),
             self.base,
             started,
         );
@@ -149,10 +150,10 @@ impl<Io: PacketIo> Engine<Io> {
         let member = Member {
             id,
             association,
-            window: window.bytes,
+            window: window.cost(),
         };
         self.sessions.insert(local_cid, member);
-        self.windows += window.bytes;
+        self.windows += window.cost();
         self.has_met = true;
         self.connections.insert(id, local_cid);
         self.lobby.arrive(session);

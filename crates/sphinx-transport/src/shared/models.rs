@@ -55,7 +55,7 @@ impl Meeting {
             cid(1),
             BufferPool::new(1 << 20),
             peer(),
-            Role::Client,
+            (Role::Client, 16),
             base,
             0,
         ));

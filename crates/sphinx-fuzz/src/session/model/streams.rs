@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sphinx_proto::wire::{Reset, Streams};
-use sphinx_proto::{Role, STREAMS_MAX, StreamId, StreamPart};
+use sphinx_proto::{Role, StreamId, StreamPart};
 
 use crate::Input;
+use crate::session::STREAMS;
 
 /// SACKs by which every piece of news has been told: each has room for some of all the streams.
 const TOLD_BY: u32 = 16;
@@ -137,13 +138,13 @@ impl RxStreams {
         }
     }
 
-    /// Whether the peer may send on the stream: it has not ended, and at most [`STREAMS_MAX`] up to it have not.
+    /// Whether the peer may send on the stream: it has not ended, and at most [`STREAMS`] up to it have not.
     pub(super) fn may_be(&self, stream: StreamId) -> bool {
         let index = stream.index();
         let ended_before = self.ended.range(..index).count() as u64;
         stream.opener() == self.opener
             && !self.ended.contains_key(&index)
-            && index - ended_before < STREAMS_MAX
+            && index - ended_before < STREAMS
     }
 
     pub(super) fn are_possible(&self, parts: &[StreamPart]) -> bool {
@@ -261,10 +262,10 @@ impl RxStreams {
             // As far ahead as may be.
             0xf0.. if self.is_tame => {
                 let mut open = (0..).filter(|index| !self.ended.contains_key(index));
-                let far = open.nth(STREAMS_MAX as usize - 1 - usize::from(flags & 7));
+                let far = open.nth(STREAMS as usize - 1 - usize::from(flags & 7));
                 far.filter(is_live).or_else(live).expect("without end")
             }
-            0xf0..0xf8 => input.below(STREAMS_MAX + 8),
+            0xf0..0xf8 => input.below(STREAMS + 8),
             0xf8..0xfe => return StreamId::new(self.opener, input.below(8)),
             _ => return StreamId::new(self.opener.other(), input.below(8)),
         };
@@ -277,7 +278,7 @@ impl RxStreams {
             let stream = self.open.entry(part.stream.index()).or_default();
             stream.received += part.cost;
         }
-        assert!(self.open.len() as u64 <= STREAMS_MAX, "too many streams");
+        assert!(self.open.len() as u64 <= STREAMS, "too many streams");
     }
 
     /// Puts a part where it belongs. Whether it lies where the last one was missing is the input's business.
@@ -472,7 +473,7 @@ impl TxStreams {
     fn replace(&mut self, index: u64) {
         self.writing.retain(|writing| *writing != index);
         // As many may be open as a driver opens.
-        if self.next - (self.ended.len() as u64) < STREAMS_MAX {
+        if self.next - (self.ended.len() as u64) < STREAMS {
             self.writing.push(self.next);
             self.next += 1;
         }

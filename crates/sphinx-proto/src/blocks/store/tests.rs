@@ -1,8 +1,9 @@
 use super::*;
 use proptest::prelude::*;
 
-fn new_block(n: u16) -> NewBlock {
+fn new_block(n: u16, urgency: u8) -> NewBlock {
     NewBlock {
+        urgency: Urgency::new(urgency),
         streams: Box::default(),
         slot: Slot(0),
         n,
@@ -19,18 +20,25 @@ proptest! {
         let mut store = BlockStore::default();
         for (step, sequence, rows) in steps {
             match step {
-                0 => drop(store.push(new_block(rows as u16 + 1), Demands::default())),
+                0 => drop(store.push(new_block(rows as u16 + 1, sequence as u8), Demands::default())),
                 1 => store.owe(sequence, rows, false),
                 2 => store.owe(sequence, rows, true),
                 3 => drop((store.take_due(), store.take_source())),
                 4 => store.forgive(sequence),
                 _ => drop(store.settle(sequence)),
             }
-            let due: Vec<u64> = store.iter().filter(|(_, b)| b.due > 0).map(|(s, _)| s).collect();
-            prop_assert_eq!(due, store.owed.iter().copied().collect::<Vec<_>>());
+            let due = store.iter().filter(|(_, b)| b.due > 0).map(|(s, b)| (b.urgency, s));
+            prop_assert_eq!(due.collect::<BTreeSet<_>>(), store.owed.clone());
+            let unsent = store.iter().filter(|(_, b)| b.unsent() > 0).map(|(s, b)| (b.urgency, s));
+            prop_assert_eq!(unsent.collect::<BTreeSet<_>>(), store.unsent.clone());
             let unsent = store.iter().map(|(_, b)| u64::from(b.unsent()) * 10).sum::<u64>();
-            prop_assert_eq!(unsent, store.unsent_bytes());
+            prop_assert_eq!(unsent, store.unsent_before(Urgency::LEAST));
             prop_assert_eq!(store.iter().map(|(_, b)| b.cost()).sum::<u64>(), store.open_cost());
+            let more_urgent = store.iter().filter(|(_, b)| b.urgency <= Urgency::default());
+            prop_assert_eq!(
+                more_urgent.map(|(_, b)| b.cost()).sum::<u64>(),
+                store.open_cost_before(Urgency::default())
+            );
             prop_assert!(store.iter().all(|(_, b)| b.due_ahead <= b.due));
         }
     }
