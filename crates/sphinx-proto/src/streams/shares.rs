@@ -11,7 +11,8 @@ use crate::types::STREAMS_MAX;
 const COMMON_SHARE: u64 = 8;
 /// With so many holders or more, one that nobody has read from yet gets a ninth of what is left.
 const HOLDERS_MAX: u64 = COMMON_SHARE * COMMON_SHARE;
-/// Where several streams hold something, this part of what is common is left for those that are read.
+/// Where several streams hold something, this part of what is common is left for those that are read; these may also take this part of
+/// what belongs to streams that hold nothing, for they give it back soon.
 const READ_PART: u64 = 4;
 /// A stream that is read may hold so many times what is known to have been read of it: twice a round trip doubles it.
 const EARNED: u64 = 2;
@@ -44,7 +45,8 @@ pub(crate) struct Shares {
     /// What belongs to every stream alone.
     own: u64,
     common: u64,
-    /// Taken of the common part.
+    /// Taken of all, and of the common part.
+    held: u64,
     used: u64,
 }
 
@@ -57,6 +59,7 @@ impl Shares {
             holders: 0,
             own: 0,
             common: 0,
+            held: 0,
             used: 0,
         };
         shares.divide(provided(0, window), std::iter::empty());
@@ -77,7 +80,7 @@ impl Shares {
         self.provided = provided;
         self.own = (self.window / (OWN_PART * provided)).max(OWN_BYTES_MIN.min(half));
         self.common = self.window - provided * self.own;
-        (self.holders, self.used) = (0, 0);
+        (self.holders, self.held, self.used) = (0, 0, 0);
         for held in held {
             self.changed(0, held);
         }
@@ -87,6 +90,7 @@ impl Shares {
     pub(crate) fn changed(&mut self, before: u64, after: u64) {
         self.holders -= u64::from(before > 0);
         self.holders += u64::from(after > 0);
+        self.held = self.held - before + after;
         self.used -= before.saturating_sub(self.own);
         self.used += after.saturating_sub(self.own);
     }
@@ -113,6 +117,8 @@ impl Shares {
             0
         };
         let unread = share(free.saturating_sub(for_read), COMMON_SHARE + holders);
+        let idle = self.window.saturating_sub(self.held) / READ_PART;
+        let free = free.max(idle.saturating_add(beyond));
         let read = share(free, COMMON_SHARE + 1).min(EARNED.saturating_mul(taken));
         own_left + unread.max(read).saturating_sub(beyond)
     }
