@@ -120,14 +120,27 @@ impl RecvStream {
             };
             let wanted = usize::try_from(end - chunk.offset()).unwrap_or(usize::MAX);
             let piece = wanted.min(chunk.data().len());
-            if piece > 0 {
-                sink(chunk.offset() - start, &chunk.data()[..piece])?;
-            }
+            let given = match piece {
+                0 => Ok(()),
+                piece => sink(chunk.offset() - start, &chunk.data()[..piece]),
+            };
             left -= piece as u64;
             self.put_back(chunk, piece);
-            beyond = beyond.or(self.chunk.take());
+            let unread = self.chunk.take();
+            if let Err(error) = given {
+                // Nobody will read it, and it must not fill the window.
+                let unread = [beyond, unread].into_iter().flatten();
+                let unread: Vec<_> = unread.map(Chunk::into_taken).collect();
+                self.shared.update(|inner| {
+                    unread
+                        .into_iter()
+                        .for_each(|taken| inner.queues.release(taken))
+                });
+                return Err(error);
+            }
+            beyond = beyond.or(unread);
         }
-        self.chunk = beyond;
+        self.chunk = beyond.or(self.chunk.take());
         self.position = end;
         self.torn = false;
         Ok(())

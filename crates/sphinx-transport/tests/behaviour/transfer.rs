@@ -1,7 +1,7 @@
 //! Bytes arrive exactly, whatever the link does.
 
 use sphinx_link::{Corruption, GilbertElliott, Jitter, LinkConfig, Loss, Order, Reorder};
-use sphinx_transport::{Codec, ErrorKind, Options, Profile};
+use sphinx_transport::{Codec, Error, ErrorKind, Options, Profile};
 
 use crate::support::*;
 
@@ -108,7 +108,7 @@ fn bytes_may_be_read_in_the_order_in_which_they_arrive() {
                     let place = &mut received[start + at as usize..][..piece.len()];
                     assert!(place.iter().all(|byte| *byte == 0), "twice at {at}");
                     place.copy_from_slice(piece);
-                    Ok::<(), sphinx_transport::Error>(())
+                    Ok::<(), Error>(())
                 };
                 stream.read_unordered(len as u64, sink).unwrap();
             }
@@ -116,6 +116,46 @@ fn bytes_may_be_read_in_the_order_in_which_they_arrive() {
             assert!(received == data);
             assert!(jumps > 5, "{jumps} pieces out of order");
         });
+    });
+}
+
+#[test]
+fn reading_nothing_out_of_order_skips_nothing() {
+    bounded(|| {
+        let (_listener, client, server) = direct();
+        send_all(&client, b"one and two").unwrap();
+        let mut stream = server.accept_stream().unwrap();
+        let mut first = [0; 4];
+        assert_eq!(stream.read(&mut first).unwrap(), 4);
+        let sink = |_: u64, _: &[u8]| -> Result<(), Error> { panic!("nothing was asked for") };
+        stream.read_unordered(0, sink).unwrap();
+        assert_eq!(read_all(&mut stream).unwrap(), b"and two");
+    });
+}
+
+/// What a sink was given when it failed is read, as far as the window is concerned.
+#[test]
+fn a_sink_that_fails_costs_no_window() {
+    bounded(|| {
+        let options = Options {
+            memory: 384 << 10,
+            idle_timeout: ms(2000),
+            ..Options::default()
+        };
+        let pair = pair_with(link(0.0, 1), link(0.0, 2), &options);
+        // More than the window, all together.
+        for _ in 0..120 {
+            let mut sending = pair.client.open_stream().unwrap();
+            sending.write_all(&[7; 50_000]).unwrap();
+            sending.finish().unwrap();
+            let mut stream = pair.server.accept_stream().unwrap();
+            let sink = |_: u64, _: &[u8]| {
+                let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+                Err(Box::<dyn std::error::Error>::from(full))
+            };
+            stream.read_unordered(50_000, sink).unwrap_err();
+        }
+        transfer(&pair.client, &pair.server, &content(1, 300_000));
     });
 }
 
@@ -130,7 +170,7 @@ fn a_stream_that_ends_too_early_is_an_error() {
         let mut read = 0;
         let sink = |_: u64, piece: &[u8]| {
             read += piece.len();
-            Ok::<(), sphinx_transport::Error>(())
+            Ok::<(), Error>(())
         };
         let error = stream.read_unordered(5001, sink).unwrap_err();
         assert_eq!((error.kind(), read), (ErrorKind::Protocol, 5000));
