@@ -83,13 +83,18 @@ impl<A: Application> Queues<A> {
     /// The application opens the next stream, and gets what tells that some of it has left, or that its end has come
     /// further; `None` while as many are open as there may be.
     pub fn open(&mut self) -> Option<(StreamId, A::Signal)> {
-        if self.opened - self.ended_streams >= STREAMS_MAX {
+        if !self.can_open() {
             return None;
         }
         let stream = StreamId::new(self.role, self.opened);
         self.opened += 1;
         self.writers += 1;
         Some((stream, self.outgoing.stream(stream).signal.clone()))
+    }
+
+    /// Whether fewer streams are open than there may be.
+    pub fn can_open(&self) -> bool {
+        self.opened - self.ended_streams < STREAMS_MAX
     }
 
     /// The application has written all that it will; nothing happens to a stream that was given up.
@@ -176,11 +181,20 @@ impl<A: Application> Queues<A> {
 
     /// The next stream that the peer has opened, in the order of ids.
     pub fn accept(&mut self) -> Option<StreamId> {
-        let stream = StreamId::new(self.role.other(), self.accepted);
-        self.incoming.contains_key(&stream).then(|| {
+        let stream = self.next_to_accept();
+        self.can_accept().then(|| {
             self.accepted += 1;
             stream
         })
+    }
+
+    /// Whether the peer has opened a stream that the application has not accepted.
+    pub fn can_accept(&self) -> bool {
+        self.incoming.contains_key(&self.next_to_accept())
+    }
+
+    fn next_to_accept(&self) -> StreamId {
+        StreamId::new(self.role.other(), self.accepted)
     }
 
     /// What has arrived of a stream.

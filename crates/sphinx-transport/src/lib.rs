@@ -33,6 +33,8 @@
 //! # }
 //! ```
 //!
+//! Those are calls that block, for threads. [`asynchronous`] has the same for tasks.
+//!
 //! | room | holds |
 //! | --- | --- |
 //! | `endpoint` | listening and connecting |
@@ -40,8 +42,10 @@
 //! | `sessions` | which session is served when |
 //! | `association` | one session inside the engine: its driver, its errors and statistics |
 //! | `budget` | what all sessions may hold together, and each of them |
-//! | `shared` | queues between the application's threads and the engine |
+//! | `shared` | queues between the application and the engine |
+//! | `signal` | how the engine tells threads and tasks that there is news |
 //! | `send_stream`, `recv_stream` | the application's ends of streams |
+//! | `asynchronous` | the same sessions and streams for tasks |
 //! | `control` | QUIC: handshake, identity, parameters; a limit on what strangers cost |
 //! | `memory` | what earlier sessions learned about paths |
 //! | `routing` | connection ids that a load balancer can read |
@@ -51,6 +55,7 @@
 #![warn(missing_debug_implementations)]
 
 mod association;
+pub mod asynchronous;
 mod budget;
 mod control;
 mod endpoint;
@@ -66,6 +71,7 @@ mod routing;
 mod send_stream;
 mod sessions;
 mod shared;
+mod signal;
 mod stats;
 mod sync;
 mod ticket;

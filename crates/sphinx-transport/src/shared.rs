@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, TryLockError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use sphinx_driver::{Application, BufferPool, Queues, SharedSlicer, Slicer};
@@ -19,19 +20,20 @@ use crate::memory::PathFile;
 use crate::options::Profile;
 use crate::recv_stream::RecvStream;
 use crate::send_stream::SendStream;
+use crate::signal::{Signal, Waiter};
 use crate::stats::Stats;
-use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard};
 
 /// Largest close code that has an encoding.
 pub(crate) const CODE_MAX: u64 = (1 << 62) - 1;
 /// How long [`Session::close`] waits for the peer's answer.
 const CLOSE_WAIT: Duration = Duration::from_millis(350);
 
-/// The application's side: threads that wait on condition variables.
+/// The application's side: threads and tasks.
 pub(crate) struct Threads;
 
 impl Application for Threads {
-    type Signal = Arc<Condvar>;
+    type Signal = Signal;
     type Slicer = LockedSlicer;
 }
 
@@ -112,10 +114,21 @@ impl Doorbell {
     }
 }
 
+/// What is waited for that belongs to no one stream.
+#[derive(Default)]
+pub(crate) struct Signals {
+    /// The peer has opened a stream that may be accepted.
+    pub(crate) accepting: Signal,
+    /// Another stream may be opened.
+    pub(crate) opening: Signal,
+    /// The session has ended, or the peer has answered CLOSE.
+    pub(crate) ending: Signal,
+}
+
 /// State behind every handle of a session.
 pub(crate) struct Shared {
     inner: Mutex<Inner>,
-    changed: Condvar,
+    signals: Signals,
     doorbell: Arc<Doorbell>,
     session: ConnectionId,
     /// The doorbell has been rung and the engine has not looked yet.
@@ -155,7 +168,7 @@ impl Shared {
         };
         Self {
             inner: Mutex::new(inner),
-            changed: Condvar::new(),
+            signals: Signals::default(),
             doorbell,
             session,
             ringing: AtomicBool::new(false),
@@ -209,14 +222,25 @@ impl Shared {
         *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = remote;
     }
 
-    /// Frees the lock and tells those who wait for what has changed: of streams only the threads that wait for
-    /// these.
+    /// Frees the lock and tells those who wait for what has changed. What streams have in common is told by how it is, not by
+    /// what has changed: who looks too late for one stream is told again as long as there is one.
     pub(crate) fn notify(&self, mut inner: MutexGuard<'_, Inner>) {
         let streams = inner.queues.take_changed();
+        let is_over = inner.closed.is_some();
+        let news = [
+            (
+                &self.signals.accepting,
+                is_over || inner.queues.can_accept(),
+            ),
+            (&self.signals.opening, is_over || inner.queues.can_open()),
+            (&self.signals.ending, is_over || inner.close_answered),
+        ];
         drop(inner);
-        self.changed.notify_all();
+        for (signal, _) in news.into_iter().filter(|(_, is_so)| *is_so) {
+            signal.notify();
+        }
         for stream in streams {
-            stream.notify_all();
+            stream.notify();
         }
     }
 
@@ -267,7 +291,7 @@ impl Shared {
     /// Wait until `ready` gives a value, or the session ends; `changed` says when to look again.
     pub(crate) fn wait<T>(
         &self,
-        changed: &Condvar,
+        changed: &Signal,
         mut ready: impl FnMut(&mut Inner) -> Option<T>,
     ) -> Result<T, Error> {
         let mut inner = self.lock();
@@ -279,8 +303,39 @@ impl Shared {
             if let Some(error) = &inner.closed {
                 return Err(error.clone());
             }
-            inner = changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            inner = changed.wait(inner);
         }
+    }
+
+    /// The same for a task, which is woken when it is to look again.
+    pub(crate) fn poll<T>(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+        mut ready: impl FnMut(&mut Inner) -> Option<T>,
+    ) -> Poll<Result<T, Error>> {
+        self.poll_until(waiter, cx, |inner| {
+            let over = |inner: &Inner| inner.closed.clone().map(Err);
+            ready(inner).map(Ok).or_else(|| over(inner))
+        })
+    }
+
+    /// The same for what does not fail when the session ends.
+    fn poll_until<T>(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+        ready: impl FnOnce(&mut Inner) -> Option<T>,
+    ) -> Poll<T> {
+        let mut inner = self.lock();
+        if let Some(value) = ready(&mut inner) {
+            self.leave(inner);
+            return Poll::Ready(value);
+        }
+        let unused = waiter.register(cx.waker());
+        drop(inner);
+        drop(unused);
+        Poll::Pending
     }
 }
 
@@ -355,8 +410,24 @@ impl Session {
             )
         })?;
         drop(inner);
-        let shared = Arc::clone(&self.shared);
-        Ok(SendStream::new(stream, shared, changed))
+        Ok(self.send_stream((stream, changed)))
+    }
+
+    fn send_stream(&self, (stream, changed): (StreamId, Signal)) -> SendStream {
+        SendStream::new(stream, Arc::clone(&self.shared), &changed)
+    }
+
+    /// As [`open_stream`](Self::open_stream), but waits while too many streams are open.
+    pub(crate) fn poll_open_stream(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+    ) -> Poll<Result<SendStream, Error>> {
+        let opened = self.shared.poll(waiter, cx, |inner| {
+            let is_over = inner.closed.is_some();
+            (!is_over).then(|| inner.queues.open()).flatten()
+        });
+        opened.map_ok(|opened| self.send_stream(opened))
     }
 
     /// Waits for the next stream that the peer opens, in the order of ids.
@@ -364,10 +435,19 @@ impl Session {
     /// # Errors
     /// When the session ends.
     pub fn accept_stream(&self) -> Result<RecvStream, Error> {
-        let stream = self
-            .shared
-            .wait(&self.shared.changed, |inner| inner.queues.accept())?;
+        let stream = self.shared.wait(&self.shared.signals.accepting, |inner| {
+            inner.queues.accept()
+        })?;
         Ok(RecvStream::new(stream, Arc::clone(&self.shared)))
+    }
+
+    pub(crate) fn poll_accept_stream(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+    ) -> Poll<Result<RecvStream, Error>> {
+        let accepted = self.shared.poll(waiter, cx, |inner| inner.queues.accept());
+        accepted.map_ok(|stream| RecvStream::new(stream, Arc::clone(&self.shared)))
     }
 
     /// Most that this end sends from now on, as [`Options::limit`](crate::Options::limit) says for the beginning; `None`: as much as rate
@@ -412,10 +492,32 @@ impl Session {
     /// The codes are those of the command line; the peer reports 0 and 6 as
     /// [`ErrorKind::Cancelled`], 9 as [`ErrorKind::RemoteIo`], and so on.
     pub fn close(&self, code: u64, reason: &str) {
-        self.shared
-            .update(|inner| inner.queues.close(code.min(CODE_MAX), reason));
+        self.begin_close(code, reason);
         self.wait_until(CLOSE_WAIT, |inner| inner.close_answered.then_some(()));
         self.shared.remember();
+    }
+
+    pub(crate) fn begin_close(&self, code: u64, reason: &str) {
+        self.shared
+            .update(|inner| inner.queues.close(code.min(CODE_MAX), reason));
+    }
+
+    /// The peer has answered CLOSE, or the engine has repeated it as long as that makes sense; what was learned about the path has
+    /// been written then.
+    pub(crate) fn poll_close_answered(&self, waiter: &mut Waiter, cx: &Context<'_>) -> Poll<()> {
+        let shared = &self.shared;
+        let answered = shared.poll_until(waiter, cx, |inner| inner.close_answered.then_some(()));
+        answered.map(|()| shared.remember())
+    }
+
+    /// Why the session has ended, once it has.
+    pub(crate) fn poll_closed(&self, waiter: &mut Waiter, cx: &Context<'_>) -> Poll<Error> {
+        self.shared
+            .poll_until(waiter, cx, |inner| inner.closed.clone())
+    }
+
+    pub(crate) fn signals(&self) -> &Signals {
+        &self.shared.signals
     }
 
     /// Waits until the session ends, at most for `patience`: why it has ended, if it has. A peer that gives up its streams mostly
@@ -437,8 +539,7 @@ impl Session {
             if value.is_some() || left.is_zero() {
                 return value;
             }
-            let waited = self.shared.changed.wait_timeout(inner, left);
-            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+            inner = self.shared.signals.ending.wait_timeout(inner, left);
         }
     }
 

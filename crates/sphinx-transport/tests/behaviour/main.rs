@@ -12,5 +12,6 @@ mod moving;
 mod path;
 mod proxy;
 mod support;
+mod tasks;
 mod transfer;
 mod windows;
