@@ -1,6 +1,44 @@
 //! The same endpoints, sessions and streams for tasks instead of threads: what blocks in the rest of this crate is an `async fn` here,
 //! and beside it a function `poll_…` for whoever writes futures by hand or binds to another language. No runtime is needed, and any will do:
-//! the engine's thread wakes tasks by their [`Waker`](std::task::Waker)s.
+//! the engine's thread wakes tasks by their [`Waker`](std::task::Waker)s. With the feature `tokio`, streams are `tokio::io::AsyncRead` and
+//! `tokio::io::AsyncWrite`:
+//!
+#![cfg_attr(feature = "tokio", doc = "```")]
+#![cfg_attr(not(feature = "tokio"), doc = "```ignore")]
+//! use sphinx_transport::asynchronous::{Server, connect};
+//! use sphinx_transport::{Options, Service};
+//! use tokio::io::AsyncReadExt;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = Options::default();
+//! let server = Server::bind(([127, 0, 0, 1], 0).into(), Service::Application, &options)?;
+//! let ticket = server.as_blocking().ticket(&["127.0.0.1".to_owned()])?;
+//!
+//! let client = async {
+//!     let session = connect(&ticket, Service::Application, &options).await?;
+//!     let mut stream = session.open_stream().await?;
+//!     stream.write_all(b"hello").await?;
+//!     stream.wait_delivered().await?;
+//!     session.close(0, "done").await;
+//!     Ok::<_, sphinx_transport::Error>(())
+//! };
+//! let greeted = async {
+//!     let session = server.accept().await?;
+//!     let mut greeting = String::new();
+//!     let mut stream = session.accept_stream().await?;
+//!     stream.read_to_string(&mut greeting).await?;
+//!     // Ends with the peer, which still wants to hear that everything has arrived.
+//!     session.closed().await;
+//!     Ok::<_, std::io::Error>(greeting)
+//! };
+//! let (client, greeting) = tokio::join!(client, greeted);
+//! client?;
+//! assert_eq!(greeting?, "hello");
+//! server.shut_down().await;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! **Threads.** There is one for each endpoint, the engine's, as there is without tasks; none for a stream or a task that waits.
 //!
@@ -11,7 +49,8 @@
 //! at both. A stream has one reader or writer at a time, thread or task. Of a value that several tasks poll in turn, a stream, a server or a
 //! session, the one that polled last is woken; clones of a session are values of their own.
 //!
-//! **Sharing a thread.** A task that always finds data, or room for it, never has to wait: it lets others run when it says so.
+//! **Sharing a thread.** A task that always finds data, or room for it, never has to wait: with the calls here it lets others run when it says so,
+//! with tokio's traits when its budget is used up.
 //!
 //! **What may block.** Nothing but the file of [`Options::path_memory`], if there is one, which is written by whoever lets go of a connecting
 //! session.
@@ -21,6 +60,8 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
+#[cfg(feature = "tokio")]
+mod io;
 mod recv_stream;
 mod send_stream;
 mod session;

@@ -5,6 +5,8 @@ mod budget;
 mod controllers;
 mod ending;
 mod hostile;
+#[cfg(feature = "tokio")]
+mod http;
 mod marks;
 mod meeting;
 mod memory;
