@@ -8,8 +8,8 @@ SEEDS ?= 2000
 # Runs of 32 streams for `make bench-streams`.
 RUNS ?= 100
 
-# What is compared with, for benchmarks: other crates' codes, and QUIC.
-FEATURES := sphinx-codes/peers,sphinx-lab/quinn
+# What is compared with, for benchmarks: other crates' codes, and QUIC. And streams for tokio.
+FEATURES := sphinx-codes/peers,sphinx-lab/quinn,sphinx-transport/tokio
 
 # The target triple of this machine.
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
@@ -114,6 +114,10 @@ bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself
 .PHONY: bench-streams
 bench-streams: build ## 32 and 256 streams over loopback: hangs, and speed beside one (RUNS=100)
 	@RUNS=$(RUNS) scripts/bench-streams $(ARGS)
+
+.PHONY: bench-async
+bench-async: tools ## Bulk by tasks of tokio beside bulk by threads, over loopback (ARGS="MB ROUNDS")
+	$(CARGO) run --release --locked --package sphinx-transport --features tokio --example tokio_bulk -- $(ARGS)
 
 .PHONY: bench-flood
 bench-flood: build ## A transfer beside 100 000 datagrams of garbage a second (root; ARGS="--time 600 all")

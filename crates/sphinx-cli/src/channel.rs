@@ -80,8 +80,8 @@ impl Incoming for Arrived<'_> {
 pub(crate) trait Channel: Clone + Send + Sync + 'static {
     type Out: Outgoing + 'static;
     type In: Incoming + 'static;
-    fn open_stream(&self) -> Outcome<Self::Out>;
-    fn accept_stream(&self) -> Outcome<Self::In>;
+    fn open_uni(&self) -> Outcome<Self::Out>;
+    fn accept_uni(&self) -> Outcome<Self::In>;
     fn stats(&self) -> Stats;
     fn close(&self, code: u64, reason: &str);
     /// The code that the peer closed the session with, if that is how it ended.
@@ -141,11 +141,11 @@ impl Incoming for RecvStream {
 impl Channel for Session {
     type Out = SendStream;
     type In = RecvStream;
-    fn open_stream(&self) -> Outcome<SendStream> {
-        Ok(Self::open_stream(self)?)
+    fn open_uni(&self) -> Outcome<SendStream> {
+        Ok(Self::open_uni(self)?)
     }
-    fn accept_stream(&self) -> Outcome<RecvStream> {
-        Ok(Self::accept_stream(self)?)
+    fn accept_uni(&self) -> Outcome<RecvStream> {
+        Ok(Self::accept_uni(self)?)
     }
     fn stats(&self) -> Stats {
         Self::stats(self)

@@ -122,7 +122,7 @@ impl Channel for End {
     type Out = Out;
     type In = In;
 
-    fn open_stream(&self) -> Outcome<Out> {
+    fn open_uni(&self) -> Outcome<Out> {
         let mut shared = self.wire.lock();
         if let Some(failure) = shared.ended(self.side) {
             return Err(failure);
@@ -135,7 +135,7 @@ impl Channel for End {
         })
     }
 
-    fn accept_stream(&self) -> Outcome<In> {
+    fn accept_uni(&self) -> Outcome<In> {
         let peer = 1 - self.side;
         let id = self.wire.wait(self.side, |shared| {
             let next = shared.accepted[peer];

@@ -41,10 +41,14 @@ struct Opening {
 }
 
 impl Opening {
+    fn can_open(&self, open_max: u64) -> bool {
+        self.opened - self.ended < open_max
+    }
+
     /// Index of the next stream to open, if there may be another one.
     fn open(&mut self, open_max: u64) -> Option<u64> {
         let index = self.opened;
-        (index - self.ended < open_max).then(|| {
+        self.can_open(open_max).then(|| {
             self.opened += 1;
             index
         })
@@ -127,6 +131,16 @@ impl<A: Application> Queues<A> {
     /// How urgent the stream is from now on. What has been handed over before stays as urgent as it was.
     pub fn set_urgency(&mut self, stream: StreamId, urgency: Urgency) {
         self.outgoing.set_urgency(stream, urgency);
+    }
+
+    /// Whether another stream with one direction may be opened.
+    pub fn can_open_uni(&self) -> bool {
+        self.uni.can_open(self.open_max)
+    }
+
+    /// Whether another stream with two directions may be opened.
+    pub fn can_open_bi(&self) -> bool {
+        self.bi.can_open(self.open_max)
     }
 
     /// The application has written all that it will; nothing happens to a stream that was given up.
@@ -221,8 +235,8 @@ impl<A: Application> Queues<A> {
 
     /// The next stream with one direction that the peer has opened, in the order of ids.
     pub fn accept_uni(&mut self) -> Option<StreamId> {
-        let stream = StreamId::new(self.role.other(), self.uni.accepted);
-        self.incoming.contains_key(&stream).then(|| {
+        let stream = self.next_uni();
+        self.can_accept_uni().then(|| {
             self.uni.accepted += 1;
             stream
         })
@@ -230,12 +244,30 @@ impl<A: Application> Queues<A> {
 
     /// The next stream with two directions that the peer has opened, in the order of ids.
     pub fn accept_bi(&mut self) -> Option<StreamId> {
-        let stream = StreamId::bi(self.role.other(), self.bi.accepted);
-        self.incoming.contains_key(&stream).then(|| {
+        let stream = self.next_bi();
+        self.can_accept_bi().then(|| {
             self.bi.accepted += 1;
             self.outgoing.stream(stream);
             stream
         })
+    }
+
+    /// Whether the peer has opened a stream with one direction that the application has not accepted.
+    pub fn can_accept_uni(&self) -> bool {
+        self.incoming.contains_key(&self.next_uni())
+    }
+
+    /// Whether the peer has opened a stream with two directions that the application has not accepted.
+    pub fn can_accept_bi(&self) -> bool {
+        self.incoming.contains_key(&self.next_bi())
+    }
+
+    fn next_uni(&self) -> StreamId {
+        StreamId::new(self.role.other(), self.uni.accepted)
+    }
+
+    fn next_bi(&self) -> StreamId {
+        StreamId::bi(self.role.other(), self.bi.accepted)
     }
 
     /// What has arrived of a stream.

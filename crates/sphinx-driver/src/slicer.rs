@@ -91,6 +91,11 @@ impl Slicer {
         self.finished
     }
 
+    /// Whether there are bytes in the open piece, which has room for more then.
+    pub fn is_filling(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| !open.is_empty())
+    }
+
     /// Copies from the front of `data` into the open piece; a new one fills a block of `shape`: source symbols, and
     /// bytes of each.
     pub fn write(
@@ -144,7 +149,7 @@ impl Slicer {
 
     /// Looks whether the writer pauses; `has_room`: the stream may queue another piece.
     pub fn watch(&mut self, now: Nanos, has_room: bool, pool: &BufferPool) -> Watch {
-        if self.open.as_ref().is_none_or(OpenPiece::is_empty) {
+        if !self.is_filling() {
             self.watched = false;
             return Watch::Empty;
         }

@@ -59,7 +59,7 @@ fn bulk(front: &Front, bytes: usize, ceiling: f64) -> Result<(), Box<dyn Error>>
     let ticket = server.ticket(&[listen.ip().to_string()])?;
     let receiver = std::thread::spawn(move || {
         let session = server.accept(None)?.ok_or("no session")?;
-        let mut stream = session.accept_stream()?;
+        let mut stream = session.accept_uni()?;
         let mut buf = vec![0; 1 << 16];
         let mut total = 0;
         loop {
@@ -78,7 +78,7 @@ fn bulk(front: &Front, bytes: usize, ceiling: f64) -> Result<(), Box<dyn Error>>
         .left()
         .run(|| connect(&ticket, Service::Application, &options))??;
     let connected = began.elapsed();
-    let mut stream = session.open_stream()?;
+    let mut stream = session.open_uni()?;
     let data = vec![7; 1 << 20];
     let mut left = bytes;
     while left > 0 {
@@ -124,7 +124,7 @@ fn blocks(front: &Front, count: u32) -> Result<(), Box<dyn Error>> {
     let ticket = server.ticket(&[listen.ip().to_string()])?;
     let receiver = std::thread::spawn(move || {
         let session = server.accept(None)?.ok_or("no session")?;
-        let mut stream = session.accept_stream()?;
+        let mut stream = session.accept_uni()?;
         let mut times = Vec::new();
         let mut buf = vec![0; BLOCK];
         for _ in 0..count {
@@ -140,7 +140,7 @@ fn blocks(front: &Front, count: u32) -> Result<(), Box<dyn Error>> {
     let session = front
         .left()
         .run(|| connect(&ticket, Service::Application, &options))??;
-    let mut stream = session.open_stream()?;
+    let mut stream = session.open_uni()?;
     let data = vec![7; BLOCK];
     let first = Instant::now() + INTERVAL;
     for n in 0..count {

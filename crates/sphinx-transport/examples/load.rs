@@ -50,7 +50,7 @@ fn sessions_at_once(sessions: u64, bytes: usize) -> Result<(), Box<dyn Error>> {
                 // All idle for a while, then all at once.
                 std::thread::sleep(Duration::from_secs(6).saturating_sub(begin.elapsed()));
                 let begin = Instant::now();
-                let mut stream = session.open_stream().expect("open");
+                let mut stream = session.open_uni().expect("open");
                 stream.write_all(&vec![7; bytes]).expect("writes");
                 stream.wait_delivered().expect("delivered");
                 slowest.fetch_max(begin.elapsed().as_millis() as u64, Ordering::Relaxed);
@@ -60,7 +60,7 @@ fn sessions_at_once(sessions: u64, bytes: usize) -> Result<(), Box<dyn Error>> {
         for _ in 0..sessions {
             let session = server.accept(None).expect("accepts").expect("no limit");
             scope.spawn(move || {
-                let mut stream = session.accept_stream().expect("a stream");
+                let mut stream = session.accept_uni().expect("a stream");
                 let mut buf = vec![0; 1 << 16];
                 while stream.read(&mut buf).is_ok_and(|n| n > 0) {}
                 while session.closed().is_none() {

@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ use crate::memory::PathFile;
 use crate::options::{Options, Service};
 use crate::routing::IdMaker;
 use crate::shared::Session;
-use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
+use crate::signal::{Signal, Waiter};
+use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use crate::ticket::{Identity, Ticket};
 
 /// Addresses of one ticket that are tried.
@@ -33,7 +35,8 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// What engine and application share about an endpoint.
 pub(crate) struct Lobby {
     state: Mutex<LobbyState>,
-    changed: Condvar,
+    /// A session has arrived, or none will any more.
+    changed: Signal,
     /// The application is gone: end all sessions.
     pub(crate) stop: AtomicBool,
 }
@@ -44,15 +47,17 @@ struct LobbyState {
     arrived: VecDeque<Session>,
     /// Why a client was refused last.
     refused: Option<Error>,
-    /// The engine cannot go on.
+    /// The engine cannot go on, or has ended.
     failed: Option<Error>,
+    /// Wakes the engine of a client, once it has begun.
+    engine: Option<Waker>,
 }
 
 impl Lobby {
-    fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
-            changed: Condvar::new(),
+            changed: Signal::default(),
             stop: AtomicBool::new(false),
         })
     }
@@ -63,7 +68,7 @@ impl Lobby {
 
     pub(crate) fn arrive(&self, session: Session) {
         self.lock().arrived.push_back(session);
-        self.changed.notify_all();
+        self.changed.notify();
     }
 
     /// Sessions that wait to be accepted.
@@ -78,7 +83,17 @@ impl Lobby {
 
     pub(crate) fn fail(&self, error: Error) {
         self.lock().failed.get_or_insert(error);
-        self.changed.notify_all();
+        self.changed.notify();
+    }
+
+    /// The application has gone, and its engine is not waited for.
+    fn leave(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // An engine that has not begun will see it in its first turn.
+        let engine = self.lock().engine.take();
+        if let Some(engine) = engine {
+            engine.wake();
+        }
     }
 
     /// The next session; `None` when `timeout` passes.
@@ -86,30 +101,57 @@ impl Lobby {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut state = self.lock();
         loop {
-            if let Some(session) = state.arrived.pop_front() {
+            if let Some(next) = state.next() {
                 drop(state);
-                session.accept();
-                return Ok(Some(session));
-            }
-            if let Some(error) = &state.failed {
-                return Err(error.clone());
+                return next.map(|session| Some(accepted(session)));
             }
             state = match deadline {
-                None => self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => self.changed.wait(state),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return Ok(None);
                     }
-                    let waited = self.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    self.changed.wait_timeout(state, left)
                 }
             };
         }
     }
+
+    /// The next session, for a task.
+    fn poll_next(&self, waiter: &mut Waiter, cx: &Context<'_>) -> Poll<Result<Session, Error>> {
+        self.poll_until(waiter, cx, LobbyState::next)
+            .map_ok(accepted)
+    }
+
+    fn poll_until<T>(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+        ready: impl FnOnce(&mut LobbyState) -> Option<T>,
+    ) -> Poll<T> {
+        let mut state = self.lock();
+        if let Some(value) = ready(&mut state) {
+            return Poll::Ready(value);
+        }
+        let unused = waiter.register(cx.waker());
+        drop(state);
+        drop(unused);
+        Poll::Pending
+    }
+}
+
+impl LobbyState {
+    fn next(&mut self) -> Option<Result<Session, Error>> {
+        let arrived = self.arrived.pop_front().map(Ok);
+        arrived.or_else(|| self.failed.clone().map(Err))
+    }
+}
+
+/// An application has it now. The lobby's lock is free.
+fn accepted(session: Session) -> Session {
+    session.accept();
+    session
 }
 
 /// A listening endpoint with a fresh identity. Dropping it closes its sessions.
@@ -191,6 +233,31 @@ impl Server {
         self.lobby.next(timeout)
     }
 
+    pub(crate) fn waiter(&self) -> Waiter {
+        Waiter::new(&self.lobby.changed)
+    }
+
+    pub(crate) fn poll_accept(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+    ) -> Poll<Result<Session, Error>> {
+        self.lobby.poll_next(waiter, cx)
+    }
+
+    /// Closes the sessions, and does not wait until that is done.
+    pub(crate) fn begin_stop(&mut self) {
+        self.lobby.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        self.thread = None;
+    }
+
+    /// The engine has ended.
+    pub(crate) fn poll_stopped(&self, waiter: &mut Waiter, cx: &Context<'_>) -> Poll<()> {
+        self.lobby
+            .poll_until(waiter, cx, |state| state.failed.as_ref().map(|_| ()))
+    }
+
     /// Why a client that knows the ticket was refused since the last call, if one was:
     /// [`ErrorKind::Protocol`] for one that speaks another version of the protocol. Whoever sees such a client's first packet
     /// can send it again, so this is for a note and ends nothing.
@@ -219,6 +286,23 @@ impl Drop for Server {
 /// server does not know,
 /// [`ErrorKind::Protocol`] when the peer serves another purpose, or speaks another version of the protocol.
 pub fn connect(ticket: &Ticket, service: Service, options: &Options) -> Result<Session, Error> {
+    let lobby = Lobby::new();
+    let engine = client(ticket, service, options, &lobby)?;
+    // The thread ends by itself when its session is over.
+    spawn(engine)?;
+    match lobby.next(None)? {
+        Some(session) => Ok(session),
+        None => Err(Error::new(ErrorKind::Other, "the engine has stopped")),
+    }
+}
+
+/// An engine that connects. Asks for names and looks into a file: it may take a while.
+fn client(
+    ticket: &Ticket,
+    service: Service,
+    options: &Options,
+    lobby: &Arc<Lobby>,
+) -> Result<Engine<UdpIo>, Error> {
     let remotes = resolve_all(ticket, options.family)?;
     let wants_v6 = remotes.iter().any(SocketAddr::is_ipv6);
     let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
@@ -237,24 +321,61 @@ pub fn connect(ticket: &Ticket, service: Service, options: &Options) -> Result<S
         address,
         memory: paths.as_ref().and_then(|paths| paths.recall(address.ip())),
     });
-    let lobby = Lobby::new();
     let purpose = Purpose::Connect {
         service,
         ticket: ticket.clone(),
         remotes: remotes.collect(),
     };
-    let engine = Engine::new(
+    lobby.lock().engine = Some(io.waker());
+    Ok(Engine::new(
         io,
         Control::client().with_ids(ids(options)),
         purpose,
         options.clone(),
-        Arc::clone(&lobby),
-    );
-    // The thread ends by itself when its session is over.
-    spawn(engine)?;
-    match lobby.next(None)? {
-        Some(session) => Ok(session),
-        None => Err(Error::new(ErrorKind::Other, "the engine has stopped")),
+        Arc::clone(lobby),
+    ))
+}
+
+/// An attempt to connect for which no thread waits. Dropping it ends it.
+pub(crate) struct Connecting {
+    /// Until the session is there, which the engine then belongs to.
+    lobby: Option<Arc<Lobby>>,
+    waiter: Waiter,
+}
+
+impl Connecting {
+    /// The thread that is going to be the engine's begins with what takes a while.
+    pub(crate) fn begin(ticket: Ticket, service: Service, options: Options) -> Result<Self, Error> {
+        let lobby = Lobby::new();
+        let connecting = Self {
+            waiter: Waiter::new(&lobby.changed),
+            lobby: Some(Arc::clone(&lobby)),
+        };
+        spawn_thread(move || match client(&ticket, service, &options, &lobby) {
+            Ok(mut engine) => engine.run(),
+            Err(error) => lobby.fail(error),
+        })?;
+        Ok(connecting)
+    }
+
+    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<Session, Error>> {
+        let Some(lobby) = &self.lobby else {
+            // Nobody asks again for what has been given.
+            return Poll::Pending;
+        };
+        let polled = lobby.poll_next(&mut self.waiter, cx);
+        if polled.is_ready() {
+            self.lobby = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        if let Some(lobby) = &self.lobby {
+            lobby.leave();
+        }
     }
 }
 
@@ -298,9 +419,14 @@ fn ids(options: &Options) -> IdMaker {
 }
 
 fn spawn(mut engine: Engine<UdpIo>) -> Result<JoinHandle<()>, Error> {
+    spawn_thread(move || engine.run())
+}
+
+/// The thread of an engine.
+fn spawn_thread(run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     std::thread::Builder::new()
         .name("sphinx-engine".to_owned())
-        .spawn(move || engine.run())
+        .spawn(run)
         .map_err(|error| Error::new(ErrorKind::Other, format!("cannot start a thread: {error}")))
 }
 

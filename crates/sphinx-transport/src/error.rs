@@ -154,6 +154,28 @@ impl std::error::Error for Error {
     }
 }
 
+impl From<Error> for io::Error {
+    /// Whole, as what the `io::Error` [holds](io::Error::get_ref). Its kind is what the operating system said, or the nearest to it that
+    /// programs know of other connections; never `Interrupted`, which would have them try again.
+    fn from(error: Error) -> Self {
+        let nearest = || match error.kind() {
+            ErrorKind::StreamReset => io::ErrorKind::ConnectionReset,
+            ErrorKind::StreamStopped => io::ErrorKind::BrokenPipe,
+            ErrorKind::Cancelled | ErrorKind::Interrupted => io::ErrorKind::ConnectionAborted,
+            ErrorKind::PeerLost | ErrorKind::Stalled => io::ErrorKind::TimedOut,
+            ErrorKind::Authentication => io::ErrorKind::PermissionDenied,
+            ErrorKind::Protocol | ErrorKind::Integrity => io::ErrorKind::InvalidData,
+            ErrorKind::Unreachable => io::ErrorKind::HostUnreachable,
+            ErrorKind::Usage => io::ErrorKind::InvalidInput,
+            ErrorKind::LocalIo | ErrorKind::RemoteIo | ErrorKind::Other => io::ErrorKind::Other,
+        };
+        let reported = error.io_kind();
+        let reported = reported.filter(|kind| *kind != io::ErrorKind::Interrupted);
+        let kind = reported.unwrap_or_else(nearest);
+        Self::new(kind, error)
+    }
+}
+
 impl From<crate::ticket::TicketError> for Error {
     fn from(error: crate::ticket::TicketError) -> Self {
         Self::new(ErrorKind::Usage, error.to_string()).caused_by(error)
@@ -163,6 +185,24 @@ impl From<crate::ticket::TicketError> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_io_error_holds_all_and_is_never_tried_again() {
+        let stopped = Error::new(ErrorKind::StreamStopped, "no more").with_code(7);
+        let error = io::Error::from(stopped);
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        let inner = error.get_ref().and_then(|error| error.downcast_ref());
+        assert_eq!(inner.and_then(Error::stream_code), Some(7));
+
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let lost = Error::new(ErrorKind::PeerLost, "gone").caused_by(refused);
+        let kind = io::Error::from(lost).kind();
+        assert_eq!(kind, io::ErrorKind::ConnectionRefused);
+
+        let interrupted = Error::new(ErrorKind::Interrupted, "closed here");
+        let kind = io::Error::from(interrupted).kind();
+        assert_eq!(kind, io::ErrorKind::ConnectionAborted);
+    }
 
     #[test]
     fn close_codes_mean_at_the_other_end_what_the_command_line_says() {

@@ -13,7 +13,7 @@
 //!
 //! let client = std::thread::spawn(move || {
 //!     let session = connect(&ticket, Service::Application, &options)?;
-//!     let mut stream = session.open_stream()?;
+//!     let mut stream = session.open_uni()?;
 //!     stream.write_all(b"hello")?;
 //!     stream.wait_delivered()?;
 //!     session.close(0, "done");
@@ -21,7 +21,7 @@
 //! });
 //!
 //! let session = server.accept(None)?.expect("waits without limit");
-//! let mut stream = session.accept_stream()?;
+//! let mut stream = session.accept_uni()?;
 //! let mut greeting = [0; 5];
 //! let mut filled = 0;
 //! while filled < greeting.len() {
@@ -33,6 +33,8 @@
 //! # }
 //! ```
 //!
+//! Those are calls that block, for threads. [`asynchronous`] has the same for tasks.
+//!
 //! | room | holds |
 //! | --- | --- |
 //! | `endpoint` | listening and connecting |
@@ -40,8 +42,10 @@
 //! | `sessions` | which session is served when |
 //! | `association` | one session inside the engine: its driver, its errors and statistics |
 //! | `budget` | what all sessions may hold together, and each of them |
-//! | `shared` | queues between the application's threads and the engine |
+//! | `shared` | queues between the application and the engine |
+//! | `signal` | how the engine tells threads and tasks that there is news |
 //! | `send_stream`, `recv_stream` | the application's ends of streams |
+//! | `asynchronous` | the same sessions and streams for tasks |
 //! | `control` | QUIC: handshake, identity, parameters; a limit on what strangers cost |
 //! | `memory` | what earlier sessions learned about paths |
 //! | `routing` | connection ids that a load balancer can read |
@@ -51,6 +55,7 @@
 #![warn(missing_debug_implementations)]
 
 mod association;
+pub mod asynchronous;
 mod budget;
 mod control;
 mod endpoint;
@@ -66,6 +71,7 @@ mod routing;
 mod send_stream;
 mod sessions;
 mod shared;
+mod signal;
 mod stats;
 mod sync;
 mod ticket;
@@ -79,6 +85,6 @@ pub use routing::{ROUTING_KEY_LEN, Route, RoutingKey};
 pub use send_stream::SendStream;
 pub use shared::Session;
 pub use sphinx_net::ResolveError;
-pub use sphinx_proto::{Losses, cc};
+pub use sphinx_proto::{Losses, Urgency, cc};
 pub use stats::Stats;
 pub use ticket::{Ticket, TicketError};

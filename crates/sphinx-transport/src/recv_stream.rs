@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
-use sphinx_driver::Chunk;
+use sphinx_driver::{Chunk, Taken};
 use sphinx_proto::StreamId;
 
 use crate::error::{Error, ErrorKind};
-use crate::shared::{CODE_MAX, Shared};
-use crate::sync::Condvar;
+use crate::shared::{CODE_MAX, Inner, Shared};
+use crate::signal::Waiter;
 
 /// The receiving end of a peer's stream.
 pub struct RecvStream {
@@ -16,15 +17,26 @@ pub struct RecvStream {
     shared: Arc<Shared>,
     /// Where the next byte to be read lies in the stream.
     position: u64,
-    /// Data being read, from `from` up.
+    /// Data being read; not empty.
     chunk: Option<Chunk>,
     ended: bool,
-    /// [`RecvStream::read_unordered`] failed half-way.
-    torn: bool,
+    /// What [`RecvStream::read_unordered`] has begun and not done.
+    part: Option<Part>,
     /// More has arrived.
-    changed: Arc<Condvar>,
+    changed: Waiter,
     /// Why no more is wanted, once the stream is dropped.
     stop_code: u64,
+}
+
+/// A part of the stream that is read in the order in which it arrives.
+struct Part {
+    start: u64,
+    end: u64,
+    left: u64,
+    /// The rest of the block in which it ends.
+    beyond: Option<Chunk>,
+    /// An error has come in between: nobody knows what became of the rest.
+    torn: bool,
 }
 
 impl fmt::Debug for RecvStream {
@@ -41,13 +53,13 @@ impl RecvStream {
     pub(crate) fn new(stream: StreamId, shared: Arc<Shared>) -> Self {
         let changed = shared.lock().queues.signal_of(stream);
         Self {
-            changed,
+            changed: Waiter::new(&changed),
             stream,
             shared,
             position: 0,
             chunk: None,
             ended: false,
-            torn: false,
+            part: None,
             stop_code: 0,
         }
     }
@@ -67,31 +79,33 @@ impl RecvStream {
     /// drops one that it has not finished, or after [`read_unordered`](Self::read_unordered) has failed.
     pub fn read(&mut self, buf: &mut [u8]) -> Result<usize, Error> {
         self.whole()?;
-        loop {
-            if self.ended {
-                return Ok(0);
-            }
-            let chunk = match self.chunk.take() {
-                Some(chunk) => chunk,
-                None => {
-                    let stream = self.stream;
-                    self.shared.wait(&self.changed, |inner| {
-                        let incoming = inner.queues.incoming(stream);
-                        match (incoming.take_in_order(), incoming.reset()) {
-                            (Some(chunk), _) => Some(Ok(chunk)),
-                            (None, reset) => reset.map(|code| Err(was_reset(code))),
-                        }
-                    })??
-                }
-            };
-            let len = chunk.data().len().min(buf.len());
-            buf[..len].copy_from_slice(&chunk.data()[..len]);
-            self.position += len as u64;
-            self.put_back(chunk, len);
-            if len > 0 || buf.is_empty() {
-                return Ok(len);
-            }
+        while self.wants_more() {
+            let stream = self.stream;
+            let chunk = self
+                .shared
+                .wait(self.changed.signal(), |inner| next_chunk(inner, stream))??;
+            self.keep(chunk);
         }
+        Ok(self.give(buf.len(), |data| {
+            buf[..data.len()].copy_from_slice(data);
+        }))
+    }
+
+    /// The same for at most `most` bytes, of which `sink` gets those that there are, once, unless the stream has ended.
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &Context<'_>,
+        most: usize,
+        sink: impl FnOnce(&[u8]),
+    ) -> Poll<Result<usize, Error>> {
+        self.whole()?;
+        while self.wants_more() {
+            let stream = self.stream;
+            let next = |inner: &mut Inner| next_chunk(inner, stream);
+            let chunk = ready!(self.shared.poll(&mut self.changed, cx, next))??;
+            self.keep(chunk);
+        }
+        Poll::Ready(Ok(self.give(most, sink)))
     }
 
     /// Reads the next `len` bytes in the order in which they arrive: a block that waits for repair
@@ -106,59 +120,89 @@ impl RecvStream {
         len: u64,
         mut sink: impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.whole()?;
-        self.torn = true;
-        let start = self.position;
-        let end = start.saturating_add(len);
-        let mut left = len;
-        // The rest of the block in which these bytes end.
-        let mut beyond = None;
-        while left > 0 {
+        let mut part = self.part(len)?;
+        while part.left > 0 {
             let chunk = match self.chunk.take() {
                 Some(chunk) => chunk,
-                None => self.arrived_before(end)?,
+                None => {
+                    let (stream, end) = (self.stream, part.end);
+                    let before = |inner: &mut Inner| chunk_before(inner, stream, end);
+                    match self.shared.wait(self.changed.signal(), before).flatten() {
+                        Ok(chunk) => chunk,
+                        Err(error) => return Err(self.tear(part, error.into())),
+                    }
+                }
             };
-            let wanted = usize::try_from(end - chunk.offset()).unwrap_or(usize::MAX);
-            let piece = wanted.min(chunk.data().len());
-            if piece > 0 {
-                sink(chunk.offset() - start, &chunk.data()[..piece])?;
+            if let Err(error) = self.give_part(&mut part, chunk, &mut sink) {
+                return Err(self.tear(part, error));
             }
-            left -= piece as u64;
-            self.put_back(chunk, piece);
-            beyond = beyond.or(self.chunk.take());
         }
-        self.chunk = beyond;
-        self.position = end;
-        self.torn = false;
+        self.end_part(part);
         Ok(())
     }
 
+    /// The same. Until it is ready it is to be called again with the same `len`.
+    pub(crate) fn poll_read_unordered<E: From<Error>>(
+        &mut self,
+        cx: &Context<'_>,
+        len: u64,
+        sink: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Poll<Result<(), E>> {
+        let mut part = self.part(len)?;
+        while part.left > 0 {
+            let chunk = match self.chunk.take() {
+                Some(chunk) => chunk,
+                None => {
+                    let (stream, end) = (self.stream, part.end);
+                    let before = |inner: &mut Inner| chunk_before(inner, stream, end);
+                    let polled = self.shared.poll(&mut self.changed, cx, before);
+                    match polled.map(Result::flatten) {
+                        Poll::Ready(Ok(chunk)) => chunk,
+                        Poll::Ready(Err(error)) => {
+                            return Poll::Ready(Err(self.tear(part, error.into())));
+                        }
+                        Poll::Pending => {
+                            self.part = Some(part);
+                            return Poll::Pending;
+                        }
+                    }
+                }
+            };
+            if let Err(error) = self.give_part(&mut part, chunk, sink) {
+                return Poll::Ready(Err(self.tear(part, error)));
+            }
+        }
+        self.end_part(part);
+        Poll::Ready(Ok(()))
+    }
+
     fn whole(&self) -> Result<(), Error> {
-        match self.torn {
-            true => Err(Error::new(
-                ErrorKind::Usage,
-                "only a part of the stream's data has been read",
-            )),
-            false => Ok(()),
+        match self.part {
+            Some(_) => Err(partly_read()),
+            None => Ok(()),
         }
     }
 
-    fn arrived_before(&self, end: u64) -> Result<Chunk, Error> {
-        let stream = self.stream;
-        let chunk = self.shared.wait(&self.changed, |inner| {
-            let incoming = inner.queues.incoming(stream);
-            match (incoming.take_before(end), incoming.reset()) {
-                (Some(chunk), _) => Some(Ok(Some(chunk))),
-                (None, Some(code)) => Some(Err(was_reset(code))),
-                (None, None) => incoming.has_ended().then_some(Ok(None)),
-            }
-        })??;
-        chunk.ok_or_else(|| Error::new(ErrorKind::Protocol, "the stream ended too early"))
+    /// Nothing can be given before another chunk has come.
+    fn wants_more(&self) -> bool {
+        self.chunk.is_none() && !self.ended
     }
 
-    /// `len` more bytes of the chunk have been read.
-    fn put_back(&mut self, mut chunk: Chunk, len: usize) {
+    /// Gives at most `most` bytes of the chunk: how many.
+    fn give(&mut self, most: usize, sink: impl FnOnce(&[u8])) -> usize {
+        let Some(mut chunk) = self.chunk.take() else {
+            return 0;
+        };
+        let len = chunk.data().len().min(most);
+        sink(&chunk.data()[..len]);
+        self.position += len as u64;
         chunk.advance(len);
+        self.keep(chunk);
+        len
+    }
+
+    /// What is unread of the chunk comes next; one that is read frees its place in the window.
+    fn keep(&mut self, chunk: Chunk) {
         if !chunk.data().is_empty() {
             self.chunk = Some(chunk);
             return;
@@ -167,15 +211,98 @@ impl RecvStream {
         let taken = chunk.into_taken();
         self.shared.update(|inner| inner.queues.release(taken));
     }
+
+    /// The part that has been begun, or a new one. Until it is ended or put back, the stream counts as torn.
+    fn part(&mut self, len: u64) -> Result<Part, Error> {
+        let (start, end) = (self.position, self.position.saturating_add(len));
+        let begun = self.part.take_if(|part| !part.torn && part.end == end);
+        if self.part.is_some() {
+            return Err(partly_read());
+        }
+        let new = |torn| Part {
+            start,
+            end,
+            left: len,
+            beyond: None,
+            torn,
+        };
+        self.part = Some(new(true));
+        Ok(begun.unwrap_or_else(|| new(false)))
+    }
+
+    /// Gives what of the chunk belongs to the part.
+    fn give_part<E>(
+        &mut self,
+        part: &mut Part,
+        mut chunk: Chunk,
+        sink: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let wanted = usize::try_from(part.end - chunk.offset()).unwrap_or(usize::MAX);
+        let len = wanted.min(chunk.data().len());
+        let given = match len {
+            0 => Ok(()),
+            len => sink(chunk.offset() - part.start, &chunk.data()[..len]),
+        };
+        part.left -= len as u64;
+        chunk.advance(len);
+        self.keep(chunk);
+        part.beyond = part.beyond.take().or(self.chunk.take());
+        given
+    }
+
+    fn end_part(&mut self, part: Part) {
+        self.chunk = part.beyond.or(self.chunk.take());
+        self.position = part.end;
+        self.part = None;
+    }
+
+    /// The stream cannot be read any further.
+    fn tear<E>(&mut self, part: Part, error: E) -> E {
+        self.part = Some(Part { torn: true, ..part });
+        error
+    }
+}
+
+/// The next chunk in the order of the stream.
+fn next_chunk(inner: &mut Inner, stream: StreamId) -> Option<Result<Chunk, Error>> {
+    let incoming = inner.queues.incoming(stream);
+    match (incoming.take_in_order(), incoming.reset()) {
+        (Some(chunk), _) => Some(Ok(chunk)),
+        (None, reset) => reset.map(|code| Err(was_reset(code))),
+    }
+}
+
+/// A chunk that begins before the stream's byte `end`.
+fn chunk_before(inner: &mut Inner, stream: StreamId, end: u64) -> Option<Result<Chunk, Error>> {
+    let incoming = inner.queues.incoming(stream);
+    match (incoming.take_before(end), incoming.reset()) {
+        (Some(chunk), _) => Some(Ok(chunk)),
+        (None, Some(code)) => Some(Err(was_reset(code))),
+        (None, None) => incoming.has_ended().then(|| {
+            let error = "the stream ended too early";
+            Err(Error::new(ErrorKind::Protocol, error))
+        }),
+    }
 }
 
 impl Drop for RecvStream {
     /// What the application does not want must not fill the window.
     fn drop(&mut self) {
-        let last = self.chunk.take();
-        self.shared
-            .update(|inner| inner.queues.abandon(self.stream, last, self.stop_code));
+        let beyond = self.part.take().and_then(|part| part.beyond);
+        let unread = [self.chunk.take(), beyond].into_iter().flatten();
+        let unread: Vec<Taken> = unread.map(Chunk::into_taken).collect();
+        self.shared.update(|inner| {
+            for taken in unread {
+                inner.queues.release(taken);
+            }
+            inner.queues.abandon(self.stream, None, self.stop_code);
+        });
     }
+}
+
+fn partly_read() -> Error {
+    let message = "only a part of the stream's data has been read";
+    Error::new(ErrorKind::Usage, message)
 }
 
 fn was_reset(code: u64) -> Error {

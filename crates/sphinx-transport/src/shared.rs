@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, TryLockError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use sphinx_driver::{Application, BufferPool, Queues, SharedSlicer, Slicer};
@@ -19,19 +20,20 @@ use crate::memory::PathFile;
 use crate::options::Profile;
 use crate::recv_stream::RecvStream;
 use crate::send_stream::SendStream;
+use crate::signal::{Signal, Waiter};
 use crate::stats::Stats;
-use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard};
 
 /// Largest close code that has an encoding.
 pub(crate) const CODE_MAX: u64 = (1 << 62) - 1;
 /// How long [`Session::close`] waits for the peer's answer.
 const CLOSE_WAIT: Duration = Duration::from_millis(350);
 
-/// The application's side: threads that wait on condition variables.
+/// The application's side: threads and tasks.
 pub(crate) struct Threads;
 
 impl Application for Threads {
-    type Signal = Arc<Condvar>;
+    type Signal = Signal;
     type Slicer = LockedSlicer;
 }
 
@@ -112,10 +114,23 @@ impl Doorbell {
     }
 }
 
+/// What is waited for that belongs to no one stream.
+#[derive(Default)]
+pub(crate) struct Signals {
+    /// The peer has opened a stream that may be accepted, of either kind.
+    pub(crate) accepting_uni: Signal,
+    pub(crate) accepting_bi: Signal,
+    /// Another stream may be opened.
+    pub(crate) opening_uni: Signal,
+    pub(crate) opening_bi: Signal,
+    /// The session has ended, or the peer has answered CLOSE.
+    pub(crate) ending: Signal,
+}
+
 /// State behind every handle of a session.
 pub(crate) struct Shared {
     inner: Mutex<Inner>,
-    changed: Condvar,
+    signals: Signals,
     doorbell: Arc<Doorbell>,
     session: ConnectionId,
     /// The doorbell has been rung and the engine has not looked yet.
@@ -155,7 +170,7 @@ impl Shared {
         };
         Self {
             inner: Mutex::new(inner),
-            changed: Condvar::new(),
+            signals: Signals::default(),
             doorbell,
             session,
             ringing: AtomicBool::new(false),
@@ -209,14 +224,25 @@ impl Shared {
         *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = remote;
     }
 
-    /// Frees the lock and tells those who wait for what has changed: of streams only the threads that wait for
-    /// these.
+    /// Frees the lock and tells those who wait for what has changed. What streams have in common is told by how it is, not by
+    /// what has changed: who looks too late for one stream is told again as long as there is one.
     pub(crate) fn notify(&self, mut inner: MutexGuard<'_, Inner>) {
         let streams = inner.queues.take_changed();
+        let is_over = inner.closed.is_some();
+        let (signals, queues) = (&self.signals, &inner.queues);
+        let news = [
+            (&signals.accepting_uni, is_over || queues.can_accept_uni()),
+            (&signals.accepting_bi, is_over || queues.can_accept_bi()),
+            (&signals.opening_uni, is_over || queues.can_open_uni()),
+            (&signals.opening_bi, is_over || queues.can_open_bi()),
+            (&signals.ending, is_over || inner.close_answered),
+        ];
         drop(inner);
-        self.changed.notify_all();
+        for (signal, _) in news.into_iter().filter(|(_, is_so)| *is_so) {
+            signal.notify();
+        }
         for stream in streams {
-            stream.notify_all();
+            stream.notify();
         }
     }
 
@@ -267,7 +293,7 @@ impl Shared {
     /// Wait until `ready` gives a value, or the session ends; `changed` says when to look again.
     pub(crate) fn wait<T>(
         &self,
-        changed: &Condvar,
+        changed: &Signal,
         mut ready: impl FnMut(&mut Inner) -> Option<T>,
     ) -> Result<T, Error> {
         let mut inner = self.lock();
@@ -279,8 +305,39 @@ impl Shared {
             if let Some(error) = &inner.closed {
                 return Err(error.clone());
             }
-            inner = changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            inner = changed.wait(inner);
         }
+    }
+
+    /// The same for a task, which is woken when it is to look again.
+    pub(crate) fn poll<T>(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+        mut ready: impl FnMut(&mut Inner) -> Option<T>,
+    ) -> Poll<Result<T, Error>> {
+        self.poll_until(waiter, cx, |inner| {
+            let over = |inner: &Inner| inner.closed.clone().map(Err);
+            ready(inner).map(Ok).or_else(|| over(inner))
+        })
+    }
+
+    /// The same for what does not fail when the session ends.
+    fn poll_until<T>(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+        ready: impl FnOnce(&mut Inner) -> Option<T>,
+    ) -> Poll<T> {
+        let mut inner = self.lock();
+        if let Some(value) = ready(&mut inner) {
+            self.leave(inner);
+            return Poll::Ready(value);
+        }
+        let unused = waiter.register(cx.waker());
+        drop(inner);
+        drop(unused);
+        Poll::Pending
     }
 }
 
@@ -338,36 +395,126 @@ impl Session {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the next stream towards the peer.
+    /// Opens the next stream to the peer, which cannot answer on it. The peer hears of it with the first data.
     ///
     /// # Errors
-    /// When the session has ended, or 320 streams are open: finished ones are until the peer's application has read
-    /// them, and those that were given up until it has heard of that.
-    pub fn open_stream(&self) -> Result<SendStream, Error> {
+    /// When the session has ended, or as many streams are open as the peer allows, up to 10 240: finished ones are until the peer's application
+    /// has read them, and those that were given up until it has heard of that.
+    pub fn open_uni(&self) -> Result<SendStream, Error> {
+        let stream = self.open(Queues::open_uni)?;
+        Ok(self.sending(stream))
+    }
+
+    /// Opens the next stream on which both ends send. The peer hears of it with the first data.
+    ///
+    /// # Errors
+    /// Those of [`open_uni`](Self::open_uni); such streams are counted apart, and until the answer has been read too.
+    pub fn open_bi(&self) -> Result<(SendStream, RecvStream), Error> {
+        let stream = self.open(Queues::open_bi)?;
+        Ok((self.sending(stream), self.receiving(stream)))
+    }
+
+    fn open(
+        &self,
+        open: impl FnOnce(&mut Queues<Threads>) -> Option<StreamId>,
+    ) -> Result<StreamId, Error> {
         let mut inner = self.shared.lock();
         if let Some(error) = &inner.closed {
             return Err(error.clone());
         }
         let open_max = inner.queues.open_max();
-        let stream = inner.queues.open_uni().ok_or_else(|| {
+        open(&mut inner.queues).ok_or_else(|| {
             let message = format!("the peer allows at most {open_max} open streams at a time");
             Error::new(ErrorKind::Usage, message)
-        })?;
-        let changed = inner.queues.sending_signal(stream);
-        drop(inner);
-        let shared = Arc::clone(&self.shared);
-        Ok(SendStream::new(stream, shared, changed))
+        })
     }
 
-    /// Waits for the next stream that the peer opens, in the order of ids.
+    fn sending(&self, stream: StreamId) -> SendStream {
+        let signal = self.shared.lock().queues.sending_signal(stream);
+        SendStream::new(stream, Arc::clone(&self.shared), &signal)
+    }
+
+    fn receiving(&self, stream: StreamId) -> RecvStream {
+        RecvStream::new(stream, Arc::clone(&self.shared))
+    }
+
+    /// As [`open_uni`](Self::open_uni), but waits while too many streams are open.
+    pub(crate) fn poll_open_uni(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+    ) -> Poll<Result<SendStream, Error>> {
+        let opened = self.poll_open(waiter, cx, Queues::open_uni);
+        opened.map_ok(|stream| self.sending(stream))
+    }
+
+    /// As [`open_bi`](Self::open_bi), but waits while too many streams are open.
+    pub(crate) fn poll_open_bi(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+    ) -> Poll<Result<(SendStream, RecvStream), Error>> {
+        let opened = self.poll_open(waiter, cx, Queues::open_bi);
+        opened.map_ok(|stream| (self.sending(stream), self.receiving(stream)))
+    }
+
+    fn poll_open(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+        open: fn(&mut Queues<Threads>) -> Option<StreamId>,
+    ) -> Poll<Result<StreamId, Error>> {
+        self.shared.poll(waiter, cx, |inner| {
+            let is_over = inner.closed.is_some();
+            (!is_over).then(|| open(&mut inner.queues)).flatten()
+        })
+    }
+
+    /// Waits for the next stream that the peer opens with [`open_uni`](Self::open_uni), in the order of ids.
     ///
     /// # Errors
     /// When the session ends.
-    pub fn accept_stream(&self) -> Result<RecvStream, Error> {
-        let stream = self
+    pub fn accept_uni(&self) -> Result<RecvStream, Error> {
+        let accepting = &self.shared.signals.accepting_uni;
+        let accepted = self
             .shared
-            .wait(&self.shared.changed, |inner| inner.queues.accept_uni())?;
-        Ok(RecvStream::new(stream, Arc::clone(&self.shared)))
+            .wait(accepting, |inner| inner.queues.accept_uni());
+        accepted.map(|stream| self.receiving(stream))
+    }
+
+    /// Waits for the next stream that the peer opens with [`open_bi`](Self::open_bi), in the order of ids. An answer that is not wanted is
+    /// [finished](SendStream::finish) or dropped, which resets it.
+    ///
+    /// # Errors
+    /// When the session ends.
+    pub fn accept_bi(&self) -> Result<(SendStream, RecvStream), Error> {
+        let accepting = &self.shared.signals.accepting_bi;
+        let accepted = self
+            .shared
+            .wait(accepting, |inner| inner.queues.accept_bi());
+        accepted.map(|stream| (self.sending(stream), self.receiving(stream)))
+    }
+
+    pub(crate) fn poll_accept_uni(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+    ) -> Poll<Result<RecvStream, Error>> {
+        let accepted = self
+            .shared
+            .poll(waiter, cx, |inner| inner.queues.accept_uni());
+        accepted.map_ok(|stream| self.receiving(stream))
+    }
+
+    pub(crate) fn poll_accept_bi(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+    ) -> Poll<Result<(SendStream, RecvStream), Error>> {
+        let accepted = self
+            .shared
+            .poll(waiter, cx, |inner| inner.queues.accept_bi());
+        accepted.map_ok(|stream| (self.sending(stream), self.receiving(stream)))
     }
 
     /// Most that this end sends from now on, as [`Options::limit`](crate::Options::limit) says for the beginning; `None`: as much as rate
@@ -412,10 +559,32 @@ impl Session {
     /// The codes are those of the command line; the peer reports 0 and 6 as
     /// [`ErrorKind::Cancelled`], 9 as [`ErrorKind::RemoteIo`], and so on.
     pub fn close(&self, code: u64, reason: &str) {
-        self.shared
-            .update(|inner| inner.queues.close(code.min(CODE_MAX), reason));
+        self.begin_close(code, reason);
         self.wait_until(CLOSE_WAIT, |inner| inner.close_answered.then_some(()));
         self.shared.remember();
+    }
+
+    pub(crate) fn begin_close(&self, code: u64, reason: &str) {
+        self.shared
+            .update(|inner| inner.queues.close(code.min(CODE_MAX), reason));
+    }
+
+    /// The peer has answered CLOSE, or the engine has repeated it as long as that makes sense; what was learned about the path has
+    /// been written then.
+    pub(crate) fn poll_close_answered(&self, waiter: &mut Waiter, cx: &Context<'_>) -> Poll<()> {
+        let shared = &self.shared;
+        let answered = shared.poll_until(waiter, cx, |inner| inner.close_answered.then_some(()));
+        answered.map(|()| shared.remember())
+    }
+
+    /// Why the session has ended, once it has.
+    pub(crate) fn poll_closed(&self, waiter: &mut Waiter, cx: &Context<'_>) -> Poll<Error> {
+        self.shared
+            .poll_until(waiter, cx, |inner| inner.closed.clone())
+    }
+
+    pub(crate) fn signals(&self) -> &Signals {
+        &self.shared.signals
     }
 
     /// Waits until the session ends, at most for `patience`: why it has ended, if it has. A peer that gives up its streams mostly
@@ -437,8 +606,7 @@ impl Session {
             if value.is_some() || left.is_zero() {
                 return value;
             }
-            let waited = self.shared.changed.wait_timeout(inner, left);
-            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+            inner = self.shared.signals.ending.wait_timeout(inner, left);
         }
     }
 

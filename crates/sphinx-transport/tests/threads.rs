@@ -1,10 +1,13 @@
 //! Engines end with what they serve. A test of its own, because it counts the threads of the process.
 
 use std::fs;
+use std::future::Future;
 use std::net::UdpSocket;
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use sphinx_transport::{ErrorKind, Options, Server, Service, connect};
+use sphinx_transport::{ErrorKind, Options, Server, Service, asynchronous, connect};
 
 fn engines() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
@@ -74,6 +77,23 @@ fn engine_threads_end() {
         .is_err()
     );
     drop(other);
+    wait_for(1);
+
+    // An attempt that its task gives up.
+    {
+        let patient = Options {
+            connect_timeout: Duration::from_secs(600),
+            ..Options::default()
+        };
+        let mut attempt = pin!(asynchronous::connect(
+            &nowhere,
+            Service::Application,
+            &patient
+        ));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(attempt.as_mut().poll(&mut cx).is_pending());
+        wait_for(2);
+    }
     wait_for(1);
 
     // The server goes, with a session open.

@@ -80,8 +80,8 @@ fn serve(task: &PeerTask) -> Result<serde_json::Value, PeerError> {
     let objects = http::Server::new(task);
     thread::scope(|scope| {
         // Answers are opened in the order of the requests, which is how the client tells them apart.
-        while let Ok(request) = session.accept_stream() {
-            let Ok(answer) = session.open_stream() else {
+        while let Ok(request) = session.accept_uni() {
+            let Ok(answer) = session.open_uni() else {
                 break;
             };
             let objects = &objects;
@@ -131,14 +131,14 @@ impl Exchange {
     /// Opens a stream for a request; its answer comes by the channel.
     fn open(&self) -> io::Result<(SendStream, mpsc::Receiver<RecvStream>)> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let stream = self.session.open_stream().map_err(io::Error::other)?;
+        let stream = self.session.open_uni().map_err(io::Error::other)?;
         let (sender, answer) = mpsc::channel();
         waiting.push_back(sender);
         Ok((stream, answer))
     }
 
     fn hand_out(&self) {
-        while let Ok(stream) = self.session.accept_stream() {
+        while let Ok(stream) = self.session.accept_uni() {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(who) = waiting.pop_front() {
                 // Whoever gave up waiting wants no answer.

@@ -153,11 +153,11 @@ impl Channel for TcpChannel {
     type Out = TcpEnd;
     type In = TcpEnd;
 
-    fn open_stream(&self) -> Outcome<TcpEnd> {
+    fn open_uni(&self) -> Outcome<TcpEnd> {
         self.next(|state| &mut state.opened)
     }
 
-    fn accept_stream(&self) -> Outcome<TcpEnd> {
+    fn accept_uni(&self) -> Outcome<TcpEnd> {
         self.next(|state| &mut state.accepted)
     }
 

@@ -33,8 +33,8 @@ pub(crate) fn receive<C: Channel>(
     reporter: &Reporter,
 ) -> Outcome<(Transferred, Stats)> {
     // Held until the sender has heard the verdict: a stream that nobody reads any more would end its side without one.
-    let mut forward = channel.accept_stream()?;
-    let mut reverse = channel.open_stream()?;
+    let mut forward = channel.accept_uni()?;
+    let mut reverse = channel.open_uni()?;
     let mut tell = |reply: &Reply| {
         let mut bytes = Vec::new();
         put_reply(&mut bytes, reply);
@@ -55,7 +55,7 @@ pub(crate) fn receive<C: Channel>(
             // ends does not matter any more, everything is in place.
             let _ = tell(&Reply::Done(transferred.counts))
                 .and_then(|()| reverse.finish())
-                .and_then(|()| channel.accept_stream());
+                .and_then(|()| channel.accept_uni());
             let stats = Stats {
                 elapsed,
                 ..channel.stats()

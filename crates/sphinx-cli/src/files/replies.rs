@@ -112,7 +112,7 @@ impl Replies {
 }
 
 fn hear<C: Channel>(channel: &C, heard: &Heard, reporter: &Reporter) -> Outcome<Counts> {
-    let mut reader = Reader::new(channel.accept_stream()?, BUFFER_BYTES);
+    let mut reader = Reader::new(channel.accept_uni()?, BUFFER_BYTES);
     loop {
         match reader.reply()? {
             Reply::Ready => {

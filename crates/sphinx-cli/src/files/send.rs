@@ -43,7 +43,7 @@ pub(crate) fn send<C: Channel>(
     progress: &Progress,
     reporter: &Reporter,
 ) -> Outcome<(Transferred, Stats)> {
-    let mut forward = channel.open_stream()?;
+    let mut forward = channel.open_uni()?;
     let replies = Replies::listen(channel.clone(), reporter.clone())?;
     let sent = send_tree(
         &mut forward,

@@ -312,7 +312,7 @@ fn a_peer_that_vanishes_leaves_nothing_behind() {
         receive(&far, &output, &|_| Ok(()), &progress, &quiet())
     });
     let closer = near.clone();
-    let mut stream = near.open_stream().unwrap();
+    let mut stream = near.open_uni().unwrap();
     stream.write_all(&written(&[&path])[..1 << 20]).unwrap();
     closer.close(6, "interrupted");
     assert_eq!(

@@ -53,7 +53,7 @@ fn run<C: Channel>(channel: &C, request: Request, progress: &Progress) -> Outcom
         .map_err(|_| usage("these blocks on so many streams need too much memory"))?;
     let nonce = clock::nonce()?;
     let offer = pacing.map(|_| ClockOffer { nonce, proof: None });
-    let mut out = channel.open_stream()?;
+    let mut out = channel.open_uni()?;
     put(
         &mut out,
         &Hello {
@@ -100,7 +100,7 @@ fn run<C: Channel>(channel: &C, request: Request, progress: &Progress) -> Outcom
 
 /// The server's first words and the stream it says more on.
 fn welcome<C: Channel>(channel: &C) -> Outcome<(C::In, Option<ClockOffer>)> {
-    let mut input = channel.accept_stream()?;
+    let mut input = channel.accept_uni()?;
     let Welcome { version, clock } = get(&mut input)?;
     match version {
         VERSION => Ok((input, clock)),

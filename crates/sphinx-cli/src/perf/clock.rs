@@ -168,13 +168,10 @@ mod tests {
     ) -> ClockOffset {
         let (near, far) = pair();
         let server = thread::spawn(move || {
-            server(
-                &mut far.open_stream().unwrap(),
-                &mut far.accept_stream().unwrap(),
-            );
+            server(&mut far.open_uni().unwrap(), &mut far.accept_uni().unwrap());
         });
-        let mut out = near.open_stream().unwrap();
-        let mut input = near.accept_stream().unwrap();
+        let mut out = near.open_uni().unwrap();
+        let mut input = near.accept_uni().unwrap();
         let asked = ask(&mut out, &mut input, 5, offer, 10).unwrap();
         server.join().unwrap();
         asked

@@ -35,7 +35,7 @@ pub(super) struct Received {
 pub(super) fn send<C: Channel>(channel: &C, plan: &Plan, progress: &Progress) -> Outcome<Sent> {
     let pattern = Pattern::new(plan.seed);
     let streams = (0..plan.streams)
-        .map(|_| channel.open_stream())
+        .map(|_| channel.open_uni())
         .collect::<Outcome<Vec<C::Out>>>()?;
     let started = Instant::now();
     // The first block is due when all threads are there.
@@ -69,7 +69,7 @@ pub(super) fn receive<C: Channel>(
 ) -> Outcome<Received> {
     let pattern = Pattern::new(plan.seed);
     let streams = (0..plan.streams)
-        .map(|_| channel.accept_stream())
+        .map(|_| channel.accept_uni())
         .collect::<Outcome<Vec<C::In>>>()?;
     let job = |(index, stream): (usize, C::In)| {
         let index = u16::try_from(index).unwrap_or(u16::MAX);

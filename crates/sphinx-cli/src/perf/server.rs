@@ -23,7 +23,7 @@ pub(crate) fn serve<C: Channel>(
 
 /// Waits for the client to close, which it does when it has read the report.
 fn ended<C: Channel>(channel: &C) -> Outcome<()> {
-    let Err(failure) = channel.accept_stream() else {
+    let Err(failure) = channel.accept_uni() else {
         let failure = protocol("the client goes on after its report");
         return close_on_failure(channel, Err(failure));
     };
@@ -41,8 +41,8 @@ fn run<C: Channel>(
     planned: impl FnOnce(Role, bool),
 ) -> Outcome<Measured> {
     let cpu_before = usage::cpu_time();
-    let mut input = channel.accept_stream()?;
-    let mut out = channel.open_stream()?;
+    let mut input = channel.accept_uni()?;
+    let mut out = channel.open_uni()?;
     let Hello {
         version,
         clock,

@@ -117,13 +117,13 @@ fn ended_with(claimed: u64, code: u64) -> Outcome<Measured> {
         clock: None,
         plan,
     };
-    let mut control = near.open_stream().unwrap();
+    let mut control = near.open_uni().unwrap();
     put(&mut control, &hello).unwrap();
     let mut done = send_data(&near, &plan, &Progress::default(), Duration::ZERO).unwrap();
     done.bytes = claimed;
     put(&mut control, &done.report()).unwrap();
     control.finish().unwrap();
-    let mut answers = near.accept_stream().unwrap();
+    let mut answers = near.accept_uni().unwrap();
     let _: Welcome = get(&mut answers).unwrap();
     let report: Report = get(&mut answers).unwrap();
     assert_eq!(report.bytes, 0);
@@ -144,7 +144,7 @@ fn the_code_that_the_client_closes_with_decides() {
 fn hostile(plan: Plan, data: &[u8]) -> Outcome<Measured> {
     let (near, far): (End, End) = pair();
     let server = thread::spawn(move || serve(&far, &Progress::default(), |_, _| {}));
-    let mut control = near.open_stream().unwrap();
+    let mut control = near.open_uni().unwrap();
     put(
         &mut control,
         &Hello {
@@ -154,7 +154,7 @@ fn hostile(plan: Plan, data: &[u8]) -> Outcome<Measured> {
         },
     )
     .unwrap();
-    if let Ok(mut stream) = near.open_stream() {
+    if let Ok(mut stream) = near.open_uni() {
         let _ = stream.write_all(data).and_then(|()| stream.finish());
     }
     server.join().unwrap()

@@ -5,6 +5,7 @@ use sphinx_net::Interest;
 
 use super::*;
 use crate::shared::models::{Meeting, in_every_order};
+use crate::signal::models::block_on;
 
 /// What somebody who waits for a session is told.
 fn accepting(lobby: &Arc<Lobby>) -> JoinHandle<Result<Option<Session>, Error>> {
@@ -20,6 +21,21 @@ fn a_session_that_arrives_is_accepted() {
         let accepting = accepting(&lobby);
         lobby.arrive(session);
         assert!(accepting.join().unwrap().unwrap().is_some());
+    });
+}
+
+#[test]
+fn a_task_accepts_a_session_that_arrives() {
+    in_every_order(|| {
+        let lobby = Lobby::new();
+        let session = Meeting::new().session();
+        let accepting = thread::spawn({
+            let lobby = Arc::clone(&lobby);
+            let mut waiter = Waiter::new(&lobby.changed);
+            move || block_on(|cx| lobby.poll_next(&mut waiter, cx)).map(drop)
+        });
+        lobby.arrive(session);
+        accepting.join().unwrap().unwrap();
     });
 }
 

@@ -14,6 +14,7 @@ use sphinx_proto::{Config, ConnectionIds, Session as Core, Tuple};
 use super::*;
 use crate::association::Association;
 use crate::options::Options;
+use crate::signal::models::block_on;
 
 /// Threads are taken away from their work so often, at most, wherever that makes a difference; whoever waits gives way
 /// without being counted. More finds nothing that two do not, and takes minutes.
@@ -172,7 +173,7 @@ fn what_applications_leave_is_seen_by_an_engine_that_sleeps() {
         let meeting = Meeting::new();
         let session = meeting.session();
         for _ in 0..2 {
-            let mut stream = session.open_stream().unwrap();
+            let mut stream = session.open_uni().unwrap();
             thread::spawn(move || stream.finish().unwrap());
         }
         meeting.engine(submitted(2)).join().unwrap();
@@ -184,7 +185,7 @@ fn a_writer_that_waits_is_woken() {
     in_every_order(|| {
         let meeting = Meeting::new();
         let session = meeting.session();
-        let mut stream = session.open_stream().unwrap();
+        let mut stream = session.open_uni().unwrap();
         let writer = thread::spawn(move || {
             // More pieces than may be queued.
             for _ in 0..3 {
@@ -195,6 +196,66 @@ fn a_writer_that_waits_is_woken() {
         });
         meeting.engine(submitted(1)).join().unwrap();
         writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_task_that_writes_is_woken() {
+    in_every_order(|| {
+        let meeting = Meeting::new();
+        let session = meeting.session();
+        let mut stream = session.open_uni().unwrap();
+        let writer = thread::spawn(move || {
+            for _ in 0..3 {
+                assert_eq!(block_on(|cx| stream.poll_write(cx, b"x")).unwrap(), 1);
+                block_on(|cx| stream.poll_flush(cx)).unwrap();
+            }
+            block_on(|cx| stream.poll_finish(cx)).unwrap();
+        });
+        meeting.engine(submitted(1)).join().unwrap();
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn tasks_that_wait_hear_of_the_end() {
+    in_every_order(|| {
+        let meeting = Meeting::new();
+        let session = meeting.session();
+        let reader = thread::spawn({
+            let stream = StreamId::new(Role::Server, 1);
+            let mut stream = RecvStream::new(stream, Arc::clone(&meeting.shared));
+            move || block_on(|cx| stream.poll_read(cx, 1, |_| ())).unwrap_err()
+        });
+        let waiting = thread::spawn({
+            let session = session.clone();
+            let mut waiter = Waiter::new(&session.signals().ending);
+            move || block_on(|cx| session.poll_closed(&mut waiter, cx))
+        });
+        let engine = meeting.engine(|inner| inner.closed.is_some());
+        session.begin_close(0, "");
+        for thread in [reader, waiting] {
+            assert_eq!(thread.join().unwrap().kind(), ErrorKind::Interrupted);
+        }
+        engine.join().unwrap();
+    });
+}
+
+#[test]
+fn a_task_that_closes_a_session_hears_that_the_engine_has_gone() {
+    in_every_order(|| {
+        let meeting = Meeting::new();
+        let session = meeting.session();
+        let closing = thread::spawn(move || {
+            session.begin_close(0, "");
+            let mut waiter = Waiter::new(&session.signals().ending);
+            block_on(|cx| session.poll_close_answered(&mut waiter, cx));
+        });
+        meeting
+            .engine(|inner| inner.closed.is_some())
+            .join()
+            .unwrap();
+        closing.join().unwrap();
     });
 }
 
@@ -211,7 +272,7 @@ fn everybody_who_waits_hears_of_the_end() {
         });
         let accepting = thread::spawn({
             let session = session.clone();
-            move || session.accept_stream().unwrap_err()
+            move || session.accept_uni().unwrap_err()
         });
         let engine = meeting.engine(|inner| inner.closed.is_some());
         session.shared.update(|inner| inner.queues.close(0, ""));
@@ -242,7 +303,7 @@ fn what_a_writer_leaves_open_is_cut_when_it_pauses() {
     in_every_order(|| {
         let meeting = Meeting::new();
         let session = meeting.session();
-        let mut stream = session.open_stream().unwrap();
+        let mut stream = session.open_uni().unwrap();
         let is_left = Arc::new(AtomicBool::new(false));
         let engine = meeting.clone().engine({
             let (is_left, waker) = (Arc::clone(&is_left), meeting.waker.clone());

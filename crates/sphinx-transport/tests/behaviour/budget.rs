@@ -43,7 +43,7 @@ fn clients_that_nobody_accepts_hold_little_and_too_many_are_refused() {
             for session in &sessions {
                 scope.spawn(|| {
                     // Until the session ends.
-                    let mut stream = session.open_stream().ok();
+                    let mut stream = session.open_uni().ok();
                     let written = stream.as_mut().map(|stream| stream.write_all(&[7; LEN]));
                     let finished = stream.as_mut().map(|stream| stream.finish());
                     drop((written, finished));
@@ -61,7 +61,7 @@ fn clients_that_nobody_accepts_hold_little_and_too_many_are_refused() {
             // Those that are there go on once they are accepted.
             for _ in 0..3 {
                 let session = server.accept(Some(PATIENCE)).unwrap().expect("waiting");
-                let mut stream = session.accept_stream().unwrap();
+                let mut stream = session.accept_uni().unwrap();
                 let (mut read, mut buf) = (0, [0; 1 << 14]);
                 while read < LEN {
                     read += stream.read(&mut buf).unwrap();

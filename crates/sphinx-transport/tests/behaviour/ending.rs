@@ -69,7 +69,7 @@ fn a_peer_that_falls_silent_is_lost_at_both_ends() {
         transfer(&pair.client, &pair.server, &content(1, 100_000));
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| send_all(&pair.client, &content(2, 50_000_000)));
-            let mut stream = pair.server.accept_stream().unwrap();
+            let mut stream = pair.server.accept_uni().unwrap();
             stream.read(&mut [0; 1]).unwrap();
             pair.proxy.set_silent(true);
             let error = read_all(&mut stream).expect_err("nothing comes");
@@ -94,7 +94,7 @@ fn a_peer_that_does_not_read_stalls_the_session() {
         let pair = pair_with(link(0.0, 1), link(0.0, 2), &options);
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| send_all(&pair.client, &content(2, 60_000_000)));
-            let _unread = pair.server.accept_stream().unwrap();
+            let _unread = pair.server.accept_uni().unwrap();
             let error = sending.join().expect("no panic").expect_err("not read");
             assert_eq!(error.kind(), ErrorKind::Stalled, "{error}");
             let what = "no progress for 1 s: the other end answers, but its application has not read stream 2";
@@ -110,7 +110,7 @@ fn a_peer_that_does_not_read_stalls_the_session() {
 fn letting_go_of_a_session_ends_it() {
     bounded(|| {
         let (_listener, client, server) = direct();
-        let mut stream = client.open_stream().unwrap();
+        let mut stream = client.open_uni().unwrap();
         stream.write_all(b"half a mess").unwrap();
         let keeps = client.clone();
         drop(client);
@@ -120,8 +120,8 @@ fn letting_go_of_a_session_ends_it() {
         // The stream outlives the session without harm.
         wait_until("writing fails", || stream.write_all(b"age").is_err());
         assert!(stream.wait_delivered().is_err());
-        assert!(server.open_stream().is_err());
-        assert!(server.accept_stream().is_err() || server.accept_stream().is_err());
+        assert!(server.open_uni().is_err());
+        assert!(server.accept_uni().is_err() || server.accept_uni().is_err());
     });
 }
 
@@ -130,9 +130,9 @@ fn handles_may_go_in_any_order() {
     bounded(|| {
         for order in 0..6 {
             let (listener, client, server) = direct();
-            let mut out = client.open_stream().unwrap();
+            let mut out = client.open_uni().unwrap();
             out.write_all(&[1; 5000]).unwrap();
-            let mut incoming = server.accept_stream().unwrap();
+            let mut incoming = server.accept_uni().unwrap();
             incoming.read(&mut [0; 10]).unwrap();
             match order {
                 0 => drop((listener, client, server, out, incoming)),
@@ -152,7 +152,7 @@ fn a_server_that_goes_takes_its_sessions_with_it() {
         let (listener, client, server) = direct();
         std::thread::scope(|scope| {
             let readers =
-                [&client, &server].map(|session| scope.spawn(|| session.accept_stream().err()));
+                [&client, &server].map(|session| scope.spawn(|| session.accept_uni().err()));
             drop(listener);
             let kinds =
                 readers.map(|reader| reader.join().expect("no panic").expect("over").kind());
@@ -169,9 +169,9 @@ fn what_has_arrived_is_read_after_the_peer_has_closed() {
         send_all(&client, &data).unwrap();
         client.close(0, "");
         end_of(&server);
-        assert!(read_all(&mut server.accept_stream().unwrap()).unwrap() == data);
+        assert!(read_all(&mut server.accept_uni().unwrap()).unwrap() == data);
         assert_eq!(
-            server.accept_stream().expect_err("over").kind(),
+            server.accept_uni().expect_err("over").kind(),
             ErrorKind::Cancelled
         );
     });
@@ -186,7 +186,7 @@ fn a_reader_that_closes_after_the_last_byte_does_not_hide_the_delivery() {
                     let pair = pair(link(0.2, 2 * seed), link(0.2, 2 * seed + 1));
                     let reader = pair.server.clone();
                     let reading = std::thread::spawn(move || {
-                        let data = read_all(&mut reader.accept_stream().unwrap()).unwrap();
+                        let data = read_all(&mut reader.accept_uni().unwrap()).unwrap();
                         reader.close(0, "thank you");
                         data
                     });
@@ -216,7 +216,7 @@ fn a_delivery_that_was_cut_short_is_an_error() {
                 .expect_err("not all of it");
             assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
         });
-        let mut late = pair.client.open_stream();
+        let mut late = pair.client.open_uni();
         assert!(late.as_mut().is_err());
     });
 }
@@ -225,7 +225,7 @@ fn a_delivery_that_was_cut_short_is_an_error() {
 fn a_finished_stream_takes_no_more() {
     bounded(|| {
         let (_listener, client, server) = direct();
-        let mut stream = client.open_stream().unwrap();
+        let mut stream = client.open_uni().unwrap();
         stream.write_all(b"all").unwrap();
         stream.finish().unwrap();
         stream.finish().unwrap();
@@ -233,7 +233,7 @@ fn a_finished_stream_takes_no_more() {
         assert_eq!(error.kind(), ErrorKind::Usage);
         stream.wait_delivered().unwrap();
         stream.wait_delivered().unwrap();
-        assert!(read_all(&mut server.accept_stream().unwrap()).unwrap() == b"all");
+        assert!(read_all(&mut server.accept_uni().unwrap()).unwrap() == b"all");
     });
 }
 
@@ -243,10 +243,10 @@ fn a_stream_that_is_given_up_is_an_error_to_its_reader() {
     bounded(|| {
         let (_listener, client, server) = direct();
         for code in [None, Some(0), Some((1 << 62) - 1), Some(u64::MAX)] {
-            let mut stream = client.open_stream().unwrap();
+            let mut stream = client.open_uni().unwrap();
             stream.write_all(b"half").unwrap();
             stream.flush().unwrap();
-            let mut reader = server.accept_stream().unwrap();
+            let mut reader = server.accept_uni().unwrap();
             // Of what has not been read nothing remains.
             assert_eq!(reader.read(&mut [0; 4]).unwrap(), 4);
             match code {
@@ -268,13 +268,13 @@ fn a_stream_that_is_given_up_is_an_error_to_its_reader() {
             );
         }
         // Before anything has been written, and in the midst of what is read in any order.
-        drop(client.open_stream().unwrap());
-        let error = read_all(&mut server.accept_stream().unwrap()).expect_err("no end");
+        drop(client.open_uni().unwrap());
+        let error = read_all(&mut server.accept_uni().unwrap()).expect_err("no end");
         assert_eq!(error.kind(), ErrorKind::StreamReset);
-        let mut stream = client.open_stream().unwrap();
+        let mut stream = client.open_uni().unwrap();
         stream.write_all(b"half").unwrap();
         stream.flush().unwrap();
-        let mut reader = server.accept_stream().unwrap();
+        let mut reader = server.accept_uni().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let sink = |_: u64, _: &[u8]| Ok::<(), Error>(());
@@ -292,12 +292,12 @@ fn a_stream_that_is_given_up_is_an_error_to_its_reader() {
 fn what_is_delivered_cannot_be_given_up() {
     bounded(|| {
         let (_listener, client, server) = direct();
-        let mut stream = client.open_stream().unwrap();
+        let mut stream = client.open_uni().unwrap();
         write_and_wait(&mut stream, b"all").unwrap();
         stream.reset(7);
         stream.wait_delivered().unwrap();
         assert_eq!(stream.stopped().unwrap(), None);
-        assert!(read_all(&mut server.accept_stream().unwrap()).unwrap() == b"all");
+        assert!(read_all(&mut server.accept_uni().unwrap()).unwrap() == b"all");
     });
 }
 
@@ -306,23 +306,23 @@ fn what_is_delivered_cannot_be_given_up() {
 fn a_stream_that_is_stopped_is_an_error_to_its_writer() {
     bounded(|| {
         let (_listener, client, server) = direct();
-        let mut stream = client.open_stream().unwrap();
+        let mut stream = client.open_uni().unwrap();
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 // More than any window holds.
                 let error = stream.write_all(&vec![1; 60 << 20]).expect_err("stopped");
                 (error.kind(), error.stream_code(), stream.stopped().unwrap())
             });
-            let mut reader = server.accept_stream().unwrap();
+            let mut reader = server.accept_uni().unwrap();
             assert!(reader.read(&mut [0; 4]).unwrap() > 0);
             reader.stop(99);
             let told = writer.join().expect("no panic");
             assert_eq!(told, (ErrorKind::StreamStopped, Some(99), Some(99)));
         });
-        let mut stream = client.open_stream().unwrap();
+        let mut stream = client.open_uni().unwrap();
         stream.write_all(b"x").unwrap();
         stream.flush().unwrap();
-        let reader = server.accept_stream().unwrap();
+        let reader = server.accept_uni().unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| stream.stopped());
             drop(reader);
@@ -339,16 +339,16 @@ fn a_session_has_320_streams_open_at_a_time() {
     bounded(|| {
         let (_listener, client, server) = direct();
         for n in 0..320_u16 {
-            let mut stream = client.open_stream().unwrap();
+            let mut stream = client.open_uni().unwrap();
             stream.write_all(&n.to_be_bytes()).unwrap();
             stream.finish().unwrap();
         }
         assert_eq!(
-            client.open_stream().expect_err("too many").kind(),
+            client.open_uni().expect_err("too many").kind(),
             ErrorKind::Usage
         );
         for n in 0..320_u16 {
-            let mut stream = server.accept_stream().unwrap();
+            let mut stream = server.accept_uni().unwrap();
             assert_eq!(read_all(&mut stream).unwrap(), n.to_be_bytes());
         }
     });

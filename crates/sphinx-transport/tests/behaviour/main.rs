@@ -5,6 +5,8 @@ mod budget;
 mod controllers;
 mod ending;
 mod hostile;
+#[cfg(feature = "tokio")]
+mod http;
 mod marks;
 mod meeting;
 mod memory;
@@ -12,5 +14,6 @@ mod moving;
 mod path;
 mod proxy;
 mod support;
+mod tasks;
 mod transfer;
 mod windows;

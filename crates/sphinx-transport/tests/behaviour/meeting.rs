@@ -162,7 +162,7 @@ fn the_handshake_gets_through_30_percent_of_loss() {
             }
             for _ in 0..8 {
                 let session = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
-                read_all(&mut session.accept_stream().unwrap()).unwrap();
+                read_all(&mut session.accept_uni().unwrap()).unwrap();
                 scope.spawn(move || {
                     // The client lets go when it has heard that all is there.
                     while session.closed().is_none() {
@@ -257,13 +257,13 @@ fn twenty_sessions_at_once_do_not_mix() {
                     let data = content(n, 200_000 + n as usize);
                     send_all(&session, &data).unwrap();
                     // The echo.
-                    assert!(read_all(&mut session.accept_stream().unwrap()).unwrap() == data);
+                    assert!(read_all(&mut session.accept_uni().unwrap()).unwrap() == data);
                 });
             }
             for _ in 0..20 {
                 let session = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
                 scope.spawn(move || {
-                    let data = read_all(&mut session.accept_stream().unwrap()).unwrap();
+                    let data = read_all(&mut session.accept_uni().unwrap()).unwrap();
                     send_all(&session, &data).unwrap();
                 });
             }

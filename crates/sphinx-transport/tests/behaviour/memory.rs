@@ -72,7 +72,7 @@ fn a_file_that_hangs_holds_up_nobody_but_who_lets_go() {
         assert!(made.success());
         let client = pair.client.clone();
         let closing = std::thread::spawn(move || client.close(0, "done"));
-        let error = pair.server.accept_stream().expect_err("it was closed");
+        let error = pair.server.accept_uni().expect_err("it was closed");
         assert_eq!(error.kind(), ErrorKind::Cancelled);
         wait_until("closed here", || pair.client.closed().is_some());
         assert!(!closing.is_finished());

@@ -142,7 +142,7 @@ pub(crate) fn read_all(stream: &mut RecvStream) -> Result<Vec<u8>, Error> {
 
 /// Sends all of `data` on a stream of its own and waits until it is there.
 pub(crate) fn send_all(session: &Session, data: &[u8]) -> Result<(), Error> {
-    let mut stream = session.open_stream()?;
+    let mut stream = session.open_uni()?;
     write_and_wait(&mut stream, data)
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn write_and_wait(stream: &mut SendStream, data: &[u8]) -> Result<(),
 pub(crate) fn transfer(from: &Session, to: &Session, data: &[u8]) {
     std::thread::scope(|scope| {
         let sending = scope.spawn(|| send_all(from, data));
-        let received = read_all(&mut to.accept_stream().unwrap()).unwrap();
+        let received = read_all(&mut to.accept_uni().unwrap()).unwrap();
         assert_eq!(received.len(), data.len());
         assert!(received == data, "other bytes");
         sending.join().expect("no panic").unwrap();

@@ -18,7 +18,7 @@ fn write_on<'scope>(
     written: &'scope AtomicUsize,
 ) {
     scope.spawn(|| {
-        let mut stream = session.open_stream().unwrap();
+        let mut stream = session.open_uni().unwrap();
         let piece = content(9, PIECE);
         while stream.write_all(&piece).is_ok() {
             written.fetch_add(piece.len(), Ordering::Relaxed);
@@ -76,7 +76,7 @@ fn a_slow_reader_stops_the_writer_and_no_other_session() {
             transfer(&quick, &quick_server, &content(10, 2_000_000));
             assert!(written.load(Ordering::Relaxed) <= before + PIECE);
             // Once somebody reads, it goes on.
-            read_beyond(&mut slow.1.accept_stream().unwrap(), before);
+            read_beyond(&mut slow.1.accept_uni().unwrap(), before);
             assert!(written.load(Ordering::Relaxed) > before);
             slow.0.close(0, "");
         });
@@ -90,7 +90,7 @@ fn small_writes_to_a_slow_reader_stop_too() {
         let written = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut stream = client.open_stream().unwrap();
+                let mut stream = client.open_uni().unwrap();
                 // Fills most of the peer's window first.
                 stream.write_all(&content(11, 20 << 20)).unwrap();
                 while stream.write_all(&[1; 100]).is_ok() {
@@ -110,7 +110,7 @@ fn a_stream_that_nobody_wants_does_not_fill_the_window() {
         let (_listener, client, server) = direct();
         std::thread::scope(|scope| {
             let sender = scope.spawn(|| send_all(&client, &content(12, 40_000_000)));
-            let mut unwanted = server.accept_stream().unwrap();
+            let mut unwanted = server.accept_uni().unwrap();
             unwanted.read(&mut [0; 10]).unwrap();
             drop(unwanted);
             let error = sender.join().expect("no panic").expect_err("stopped");
@@ -130,7 +130,7 @@ fn streams_that_are_not_read_leave_the_others_their_share_of_the_window() {
             for (n, written) in written.iter().enumerate() {
                 write_on(scope, &client, written);
                 let before = wait_until_stopped(written);
-                unread.push((server.accept_stream().unwrap(), before));
+                unread.push((server.accept_uni().unwrap(), before));
                 // What is left of the window carries many times its size, in both directions.
                 transfer(&client, &server, &content(14 + n as u64, 3_000_000));
                 transfer(&server, &client, &content(17 + n as u64, 1_000_000));

@@ -65,13 +65,13 @@ impl Channel for SlowDisk {
     type Out = SendStream;
     type In = SlowlyWritten;
 
-    fn open_stream(&self) -> Outcome<SendStream> {
-        Ok(self.session.open_stream()?)
+    fn open_uni(&self) -> Outcome<SendStream> {
+        Ok(self.session.open_uni()?)
     }
 
-    fn accept_stream(&self) -> Outcome<SlowlyWritten> {
+    fn accept_uni(&self) -> Outcome<SlowlyWritten> {
         Ok(SlowlyWritten {
-            stream: self.session.accept_stream()?,
+            stream: self.session.accept_uni()?,
             gate: Arc::clone(&self.gate),
         })
     }
