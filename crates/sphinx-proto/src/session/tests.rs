@@ -205,6 +205,24 @@ fn a_late_stop_says_nothing() {
     assert_eq!(hear(&mut session, 2, &[stop()]), []);
 }
 
+/// However urgent blocks are, what is on its way keeps to the memory for it, but for one block of each urgency.
+#[test]
+fn urgent_blocks_have_no_memory_of_their_own() {
+    let mut config = End::new(Role::Client, 1, 2, 0).session.config;
+    config.send_window = 60_000;
+    let mut session = Session::new(config, 0);
+    let parts = &mut [part()];
+    let mut blocks = 0;
+    for level in (0..Urgency::LEVELS as u8).rev() {
+        let urgency = Urgency::new(level);
+        while session.can_submit((20, 1000), urgency, parts) {
+            session.submit(Slot(blocks), (20, 1000), (false, urgency), parts);
+            blocks += 1;
+        }
+    }
+    assert_eq!(blocks, 2 + 7);
+}
+
 #[test]
 fn time_has_any_origin() {
     let origins = [0, 3_000 * MS, 1_000_000_000 * MS];
