@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use super::*;
 use crate::config::{ConnectionIds, Role};
 use crate::types::{Content, PacketMeta, Received, Transmit, Tuple};
-use crate::wire::{ConnectionId, FrameIter, Header, Streams};
+use crate::wire::{ConnectionId, FrameIter, Header, Reset, Streams};
 
 const DELAY: Nanos = 5 * MS;
 const END: Nanos = 4_000 * MS;
@@ -203,6 +203,23 @@ fn a_late_stop_says_nothing() {
     let events = hear(&mut session, 1, &[Frame::Streams(taken)]);
     assert_eq!(events, [Event::StreamEnded(stream)]);
     assert_eq!(hear(&mut session, 2, &[stop()]), []);
+}
+
+/// Blocks beyond what a RESET says that its stream has cost are wrong, also where the ones before have ended it.
+#[test]
+fn a_reset_names_no_more_blocks_than_there_are() {
+    let mut session = End::new(Role::Server, 2, 1, 0).session;
+    let stream = StreamId::new(Role::Client, 0);
+    session.stop_stream(stream, 0);
+    let cost = block_cost(1, 100);
+    let reset = Frame::Reset(Reset {
+        stream,
+        code: 0,
+        cost,
+        blocks: vec![(0, cost), (1, cost)],
+    });
+    let events = hear(&mut session, 0, &[reset]);
+    assert!(matches!(events[..], [Event::Violation(_)]), "{events:?}");
 }
 
 /// However urgent blocks are, what is on its way keeps to the memory for it, but for one block of each urgency.
