@@ -20,7 +20,7 @@ use sphinx_proto::wire::{
     Blocks, ConnectionId, Fragment, Frame, HEADER_LEN, Header, MAX_SYMBOL_LEN, OVERHEAD,
     PacketKind, Sack, Streams,
 };
-use sphinx_proto::{Config, Nanos, Role, Session, StreamId};
+use sphinx_proto::{Config, Nanos, Role, Session, StreamId, Urgency};
 use sphinx_sim::{Local, LocalSlicer, Plain, Rng};
 
 use crate::Input;
@@ -92,10 +92,14 @@ struct Victim {
     next_number: u64,
     came: Vec<Vec<u8>>,
     writers: Vec<Writer>,
-    opened: u64,
+    /// Streams that this end has opened, and those of the peer that it has accepted: of one direction, and of two.
+    opened: [u64; 2],
+    accepted: [u64; 2],
     readers: BTreeMap<StreamId, Reading>,
-    /// Streams that the application has let go of.
+    /// Streams that the application reads no more.
     gone: BTreeSet<StreamId>,
+    /// Streams that this end sends on, of which the peer has said that it has taken everything.
+    taken: BTreeSet<StreamId>,
     random: Rng,
     ids: Rng,
     opens_late: bool,
@@ -148,9 +152,11 @@ impl Victim {
             next_number: 0,
             came: Vec::new(),
             writers: Vec::new(),
-            opened: 0,
+            opened: [0; 2],
+            accepted: [0; 2],
             readers: BTreeMap::new(),
             gone: BTreeSet::new(),
+            taken: BTreeSet::new(),
             random: Rng::new(seed ^ 1),
             ids: Rng::new(seed ^ 2),
             opens_late,
@@ -378,14 +384,18 @@ impl Victim {
             }
             0xb0..0xbc => {
                 lies = false;
-                let reset = self
-                    .peer
-                    .reset(input.below(8), input.below(3), &self.wire.begun);
+                let stream = self.peer.any_stream(input.below(24));
+                let reset = self.peer.reset(stream, input.below(3), &self.wire.begun);
                 Frame::Reset(reset).encode(&mut body);
             }
             0xbc..0xc0 => {
                 lies = false;
-                let stream = StreamId::new(self.peer_role.other(), input.below(8));
+                let (own, index) = (self.peer_role.other(), input.below(24));
+                let stream = match index / 8 {
+                    0 => StreamId::new(own, index),
+                    1 => StreamId::bi(own, index - 8),
+                    _ => StreamId::bi(self.peer_role, index - 16),
+                };
                 let code = input.any() >> 2;
                 self.wire.reasons.entry(stream).or_default().insert(code);
                 Frame::Stop { stream, code }.encode(&mut body);
@@ -415,34 +425,19 @@ impl Victim {
         };
         Frame::Blocks(blocks).encode(body);
         let mask = if kind & 4 == 0 { 0xff } else { input.byte() };
-        let got = self
-            .wire
-            .got
-            .iter()
-            .map(|(stream, got)| (stream.index(), *got));
-        let got = got.filter(|(index, _)| mask >> (index & 7) & 1 == 1);
+        let got = self.wire.got.iter().map(|(stream, got)| (*stream, *got));
+        let got = got.filter(|(stream, _)| mask >> (stream.index() & 7) & 1 == 1);
         let got: Vec<_> = got.take(60).collect();
         let cost: u64 = got.iter().map(|(_, got)| got.cost).sum();
         self.wire.allowed = self.wire.allowed.max(self.peer_window + cost);
         if kind & 8 == 0 {
-            let is_ended = |(_, got): &&(u64, sent::Got)| got.has_ended();
-            let mut ended: Vec<(u64, u64)> = Vec::new();
-            let mut base = 0;
-            for &(index, _) in got.iter().filter(is_ended) {
-                match ended.last_mut() {
-                    _ if index == base => base += 1,
-                    Some(last) if last.1 + 1 == index => last.1 = index,
-                    _ => ended.push((index, index)),
-                }
+            let ended = got.iter().filter(|(_, got)| got.has_ended());
+            self.taken.extend(ended.map(|(stream, _)| *stream));
+            for kind in self.sent_kinds() {
+                let its = |(stream, _): &&(StreamId, _)| stream.to_wire() & 3 == u64::from(kind);
+                let its: Vec<_> = got.iter().filter(its).copied().collect();
+                Frame::Streams(taken_of(kind, &its)).encode(body);
             }
-            let taken = got.iter().filter(|got| !is_ended(got) && got.0 >= base);
-            let streams = Streams {
-                kind: (StreamId::new(self.peer_role.other(), 0).to_wire() & 3) as u8,
-                base,
-                ended,
-                taken: taken.map(|(index, got)| (*index, got.cost)).collect(),
-            };
-            Frame::Streams(streams).encode(body);
         }
         if let Some(newest) = self.wire.next.checked_sub(1) {
             let high = newest.saturating_sub(u64::from(kind >> 4 & 3));
@@ -451,6 +446,17 @@ impl Victim {
             sack.ranges = without(&sack.ranges, &self.wire.left_out);
             Frame::Sack(sack).encode(body);
         }
+    }
+
+    /// The kinds of the streams that this end sends on.
+    fn sent_kinds(&self) -> [u8; 3] {
+        let (own, peer) = (self.peer_role.other(), self.peer_role);
+        let streams = [
+            StreamId::new(own, 0),
+            StreamId::bi(own, 0),
+            StreamId::bi(peer, 0),
+        ];
+        streams.map(|stream| (stream.to_wire() & 3) as u8)
     }
 
     fn sack(&self, credit: u64, range: (u64, u64)) -> Sack {
@@ -498,7 +504,7 @@ impl Victim {
         let streams = Streams {
             kind: match input.byte() {
                 kind @ 0..0x10 => kind & 3,
-                _ => (StreamId::new(self.peer_role.other(), 0).to_wire() & 3) as u8,
+                kind => self.sent_kinds()[usize::from(kind) % 3],
             },
             base,
             ended: vec![(low, low + input.below(9))],
@@ -516,16 +522,24 @@ impl Victim {
         }
         let mut at = usize::from(flags & 7) % WRITERS;
         if at >= self.writers.len() {
-            let Some(id) = self.queues.open_uni() else {
-                assert!(self.opened >= STREAMS);
+            let (own, is_bi) = (self.peer_role.other(), flags & 8 != 0);
+            let opened = &mut self.opened[usize::from(is_bi)];
+            let (id, next) = match is_bi {
+                true => (self.queues.open_bi(), StreamId::bi(own, *opened)),
+                false => (self.queues.open_uni(), StreamId::new(own, *opened)),
+            };
+            let Some(id) = id else {
+                assert!(*opened >= STREAMS);
                 return;
             };
-            assert_eq!(id, StreamId::new(self.peer_role.other(), self.opened));
-            self.opened += 1;
-            self.wire.written.insert(id, (0, false));
+            assert_eq!(id, next);
+            *opened += 1;
+            if is_bi {
+                self.readers.insert(id, Reading::default());
+            }
             at = self.writers.len();
-            let slicer = LocalSlicer::new(id);
-            self.writers.push(Writer { id, slicer });
+            self.begin_writing(id, at);
+            self.queues.set_urgency(id, Urgency::new(flags >> 5));
         }
         let queues = &mut self.queues;
         let Writer { id, ref slicer } = self.writers[at];
@@ -576,14 +590,32 @@ impl Victim {
         piece.into_iter().for_each(push);
     }
 
+    /// The application writes to a stream from now on.
+    fn begin_writing(&mut self, id: StreamId, at: usize) {
+        self.wire.written.insert(id, (0, false));
+        let slicer = LocalSlicer::new(id);
+        self.writers.insert(at, Writer { id, slicer });
+    }
+
+    /// The application accepts all streams that there are, in the order of each kind.
+    fn accept(&mut self, at: usize) {
+        while let Some(id) = self.queues.accept_uni() {
+            assert_eq!(id, StreamId::new(self.peer_role, self.accepted[0]));
+            self.accepted[0] += 1;
+            self.readers.insert(id, Reading::default());
+        }
+        while let Some(id) = self.queues.accept_bi() {
+            assert_eq!(id, StreamId::bi(self.peer_role, self.accepted[1]));
+            self.accepted[1] += 1;
+            self.readers.insert(id, Reading::default());
+            self.begin_writing(id, at.min(self.writers.len()));
+        }
+    }
+
     fn read(&mut self, input: &mut Input<'_>) {
         let flags = input.byte();
         if flags & 0x10 == 0 {
-            while let Some(id) = self.queues.accept_uni() {
-                let next = self.readers.len() + self.gone.len();
-                assert_eq!(id, StreamId::new(self.peer_role, next as u64));
-                self.readers.insert(id, Reading::default());
-            }
+            self.accept(usize::from(flags & 7));
         }
         let nth = usize::from(flags & 7) % self.readers.len().max(1);
         let Some((&id, reading)) = self.readers.iter_mut().nth(nth) else {
@@ -658,10 +690,16 @@ impl Victim {
     /// What happens to a session once or now and then.
     fn rare(&mut self, input: &mut Input<'_>) {
         match input.byte() {
-            0..0x60 => self
+            0..0x30 => self
                 .driver
                 .datagram_too_large(self.now, input.number(2) as usize),
-            0x60..0xa0 => self.driver.local_address_lost(self.now),
+            0x30..0x80 => {
+                let (at, level) = (input.byte(), input.byte() & 7);
+                if let Some(writer) = self.writers.get(usize::from(at) % WRITERS) {
+                    self.queues.set_urgency(writer.id, Urgency::new(level));
+                }
+            }
+            0x80..0xa0 => self.driver.local_address_lost(self.now),
             0xa0..0xe0 => self.driver.peer_refused(self.now),
             0xe0..0xfc => self.queues.close(input.any() >> 2, "done"),
             _ => self.driver.abandon(),
@@ -677,7 +715,7 @@ impl Victim {
         let most = (self.recv_window / 4).min(COPIES_MAX) + WAITING_MAX;
         assert!(kept <= most, "too much is kept for sliding windows");
         for (id, _) in self.queues.arrived() {
-            assert_eq!(id.opener(), self.peer_role);
+            assert!(id.has_sender(self.peer_role));
             assert!(!self.gone.contains(&id), "heard of again");
         }
     }
@@ -695,6 +733,7 @@ impl Victim {
             .transmit(self.now, usize::MAX, &mut self.workshop, &mut self.wire);
         self.wire.has_chance = self.peer.has_lied;
         self.wire.check();
+        self.peer.named.clone_from(&self.wire.named);
         let are_gone = self.wire.stops.is_subset(&self.gone);
         assert!(are_gone, "a stream that is read is stopped");
         if let Some(end) = self.driver.poll_end() {
@@ -809,16 +848,24 @@ impl Victim {
         let made = complete.iter().map(|id| &self.peer.blocks[&(*id as u32)]);
         let released: u64 = made.map(peer::Made::cost).sum();
         assert_eq!(sack.credit, self.recv_window + released, "not all is free");
-        let streams = after.streams.unwrap_or_default();
-        let ended = streams.ended.iter().flat_map(|(low, high)| *low..=*high);
-        let ended: BTreeSet<u64> = (0..streams.base).chain(ended).collect();
-        // As many ranges as one frame tells.
-        if streams.ended.len() < 32 {
-            let (whole, resets) = (self.peer.whole_streams(&complete), self.peer.resets());
-            // Whether the application has ever heard of those that were given up is not known.
-            assert!(ended.is_subset(&(&whole | &resets)));
-            assert!((&whole - &resets).is_subset(&ended));
-        }
+        let (whole, resets) = (self.peer.whole_streams(&complete), self.peer.resets());
+        // Of a stream with two directions that the peer has opened, it must have taken the answer too.
+        let is_answered = |stream: &StreamId| {
+            !stream.is_bi() || stream.opener() != self.peer_role || self.taken.contains(stream)
+        };
+        // Whether the application has ever heard of those that were given up is not known.
+        assert!(after.ended.is_subset(&(&whole | &resets)));
+        assert!(
+            after.ended.iter().all(is_answered),
+            "before the answer has ended"
+        );
+        let mut read = whole
+            .difference(&resets)
+            .filter(|stream| is_answered(stream));
+        assert!(
+            read.all(|stream| after.ended.contains(stream)),
+            "an end that is not told"
+        );
     }
 
     fn bytes_of(&self, block: u64) -> u64 {
@@ -842,6 +889,32 @@ impl Victim {
             self.now = at;
         }
         assert!(self.driver.is_finished());
+    }
+}
+
+/// What the peer says of streams of one kind of which it knows this, and has taken all.
+fn taken_of(kind: u8, got: &[(StreamId, sent::Got)]) -> Streams {
+    let is_ended = |(_, got): &&(StreamId, sent::Got)| got.has_ended();
+    let mut ended: Vec<(u64, u64)> = Vec::new();
+    let mut base = 0;
+    for (stream, _) in got.iter().filter(is_ended) {
+        let index = stream.index();
+        match ended.last_mut() {
+            _ if index == base => base += 1,
+            Some(last) if last.1 + 1 == index => last.1 = index,
+            _ => ended.push((index, index)),
+        }
+    }
+    let taken = got
+        .iter()
+        .filter(|got| !is_ended(got) && got.0.index() >= base);
+    Streams {
+        kind,
+        base,
+        ended,
+        taken: taken
+            .map(|(stream, got)| (stream.index(), got.cost))
+            .collect(),
     }
 }
 

@@ -511,12 +511,16 @@ impl Victim {
     fn body(&mut self, input: &mut Input<'_>, body: &[u8]) {
         let flags = input.byte();
         let meta = self.meta(input, flags, body.len());
+        let mut is_possible = true;
         for frame in FrameIter::new(body).flatten() {
-            self.model.said(&mut self.session, meta.tuple, &frame);
+            is_possible &= self.model.said(&mut self.session, meta.tuple, &frame);
         }
         let header = self.control_header(input, flags, &meta);
         let received = self.session.handle_packet(&meta, &header, body);
         assert_eq!(received, Received::Nothing);
+        if !is_possible {
+            self.model.check_accused(&mut self.session);
+        }
     }
 
     fn submit(&mut self, input: &mut Input<'_>) {

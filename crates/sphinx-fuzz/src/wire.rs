@@ -178,14 +178,27 @@ pub fn segments(data: &[u8]) {
 /// Any segment that can be written is read back, and none that cannot be is.
 fn any_segment(input: &mut Input<'_>) {
     let opener = input.pick(&[Role::Client, Role::Server]);
-    let stream = StreamId::new(opener, input.any());
-    assert_eq!(StreamId::from_wire(stream.to_wire()), Ok(stream));
-    assert!(stream.opener() == opener && stream.index() <= StreamId::INDEX_MAX);
+    let index = input.any();
+    let (uni, bi) = (StreamId::new(opener, index), StreamId::bi(opener, index));
+    for stream in [uni, bi] {
+        assert_eq!(StreamId::from_wire(stream.to_wire()), Ok(stream));
+        assert_eq!(stream.opener(), opener);
+        assert_eq!(stream.index(), index.min(StreamId::INDEX_MAX));
+        assert!(stream.has_sender(opener));
+        assert_eq!(stream.has_sender(opener.other()), stream.is_bi());
+    }
+    assert!(bi.is_bi() && !uni.is_bi());
     let id = input.any();
     if let Ok(stream) = StreamId::from_wire(id) {
         assert_eq!(stream.to_wire(), id);
-        assert_eq!(StreamId::new(stream.opener(), stream.index()), stream);
+        let (opener, index) = (stream.opener(), stream.index());
+        let again = match stream.is_bi() {
+            true => StreamId::bi(opener, index),
+            false => StreamId::new(opener, index),
+        };
+        assert_eq!(again, stream);
     }
+    let stream = if id & 1 == 0 { uni } else { bi };
     let segment = Segment {
         stream,
         offset: input.any().min(VARINT_MAX),

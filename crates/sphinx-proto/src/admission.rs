@@ -103,10 +103,12 @@ impl Admission {
         let ahead = bytes_in(path.cc().pacing_rate(), UNSENT_TIME).max(UNSENT_MIN);
         let blocks = sender.blocks();
         let open = blocks.open_cost_before(urgency);
+        // One block may go in any case; the next ones must fit the memory, which all on their way share.
+        let has_memory = || blocks.open_cost() + cost <= self.send_window;
         sender.streams().has_credit(cost)
             && blocks.has_room()
             && blocks.unsent_before(urgency) < ahead
-            && (open == 0 || open + cost <= self.send_window(path))
+            && (open == 0 || open + cost <= self.send_window(path) && has_memory())
     }
 
     /// BDP × (2 + ln(symbols in flight) / ln(1/p)): enough for the rounds of repair that the

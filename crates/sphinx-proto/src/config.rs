@@ -119,7 +119,7 @@ pub struct Config {
     pub recv_credit: u64,
     /// Streams of each kind that the peer may have open at a time; [`STREAMS_MAX`] by default.
     pub recv_streams: u64,
-    /// Most memory for blocks on their way, bytes; 24 MiB by default.
+    /// Most memory for blocks on their way, bytes; 24 MiB by default. One block goes even so if nothing as urgent is on its way.
     pub send_window: u64,
     /// The peer's window at the start, bytes; 24 MiB by default.
     pub peer_window: u64,

@@ -17,6 +17,9 @@ use crate::wire::{
     expand_packet_number,
 };
 
+/// What the peer is told whose blocks hold more of a stream than its RESET says.
+const TOO_MUCH: &str = "more of a stream than there is";
+
 /// What arrives at this end.
 pub(crate) struct Receiver {
     streams: RecvStreams,
@@ -363,11 +366,13 @@ impl Receiver {
             }
             self.completion.on_open(id);
             self.completion.on_complete(id);
-            self.streams.on_abandoned(reset.stream, cost);
+            if !self.streams.on_abandoned(reset.stream, cost) {
+                return Err(TOO_MUCH);
+            }
         }
         match self.streams.after_reset(reset.stream) {
             true => Ok(resetting == Resetting::Begins),
-            false => Err("more of a stream than there is"),
+            false => Err(TOO_MUCH),
         }
     }
 

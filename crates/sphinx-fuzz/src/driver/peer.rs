@@ -72,7 +72,9 @@ pub(super) struct Peer {
     role: Role,
     pub(super) lies: Lies,
     pub(super) blocks: BTreeMap<u32, Made>,
-    streams: BTreeMap<u64, Stream>,
+    streams: BTreeMap<StreamId, Stream>,
+    /// Streams with two directions that the other end is known to have begun.
+    pub(super) named: BTreeSet<StreamId>,
     /// Blocks that were given up.
     pub(super) given_up: BTreeSet<u32>,
     /// It has sent repairs of sliding windows.
@@ -91,6 +93,7 @@ impl Peer {
             lies,
             blocks: BTreeMap::new(),
             streams: BTreeMap::new(),
+            named: BTreeSet::new(),
             given_up: BTreeSet::new(),
             has_windows: false,
             encoder: Encoder::new(),
@@ -127,12 +130,14 @@ impl Peer {
         for i in 0..count {
             let flags = input.byte();
             let room = (len - bytes.len()) / (count - i);
-            let index = match flags & 0x38 {
-                0x38 => STREAMS - 1 - u64::from(flags & 7),
-                _ => u64::from(flags & 7),
+            let index = u64::from(flags & 7);
+            let stream = match flags >> 3 & 7 {
+                // As far ahead as may be.
+                7 if flags & 1 == 0 => StreamId::new(self.role, STREAMS - 1 - index),
+                7 => StreamId::bi(self.role, STREAMS - 1 - index),
+                kind => self.any_stream(8 * u64::from(kind % 3) + index),
             };
-            let at = self.streams.entry(index).or_default();
-            let stream = StreamId::new(self.role, index);
+            let at = self.streams.entry(stream).or_default();
             let header_len = Segment::header_len(stream, at.next);
             let end_of_stream = flags >= 0xd0;
             if at.has_ended || at.reset.is_some() || room < header_len + usize::from(!end_of_stream)
@@ -181,15 +186,25 @@ impl Peer {
         }
     }
 
+    /// One of 24 streams that it may send on: with one direction, with two, and those of the other end.
+    pub(super) fn any_stream(&self, number: u64) -> StreamId {
+        let index = number % 8;
+        let mut named = self.named.iter().copied();
+        match number / 8 {
+            0 => StreamId::new(self.role, index),
+            1 => StreamId::bi(self.role, index),
+            _ => {
+                let answer = named.nth(index as usize % self.named.len().max(1));
+                answer.unwrap_or(StreamId::bi(self.role, index))
+            }
+        }
+    }
+
     /// Gives a stream up, or says again that it has: with all blocks of it alone that have `begun` to arrive, as far as one frame
     /// and the code allow.
-    pub(super) fn reset(&mut self, index: u64, code: u64, begun: &BTreeSet<u32>) -> Reset {
-        let stream = StreamId::new(self.role, index);
-        if let Some(said) = self
-            .streams
-            .get(&index)
-            .and_then(|known| known.reset.as_ref())
-        {
+    pub(super) fn reset(&mut self, stream: StreamId, code: u64, begun: &BTreeSet<u32>) -> Reset {
+        let known = self.streams.get(&stream);
+        if let Some(said) = known.and_then(|known| known.reset.as_ref()) {
             return said.clone();
         }
         let mut reset = Reset {
@@ -213,29 +228,29 @@ impl Peer {
                 self.given_up.insert(*id);
             }
         }
-        let known = self.streams.entry(index).or_default();
+        let known = self.streams.entry(stream).or_default();
         known.reset = Some(reset.clone());
         reset
     }
 
     /// Why a stream was given up.
     pub(super) fn code_of(&self, stream: StreamId) -> Option<u64> {
-        let reset = self.streams.get(&stream.index())?.reset.as_ref();
+        let reset = self.streams.get(&stream)?.reset.as_ref();
         reset.map(|reset| reset.code)
     }
 
     /// Streams that were given up.
-    pub(super) fn resets(&self) -> BTreeSet<u64> {
-        let given_up = |(_, stream): &(&u64, &Stream)| stream.reset.is_some();
+    pub(super) fn resets(&self) -> BTreeSet<StreamId> {
+        let given_up = |(_, stream): &(&StreamId, &Stream)| stream.reset.is_some();
         let resets = self.streams.iter().filter(given_up);
-        resets.map(|(index, _)| *index).collect()
+        resets.map(|(id, _)| *id).collect()
     }
 
     /// Adds something wrong, or puts it in the place of what is there.
     fn spoil(&mut self, input: &mut Input<'_>, len: usize, bytes: &mut Vec<u8>) {
-        let index = input.below(8);
-        let own = StreamId::new(self.role, index);
-        let next = self.streams.get(&index).map_or(0, |stream| stream.next);
+        let number = input.below(24);
+        let (own, index) = (self.any_stream(number), number % 8);
+        let next = self.streams.get(&own).map_or(0, |stream| stream.next);
         let mut segment = Segment {
             stream: own,
             offset: next,
@@ -247,7 +262,9 @@ impl Peer {
             0 => {}
             1 => segment.offset = next.saturating_sub(input.below(200)),
             2 => segment.offset = next + input.below(500),
+            3 if own.is_bi() => segment.stream = StreamId::bi(self.role.other(), STREAMS + index),
             3 => segment.stream = StreamId::new(self.role.other(), index),
+            4 if own.is_bi() => segment.stream = StreamId::bi(self.role, STREAMS + 8 * index),
             4 => segment.stream = StreamId::new(self.role, STREAMS + 8 * index),
             5 => segment.offset = VARINT_MAX - input.below(200),
             6 => {
@@ -257,7 +274,11 @@ impl Peer {
                 segment.end_of_stream = true;
                 while bytes.len() + 24 < len {
                     put(segment, true, bytes);
-                    segment.stream = StreamId::new(self.role, segment.stream.index() + 1);
+                    let next = segment.stream.index() + 1;
+                    segment.stream = match own.is_bi() {
+                        true => StreamId::bi(own.opener(), next),
+                        false => StreamId::new(self.role, next),
+                    };
                 }
             }
             7 => {
@@ -341,16 +362,16 @@ impl Peer {
     }
 
     /// Streams of which these blocks hold everything, to the end.
-    pub(super) fn whole_streams(&self, complete: &BTreeSet<u64>) -> BTreeSet<u64> {
+    pub(super) fn whole_streams(&self, complete: &BTreeSet<u64>) -> BTreeSet<StreamId> {
         let is_missing = |id: &u32| !complete.contains(&u64::from(*id));
         let missing = self.blocks.iter().filter(|(id, _)| is_missing(id));
-        let missing: BTreeSet<u64> = missing
+        let missing: BTreeSet<StreamId> = missing
             .flat_map(|(_, made)| &made.segments)
-            .map(|segment| segment.stream.index())
+            .map(|segment| segment.stream)
             .collect();
         let ended = self.streams.iter().filter(|(_, stream)| stream.has_ended);
-        let ended = ended.map(|(index, _)| *index);
-        ended.filter(|index| !missing.contains(index)).collect()
+        let ended = ended.map(|(id, _)| *id);
+        ended.filter(|id| !missing.contains(id)).collect()
     }
 
     /// How far a stream can be read if these blocks are there.

@@ -6,7 +6,7 @@ use sphinx_driver::{Outbox, PacketProtection};
 use sphinx_fec::{CodeId, Encoder, Row};
 use sphinx_proto::wire::{
     Blocks, Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, Segment, SegmentIter,
-    Streams, SymbolId, WindowSpan,
+    SymbolId, WindowSpan,
 };
 use sphinx_proto::{Role, StreamId, StreamPart, Tuple, block_cost, share_cost};
 use sphinx_sim::Plain;
@@ -54,12 +54,13 @@ impl Got {
     }
 }
 
-/// The last feedback.
+/// The last feedback, and all that it has said of streams that have ended.
 #[derive(Default)]
 pub(super) struct Feedback {
     pub(super) sack: Option<Sack>,
     pub(super) blocks: Option<Blocks>,
-    pub(super) streams: Option<Streams>,
+    /// Streams that any STREAMS frame has told have ended.
+    pub(super) ended: BTreeSet<StreamId>,
 }
 
 pub(super) struct Wire {
@@ -79,6 +80,8 @@ pub(super) struct Wire {
     /// Every block below has wholly been seen, and is in `got`.
     pub(super) base: u32,
     pub(super) got: BTreeMap<StreamId, Got>,
+    /// Its streams with two directions that it has named: they may be answered.
+    pub(super) named: BTreeSet<StreamId>,
     /// Streams that the application has opened, what it has written to them, and whether it has finished them.
     pub(super) written: BTreeMap<StreamId, (u64, bool)>,
     /// Why the streams that were given up were, for any of these reasons; the peer may have said others by chance.
@@ -121,6 +124,7 @@ impl Wire {
             allowed: window,
             base: 0,
             got: BTreeMap::new(),
+            named: BTreeSet::new(),
             written: BTreeMap::new(),
             reasons: BTreeMap::new(),
             has_chance: false,
@@ -169,20 +173,34 @@ impl Wire {
                 self.feedback.blocks = Some(blocks);
             }
             Frame::Streams(streams) => {
-                let kind = StreamId::new(self.role.other(), 0).to_wire() & 3;
-                assert_eq!(u64::from(streams.kind), kind);
-                self.feedback.streams = Some(streams);
+                let of_kind = |index: u64| {
+                    let id = index << 2 | u64::from(streams.kind);
+                    StreamId::from_wire(id).expect("a stream that there can be")
+                };
+                assert!(of_kind(0).has_sender(self.role.other()));
+                let ended = streams.ended.iter().flat_map(|(low, high)| *low..=*high);
+                let ended = (0..streams.base).chain(ended).map(of_kind);
+                self.feedback.ended.extend(ended);
             }
             Frame::Reset(reset) => self.reset(&reset),
             Frame::Stop { stream, .. } => {
+                self.name(stream);
                 self.stops.insert(stream);
             }
             _ => {}
         }
     }
 
+    /// The peer hears of a stream.
+    fn name(&mut self, stream: StreamId) {
+        if stream.is_bi() && stream.opener() == self.role {
+            self.named.insert(stream);
+        }
+    }
+
     /// A stream is given up: nothing more leaves of blocks that it names.
     fn reset(&mut self, reset: &Reset) {
+        self.name(reset.stream);
         let reasons = self.reasons.get(&reset.stream);
         let is_known = reasons.is_some_and(|reasons| reasons.contains(&reset.code));
         assert!(is_known || self.has_chance, "given up by nobody");
@@ -324,6 +342,7 @@ impl Wire {
             assert!(padding.all(|byte| *byte == 0), "others' data leaves");
             share_cost(sent.cost(), &mut parts);
             for part in parts {
+                self.name(part.stream);
                 let got = self.got.entry(part.stream).or_default();
                 got.cost += part.cost;
                 let all = got.reset.unwrap_or(u64::MAX);

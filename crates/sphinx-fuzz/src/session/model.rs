@@ -4,6 +4,7 @@ mod streams;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use sphinx_fec::{BlockDecoder, CodeId, Repair, Row, bits};
 use sphinx_proto::wire::{
@@ -66,6 +67,9 @@ struct TxBlock {
     streams: Vec<StreamId>,
     /// Repairs that have been sent: code, row, and of which part.
     repairs: BTreeSet<(u8, u32, u8)>,
+    urgency: Urgency,
+    /// Source symbols that have not left.
+    unsent: Range<u16>,
 }
 
 /// A symbol being put together.
@@ -107,8 +111,8 @@ pub(super) struct Model {
     rx_streams: RxStreams,
     /// A block held what cannot be.
     was_impossible: bool,
-    /// Memory of blocks that the peer has given up, and what they cost: the session is about to say so.
-    given_up: BTreeMap<Slot, u64>,
+    /// Memory of blocks that the peer has given up: the session is about to say so.
+    given_up: BTreeSet<Slot>,
     /// Blocks of which something has come, by low bits.
     seen: BTreeSet<u32>,
     jobs: Vec<Job>,
@@ -177,9 +181,9 @@ impl Model {
             rx: BTreeMap::new(),
             rx_held: 0,
             released: 0,
-            rx_streams: RxStreams::new(config.role.other(), is_tame),
+            rx_streams: RxStreams::new(config.role, is_tame),
             was_impossible: false,
-            given_up: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             seen: BTreeSet::new(),
             jobs: Vec::new(),
             windows: Windows::default(),
@@ -271,16 +275,24 @@ impl Model {
             .unwrap_or([0xee; 8])
     }
 
-    /// The peer's frames that the model must know of.
-    pub(super) fn said(&mut self, session: &mut Session, from: Tuple, frame: &Frame<'_>) {
+    fn is_open(&self) -> bool {
+        !self.is_closed && !self.was_impossible && self.end.is_none()
+    }
+
+    /// The peer's frames that the model must know of. Whether there can be such a frame, as far as the model says.
+    pub(super) fn said(&mut self, session: &mut Session, from: Tuple, frame: &Frame<'_>) -> bool {
         match frame {
-            Frame::Reset(reset) => {
+            Frame::Reset(_) | Frame::Stop { .. } => {
                 // Whether the session goes on is to be known.
                 self.events(session);
-                let is_open = !self.is_closed && !self.was_impossible && self.end.is_none();
-                if is_open && !self.heard_reset(reset) {
-                    self.was_impossible = true;
-                }
+                let is_possible = !self.is_open()
+                    || match frame {
+                        Frame::Reset(reset) => self.heard_reset(reset),
+                        Frame::Stop { stream, .. } => self.rx_streams.heard_stop(*stream),
+                        _ => true,
+                    };
+                self.was_impossible |= !is_possible;
+                return is_possible;
             }
             Frame::PathResponse(data) => self.place_at(from).answers.push(*data),
             Frame::NewConnectionId { cid, .. } => self.peer_ids.push(*cid),
@@ -291,6 +303,13 @@ impl Model {
             Frame::Streams(streams) => self.tx_streams.heard(streams),
             _ => {}
         }
+        true
+    }
+
+    /// The peer has just said what cannot be: the session says so.
+    pub(super) fn check_accused(&mut self, session: &mut Session) {
+        self.events(session);
+        assert!(matches!(self.end, Some(Event::Violation(_))), "it goes on");
     }
 
     /// The peer gives a stream up. Whether it may, in this way.
@@ -315,7 +334,8 @@ impl Model {
             match self.rx.iter().find(|(_, rx)| u64::from(rx.block) == id) {
                 Some((_, rx)) if block_cost(rx.n, rx.symbol_len) != cost => return false,
                 Some((slot, _)) => {
-                    self.given_up.insert(*slot, cost);
+                    self.given_up.insert(*slot);
+                    self.free(cost);
                 }
                 None => {
                     let base = (0..).find(|id| !self.whole.contains(id)).expect("not all");
@@ -359,8 +379,12 @@ impl Model {
                 .iter()
                 .filter(|(id, _)| is_open(id) && cost_of(**id).is_none());
             let unseen: u64 = unseen.map(|(_, cost)| *cost).sum();
-            if self.rx_held + unseen > self.config.recv_window {
-                blocks.clear();
+            // A block may be open of which no symbol was of use.
+            let is_hidden =
+                |low: &u32| is_open(&u64::from(*low)) && cost_of((*low).into()).is_none();
+            let is_hidden = self.seen.iter().any(is_hidden);
+            if is_hidden || self.rx_held + unseen > self.config.recv_window {
+                blocks.retain(|id, _| !is_open(id) || cost_of(*id).is_some());
             }
         }
         let new = blocks.iter().filter(|(id, _)| is_open(id));
@@ -385,27 +409,34 @@ impl Model {
         }
     }
 
-    /// A stream of this end that the peer stops.
+    /// A stream that this end sends on and the peer stops.
     pub(super) fn stopped(&self, input: &mut Input<'_>) -> StreamId {
+        let (own, peer) = (self.config.role, self.config.role.other());
         match input.byte() {
-            index @ 0..0xf0 => self.tx_streams.id(u64::from(index)),
-            _ if self.is_tame => self.tx_streams.id(input.any() >> 4),
-            index => StreamId::new(self.config.role.other(), u64::from(index)),
+            index @ 0..0x60 => StreamId::new(own, u64::from(index)),
+            index @ 0x60..0xa0 => StreamId::bi(own, u64::from(index - 0x60)),
+            index @ 0xa0..0xf0 => StreamId::bi(peer, u64::from(index - 0xa0) / 4),
+            _ if self.is_tame => StreamId::new(own, input.any() >> 4),
+            0xf0..0xf8 => StreamId::bi(peer, STREAMS - 4 + input.below(8)),
+            index => StreamId::new(peer, u64::from(index)),
         }
     }
 
     /// The application gives one of its streams up.
     pub(super) fn give_up(&mut self, session: &mut Session, input: &mut Input<'_>) {
         self.events(session);
-        let stream = self.tx_streams.any(input);
+        let stream = self.tx_streams.any(input, self.rx_streams.answerable());
         let code = input.any();
-        let is_open = !self.is_closed && self.end.is_none() && !self.was_impossible;
+        let is_open = self.is_open();
         let mut blocks = BTreeMap::new();
         if self.config.code != Some(CodeId::Window) {
             let alone = self.tx.values().filter(|tx| tx.streams == [stream]);
             blocks.extend(alone.map(|tx| (tx.id, block_cost(tx.n, tx.symbol_len))));
         }
         session.reset_stream(stream, code);
+        if is_open {
+            self.rx_streams.begin(stream);
+        }
         if is_open && self.tx_streams.reset(stream, code.min(VARINT_MAX), &blocks) {
             self.events(session);
             let is_left = |tx: &TxBlock| blocks.contains_key(&tx.id);
@@ -442,7 +473,7 @@ impl Model {
     /// The block under way in this slot, which is made if the slot was free.
     fn open(&mut self, slot: Slot, block: u32, (n, symbol_len): (u16, u16)) -> &mut RxBlock {
         let cost = block_cost(n, symbol_len);
-        assert!(!self.given_up.contains_key(&slot), "not forgotten yet");
+        assert!(!self.given_up.contains(&slot), "not forgotten yet");
         if !self.rx.contains_key(&slot) {
             self.rx_held += cost;
             assert!(self.rx_held <= self.config.recv_window, "over the window");
@@ -655,11 +686,12 @@ impl Model {
             }
             0xf0.. => {
                 let code = input.any();
-                let Some((stream, parts)) = self.rx_streams.abandon(input) else {
+                let opened = self.tx_streams.opened_bi();
+                let Some(stream) = self.rx_streams.to_abandon(input, opened) else {
                     return;
                 };
                 session.stop_stream(stream, code);
-                self.rx_streams.forget_ended(stream.index());
+                let parts = self.rx_streams.abandon(stream);
                 for held in parts {
                     self.take_part(session, now, held);
                 }
@@ -768,8 +800,12 @@ impl Model {
         // A driver hears of room before it uses it.
         self.events(session);
         let bytes = usize::from(shape.0) * usize::from(shape.1);
-        let mut parts = self.tx_streams.parts(input, first, bytes);
-        let urgency = Urgency::new(first);
+        let kind = input.byte();
+        let answers = self.rx_streams.answerable();
+        let answers = answers.filter(|stream| self.tx_streams.is_writable(*stream));
+        let answers = answers.collect();
+        let mut parts = self.tx_streams.parts(input, (first, kind), answers, bytes);
+        let urgency = Urgency::new(kind & 7);
         let may = session.can_submit(shape, urgency, &mut parts);
         check_shares(block_cost(shape.0, shape.1), &parts);
         if let [part] = parts[..] {
@@ -816,6 +852,9 @@ impl Model {
         session.submit(slot, (n, symbol_len), (tail, urgency), &mut parts);
         check_shares(block_cost(n, symbol_len), &parts);
         self.tx_streams.submitted(&parts);
+        for part in &parts {
+            self.rx_streams.begin(part.stream);
+        }
         let streams = parts.iter().map(|part| part.stream);
         let block = TxBlock {
             id: self.next_id,
@@ -823,14 +862,19 @@ impl Model {
             symbol_len,
             streams: streams.collect(),
             repairs: BTreeSet::new(),
+            urgency,
+            unsent: 0..n,
         };
         self.next_id += 1;
+        let is_ahead = |tx: &TxBlock| tx.urgency <= urgency;
+        let is_first = !self.tx.values().any(is_ahead);
         for stream in &block.streams {
             assert!(!session.stream_delivered(*stream));
         }
         self.tx.insert(slot, block);
         self.tx_held += block_cost(n, symbol_len);
-        assert!(self.tx.len() == 1 || self.tx_held <= self.config.send_window);
+        // What is less urgent does not keep a block waiting for ever.
+        assert!(is_first || self.tx_held <= self.config.send_window);
     }
 
     // ---- outputs ------------------------------------------------------------------------------
@@ -874,19 +918,20 @@ impl Model {
                     self.tx_streams.abandoned(stream, tx.id);
                 }
                 Event::BlockAbandoned { slot, .. } => {
-                    let cost = self.given_up.remove(&slot).expect("given up");
+                    assert!(self.given_up.remove(&slot), "not given up");
                     self.rx.remove(&slot).expect("a slot in use");
-                    self.free(cost);
                     session.block_forgotten(slot);
                 }
                 Event::StreamReset { stream, code } => self.rx_streams.told_reset(stream, code),
                 Event::StreamOver(stream) => self.rx_streams.told_over(stream),
                 Event::StreamStopped { stream, .. } => {
-                    assert_eq!(stream.opener(), self.config.role);
+                    assert!(stream.has_sender(self.config.role));
+                    assert!(!self.tx_streams.has_ended(stream), "of what is over");
                 }
                 Event::StreamEnded(stream) => {
                     let is_over = self.is_closed || self.end.is_some();
                     self.tx_streams.ended(stream, is_over);
+                    self.rx_streams.answer_over(stream);
                 }
                 Event::PathChanged(tuple) => {
                     let place = self.place_at(tuple);
@@ -962,12 +1007,18 @@ impl Model {
                 let tx = self.tx_block(*slot, transmit);
                 assert!(*index < tx.n && header.code == CodeId::SOURCE);
                 assert_eq!(header.row, u32::from(*index));
+                self.check_urgency(*slot, transmit);
+                let tx = self.tx.get_mut(slot).expect("a slot in use");
+                if *index == tx.unsent.start {
+                    tx.unsent.start += 1;
+                }
             }
             Content::Symbol {
                 slot,
                 symbol: SymbolId::Repair(code, row),
             } => {
                 self.tx_block(*slot, transmit);
+                self.check_urgency(*slot, transmit);
                 assert_eq!((header.code, header.row), (code.to_wire(), row.number()));
                 let part = transmit.fragment.map_or(0, |part| part.index);
                 let tx = self.tx.get_mut(slot).expect("a slot in use");
@@ -1016,6 +1067,18 @@ impl Model {
             assert!(is_control, "data for an address that nobody has proved");
             assert!(place.sent <= AMPLIFICATION * place.received, "amplified");
         }
+    }
+
+    /// Nothing that is more urgent waits to be sent for the first time. (What is owed of repair the model does not know, nor
+    /// what is first where rows go in the place of source symbols.)
+    fn check_urgency(&self, slot: Slot, transmit: &Transmit) {
+        let has_begun = transmit.fragment.is_some_and(|part| part.index > 0);
+        if has_begun || self.config.code == Some(CodeId::Lt) {
+            return;
+        }
+        let urgency = self.tx[&slot].urgency;
+        let waits = |tx: &TxBlock| tx.urgency < urgency && !tx.unsent.is_empty();
+        assert!(!self.tx.values().any(waits), "before what is more urgent");
     }
 
     /// The block that a symbol is of, still kept for it.

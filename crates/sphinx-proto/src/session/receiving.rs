@@ -192,6 +192,8 @@ impl Session {
                 Frame::Stop { stream, .. } if !stream.has_sender(self.config.role) => {
                     return self.violation(meta.now, "stopped what this end does not send");
                 }
+                // It comes again although nothing is sent any more.
+                Frame::Stop { stream, .. } if self.sender.streams().has_ended(stream) => {}
                 Frame::Stop { stream, .. } if !self.receiver.on_stopped(stream) => {
                     return self.violation(meta.now, IMPOSSIBLE);
                 }

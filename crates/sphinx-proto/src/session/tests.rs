@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use super::*;
 use crate::config::{ConnectionIds, Role};
 use crate::types::{Content, PacketMeta, Received, Transmit, Tuple};
-use crate::wire::{ConnectionId, FrameIter};
+use crate::wire::{ConnectionId, FrameIter, Header, Reset, Streams};
 
 const DELAY: Nanos = 5 * MS;
 const END: Nanos = 4_000 * MS;
@@ -165,6 +165,79 @@ fn run(origin: Nanos) -> Vec<(Nanos, u64, String)> {
     }
     assert!(ends[0].session.stream_delivered(part().stream) && slot == 60);
     sent
+}
+
+/// What a session has for its application after a packet with this number and these frames.
+fn hear(session: &mut Session, packet_number: u64, frames: &[Frame<'_>]) -> Vec<Event> {
+    let mut body = Vec::new();
+    frames.iter().for_each(|frame| frame.encode(&mut body));
+    let meta = PacketMeta {
+        now: 0,
+        received_at: 0,
+        packet_number,
+        tuple: session.tuple(),
+        ecn: 0,
+        datagram_len: body.len() + OVERHEAD,
+    };
+    let header = Header::control(session.config.local_cid, packet_number as u32, false);
+    session.handle_packet(&meta, &header, &body);
+    std::iter::from_fn(|| session.poll_event()).collect()
+}
+
+/// A STOP is sent again until it is acknowledged, so it may come after all is over. Who kept something for the stream then
+/// would never forget it.
+#[test]
+fn a_late_stop_says_nothing() {
+    let mut session = End::new(Role::Server, 2, 1, 0).session;
+    let (stream, code) = (StreamId::bi(Role::Client, 0), 7);
+    let stop = || Frame::Stop { stream, code };
+    let stopped = Event::StreamStopped { stream, code };
+    assert_eq!(hear(&mut session, 0, &[stop()]), [stopped]);
+    session.reset_stream(stream, code);
+    let taken = Streams {
+        kind: stream.kind(),
+        base: 1,
+        ended: Vec::new(),
+        taken: Vec::new(),
+    };
+    let events = hear(&mut session, 1, &[Frame::Streams(taken)]);
+    assert_eq!(events, [Event::StreamEnded(stream)]);
+    assert_eq!(hear(&mut session, 2, &[stop()]), []);
+}
+
+/// Blocks beyond what a RESET says that its stream has cost are wrong, also where the ones before have ended it.
+#[test]
+fn a_reset_names_no_more_blocks_than_there_are() {
+    let mut session = End::new(Role::Server, 2, 1, 0).session;
+    let stream = StreamId::new(Role::Client, 0);
+    session.stop_stream(stream, 0);
+    let cost = block_cost(1, 100);
+    let reset = Frame::Reset(Reset {
+        stream,
+        code: 0,
+        cost,
+        blocks: vec![(0, cost), (1, cost)],
+    });
+    let events = hear(&mut session, 0, &[reset]);
+    assert!(matches!(events[..], [Event::Violation(_)]), "{events:?}");
+}
+
+/// However urgent blocks are, what is on its way keeps to the memory for it, but for one block of each urgency.
+#[test]
+fn urgent_blocks_have_no_memory_of_their_own() {
+    let mut config = End::new(Role::Client, 1, 2, 0).session.config;
+    config.send_window = 60_000;
+    let mut session = Session::new(config, 0);
+    let parts = &mut [part()];
+    let mut blocks = 0;
+    for level in (0..Urgency::LEVELS as u8).rev() {
+        let urgency = Urgency::new(level);
+        while session.can_submit((20, 1000), urgency, parts) {
+            session.submit(Slot(blocks), (20, 1000), (false, urgency), parts);
+            blocks += 1;
+        }
+    }
+    assert_eq!(blocks, 2 + 7);
 }
 
 #[test]

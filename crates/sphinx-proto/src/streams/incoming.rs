@@ -218,12 +218,15 @@ impl RecvStreams {
         }
     }
 
-    /// A block of this cost that held a part of this stream alone will never be complete.
-    pub(crate) fn on_abandoned(&mut self, stream: StreamId, cost: u64) {
-        if let Some(stream) = self.open.get_mut(&stream.into()) {
-            stream.received += cost;
-        }
+    /// A block of this cost that held a part of this stream alone will never be complete. `false`: there was no more of it, since
+    /// the stream has ended.
+    pub(crate) fn on_abandoned(&mut self, stream: StreamId, cost: u64) -> bool {
+        let Some(open) = self.open.get_mut(&stream.into()) else {
+            return false;
+        };
+        open.received += cost;
         self.on_taken(stream, cost);
+        true
     }
 
     /// All blocks that a RESET names are known to be abandoned. `false`: more has come than it says.

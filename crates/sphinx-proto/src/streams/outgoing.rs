@@ -145,7 +145,7 @@ impl SendStreams {
     /// The stream is given up; what has been handed over of it has cost so much. `None`: it has ended, or was given up before.
     pub(crate) fn reset(&mut self, stream: StreamId) -> Option<u64> {
         let key = Key::from(stream);
-        if self.over[key.at()].contains(key.index) {
+        if self.has_ended(stream) {
             return None;
         }
         let stream = self.streams.entry(key).or_default();
@@ -223,6 +223,12 @@ impl SendStreams {
             self.ended.push(key.stream());
             self.note_open();
         }
+    }
+
+    /// Whether nothing is to be heard of the stream any more: all of it was taken.
+    pub(crate) fn has_ended(&self, stream: StreamId) -> bool {
+        let key = Key::from(stream);
+        self.over[key.at()].contains(key.index)
     }
 
     /// Streams that have ended since the last call: all of each was taken.

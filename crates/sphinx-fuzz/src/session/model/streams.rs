@@ -9,7 +9,7 @@ use crate::Input;
 use crate::session::STREAMS;
 
 /// SACKs by which every piece of news has been told: each has room for some of all the streams.
-const TOLD_BY: u32 = 16;
+const TOLD_BY: u32 = 48;
 /// Bytes of the smallest segment.
 const SEGMENT_MIN: u32 = 4;
 /// A driver takes one segment of a block, and another for each of so many bytes.
@@ -27,6 +27,17 @@ pub(super) fn check_shares(cost: u64, parts: &[StreamPart]) {
         let rounded = u128::from(part.cost) * u128::from(bytes);
         assert!(exact.abs_diff(rounded) < u128::from(bytes), "not its share");
     }
+}
+
+/// The kind of a stream: its opener, and whether it has one direction.
+fn kind(stream: StreamId) -> u64 {
+    stream.to_wire() & 3
+}
+
+/// The stream of this kind with this index.
+fn of_kind(kind: u64, index: u64) -> StreamId {
+    let index = index.min(StreamId::INDEX_MAX);
+    StreamId::from_wire(index << 2 | kind).expect("a varint")
 }
 
 /// Divides so many bytes among parts of these streams, as far as there are enough.
@@ -57,7 +68,7 @@ fn divide(input: &mut Input<'_>, bytes: u32, streams: &[(StreamId, bool)]) -> Ve
 
 // ---- receiving ----------------------------------------------------------------------------------
 
-/// A stream of the peer that is open.
+/// A stream that the peer sends on and that is open.
 #[derive(Default)]
 struct RxStream {
     received: u64,
@@ -72,15 +83,22 @@ struct RxStream {
     /// The peer has given it up: why, and what all of it costs; and whether that has been told.
     reset: Option<(u64, u64)>,
     is_reset_told: bool,
+    /// The peer has opened it and has not taken all of the answer.
+    awaits_answer: bool,
 }
 
 impl RxStream {
-    fn has_ended(&self) -> bool {
+    /// Whether nothing more of it comes, and everything has been taken.
+    fn is_over(&self) -> bool {
         let is_here = match self.reset {
             Some((_, cost)) => self.is_abandoned && self.received == cost,
             None => self.is_whole,
         };
         is_here && self.taken == self.received
+    }
+
+    fn has_ended(&self) -> bool {
+        self.is_over() && !self.awaits_answer
     }
 
     /// Whether it may cost so much more.
@@ -110,26 +128,29 @@ pub(super) enum Arrival {
     OutOfPlace,
 }
 
-/// Streams of the peer.
+/// Streams that the peer sends on: its own, and answers on those of this end with two directions.
 pub(super) struct RxStreams {
-    opener: Role,
-    open: BTreeMap<u64, RxStream>,
+    end: Role,
+    /// How many streams with two directions this end has begun, as far as the peer may know.
+    begun: u64,
+    open: BTreeMap<StreamId, RxStream>,
     /// Those that have ended, with the SACKs that did not tell of it yet; `None` once one has.
-    ended: BTreeMap<u64, Option<u32>>,
+    ended: BTreeMap<StreamId, Option<u32>>,
     /// Those that were given up and have ended, and the session is about to say so.
-    over: BTreeSet<u64>,
-    /// Those that the application has let go of.
-    stopped: BTreeSet<u64>,
+    over: BTreeSet<StreamId>,
+    /// Those that the application has let go of before all of them had come.
+    stopped: BTreeSet<StreamId>,
     held: Vec<Held>,
     /// The peer sends nothing that cannot be.
     is_tame: bool,
 }
 
 impl RxStreams {
-    pub(super) fn new(opener: Role, is_tame: bool) -> Self {
+    pub(super) fn new(end: Role, is_tame: bool) -> Self {
         Self {
-            opener,
+            end,
             is_tame,
+            begun: 0,
             open: BTreeMap::new(),
             ended: BTreeMap::new(),
             over: BTreeSet::new(),
@@ -138,51 +159,96 @@ impl RxStreams {
         }
     }
 
-    /// Whether the peer may send on the stream: it has not ended, and at most [`STREAMS`] up to it have not.
+    /// This end names a stream to the peer: if it is one of its own with two directions, the peer may answer, and on those
+    /// before it.
+    pub(super) fn begin(&mut self, stream: StreamId) {
+        if stream.is_bi() && stream.opener() == self.end {
+            self.begun = self.begun.max(stream.index() + 1);
+        }
+    }
+
+    /// Whether the peer may send on the stream: it has not ended, and at most [`STREAMS`] of its kind up to it have not; or this
+    /// end has begun it, and it has two directions.
     pub(super) fn may_be(&self, stream: StreamId) -> bool {
-        let index = stream.index();
-        let ended_before = self.ended.range(..index).count() as u64;
-        stream.opener() == self.opener
-            && !self.ended.contains_key(&index)
-            && index - ended_before < STREAMS
+        let is_kind = |other: &&StreamId| kind(**other) == kind(stream);
+        let ended = || self.ended.range(..stream).map(|(stream, _)| stream);
+        let ended_before = || ended().filter(is_kind).count() as u64;
+        let has_turn = match stream.opener() == self.end {
+            true => stream.index() < self.begun,
+            false => stream.index() - ended_before() < STREAMS,
+        };
+        stream.has_sender(self.end.other()) && !self.ended.contains_key(&stream) && has_turn
+    }
+
+    /// The stream, which begins if it is new.
+    fn stream(&mut self, stream: StreamId) -> &mut RxStream {
+        let awaits_answer = stream.is_bi() && stream.opener() != self.end;
+        self.open.entry(stream).or_insert_with(|| RxStream {
+            awaits_answer,
+            ..RxStream::default()
+        })
     }
 
     pub(super) fn are_possible(&self, parts: &[StreamPart]) -> bool {
         let may_grow = |part: &StreamPart| {
-            let open = self.open.get(&part.stream.index());
+            let open = self.open.get(&part.stream);
             // One block may hold several parts of a stream.
             let its = parts.iter().filter(|other| other.stream == part.stream);
-            open.is_none_or(|open| open.may_grow(its.map(|part| part.cost).sum()))
+            let cost = its.map(|part| part.cost).sum();
+            open.is_none_or(|open| !open.is_over() && open.may_grow(cost))
         };
         let is_possible = |part: &StreamPart| self.may_be(part.stream) && may_grow(part);
         parts.iter().all(is_possible)
     }
 
     pub(super) fn has_ended(&self, stream: StreamId) -> bool {
-        stream.opener() == self.opener && self.ended.contains_key(&stream.index())
+        self.ended.contains_key(&stream)
+    }
+
+    /// The peer wants no more of what this end sends on the stream. Whether there can be such a stream.
+    pub(super) fn heard_stop(&mut self, stream: StreamId) -> bool {
+        let is_new = stream.opener() != self.end && !self.ended.contains_key(&stream);
+        if is_new && stream.is_bi() && self.may_be(stream) {
+            self.stream(stream);
+            return true;
+        }
+        stream.has_sender(self.end) && !is_new
+    }
+
+    /// The peer has taken all of the answer on a stream that it has opened.
+    pub(super) fn answer_over(&mut self, stream: StreamId) {
+        if stream.opener() != self.end {
+            let open = self.open.get_mut(&stream);
+            open.expect("it is open until then").awaits_answer = false;
+            self.forget_ended(stream);
+        }
+    }
+
+    /// Streams of the peer that may be answered.
+    pub(super) fn answerable(&self) -> impl Iterator<Item = StreamId> {
+        let open = self.open.iter().filter(|(_, stream)| stream.awaits_answer);
+        open.map(|(stream, _)| *stream)
     }
 
     /// Whether all of an open stream is here.
     pub(super) fn is_here(&self, stream: StreamId) -> bool {
-        let open = self.open.get(&stream.index());
+        let open = self.open.get(&stream);
         open.is_some_and(|open| open.is_whole && open.reset.is_none())
     }
 
     /// What has been received of a stream, or was given up, costs so much.
     pub(super) fn received_of(&self, stream: StreamId) -> u64 {
-        self.open
-            .get(&stream.index())
-            .map_or(0, |open| open.received)
+        self.open.get(&stream).map_or(0, |open| open.received)
     }
 
     /// What the peer has said as it gave the stream up.
     pub(super) fn reset_of(&self, stream: StreamId) -> Option<(u64, u64)> {
-        self.open.get(&stream.index())?.reset
+        self.open.get(&stream)?.reset
     }
 
     /// The peer gives a stream up. Whether it has not done so in another way.
     pub(super) fn reset(&mut self, reset: &Reset) -> bool {
-        let open = self.open.entry(reset.stream.index()).or_default();
+        let open = self.stream(reset.stream);
         let said = (reset.code, reset.cost);
         // Who reads no more of it is not told.
         open.is_reset_told |= open.reset.is_none() && open.is_abandoned;
@@ -191,22 +257,22 @@ impl RxStreams {
 
     /// A block of this stream alone is given up.
     pub(super) fn given_up(&mut self, stream: StreamId, cost: u64) {
-        let open = self.open.get_mut(&stream.index()).expect("it is open");
+        let open = self.open.get_mut(&stream).expect("it is open");
         open.received += cost;
         open.taken += cost;
     }
 
     /// Whether there is not more of the stream than its RESET says.
     pub(super) fn after_reset(&mut self, stream: StreamId) -> bool {
-        let may_be = self.open[&stream.index()].may_grow(0);
-        self.forget_ended(stream.index());
+        let may_be = self.open[&stream].may_grow(0);
+        self.forget_ended(stream);
         may_be
     }
 
     pub(super) fn told_reset(&mut self, stream: StreamId, code: u64) {
-        let Some(open) = self.open.get_mut(&stream.index()) else {
+        let Some(open) = self.open.get_mut(&stream) else {
             // The application has let go of it meanwhile.
-            return assert!(self.over.contains(&stream.index()));
+            return assert!(self.over.contains(&stream));
         };
         assert_eq!(open.reset.map(|(code, _)| code), Some(code));
         assert!(
@@ -216,11 +282,11 @@ impl RxStreams {
     }
 
     pub(super) fn told_over(&mut self, stream: StreamId) {
-        assert!(self.over.remove(&stream.index()), "it is not over");
+        assert!(self.over.remove(&stream), "it is not over");
     }
 
     pub(super) fn told_stop(&self, stream: StreamId) {
-        assert!(self.stopped.contains(&stream.index()), "it is read");
+        assert!(self.stopped.contains(&stream), "it is read");
     }
 
     /// The session has no more to say now.
@@ -241,7 +307,7 @@ impl RxStreams {
             .map(|_| {
                 let flags = input.byte();
                 let stream = self.any_stream(input, flags);
-                let known = self.open.get(&stream.index());
+                let known = self.open.get(&stream);
                 let ends = !self.is_tame || known.is_none_or(|stream| !stream.has_end);
                 (stream, ends && flags & 0x18 == 0x18)
             })
@@ -251,39 +317,66 @@ impl RxStreams {
         divide(input, bytes as u32, &streams)
     }
 
-    /// Mostly one of the first streams that have not ended.
+    /// Mostly one of the first streams of some kind that have not ended.
     pub(super) fn any_stream(&self, input: &mut Input<'_>, flags: u8) -> StreamId {
-        let is_whole = |index: &u64| self.open.get(index).is_some_and(|stream| stream.is_whole);
-        let is_live =
-            |index: &u64| !(self.ended.contains_key(index) || self.is_tame && is_whole(index));
-        let live = || (0..).filter(is_live).nth(usize::from(flags & 7));
-        let index = match flags {
-            0..0xf0 => live().expect("without end"),
+        let (own, peer) = (self.end, self.end.other());
+        let uni = kind(StreamId::new(peer, 0));
+        let bi = kind(StreamId::bi(peer, 0));
+        let answer = kind(StreamId::bi(own, 0));
+        let is_whole = |stream| self.open.get(&stream).is_some_and(|open| open.is_whole);
+        let is_live = |stream: &StreamId| {
+            !(self.ended.contains_key(stream) || self.is_tame && is_whole(*stream))
+        };
+        let streams = |kind| (0..).map(move |index| of_kind(kind, index));
+        let nth = usize::from(flags & 7);
+        let live = |kind| streams(kind).filter(is_live).nth(nth).expect("without end");
+        match flags {
+            0..0x40 | 0xc0..0xf0 => live(uni),
+            0x40..0x80 => live(bi),
+            0x80..0xc0 => {
+                let begun: Vec<_> = streams(answer).take(self.begun as usize).collect();
+                let begun: Vec<_> = begun.into_iter().filter(is_live).collect();
+                match begun.len() {
+                    0 => live(bi),
+                    len => begun[nth % len],
+                }
+            }
             // As far ahead as may be.
             0xf0.. if self.is_tame => {
-                let mut open = (0..).filter(|index| !self.ended.contains_key(index));
-                let far = open.nth(STREAMS as usize - 1 - usize::from(flags & 7));
-                far.filter(is_live).or_else(live).expect("without end")
+                let kind = [uni, bi][nth & 1];
+                let mut open = streams(kind).filter(|stream| !self.ended.contains_key(stream));
+                let far = open.nth(STREAMS as usize - 1 - nth);
+                far.filter(is_live).unwrap_or_else(|| live(kind))
             }
-            0xf0..0xf8 => input.below(STREAMS + 8),
-            0xf8..0xfe => return StreamId::new(self.opener, input.below(8)),
-            _ => return StreamId::new(self.opener.other(), input.below(8)),
-        };
-        StreamId::new(self.opener, index)
+            // About as far ahead as may be, and beyond.
+            0xf0..0xf8 => {
+                let open = streams([uni, bi][nth & 1]);
+                let mut open = open.filter(|stream| !self.ended.contains_key(stream));
+                let ahead = STREAMS - 2 + input.below(4);
+                open.nth(ahead as usize).expect("without end")
+            }
+            0xf8..0xfb => of_kind(answer, (self.begun + input.below(3)).saturating_sub(1)),
+            0xfb..0xfe => of_kind([uni, bi, answer][nth % 3], input.below(8)),
+            _ => StreamId::new(own, input.below(8)),
+        }
     }
 
     /// A block of these parts has been unpacked.
     pub(super) fn received(&mut self, parts: &[StreamPart]) {
         for part in parts {
-            let stream = self.open.entry(part.stream.index()).or_default();
-            stream.received += part.cost;
+            self.stream(part.stream).received += part.cost;
         }
-        assert!(self.open.len() as u64 <= STREAMS, "too many streams");
+        let opened = |is_bi| {
+            let opened = self.open.keys().filter(|id| id.opener() != self.end);
+            opened.filter(|id| id.is_bi() == is_bi).count() as u64
+        };
+        let most = opened(true).max(opened(false));
+        assert!(most <= STREAMS, "too many streams");
     }
 
     /// Puts a part where it belongs. Whether it lies where the last one was missing is the input's business.
     pub(super) fn arrived(&mut self, input: &mut Input<'_>, part: &StreamPart) -> Arrival {
-        let stream = self.open.get_mut(&part.stream.index()).expect("it is open");
+        let stream = self.open.get_mut(&part.stream).expect("it is open");
         if stream.is_whole || stream.has_end && part.end_of_stream {
             return Arrival::OutOfPlace;
         }
@@ -300,24 +393,24 @@ impl RxStreams {
 
     /// All of a stream has been said to be here.
     pub(super) fn is_whole(&mut self, stream: StreamId) {
-        self.forget_ended(stream.index());
+        self.forget_ended(stream);
     }
 
     pub(super) fn taken(&mut self, part: Held) {
-        let index = part.stream.index();
-        self.open.get_mut(&index).expect("it is open").taken += part.cost;
-        self.forget_ended(index);
+        let open = self.open.get_mut(&part.stream);
+        open.expect("it is open").taken += part.cost;
+        self.forget_ended(part.stream);
     }
 
-    pub(super) fn forget_ended(&mut self, index: u64) {
-        if !self.open.get(&index).is_some_and(RxStream::has_ended) {
+    fn forget_ended(&mut self, stream: StreamId) {
+        if !self.open.get(&stream).is_some_and(RxStream::has_ended) {
             return;
         }
-        if let Some(stream) = self.open.remove(&index) {
-            if stream.reset.is_some() {
-                self.over.insert(index);
+        if let Some(open) = self.open.remove(&stream) {
+            if open.reset.is_some() {
+                self.over.insert(stream);
             }
-            let before = self.ended.insert(index, Some(0));
+            let before = self.ended.insert(stream, Some(0));
             assert!(before.is_none(), "it has ended before");
         }
     }
@@ -328,15 +421,26 @@ impl RxStreams {
         (!self.held.is_empty()).then(|| self.held.swap_remove(at))
     }
 
+    /// A stream that the application may let go of: one that is open, or of its own with two directions, below `opened`.
+    pub(super) fn to_abandon(&self, input: &mut Input<'_>, opened: u64) -> Option<StreamId> {
+        let own = (0..opened).map(|index| StreamId::bi(self.end, index));
+        let silent = own
+            .filter(|stream| !self.open.contains_key(stream) && !self.ended.contains_key(stream));
+        let streams: Vec<_> = self.open.keys().copied().chain(silent).collect();
+        (!streams.is_empty()).then(|| streams[input.below(streams.len() as u64) as usize])
+    }
+
     /// The application lets go of a stream: its parts are to be taken.
-    pub(super) fn abandon(&mut self, input: &mut Input<'_>) -> Option<(StreamId, Vec<Held>)> {
-        let at = input.below(self.open.len() as u64) as usize;
-        let (&index, stream) = self.open.iter_mut().nth(at)?;
-        stream.is_abandoned = true;
-        self.stopped.insert(index);
-        let is_its = |held: &mut Held| held.stream.index() == index;
-        let parts = self.held.extract_if(.., is_its).collect();
-        Some((StreamId::new(self.opener, index), parts))
+    pub(super) fn abandon(&mut self, stream: StreamId) -> Vec<Held> {
+        self.begin(stream);
+        let open = self.stream(stream);
+        open.is_abandoned = true;
+        if !open.is_whole && open.reset.is_none() {
+            self.stopped.insert(stream);
+        }
+        self.forget_ended(stream);
+        let is_its = |held: &mut Held| held.stream == stream;
+        self.held.extract_if(.., is_its).collect()
     }
 
     pub(super) fn take_all(&mut self) -> Vec<Held> {
@@ -345,18 +449,19 @@ impl RxStreams {
 
     /// What a STREAMS frame of the session says is so.
     pub(super) fn told(&mut self, streams: &Streams) {
-        let peer = StreamId::new(self.opener, 0).to_wire() & 3;
-        assert_eq!(u64::from(streams.kind), peer);
+        let kind = u64::from(streams.kind);
+        assert!(of_kind(kind, 0).has_sender(self.end.other()));
         let below = streams.base.checked_sub(1).map(|high| (0, high));
         for (low, high) in below.into_iter().chain(streams.ended.iter().copied()) {
             assert!(high - low < 1 << 20);
             for index in low..=high {
-                let ended = self.ended.get_mut(&index);
+                let ended = self.ended.get_mut(&of_kind(kind, index));
                 *ended.expect("it has not ended") = None;
             }
         }
         for &(index, taken) in &streams.taken {
-            let stream = self.open.get_mut(&index).expect("it is not open");
+            let stream = self.open.get_mut(&of_kind(kind, index));
+            let stream = stream.expect("it is not open");
             assert_eq!(taken, stream.taken);
             (stream.told, stream.untold) = (taken, 0);
         }
@@ -377,7 +482,7 @@ impl RxStreams {
 
 // ---- sending ------------------------------------------------------------------------------------
 
-/// A stream that this end has opened.
+/// A stream that this end sends on.
 #[derive(Default)]
 struct TxStream {
     opened: u64,
@@ -400,7 +505,7 @@ impl TxStream {
     }
 }
 
-/// Streams of this end.
+/// Streams that this end sends on: its own, and answers on those of the peer with two directions.
 pub(super) struct TxStreams {
     role: Role,
     /// The peer's.
@@ -408,16 +513,18 @@ pub(super) struct TxStreams {
     credit: u64,
     opened: u64,
     taken: u64,
-    open: BTreeMap<u64, TxStream>,
-    ended: BTreeSet<u64>,
-    /// Streams that may be written to, and the next one to be opened.
-    writing: Vec<u64>,
-    next: u64,
+    open: BTreeMap<StreamId, TxStream>,
+    ended: BTreeSet<StreamId>,
+    /// Its own streams that may be written to, and how many it has opened: of one direction, and of two.
+    writing: Vec<StreamId>,
+    next: [u64; 2],
     is_tame: bool,
 }
 
 impl TxStreams {
     pub(super) fn new(role: Role, window: u64, is_tame: bool) -> Self {
+        let half = WRITING as u64 / 2;
+        let pairs = (0..half).map(|index| [StreamId::new(role, index), StreamId::bi(role, index)]);
         Self {
             role,
             is_tame,
@@ -427,22 +534,28 @@ impl TxStreams {
             taken: 0,
             open: BTreeMap::new(),
             ended: BTreeSet::new(),
-            writing: (0..WRITING as u64).collect(),
-            next: WRITING as u64,
+            writing: pairs.flatten().collect(),
+            next: [half; 2],
         }
     }
 
-    pub(super) fn id(&self, index: u64) -> StreamId {
-        StreamId::new(self.role, index)
+    /// How many streams with two directions this end has opened.
+    pub(super) fn opened_bi(&self) -> u64 {
+        self.next[1]
     }
 
-    /// One of the streams that have been opened, or that will be next.
-    pub(super) fn any(&self, input: &mut Input<'_>) -> StreamId {
+    /// One of the streams that have been opened, or of those that may be answered.
+    pub(super) fn any(
+        &self,
+        input: &mut Input<'_>,
+        answers: impl Iterator<Item = StreamId>,
+    ) -> StreamId {
+        let writing = self.writing.iter().copied();
+        let writing: Vec<_> = writing.chain(answers).collect();
         match input.byte() {
-            at @ 0..0xc0 if !self.writing.is_empty() => {
-                self.id(self.writing[usize::from(at) % self.writing.len()])
-            }
-            _ => self.id(input.below(self.next)),
+            at @ 0..0xc0 if !writing.is_empty() => writing[usize::from(at) % writing.len()],
+            at if at & 1 == 0 => StreamId::new(self.role, input.below(self.next[0])),
+            _ => StreamId::bi(self.role, input.below(self.next[1])),
         }
     }
 
@@ -453,35 +566,50 @@ impl TxStreams {
         code: u64,
         blocks: &BTreeMap<u64, u64>,
     ) -> bool {
-        let index = stream.index();
-        if self.ended.contains(&index) {
+        if self.ended.contains(&stream) {
             return false;
         }
-        let known = self.open.entry(index).or_default();
+        let known = self.open.entry(stream).or_default();
         if known.reset.is_some() {
             return false;
         }
         known.reset = Some((code, blocks.clone()));
         if !known.is_finished {
             known.is_finished = true;
-            self.replace(index);
+            self.replace(stream);
         }
         true
     }
 
-    /// A stream has no writer any more; another one may be opened.
-    fn replace(&mut self, index: u64) {
-        self.writing.retain(|writing| *writing != index);
-        // As many may be open as a driver opens.
-        if self.next - (self.ended.len() as u64) < STREAMS {
-            self.writing.push(self.next);
-            self.next += 1;
+    /// A stream has no writer any more; another one of its kind may be opened.
+    fn replace(&mut self, stream: StreamId) {
+        self.writing.retain(|writing| *writing != stream);
+        if stream.opener() != self.role {
+            return;
         }
+        let is_kind = |other: &&StreamId| kind(**other) == kind(stream);
+        let ended = self.ended.iter().filter(is_kind).count() as u64;
+        let next = &mut self.next[usize::from(stream.is_bi())];
+        // As many may be open as a driver opens.
+        if *next - ended < STREAMS {
+            self.writing.push(of_kind(kind(stream), *next));
+            *next += 1;
+        }
+    }
+
+    /// Whether the application may write to the stream, as far as this end has not finished it.
+    pub(super) fn is_writable(&self, stream: StreamId) -> bool {
+        let is_finished = self.open.get(&stream).is_some_and(|open| open.is_finished);
+        !is_finished && !self.ended.contains(&stream)
+    }
+
+    pub(super) fn has_ended(&self, stream: StreamId) -> bool {
+        self.ended.contains(&stream)
     }
 
     /// A block of this stream alone is given up.
     pub(super) fn abandoned(&mut self, stream: StreamId, block: u64) {
-        let stream = self.open.get_mut(&stream.index()).expect("it is open");
+        let stream = self.open.get_mut(&stream).expect("it is open");
         let reset = stream.reset.as_ref().expect("it is given up");
         assert!(reset.1.contains_key(&block), "another one");
         stream.outstanding -= 1;
@@ -489,9 +617,9 @@ impl TxStreams {
 
     /// A RESET of the session says what is so.
     pub(super) fn told_reset(&self, reset: &Reset) {
-        assert_eq!(reset.stream.opener(), self.role);
-        let Some(stream) = self.open.get(&reset.stream.index()) else {
-            assert!(self.ended.contains(&reset.stream.index()));
+        assert!(reset.stream.has_sender(self.role));
+        let Some(stream) = self.open.get(&reset.stream) else {
+            assert!(self.ended.contains(&reset.stream));
             return;
         };
         let (code, blocks) = stream.reset.as_ref().expect("it is given up");
@@ -500,43 +628,53 @@ impl TxStreams {
         assert!(reset.blocks.iter().all(is_right), "others are given up");
     }
 
-    /// Parts of different streams for a block of so many bytes.
-    pub(super) fn parts(&self, input: &mut Input<'_>, first: u8, bytes: usize) -> Vec<StreamPart> {
-        let count = match input.byte() {
+    /// Parts of different streams for a block of so many bytes: streams of its own, answers, or both.
+    pub(super) fn parts(
+        &self,
+        input: &mut Input<'_>,
+        (first, kind): (u8, u8),
+        answers: Vec<StreamId>,
+        bytes: usize,
+    ) -> Vec<StreamPart> {
+        let count = match kind {
             0..0xb0 => 1,
             count => 2 + usize::from(count) % (WRITING - 1),
         };
         let finishes = if input.rarely(6) { input.byte() } else { 0 };
-        let streams: Vec<_> = (0..count.min(self.writing.len()))
-            .map(|i| (usize::from(first) + i) % self.writing.len())
-            .map(|at| (self.id(self.writing[at]), finishes >> at & 1 == 1))
+        let (mut writing, mut others) = (self.writing.clone(), answers);
+        if kind & 8 != 0 {
+            std::mem::swap(&mut writing, &mut others);
+        }
+        writing.append(&mut others);
+        let streams: Vec<_> = (0..count.min(writing.len()))
+            .map(|i| (usize::from(first) + i) % writing.len())
+            .map(|at| (writing[at], finishes >> (at & 7) & 1 == 1))
             .collect();
         divide(input, bytes as u32, &streams)
     }
 
     /// Whether nothing of the stream waits for being taken.
     pub(super) fn is_free(&self, stream: StreamId) -> bool {
-        let stream = self.open.get(&stream.index());
+        let stream = self.open.get(&stream);
         stream.is_none_or(|stream| stream.held() == 0)
     }
 
     pub(super) fn is_delivered(&self, stream: StreamId) -> bool {
-        let stream = self.open.get(&stream.index());
+        let stream = self.open.get(&stream);
         stream.is_none_or(|stream| stream.outstanding == 0)
     }
 
     /// A block of these parts has been handed over: the peer's credit and its window allow that.
     pub(super) fn submitted(&mut self, parts: &[StreamPart]) {
         for part in parts {
-            let index = part.stream.index();
-            let stream = self.open.entry(index).or_default();
-            assert!(!stream.is_finished && !self.ended.contains(&index));
+            let stream = self.open.entry(part.stream).or_default();
+            assert!(!stream.is_finished && !self.ended.contains(&part.stream));
             stream.opened += part.cost;
             stream.outstanding += 1;
             self.opened += part.cost;
             if part.end_of_stream {
                 stream.is_finished = true;
-                self.replace(index);
+                self.replace(part.stream);
             }
         }
         let allowed = self.credit.max(self.window.saturating_add(self.taken));
@@ -548,20 +686,19 @@ impl TxStreams {
     /// The peer has a block with a part of each of these.
     pub(super) fn delivered(&mut self, streams: &[StreamId]) {
         for stream in streams {
-            let stream = self.open.get_mut(&stream.index()).expect("it is open");
+            let stream = self.open.get_mut(stream).expect("it is open");
             stream.outstanding -= 1;
         }
     }
 
     /// All of a stream has been taken; `is_over`: the session has ended before.
     pub(super) fn ended(&mut self, stream: StreamId, is_over: bool) {
-        assert_eq!(stream.opener(), self.role);
-        let index = stream.index();
-        let known = self.open.remove(&index).expect("it is open");
+        assert!(stream.has_sender(self.role));
+        let known = self.open.remove(&stream).expect("it is open");
         // A packet that ends the session does not tell which blocks it completed before.
         let is_delivered = known.outstanding == 0 || is_over;
         assert!(known.is_finished && known.is_over && known.held() == 0 && is_delivered);
-        assert!(self.ended.insert(index), "it ends twice");
+        assert!(self.ended.insert(stream), "it ends twice");
     }
 
     /// All that has ended has been told.
@@ -576,9 +713,6 @@ impl TxStreams {
 
     /// The peer says what has been taken.
     pub(super) fn heard(&mut self, streams: &Streams) {
-        if u64::from(streams.kind) != self.id(0).to_wire() & 3 {
-            return;
-        }
         let below = streams.base.checked_sub(1).map(|high| (0, high));
         let ranges: Vec<_> = below.into_iter().chain(streams.ended.clone()).collect();
         let has_ended = |index: u64| {
@@ -586,11 +720,17 @@ impl TxStreams {
                 .iter()
                 .any(|(low, high)| (*low..=*high).contains(&index))
         };
-        for (index, stream) in &mut self.open {
-            let told = streams.taken.iter().filter(|told| told.0 == *index);
+        let its_kind = u64::from(streams.kind);
+        for (id, stream) in self
+            .open
+            .iter_mut()
+            .filter(|(id, _)| kind(**id) == its_kind)
+        {
+            let told = streams.taken.iter().filter(|told| told.0 == id.index());
             let most = told.map(|told| told.1).max().unwrap_or(0);
-            let told = if has_ended(*index) { u64::MAX } else { most };
-            stream.is_over |= stream.is_finished && has_ended(*index);
+            let has_ended = has_ended(id.index());
+            let told = if has_ended { u64::MAX } else { most };
+            stream.is_over |= stream.is_finished && has_ended;
             let before = stream.taken;
             stream.taken = before.max(told.min(stream.opened));
             self.taken += stream.taken - before;
@@ -601,8 +741,10 @@ impl TxStreams {
     pub(super) fn streams(&self, input: &mut Input<'_>) -> Streams {
         let flags = input.byte();
         let kind = match flags & 0x0f {
-            _ if self.is_tame => self.id(0).to_wire() & 3,
-            0..15 => self.id(0).to_wire() & 3,
+            0..7 => kind(StreamId::new(self.role, 0)),
+            7..11 => kind(StreamId::bi(self.role, 0)),
+            11..15 => kind(StreamId::bi(self.role.other(), 0)),
+            _ if self.is_tame => kind(StreamId::new(self.role, 0)),
             _ => input.below(4),
         };
         let base = match flags >> 4 & 3 {
@@ -628,7 +770,8 @@ impl TxStreams {
         let mut next = base;
         for _ in 0..input.below(9) {
             let index = next + input.below(3);
-            let opened = self.open.get(&index).map_or(0, |stream| stream.opened);
+            let open = self.open.get(&of_kind(kind, index));
+            let opened = open.map_or(0, |stream| stream.opened);
             let cost = match input.byte() {
                 0..0x80 => opened,
                 part @ 0x80..0xf0 => opened * u64::from(part - 0x80) / 0x70,
