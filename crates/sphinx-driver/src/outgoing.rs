@@ -322,6 +322,10 @@ impl<S: Clone + Default> Outgoing<S> {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
+        if stream.urgency == urgency {
+            // Else who says it again and again would have more than its share.
+            return;
+        }
         let has_turn = self.turns.remove(&stream.turn(id));
         stream.urgency = urgency;
         stream.served = self.reached[urgency.at()];

@@ -136,7 +136,7 @@ impl Session {
     /// share of it and the amount of unsent data that is as urgent decide.
     ///
     /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp), if the peer's
-    /// window is at least 360 KiB.
+    /// window is at least 360 KiB, unless four times as many streams have been opened as there were when others filled the window.
     pub fn room_for(&self, stream: StreamId, urgency: Urgency, shape: (u16, u16)) -> Room {
         let room = self
             .admission

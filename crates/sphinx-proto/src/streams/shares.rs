@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// With ten thousand open streams, as many times the first that fill it, there is room for blocks of others.
+    /// Where ten thousand streams are open, each has room for a block, and one of them for much of the window.
     #[test]
     fn ten_thousand_streams_do_not_take_all_from_one() {
         let all = Holding::of(24 << 20, 10_000);
