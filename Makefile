@@ -58,6 +58,10 @@ sim: tools ## Random links, faults and configurations in virtual time (SEEDS=200
 	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim -- random jitter
 	SPHINX_STREAMS_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-driver --test streams
 
+.PHONY: long-paths
+long-paths: tools ## Windows that grow to 10 Gbit/s at 200 ms and 1 Gbit/s at 600 ms, in virtual time (minutes, 4 GB)
+	$(CARGO) test --release --locked --package sphinx-proto --test sim -- long_and_fast --ignored --nocapture
+
 .PHONY: simulated
 simulated: tools ## Write docs/simulated.txt: what the protocol reaches in virtual time (2 minutes)
 	$(CARGO) test --release --locked --package sphinx-proto --test sim --no-run

@@ -229,6 +229,16 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.core.open_window(now);
     }
 
+    /// The receive window is so large from now on, bytes. A smaller one needs the peer's consent: until that is here, nothing changes it again.
+    pub fn set_recv_window(&mut self, now: Nanos, size: u64) {
+        self.core.set_recv_window(now, size);
+    }
+
+    /// Memory for blocks on their way from now on, bytes.
+    pub fn set_send_window(&mut self, bytes: u64) {
+        self.core.set_send_window(bytes);
+    }
+
     // ---- time ---------------------------------------------------------------------------------
 
     /// Timers that are due, and jobs that are done.

@@ -116,6 +116,13 @@ impl Streams {
         scenario.idle_timeout = 5 * SEC;
         scenario.recv_window = self.window;
         scenario.send_window = 4 << 20;
+        // It grows and shrinks, but not below what it began with.
+        let rng = &mut Rng::new(self.seed ^ 0x77);
+        for _ in 0..rng.pick(&[0, 0, 2, 20]) {
+            let at = rng.within(1, 3_000) * 1_000_000;
+            scenario.windows.push((at, self.window * rng.within(1, 4)));
+        }
+        scenario.windows.sort_unstable();
         for id in 0..self.count {
             let mut left = self.len;
             while left > 0 {

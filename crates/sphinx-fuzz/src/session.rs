@@ -86,9 +86,11 @@ pub fn hostile_peer(data: &[u8]) {
     victim.fall_silent();
 }
 
+/// Sizes of windows; the last one only the peer's.
+const WINDOWS: [u64; 5] = [4 << 20, 1 << 16, 700, 1 << 20, VARINT_MAX];
+
 /// Settings of a session.
 pub(crate) fn config(input: &mut Input<'_>) -> Config {
-    const WINDOWS: [u64; 5] = [4 << 20, 1 << 16, 700, 1 << 20, VARINT_MAX];
     let ip_overhead = input.pick(&[28, 48]);
     let role = input.pick(&[Role::Server, Role::Client]);
     let ids = ConnectionIds {
@@ -172,7 +174,7 @@ impl Victim {
             _ => {
                 let span = self.span(input);
                 self.now += span;
-                self.session.handle_timeout(self.now);
+                self.handle_timeout(self.now);
             }
         }
         // The driver may be late: other input comes first.
@@ -414,7 +416,11 @@ impl Victim {
     /// Challenges, answers, connection ids and the like.
     fn path(&mut self, input: &mut Input<'_>) {
         match input.byte() {
-            0..0x08 => self.control(input, &[Frame::Ping]),
+            0..0x04 => self.control(input, &[Frame::Ping]),
+            0x04..0x08 => {
+                let frame = self.model.window_frame(input, &WINDOWS);
+                self.control(input, &[frame]);
+            }
             0x08..0x14 => {
                 let reset = self.model.reset(input);
                 self.control(input, &[Frame::Reset(reset)]);
@@ -483,7 +489,11 @@ impl Victim {
                 let size = input.number(2) as usize;
                 self.session.datagram_too_large(self.now, size);
             }
-            0xa0..0xc0 => self.session.local_address_lost(self.now),
+            0xa0..0xb0 => self.session.local_address_lost(self.now),
+            0xb0..0xc0 => {
+                let size = input.pick(&WINDOWS[..4]);
+                self.model.resize_window(&mut self.session, self.now, size);
+            }
             _ if self.is_tame => {}
             0xc0..0xe0 => {
                 let code = input.any();
@@ -513,7 +523,8 @@ impl Victim {
         let meta = self.meta(input, flags, body.len());
         let mut is_possible = true;
         for frame in FrameIter::new(body).flatten() {
-            is_possible &= self.model.said(&mut self.session, meta.tuple, &frame);
+            let packet = (meta.tuple, meta.packet_number);
+            is_possible &= self.model.said(&mut self.session, packet, &frame);
         }
         let header = self.control_header(input, flags, &meta);
         let received = self.session.handle_packet(&meta, &header, body);
@@ -555,12 +566,17 @@ impl Victim {
         self.now = until;
     }
 
+    fn handle_timeout(&mut self, now: Nanos) {
+        self.session.handle_timeout(now);
+        self.model.note_time(&self.session);
+    }
+
     /// Does everything that is due now.
     fn settle(&mut self) {
         for _ in 0..SPIN_MAX {
             self.model.drain(&mut self.session, self.now);
             match self.session.poll_timeout() {
-                Some(at) if at <= self.now => self.session.handle_timeout(self.now),
+                Some(at) if at <= self.now => self.handle_timeout(self.now),
                 _ => return,
             }
         }
@@ -584,7 +600,7 @@ impl Victim {
             assert!(wakes < WAKES_MAX, "woken without end");
         }
         assert!(self.session.is_finished());
-        self.session.handle_timeout(self.now + SEC);
+        self.handle_timeout(self.now + SEC);
         self.model.drain(&mut self.session, self.now + SEC);
         assert_eq!(self.session.poll_timeout(), None);
     }

@@ -32,7 +32,6 @@ const UNSENT_MIN: u64 = 64 * 1024;
 pub(crate) struct Admission {
     code: Option<CodeId>,
     send_window: u64,
-    peer_window: u64,
 }
 
 impl Admission {
@@ -40,8 +39,12 @@ impl Admission {
         Self {
             code: config.code,
             send_window: config.send_window,
-            peer_window: config.peer_window,
         }
+    }
+
+    /// Memory for blocks on their way, from now on.
+    pub(crate) fn set_send_window(&mut self, bytes: u64) {
+        self.send_window = bytes;
     }
 
     /// Source symbols and symbol size of a full block at present, where so many streams have something to send.
@@ -51,7 +54,7 @@ impl Admission {
         let per_block = bytes_in(path.cc().pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
         // Small windows hold several blocks, so that one can be sent while another is repaired; and several of
         // every stream.
-        let window = self.peer_window.min(self.send_window);
+        let window = sender.streams().window().min(self.send_window);
         let streams = streams.max(sender.streams().holders());
         let blocks = BLOCKS_PER_WINDOW.max(BLOCKS_PER_STREAM * streams);
         let most = (window / blocks).saturating_sub(BLOCK_OVERHEAD);

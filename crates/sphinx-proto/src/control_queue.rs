@@ -44,6 +44,17 @@ impl ControlQueue {
         self.next += 1;
     }
 
+    /// As [`push`](Self::push), and frames of the same type that the peer may not have are of no use to it any more.
+    pub(crate) fn push_newest(&mut self, frame: &Frame<'_>) {
+        self.push(frame);
+        let newest = self.next - 1;
+        let kind = self.frames[&newest].bytes[0];
+        let older = self.frames.range(..newest);
+        let older = older.filter(|(_, known)| known.bytes[0] == kind);
+        let older: Vec<u64> = older.map(|(number, _)| *number).collect();
+        older.into_iter().for_each(|number| self.forget(number));
+    }
+
     /// How many frames the peer may not have.
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
@@ -210,6 +221,23 @@ mod tests {
             write(&mut queue, 5),
             [[5, 3, 3, 3, 3, 3, 3, 3, 3], [5; 9]].concat()
         );
+    }
+
+    #[test]
+    fn the_newest_of_a_type_takes_the_place_of_others() {
+        let mut queue = ControlQueue::default();
+        let held = |number| Frame::Held { number };
+        queue.push(&challenge(0));
+        queue.push_newest(&held(1));
+        write(&mut queue, 1);
+        queue.push_newest(&held(2));
+        queue.push_newest(&held(3));
+        queue.lost(1);
+        assert_eq!((queue.len(), queue.due_bytes()), (2, 11));
+        let left = write(&mut queue, 2);
+        assert_eq!(left, [5, 0, 0, 0, 0, 0, 0, 0, 0, 13, 3]);
+        queue.arrived(2);
+        assert_eq!(queue.len(), 0);
     }
 
     #[test]

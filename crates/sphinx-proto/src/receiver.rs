@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use sphinx_fec::span::SpanLimits;
 use sphinx_fec::{Added, CodeId, Row};
 
+use crate::Nanos;
 use crate::blocks::{Assembly, Complete, Completion, Covering, Key, Restoring, RxBlocks, Shape};
 use crate::config::Config;
-use crate::streams::{IMPOSSIBLE, RecvStreams, Resetting};
+use crate::streams::{IMPOSSIBLE, RecvStreams, RecvWindow, Resetting};
 use crate::types::{
     CoveredBlock, Incomplete, PartPlacement, PastBlock, Placement, Slot, StreamId, StreamPart,
     share_cost,
@@ -57,13 +58,12 @@ pub(crate) struct Completed {
 pub(crate) struct Violation(pub(crate) &'static str);
 
 impl Receiver {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, now: Nanos) -> Self {
         Self {
             streams: RecvStreams::new(
                 config.role,
                 config.recv_streams,
-                config.recv_window,
-                config.recv_credit,
+                RecvWindow::new(config.recv_window, config.recv_credit, now),
             ),
             blocks: RxBlocks::default(),
             completion: Completion::default(),
@@ -406,9 +406,29 @@ impl Receiver {
         self.streams.take_over()
     }
 
+    /// What the peer sends on.
+    pub(crate) fn streams(&self) -> &RecvStreams {
+        &self.streams
+    }
+
     /// From now on the peer may fill the whole window. Whether it could not before.
     pub(crate) fn open_window(&mut self) -> bool {
         self.streams.open_window()
+    }
+
+    /// The window has another size: its number, which the peer is to be told.
+    pub(crate) fn resize_window(&mut self, size: u64) -> Option<u64> {
+        self.streams.resize_window(size)
+    }
+
+    /// The window with this number has held the peer up.
+    pub(crate) fn on_held(&mut self, number: u64) {
+        self.streams.on_held(number);
+    }
+
+    /// The peer keeps within this credit since the window with this number is smaller. `false`: that cannot be.
+    pub(crate) fn on_shrunk(&mut self, number: u64, credit: u64) -> bool {
+        self.streams.on_shrunk(number, credit)
     }
 
     /// All of a stream is here, to its end.
@@ -418,16 +438,11 @@ impl Receiver {
 
     /// The application has taken a part of this cost. Whether the sender must be sure to hear of it, since it may be
     /// waiting for nothing else.
-    pub(crate) fn on_taken(&mut self, stream: StreamId, cost: u64) -> bool {
-        self.streams.on_taken(stream, cost)
+    pub(crate) fn on_taken(&mut self, now: Nanos, stream: StreamId, cost: u64) -> bool {
+        self.streams.on_taken(now, stream, cost)
     }
 
     // ---- feedback ---------------------------------------------------------------------------------
-
-    /// Credit of the peer (`docs/protocol.md` §7).
-    pub(crate) fn credit(&self) -> u64 {
-        self.streams.credit()
-    }
 
     /// The last feedback is in a packet that is repeated until it is acknowledged: its credit counts as told.
     pub(crate) fn told_reliably(&mut self) {

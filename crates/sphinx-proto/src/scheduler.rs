@@ -18,7 +18,7 @@ use crate::demand::Demand;
 use crate::path::{Path, PathPacket, fragments_for};
 use crate::sender::Sender;
 use crate::session::BASE_DATAGRAM;
-use crate::types::Urgency;
+use crate::types::{Urgency, block_cost};
 use crate::wire::{Fragment, OVERHEAD};
 
 /// PINGs behind the probes of a silent path: one of them or its answer may be lost too.
@@ -46,6 +46,8 @@ pub(crate) enum Next {
     Window(WindowChoice),
     /// Nothing but a PING.
     Ping,
+    /// Nothing, for the peer's window with this number is too small, which it does not know yet.
+    Held(u64),
 }
 
 /// A symbol that is leaving in parts.
@@ -71,6 +73,9 @@ pub(crate) struct Scheduler {
     leaving: Option<Leaving>,
     /// Rate control knows that there is nothing to send.
     app_limited_told: bool,
+    /// Since when the peer's window is all that keeps symbols from leaving, and how long it was before.
+    held_since: Option<Nanos>,
+    held_for: Nanos,
 }
 
 /// What there is to choose from.
@@ -91,7 +96,20 @@ impl Scheduler {
             ping: false,
             leaving: None,
             app_limited_told: false,
+            held_since: None,
+            held_for: 0,
         }
+    }
+
+    /// How long the peer's window was all that kept symbols from leaving.
+    pub(crate) fn held_for(&self, now: Nanos) -> Nanos {
+        let still = self.held_since.map_or(0, |since| now.saturating_sub(since));
+        self.held_for + still
+    }
+
+    fn goes_on(&mut self, now: Nanos) {
+        self.held_for = self.held_for(now);
+        self.held_since = None;
     }
 
     /// A PING is to leave with the next feedback.
@@ -160,6 +178,7 @@ impl Scheduler {
         let Some(mut choice) = sources.sender.next_symbol(now, sources.path) else {
             return self.nothing_left(now, sources);
         };
+        self.goes_on(now);
         protect_tail(now, sources);
         choice.last_of_flight = self.ends_flight(sources);
         let count = fragments_for(choice.symbol_len, sources.path.mtu());
@@ -197,6 +216,13 @@ impl Scheduler {
         } = sources;
         let shape = admission.block_shape(sender, path, 1);
         let held_up = demand.held_up().is_some();
+        let cost = block_cost(shape.0, shape.1);
+        let is_held = demand.backlog() && (held_up || !sender.streams().has_credit(cost));
+        if is_held {
+            self.held_since.get_or_insert(now);
+        } else {
+            self.goes_on(now);
+        }
         let starved = !demand.backlog()
             || held_up
             || !admission.can_open(sender, path, Urgency::LEAST, shape);
@@ -204,7 +230,8 @@ impl Scheduler {
             self.app_limited_told = true;
             path.on_app_limited(now);
         }
-        None
+        let untold = is_held.then(|| sender.note_held());
+        untold.flatten().map(Next::Held)
     }
 
     /// Whether the symbol that leaves now is the last one for a while.

@@ -163,9 +163,19 @@ impl Sender {
         self.streams.take_ended()
     }
 
-    /// The peer allows blocks of so much cost in all.
-    pub(crate) fn on_credit(&mut self, credit: u64) {
-        self.streams.on_credit(credit);
+    /// In this packet the peer allows blocks of so much cost in all.
+    pub(crate) fn on_credit(&mut self, packet_number: u64, credit: u64) {
+        self.streams.on_credit(packet_number, credit);
+    }
+
+    /// In this packet the peer says that its window has another size. The credit to be told, if it has shrunk.
+    pub(crate) fn on_window(&mut self, packet_number: u64, number: u64, size: u64) -> Option<u64> {
+        self.streams.on_window(packet_number, number, size)
+    }
+
+    /// The window keeps this end from using the path: its number, if the peer has not been told.
+    pub(crate) fn note_held(&mut self) -> Option<u64> {
+        self.streams.note_held()
     }
 
     /// The receiver lacks `deficit` symbols of a block whose flight has passed. To be called after the SACK that came

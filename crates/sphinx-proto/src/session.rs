@@ -53,6 +53,7 @@ const REPORT_INTERVAL: Nanos = 10 * MS;
 /// | [`submit`](Self::submit), [`set_backlog`](Self::set_backlog), [`set_profile`](Self::set_profile), [`set_limit`](Self::set_limit), [`reset_stream`](Self::reset_stream) | the application has data, or more than there is [room](Self::room_for) for, or wants it otherwise, or not any more |
 /// | [`block_unpacked`](Self::block_unpacked), [`stream_whole`](Self::stream_whole) | what a complete block holds, and that a stream is here to its end |
 /// | [`open_window`](Self::open_window) | the application wants what the peer sends |
+/// | [`set_recv_window`](Self::set_recv_window), [`set_send_window`](Self::set_send_window) | there is memory for more, at best as much as [`recv_window_wanted`](Self::recv_window_wanted) says, or for less |
 /// | [`taken`](Self::taken) | the application has taken a part of a stream |
 /// | [`job_done`](Self::job_done) | work on payload has been done |
 /// | [`add_random`](Self::add_random), [`add_connection_id`](Self::add_connection_id) | here is randomness, as many times as [`random_wanted`](Self::random_wanted) and [`connection_ids_wanted`](Self::connection_ids_wanted) say |
@@ -103,7 +104,7 @@ impl Session {
         Self {
             life: Life::Open,
             sender: Sender::new(&config),
-            receiver: Receiver::new(&config),
+            receiver: Receiver::new(&config, now),
             path: Path::new(&config, now),
             control_queue: ControlQueue::default(),
             events: VecDeque::new(),
@@ -136,7 +137,7 @@ impl Session {
     /// share of it and the amount of unsent data that is as urgent decide.
     ///
     /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp), if the peer's
-    /// window is at least 360 KiB, unless four times as many streams have been opened as there were when others filled the window.
+    /// window is at least 360 KiB and holds no more than it has room for since it shrank, unless four times as many streams have been opened as there were when others filled the window.
     pub fn room_for(&self, stream: StreamId, urgency: Urgency, shape: (u16, u16)) -> Room {
         let room = self
             .admission
@@ -219,6 +220,14 @@ impl Session {
         self.path.set_limit(limit);
     }
 
+    /// Memory for blocks on their way, bytes, as [`Config::send_window`] says for the beginning. If it becomes less, nothing
+    /// more is handed over until it suffices.
+    ///
+    /// [`Config::send_window`]: crate::Config::send_window
+    pub fn set_send_window(&mut self, bytes: u64) {
+        self.admission.set_send_window(bytes);
+    }
+
     /// What redundancy is for from now on.
     pub fn set_profile(&mut self, profile: Profile) {
         self.sender.set_profile(profile);
@@ -291,6 +300,7 @@ impl Session {
             self.local_ids.timeout(),
             self.silence_timeout(),
             self.demand.ask_at(),
+            self.receiver.streams().window_idle().map(|idle| idle.0),
             self.stall_timeout(),
             self.refusals_timeout(),
             pacer,
@@ -332,6 +342,14 @@ impl Session {
         }
         if now >= self.last_sent + self.keep_alive() {
             self.scheduler.ping();
+        }
+        if let Some((_, size)) = self
+            .receiver
+            .streams()
+            .window_idle()
+            .filter(|idle| idle.0 <= now)
+        {
+            self.set_recv_window(now, size);
         }
         if self.demand.ask_at().is_some_and(|at| at <= now) {
             self.scheduler.ping();
@@ -400,6 +418,16 @@ impl Session {
             min_rtt: path.rtt().min(),
             pacing_rate: path.cc().pacing_rate(),
             cwnd: path.cc().cwnd(),
+            recv_window: self.receiver.streams().window().size(),
+            peer_window: self.sender.streams().window(),
+            window_limited: self
+                .scheduler
+                .held_for(self.last_sent.max(self.last_received)),
+            streams_peak: self
+                .sender
+                .streams()
+                .peak()
+                .max(self.receiver.streams().peak()),
             symbol_len: path.mtu() - OVERHEAD as u16,
             symbols_redundant: self.receiver.symbols_redundant(),
             packets_refused: self.receiver.packets_refused(),

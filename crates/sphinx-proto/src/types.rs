@@ -496,6 +496,14 @@ pub struct SessionStats {
     pub pacing_rate: u64,
     /// Congestion window, IP bytes.
     pub cwnd: u64,
+    /// This end's window for received blocks, bytes.
+    pub recv_window: u64,
+    /// The peer's, bytes.
+    pub peer_window: u64,
+    /// How long the peer's window was all that kept symbols from leaving.
+    pub window_limited: Nanos,
+    /// Most streams that were open at a time in one direction.
+    pub streams_peak: u64,
     /// Largest symbol on the present path MTU.
     pub symbol_len: u16,
     /// Symbols received that were not needed.

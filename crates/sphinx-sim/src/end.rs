@@ -78,6 +78,10 @@ pub struct End<P> {
     /// What may be received, before its application accepts the session and after.
     recv_credit: u64,
     recv_window: u64,
+    /// The largest window so far, how far it may grow, and when it changes all the same.
+    window_largest: u64,
+    window_max: u64,
+    pub(crate) windows: VecDeque<(Nanos, u64)>,
     /// When its application will accept the session.
     pub(crate) accepted_at: Option<Nanos>,
     seals_later: bool,
@@ -116,7 +120,7 @@ impl<P: PacketProtection> End<P> {
         config: Config,
         protection: P,
         address: SocketAddr,
-        plan: &Plan,
+        (plan, window_max): (&Plan, u64),
         seed: u64,
         peer: (u64, usize),
     ) -> Self {
@@ -130,6 +134,9 @@ impl<P: PacketProtection> End<P> {
         Self {
             recv_credit: config.recv_credit.min(config.recv_window),
             recv_window: config.recv_window,
+            window_largest: config.recv_window,
+            window_max,
+            windows: VecDeque::new(),
             accepted_at: None,
             cids: BTreeSet::from([config.local_cid]),
             // Both ends allow as many.
@@ -179,6 +186,7 @@ impl<P: PacketProtection> End<P> {
             self.readers.next_read(),
             self.accepted_at,
             self.limits.front().map(|(at, _)| *at),
+            self.windows.front().map(|(at, _)| *at),
         ];
         timers.into_iter().flatten().min()
     }
@@ -306,9 +314,10 @@ impl<P: PacketProtection> End<P> {
         self.rx_held_max = self.rx_held_max.max(self.rx_held());
         let most = match self.accepted_at {
             Some(_) => self.recv_credit,
-            None => self.recv_window,
+            None => self.window_largest,
         };
         assert!(self.rx_held_max <= most, "more blocks than the window");
+        assert!(self.rx_held() <= self.session().recv_window_cost());
         self.window_bytes_max = self.window_bytes_max.max(self.driver.window_bytes());
         let copies_max = (self.recv_window as usize / 4).min(COPIES_MAX);
         assert!(
@@ -348,6 +357,17 @@ impl<P: PacketProtection> End<P> {
                 self.driver.set_limit(limit);
                 self.is_woken = true;
             }
+            while let Some((_, size)) = self.windows.pop_front_if(|(at, _)| *at <= now) {
+                self.set_window(now, size);
+            }
+            if let Some(size) = self
+                .session()
+                .recv_window_wanted()
+                .map(|size| size.min(self.window_max))
+                && size > self.session().recv_window()
+            {
+                self.set_window(now, size);
+            }
             let is_wanted = self.queues.take_wanted();
             let is_due = self.driver.poll_timeout().is_some_and(|at| at <= now);
             if !(is_wanted | is_due | std::mem::take(&mut self.is_woken)) {
@@ -356,6 +376,12 @@ impl<P: PacketProtection> End<P> {
             self.turn(now, out);
         }
         panic!("stuck in a loop at {now} ns");
+    }
+
+    fn set_window(&mut self, now: Nanos, size: u64) {
+        self.driver.set_recv_window(now, size);
+        self.window_largest = self.window_largest.max(size);
+        self.is_woken = true;
     }
 
     /// A turn of the driver, as an engine takes it.

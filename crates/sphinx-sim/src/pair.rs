@@ -83,7 +83,7 @@ impl<P: PacketProtection> Pair<P> {
             config(Role::Client, 2, 1),
             client_protection,
             addresses[0],
-            &scenario.client,
+            (&scenario.client, scenario.window_max),
             client_seed,
             (server_seed, scenario.server.streams()),
         );
@@ -91,10 +91,11 @@ impl<P: PacketProtection> Pair<P> {
             config(Role::Server, 1, 2),
             server_protection,
             addresses[1],
-            &scenario.server,
+            (&scenario.server, scenario.window_max),
             server_seed,
             (client_seed, scenario.client.streams()),
         );
+        server.windows = scenario.windows.iter().copied().collect();
         server.accepted_at = scenario.accepted.map(|(at, _)| at);
         Self {
             now: 0,

@@ -38,6 +38,10 @@ pub struct Scenario {
     pub cc: CcKind,
     /// Bytes that an end may receive ahead of its reader.
     pub recv_window: u64,
+    /// The most that this may grow to where it holds up what is read.
+    pub window_max: u64,
+    /// When the server changes its window whatever it holds, and to how many bytes.
+    pub windows: Vec<(Nanos, u64)>,
     /// Until when nobody has accepted the session at the server, and how much the server receives until then.
     pub accepted: Option<(Nanos, u64)>,
     /// Bytes that an end may have under way.
@@ -86,6 +90,8 @@ impl Scenario {
             epsilon: EPSILON,
             cc: CcKind::Bbr,
             recv_window: 32 << 20,
+            window_max: 0,
+            windows: Vec::new(),
             accepted: None,
             send_window: 32 << 20,
             streams_max: STREAMS_MAX,

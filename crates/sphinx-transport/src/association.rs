@@ -183,6 +183,37 @@ impl Association {
         }
     }
 
+    /// Its window for received blocks, bytes, the one that its path could use if that is more, and the most that may be held.
+    pub(crate) fn window(&self) -> (u64, Option<u64>, u64) {
+        let core = self.driver.core();
+        (
+            core.recv_window(),
+            core.recv_window_wanted(),
+            core.recv_window_cost(),
+        )
+    }
+
+    /// The window for received blocks is so large from now on, bytes.
+    pub(crate) fn set_window(&mut self, now: Nanos, size: u64) {
+        self.driver.set_recv_window(now, size);
+    }
+
+    /// A window that has grown beyond this fair share of the memory shrinks to it, or to what it was at the beginning. Whether it does.
+    pub(crate) fn shrink_window(&mut self, now: Nanos, fair: u64) -> bool {
+        let core = self.driver.core();
+        let size = fair.max(core.recv_window_min());
+        let shrinks = core.recv_window() > size;
+        if shrinks {
+            self.driver.set_recv_window(now, size);
+        }
+        shrinks
+    }
+
+    /// Memory for blocks on their way from now on, bytes.
+    pub(crate) fn set_send_window(&mut self, bytes: u64) {
+        self.driver.set_send_window(bytes);
+    }
+
     /// When [`Association::service`] and [`Association::transmit`] are to be called next, if nothing
     /// happens before.
     pub(crate) fn poll_timeout(&mut self) -> Option<Nanos> {
@@ -317,6 +348,10 @@ impl Association {
             min_rtt: Duration::from_nanos(core.min_rtt),
             pacing_rate: core.pacing_rate,
             cwnd: core.cwnd,
+            recv_window: core.recv_window,
+            peer_window: core.peer_window,
+            window_limited: Duration::from_nanos(core.window_limited),
+            streams_peak: core.streams_peak,
             blocks: core.blocks,
             blocks_second_round: core.blocks_second_round,
             invalid_datagrams: counters.invalid

@@ -1,13 +1,21 @@
 //! What the sessions of an endpoint may hold together.
 //!
-//! A session's window cannot be taken back once it has been announced, and nobody knows how many sessions there will be. So the
-//! n-th one that there is at a time gets at most an n-th of an eighth of the budget: the first ones all that a fast path needs, however many come
-//! later, and a thousand of them together not more than the budget. A session that nobody has accepted yet may fill a small part of its window.
+//! Nobody knows how many sessions there will be, and a window is taken back only when the peer agrees. So the
+//! n-th one that there is at a time begins with at most an n-th of an eighth of the budget, a thousand of them together with not more than the budget.
+//! A session that nobody has accepted yet may fill a small part of its window. A window that holds up what is read grows, to its fair share of three
+//! quarters of the budget: what is left is for who comes while the others shrink again.
 
 use sphinx_proto::STREAMS_MAX;
 
-/// Memory for received blocks, and for blocks being sent, per session.
+/// Memory for received blocks of a session at its beginning.
 const WINDOW_MAX: u64 = 24 << 20;
+/// All windows may grow to three of four parts of the budget together, and a window only by so much that it is worth telling, in parts of it.
+const GROWTH_PARTS: (u64, u64) = (3, 4);
+const GROWTH_MIN: u64 = 8;
+/// What an endpoint may hold in each direction if it is told nothing: so much, …
+const DEFAULT_MAX: u64 = 256 << 20;
+/// … and at most this part of the machine's memory.
+const DEFAULT_PART: u64 = 8;
 /// Less would let streams hold each other up (`docs/protocol.md` §7).
 const WINDOW_MIN: u64 = 384 << 10;
 /// The n-th session gets this part of the budget, divided by n …
@@ -43,6 +51,24 @@ impl Window {
     }
 }
 
+/// What becomes of a window that is too small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// It has so many bytes.
+    To(u64),
+    /// It may not have more.
+    None,
+    /// It may have more as soon as others hold less.
+    OthersHaveIt,
+}
+
+/// What an endpoint may hold in each direction if it is told nothing, bytes: 256 MiB, and at most an eighth of the machine's memory.
+pub(crate) fn default_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    let total = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
+    DEFAULT_MAX.min(total / DEFAULT_PART)
+}
+
 /// What the sessions of an endpoint may hold together, bytes in each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget(u64);
@@ -64,6 +90,36 @@ impl Budget {
             credit,
             streams,
         }
+    }
+
+    /// What one of so many sessions may hold of what windows may grow to, bytes.
+    pub(crate) fn fair_share(self, sessions: usize) -> u64 {
+        self.growth() / (sessions as u64).max(1)
+    }
+
+    /// What the windows may grow to together.
+    fn growth(self) -> u64 {
+        let (part, parts) = GROWTH_PARTS;
+        self.0 / parts * part
+    }
+
+    /// What one of so many sessions, with a window of so many bytes, has instead if it could use `wanted` and all hold `held` together.
+    pub(crate) fn grow(self, window: u64, wanted: u64, sessions: usize, held: u64) -> Growth {
+        let fair = wanted.min(self.fair_share(sessions));
+        let least = window + window / GROWTH_MIN;
+        let size = fair.min(window + self.growth().saturating_sub(held));
+        if size >= least {
+            Growth::To(size)
+        } else if fair >= least {
+            Growth::OthersHaveIt
+        } else {
+            Growth::None
+        }
+    }
+
+    /// What one of so many sessions may have on its way, bytes.
+    pub(crate) fn send_window(self, sessions: usize) -> u64 {
+        (self.0 / (sessions as u64).max(1)).max(WINDOW_MIN)
     }
 
     /// Whether a session may have this window where others have `held` together.
@@ -99,6 +155,33 @@ mod tests {
         let window = Budget::new(1 << 30).window(0);
         assert_eq!((window.bytes, window.credit), (24 << 20, 8 << 20));
         assert_eq!(window.streams, STREAMS_MAX);
+    }
+
+    #[test]
+    fn windows_grow_to_fair_shares_and_leave_room() {
+        let budget = Budget::new(256 << 20);
+        let first = budget.window(0).bytes;
+        let grown = budget.grow(first, 2 * first, 1, first);
+        assert_eq!(grown, Growth::To(48 << 20));
+        let (mut window, mut held) = (48 << 20, 48 << 20);
+        while let Growth::To(size) = budget.grow(window, 2 * window, 1, held) {
+            held += size - window;
+            window = size;
+        }
+        assert_eq!(window, 192 << 20);
+        // Another one comes: it may have as much, once the first one has given it back.
+        let second = budget.window(1);
+        assert!(budget.allows(second, held));
+        let held = held + second.cost();
+        let grown = budget.grow(second.bytes, 2 * second.bytes, 2, held);
+        assert_eq!(grown, Growth::OthersHaveIt);
+        assert_eq!(budget.fair_share(2), 96 << 20);
+        let grown = budget.grow(second.bytes, 1 << 30, 2, (96 << 20) + second.cost());
+        assert!(matches!(grown, Growth::To(size) if size > 80 << 20));
+        assert_eq!(budget.grow(96 << 20, 1 << 30, 2, 0), Growth::None);
+        // An endpoint that was given little stays with what there is.
+        let small = Budget::new(4 << 20);
+        assert_eq!(small.grow(WINDOW_MIN, 1 << 30, 1024, 4 << 20), Growth::None);
     }
 
     /// Those that are left when others end had as many before them as they have now, or more.

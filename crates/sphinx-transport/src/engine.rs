@@ -18,7 +18,7 @@ use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Nanos, PathMemory, Tuple};
 
 use crate::association::Association;
-use crate::budget::Budget;
+use crate::budget::{Budget, Growth};
 use crate::control::{ConnId, Control, Settings, random_bytes};
 use crate::endpoint::Lobby;
 use crate::error::{Error, ErrorKind, close_code};
@@ -48,6 +48,8 @@ const GATHER: Duration = Duration::from_micros(120);
 const QUICK_TURN: Duration = Duration::from_micros(300);
 /// … and bring fewer buffers than this.
 const GATHERED: usize = 8;
+/// Time between requests to shrink windows.
+const SHARE_INTERVAL: Nanos = 10_000_000;
 
 /// What the endpoint is for.
 pub(crate) enum Purpose {
@@ -79,8 +81,9 @@ struct Attempt {
 struct Member {
     id: ConnId,
     association: Association,
-    /// What it may hold in each direction, bytes.
-    window: u64,
+    /// What it may hold of received data and of the state of streams, bytes; and the latter.
+    cost: u64,
+    state: u64,
 }
 
 pub(crate) struct Engine<Io: PacketIo> {
@@ -95,8 +98,11 @@ pub(crate) struct Engine<Io: PacketIo> {
     holding: Holding,
     /// Spare connection ids.
     routes: Routes,
-    /// Sum of the windows of all sessions.
+    /// What all sessions may hold, bytes.
     windows: u64,
+    /// A window could not grow since others hold the memory; and when these were last told to shrink.
+    is_scarce: bool,
+    shared_at: Nanos,
     /// There has been a session.
     has_met: bool,
     /// Sessions, and on a server handshakes under way, by control connection.
@@ -135,6 +141,8 @@ impl<Io: PacketIo> Engine<Io> {
             holding: Holding::default(),
             routes: Routes::default(),
             windows: 0,
+            is_scarce: false,
+            shared_at: 0,
             has_met: false,
             connections: HashMap::new(),
             strays: 0,
@@ -255,6 +263,7 @@ impl<Io: PacketIo> Engine<Io> {
         let count = self.sessions.ready();
         let quantum = (TURN_BYTES / count.max(1)).max(QUANTUM_MIN);
         let strays = self.strays();
+        let (budget, sessions) = (self.budget(), self.sessions.len());
         for _ in 0..count {
             let Some((cid, member)) = self.sessions.next() else {
                 break;
@@ -262,7 +271,8 @@ impl<Io: PacketIo> Engine<Io> {
             let Member {
                 id,
                 association,
-                window,
+                cost,
+                state,
             } = member;
             let traffic = self.control.traffic(*id);
             association.service(now, clock, traffic, strays, &mut self.workshop);
@@ -274,6 +284,15 @@ impl<Io: PacketIo> Engine<Io> {
             for retired in association.take_retired() {
                 self.routes.remove(retired);
             }
+            let (window, wanted, _) = association.window();
+            match wanted.map(|wanted| budget.grow(window, wanted, sessions, self.windows)) {
+                Some(Growth::To(size)) => association.set_window(now, size),
+                Some(Growth::OthersHaveIt) => self.is_scarce = true,
+                Some(Growth::None) | None => {}
+            }
+            let (_, _, held) = association.window();
+            self.windows = self.windows - *cost + held + *state;
+            *cost = held + *state;
             // Telling threads the news may have taken a while, and packets carry the time at which they leave.
             let now = nanos_since(self.base, Instant::now());
             let tx = self.io.tx();
@@ -283,7 +302,7 @@ impl<Io: PacketIo> Engine<Io> {
                 let (code, reason) = association.finish();
                 self.control.close(clock, *id, code, &reason);
                 self.connections.remove(id);
-                self.windows -= *window;
+                self.windows -= *cost;
                 self.sessions.remove(cid);
                 self.routes.forget(cid);
             } else {
@@ -291,6 +310,28 @@ impl<Io: PacketIo> Engine<Io> {
                 self.sessions.set_timer(cid, timeout);
             }
         }
+        let is_scarce =
+            std::mem::take(&mut self.is_scarce) && now >= self.shared_at + SHARE_INTERVAL;
+        if is_scarce || self.sessions.len() != sessions {
+            self.share_memory(now);
+        }
+    }
+
+    /// What all sessions may hold together.
+    fn budget(&self) -> Budget {
+        Budget::new(self.options.memory)
+    }
+
+    /// There are more sessions or fewer, or one of them needs what others hold: windows that have grown beyond a fair share shrink to it.
+    fn share_memory(&mut self, now: Nanos) {
+        self.shared_at = now;
+        let (budget, sessions) = (self.budget(), self.sessions.len());
+        let fair = budget.fair_share(sessions);
+        let send_window = budget.send_window(sessions);
+        self.sessions.wake_where(|member| {
+            member.association.set_send_window(send_window);
+            member.association.shrink_window(now, fair)
+        });
     }
 
     /// Tell sessions what the operating system did not send.

@@ -9,6 +9,7 @@ use sphinx_proto::{Config, Nanos};
 pub use sphinx_net::Family;
 pub use sphinx_proto::cc::CcKind as Cc;
 
+use crate::budget::default_memory;
 use crate::routing::RoutingKey;
 
 /// What the parameter selector optimises.
@@ -193,7 +194,8 @@ pub struct Options {
     pub path_memory: Option<PathBuf>,
     /// Most bytes, in each direction, that the sessions of the endpoint may hold together: received and not read, or written and
     /// not delivered. The more sessions there are, the smaller are the windows of those that come; beyond it they are refused. A
-    /// session that waits to be accepted holds a small part of its window.
+    /// session that waits to be accepted holds a small part of its window. A window that is too small for its path grows as far as others leave
+    /// memory, and shrinks when nothing is read any more. By default 256 MiB, and at most an eighth of the machine's memory.
     pub memory: u64,
     /// A server with one session in its life: others are refused as soon as there is one.
     pub once: bool,
@@ -216,7 +218,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
             path_memory: None,
-            memory: 1 << 30,
+            memory: default_memory(),
             once: false,
             server_id: 0,
             routing_key: None,

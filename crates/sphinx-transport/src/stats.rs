@@ -41,6 +41,14 @@ pub struct Stats {
     pub pacing_rate: u64,
     /// Congestion window, IP bytes.
     pub cwnd: u64,
+    /// This end's window for what it receives, bytes: it grows and shrinks.
+    pub recv_window: u64,
+    /// The peer's window, bytes.
+    pub peer_window: u64,
+    /// How long data of this end waited for nothing but the peer's window.
+    pub window_limited: Duration,
+    /// Most streams that were open at a time in one direction.
+    pub streams_peak: u64,
     /// Blocks sent.
     pub blocks: u64,
     /// Blocks that needed repair after a loss.

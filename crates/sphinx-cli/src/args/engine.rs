@@ -35,9 +35,10 @@ pub(crate) struct CommonArgs {
     /// Send no more than this, headers and repair included, whatever rate control allows: 20mbit
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub(crate) limit: Option<u64>,
-    /// Most memory, in each direction, for what has arrived and is not read, or is written and has not arrived; at least 4MiB
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = memory)]
-    pub(crate) memory: u64,
+    /// Most memory, in each direction, for what has arrived and is not read, or is written and has not arrived; at least 4MiB [default: 256MiB, or an
+    /// eighth of the machine's if that is less]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub(crate) memory: Option<u64>,
     /// Give up connecting after this long
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::period_positive)]
     pub(crate) connect_timeout: Duration,
@@ -177,6 +178,7 @@ fn later_value<T>(text: &str) -> Choice<T> {
 impl CommonArgs {
     /// The engine's options; `profile` is what `auto` means for this command.
     pub(crate) fn options(&self, profile: transport::Profile) -> Options {
+        let default = Options::default();
         Options {
             family: match (self.ipv4, self.ipv6) {
                 (true, _) => Family::V4,
@@ -193,7 +195,7 @@ impl CommonArgs {
             cc: self.cc.value(),
             // On the command line rates are in bits.
             limit: self.limit.map(|bits| (bits / 8).max(1)),
-            memory: self.memory,
+            memory: self.memory.unwrap_or(default.memory),
             connect_timeout: self.connect_timeout,
             idle_timeout: self.idle_timeout,
             path_memory: if self.no_cache {
@@ -201,7 +203,7 @@ impl CommonArgs {
             } else {
                 transport::path_memory_file()
             },
-            ..Options::default()
+            ..default
         }
     }
 }

@@ -161,6 +161,12 @@ impl Done {
             .with("burst", losses.map(|losses| rounded(losses.burst, 3)))
             .with("rtt_ms", figures.rtt_ms().map(|ms| rounded(ms, 3)))
             .with("min_rtt_ms", figures.min_rtt_ms().map(|ms| rounded(ms, 3)))
+            .with("window_bytes", figures.window_bytes())
+            .with(
+                "window_limited_ms",
+                figures.window_limited_ms().map(|ms| rounded(ms, 3)),
+            )
+            .with("streams_peak", stats.streams_peak)
             .with("blocks", stats.blocks)
             .with("blocks_second_round", stats.blocks_second_round)
             .with("block_ms_mean", block_ms(|b| b.mean))
@@ -192,6 +198,12 @@ impl Done {
             event = event
                 .with("messages_sent", messages)
                 .with("messages_delivered", messages)
+                .with(
+                    "packets_per_message",
+                    figures
+                        .packets_per(messages)
+                        .map(|packets| rounded(packets, 3)),
+                )
                 .with("messages_late", punctuality.late)
                 .with("messages_unsent", numbers.unsent)
                 .with("warmup_messages", numbers.warmup)
@@ -289,7 +301,7 @@ mod tests {
     /// DESIGN §6: the fields of `done`.
     const FIELDS: &str = "v event bytes seconds goodput_mbit_s wire_bytes_sent wire_packets_sent \
         wire_bytes_received overhead overhead_headers overhead_repair_ahead \
-        overhead_repair_after_loss redundancy bytes_carried plr_return_mean repair_proactive repair_reactive plr_mean burst rtt_ms blocks \
+        overhead_repair_after_loss redundancy bytes_carried plr_return_mean repair_proactive repair_reactive plr_mean burst rtt_ms window_bytes window_limited_ms streams_peak blocks \
         blocks_second_round block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
         invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc codec profile \
         io";

@@ -90,6 +90,27 @@ impl Figures {
         Some(self.stats.min_rtt.as_secs_f64() * 1e3).filter(|ms| *ms > 0.0)
     }
 
+    /// The window for the data at its receiver; `None` before one is known.
+    pub(crate) fn window_bytes(&self) -> Option<u64> {
+        let window = match self.role? {
+            Role::Sender => self.stats.peer_window,
+            Role::Receiver => self.stats.recv_window,
+        };
+        Some(window).filter(|bytes| *bytes > 0)
+    }
+
+    /// How long, in milliseconds, data waited for nothing but that window; only its sender knows.
+    pub(crate) fn window_limited_ms(&self) -> Option<f64> {
+        let limited = self.stats.window_limited;
+        (self.role? == Role::Sender).then_some(limited.as_secs_f64() * 1e3)
+    }
+
+    /// IP packets of the sending end for each of so many messages; only it knows.
+    pub(crate) fn packets_per(&self, messages: u64) -> Option<f64> {
+        let packets = self.stats.wire_packets_sent as f64;
+        (self.role? == Role::Sender && messages > 0).then(|| packets / messages as f64)
+    }
+
     /// Bytes that have come through the streams of the data, records around the data included.
     pub(crate) fn stream_bytes(&self) -> u64 {
         match self.role {

@@ -1,6 +1,7 @@
 //! What a driver keeps, and what it may rely on.
 
 mod streams;
+mod window;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use sphinx_sim::Rng;
 use crate::Input;
 use crate::session::STREAMS;
 use streams::{Arrival, Held, RxStreams, TxStreams, check_shares};
+use window::RxWindow;
 use windows::Windows;
 
 /// Packets that may leave at one point in time: the pacer's largest burst of the smallest packets, and
@@ -108,6 +110,7 @@ pub(super) struct Model {
     /// What blocks and parts cost that have not been taken, and what all cost that have been.
     rx_held: u64,
     released: u64,
+    rx_window: RxWindow,
     rx_streams: RxStreams,
     /// A block held what cannot be.
     was_impossible: bool,
@@ -181,6 +184,7 @@ impl Model {
             rx: BTreeMap::new(),
             rx_held: 0,
             released: 0,
+            rx_window: RxWindow::new(config.recv_window),
             rx_streams: RxStreams::new(config.role, is_tame),
             was_impossible: false,
             given_up: BTreeSet::new(),
@@ -280,7 +284,12 @@ impl Model {
     }
 
     /// The peer's frames that the model must know of. Whether there can be such a frame, as far as the model says.
-    pub(super) fn said(&mut self, session: &mut Session, from: Tuple, frame: &Frame<'_>) -> bool {
+    pub(super) fn said(
+        &mut self,
+        session: &mut Session,
+        (from, packet_number): (Tuple, u64),
+        frame: &Frame<'_>,
+    ) -> bool {
         match frame {
             Frame::Reset(_) | Frame::Stop { .. } => {
                 // Whether the session goes on is to be known.
@@ -299,7 +308,14 @@ impl Model {
             Frame::Skipped { packet_number, .. } => {
                 self.skipped.insert(*packet_number);
             }
-            Frame::Sack(sack) => self.tx_streams.heard_credit(sack.credit),
+            Frame::Sack(sack) => self.tx_streams.heard_credit(packet_number, sack.credit),
+            Frame::Window { number, size } => {
+                self.tx_streams.heard_window(packet_number, *number, *size);
+            }
+            Frame::Shrunk { number, credit } => {
+                let sums = (self.released + self.rx_held, self.released);
+                return self.rx_window.heard_shrunk(*number, *credit, sums);
+            }
             Frame::Streams(streams) => self.tx_streams.heard(streams),
             _ => {}
         }
@@ -340,7 +356,7 @@ impl Model {
                 None => {
                     let base = (0..).find(|id| !self.whole.contains(id)).expect("not all");
                     let is_near = id < u64::from(base) + BLOCKS_AHEAD_MAX;
-                    if !is_near || self.rx_held + cost > self.config.recv_window {
+                    if !is_near || self.rx_held + cost > self.rx_room() {
                         return false;
                     }
                     self.released += cost;
@@ -383,7 +399,7 @@ impl Model {
             let is_hidden =
                 |low: &u32| is_open(&u64::from(*low)) && cost_of((*low).into()).is_none();
             let is_hidden = self.seen.iter().any(is_hidden);
-            if is_hidden || self.rx_held + unseen > self.config.recv_window {
+            if is_hidden || self.rx_held + unseen > self.rx_room() {
                 blocks.retain(|id, _| !is_open(id) || cost_of(*id).is_some());
             }
         }
@@ -476,9 +492,9 @@ impl Model {
         assert!(!self.given_up.contains(&slot), "not forgotten yet");
         if !self.rx.contains_key(&slot) {
             self.rx_held += cost;
-            assert!(self.rx_held <= self.config.recv_window, "over the window");
+            assert!(self.rx_held <= self.rx_room(), "over the window");
             // Slots of unpacked blocks are used again.
-            assert!(u64::from(slot.0) <= self.config.recv_window / block_cost(1, 1));
+            assert!(u64::from(slot.0) <= self.rx_window.largest() / block_cost(1, 1));
             let others = self.rx.values().all(|rx| rx.block != block);
             assert!(others && !self.whole.contains(&block), "in two slots");
             let base = (0..).find(|id| !self.whole.contains(id)).expect("not all");
@@ -768,6 +784,56 @@ impl Model {
         self.released += cost;
     }
 
+    /// What all that is held may cost.
+    fn rx_room(&self) -> u64 {
+        self.rx_window.limit(self.released) - self.released
+    }
+
+    /// There is memory for a window of this size.
+    pub(super) fn resize_window(&mut self, session: &mut Session, now: Nanos, size: u64) {
+        self.events(session);
+        session.set_recv_window(now, size);
+        let changes = self.is_open() && !self.rx_window.is_shrinking();
+        assert!(!changes || session.recv_window() == size);
+        if session.recv_window() != self.rx_window.size() {
+            self.rx_window.resize(size);
+        }
+    }
+
+    /// Time has passed: a window that nobody uses may be what it was at the beginning.
+    pub(super) fn note_time(&mut self, session: &Session) {
+        let size = session.recv_window();
+        if size != self.rx_window.size() {
+            assert_eq!(size, self.rx_window.first());
+            self.rx_window.resize(size);
+        }
+    }
+
+    /// A frame about windows, mostly one that may be.
+    pub(super) fn window_frame(&mut self, input: &mut Input<'_>, sizes: &[u64]) -> Frame<'static> {
+        let flags = input.byte();
+        let numbers = self.rx_window.numbers();
+        let number = numbers[usize::from(flags >> 7)];
+        match flags & 7 {
+            0 => Frame::Held { number },
+            1..5 => Frame::Window {
+                number: self.tx_streams.window_number() + u64::from(flags >> 3 & 3),
+                size: input.pick(sizes),
+            },
+            _ => {
+                let limit = self.rx_window.limit(self.released);
+                let most = limit.saturating_sub(self.released + self.rx_held);
+                let credit = match flags & 0x30 {
+                    0x30 if !self.is_tame => input.any() >> 2,
+                    // Blocks may be open of which no symbol was of use.
+                    _ if self.is_tame => limit,
+                    _ => limit - input.below(most + 1),
+                };
+                Frame::Shrunk { number, credit }
+            }
+        }
+    }
+
     /// Does all jobs, unpacks all blocks and takes all that they hold.
     pub(super) fn release_all(&mut self, session: &mut Session, now: Nanos) {
         for job in std::mem::take(&mut self.jobs) {
@@ -827,7 +893,9 @@ impl Model {
                 Room::Later => assert!(!may),
                 Room::HeldUp => {
                     let is_free = self.tx_streams.is_free(part.stream);
-                    assert!(!may && (!is_free || self.config.peer_window < FAIR_WINDOW_MIN));
+                    let is_fair =
+                        self.config.peer_window >= FAIR_WINDOW_MIN && !self.tx_streams.has_shrunk();
+                    assert!(!(may || is_free && is_fair));
                 }
             }
         }
@@ -1055,6 +1123,11 @@ impl Model {
                         }
                         Frame::Reset(reset) => self.tx_streams.told_reset(&reset),
                         Frame::Stop { stream, .. } => self.rx_streams.told_stop(stream),
+                        Frame::Held { number } => self.tx_streams.told_held(number),
+                        Frame::Window { number, size } => self.rx_window.told(number, size),
+                        Frame::Shrunk { number, credit } => {
+                            self.tx_streams.told_shrunk(number, credit);
+                        }
                         _ => {}
                     }
                 }
@@ -1108,7 +1181,7 @@ impl Model {
             assert_eq!((came + skipped) as u64, high - low + 1, "never came");
         }
         if !self.was_impossible {
-            assert_eq!(sack.credit, self.released + self.config.recv_window);
+            assert_eq!(sack.credit, self.released + self.rx_window.size());
             self.rx_streams.feedback_left();
         }
     }

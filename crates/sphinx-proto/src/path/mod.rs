@@ -262,7 +262,7 @@ impl Path {
         receiver: &mut Receiver,
         out: &mut Vec<u8>,
     ) {
-        let budget = (now, receiver.credit(), room);
+        let budget = (now, receiver.streams().window().credit(), room);
         let blocks = |limit, flight_over, out: &mut Vec<u8>| {
             receiver.write_blocks(limit, flight_over, out);
         };

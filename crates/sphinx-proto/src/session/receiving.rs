@@ -200,9 +200,22 @@ impl Session {
                 Frame::Stop { stream, code } => {
                     self.events.push_back(Event::StreamStopped { stream, code });
                 }
+                Frame::Held { number } => self.receiver.on_held(number),
+                Frame::Window { number, size } => {
+                    let kept = self.sender.on_window(meta.packet_number, number, size);
+                    if let Some(credit) = kept {
+                        self.control_queue
+                            .push_newest(&Frame::Shrunk { number, credit });
+                    }
+                }
+                Frame::Shrunk { number, credit } => {
+                    if !self.receiver.on_shrunk(number, credit) {
+                        return self.violation(meta.now, "keeps within what it never had");
+                    }
+                }
                 Frame::Sack(sack) => {
                     self.demand.on_sack(meta.now, self.keep_alive());
-                    if !self.on_sack(meta.now, &sack) {
+                    if !self.on_sack(meta, &sack) {
                         return self.violation(meta.now, "acknowledged a packet never sent");
                     }
                 }
@@ -262,15 +275,15 @@ impl Session {
     }
 
     /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
-    fn on_sack(&mut self, now: Nanos, sack: &Sack) -> bool {
+    fn on_sack(&mut self, meta: &PacketMeta, sack: &Sack) -> bool {
         let mut carriage = Carriage {
             sender: &mut self.sender,
             control: &mut self.control_queue,
         };
-        let is_honest = self.path.on_sack(now, sack, &mut carriage);
+        let is_honest = self.path.on_sack(meta.now, sack, &mut carriage);
         // Nothing about credit is believed of a SACK that cannot be.
         if is_honest && !sack.ranges.is_empty() {
-            self.sender.on_credit(sack.credit);
+            self.sender.on_credit(meta.packet_number, sack.credit);
         }
         is_honest
     }
@@ -309,7 +322,7 @@ impl Session {
 
     /// The application has taken a part of a stream that cost so much.
     pub fn taken(&mut self, now: Nanos, stream: StreamId, cost: u64) {
-        let is_urgent = self.receiver.on_taken(stream, cost);
+        let is_urgent = self.receiver.on_taken(now, stream, cost);
         self.note_over();
         if is_urgent {
             // The PING makes the news of more room reliable.
@@ -325,6 +338,41 @@ impl Session {
         if self.receiver.open_window() {
             // The PING makes the news reliable.
             self.scheduler.ping();
+            self.path.want_sack(now);
+        }
+    }
+
+    /// The receive window, bytes.
+    pub fn recv_window(&self) -> u64 {
+        self.receiver.streams().window().size()
+    }
+
+    /// The receive window at the beginning, bytes: less is of no use to the streams.
+    pub fn recv_window_min(&self) -> u64 {
+        self.receiver.streams().window().initial()
+    }
+
+    /// The receive window that the path could use, bytes, if it is more than there is: the peer says that the window held it up, and
+    /// what it sent was read as fast as the path brings it.
+    pub fn recv_window_wanted(&self) -> Option<u64> {
+        let window = self.receiver.streams().window();
+        window.wanted(self.path.rtt().smoothed())
+    }
+
+    /// The most that received blocks that nobody has taken may hold, bytes: more than the window for a while after it has shrunk.
+    pub fn recv_window_cost(&self) -> u64 {
+        self.receiver.streams().window().cost()
+    }
+
+    /// The receive window is so large from now on, bytes. A smaller one needs the peer's consent: until that is here, nothing changes it again.
+    pub fn set_recv_window(&mut self, now: Nanos, size: u64) {
+        if !matches!(self.life, Life::Open) {
+            return;
+        }
+        let size = size.min(VARINT_MAX);
+        if let Some(number) = self.receiver.resize_window(size) {
+            self.control_queue
+                .push_newest(&Frame::Window { number, size });
             self.path.want_sack(now);
         }
     }

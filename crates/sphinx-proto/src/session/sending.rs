@@ -90,6 +90,10 @@ impl Session {
             Next::Symbol(choice) => self.symbol(now, &choice),
             Next::Part(choice, part, after) => self.part(now, &choice, part, after),
             Next::Window(window) => self.window(now, window),
+            Next::Held(number) => {
+                self.control_queue.push_newest(&Frame::Held { number });
+                self.feedback(now, false)
+            }
         })
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::Nanos;
 use crate::config::Role;
 use crate::ranges::Filling;
 use crate::types::{StreamId, StreamPart};
@@ -10,6 +11,7 @@ use crate::wire::{Frame, MAX_TAKEN, Reset, Streams, varint_len};
 
 use super::Key;
 use super::shares::likely_share;
+use super::window::RecvWindow;
 
 /// SACKs that tell what the sender must hear of, so that all of them must be lost before it does not.
 const NEWS_REPEATS: u8 = 3;
@@ -87,39 +89,30 @@ pub(crate) struct RecvStreams {
     /// How many streams with two directions the peer may know of those that this end has opened.
     begun: u64,
     open: BTreeMap<Key, RecvStream>,
+    /// Most that were open at a time.
+    peak: u64,
     ended: [Ended; StreamId::KINDS as usize],
     /// Open streams of which there is something to tell.
     news: BTreeSet<Key>,
     /// Where the next STREAMS frame begins, where one has no room for all.
     turn: Key,
-    window: u64,
-    /// What of it the peer may fill.
-    granted: u64,
-    /// Costs of all blocks opened here, and of what the application has taken of them.
-    opened: u64,
-    released: u64,
-    /// Credit in the last SACK with a PING.
-    credit_told: u64,
+    window: RecvWindow,
     /// Streams that were given up and have ended, since they were last asked for.
     over: Vec<StreamId>,
 }
 
 impl RecvStreams {
-    pub(crate) fn new(end: Role, open_max: u64, window: u64, credit: u64) -> Self {
-        let granted = window.min(credit);
+    pub(crate) fn new(end: Role, open_max: u64, window: RecvWindow) -> Self {
         Self {
             end,
             open_max,
             begun: 0,
             open: BTreeMap::new(),
+            peak: 0,
             ended: Default::default(),
             news: BTreeSet::new(),
             turn: Key { kind: 0, index: 0 },
             window,
-            granted,
-            opened: 0,
-            released: 0,
-            credit_told: granted,
             over: Vec::new(),
         }
     }
@@ -131,19 +124,29 @@ impl RecvStreams {
         }
     }
 
+    /// Most streams that were open at a time.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// How much may be here and not taken.
+    pub(crate) fn window(&self) -> &RecvWindow {
+        &self.window
+    }
+
     /// Whether the window allows another block of this cost.
     pub(crate) fn has_room(&self, cost: u64) -> bool {
-        self.opened + cost <= self.credit()
+        self.window.has_room(cost)
     }
 
     /// A block has been opened.
     pub(crate) fn on_open(&mut self, cost: u64) {
-        self.opened += cost;
+        self.window.on_open(cost);
     }
 
     /// A complete block holds nothing: what it cost is free again.
     pub(crate) fn on_empty(&mut self, cost: u64) {
-        self.released += cost;
+        self.window.release(cost);
     }
 
     /// A stream that the peer may send on; opened if it is new.
@@ -159,6 +162,7 @@ impl RecvStreams {
                 ..RecvStream::default()
             };
             self.open.insert(key, new);
+            self.peak = self.peak.max(self.open.len() as u64);
         }
         self.open.get_mut(&key)
     }
@@ -225,7 +229,8 @@ impl RecvStreams {
             return false;
         };
         open.received += cost;
-        self.on_taken(stream, cost);
+        self.window.release(cost);
+        self.release(stream, cost);
         true
     }
 
@@ -276,30 +281,30 @@ impl RecvStreams {
 
     /// The application has taken a part of this cost. Whether the sender must be sure to hear of it, since it may be
     /// waiting for nothing else.
-    pub(crate) fn on_taken(&mut self, stream: StreamId, cost: u64) -> bool {
-        self.released += cost;
-        let untold = self.credit() - self.credit_told;
-        let left = self.credit_told.saturating_sub(self.opened);
-        // With much of the window held by streams that are not read, the rest matters the more.
-        let scarce = left < self.window / 8 && 3 * untold >= left;
-        let mut urgent = left < self.window / 2 && untold >= self.window / 4 || scarce;
+    pub(crate) fn on_taken(&mut self, now: Nanos, stream: StreamId, cost: u64) -> bool {
+        let is_urgent = self.window.on_taken(now, cost);
+        self.release(stream, cost) || is_urgent
+    }
+
+    /// A part of this cost has been taken, or never will be here. Whether the sender may be waiting for this stream's share.
+    fn release(&mut self, stream: StreamId, cost: u64) -> bool {
         let (key, holders) = (Key::from(stream), self.open.len() as u64);
         let Some(stream) = self.open.get_mut(&key) else {
-            return urgent;
+            return false;
         };
         stream.taken += cost;
         stream.news = stream.news.max(1);
         self.news.insert(key);
         // The sender may be waiting for this stream's share of the window, as far as it knows.
         let held = stream.received - stream.taken_told;
-        let free = self.window.saturating_sub(self.opened - self.released);
-        let share = likely_share(self.window, free, holders, stream.taken_told);
-        if 2 * held >= share && 4 * (stream.taken - stream.taken_told) >= held {
+        let (window, free) = (self.window.size(), self.window.free());
+        let share = likely_share(window, free, holders, stream.taken_told);
+        let is_urgent = 2 * held >= share && 4 * (stream.taken - stream.taken_told) >= held;
+        if is_urgent {
             stream.news = NEWS_REPEATS;
-            urgent = true;
         }
         self.forget_ended(key);
-        urgent
+        is_urgent
     }
 
     /// A stream of which everything has been taken has ended.
@@ -318,20 +323,34 @@ impl RecvStreams {
         ended.news = NEWS_REPEATS;
     }
 
-    /// Sum of the costs of all blocks that the peer may ever open, as of now.
-    pub(crate) fn credit(&self) -> u64 {
-        self.released + self.granted
-    }
-
     /// From now on the peer may fill the whole window. Whether it could not before.
     pub(crate) fn open_window(&mut self) -> bool {
-        let before = std::mem::replace(&mut self.granted, self.window);
-        before < self.window
+        self.window.open()
+    }
+
+    /// The window has another size: its number, which the peer is to be told.
+    pub(crate) fn resize_window(&mut self, size: u64) -> Option<u64> {
+        self.window.resize(size)
+    }
+
+    /// The window with this number has held the peer up.
+    pub(crate) fn on_held(&mut self, number: u64) {
+        self.window.on_held(number);
+    }
+
+    /// The peer keeps within this credit since the window with this number is smaller. `false`: that cannot be.
+    pub(crate) fn on_shrunk(&mut self, number: u64, credit: u64) -> bool {
+        self.window.on_shrunk(number, credit)
+    }
+
+    /// When a window that has grown is to be as at the beginning again, and what that was.
+    pub(crate) fn window_idle(&self) -> Option<(Nanos, u64)> {
+        Some((self.window.idle_at()?, self.window.initial()))
     }
 
     /// The last feedback is in a packet that is repeated until it is acknowledged: its credit counts as told.
     pub(crate) fn told_reliably(&mut self) {
-        self.credit_told = self.credit();
+        self.window.told_reliably();
     }
 
     /// The next feedback names every stream; where it has no room for all, the ones after it do.

@@ -3,12 +3,14 @@
 mod incoming;
 mod outgoing;
 mod shares;
+mod window;
 
 use crate::config::Role;
 use crate::types::StreamId;
 
 pub(crate) use incoming::{IMPOSSIBLE, RecvStreams, Resetting};
 pub(crate) use outgoing::SendStreams;
+pub(crate) use window::RecvWindow;
 
 /// A stream's place in tables, where those of one kind lie together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

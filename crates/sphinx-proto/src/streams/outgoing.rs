@@ -42,13 +42,20 @@ impl SendStream {
 pub(crate) struct SendStreams {
     end: Role,
     streams: BTreeMap<Key, SendStream>,
+    /// Most that were open at a time.
+    peak: u64,
     shares: Shares,
     /// Sum of the costs of all blocks ever opened, and the largest that the peer allows.
     opened: u64,
     credit: u64,
-    /// The peer's window, and what is known to be taken.
+    /// The peer's window and its number, and what is known to be taken.
     window: u64,
+    window_number: u64,
     taken: u64,
+    /// Packet since which credit counts: the window has shrunk there.
+    credit_from: u64,
+    /// The window that the peer has been told, or is to be told, to be too small.
+    held_told: Option<u64>,
     /// How often more credit, or more that has been taken, was heard of.
     news: u64,
     /// Indices of streams that have ended, of each kind, and those that have since they were last asked for.
@@ -61,20 +68,67 @@ impl SendStreams {
         Self {
             end,
             streams: BTreeMap::new(),
+            peak: 0,
             shares: Shares::new(window),
             opened: 0,
             credit: window.min(credit),
             window,
+            window_number: 0,
             taken: 0,
+            credit_from: 0,
+            held_told: None,
             news: 0,
             over: Default::default(),
             ended: Vec::new(),
         }
     }
 
+    /// Most streams that were open at a time.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak
+    }
+
     /// Whether the peer's credit allows another block.
     pub(crate) fn has_credit(&self, cost: u64) -> bool {
         self.opened + cost <= self.credit
+    }
+
+    /// The peer's window, bytes.
+    pub(crate) fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// The window keeps this end from using the path: its number, if the peer has not been told.
+    pub(crate) fn note_held(&mut self) -> Option<u64> {
+        let number = self.window_number;
+        (self.held_told.replace(number) != Some(number)).then_some(number)
+    }
+
+    /// In this packet the peer says that its window has another size. The credit that this end keeps within, if that is to be
+    /// told: the window has shrunk.
+    pub(crate) fn on_window(
+        &mut self,
+        packet_number: u64,
+        number: u64,
+        window: u64,
+    ) -> Option<u64> {
+        if number <= self.window_number {
+            return None;
+        }
+        // It may have grown and shrunk again since the last one.
+        let has_shrunk = window <= self.window || number > self.window_number + 1;
+        (self.window_number, self.window) = (number, window);
+        let held = self.streams.values().map(SendStream::held);
+        self.shares
+            .set_window(window, self.streams.len() as u64, held);
+        self.news += 1;
+        if !has_shrunk {
+            return None;
+        }
+        self.credit_from = packet_number;
+        let kept = self.opened.max(self.taken.saturating_add(window));
+        self.credit = self.credit.min(kept);
+        Some(self.credit)
     }
 
     /// What of the window belongs to no stream alone and is free.
@@ -138,8 +192,9 @@ impl SendStreams {
 
     /// Perhaps more or fewer streams are open.
     fn note_open(&mut self) {
-        let held = self.streams.values().map(SendStream::held);
-        self.shares.set_open(self.streams.len() as u64, held);
+        let (open, held) = (self.streams.len() as u64, self.streams.values());
+        self.peak = self.peak.max(open);
+        self.shares.set_open(open, held.map(SendStream::held));
     }
 
     /// The stream is given up; what has been handed over of it has cost so much. `None`: it has ended, or was given up before.
@@ -167,8 +222,11 @@ impl SendStreams {
         }
     }
 
-    /// The peer allows blocks of so much cost in all.
-    pub(crate) fn on_credit(&mut self, credit: u64) {
+    /// In this packet the peer allows blocks of so much cost in all.
+    pub(crate) fn on_credit(&mut self, packet_number: u64, credit: u64) {
+        if packet_number < self.credit_from {
+            return;
+        }
         self.news += u64::from(credit > self.credit);
         self.credit = self.credit.max(credit);
     }

@@ -75,6 +75,12 @@ impl Shares {
         }
     }
 
+    /// The window is as large as that from now on; so many streams are open, which hold this.
+    pub(crate) fn set_window(&mut self, window: u64, open: u64, held: impl Iterator<Item = u64>) {
+        self.window = window;
+        self.divide(provided(open, window), held);
+    }
+
     fn divide(&mut self, provided: u64, held: impl Iterator<Item = u64>) {
         let half = self.window / (2 * provided);
         self.provided = provided;
@@ -120,7 +126,9 @@ impl Shares {
         let idle = self.window.saturating_sub(self.held) / READ_PART;
         let free = free.max(idle.saturating_add(beyond));
         let read = share(free, COMMON_SHARE + 1).min(EARNED.saturating_mul(taken));
-        own_left + unread.max(read).saturating_sub(beyond)
+        let most = own_left + unread.max(read).saturating_sub(beyond);
+        // More may be held than a window that has shrunk has room for.
+        most.min(self.window.saturating_sub(self.held))
     }
 }
 

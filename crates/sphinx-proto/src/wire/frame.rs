@@ -133,6 +133,25 @@ pub enum Frame<'a> {
         /// The application's reason.
         code: u64,
     },
+    /// The window with this number keeps its sender from using the path.
+    Held {
+        /// How often the window had changed.
+        number: u64,
+    },
+    /// The receiver of data has another window from now on.
+    Window {
+        /// Rises by one with every change.
+        number: u64,
+        /// Its size, bytes (§7).
+        size: u64,
+    },
+    /// The answer to a window that has shrunk.
+    Shrunk {
+        /// Of the window.
+        number: u64,
+        /// The credit that its sender keeps within until it is told more.
+        credit: u64,
+    },
 }
 
 impl Frame<'_> {
@@ -146,6 +165,9 @@ impl Frame<'_> {
                 | Frame::Skipped { .. }
                 | Frame::Reset(_)
                 | Frame::Stop { .. }
+                | Frame::Held { .. }
+                | Frame::Window { .. }
+                | Frame::Shrunk { .. }
         )
     }
 
@@ -199,6 +221,20 @@ impl Frame<'_> {
                 out.push(12);
                 put_varint(out, stream.to_wire());
                 put_varint(out, *code);
+            }
+            Frame::Held { number } => {
+                out.push(13);
+                put_varint(out, *number);
+            }
+            Frame::Window { number, size } => {
+                out.push(14);
+                put_varint(out, *number);
+                put_varint(out, *size);
+            }
+            Frame::Shrunk { number, credit } => {
+                out.push(15);
+                put_varint(out, *number);
+                put_varint(out, *credit);
             }
         }
     }
@@ -350,6 +386,17 @@ impl<'a> FrameIter<'a> {
             12 => Frame::Stop {
                 stream: StreamId::from_wire(r.varint()?)?,
                 code: r.varint()?,
+            },
+            13 => Frame::Held {
+                number: r.varint()?,
+            },
+            14 => Frame::Window {
+                number: r.varint()?,
+                size: r.varint()?,
+            },
+            15 => Frame::Shrunk {
+                number: r.varint()?,
+                credit: r.varint()?,
             },
             unknown if unknown & IGNORABLE != 0 => {
                 let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
@@ -651,6 +698,26 @@ mod tests {
             let mut frames = FrameIter::new(cut);
             assert_eq!(frames.next(), Some(Err(WireError::Truncated)));
             assert_eq!(frames.next(), None);
+        }
+    }
+
+    #[test]
+    fn window_vectors() {
+        let (number, size, credit) = (300, 48 << 20, 100_000);
+        for (frame, bytes) in [
+            (Frame::Held { number: 3 }, &[13, 3][..]),
+            (
+                Frame::Window { number, size },
+                &[14, 0x41, 0x2c, 0x83, 0, 0, 0],
+            ),
+            (
+                Frame::Shrunk { number, credit },
+                &[15, 0x41, 0x2c, 0x80, 1, 0x86, 0xa0],
+            ),
+        ] {
+            assert_eq!(bytes_of(&frame), bytes);
+            assert!(frame.is_ack_eliciting());
+            assert_eq!(FrameIter::new(bytes).next(), Some(Ok(frame)));
         }
     }
 

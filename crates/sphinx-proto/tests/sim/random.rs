@@ -185,6 +185,15 @@ fn random_scenario(seed: u64) -> Scenario {
             ReadOrder::Random,
         ]);
     }
+    // Likewise.
+    let rng = &mut Rng::new(seed ^ 0x0077_696e_646f);
+    scenario.window_max = rng.pick(&[0, 8 << 20, 64 << 20]);
+    for _ in 0..rng.pick(&[0, 0, 1, 3, 30]) {
+        let at = rng.within(1, 3_000) * MS;
+        let size = rng.pick(&[1, 1, 2, 5]) * scenario.recv_window;
+        scenario.windows.push((at, size - rng.below(size / 2)));
+    }
+    scenario.windows.sort_unstable();
     scenario
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sphinx_sim::{MS, Reader, SEC, Scenario, Write, link};
+use sphinx_sim::{MS, Pair, Reader, SEC, Scenario, Write, link};
 
 use crate::table::bernoulli;
 
@@ -121,4 +121,112 @@ fn a_session_that_nobody_has_accepted_holds_little() {
             pair.must_transfer(30 * SEC);
         }
     }
+}
+
+/// A small window grows to what a long path needs, where the receiver lets it.
+#[test]
+fn a_window_grows_to_what_the_path_needs() {
+    let took = |window_max, loss| {
+        let mut scenario = Scenario::new(link(100, 200, bernoulli(loss), 3)).bulk(40_000_000);
+        (scenario.recv_window, scenario.window_max) = (512 << 10, window_max);
+        let mut pair = scenario.build();
+        pair.must_transfer(200 * SEC);
+        let stats = pair.client().session().stats();
+        assert_eq!(stats.peer_window, pair.server().session().recv_window());
+        (pair.now, stats)
+    };
+    for loss in [0.0, 0.02] {
+        let (small, held) = took(0, loss);
+        let (grown, went) = took(64 << 20, loss);
+        assert!(
+            grown < 8 * SEC && small > 2 * grown,
+            "{grown} instead of {small}"
+        );
+        assert!(
+            (4 << 20..=16 << 20).contains(&went.peer_window),
+            "{}",
+            went.peer_window
+        );
+        assert_eq!(held.peer_window, 512 << 10);
+        assert!(held.window_limited > small / 3 && went.window_limited < grown / 3);
+    }
+}
+
+/// Whoever reads slowly has a small window, however often it is full.
+#[test]
+fn a_slow_reader_has_a_small_window() {
+    let mut scenario = Scenario::new(link(100, 40, bernoulli(0.02), 3)).bulk(8_000_000);
+    (scenario.recv_window, scenario.window_max) = (512 << 10, 64 << 20);
+    scenario.server.reader = Reader::Slow(1_000_000);
+    let mut pair = scenario.build();
+    pair.must_transfer(60 * SEC);
+    assert_eq!(pair.server().session().recv_window(), 512 << 10);
+}
+
+/// What nobody uses any more is given back, and grows again.
+#[test]
+fn a_window_that_is_not_used_shrinks() {
+    let mut scenario = Scenario::new(link(100, 200, bernoulli(0.02), 3)).bulk(20_000_000);
+    (scenario.recv_window, scenario.window_max) = (512 << 10, 64 << 20);
+    scenario.client.writes.push(Write {
+        at: 40 * SEC,
+        stream: 1,
+        len: 20_000_000,
+        end_of_stream: true,
+    });
+    let mut pair = scenario.build();
+    let largest = |pair: &mut Pair, until| {
+        let mut largest = 0;
+        pair.run_until(until, |pair| {
+            largest = largest.max(pair.server().session().recv_window());
+            false
+        });
+        largest
+    };
+    assert!(largest(&mut pair, 10 * SEC) >= 4 << 20);
+    pair.run_until(35 * SEC, |_| false);
+    for end in &pair.ends {
+        assert_eq!(end.session().recv_window_cost(), 512 << 10);
+    }
+    assert_eq!(pair.client().session().stats().peer_window, 512 << 10);
+    assert!(largest(&mut pair, 60 * SEC) >= 4 << 20);
+    pair.must_transfer(120 * SEC);
+}
+
+/// Share of a link's capacity without loss that a transfer of 30 s reaches, with the window of a first session and what it may grow to; and
+/// of its last 10 s.
+fn filled(mbit: u64, rtt_ms: u64, loss: f64, window_max: u64) -> (f64, f64) {
+    const TIME: u64 = 30;
+    let mut scenario = Scenario::new(link(mbit, rtt_ms, bernoulli(loss), 3)).bulk(u64::MAX >> 8);
+    (scenario.recv_window, scenario.window_max) = (24 << 20, window_max);
+    scenario.send_window = window_max;
+    let mut pair = scenario.build();
+    pair.run_until((TIME - 10) * SEC, |_| false);
+    let before = pair.server().bytes_received;
+    pair.run_until(TIME * SEC, |_| false);
+    let (all, stats) = (
+        pair.server().bytes_received,
+        pair.client().session().stats(),
+    );
+    let share =
+        |bytes: u64, seconds: u64| bytes as f64 * 8e-6 / (seconds * mbit) as f64 / (1.0 - loss);
+    let (filled, last) = (share(all, TIME), share(all - before, 10));
+    println!(
+        "{mbit} Mbit/s, {rtt_ms} ms, loss {loss}: {filled:.3}, at the end {last:.3}; window {} MiB, held up for {} ms",
+        stats.peer_window >> 20,
+        stats.window_limited / MS
+    );
+    (filled, last)
+}
+
+/// Told nothing of the path.
+#[test]
+#[ignore = "minutes, and gigabytes of memory: make long-paths"]
+fn windows_fill_long_and_fast_paths() {
+    const GIB: u64 = 1 << 30;
+    // What the endpoint may hold, and of that three quarters.
+    let (_, last) = filled(1_000, 600, 0.0, GIB / 4 / 4 * 3);
+    assert!(last > 0.85);
+    let (_, last) = filled(10_000, 200, 0.01, GIB * 3 / 2 / 4 * 3);
+    assert!(last > 0.9);
 }

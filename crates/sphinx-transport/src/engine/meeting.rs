@@ -12,7 +12,7 @@ use sphinx_proto::{Config, ConnectionIds, Nanos, Role, Session as Core, Tuple};
 
 use super::{Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings};
 use crate::association::Association;
-use crate::budget::{Budget, Window};
+use crate::budget::Window;
 use crate::control::{ConnId, Event, Failure, Params};
 use crate::endpoint::attempt_delay;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
@@ -79,7 +79,7 @@ impl<Io: PacketIo> Engine<Io> {
             Some("it serves one session only, and there is or was another")
         } else if sessions >= SESSIONS_MAX {
             Some("it has too many sessions")
-        } else if !Budget::new(self.options.memory).allows(window, self.windows) {
+        } else if !self.budget().allows(window, self.windows) {
             Some("its sessions leave no memory for another one")
         } else {
             None
@@ -121,7 +121,7 @@ impl<Io: PacketIo> Engine<Io> {
         config.recv_window = window.bytes;
         config.recv_credit = window.credit;
         config.recv_streams = window.streams;
-        config.send_window = window.bytes;
+        config.send_window = self.budget().send_window(self.sessions.len() + 1);
         config.peer_window = peer.receive_window;
         config.peer_credit = peer.receive_credit;
         config.peer_datagram_max = peer.max_udp_payload;
@@ -150,10 +150,12 @@ impl<Io: PacketIo> Engine<Io> {
         let member = Member {
             id,
             association,
-            window: window.cost(),
+            cost: window.cost(),
+            state: window.cost() - window.bytes,
         };
         self.sessions.insert(local_cid, member);
         self.windows += window.cost();
+        self.share_memory(now);
         self.has_met = true;
         self.connections.insert(id, local_cid);
         self.lobby.arrive(session);

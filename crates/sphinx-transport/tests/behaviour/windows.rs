@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Scope;
 
+use sphinx_link::{Depth, LinkConfig};
 use sphinx_transport::{ErrorKind, Options, RecvStream, Session};
 
 use crate::support::*;
@@ -143,6 +144,51 @@ fn streams_that_are_not_read_leave_the_others_their_share_of_the_window() {
                 read_beyond(stream, *before);
             }
             client.close(0, "");
+        });
+    });
+}
+
+/// A window grows over a path that is long for it, and what it has grown by is given back when another session comes.
+#[test]
+fn a_window_grows_and_makes_room_for_another_session() {
+    const MEMORY: u64 = 4 << 20;
+    let far = |seed| LinkConfig {
+        delay: ms(200),
+        queue: Depth::Time(ms(400)),
+        ..link(0.0, seed)
+    };
+    bounded(|| {
+        let options = Options {
+            memory: MEMORY,
+            ..Options::default()
+        };
+        let pair = pair_with(far(1), far(2), &options);
+        let begun = pair.server.stats().recv_window;
+        assert!(begun < MEMORY / 8);
+        let written = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            write_on(scope, &pair.client, &written);
+            let mut stream = pair.server.accept_uni().unwrap();
+            scope.spawn(move || {
+                let mut buf = vec![0; 1 << 16];
+                while stream.read(&mut buf).is_ok_and(|read| read > 0) {}
+            });
+            let has_grown = || pair.server.stats().recv_window >= MEMORY / 2;
+            wait_until("the window has grown", has_grown);
+            let ticket = ticket(&pair.listener, pair.listener.local_addr());
+            let other = client(&ticket, &options).unwrap();
+            let accepted = pair.listener.accept(Some(PATIENCE)).unwrap();
+            wait_until("each has its share", || {
+                let windows = [
+                    pair.server.stats().recv_window,
+                    pair.client.stats().peer_window,
+                ];
+                windows.iter().all(|window| *window <= MEMORY / 8 * 3)
+            });
+            assert!(pair.client.stats().window_limited > ms(0));
+            drop((other, accepted));
+            wait_until("the other's share is free again", has_grown);
+            pair.client.close(0, "done");
         });
     });
 }

@@ -508,9 +508,13 @@ impl TxStream {
 /// Streams that this end sends on: its own, and answers on those of the peer with two directions.
 pub(super) struct TxStreams {
     role: Role,
-    /// The peer's.
+    /// The peer's; its number; and the numbers of those that have shrunk, each with the most credit to be kept within.
     window: u64,
+    window_number: u64,
+    shrunk: BTreeMap<u64, u64>,
     credit: u64,
+    /// The packet since which the peer's credit counts.
+    credit_from: u64,
     opened: u64,
     taken: u64,
     open: BTreeMap<StreamId, TxStream>,
@@ -529,7 +533,10 @@ impl TxStreams {
             role,
             is_tame,
             window,
+            window_number: 0,
+            shrunk: BTreeMap::new(),
             credit: window,
+            credit_from: 0,
             opened: 0,
             taken: 0,
             open: BTreeMap::new(),
@@ -677,8 +684,7 @@ impl TxStreams {
                 self.replace(part.stream);
             }
         }
-        let allowed = self.credit.max(self.window.saturating_add(self.taken));
-        assert!(self.opened <= allowed, "more than the peer allows");
+        assert!(self.opened <= self.allowed(), "more than the peer allows");
         let held: u64 = self.open.values().map(TxStream::held).sum();
         assert!(held <= self.window, "over the peer's window");
     }
@@ -707,8 +713,49 @@ impl TxStreams {
         assert!(!open.any(TxStream::has_ended), "an end that is not told");
     }
 
-    pub(super) fn heard_credit(&mut self, credit: u64) {
-        self.credit = self.credit.max(credit);
+    /// The largest sum of costs that the peer has allowed.
+    fn allowed(&self) -> u64 {
+        self.credit.max(self.window.saturating_add(self.taken))
+    }
+
+    pub(super) fn heard_credit(&mut self, packet_number: u64, credit: u64) {
+        if packet_number >= self.credit_from {
+            self.credit = self.credit.max(credit);
+        }
+    }
+
+    pub(super) fn window_number(&self) -> u64 {
+        self.window_number
+    }
+
+    /// The peer's window has been larger than it is, so more may be held than it has room for.
+    pub(super) fn has_shrunk(&self) -> bool {
+        !self.shrunk.is_empty()
+    }
+
+    /// The peer has another window.
+    pub(super) fn heard_window(&mut self, packet_number: u64, number: u64, size: u64) {
+        if number <= self.window_number {
+            return;
+        }
+        if size <= self.window || number > self.window_number + 1 {
+            let kept = self.opened.max(self.taken.saturating_add(size));
+            self.credit = self.allowed().min(kept);
+            self.credit_from = packet_number;
+            self.shrunk.insert(number, self.credit);
+        }
+        (self.window_number, self.window) = (number, size);
+    }
+
+    /// The session says that this window holds it up.
+    pub(super) fn told_held(&self, number: u64) {
+        assert!(number <= self.window_number);
+    }
+
+    /// The session says that it keeps within this credit.
+    pub(super) fn told_shrunk(&self, number: u64, credit: u64) {
+        let most = self.shrunk.get(&number).expect("it has shrunk");
+        assert!(credit <= *most, "more than it may");
     }
 
     /// The peer says what has been taken.

@@ -1,0 +1,270 @@
+//! How much of what the peer sends may be here and not taken, and how that grows and shrinks (`docs/protocol.md` §7).
+//!
+//! The window grows where three things come together: the peer says that it held it up, half of it was taken within a few round trips, and
+//! whoever owns the memory grants it. The second is what a peer cannot feign: it is the application here that reads.
+
+use crate::Nanos;
+
+const MS: Nanos = 1_000_000;
+/// Half a window that is taken within so many round trips is the path's pace; a reader who takes longer is slow himself, and would fill
+/// any window. Losses that take several rounds of repair may hold up what is in order.
+const ROUNDS: Nanos = 4;
+/// A window that has grown is given back after so long without anything being taken.
+const IDLE: Nanos = 10_000 * MS;
+
+/// The window for received blocks, and the credit that follows from it.
+#[derive(Debug)]
+pub(crate) struct RecvWindow {
+    /// What it was at the beginning, and what it is.
+    initial: u64,
+    size: u64,
+    /// Rises with every change of size.
+    number: u64,
+    /// What of it the peer may fill.
+    granted: u64,
+    /// Costs of all blocks opened here, and of what the application has taken of them.
+    opened: u64,
+    released: u64,
+    /// Credit in the last SACK with a PING.
+    credit_told: u64,
+    /// What the peer could fill when it was last told that the window has shrunk, if it may not have heard of it.
+    shrinking_from: Option<u64>,
+    /// Credit to which it has kept since the window has shrunk.
+    kept: u64,
+    /// This size has held the peer up.
+    is_short: bool,
+    /// When half a window was last complete, and what had been released by then; how long that took.
+    since: (Nanos, u64),
+    half_took: Option<Nanos>,
+    taken_at: Nanos,
+}
+
+impl RecvWindow {
+    /// A window of so many bytes, of which the peer may fill so many for now.
+    pub(crate) fn new(size: u64, credit: u64, now: Nanos) -> Self {
+        let granted = size.min(credit);
+        Self {
+            initial: size,
+            size,
+            number: 0,
+            granted,
+            opened: 0,
+            released: 0,
+            credit_told: granted,
+            shrinking_from: None,
+            kept: 0,
+            is_short: false,
+            since: (now, 0),
+            half_took: None,
+            taken_at: now,
+        }
+    }
+
+    /// Bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Sum of the costs of all blocks that the peer may ever open, as it is told.
+    pub(crate) fn credit(&self) -> u64 {
+        self.released + self.granted
+    }
+
+    /// That sum as the peer may know it: it may still go by a larger window.
+    fn limit(&self) -> u64 {
+        let fillable = self.shrinking_from.unwrap_or(self.granted);
+        self.kept.max(self.released + fillable)
+    }
+
+    /// The most that may be held: more than the window until a peer that goes by a larger one has heard and what it sent is taken.
+    pub(crate) fn cost(&self) -> u64 {
+        self.size.max(self.limit() - self.released)
+    }
+
+    /// What is free of the window.
+    pub(super) fn free(&self) -> u64 {
+        self.size.saturating_sub(self.opened - self.released)
+    }
+
+    /// Whether it allows another block of this cost.
+    pub(super) fn has_room(&self, cost: u64) -> bool {
+        self.opened + cost <= self.limit()
+    }
+
+    /// A block has been opened.
+    pub(super) fn on_open(&mut self, cost: u64) {
+        self.opened += cost;
+    }
+
+    /// So much is free again that held nothing for the application.
+    pub(super) fn release(&mut self, cost: u64) {
+        self.released += cost;
+    }
+
+    /// The application has taken so much. Whether the peer must be sure to hear of it, since it may be waiting for credit.
+    pub(super) fn on_taken(&mut self, now: Nanos, cost: u64) -> bool {
+        self.released += cost;
+        self.taken_at = now;
+        let (from, before) = self.since;
+        if self.released - before >= self.size / 2 {
+            self.half_took = Some(now.saturating_sub(from));
+            self.since = (now, self.released);
+        }
+        let untold = self.credit().saturating_sub(self.credit_told);
+        let left = self.credit_told.saturating_sub(self.opened);
+        // With much of the window held by streams that are not read, the rest matters the more.
+        let scarce = left < self.size / 8 && 3 * untold >= left;
+        left < self.size / 2 && untold >= self.size / 4 || scarce
+    }
+
+    /// What the last SACK told is in a packet that is repeated until it is acknowledged.
+    pub(super) fn told_reliably(&mut self) {
+        self.credit_told = self.credit();
+    }
+
+    /// From now on the peer may fill the whole window. Whether it could not before.
+    pub(super) fn open(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.granted, self.size);
+        before < self.size
+    }
+
+    /// The window with this number has held the peer up.
+    pub(super) fn on_held(&mut self, number: u64) {
+        self.is_short |= number == self.number;
+    }
+
+    /// The window that the path could use, if it is more than there is.
+    pub(crate) fn wanted(&self, rtt: Nanos) -> Option<u64> {
+        let pace = |took: Nanos| took <= ROUNDS.saturating_mul(rtt.max(MS));
+        let is_wanted = self.is_short
+            && self.shrinking_from.is_none()
+            && self.granted == self.size
+            && self.half_took.is_some_and(pace);
+        is_wanted.then(|| self.size.saturating_mul(2))
+    }
+
+    /// When the window is to be given back if nothing is taken before.
+    pub(super) fn idle_at(&self) -> Option<Nanos> {
+        let has_grown = self.size > self.initial && self.shrinking_from.is_none();
+        has_grown.then(|| self.taken_at.saturating_add(IDLE))
+    }
+
+    /// The size at the beginning.
+    pub(crate) fn initial(&self) -> u64 {
+        self.initial
+    }
+
+    /// The window has another size from now on: the number that the peer is to be told, if it is to be told. It cannot shrink again before the
+    /// peer has agreed.
+    pub(super) fn resize(&mut self, size: u64) -> Option<u64> {
+        if self.shrinking_from.is_some() || size == self.size {
+            return None;
+        }
+        if size < self.size {
+            self.shrinking_from = Some(self.granted);
+        }
+        self.granted = if self.granted == self.size {
+            size
+        } else {
+            self.granted.min(size)
+        };
+        self.size = size;
+        self.number += 1;
+        self.is_short = false;
+        self.half_took = None;
+        Some(self.number)
+    }
+
+    /// The peer has heard that the window has shrunk, and opens nothing beyond this credit until it is told more. `false`: it never had so
+    /// much, or has used more.
+    pub(super) fn on_shrunk(&mut self, number: u64, credit: u64) -> bool {
+        // Another one says nothing: it has been heard before.
+        if self.shrinking_from.is_none() || number != self.number {
+            return true;
+        }
+        let is_possible = (self.opened..=self.limit()).contains(&credit);
+        if is_possible {
+            self.kept = credit;
+            self.shrinking_from = None;
+        }
+        is_possible
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Nanos = 100 * MS;
+
+    fn fill_and_take(window: &mut RecvWindow, now: Nanos, cost: u64) {
+        assert!(window.has_room(cost));
+        window.on_open(cost);
+        window.on_taken(now, cost);
+    }
+
+    #[test]
+    fn it_grows_for_a_path_and_not_for_a_slow_reader() {
+        for (took, grows) in [(RTT, true), (4 * RTT, true), (5 * RTT, false)] {
+            let mut window = RecvWindow::new(1000, u64::MAX, 0);
+            window.on_held(0);
+            assert_eq!(window.wanted(RTT), None, "nothing has been read");
+            fill_and_take(&mut window, took, 500);
+            assert_eq!(window.wanted(RTT), grows.then_some(2000));
+        }
+    }
+
+    #[test]
+    fn it_grows_only_where_it_held_up() {
+        let mut window = RecvWindow::new(1000, 600, 0);
+        fill_and_take(&mut window, RTT, 500);
+        assert_eq!(window.wanted(RTT), None);
+        window.on_held(1);
+        assert_eq!(window.wanted(RTT), None, "there is no such window");
+        window.on_held(0);
+        assert_eq!(window.wanted(RTT), None, "not all of it may be used");
+        assert!(window.open() && !window.open());
+        assert_eq!(window.wanted(RTT), Some(2000));
+        assert_eq!(window.resize(2000), Some(1));
+        assert_eq!((window.credit(), window.cost()), (2500, 2000));
+        // What held the peer up and what was read says nothing about a window of another size.
+        assert_eq!(window.wanted(RTT), None);
+        window.on_held(0);
+        fill_and_take(&mut window, 2 * RTT, 1000);
+        assert_eq!(window.wanted(RTT), None);
+        window.on_held(1);
+        assert_eq!(window.wanted(RTT), Some(4000));
+    }
+
+    #[test]
+    fn what_has_been_promised_is_kept_until_the_peer_lets_go_of_it() {
+        let mut window = RecvWindow::new(4000, u64::MAX, 0);
+        window.on_open(1000);
+        assert_eq!(window.resize(2000), Some(1));
+        assert_eq!(window.resize(8000), None, "the peer has not answered");
+        assert_eq!((window.credit(), window.cost()), (2000, 4000));
+        assert!(window.has_room(3000) && !window.has_room(3001));
+        window.on_open(500);
+        assert!(window.on_shrunk(0, 1), "an answer to another one");
+        assert!(!window.on_shrunk(1, 1499) && !window.on_shrunk(1, 4001));
+        assert!(window.on_shrunk(1, 3500));
+        assert_eq!(window.cost(), 3500);
+        assert!(window.on_shrunk(1, 1499), "it comes again, later");
+        window.on_taken(RTT, 1500);
+        assert_eq!((window.credit(), window.cost()), (3500, 2000));
+        assert!(window.has_room(2000) && !window.has_room(2001));
+        assert_eq!(window.resize(8000), Some(2));
+        assert_eq!(window.credit(), 9500);
+    }
+
+    #[test]
+    fn one_that_nobody_reads_any_more_is_given_back() {
+        let mut window = RecvWindow::new(1000, u64::MAX, 0);
+        assert_eq!(window.idle_at(), None);
+        window.resize(4000);
+        fill_and_take(&mut window, 5 * RTT, 100);
+        assert_eq!(window.idle_at(), Some(5 * RTT + IDLE));
+        window.resize(window.initial());
+        assert_eq!(window.idle_at(), None);
+    }
+}
