@@ -7,6 +7,7 @@ mod sending;
 use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
+use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Nanos, Profile, Room, Session, StreamId, Tuple, Urgency};
 
@@ -217,6 +218,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// What is sent at most from now on, IP bytes per second.
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.core.set_limit(limit);
+    }
+
+    /// What controls the rate from now on, beginning with what has been found out so far.
+    pub fn set_cc(&mut self, now: Nanos, cc: CcKind) {
+        self.core.set_cc(now, cc);
     }
 
     /// What redundancy is for from now on.

@@ -32,6 +32,14 @@ const SEC: Nanos = 1_000 * MS;
 const STEPS_MAX: u32 = 300;
 /// Turns of the driver at one point in time before the session counts as stuck.
 const SPIN_MAX: u32 = 100;
+const CONTROLLERS: [CcKind; 6] = [
+    CcKind::Bbr,
+    CcKind::AimdEcn,
+    CcKind::Fixed(2_000_000),
+    CcKind::Fixed(1000),
+    CcKind::Cubic,
+    CcKind::Scavenger,
+];
 /// Points in time at which a session may want to be woken while nothing comes in.
 const WAKES_MAX: u32 = 20_000;
 
@@ -110,12 +118,7 @@ pub(crate) fn config(input: &mut Input<'_>) -> Config {
         Some(CodeId::Lt),
         Some(CodeId::Window),
     ]);
-    config.cc = input.pick(&[
-        CcKind::Bbr,
-        CcKind::AimdEcn,
-        CcKind::Fixed(2_000_000),
-        CcKind::Fixed(1000),
-    ]);
+    config.cc = input.pick(&CONTROLLERS);
     config.initial_rtt = input.pick(&[10 * MS, 0, 3 * SEC, MS / 10]);
     config.idle_timeout = input.pick(&[SEC, 100 * MS, 15 * SEC]);
     config.recv_streams = STREAMS;
@@ -490,7 +493,12 @@ impl Victim {
                 self.session.datagram_too_large(self.now, size);
             }
             0xa0..0xb0 => self.session.local_address_lost(self.now),
-            0xb0..0xc0 => {
+            0xb0..0xb4 => self.session.set_cc(self.now, input.pick(&CONTROLLERS)),
+            0xb4..0xb8 => {
+                let limit = input.pick(&[None, Some(0), Some(10_000), Some(u64::MAX)]);
+                self.session.set_limit(limit);
+            }
+            0xb8..0xc0 => {
                 let size = input.pick(&WINDOWS[..4]);
                 self.model.resize_window(&mut self.session, self.now, size);
             }

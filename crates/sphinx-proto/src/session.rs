@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use crate::Nanos;
 use crate::admission::Admission;
+use crate::cc::CcKind;
 use crate::config::{Config, PathMemory, Profile};
 use crate::control_queue::ControlQueue;
 use crate::demand::Demand;
@@ -50,7 +51,7 @@ const REPORT_INTERVAL: Nanos = 10 * MS;
 /// | [`handle_packet`](Self::handle_packet) | a packet has opened that has not opened before |
 /// | [`handle_replay`](Self::handle_replay) | one that has opened before has come again |
 /// | [`handle_timeout`](Self::handle_timeout) | the time of [`poll_timeout`](Self::poll_timeout) has come |
-/// | [`submit`](Self::submit), [`set_backlog`](Self::set_backlog), [`set_profile`](Self::set_profile), [`set_limit`](Self::set_limit), [`reset_stream`](Self::reset_stream) | the application has data, or more than there is [room](Self::room_for) for, or wants it otherwise, or not any more |
+/// | [`submit`](Self::submit), [`set_backlog`](Self::set_backlog), [`set_profile`](Self::set_profile), [`set_limit`](Self::set_limit), [`set_cc`](Self::set_cc), [`reset_stream`](Self::reset_stream) | the application has data, or more than there is [room](Self::room_for) for, or wants it otherwise, or not any more |
 /// | [`block_unpacked`](Self::block_unpacked), [`stream_whole`](Self::stream_whole) | what a complete block holds, and that a stream is here to its end |
 /// | [`open_window`](Self::open_window) | the application wants what the peer sends |
 /// | [`set_recv_window`](Self::set_recv_window), [`set_send_window`](Self::set_send_window) | there is memory for more, at best as much as [`recv_window_wanted`](Self::recv_window_wanted) says, or for less |
@@ -226,6 +227,14 @@ impl Session {
     /// [`Config::send_window`]: crate::Config::send_window
     pub fn set_send_window(&mut self, bytes: u64) {
         self.admission.set_send_window(bytes);
+    }
+
+    /// From now on this controls the rate, instead of [`Config::cc`]. It begins with the rate, the round trips and the window
+    /// of the one before; packets under way stay under way.
+    ///
+    /// [`Config::cc`]: crate::Config::cc
+    pub fn set_cc(&mut self, now: Nanos, cc: CcKind) {
+        self.path.set_cc(now, cc);
     }
 
     /// What redundancy is for from now on.

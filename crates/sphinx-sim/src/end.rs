@@ -8,6 +8,7 @@ use sphinx_driver::{
     Queues, Workshop,
 };
 use sphinx_link::{Datagram, Packet};
+use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Config, Nanos, Role, Session, Tuple};
 
@@ -72,6 +73,8 @@ pub struct End<P> {
     ecn: u8,
     /// When the rate that it may send at changes.
     limits: VecDeque<(Nanos, Option<u64>)>,
+    /// When its controller changes.
+    controllers: VecDeque<(Nanos, CcKind)>,
     /// Source symbols and symbol size of full blocks, instead of what the session proposes.
     shape: Option<(u16, u16)>,
     ways: Ways,
@@ -152,6 +155,7 @@ impl<P: PacketProtection> End<P> {
             shape: plan.shape,
             ways: plan.ways,
             limits: plan.limits.clone().into(),
+            controllers: plan.controllers.clone().into(),
             seals_later: plan.packet_delay_max > 0,
             is_woken: true,
             is_news: false,
@@ -187,6 +191,7 @@ impl<P: PacketProtection> End<P> {
             self.accepted_at,
             self.limits.front().map(|(at, _)| *at),
             self.windows.front().map(|(at, _)| *at),
+            self.controllers.front().map(|(at, _)| *at),
         ];
         timers.into_iter().flatten().min()
     }
@@ -367,6 +372,10 @@ impl<P: PacketProtection> End<P> {
                 && size > self.session().recv_window()
             {
                 self.set_window(now, size);
+            }
+            while let Some((_, cc)) = self.controllers.pop_front_if(|(at, _)| *at <= now) {
+                self.driver.set_cc(now, cc);
+                self.is_woken = true;
             }
             let is_wanted = self.queues.take_wanted();
             let is_due = self.driver.poll_timeout().is_some_and(|at| at <= now);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sphinx_proto::cc::CcKind;
 use sphinx_proto::{Nanos, Urgency};
 
 /// The application hands over `len` bytes, which end a message.
@@ -90,6 +91,8 @@ pub struct Plan {
     pub ways: Ways,
     /// From when on the end sends at most so much, IP bytes per second; in the order of time.
     pub limits: Vec<(Nanos, Option<u64>)>,
+    /// When the controller of its rate changes, and to which; in the order of time.
+    pub controllers: Vec<(Nanos, CcKind)>,
     /// Symbols and symbol size of full blocks, instead of what the session proposes.
     pub shape: Option<(u16, u16)>,
 }
@@ -110,6 +113,7 @@ impl Default for Plan {
             urgencies: BTreeMap::new(),
             ways: Ways::One,
             limits: Vec::new(),
+            controllers: Vec::new(),
             shape: None,
         }
     }

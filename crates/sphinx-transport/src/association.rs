@@ -132,13 +132,19 @@ impl Association {
         if let Some(limit) = inner.limit.take() {
             self.driver.set_limit(limit);
         }
+        let cc = inner.cc.take();
+        if let Some(cc) = cc {
+            self.driver.set_cc(now, cc);
+            self.stats_names.cc = cc.name();
+        }
         let profile = inner.profile.take();
         if let Some(profile) = profile {
             self.driver.set_profile(profile.core());
             self.stats_names.profile = profile.name();
         }
         let pool = workshop.pool();
-        let mut news = self.driver.exchange(now, &mut inner.queues, pool) || profile.is_some();
+        let mut news =
+            self.driver.exchange(now, &mut inner.queues, pool) || cc.is_some() || profile.is_some();
         if let Some(end) = self.driver.poll_end() {
             self.ended(&mut inner, end);
         }

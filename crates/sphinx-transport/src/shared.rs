@@ -17,7 +17,7 @@ use sphinx_proto::{Nanos, PathMemory, Role, StreamId};
 
 use crate::error::{Error, ErrorKind, close_code};
 use crate::memory::PathFile;
-use crate::options::Profile;
+use crate::options::{Cc, Profile};
 use crate::recv_stream::RecvStream;
 use crate::send_stream::SendStream;
 use crate::signal::{Signal, Waiter};
@@ -68,6 +68,7 @@ pub(crate) struct Inner {
     /// What the application wants redundancy to be for from now on.
     pub(crate) profile: Option<Profile>,
     pub(crate) limit: Option<Option<u64>>,
+    pub(crate) cc: Option<Cc>,
     pub(crate) closed: Option<Error>,
     /// The code of the peer's CLOSE, if that is what ended the session.
     pub(crate) peer_code: Option<u64>,
@@ -160,6 +161,7 @@ impl Shared {
             is_accepted: false,
             profile: None,
             limit: None,
+            cc: None,
             closed: None,
             peer_code: None,
             close_answered: false,
@@ -521,6 +523,14 @@ impl Session {
     /// control finds right.
     pub fn set_limit(&self, limit: Option<u64>) {
         self.shared.lock().limit = Some(limit);
+        self.shared.wake();
+    }
+
+    /// What controls the rate of this end from now on, instead of [`Options::cc`](crate::Options::cc). It takes the place of the one before
+    /// with the engine's next turn, and begins with the rate, the round trips and the window that this had found; nothing under
+    /// way is lost.
+    pub fn set_cc(&self, cc: Cc) {
+        self.shared.lock().cc = Some(cc);
         self.shared.wake();
     }
 

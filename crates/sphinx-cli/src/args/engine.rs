@@ -1,6 +1,7 @@
 //! The engine's flags, and what they make of its options. Values that are not built yet are understood, so that
 //! the answer is "not built yet", but named nowhere.
 
+use std::iter;
 use std::time::Duration;
 
 use clap::Args;
@@ -30,8 +31,8 @@ pub(crate) struct CommonArgs {
     /// When losses are repaired: default (at once), paper (its block rule) or off (by timer)
     #[arg(long, value_name = "MODE", default_value = "default", value_parser = icm)]
     pub(crate) icm: Icm,
-    #[arg(long, value_name = "CC", default_value = "auto", value_parser = cc, help = format!("Rate control: {}", transport::Cc::expected()))]
-    pub(crate) cc: Cc,
+    #[arg(long, value_name = "CC", default_value = "auto", value_parser = cc, help = cc_help())]
+    pub(crate) cc: transport::Cc,
     /// Send no more than this, headers and repair included, whatever rate control allows: 20mbit
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub(crate) limit: Option<u64>,
@@ -98,7 +99,6 @@ pub(crate) type Workers = Choice<()>;
 pub(crate) type Codec = Choice<transport::Codec>;
 pub(crate) type Profile = Choice<transport::Profile>;
 pub(crate) type Icm = Choice<transport::Icm>;
-pub(crate) type Cc = Choice<transport::Cc>;
 
 pub(crate) fn io(text: &str) -> Result<Io, String> {
     let later = ["xdp:", "dpdk:"];
@@ -161,14 +161,17 @@ pub(crate) fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-pub(crate) fn cc(text: &str) -> Result<Cc, String> {
-    if text == "scavenger" {
-        return Ok(later_value(text));
-    }
-    match transport::Cc::parse(text, units::rate)? {
-        Some(cc) => Ok(Choice::Built(cc)),
-        None => Err(format!("expected {}", transport::Cc::expected())),
-    }
+pub(crate) fn cc(text: &str) -> Result<transport::Cc, String> {
+    let named = transport::Cc::parse(text, units::rate)?;
+    named.ok_or_else(|| format!("expected {}", transport::Cc::expected()))
+}
+
+/// A line for each controller.
+fn cc_help() -> String {
+    let lines = transport::Cc::all().map(|(name, does)| format!("\n  {name:11} {does}"));
+    iter::once("Rate control:".to_owned())
+        .chain(lines)
+        .collect()
 }
 
 fn later_value<T>(text: &str) -> Choice<T> {
@@ -192,7 +195,7 @@ impl CommonArgs {
             codec: self.codec.value(),
             icm: self.icm.value(),
             epsilon: self.epsilon,
-            cc: self.cc.value(),
+            cc: self.cc,
             // On the command line rates are in bits.
             limit: self.limit.map(|bits| (bits / 8).max(1)),
             memory: self.memory.unwrap_or(default.memory),
@@ -215,12 +218,10 @@ mod tests {
 
     #[test]
     fn values() {
-        assert_eq!(
-            cc("fixed:190mbit"),
-            Ok(Choice::Built(transport::Cc::Fixed(23_750_000)))
-        );
-        assert_eq!(cc("cubic"), Ok(Choice::Built(transport::Cc::Cubic)));
-        assert_eq!(cc("scavenger").unwrap().later(), Some("scavenger"));
+        assert_eq!(cc("fixed:190mbit"), Ok(transport::Cc::Fixed(23_750_000)));
+        assert_eq!(cc("cubic"), Ok(transport::Cc::Cubic));
+        assert_eq!(cc("scavenger"), Ok(transport::Cc::Scavenger));
+        assert!(cc("fast").unwrap_err().contains("scavenger"));
         assert_eq!(memory("4MiB"), Ok(4 << 20));
         assert!(memory("4MB").is_err());
         assert_eq!(io("xdp:eth0").unwrap().later(), Some("xdp:eth0"));

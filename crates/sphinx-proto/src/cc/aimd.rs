@@ -28,18 +28,19 @@ pub struct AimdEcn {
 }
 
 impl AimdEcn {
-    /// Starts with a window of one block.
+    /// Starts with a window of one block, or with what the controller before it had under way without a queue.
     pub fn new(params: CcParams) -> Self {
         let packet = f64::from(params.packet_bytes.max(1));
         let block_packets = f64::from(params.block_packets.max(1));
         let block_bytes = packet * block_packets;
+        let first = params.before.map_or(block_bytes, |before| before.window());
         Self {
             block_packets,
             block_bytes,
             min_cwnd: 2.0 * packet,
-            cwnd: block_bytes.max(2.0 * packet),
-            srtt: None,
-            min_rtt: None,
+            cwnd: first.max(2.0 * packet),
+            srtt: params.before.map(|before| before.srtt),
+            min_rtt: params.before.map(|before| before.min_rtt),
             recovery_until_pn: 0,
             next_pn: 0,
             app_limited_until_pn: 0,

@@ -33,7 +33,7 @@ use super::path::PathDelay;
 use super::resume::{CarefulResume, Jump};
 use super::sampler::{RateSampler, Sample};
 use super::startup::{INITIAL_PACKETS, Startup, Verdict};
-use super::{AckSummary, CcParams, MS, Nanos, RateControl, bytes_in, time_for};
+use super::{AckSummary, CcParams, MS, Nanos, RateControl, bytes_in, rate_of, time_for};
 
 /// Round trip assumed before the first sample.
 const INITIAL_RTT: Nanos = 100 * MS;
@@ -141,9 +141,21 @@ pub struct Bbr {
 }
 
 impl Bbr {
-    /// A controller for a path; with `params.hint` a careful resume
-    /// (draft-ietf-tsvwg-careful-resume): half the remembered rate once the round trip agrees.
+    /// A controller for a path; with [`CcParams::memory`] a careful resume
+    /// (draft-ietf-tsvwg-careful-resume): half the remembered rate once the round trip agrees. With
+    /// [`CcParams::before`] start-up begins at the rate that another controller had found.
     pub fn new(params: CcParams) -> Self {
+        let mut bbr = Self::at_rest(params);
+        if let Some(before) = params.before {
+            let least = INITIAL_PACKETS * bbr.packet_bytes;
+            bbr.delay = PathDelay::known(before.min_rtt, before.srtt);
+            bbr.bw = rate_of(before.window(), before.min_rtt).max(1.0);
+            bbr.startup = Startup::resumed((bbr.bdp() + bbr.slack()).max(least), None);
+        }
+        bbr
+    }
+
+    fn at_rest(params: CcParams) -> Self {
         let packet_bytes = f64::from(params.packet_bytes.max(64));
         let startup = Startup::new(packet_bytes);
         Self {
@@ -486,6 +498,10 @@ impl RateControl for Bbr {
 
     fn measured_rate(&self) -> Option<u64> {
         self.found.then_some(self.bw as u64)
+    }
+
+    fn is_starting(&self) -> bool {
+        !self.found
     }
 
     fn set_packet_bytes(&mut self, ip_bytes: u32) {

@@ -116,25 +116,30 @@ impl SlowStart {
 }
 
 impl Cubic {
-    /// Starts with ten packets.
+    /// Starts with ten packets, or with what the controller before it had under way without a queue.
     pub fn new(params: CcParams) -> Self {
+        let packet = f64::from(params.packet_bytes.max(1));
+        let cwnd = match params.before {
+            Some(before) => (before.window() / packet).max(MIN_PACKETS),
+            None => INITIAL_PACKETS,
+        };
+        let threshold = match params.before {
+            Some(before) if !before.is_starting => cwnd,
+            _ => f64::INFINITY,
+        };
         Self {
-            packet: f64::from(params.packet_bytes.max(1)),
-            cwnd: INITIAL_PACKETS,
-            threshold: f64::INFINITY,
+            packet,
+            cwnd,
+            threshold,
             start: SlowStart::default(),
             growth: None,
             most: 0.0,
-            srtt: None,
-            min_rtt: None,
+            srtt: params.before.map(|before| before.srtt),
+            min_rtt: params.before.map(|before| before.min_rtt),
             recovery_until_pn: 0,
             next_pn: 0,
             app_limited_until_pn: 0,
         }
-    }
-
-    fn is_starting(&self) -> bool {
-        self.cwnd < self.threshold
     }
 
     fn reduce(&mut self) {
@@ -267,6 +272,10 @@ impl RateControl for Cubic {
 
     fn min_rtt(&self) -> Option<Nanos> {
         self.min_rtt
+    }
+
+    fn is_starting(&self) -> bool {
+        self.cwnd < self.threshold
     }
 
     fn set_packet_bytes(&mut self, ip_bytes: u32) {

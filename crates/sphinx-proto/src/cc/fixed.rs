@@ -23,8 +23,8 @@ impl Fixed {
     pub fn new(rate: u64, params: CcParams) -> Self {
         Self {
             rate: rate.max(1),
-            srtt: None,
-            min_rtt: None,
+            srtt: params.before.map(|before| before.srtt),
+            min_rtt: params.before.map(|before| before.min_rtt),
             acked: 0,
             lost: 0,
             packet_bytes: params.packet_bytes,

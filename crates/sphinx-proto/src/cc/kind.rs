@@ -2,17 +2,35 @@
 
 use std::fmt;
 
-use super::{AimdEcn, Bbr, CcParams, Cubic, Fixed, RateControl};
+use super::{AimdEcn, Bbr, CcParams, Cubic, Fixed, RateControl, Scavenger};
 
-/// Names of controllers that need nothing more than a name; the first is the default.
-const NAMES: [(&str, CcKind); 4] = [
-    ("auto", CcKind::Bbr),
-    ("bbr", CcKind::Bbr),
-    ("aimd-ecn", CcKind::AimdEcn),
-    ("cubic", CcKind::Cubic),
+/// Names of controllers that need nothing more than a name, and what they do; the first is the default.
+const NAMES: [(&str, CcKind, &str); 5] = [
+    ("auto", CcKind::Bbr, "bbr"),
+    (
+        "bbr",
+        CcKind::Bbr,
+        "a model of the link, deaf to random loss",
+    ),
+    (
+        "aimd-ecn",
+        CcKind::AimdEcn,
+        "the paper's: ECN marks slow it down",
+    ),
+    (
+        "cubic",
+        CcKind::Cubic,
+        "as most senders: every loss slows it down",
+    ),
+    (
+        "scavenger",
+        CcKind::Scavenger,
+        "what nobody else wants, deaf to random loss",
+    ),
 ];
-/// What comes before the rate of [`CcKind::Fixed`].
+/// What comes before the rate of [`CcKind::Fixed`], and what it does.
 const FIXED: &str = "fixed:";
+const FIXED_DOES: &str = "this rate, whatever the link does";
 
 /// Which controller serves a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +43,8 @@ pub enum CcKind {
     AimdEcn,
     /// What most of the Internet does: every loss is congestion ([`Cubic`]).
     Cubic,
+    /// What nobody else wants: it yields to every queue, and not to random loss ([`Scavenger`]).
+    Scavenger,
     /// This many IP bytes per second ([`Fixed`]).
     Fixed(u64),
     /// A controller that the application brings.
@@ -52,14 +72,22 @@ impl CcKind {
         if let Some(written) = text.strip_prefix(FIXED) {
             return Ok(Some(Self::Fixed((rate(written)? / 8).max(1))));
         }
-        let named = NAMES.iter().find(|(name, _)| *name == text);
-        Ok(named.map(|(_, kind)| *kind))
+        let named = NAMES.iter().find(|(name, ..)| *name == text);
+        Ok(named.map(|(_, kind, _)| *kind))
     }
 
     /// What [`parse`](Self::parse) understands, for people.
     pub fn expected() -> String {
-        let names = NAMES.map(|(name, _)| name);
+        let names = NAMES.map(|(name, ..)| name);
         format!("{} or {FIXED}RATE", names.join(", "))
+    }
+
+    /// The same, and what each of them does, for people.
+    pub fn all() -> impl Iterator<Item = (String, &'static str)> {
+        let named = NAMES
+            .iter()
+            .map(|(name, _, does)| ((*name).to_owned(), *does));
+        named.chain([(format!("{FIXED}RATE"), FIXED_DOES)])
     }
 
     /// Its name, without a rate.
@@ -67,12 +95,12 @@ impl CcKind {
         match self {
             Self::Fixed(_) => FIXED.trim_end_matches(':'),
             Self::Own(own) => own.name,
-            Self::Bbr | Self::AimdEcn | Self::Cubic => {
+            Self::Bbr | Self::AimdEcn | Self::Cubic | Self::Scavenger => {
                 // The default has two names.
                 let mut named = NAMES.iter().rev();
                 named
-                    .find(|(_, kind)| *kind == self)
-                    .map_or("", |(name, _)| *name)
+                    .find(|(_, kind, _)| *kind == self)
+                    .map_or("", |(name, ..)| *name)
             }
         }
     }
@@ -83,6 +111,7 @@ impl CcKind {
             Self::Bbr => Box::new(Bbr::new(params)),
             Self::AimdEcn => Box::new(AimdEcn::new(params)),
             Self::Cubic => Box::new(Cubic::new(params)),
+            Self::Scavenger => Box::new(Scavenger::new(params)),
             Self::Fixed(rate) => Box::new(Fixed::new(rate, params)),
             Self::Own(own) => (own.build)(params),
         }
@@ -117,14 +146,14 @@ mod tests {
         );
         assert!(CcKind::parse("fixed:fast", rate).is_err());
         assert_eq!(CcKind::parse("fast", rate), Ok(None));
-        for name in ["bbr", "aimd-ecn", "cubic"] {
+        for name in ["bbr", "aimd-ecn", "cubic", "scavenger"] {
             let kind = CcKind::parse(name, rate).ok().flatten();
             assert_eq!(kind.map(CcKind::name), Some(name));
         }
         assert_eq!(CcKind::Fixed(1).name(), "fixed");
         assert_eq!(
             CcKind::expected(),
-            "auto, bbr, aimd-ecn, cubic or fixed:RATE"
+            "auto, bbr, aimd-ecn, cubic, scavenger or fixed:RATE"
         );
     }
 }

@@ -1,17 +1,39 @@
-//! A cap on what any controller allows.
+//! A cap on what any controller allows, and the change from one to another.
 
-use super::{AckSummary, Nanos, RateControl};
+use super::{AckSummary, Nanos, PacketInfo, RateControl};
 
 /// A controller, and the rate that it is not to exceed: whoever shares the line, or pays for it, may say so.
 pub(crate) struct Limited {
     inner: Box<dyn RateControl>,
     /// IP bytes per second.
     limit: Option<u64>,
+    /// Packets with lower numbers left under another controller.
+    first_pn: u64,
+    /// What a SACK says of the others, kept for its memory.
+    acked: Vec<PacketInfo>,
+    lost: Vec<PacketInfo>,
 }
 
 impl Limited {
     pub(crate) fn new(inner: Box<dyn RateControl>, limit: Option<u64>) -> Self {
-        Self { inner, limit }
+        Self {
+            inner,
+            limit,
+            first_pn: 0,
+            acked: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// From packet `first_pn` on, `inner` is the controller.
+    pub(crate) fn replace(&mut self, inner: Box<dyn RateControl>, first_pn: u64) {
+        self.inner = inner;
+        self.first_pn = first_pn;
+    }
+
+    /// The controller without the limit.
+    pub(crate) fn unlimited(&self) -> &dyn RateControl {
+        &*self.inner
     }
 
     pub(crate) fn set_limit(&mut self, limit: Option<u64>) {
@@ -34,7 +56,25 @@ impl RateControl for Limited {
     }
 
     fn on_ack(&mut self, ack: &AckSummary<'_>) {
-        self.inner.on_ack(ack);
+        let first_pn = self.first_pn;
+        let is_own = |packet: &PacketInfo| packet.pn >= first_pn;
+        if ack.acked.iter().chain(ack.lost).all(is_own) {
+            return self.inner.on_ack(ack);
+        }
+        let keep = |own: &mut Vec<PacketInfo>, all: &[PacketInfo]| {
+            own.clear();
+            own.extend(all.iter().copied().filter(is_own));
+        };
+        keep(&mut self.acked, ack.acked);
+        keep(&mut self.lost, ack.lost);
+        self.inner.on_ack(&AckSummary {
+            acked: &self.acked,
+            lost: &self.lost,
+            arrival: ack.arrival.filter(|arrival| arrival.pn >= first_pn),
+            // Of a mark it is not known which packet had it.
+            ce_marked: ack.ce_marked.min(self.acked.len() as u64),
+            ..*ack
+        });
     }
 
     fn on_app_limited(&mut self, now: Nanos) {
@@ -65,6 +105,10 @@ impl RateControl for Limited {
         // It may carry more than the limit.
         let is_told = |rate: &u64| self.limit.is_none_or(|limit| *rate > limit + limit / 16);
         self.inner.measured_rate().filter(is_told)
+    }
+
+    fn is_starting(&self) -> bool {
+        self.inner.is_starting()
     }
 
     fn set_packet_bytes(&mut self, ip_bytes: u32) {

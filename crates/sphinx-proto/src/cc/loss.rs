@@ -47,24 +47,25 @@ pub(super) enum Pace {
     Low,
 }
 
+/// Packets, and those of them that were lost.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    packets: f64,
-    lost: f64,
+pub(super) struct Counts {
+    pub(super) packets: f64,
+    pub(super) lost: f64,
 }
 
 impl Counts {
-    fn add(&mut self, packets: u64, lost: u64) {
+    pub(super) fn add(&mut self, packets: u64, lost: u64) {
         self.packets += packets as f64;
         self.lost += lost as f64;
     }
 
-    fn scale(&mut self, by: f64) {
+    pub(super) fn scale(&mut self, by: f64) {
         self.packets *= by;
         self.lost *= by;
     }
 
-    fn ratio(&self) -> f64 {
+    pub(super) fn ratio(&self) -> f64 {
         if self.packets > 0.0 {
             self.lost / self.packets
         } else {
@@ -116,6 +117,46 @@ impl Difference {
     }
 }
 
+/// Variance of losses over that of independent ones.
+///
+/// Neighbouring groups of packets are compared, so that a loss rate that changes is not taken for bursts.
+#[derive(Debug, Default)]
+pub(super) struct Dispersion {
+    /// Of the losses in a few packets, less 1.
+    excess: f64,
+    /// By pace, the latest packets, and some before them.
+    few: [(Counts, Counts); 2],
+}
+
+impl Dispersion {
+    pub(super) fn note(&mut self, pace: Pace, packets: u64, lost: u64) {
+        let (few, last) = &mut self.few[pace as usize];
+        few.add(packets, lost);
+        if few.packets < DISPERSION_MIN {
+            return;
+        }
+        let now = std::mem::take(few);
+        let before = std::mem::replace(last, now);
+        if before.packets == 0.0 {
+            return;
+        }
+        let mut both = now;
+        both.packets += before.packets;
+        both.lost += before.lost;
+        let p = both.ratio();
+        let variance = p * (1.0 - p) * (1.0 / now.packets + 1.0 / before.packets);
+        if variance > 0.0 {
+            let reading = (now.ratio() - before.ratio()).powi(2) / variance;
+            self.excess += (reading - 1.0 - self.excess) * DISPERSION_GAIN;
+        }
+    }
+
+    /// At least 1, which it is for independent losses.
+    pub(super) fn burstiness(&self) -> f64 {
+        1.0 + self.excess.max(0.0)
+    }
+}
+
 /// Estimates the channel's loss rate and the loss that our own rate causes.
 #[derive(Debug, Default)]
 pub(super) struct ChannelLoss {
@@ -125,10 +166,7 @@ pub(super) struct ChannelLoss {
     cruise: Counts,
     low: Counts,
     difference: Difference,
-    /// Variance of the losses in a few packets over that of independent ones, less 1.
-    dispersion: f64,
-    /// By pace, the latest packets, and some before them.
-    few: [(Counts, Counts); 2],
+    dispersion: Dispersion,
     /// Excess because of which a lower rate is being tried, and trials in a row that left it so.
     tried: f64,
     failed: u32,
@@ -149,7 +187,7 @@ impl ChannelLoss {
     /// Packets settled while there was no queue. Where a policer is suspected, losses at the full
     /// rate are believed only after comparison.
     pub(super) fn on_settled(&mut self, pace: Pace, packets: u64, lost: u64, suspect: bool) {
-        self.disperse(pace, packets, lost);
+        self.dispersion.note(pace, packets, lost);
         match pace {
             Pace::Cruise => self.cruise.add(packets, lost),
             Pace::Low => self.low.add(packets, lost),
@@ -158,30 +196,6 @@ impl ChannelLoss {
             self.held.add(packets, lost);
         } else {
             self.pool(packets as f64, lost as f64);
-        }
-    }
-
-    /// Losses in bursts vary more than independent ones. Neighbours are compared, so that a loss rate
-    /// that changes is not taken for bursts.
-    fn disperse(&mut self, pace: Pace, packets: u64, lost: u64) {
-        let (few, last) = &mut self.few[pace as usize];
-        few.add(packets, lost);
-        if few.packets < DISPERSION_MIN {
-            return;
-        }
-        let now = std::mem::take(few);
-        let before = std::mem::replace(last, now);
-        if before.packets == 0.0 {
-            return;
-        }
-        let mut both = now;
-        both.packets += before.packets;
-        both.lost += before.lost;
-        let p = both.ratio();
-        let variance = p * (1.0 - p) * (1.0 / now.packets + 1.0 / before.packets);
-        if variance > 0.0 {
-            let reading = (now.ratio() - before.ratio()).powi(2) / variance;
-            self.dispersion += (reading - 1.0 - self.dispersion) * DISPERSION_GAIN;
         }
     }
 
@@ -237,7 +251,7 @@ impl ChannelLoss {
 
     /// Variance of losses relative to independent ones, at least 1.
     pub(super) fn burstiness(&self) -> f64 {
-        1.0 + self.dispersion.max(0.0)
+        self.dispersion.burstiness()
     }
 
     /// Relative standard error of a rate that is inferred from what arrives of `packets`.

@@ -13,7 +13,11 @@
 //! | [`Bbr`] | model of the link: rate, round trip, channel loss | draft-ietf-ccwg-bbr, own loss model |
 //! | [`AimdEcn`] | window of blocks, +1 per round trip, halved on CE | the Sphinx paper, section 3.3 |
 //! | [`Cubic`] | window that grows with the cube of the time since the last loss, × 0.7 on one | RFC 9438, RFC 9406 |
+//! | [`Scavenger`] | window that yields to every queue | LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus), own loss model |
 //! | [`Fixed`] | the rate that the user asked for | – |
+//!
+//! One may take another's place while packets are under way: it begins with what that one has found out
+//! ([`Before`]), and hears nothing of packets that left before.
 //!
 //! A new one is a file here and a line in each of the tables of `kind.rs`; an application can bring its own
 //! ([`CcKind::Own`]).
@@ -29,6 +33,7 @@ mod loss;
 mod path;
 mod resume;
 mod sampler;
+mod scavenger;
 mod startup;
 #[cfg(test)]
 mod testflows;
@@ -41,6 +46,7 @@ pub use cubic::Cubic;
 pub use fixed::Fixed;
 pub use kind::{CcKind, OwnController};
 pub(crate) use limited::Limited;
+pub use scavenger::Scavenger;
 
 use crate::config::PathMemory;
 
@@ -134,6 +140,11 @@ pub trait RateControl: Send {
         None
     }
 
+    /// Whether it still looks for what the path carries, as it does at its beginning.
+    fn is_starting(&self) -> bool {
+        false
+    }
+
     /// From now on a full packet has this many IP bytes.
     fn set_packet_bytes(&mut self, _ip_bytes: u32) {}
 
@@ -150,6 +161,32 @@ pub struct CcParams {
     pub block_packets: u32,
     /// What an earlier session on this path measured.
     pub memory: Option<PathMemory>,
+    /// What the controller before it has found out, if there was one.
+    pub before: Option<Before>,
+}
+
+/// What a controller has found out about the path, for the one that takes its place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Before {
+    /// Sender's clock.
+    pub now: Nanos,
+    /// Its [estimate](RateControl::bandwidth_estimate), IP bytes per second.
+    pub rate: u64,
+    /// Its [window](RateControl::cwnd), IP bytes.
+    pub cwnd: u64,
+    /// Smallest round trip.
+    pub min_rtt: Nanos,
+    /// Smoothed round trip.
+    pub srtt: Nanos,
+    /// Whether it was [still looking](RateControl::is_starting) for what the path carries.
+    pub is_starting: bool,
+}
+
+impl Before {
+    /// IP bytes that it had under way without a queue.
+    pub fn window(&self) -> f64 {
+        bytes_in(self.rate as f64, self.min_rtt).min(self.cwnd as f64)
+    }
 }
 
 impl Default for CcParams {
@@ -158,6 +195,7 @@ impl Default for CcParams {
             packet_bytes: 1500,
             block_packets: 100,
             memory: None,
+            before: None,
         }
     }
 }

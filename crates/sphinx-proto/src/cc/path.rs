@@ -98,6 +98,15 @@ pub(super) struct PathDelay {
 }
 
 impl PathDelay {
+    /// Of a path whose round trips have been measured.
+    pub(super) fn known(min_rtt: Nanos, smoothed_rtt: Nanos) -> Self {
+        Self {
+            min_rtt: Some(min_rtt),
+            smoothed_rtt: smoothed_rtt as f64,
+            ..Self::default()
+        }
+    }
+
     /// Smallest round trip believed in.
     pub(super) fn min_rtt(&self) -> Option<Nanos> {
         self.min_rtt

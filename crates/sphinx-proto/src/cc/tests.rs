@@ -329,6 +329,166 @@ fn cubic_takes_random_loss_for_congestion() {
     }
 }
 
+fn scavenger() -> Box<dyn super::RateControl> {
+    CcKind::Scavenger.build(CcParams::default())
+}
+
+fn scavenge(link: Link, seconds: u64) -> Report {
+    World::new(link)
+        .add(scavenger(), App::Saturating, 0)
+        .run(seconds * SEC)
+        .remove(0)
+}
+
+/// Mean queue in milliseconds of a link with one rate.
+fn queue_ms(r: &Report, link: &Link, from: Nanos, until: Nanos) -> f64 {
+    r.mean_queue(from, until) / link.rates[0].1 * 1000.0
+}
+
+#[test]
+fn scavenger_fills_a_link_that_nobody_else_uses() {
+    for (rate, rtt) in [
+        (200.0, 10),
+        (20.0, 20),
+        (100.0, 40),
+        (2.0, 50),
+        (100.0, 100),
+    ] {
+        for loss in [0.0, 0.01, 0.06, 0.2] {
+            let link = Link::new(rate, rtt, loss);
+            let r = scavenge(link.clone(), 20);
+            let (from, until) = ((40 * rtt * MS).max(SEC), 20 * SEC);
+            let used = r.rate(from, until) / mbit(rate);
+            let name = format!("{rate} Mbit/s, {rtt} ms, {loss}");
+            assert!(used > 0.9, "{name}: {used}");
+            assert!(r.drops(0, until) < 0.001, "{name}");
+            let queue = queue_ms(&r, &link, 0, until);
+            assert!(queue < 25.0, "{name}: {queue} ms");
+        }
+    }
+}
+
+/// What CUBIC gets beside a scavenger, in parts of what it gets alone.
+fn left_to_cubic(link: &Link, (cubic_from, from): (Nanos, Nanos), until: Nanos) -> f64 {
+    let cubic = || CcKind::Cubic.build(CcParams::default());
+    let alone = World::new(link.clone())
+        .add(cubic(), App::Saturating, cubic_from)
+        .run(until);
+    let beside = World::new(link.clone())
+        .add(cubic(), App::Saturating, cubic_from)
+        .add(scavenger(), App::Saturating, from)
+        .run(until);
+    let begun = cubic_from.max(from);
+    beside[0].rate(begun, until) / alone[0].rate(begun, until)
+}
+
+#[test]
+fn scavenger_leaves_cubic_its_rate() {
+    for (rate, rtt) in [(20.0, 20), (50.0, 50), (100.0, 100)] {
+        for queue in [1.0, 4.0] {
+            for seed in 1..4 {
+                let link = Link::new(rate, rtt, 0.0);
+                let link = Link {
+                    queue_bytes: queue * link.queue_bytes,
+                    seed,
+                    ..link
+                };
+                // Whoever begins.
+                for order in [(5 * SEC, 0), (0, 5 * SEC)] {
+                    let left = left_to_cubic(&link, order, 45 * SEC);
+                    assert!(
+                        left > 0.9,
+                        "{rate} Mbit/s, {rtt} ms, queue {queue}, seed {seed}, {order:?}: {left}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn scavenger_leaves_its_rate_to_cubic_that_meets_random_loss() {
+    for (rtt, loss) in [(20, 0.01), (50, 0.001), (50, 0.01), (100, 0.01)] {
+        let left = left_to_cubic(&Link::new(50.0, rtt, loss), (0, SEC), 60 * SEC);
+        assert!(left > 0.85, "{rtt} ms, {loss}: {left}");
+    }
+}
+
+#[test]
+fn scavenger_takes_what_is_left() {
+    let link = Link::new(50.0, 40, 0.01);
+    let half = App::Blocks {
+        bytes: 62_500,
+        every: 20 * MS,
+    };
+    let r = World::new(link)
+        .add(bbr(), half, 0)
+        .add(scavenger(), App::Saturating, 0)
+        .run(20 * SEC);
+    let rates = [&r[0], &r[1]].map(|r| r.rate(3 * SEC, 20 * SEC) / mbit(50.0));
+    assert!(rates[0] > 0.5, "{rates:?}");
+    assert!(rates[1] > 0.25, "{rates:?}");
+}
+
+#[test]
+fn scavengers_share() {
+    for rtt in [20, 100] {
+        let link = Link::new(50.0, rtt, 0.01);
+        let r = World::new(link.clone())
+            .add(scavenger(), App::Saturating, 0)
+            .add(scavenger(), App::Saturating, 5 * SEC)
+            .run(120 * SEC);
+        let (from, until) = (60 * SEC, 120 * SEC);
+        let rates = [&r[0], &r[1]].map(|r| r.rate(from, until) / mbit(50.0));
+        assert!(rates[0] + rates[1] > 0.9, "{rtt} ms: {rates:?}");
+        assert!(rates.iter().all(|rate| *rate > 0.2), "{rtt} ms: {rates:?}");
+        let queue = queue_ms(&r[0], &link, from, until);
+        assert!(queue < 25.0, "{rtt} ms: {queue} ms");
+    }
+}
+
+#[test]
+fn scavenger_floods_neither_policers_nor_short_queues() {
+    for loss in [0.0, 0.01, 0.06] {
+        let policed = Link {
+            policer: Some((mbit(20.0), 30_000.0)),
+            ..Link::new(1000.0, 20, loss)
+        };
+        let shallow = Link {
+            queue_bytes: 6000.0,
+            ..Link::new(20.0, 20, loss)
+        };
+        for (name, link) in [("policer", policed), ("short queue", shallow)] {
+            let r = scavenge(link, 30);
+            let drops = r.drops(0, 30 * SEC);
+            // The more the channel loses, the less a policer stands out.
+            let most = if loss < 0.05 { 0.08 } else { 0.25 };
+            assert!(drops < most, "{name}, {loss}: {drops} dropped");
+            let used = r.rate(2 * SEC, 30 * SEC) / mbit(20.0);
+            assert!(used > 0.75, "{name}, {loss}: {used}");
+        }
+    }
+}
+
+#[test]
+fn scavenger_obeys_marks_and_survives_blackouts() {
+    let marked = Link {
+        ce_threshold: Some(10_000.0),
+        ..Link::new(100.0, 40, 0.01)
+    };
+    let r = scavenge(marked, 10);
+    assert_eq!(r.dropped, 0);
+    assert!(r.mean_queue(SEC, 10 * SEC) < 10_000.0);
+    assert!(r.rate(SEC, 10 * SEC) / mbit(100.0) > 0.5);
+    let dark = Link {
+        blackout: Some((3 * SEC, 6 * SEC)),
+        ..Link::new(50.0, 50, 0.06)
+    };
+    let r = scavenge(dark, 12);
+    assert!(r.rate(4 * SEC, 5 * SEC) < mbit(1.0));
+    assert!(r.rate(8 * SEC, 12 * SEC) / mbit(50.0) > 0.9);
+}
+
 #[test]
 fn fixed_keeps_its_rate() {
     let cc = CcKind::Fixed(mbit(150.0) as u64).build(CcParams::default());

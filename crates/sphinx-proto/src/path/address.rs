@@ -1,7 +1,7 @@
 //! What belongs to the pair of addresses that packets travel between. A peer that moves gets a new one.
 
 use crate::Nanos;
-use crate::cc::{self, CcParams, Limited, PacketInfo};
+use crate::cc::{self, Before, CcParams, Limited, PacketInfo};
 use crate::config::{Config, PathMemory};
 use crate::session::BASE_DATAGRAM;
 use crate::types::Tuple;
@@ -15,6 +15,9 @@ use super::reordering::Reordering;
 use super::rtt::Rtt;
 use super::sent::Settled;
 use super::timer::ProbeTimer;
+
+/// Packets of a block, as the paper has them.
+const BLOCK_PACKETS: u32 = 100;
 
 /// What is needed to begin at new addresses, as [`Config`] says.
 #[derive(Debug)]
@@ -49,11 +52,17 @@ impl Settings {
         u32::from(BASE_DATAGRAM + self.ip_overhead)
     }
 
+    /// The controller of new paths; whether it is another one.
+    pub(super) fn set_cc(&mut self, kind: cc::CcKind) -> bool {
+        std::mem::replace(&mut self.kind, kind) != kind
+    }
+
     fn rate_control(&self, memory: Option<PathMemory>) -> Limited {
         let params = CcParams {
             packet_bytes: self.small_packet(),
-            block_packets: 100,
+            block_packets: BLOCK_PACKETS,
             memory,
+            before: None,
         };
         Limited::new(self.kind.build(params), self.limit)
     }
@@ -130,6 +139,32 @@ impl Address {
             timer: ProbeTimer::new(now),
             bytes_in_flight: 0,
         }
+    }
+
+    /// The controller of `settings` takes the place of the present one, beginning with packet `first_packet`; full packets
+    /// have `packet_bytes`.
+    pub(super) fn change_rate_control(
+        &mut self,
+        settings: &Settings,
+        (first_packet, packet_bytes): (u64, u32),
+        now: Nanos,
+    ) {
+        let old = self.cc.unlimited();
+        let before = Before {
+            now,
+            rate: old.bandwidth_estimate(),
+            cwnd: old.cwnd(),
+            min_rtt: old.min_rtt().unwrap_or(self.rtt.min()),
+            srtt: self.rtt.smoothed(),
+            is_starting: old.is_starting(),
+        };
+        let params = CcParams {
+            packet_bytes,
+            block_packets: BLOCK_PACKETS,
+            memory: None,
+            before: Some(before),
+        };
+        self.cc.replace(settings.kind.build(params), first_packet);
     }
 
     /// Whether the packet left for these addresses.

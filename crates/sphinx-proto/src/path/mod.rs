@@ -29,7 +29,7 @@ mod timer;
 mod validation;
 
 use crate::Nanos;
-use crate::cc::RateControl;
+use crate::cc::{CcKind, RateControl};
 use crate::config::{Config, PathMemory};
 use crate::receiver::Receiver;
 use crate::session::BASE_DATAGRAM;
@@ -138,6 +138,14 @@ impl Path {
     pub(crate) fn set_limit(&mut self, limit: Option<u64>) {
         self.settings.set_limit(limit);
         self.address.cc.set_limit(limit);
+    }
+
+    /// From now on this controls the rate, beginning with what has been found out so far.
+    pub(crate) fn set_cc(&mut self, now: Nanos, kind: CcKind) {
+        if self.settings.set_cc(kind) {
+            let from = (self.next_pn(), self.packet_bytes());
+            self.address.change_rate_control(&self.settings, from, now);
+        }
     }
 
     // ---- sending ---------------------------------------------------------------------------------

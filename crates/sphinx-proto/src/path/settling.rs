@@ -172,9 +172,14 @@ impl Path {
         self.tell_packet_size();
     }
 
+    /// IP bytes of a full packet.
+    pub(super) fn packet_bytes(&self) -> u32 {
+        u32::from(self.mtu().saturating_add(self.settings.ip_overhead))
+    }
+
     pub(super) fn tell_packet_size(&mut self) {
-        let ip_bytes = self.mtu().saturating_add(self.settings.ip_overhead);
-        self.address.cc.set_packet_bytes(u32::from(ip_bytes));
+        let ip_bytes = self.packet_bytes();
+        self.address.cc.set_packet_bytes(ip_bytes);
     }
 
     /// Declares packets lost by time, if that is due.

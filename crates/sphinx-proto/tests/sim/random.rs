@@ -194,6 +194,31 @@ fn random_scenario(seed: u64) -> Scenario {
         scenario.windows.push((at, size - rng.below(size / 2)));
     }
     scenario.windows.sort_unstable();
+    let rng = &mut Rng::new(seed ^ 0x7261_7465_7300);
+    let kind = |rng: &mut Rng| {
+        rng.pick(&[
+            CcKind::Cubic,
+            CcKind::Scavenger,
+            CcKind::Bbr,
+            CcKind::AimdEcn,
+            CcKind::Fixed(2_000_000),
+        ])
+    };
+    if rng.chance(0.2) {
+        scenario.cc = kind(rng);
+    }
+    for plan in [&mut scenario.client, &mut scenario.server] {
+        if rng.chance(0.2) {
+            let changes = 1 + rng.below(4);
+            let mut times: Vec<Nanos> = (0..changes).map(|_| rng.below(3000) * MS).collect();
+            times.sort_unstable();
+            plan.controllers = times.into_iter().map(|at| (at, kind(rng))).collect();
+        }
+        if rng.chance(0.1) {
+            let from = rng.below(1000) * MS;
+            plan.limits = vec![(from, Some(100_000)), (from + SEC, None)];
+        }
+    }
     scenario
 }
 

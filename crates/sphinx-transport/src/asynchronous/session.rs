@@ -57,7 +57,7 @@ fn both_ways((send, recv): (crate::SendStream, crate::RecvStream)) -> (SendStrea
 }
 
 impl Session {
-    /// The same session, for what does not wait: its statistics, limits, the peer's address, why it has ended.
+    /// The same session, for what does not wait: its statistics, limits and rate control, the peer's address, why it has ended.
     pub fn as_blocking(&self) -> &crate::Session {
         &self.session
     }

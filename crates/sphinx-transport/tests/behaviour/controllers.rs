@@ -1,4 +1,6 @@
-//! An application brings its own rate control.
+//! An application brings its own rate control, or changes it while a session runs.
+
+use std::thread;
 
 use sphinx_transport::cc::{AckSummary, CcParams, Nanos, OwnController, RateControl};
 use sphinx_transport::{Cc, Options};
@@ -36,6 +38,28 @@ impl RateControl for TenPackets {
     fn phase_name(&self) -> &'static str {
         "ten packets"
     }
+}
+
+/// From any thread, and more than once; also by tasks, whose session is the same one.
+#[test]
+fn the_controller_changes_while_running() {
+    bounded(|| {
+        let pair = pair_with(link(0.02, 1), link(0.02, 2), &Options::default());
+        assert_eq!(pair.client.stats().cc, "bbr");
+        let session = sphinx_transport::asynchronous::Session::from(pair.client.clone());
+        let changes = [Cc::Cubic, Cc::Scavenger, Cc::Fixed(2_000_000), Cc::Bbr];
+        for (n, cc) in (1..).zip(changes) {
+            let session = session.as_blocking().clone();
+            thread::spawn(move || {
+                session.set_cc(cc);
+                session.set_limit(Some(20_000_000));
+            });
+            transfer(&pair.client, &pair.server, &content(n, 200_000));
+            while pair.client.stats().cc != cc.name() {
+                thread::yield_now();
+            }
+        }
+    });
 }
 
 #[test]
