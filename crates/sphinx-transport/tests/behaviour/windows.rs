@@ -157,7 +157,7 @@ fn a_window_grows_and_makes_room_for_another_session() {
         queue: Depth::Time(ms(400)),
         ..link(0.0, seed)
     };
-    bounded(|| {
+    bounded(move || {
         let options = Options {
             memory: MEMORY,
             ..Options::default()
