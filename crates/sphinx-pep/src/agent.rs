@@ -63,7 +63,7 @@ impl Default for Config {
 pub enum Cause {
     /// It has just come in.
     Passed,
-    /// An acknowledgement that has just come in, without its SACK option.
+    /// An acknowledgement that has just come in, without all or some of its SACK blocks.
     Concealed,
     /// It was lost.
     Repair,

@@ -16,6 +16,8 @@ pub struct Laws {
     /// Hashes of what came from each side, and of its versions without SACK option.
     seen: [HashSet<u64>; 2],
     bare: HashSet<u64>,
+    /// The SACK blocks of each mobile host.
+    blocks: HashSet<(FlowKey, (u32, u32))>,
     /// The highest acknowledgement of each mobile host.
     acknowledged: HashMap<FlowKey, u64>,
 }
@@ -32,6 +34,8 @@ impl Laws {
                 self.bare.insert(hash(&bare));
             }
             let key = FlowKey::of(from, &segment);
+            let blocks = segment.sack().iter().map(|block| (key, *block));
+            self.blocks.extend(blocks);
             let highest = self
                 .acknowledged
                 .entry(key)
@@ -44,7 +48,7 @@ impl Laws {
     }
 
     /// Checks a packet that comes out: it came in from the other side, byte for byte, or it is an
-    /// acknowledgement without its SACK option; and it acknowledges nothing new.
+    /// acknowledgement that lacks SACK blocks; and it acknowledges nothing new.
     ///
     /// # Errors
     ///
@@ -53,7 +57,7 @@ impl Laws {
         let from = output.to.other();
         let hash = hash(&output.packet);
         let is_known = match output.cause {
-            Cause::Concealed => output.to == Side::Fixed && self.bare.contains(&hash),
+            Cause::Concealed => output.to == Side::Fixed && self.lacks_blocks(&output.packet),
             _ => self.seen[from as usize].contains(&hash),
         };
         if !is_known {
@@ -70,6 +74,20 @@ impl Laws {
             }
         }
         Ok(())
+    }
+
+    /// Whether an acknowledgement is one that came in, but for SACK blocks that are left out.
+    fn lacks_blocks(&self, packet: &Bytes) -> bool {
+        let Ok(segment) = Segment::parse(packet.clone()) else {
+            return false;
+        };
+        let key = FlowKey::of(Side::Mobile, &segment);
+        let bare = segment.without_sack();
+        bare.is_some_and(|bare| self.bare.contains(&hash(&bare)))
+            && segment
+                .sack()
+                .iter()
+                .all(|it| self.blocks.contains(&(key, *it)))
     }
 }
 

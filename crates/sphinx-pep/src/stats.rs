@@ -21,7 +21,7 @@ pub struct Counts {
     pub spurious: u64,
     /// Acknowledgements held back.
     pub held: u64,
-    /// Acknowledgements that passed without their SACK option while one was held back.
+    /// Acknowledgements that passed without all or some of their SACK blocks.
     pub concealed: u64,
     /// Times at which the sender was left to repair, and why.
     pub released: BTreeMap<Release, u64>,

@@ -54,6 +54,8 @@ pub enum Release {
     Limit,
     /// It was lost before it came here, or was dropped by the agent's own queue.
     NotCached,
+    /// The receiver would discard what is cached, for its timestamp.
+    Outdated,
     /// The agent was too late.
     Overload,
     /// The sender has repaired it already.
@@ -116,12 +118,16 @@ pub(crate) struct Snoop {
     segment_bytes: u64,
     rtt: Rtt,
     held: Option<Held>,
-    /// Since when the sender has not been told of what is missing.
-    silent_since: Option<Time>,
-    /// The sender was told: nothing is held back before this is acknowledged.
+    /// The first missing byte that the sender is not told of, and since when.
+    hidden: Option<(u64, Time)>,
+    /// What is missing before this position is for the sender to repair: it has been told.
     yielded: Option<u64>,
-    /// And not repaired either: the loss is a sign of congestion.
+    /// And is not repaired here either: the loss is a sign of congestion.
     congested: bool,
+    /// The timestamp that the receiver echoed last: the latest one at `acknowledged`.
+    echoed: Option<u32>,
+    /// When the packet left for the hop that left last of all that have arrived.
+    newest_delivered: Time,
     /// Index into `THRESHOLDS`.
     reorders: usize,
     repaired: Vec<(u64, u64)>,
@@ -143,9 +149,11 @@ impl Snoop {
             segment_bytes: 1,
             rtt: Rtt::new(),
             held: None,
-            silent_since: None,
+            hidden: None,
             yielded: None,
             congested: false,
+            echoed: None,
+            newest_delivered: 0,
             reorders: 0,
             repaired: Vec::new(),
             classic: Classic::default(),
@@ -184,8 +192,9 @@ impl Snoop {
         self.highest = self.highest.max(end);
         let Some(departed) = departs else {
             // What the queue drops was perhaps cached before.
-            return self.see_sender_repair(start, end);
+            return self.see_sender_repair(start, end, None);
         };
+        let sent = segment.options.timestamps.map(|(sent, _)| sent);
         if let Some(cached) = self.cache.get_mut(start).filter(|cached| cached.end == end) {
             // The bytes may be others than before: timestamps go on.
             let packet = segment.packet.clone();
@@ -193,13 +202,14 @@ impl Snoop {
                 packet,
                 end,
                 departed,
+                sent,
                 repairs: 0,
                 sender_repaired: true,
             };
             return;
         }
         if self.cache.overlaps(start, end) {
-            return self.see_sender_repair(start, end);
+            return self.see_sender_repair(start, end, departs);
         }
         if self.cache.bytes() + Cache::cost(&segment.packet) > CACHE_BYTES_MAX {
             return;
@@ -212,6 +222,7 @@ impl Snoop {
             packet: segment.packet.clone(),
             end,
             departed,
+            sent,
             repairs: 0,
             sender_repaired,
         };
@@ -221,11 +232,13 @@ impl Snoop {
         }
     }
 
-    fn see_sender_repair(&mut self, start: u64, end: u64) {
+    /// The sender has sent a range again, in other segments; `departs` as for [`data`](Snoop::data).
+    fn see_sender_repair(&mut self, start: u64, end: u64, departs: Option<Time>) {
         let starts: Vec<u64> = self.cache.overlapping(start, end).map(|it| it.0).collect();
         for start in starts {
             if let Some(cached) = self.cache.get_mut(start) {
                 cached.sender_repaired = true;
+                cached.departed = departs.unwrap_or(cached.departed);
             }
         }
     }
@@ -233,6 +246,7 @@ impl Snoop {
     /// Remembers what later segments are compared with.
     fn see(&mut self, segment: &Segment) {
         (self.window, self.ecn) = (segment.window, segment.ecn);
+        self.echoed = segment.options.timestamps.map(|(_, echoed)| echoed);
     }
 
     /// Passes what is held and drops the cache.
@@ -241,6 +255,6 @@ impl Snoop {
         self.cache.clear();
         self.reported.clear();
         self.classic = Classic::default();
-        self.silent_since = None;
+        self.hidden = None;
     }
 }

@@ -19,7 +19,7 @@ impl Snoop {
         if self.congested || self.window == 0 {
             return;
         }
-        if self.yielded.is_none() && self.silent_since.is_none() && self.rtt.queue_stands() {
+        if self.yielded.is_none() && self.hidden.is_none() && self.rtt.queue_stands() {
             let missing = self.holes().next().is_some();
             if missing {
                 return self.yield_to_sender(context.counts, Release::Congestion);
@@ -27,7 +27,7 @@ impl Snoop {
         }
         let threshold = THRESHOLDS[self.reorders];
         let due: Vec<u64> = self
-            .missing()
+            .missing(self.holes())
             .filter(|&(start, cached)| {
                 let behind = match self.sack {
                     true => self
@@ -37,8 +37,13 @@ impl Snoop {
                     false => self.classic.duplicates,
                 };
                 let fresh = cached.repairs == 0 && !cached.sender_repaired;
+                let lost = match fresh {
+                    true => behind >= threshold,
+                    false => self.is_overtaken(cached),
+                };
                 cached.repairs < REPAIRS_MAX
-                    && ((fresh && behind >= threshold) || self.due(cached) <= context.now)
+                    && !self.is_outdated(cached)
+                    && (lost || self.due(cached) <= context.now)
             })
             .map(|(start, _)| start)
             .collect();
@@ -62,10 +67,40 @@ impl Snoop {
             .chain(self.reported.holes(self.acknowledged))
     }
 
-    /// Cached packets in the holes, oldest first.
-    pub(super) fn missing(&self) -> impl Iterator<Item = (u64, &Cached)> {
-        self.holes()
-            .flat_map(|(start, end)| self.cache.overlapping(start, end))
+    /// The holes that the sender was not told to repair.
+    pub(super) fn own_holes(&self) -> impl Iterator<Item = (u64, u64)> {
+        let from = self.yielded.unwrap_or(0);
+        self.holes().filter(move |(start, _)| *start >= from)
+    }
+
+    /// Cached packets in some holes, oldest first.
+    pub(super) fn missing(
+        &self,
+        holes: impl Iterator<Item = (u64, u64)>,
+    ) -> impl Iterator<Item = (u64, &Cached)> {
+        holes.flat_map(|(start, end)| self.cache.overlapping(start, end))
+    }
+
+    /// Whether the receiver would discard a packet for its timestamp, as it has seen later ones at that place
+    /// of the stream (PAWS, RFC 7323 §5): what the sender has sent again meanwhile makes older packets
+    /// useless.
+    pub(super) fn is_outdated(&self, cached: &Cached) -> bool {
+        match (cached.sent, self.echoed) {
+            (Some(sent), Some(echoed)) => (sent.wrapping_sub(echoed) as i32) < -1,
+            _ => false,
+        }
+    }
+
+    /// Whether a packet that left for the hop after this one has arrived (RACK, RFC 8985). That a repair was
+    /// lost is so known within a round trip of the hop; unless a queue may have dropped it, which more repairs would
+    /// only keep full. Only for packets that were sent again: the first
+    /// time, segments are counted.
+    fn is_overtaken(&self, cached: &Cached) -> bool {
+        let margin = match self.reorders {
+            0 => 0,
+            _ => self.rtt.smoothed() / 4,
+        };
+        !self.rtt.is_long() && self.newest_delivered > cached.departed.saturating_add(margin)
     }
 
     /// When a cached packet that was sent again, or of which nothing was heard, counts as lost.
@@ -114,9 +149,9 @@ impl Snoop {
                 .overlapping(self.acknowledged, self.acknowledged + 1);
             head.take(1)
         };
-        let candidate = self.missing().next().or_else(|| head().next());
+        let candidate = self.missing(self.holes()).next().or_else(|| head().next());
         candidate
-            .filter(|(_, cached)| cached.repairs < REPAIRS_MAX)
+            .filter(|(_, cached)| cached.repairs < REPAIRS_MAX && !self.is_outdated(cached))
             .map(|(start, cached)| (start, self.due(cached)))
     }
 
@@ -135,7 +170,7 @@ impl Snoop {
             self.send_again(context, start);
         }
         let stuck = self
-            .missing()
+            .missing(self.own_holes())
             .any(|(_, cached)| cached.repairs >= REPAIRS_MAX);
         if stuck && self.profile == Profile::Sack {
             self.let_go(context, Release::Limit);
