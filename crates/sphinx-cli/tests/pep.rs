@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -190,6 +191,11 @@ struct Scene {
 impl Scene {
     /// Says why if there can be none.
     fn new(loss: f64) -> Option<Scene> {
+        Scene::with([loss, 0.0])
+    }
+
+    /// Losses are those towards the mobile host, and from it.
+    fn with(losses: [f64; 2]) -> Option<Scene> {
         match probe() {
             Ok(Access::Direct) => {}
             Ok(Access::UserNamespace) => {
@@ -211,10 +217,13 @@ impl Scene {
         };
         let front = FrontConfig {
             left_to_right: LinkConfig {
-                loss: Loss::Bernoulli(loss),
+                loss: Loss::Bernoulli(losses[0]),
                 ..link.clone()
             },
-            right_to_left: link,
+            right_to_left: LinkConfig {
+                loss: Loss::Bernoulli(losses[1]),
+                ..link
+            },
             ..FrontConfig::default()
         };
         let hop = Front::start(front).expect("a link");
@@ -468,6 +477,94 @@ fn the_machine_beside_the_hop_helps_its_own_connections() {
         scene.transfer(scene.addresses()[1], 200_000, || ());
         agent.signal(Signal::INT);
         agent.end().expect(130);
+    }
+}
+
+#[test]
+fn uploads_are_helped_by_agents_on_both_sides_of_the_hop() {
+    let Some(scene) = Scene::with([0.0, 0.02]) else {
+        return;
+    };
+    if !ways().contains(&"nfqueue") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let new_key = || Running::start(&scratch, &["pep", "key", "new", "eln.key"], &[]).end();
+    new_key().expect(0);
+    let mode = fs::metadata(scratch.path("eln.key"))
+        .expect("a file")
+        .permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    // One that is there stays.
+    let text = fs::read_to_string(scratch.path("eln.key")).expect("a file");
+    new_key().expect(8);
+    assert_eq!(
+        fs::read_to_string(scratch.path("eln.key")).expect("a file"),
+        text
+    );
+    let base = scene.agent(
+        &scratch,
+        &["--attach", "tun", "--eln", "base", "--eln-key", "eln.key"],
+    );
+    let start = || {
+        let run = [
+            "pep",
+            "run",
+            "--json",
+            "--wireless",
+            "right",
+            "--lag-max",
+            "10s",
+        ];
+        let eln = ["--eln", "mobile", "--eln-key", "eln.key"];
+        Running::start(&scratch, &[&run[..], &eln].concat(), &[])
+    };
+    let mut own = scene.mobile.run(start).expect("a thread");
+    assert_eq!(own.event("started")["attach"], "nfqueue");
+    for address in scene.addresses() {
+        scene.transfer(address, 2_000_000, || ());
+    }
+    own.signal(Signal::INT);
+    let own = own.end().expect(130);
+    base.signal(Signal::INT);
+    let base = base.end().expect(130);
+    let (own, base) = (totals(&own), totals(&base));
+    let number = |of: &Value, field: &str| of[field].as_u64().expect("a number");
+    let hidden = number(own, "held") + number(own, "concealed");
+    assert!(number(own, "repaired") > 10 && hidden > 0, "{own}");
+    assert!(number(base, "attributed") > 10, "{base}");
+    for done in [own, base] {
+        assert_eq!(number(done, "packets_refused"), 0, "{done}");
+        assert_eq!(number(done, "reports_refused"), 0, "{done}");
+    }
+}
+
+#[test]
+fn keys_that_are_none_and_ways_that_do_not_fit_are_named() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("eln.key"), "0123\n").expect("a writable directory");
+    let run = [
+        "pep",
+        "run",
+        "--json",
+        "--wireless",
+        "lo",
+        "--eln",
+        "mobile",
+    ];
+    for (more, code, kind, reason) in [
+        (&["--eln-key", "eln.key"][..], 2, "usage", "holds no key"),
+        (&["--eln-key", "nowhere.key"], 8, "local_io", "nowhere.key"),
+        (
+            &["--eln-key", "eln.key", "--attach", "tun"],
+            2,
+            "usage",
+            "--attach nfqueue",
+        ),
+    ] {
+        let ended = Running::start(&scratch, &[&run[..], more].concat(), &[]).end();
+        let message = ended.expect(code).error(kind)["message"].to_string();
+        assert!(message.contains(reason), "{message}");
     }
 }
 

@@ -15,11 +15,11 @@ use crate::{Cause, FlowKey, Output, Side, segment::Segment, sequence::nearest};
 pub struct Laws {
     /// Hashes of what came from each side, and of its versions without SACK option.
     seen: [HashSet<u64>; 2],
-    bare: HashSet<u64>,
-    /// The SACK blocks of each mobile host.
-    blocks: HashSet<(FlowKey, (u32, u32))>,
-    /// The highest acknowledgement of each mobile host.
-    acknowledged: HashMap<FlowKey, u64>,
+    bare: [HashSet<u64>; 2],
+    /// The SACK blocks of each host.
+    blocks: HashSet<(Side, FlowKey, (u32, u32))>,
+    /// The highest acknowledgement of each host.
+    acknowledged: HashMap<(Side, FlowKey), u64>,
 }
 
 impl Laws {
@@ -29,16 +29,16 @@ impl Laws {
         let Ok(segment) = Segment::parse(packet.clone()) else {
             return;
         };
-        if from == Side::Mobile && segment.ack {
+        if segment.ack {
             if let Some(bare) = segment.without_sack() {
-                self.bare.insert(hash(&bare));
+                self.bare[from as usize].insert(hash(&bare));
             }
             let key = FlowKey::of(from, &segment);
-            let blocks = segment.sack().iter().map(|block| (key, *block));
+            let blocks = segment.sack().iter().map(|block| (from, key, *block));
             self.blocks.extend(blocks);
             let highest = self
                 .acknowledged
-                .entry(key)
+                .entry((from, key))
                 .or_insert((1 << 32) + u64::from(segment.acknowledgment));
             if segment.syn || segment.rst {
                 *highest = (1 << 32) + u64::from(segment.acknowledgment);
@@ -57,17 +57,18 @@ impl Laws {
         let from = output.to.other();
         let hash = hash(&output.packet);
         let is_known = match output.cause {
-            Cause::Concealed => output.to == Side::Fixed && self.lacks_blocks(&output.packet),
+            Cause::Concealed => self.lacks_blocks(from, &output.packet),
             _ => self.seen[from as usize].contains(&hash),
         };
         if !is_known {
             return Err("a packet came out that had not come in");
         }
-        if let Ok(segment) = Segment::parse(output.packet.clone())
-            && output.to == Side::Fixed
+        // What passes, and repairs, are what the host itself has said.
+        if matches!(output.cause, Cause::Concealed | Cause::Released)
+            && let Ok(segment) = Segment::parse(output.packet.clone())
             && segment.ack
         {
-            let key = FlowKey::of(Side::Mobile, &segment);
+            let key = (from, FlowKey::of(from, &segment));
             let highest = self.acknowledged.get(&key).copied().unwrap_or(0);
             if nearest(highest, segment.acknowledgment) > highest {
                 return Err("the receiver has not acknowledged this");
@@ -77,17 +78,15 @@ impl Laws {
     }
 
     /// Whether an acknowledgement is one that came in, but for SACK blocks that are left out.
-    fn lacks_blocks(&self, packet: &Bytes) -> bool {
+    fn lacks_blocks(&self, from: Side, packet: &Bytes) -> bool {
         let Ok(segment) = Segment::parse(packet.clone()) else {
             return false;
         };
-        let key = FlowKey::of(Side::Mobile, &segment);
+        let key = FlowKey::of(from, &segment);
+        let known = |block| self.blocks.contains(&(from, key, block));
         let bare = segment.without_sack();
-        bare.is_some_and(|bare| self.bare.contains(&hash(&bare)))
-            && segment
-                .sack()
-                .iter()
-                .all(|it| self.blocks.contains(&(key, *it)))
+        bare.is_some_and(|bare| self.bare[from as usize].contains(&hash(&bare)))
+            && segment.sack().iter().all(|block| known(*block))
     }
 }
 

@@ -886,6 +886,30 @@ fn ranges_that_a_repair_joins_give_no_round_trip() {
 }
 
 #[test]
+fn what_packets_wait_for_is_counted_for_each_flow() {
+    let config = Config {
+        radio: Some(Radio {
+            bits_per_second: 1_000_000,
+            queue_bytes: 100_000,
+        }),
+        ..Config::default()
+    };
+    let mut path = Path::with(config, 5000, true);
+    path.wait(100);
+    // One goes at once, each other one behind 1040 bytes more; an idle hop counts as begun a millisecond ago.
+    (0..3).for_each(|n| drop(path.down(path.segment(n))));
+    path.agent.handle_waiting(path.now - 3 * MS);
+    path.down(path.segment(3));
+    path.agent.handle_waiting(path.now - MS);
+    path.down(path.segment(4));
+    let flow = path.agent.flows().pop().expect("a flow").counts;
+    let step = 1040 * 8 * 1000;
+    assert_eq!(flow.queued_ns, 10 * step - 4 * MS);
+    assert_eq!(flow.queued_ns_max, 4 * step - MS);
+    assert_eq!(flow.waited_ns_max, 3 * MS);
+}
+
+#[test]
 fn what_the_receiver_has_leaves_the_cache() {
     let mut path = Path::new(Profile::Sack);
     (0..4).for_each(|n| path.data(n));

@@ -1,7 +1,7 @@
 //! What is kept from the sender, and for how long (§1.2 "Release", "T_hold").
 
 use super::{Context, Held, Profile, Release, Snoop, repair::REPAIRS_MAX};
-use crate::{Cause, MS, Side, Time, segment::Segment, sequence::nearest, stats::Counts};
+use crate::{Cause, MS, Time, segment::Segment, sequence::nearest, stats::Counts};
 
 /// An acknowledgement is never held for longer: Linux senders time out after 200 ms at the earliest.
 const HOLD_NS_MAX: Time = 150 * MS;
@@ -33,6 +33,12 @@ impl Snoop {
             .any(|(start, end)| !self.cache.covers(start, end))
         {
             return Verdict::Yield(Release::NotCached);
+        }
+        if self
+            .own_holes()
+            .any(|(start, end)| !self.is_attributed(start, end))
+        {
+            return Verdict::Yield(Release::NotReported);
         }
         for (_, cached) in self.missing(self.own_holes()) {
             if cached.sender_repaired {
@@ -78,7 +84,7 @@ impl Snoop {
             Some(packet) => {
                 context.counts.concealed += 1;
                 self.keep(context, segment, from);
-                context.emit(Side::Fixed, packet, Cause::Concealed);
+                context.emit_back(packet, Cause::Concealed);
             }
             None => {
                 self.let_go(context, Release::Followed);
@@ -120,7 +126,7 @@ impl Snoop {
             self.yield_to_sender(context.counts, why);
         }
         if let Some(held) = self.held.take() {
-            context.emit(Side::Fixed, held.packet, Cause::Released);
+            context.emit_back(held.packet, Cause::Released);
         }
     }
 

@@ -1,7 +1,8 @@
-//! Snoop, from fixed to mobile hosts: what the lossy hop lost is sent again from a cache beside it, and
-//! the sender does not hear of it.
+//! Snoop: what the lossy hop lost is sent again from a cache in front of it, and the sender does not hear of
+//! it. From fixed to mobile hosts the losses are known from acknowledgements; from mobile to fixed ones
+//! those tell of losses everywhere, and the base station has to report which ones were the hop's (rules §2).
 //!
-//! `reports` reads what the mobile host says, `repair` sends again, `holding` keeps from the sender what it
+//! `reports` reads what the receiver says, `repair` sends again, `holding` keeps from the sender what it
 //! need not know; `classic` has the rules of [`Profile::Classic`].
 //! Section numbers in comments are those of the rules in `docs/pep.md`.
 
@@ -15,10 +16,10 @@ mod rtt;
 use bytes::Bytes;
 use serde::Serialize;
 
+pub(crate) use self::rtt::Rtt;
 use self::{
     cache::{Cache, Cached, Ranges},
     classic::Classic,
-    rtt::Rtt,
 };
 use crate::{Cause, Output, Side, Time, segment::Segment, sequence::nearest, stats::Counts};
 
@@ -54,6 +55,8 @@ pub enum Release {
     Limit,
     /// It was lost before it came here, or was dropped by the agent's own queue.
     NotCached,
+    /// The base station has not reported that the hop lost it.
+    NotReported,
     /// The receiver would discard what is cached, for its timestamp.
     Outdated,
     /// The agent was too late.
@@ -68,7 +71,9 @@ pub enum Release {
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) profile: Profile,
-    /// Position of the first byte from the fixed host.
+    /// Only what the base station reports lost is for the agent to repair.
+    pub(crate) by_report: bool,
+    /// Position of the first byte of the sender.
     pub(crate) first: u64,
     /// Whether SACK was negotiated.
     pub(crate) sack: bool,
@@ -78,17 +83,27 @@ pub(crate) struct Setup {
 /// What a call may change besides the flow.
 pub(crate) struct Context<'a> {
     pub(crate) now: Time,
+    /// Where data goes; acknowledgements go the other way.
+    pub(crate) hop: Side,
     pub(crate) counts: &'a mut Counts,
     pub(crate) out: &'a mut Vec<Output>,
 }
 
 impl Context<'_> {
-    fn emit(&mut self, to: Side, packet: Bytes, cause: Cause) {
+    /// Sends a packet over the hop.
+    fn emit(&mut self, packet: Bytes, cause: Cause) {
+        let to = self.hop;
+        self.out.push(Output { to, packet, cause });
+    }
+
+    /// Sends a packet to the sender.
+    fn emit_back(&mut self, packet: Bytes, cause: Cause) {
+        let to = self.hop.other();
         self.out.push(Output { to, packet, cause });
     }
 
     fn pass(&mut self, segment: &Segment) {
-        self.emit(Side::Fixed, segment.packet.clone(), Cause::Passed);
+        self.emit_back(segment.packet.clone(), Cause::Passed);
     }
 }
 
@@ -107,8 +122,10 @@ pub(crate) struct Snoop {
     sack: bool,
     path_rtt: Time,
     cache: Cache,
-    /// What the mobile host has reported behind `acknowledged`.
+    /// What the receiver has reported behind `acknowledged`.
     reported: Ranges,
+    /// What the base station has reported lost, where that is needed.
+    attributed: Option<Ranges>,
     acknowledged: u64,
     window: u16,
     ecn: u8,
@@ -142,6 +159,7 @@ impl Snoop {
             path_rtt: setup.path_rtt,
             cache: Cache::default(),
             reported: Ranges::default(),
+            attributed: setup.by_report.then(Ranges::default),
             acknowledged: setup.first,
             window: 0,
             ecn: 0,
@@ -170,7 +188,7 @@ impl Snoop {
         self.cache.bytes() + held
     }
 
-    /// A segment from the fixed host that passes now, or would pass but for the agent's own queue
+    /// A segment from the sender that passes now, or would pass but for the agent's own queue
     /// (`admitted`), behind which it goes over the hop at `departs`.
     ///
     /// §1.1 "data": old segments and those that the queue drops are not cached, so that congestion
@@ -254,6 +272,9 @@ impl Snoop {
         self.let_go(context, why);
         self.cache.clear();
         self.reported.clear();
+        if let Some(attributed) = &mut self.attributed {
+            attributed.clear();
+        }
         self.classic = Classic::default();
         self.hidden = None;
     }

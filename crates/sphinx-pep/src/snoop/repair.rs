@@ -1,7 +1,7 @@
 //! What is sent again, and when (§1.2 "dupACK", "Timer").
 
 use super::{Cached, Context, Profile, Release, Snoop};
-use crate::{Cause, MS, Side, Time};
+use crate::{Cause, MS, Time, sequence::nearest};
 
 /// Repairs of one packet, without those that the sender's own restarted.
 pub(super) const REPAIRS_MAX: u32 = 8;
@@ -19,7 +19,9 @@ impl Snoop {
         if self.congested || self.window == 0 {
             return;
         }
-        if self.yielded.is_none() && self.hidden.is_none() && self.rtt.queue_stands() {
+        // Where losses are reported, that was asked before.
+        let asks = self.attributed.is_none() && self.yielded.is_none() && self.hidden.is_none();
+        if asks && self.rtt.queue_stands() {
             let missing = self.holes().next().is_some();
             if missing {
                 return self.yield_to_sender(context.counts, Release::Congestion);
@@ -27,7 +29,7 @@ impl Snoop {
         }
         let threshold = THRESHOLDS[self.reorders];
         let due: Vec<u64> = self
-            .missing(self.holes())
+            .missing(self.repairable())
             .filter(|&(start, cached)| {
                 let behind = match self.sack {
                     true => self
@@ -71,6 +73,42 @@ impl Snoop {
     pub(super) fn own_holes(&self) -> impl Iterator<Item = (u64, u64)> {
         let from = self.yielded.unwrap_or(0);
         self.holes().filter(move |(start, _)| *start >= from)
+    }
+
+    /// The holes that are the agent's to repair.
+    fn repairable(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.holes()
+            .filter(|&(start, end)| self.is_attributed(start, end))
+    }
+
+    /// Whether the hop has lost a range, as far as that has to be reported.
+    pub(super) fn is_attributed(&self, start: u64, end: u64) -> bool {
+        let attributed = self.attributed.as_ref();
+        attributed.is_none_or(|ranges| ranges.gaps(start, end).is_empty())
+    }
+
+    /// The base station has reported these ranges lost on the hop (rules §2.1).
+    pub(crate) fn lost(&mut self, context: &mut Context<'_>, ranges: &[(u32, u32)]) {
+        for &(left, right) in ranges {
+            let left = nearest(self.acknowledged, left).max(self.acknowledged);
+            let right = nearest(self.acknowledged, right);
+            let Some(attributed) = &mut self.attributed else {
+                return;
+            };
+            if left >= right || right > self.highest {
+                continue;
+            }
+            attributed.add(left, right);
+            let lost: Vec<u64> = self
+                .cache
+                .overlapping(left, right)
+                .filter(|(_, cached)| cached.repairs < REPAIRS_MAX && !self.is_outdated(cached))
+                .map(|(start, _)| start)
+                .collect();
+            for start in lost {
+                self.send_again(context, start);
+            }
+        }
     }
 
     /// Cached packets in some holes, oldest first.
@@ -124,7 +162,7 @@ impl Snoop {
         }
         self.repaired.push((start, end));
         context.counts.repaired += 1;
-        context.emit(Side::Mobile, packet, Cause::Repair);
+        context.emit(packet, Cause::Repair);
     }
 
     /// When [`timeout`](Snoop::timeout) has something to do.
@@ -149,7 +187,9 @@ impl Snoop {
                 .overlapping(self.acknowledged, self.acknowledged + 1);
             head.take(1)
         };
-        let candidate = self.missing(self.holes()).next().or_else(|| head().next());
+        let candidate = self.missing(self.repairable()).next();
+        let tails = self.attributed.is_none();
+        let candidate = candidate.or_else(|| head().next().filter(|_| tails));
         candidate
             .filter(|(_, cached)| cached.repairs < REPAIRS_MAX && !self.is_outdated(cached))
             .map(|(start, cached)| (start, self.due(cached)))

@@ -1,10 +1,10 @@
-//! What the mobile host says (§1.2).
+//! What the receiver says (§1.2).
 
 use super::{Context, Profile, Release, Snoop, holding::Verdict};
 use crate::{Time, segment::Segment, sequence::nearest};
 
 impl Snoop {
-    /// A segment from the mobile host, with ACK and without SYN or RST. Passes it, holds it or drops it.
+    /// A segment from the receiver, with ACK and without SYN or RST. Passes it, holds it or drops it.
     pub(crate) fn acknowledgment(&mut self, context: &mut Context<'_>, segment: &Segment) {
         let position = nearest(self.acknowledged, segment.acknowledgment);
         if position > self.highest {
@@ -165,6 +165,9 @@ impl Snoop {
         let last = self.cache.remove_below(position);
         self.acknowledged = position;
         self.reported.remove_below(position);
+        if let Some(attributed) = &mut self.attributed {
+            attributed.remove_below(position);
+        }
         if let Some(cached) = last
             && was_whole
             && cached.repairs == 0

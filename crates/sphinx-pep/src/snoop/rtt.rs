@@ -15,7 +15,7 @@ const SAMPLES: u32 = 8;
 
 /// Smoothed as in RFC 6298, from packets that were sent once (Karn).
 #[derive(Debug)]
-pub(super) struct Rtt {
+pub(crate) struct Rtt {
     smoothed: Time,
     variation: Time,
     measured: bool,
@@ -27,7 +27,7 @@ pub(super) struct Rtt {
 }
 
 impl Rtt {
-    pub(super) fn new() -> Rtt {
+    pub(crate) fn new() -> Rtt {
         Rtt {
             smoothed: INITIAL_NS,
             variation: INITIAL_NS / 2,
@@ -38,7 +38,7 @@ impl Rtt {
         }
     }
 
-    pub(super) fn add(&mut self, now: Time, sample: Time) {
+    pub(crate) fn add(&mut self, now: Time, sample: Time) {
         if self.measured {
             let error = self.smoothed.abs_diff(sample);
             self.variation = (3 * self.variation + error) / 4;
@@ -63,7 +63,7 @@ impl Rtt {
     }
 
     /// The shortest of the last minute; 0 before any was measured.
-    pub(super) fn base(&self) -> Time {
+    pub(crate) fn base(&self) -> Time {
         match self.measured {
             true => self.base[0].min(self.base[1]),
             false => 0,
@@ -71,12 +71,12 @@ impl Rtt {
     }
 
     /// When a packet that was sent at time 0 counts as lost.
-    pub(super) fn timeout(&self) -> Time {
+    pub(crate) fn timeout(&self) -> Time {
         self.smoothed + (4 * self.variation).max(MARGIN_MIN_NS)
     }
 
     /// Whether packets wait on the hop: what is lost now was probably dropped by a queue.
-    pub(super) fn queue_stands(&self) -> bool {
+    pub(crate) fn queue_stands(&self) -> bool {
         self.long >= SAMPLES
     }
 

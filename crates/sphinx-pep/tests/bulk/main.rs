@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod linux;
+mod upload;
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -63,13 +64,16 @@ fn open(agent: &mut Agent) -> Time {
     };
     agent.handle_packet(97 * MS, Side::Fixed, answer.packet(fixed, mobile));
     let now = 101 * MS;
-    agent.handle_packet(now, Side::Mobile, answer_packet(&Ack::default(), now));
+    agent.handle_packet(
+        now,
+        Side::Mobile,
+        answer_packet(&Ack::default(), now, ends()),
+    );
     while agent.poll_output().is_some() {}
     now
 }
 
-fn data_packet(number: u64, now: Time) -> Bytes {
-    let [fixed, mobile] = ends();
+fn data_packet(number: u64, now: Time, [from, to]: [SocketAddr; 2]) -> Bytes {
     let segment = Segment {
         sequence: ISN.wrapping_add(1).wrapping_add(number as u32 * PAYLOAD),
         ack: Some(78),
@@ -78,11 +82,11 @@ fn data_packet(number: u64, now: Time) -> Bytes {
         payload: vec![number as u8; PAYLOAD as usize],
         ..Segment::default()
     };
-    segment.packet(fixed, mobile)
+    segment.packet(from, to)
 }
 
-fn answer_packet(ack: &Ack, now: Time) -> Bytes {
-    let [fixed, mobile] = ends();
+/// An answer to data that goes `from` one end `to` the other.
+fn answer_packet(ack: &Ack, now: Time, [from, to]: [SocketAddr; 2]) -> Bytes {
     let at = |number: u64| ISN.wrapping_add(1).wrapping_add(number as u32 * PAYLOAD);
     let segment = Segment {
         sequence: 78,
@@ -92,7 +96,7 @@ fn answer_packet(ack: &Ack, now: Time) -> Bytes {
         timestamps: Some(((now / MS) as u32, ack.echo as u32)),
         ..Segment::default()
     };
-    segment.packet(mobile, fixed)
+    segment.packet(to, from)
 }
 
 /// Reads a number of the stream; `last` is any of the last ones.
@@ -136,7 +140,7 @@ fn run(case: &Case) -> Ended {
     let (mut laws, mut warm) = (Laws::default(), 0);
     while now < start + END {
         while let Some(number) = sender.poll(now) {
-            links[0].enqueue(now, IpPacket(data_packet(number, now).to_vec()));
+            links[0].enqueue(now, IpPacket(data_packet(number, now, ends()).to_vec()));
         }
         for (from, link, onward) in [(Side::Fixed, 0, 2), (Side::Mobile, 3, 1)] {
             while let Some(delivery) = links[link].poll(now) {
@@ -166,7 +170,7 @@ fn run(case: &Case) -> Ended {
             answers.extend(receiver.receive(now, number, stamp));
         }
         for answer in answers {
-            links[3].enqueue(now, IpPacket(answer_packet(&answer, now).to_vec()));
+            links[3].enqueue(now, IpPacket(answer_packet(&answer, now, ends()).to_vec()));
         }
         while let Some(delivery) = links[1].poll(now) {
             let segment = Segment::read(&delivery.packet.0).expect("a segment");

@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use sphinx_pep::{Config, Profile, Radio, replay::Network};
+use sphinx_pep::{Config, Place, Profile, Radio, replay::Network};
 
 use crate::units;
 
@@ -58,6 +58,11 @@ Reads pcap files of raw IP or Ethernet packets (not pcapng). The same capture gi
 result. Segments that were joined, or whose checksums an interface had still to compute, pass
 untouched: capture with offloads off, or beside the hop.")]
     Replay(ReplayArgs),
+    /// Keys that agents on both sides of a hop share (--eln-key)
+    #[command(after_help = "\
+Example:
+  sphx pep key new eln.key            then copy it to the other machine, by a safe way")]
+    Key(KeyArgs),
 }
 
 /// What may wait for the hop, unless something else is said.
@@ -105,10 +110,29 @@ impl AgentArgs {
 impl RunArgs {
     pub(crate) fn config(&self) -> Config {
         Config {
+            place: self.place(),
+            reports: self.eln == Some(Eln::Base),
             lag_ns_max: u64::try_from(self.lag_max.as_nanos()).unwrap_or(u64::MAX),
             ..self.agent.config()
         }
     }
+
+    pub(crate) fn place(&self) -> Place {
+        match self.eln {
+            Some(Eln::Mobile) => Place::Mobile,
+            Some(Eln::Base) | None => Place::Base,
+        }
+    }
+}
+
+/// Help for uploads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Eln {
+    /// Beside the hop: report to mobile hosts what it has lost of their uploads
+    Base,
+    /// On the mobile host: repair what the base station reports
+    Mobile,
 }
 
 /// How packets come to the agent.
@@ -141,11 +165,37 @@ pub(crate) struct RunArgs {
     /// Numbers for Prometheus, at http://ADDR:PORT/metrics; port 0 takes any free one
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Help for uploads too, by agents on both sides of the hop
+    #[arg(long, value_name = "WHERE", requires = "eln_key")]
+    pub(crate) eln: Option<Eln>,
+    /// The key that both share, of 'sphx pep key new'
+    #[arg(long, value_name = "FILE", requires = "eln")]
+    pub(crate) eln_key: Option<PathBuf>,
+    /// UDP port at which mobile hosts hear of losses
+    #[arg(long, value_name = "PORT", default_value = "7749", requires = "eln")]
+    pub(crate) eln_port: u16,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
     /// Serve, and let another process, at standard input, watch
     #[arg(long, hide = true)]
     pub(crate) worker: bool,
+}
+
+/// `sphx pep key`.
+#[derive(Args, Debug)]
+pub(crate) struct KeyArgs {
+    #[command(subcommand)]
+    pub(crate) command: KeyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Write a new key into a new file, which only its owner may read
+    New {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
 }
 
 /// `sphx pep set`.
@@ -253,6 +303,12 @@ mod tests {
             (radio.bits_per_second, radio.queue_bytes),
             (10_000_000, 65_536)
         );
+        let line = "pep run --wireless w --eln mobile --eln-key k --eln-port 5";
+        let Ok(PepCommand::Run(run)) = parse(line) else {
+            panic!("run");
+        };
+        assert_eq!((run.place(), run.eln_port), (Place::Mobile, 5));
+        assert!(!run.config().reports);
         let line = "pep replay a b --mobile 10.0.0.0/8 --mobile fd00::1";
         assert!(matches!(parse(line), Ok(PepCommand::Replay(args)) if args.mobile.len() == 2));
     }
@@ -261,6 +317,9 @@ mod tests {
     fn what_cannot() {
         for (line, reason) in [
             ("pep run", "--wireless"),
+            ("pep run --wireless w --eln base", "--eln-key"),
+            ("pep run --wireless w --eln-key k", "--eln"),
+            ("pep key new", "FILE"),
             ("pep run --wireless w --agent eln", "write snoop"),
             (
                 "pep run --wireless w --attach xdp",

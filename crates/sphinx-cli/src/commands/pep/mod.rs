@@ -3,6 +3,7 @@
 mod args;
 mod control;
 mod guard;
+mod key;
 mod replay;
 mod run;
 mod settings;
@@ -25,6 +26,7 @@ pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
         PepCommand::Show(args) => show::run(&args, context)?,
         PepCommand::Set(args) => show::set(&args, context)?,
         PepCommand::Replay(args) => replay::run(&args, context)?,
+        PepCommand::Key(args) => key::run(&args)?,
     }
     Ok(0)
 }
@@ -37,6 +39,7 @@ impl PepArgs {
             PepCommand::Show(args) => return (args.json, false),
             PepCommand::Set(args) => return (args.json, false),
             PepCommand::Replay(args) => &args.agent,
+            PepCommand::Key(_) => return (false, false),
         };
         (agent.json, agent.quiet)
     }
