@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -566,6 +567,147 @@ fn keys_that_are_none_and_ways_that_do_not_fit_are_named() {
         let message = ended.expect(code).error(kind)["message"].to_string();
         assert!(message.contains(reason), "{message}");
     }
+}
+
+/// The capabilities of every thread of a process, as masks.
+fn rights(process: Pid) -> Vec<u64> {
+    let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
+    let tasks = fs::read_dir(tasks).expect("a process that lives");
+    let status = tasks.map(|task| {
+        let path = task.expect("a thread").path().join("status");
+        fs::read_to_string(path).expect("a thread that lives")
+    });
+    let masks = status.flat_map(|text| {
+        let line = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.expect("a line").trim().to_owned()
+        };
+        assert_eq!(line("NoNewPrivs:"), "1");
+        ["CapPrm:", "CapEff:", "CapInh:"]
+            .map(|name| u64::from_str_radix(&line(name), 16).expect("a mask"))
+    });
+    masks.collect()
+}
+
+#[test]
+fn the_worker_keeps_the_rights_that_packets_need_and_no_others() {
+    let Some(scene) = Scene::new(0.01) else {
+        return;
+    };
+    const NET: u64 = (1 << 12) | (1 << 13);
+    let scratch = Scratch::new();
+    for way in ways() {
+        let more = ["--attach", way, "--metrics", "127.0.0.1:0"];
+        let (agent, worker) = scene.agent_and_worker(&scratch, &more);
+        let rights = rights(worker);
+        // Packets, signals, questions, numbers: a thread for each at least.
+        assert!(rights.len() >= 4 * 3, "{}", rights.len());
+        for masks in rights.chunks(3) {
+            assert_eq!(masks, [NET, NET, 0]);
+        }
+        if way == "tun" {
+            // What it has done with those that remain: a stricter check would drop all that it sends.
+            let read = || fs::read_to_string("/proc/sys/net/ipv4/conf/pep-fixed/rp_filter");
+            let check = scene
+                .middle
+                .run(read)
+                .expect("a thread")
+                .expect("a parameter");
+            assert_eq!(check.trim(), "2");
+        }
+        scene.transfer(scene.addresses()[0], 100_000, || ());
+        agent.signal(Signal::INT);
+        agent.end().expect(130);
+    }
+}
+
+#[test]
+fn a_user_of_its_own_needs_no_more_than_three_rights() {
+    let Some(scene) = Scene::new(0.02) else {
+        return;
+    };
+    if !ways().contains(&"nfqueue") {
+        return;
+    }
+    if let Err(error) = Command::new("setpriv").arg("--version").output() {
+        return eprintln!("skipped: no setpriv: {error}");
+    }
+    let scratch = Scratch::new();
+    // Where everybody may read it.
+    let program = scratch.path("sphx");
+    fs::copy(env!("CARGO_BIN_EXE_sphx"), &program).expect("a copy");
+    for path in [scratch.path(""), program.clone()] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
+    }
+    let rights = "+net_admin,+net_raw,+sys_nice";
+    let mut command = Command::new("setpriv");
+    command
+        .args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--no-new-privs",
+        ])
+        .arg(format!("--inh-caps={rights}"))
+        .arg(format!("--ambient-caps={rights}"))
+        .arg(format!("--bounding-set=-all,{rights}"))
+        .arg(program)
+        .args([
+            "pep",
+            "run",
+            "--json",
+            "--wireless",
+            "left",
+            "--attach",
+            "nfqueue",
+        ])
+        .args(["--lag-max", "10s"]);
+    let start = || Running::of(&scratch, command);
+    let mut agent = scene.middle.run(start).expect("a thread");
+    let worker = worker_of(&agent.event("started"));
+    let path = format!("/proc/{}/status", worker.as_raw_nonzero());
+    let status = fs::read_to_string(path).expect("a process that lives");
+    assert!(
+        status.contains("Uid:\t65534\t65534\t65534\t65534"),
+        "{status}"
+    );
+    for address in scene.addresses() {
+        scene.transfer(address, 500_000, || ());
+    }
+    agent.signal(Signal::INT);
+    let ended = agent.end().expect(130);
+    assert!(totals(&ended)["repaired"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_service_manager_hears_of_beginning_life_and_end() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let path = scratch.path("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a time");
+    let wait = |wanted: &str| {
+        let mut buffer = [0; 256];
+        loop {
+            let length = socket.recv(&mut buffer).expect(wanted);
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            if text.lines().any(|line| line == wanted) {
+                return;
+            }
+        }
+    };
+    let run = ["pep", "run", "--json", "--wireless", "left"];
+    let path = path.to_string_lossy();
+    let environment = [("NOTIFY_SOCKET", &*path), ("WATCHDOG_USEC", "200000")];
+    let start = || Running::start(&scratch, &run, &environment);
+    let agent = scene.middle.run(start).expect("a thread");
+    wait("READY=1");
+    wait("WATCHDOG=1");
+    agent.signal(Signal::INT);
+    wait("STOPPING=1");
+    agent.end().expect(130);
 }
 
 #[test]

@@ -14,7 +14,9 @@ use rustix::{
     fd::{BorrowedFd, OwnedFd},
     io::Errno,
 };
-use sphinx_netdev::tun::serve_in_time;
+/// Lets the calling thread be served before others, as packets wait for it. Needs `CAP_SYS_NICE`; what a thread has
+/// got so stays with it when that right is gone.
+pub use sphinx_netdev::tun::serve_in_time;
 
 use crate::{Agent, FlowReport, MS, Place, Time, eln::Post, queue, tun};
 

@@ -5,6 +5,7 @@ mod control;
 mod guard;
 mod key;
 mod replay;
+mod rights;
 mod run;
 mod settings;
 mod show;
@@ -32,6 +33,14 @@ pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
 }
 
 impl PepArgs {
+    /// What has to be done before the process has threads: the worker gives up the rights that it does not need.
+    pub(crate) fn prepare(&self) -> Outcome<()> {
+        match &self.command {
+            PepCommand::Run(args) if args.worker => rights::give_up(),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether JSON lines are wanted on standard output, and nothing for people.
     pub(crate) fn output(&self) -> (bool, bool) {
         let agent = match &self.command {
