@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -537,6 +538,133 @@ fn uploads_are_helped_by_agents_on_both_sides_of_the_hop() {
     for done in [own, base] {
         assert_eq!(number(done, "packets_refused"), 0, "{done}");
         assert_eq!(number(done, "reports_refused"), 0, "{done}");
+    }
+}
+
+/// The files below a directory, with what is in them or where they lead.
+fn tree(directory: &Path) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten() {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(tree(&path));
+            continue;
+        }
+        let contents = match fs::read_link(&path) {
+            Ok(target) => target.display().to_string(),
+            Err(_) => fs::read_to_string(&path).expect("a file"),
+        };
+        found.push((path.display().to_string(), contents));
+    }
+    found.sort();
+    found
+}
+
+/// Runs a command to its end; what it printed.
+fn printed(scratch: &Scratch, arguments: &[&str]) -> (i32, String, String) {
+    let directory = scratch.path("");
+    let output = common::command(&directory, arguments).output();
+    let output = output.expect("the binary starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code().unwrap_or(-1),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[test]
+fn a_unit_is_installed_whole_twice_and_removed_without_a_trace() {
+    let scratch = Scratch::new();
+    printed(&scratch, &["pep", "key", "new", "my key"]);
+    let options = [
+        "--wireless",
+        "wlan0",
+        "--eln",
+        "base",
+        "--eln-key",
+        "my key",
+    ];
+    let base = ["pep", "install", "--root", "tree"];
+    let (code, unit, _) = printed(&scratch, &[&base[..], &["--print"], &options].concat());
+    assert_eq!(code, 0);
+    assert!(!scratch.path("tree").exists());
+    let key = scratch.path("my key").canonicalize().expect("a file");
+    for line in [
+        &format!("LoadCredential=eln.key:{}", key.display()),
+        "Type=notify",
+        "DynamicUser=yes",
+        "AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_NICE",
+    ] {
+        assert!(unit.lines().any(|it| it == line), "{line}: {unit}");
+    }
+    let run = " pep run --wireless wlan0 --eln base --eln-key ${CREDENTIALS_DIRECTORY}/eln.key\n";
+    assert!(unit.contains(run), "{unit}");
+    // A crash in the middle of another time has left this.
+    let units = scratch.path("tree/etc/systemd/system");
+    fs::create_dir_all(&units).expect("a directory");
+    fs::write(units.join(".sphx-pep.service.new"), "[Unit").expect("a file");
+    fs::write(units.join("other.service"), "of others").expect("a file");
+    for _ in 0..2 {
+        let (code, _, errors) = printed(&scratch, &[&base[..], &options].concat());
+        assert_eq!(code, 0, "{errors}");
+        let files = tree(&scratch.path("tree"));
+        assert_eq!(files.len(), 3, "{files:?}");
+        let wanted = files
+            .iter()
+            .find(|it| it.0.contains("multi-user.target.wants"));
+        assert_eq!(
+            wanted.expect("a link").1,
+            "/etc/systemd/system/sphx-pep.service"
+        );
+        assert!(
+            files
+                .iter()
+                .any(|it| it.0.ends_with("system/sphx-pep.service") && it.1 == unit)
+        );
+    }
+    let uninstall = ["pep", "uninstall", "--root", "tree"];
+    let (_, named, _) = printed(&scratch, &[&uninstall[..], &["--print"]].concat());
+    assert_eq!(named.lines().count(), 2, "{named}");
+    for _ in 0..2 {
+        assert_eq!(printed(&scratch, &uninstall).0, 0);
+        let files = tree(&scratch.path("tree"));
+        assert_eq!(files.len(), 1, "{files:?}");
+    }
+    // What systemd itself thinks of it, where it can be asked.
+    fs::write(scratch.path("sphx-pep.service"), &unit).expect("a file");
+    let verify = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .arg(scratch.path("sphx-pep.service"))
+        .output();
+    match verify {
+        Err(error) => eprintln!("skipped: no systemd-analyze: {error}"),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let about = said
+                .lines()
+                .filter(|line| line.contains("sphx-pep.service"));
+            assert_eq!(about.collect::<Vec<_>>(), Vec::<&str>::new());
+        }
+    }
+}
+
+#[test]
+fn a_unit_of_an_agent_that_cannot_run_is_not_installed() {
+    let scratch = Scratch::new();
+    for (options, reason) in [
+        (&["--eln", "base"][..], "--wireless"),
+        (&["--wireless", "w", "--colour", "red"], "--colour"),
+        (
+            &["--wireless", "w", "--eln", "base", "--eln-key", "nowhere"],
+            "nowhere",
+        ),
+        (&["--wireless", "a\nb"], "one line"),
+    ] {
+        let base = ["pep", "install", "--root", "tree"];
+        let (code, _, errors) = printed(&scratch, &[&base[..], options].concat());
+        assert!(code != 0 && errors.contains(reason), "{code} {errors}");
+        assert!(!scratch.path("tree").exists());
     }
 }
 

@@ -31,6 +31,18 @@ Examples:
 Needs root (CAP_NET_ADMIN) and a machine that forwards. When the process dies, traffic goes on
 without it. QUIC, VPNs and whatever else is no TCP in the clear is not touched.")]
     Run(RunArgs),
+    /// Run an agent from the start of this machine on, by systemd
+    #[command(after_help = "\
+Examples:
+  sphx pep install --wireless wlan0 --radio-rate 19mbit     installs, and starts
+  sphx pep install --wireless wlan0 --print                 shows the unit, changes nothing
+
+The options are those of 'sphx pep run'. A unit that is there already is replaced; if the agent cannot
+start, everything is as before. It runs as a user of its own: sphx has to be where everybody may
+run it, as in /usr/local/bin.")]
+    Install(InstallArgs),
+    /// Remove what 'sphx pep install' has installed
+    Uninstall(UninstallArgs),
     /// Show what the agent of this machine does
     #[command(after_help = "\
 Examples:
@@ -179,6 +191,30 @@ pub(crate) struct RunArgs {
     /// Serve, and let another process, at standard input, watch
     #[arg(long, hide = true)]
     pub(crate) worker: bool,
+}
+
+/// `sphx pep install`.
+#[derive(Args, Debug)]
+pub(crate) struct InstallArgs {
+    /// Show the unit, change nothing
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Install in the tree of another system, and start nothing
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+/// `sphx pep uninstall`.
+#[derive(Args, Debug)]
+pub(crate) struct UninstallArgs {
+    /// Show which files would be removed, change nothing
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Remove it from the tree of another system
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Option<PathBuf>,
 }
 
 /// `sphx pep key`.

@@ -3,6 +3,7 @@
 mod args;
 mod control;
 mod guard;
+mod install;
 mod key;
 mod replay;
 mod rights;
@@ -28,6 +29,8 @@ pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
         PepCommand::Set(args) => show::set(&args, context)?,
         PepCommand::Replay(args) => replay::run(&args, context)?,
         PepCommand::Key(args) => key::run(&args)?,
+        PepCommand::Install(args) => install::install(&args, context)?,
+        PepCommand::Uninstall(args) => install::uninstall(&args, context)?,
     }
     Ok(0)
 }
@@ -45,6 +48,8 @@ impl PepArgs {
     pub(crate) fn output(&self) -> (bool, bool) {
         let agent = match &self.command {
             PepCommand::Run(args) => &args.agent,
+            // Its options are those of the unit.
+            PepCommand::Install(_) | PepCommand::Uninstall(_) => return (false, false),
             PepCommand::Show(args) => return (args.json, false),
             PepCommand::Set(args) => return (args.json, false),
             PepCommand::Replay(args) => &args.agent,
