@@ -541,6 +541,45 @@ fn uploads_are_helped_by_agents_on_both_sides_of_the_hop() {
     }
 }
 
+#[test]
+fn a_doctor_finds_what_spoils_help() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let ask = |name: &str| {
+        let run = ["pep", "doctor", "--json", "--wireless", name];
+        let start = || Running::start(&scratch, &run, &[]);
+        let ended = scene.middle.run(start).expect("a thread").end().expect(0);
+        let found = ended.events.iter().filter(|it| it["event"] == "finding");
+        let found: Vec<String> = found.map(|it| it["name"].to_string()).collect();
+        assert_eq!(ended.done()["findings"], found.len());
+        found
+    };
+    let before = ask("left");
+    let has = |found: &[String], name: &str| found.contains(&format!("\"{name}\""));
+    assert!(
+        !has(&before, "interface") && !has(&before, "forwarding"),
+        "{before:?}"
+    );
+    assert!(has(&ask("nowhere"), "interface"));
+    let agent = scene.agent(&scratch, &["--attach", "tun"]);
+    assert_eq!(ask("left"), before);
+    for (name, value) in [("pep-mobile", "1"), ("pep-fixed", "1")] {
+        let parameter = format!("net.ipv4.conf.{name}.rp_filter");
+        scene.middle.sysctl(&parameter, value).expect("a parameter");
+    }
+    let found = ask("left");
+    assert_eq!(found.iter().filter(|it| *it == "\"rp_filter\"").count(), 2);
+    let forwarding = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
+    for name in forwarding {
+        scene.middle.sysctl(name, "0").expect("a parameter");
+    }
+    assert!(has(&ask("left"), "forwarding"));
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
+}
+
 /// The files below a directory, with what is in them or where they lead.
 fn tree(directory: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();

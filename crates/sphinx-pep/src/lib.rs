@@ -26,6 +26,7 @@
 
 mod agent;
 pub mod attach;
+pub mod doctor;
 pub mod eln;
 mod flow;
 pub mod guard;

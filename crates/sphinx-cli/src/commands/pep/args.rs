@@ -43,6 +43,13 @@ run it, as in /usr/local/bin.")]
     Install(InstallArgs),
     /// Remove what 'sphx pep install' has installed
     Uninstall(UninstallArgs),
+    /// Look for what spoils help on this machine
+    #[command(after_help = "\
+Example:
+  sphx pep doctor --wireless wlan0
+
+Changes nothing. What an agent that runs has seen is told too.")]
+    Doctor(DoctorArgs),
     /// Show what the agent of this machine does
     #[command(after_help = "\
 Examples:
@@ -191,6 +198,17 @@ pub(crate) struct RunArgs {
     /// Serve, and let another process, at standard input, watch
     #[arg(long, hide = true)]
     pub(crate) worker: bool,
+}
+
+/// `sphx pep doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Interface to the lossy hop
+    #[arg(long, value_name = "NAME")]
+    pub(crate) wireless: Option<String>,
+    /// One JSON object per line on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `sphx pep install`.

@@ -2,6 +2,7 @@
 
 mod args;
 mod control;
+mod doctor;
 mod guard;
 mod install;
 mod key;
@@ -29,6 +30,7 @@ pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
         PepCommand::Set(args) => show::set(&args, context)?,
         PepCommand::Replay(args) => replay::run(&args, context)?,
         PepCommand::Key(args) => key::run(&args)?,
+        PepCommand::Doctor(args) => doctor::run(&args, context)?,
         PepCommand::Install(args) => install::install(&args, context)?,
         PepCommand::Uninstall(args) => install::uninstall(&args, context)?,
     }
@@ -52,6 +54,7 @@ impl PepArgs {
             PepCommand::Install(_) | PepCommand::Uninstall(_) => return (false, false),
             PepCommand::Show(args) => return (args.json, false),
             PepCommand::Set(args) => return (args.json, false),
+            PepCommand::Doctor(args) => return (args.json, false),
             PepCommand::Replay(args) => &args.agent,
             PepCommand::Key(_) => return (false, false),
         };
