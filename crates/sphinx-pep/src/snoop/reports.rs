@@ -122,17 +122,12 @@ impl Snoop {
         }
     }
 
-    /// A range is reported. What of it is news has just arrived; the rest may have been there for long, as
-    /// where a repair joins two ranges.
+    /// A range is reported. What of it is cached has just arrived. The rest may have been there for long, as
+    /// where a repair joins two ranges: it left the cache when it was reported first.
     fn see_arrivals(&mut self, now: Time, left: u64, right: u64) {
-        let news = self.reported.gaps(left, right);
-        for &(start, end) in &news {
-            self.see_arrival(now, start, end);
-        }
+        self.see_arrival(now, left, right);
         // Round-trip time from the last packet, if it was sent once (Karn).
-        let last = news
-            .last()
-            .and_then(|(_, end)| self.cache.overlapping(end - 1, *end).next());
+        let last = self.cache.overlapping(left, right).last();
         if let Some((_, cached)) = last.filter(|(_, c)| c.repairs == 0 && !c.sender_repaired) {
             let sample = now.saturating_sub(cached.departed);
             self.rtt.add(now, sample);
