@@ -111,6 +111,10 @@ fn dispatch(cli: Cli) -> u8 {
         _ => None,
     };
     let outcome = args::refuse_not_built(&cli)
+        .and_then(|()| match &cli.command {
+            Command::Pep(args) => args.prepare(),
+            _ => Ok(()),
+        })
         .and_then(|()| {
             let reporter = reporter.clone();
             let leaving = stop.clone();

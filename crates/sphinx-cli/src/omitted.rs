@@ -98,6 +98,10 @@ pub(crate) mod pep {
     }
 
     impl Anything {
+        pub(crate) fn prepare(&self) -> Outcome<()> {
+            Ok(())
+        }
+
         pub(crate) fn output(&self) -> (bool, bool) {
             (self.json(), false)
         }

@@ -7,6 +7,9 @@ use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -190,6 +193,11 @@ struct Scene {
 impl Scene {
     /// Says why if there can be none.
     fn new(loss: f64) -> Option<Scene> {
+        Scene::with([loss, 0.0])
+    }
+
+    /// Losses are those towards the mobile host, and from it.
+    fn with(losses: [f64; 2]) -> Option<Scene> {
         match probe() {
             Ok(Access::Direct) => {}
             Ok(Access::UserNamespace) => {
@@ -211,10 +219,13 @@ impl Scene {
         };
         let front = FrontConfig {
             left_to_right: LinkConfig {
-                loss: Loss::Bernoulli(loss),
+                loss: Loss::Bernoulli(losses[0]),
                 ..link.clone()
             },
-            right_to_left: link,
+            right_to_left: LinkConfig {
+                loss: Loss::Bernoulli(losses[1]),
+                ..link
+            },
             ..FrontConfig::default()
         };
         let hop = Front::start(front).expect("a link");
@@ -469,6 +480,401 @@ fn the_machine_beside_the_hop_helps_its_own_connections() {
         agent.signal(Signal::INT);
         agent.end().expect(130);
     }
+}
+
+#[test]
+fn uploads_are_helped_by_agents_on_both_sides_of_the_hop() {
+    let Some(scene) = Scene::with([0.0, 0.02]) else {
+        return;
+    };
+    if !ways().contains(&"nfqueue") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let new_key = || Running::start(&scratch, &["pep", "key", "new", "eln.key"], &[]).end();
+    new_key().expect(0);
+    let mode = fs::metadata(scratch.path("eln.key"))
+        .expect("a file")
+        .permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    // One that is there stays.
+    let text = fs::read_to_string(scratch.path("eln.key")).expect("a file");
+    new_key().expect(8);
+    assert_eq!(
+        fs::read_to_string(scratch.path("eln.key")).expect("a file"),
+        text
+    );
+    let base = scene.agent(
+        &scratch,
+        &["--attach", "tun", "--eln", "base", "--eln-key", "eln.key"],
+    );
+    let start = || {
+        let run = [
+            "pep",
+            "run",
+            "--json",
+            "--wireless",
+            "right",
+            "--lag-max",
+            "10s",
+        ];
+        let eln = ["--eln", "mobile", "--eln-key", "eln.key"];
+        Running::start(&scratch, &[&run[..], &eln].concat(), &[])
+    };
+    let mut own = scene.mobile.run(start).expect("a thread");
+    assert_eq!(own.event("started")["attach"], "nfqueue");
+    for address in scene.addresses() {
+        scene.transfer(address, 2_000_000, || ());
+    }
+    own.signal(Signal::INT);
+    let own = own.end().expect(130);
+    base.signal(Signal::INT);
+    let base = base.end().expect(130);
+    let (own, base) = (totals(&own), totals(&base));
+    let number = |of: &Value, field: &str| of[field].as_u64().expect("a number");
+    let hidden = number(own, "held") + number(own, "concealed");
+    assert!(number(own, "repaired") > 10 && hidden > 0, "{own}");
+    assert!(number(base, "attributed") > 10, "{base}");
+    for done in [own, base] {
+        assert_eq!(number(done, "packets_refused"), 0, "{done}");
+        assert_eq!(number(done, "reports_refused"), 0, "{done}");
+    }
+}
+
+#[test]
+fn a_doctor_finds_what_spoils_help() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let ask = |name: &str| {
+        let run = ["pep", "doctor", "--json", "--wireless", name];
+        let start = || Running::start(&scratch, &run, &[]);
+        let ended = scene.middle.run(start).expect("a thread").end().expect(0);
+        let found = ended.events.iter().filter(|it| it["event"] == "finding");
+        let found: Vec<String> = found.map(|it| it["name"].to_string()).collect();
+        assert_eq!(ended.done()["findings"], found.len());
+        found
+    };
+    let before = ask("left");
+    let has = |found: &[String], name: &str| found.contains(&format!("\"{name}\""));
+    assert!(
+        !has(&before, "interface") && !has(&before, "forwarding"),
+        "{before:?}"
+    );
+    assert!(has(&ask("nowhere"), "interface"));
+    let agent = scene.agent(&scratch, &["--attach", "tun"]);
+    assert_eq!(ask("left"), before);
+    for (name, value) in [("pep-mobile", "1"), ("pep-fixed", "1")] {
+        let parameter = format!("net.ipv4.conf.{name}.rp_filter");
+        scene.middle.sysctl(&parameter, value).expect("a parameter");
+    }
+    let found = ask("left");
+    assert_eq!(found.iter().filter(|it| *it == "\"rp_filter\"").count(), 2);
+    let forwarding = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
+    for name in forwarding {
+        scene.middle.sysctl(name, "0").expect("a parameter");
+    }
+    assert!(has(&ask("left"), "forwarding"));
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
+}
+
+/// The files below a directory, with what is in them or where they lead.
+fn tree(directory: &Path) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten() {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(tree(&path));
+            continue;
+        }
+        let contents = match fs::read_link(&path) {
+            Ok(target) => target.display().to_string(),
+            Err(_) => fs::read_to_string(&path).expect("a file"),
+        };
+        found.push((path.display().to_string(), contents));
+    }
+    found.sort();
+    found
+}
+
+/// Runs a command to its end; what it printed.
+fn printed(scratch: &Scratch, arguments: &[&str]) -> (i32, String, String) {
+    let directory = scratch.path("");
+    let output = common::command(&directory, arguments).output();
+    let output = output.expect("the binary starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code().unwrap_or(-1),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[test]
+fn a_unit_is_installed_whole_twice_and_removed_without_a_trace() {
+    let scratch = Scratch::new();
+    printed(&scratch, &["pep", "key", "new", "my key"]);
+    let options = [
+        "--wireless",
+        "wlan0",
+        "--eln",
+        "base",
+        "--eln-key",
+        "my key",
+    ];
+    let base = ["pep", "install", "--root", "tree"];
+    let (code, unit, _) = printed(&scratch, &[&base[..], &["--print"], &options].concat());
+    assert_eq!(code, 0);
+    assert!(!scratch.path("tree").exists());
+    let key = scratch.path("my key").canonicalize().expect("a file");
+    for line in [
+        &format!("LoadCredential=eln.key:{}", key.display()),
+        "Type=notify",
+        "DynamicUser=yes",
+        "AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_NICE",
+    ] {
+        assert!(unit.lines().any(|it| it == line), "{line}: {unit}");
+    }
+    let run = " pep run --wireless wlan0 --eln base --eln-key ${CREDENTIALS_DIRECTORY}/eln.key\n";
+    assert!(unit.contains(run), "{unit}");
+    // A crash in the middle of another time has left this.
+    let units = scratch.path("tree/etc/systemd/system");
+    fs::create_dir_all(&units).expect("a directory");
+    fs::write(units.join(".sphx-pep.service.new"), "[Unit").expect("a file");
+    fs::write(units.join("other.service"), "of others").expect("a file");
+    for _ in 0..2 {
+        let (code, _, errors) = printed(&scratch, &[&base[..], &options].concat());
+        assert_eq!(code, 0, "{errors}");
+        let files = tree(&scratch.path("tree"));
+        assert_eq!(files.len(), 3, "{files:?}");
+        let wanted = files
+            .iter()
+            .find(|it| it.0.contains("multi-user.target.wants"));
+        assert_eq!(
+            wanted.expect("a link").1,
+            "/etc/systemd/system/sphx-pep.service"
+        );
+        assert!(
+            files
+                .iter()
+                .any(|it| it.0.ends_with("system/sphx-pep.service") && it.1 == unit)
+        );
+    }
+    let uninstall = ["pep", "uninstall", "--root", "tree"];
+    let (_, named, _) = printed(&scratch, &[&uninstall[..], &["--print"]].concat());
+    assert_eq!(named.lines().count(), 2, "{named}");
+    for _ in 0..2 {
+        assert_eq!(printed(&scratch, &uninstall).0, 0);
+        let files = tree(&scratch.path("tree"));
+        assert_eq!(files.len(), 1, "{files:?}");
+    }
+    // What systemd itself thinks of it, where it can be asked.
+    fs::write(scratch.path("sphx-pep.service"), &unit).expect("a file");
+    let verify = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .arg(scratch.path("sphx-pep.service"))
+        .output();
+    match verify {
+        Err(error) => eprintln!("skipped: no systemd-analyze: {error}"),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let about = said
+                .lines()
+                .filter(|line| line.contains("sphx-pep.service"));
+            assert_eq!(about.collect::<Vec<_>>(), Vec::<&str>::new());
+        }
+    }
+}
+
+#[test]
+fn a_unit_of_an_agent_that_cannot_run_is_not_installed() {
+    let scratch = Scratch::new();
+    for (options, reason) in [
+        (&["--eln", "base"][..], "--wireless"),
+        (&["--wireless", "w", "--colour", "red"], "--colour"),
+        (
+            &["--wireless", "w", "--eln", "base", "--eln-key", "nowhere"],
+            "nowhere",
+        ),
+        (&["--wireless", "a\nb"], "one line"),
+    ] {
+        let base = ["pep", "install", "--root", "tree"];
+        let (code, _, errors) = printed(&scratch, &[&base[..], options].concat());
+        assert!(code != 0 && errors.contains(reason), "{code} {errors}");
+        assert!(!scratch.path("tree").exists());
+    }
+}
+
+#[test]
+fn keys_that_are_none_and_ways_that_do_not_fit_are_named() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("eln.key"), "0123\n").expect("a writable directory");
+    let run = [
+        "pep",
+        "run",
+        "--json",
+        "--wireless",
+        "lo",
+        "--eln",
+        "mobile",
+    ];
+    for (more, code, kind, reason) in [
+        (&["--eln-key", "eln.key"][..], 2, "usage", "holds no key"),
+        (&["--eln-key", "nowhere.key"], 8, "local_io", "nowhere.key"),
+        (
+            &["--eln-key", "eln.key", "--attach", "tun"],
+            2,
+            "usage",
+            "--attach nfqueue",
+        ),
+    ] {
+        let ended = Running::start(&scratch, &[&run[..], more].concat(), &[]).end();
+        let message = ended.expect(code).error(kind)["message"].to_string();
+        assert!(message.contains(reason), "{message}");
+    }
+}
+
+/// The capabilities of every thread of a process, as masks.
+fn rights(process: Pid) -> Vec<u64> {
+    let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
+    let tasks = fs::read_dir(tasks).expect("a process that lives");
+    let status = tasks.map(|task| {
+        let path = task.expect("a thread").path().join("status");
+        fs::read_to_string(path).expect("a thread that lives")
+    });
+    let masks = status.flat_map(|text| {
+        let line = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.expect("a line").trim().to_owned()
+        };
+        assert_eq!(line("NoNewPrivs:"), "1");
+        ["CapPrm:", "CapEff:", "CapInh:"]
+            .map(|name| u64::from_str_radix(&line(name), 16).expect("a mask"))
+    });
+    masks.collect()
+}
+
+#[test]
+fn the_worker_keeps_the_rights_that_packets_need_and_no_others() {
+    let Some(scene) = Scene::new(0.01) else {
+        return;
+    };
+    const NET: u64 = (1 << 12) | (1 << 13);
+    let scratch = Scratch::new();
+    for way in ways() {
+        let more = ["--attach", way, "--metrics", "127.0.0.1:0"];
+        let (agent, worker) = scene.agent_and_worker(&scratch, &more);
+        let rights = rights(worker);
+        // Packets, signals, questions, numbers: a thread for each at least.
+        assert!(rights.len() >= 4 * 3, "{}", rights.len());
+        for masks in rights.chunks(3) {
+            assert_eq!(masks, [NET, NET, 0]);
+        }
+        if way == "tun" {
+            // What it has done with those that remain: a stricter check would drop all that it sends.
+            let read = || fs::read_to_string("/proc/sys/net/ipv4/conf/pep-fixed/rp_filter");
+            let check = scene
+                .middle
+                .run(read)
+                .expect("a thread")
+                .expect("a parameter");
+            assert_eq!(check.trim(), "2");
+        }
+        scene.transfer(scene.addresses()[0], 100_000, || ());
+        agent.signal(Signal::INT);
+        agent.end().expect(130);
+    }
+}
+
+#[test]
+fn a_user_of_its_own_needs_no_more_than_three_rights() {
+    let Some(scene) = Scene::new(0.02) else {
+        return;
+    };
+    if !ways().contains(&"nfqueue") {
+        return;
+    }
+    if let Err(error) = Command::new("setpriv").arg("--version").output() {
+        return eprintln!("skipped: no setpriv: {error}");
+    }
+    let scratch = Scratch::new();
+    // Where everybody may read it.
+    let program = scratch.path("sphx");
+    fs::copy(env!("CARGO_BIN_EXE_sphx"), &program).expect("a copy");
+    for path in [scratch.path(""), program.clone()] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
+    }
+    let rights = "+net_admin,+net_raw,+sys_nice";
+    let mut command = Command::new("setpriv");
+    command
+        .args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--no-new-privs",
+        ])
+        .arg(format!("--inh-caps={rights}"))
+        .arg(format!("--ambient-caps={rights}"))
+        .arg(format!("--bounding-set=-all,{rights}"))
+        .arg(program)
+        .args([
+            "pep",
+            "run",
+            "--json",
+            "--wireless",
+            "left",
+            "--attach",
+            "nfqueue",
+        ])
+        .args(["--lag-max", "10s"]);
+    let start = || Running::of(&scratch, command);
+    let mut agent = scene.middle.run(start).expect("a thread");
+    let worker = worker_of(&agent.event("started"));
+    let path = format!("/proc/{}/status", worker.as_raw_nonzero());
+    let status = fs::read_to_string(path).expect("a process that lives");
+    assert!(
+        status.contains("Uid:\t65534\t65534\t65534\t65534"),
+        "{status}"
+    );
+    for address in scene.addresses() {
+        scene.transfer(address, 500_000, || ());
+    }
+    agent.signal(Signal::INT);
+    let ended = agent.end().expect(130);
+    assert!(totals(&ended)["repaired"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_service_manager_hears_of_beginning_life_and_end() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let path = scratch.path("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a time");
+    let wait = |wanted: &str| {
+        let mut buffer = [0; 256];
+        loop {
+            let length = socket.recv(&mut buffer).expect(wanted);
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            if text.lines().any(|line| line == wanted) {
+                return;
+            }
+        }
+    };
+    let run = ["pep", "run", "--json", "--wireless", "left"];
+    let path = path.to_string_lossy();
+    let environment = [("NOTIFY_SOCKET", &*path), ("WATCHDOG_USEC", "200000")];
+    let start = || Running::start(&scratch, &run, &environment);
+    let agent = scene.middle.run(start).expect("a thread");
+    wait("READY=1");
+    wait("WATCHDOG=1");
+    agent.signal(Signal::INT);
+    wait("STOPPING=1");
+    agent.end().expect(130);
 }
 
 #[test]

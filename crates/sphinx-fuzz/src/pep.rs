@@ -2,7 +2,10 @@
 
 use etherparse::{PacketBuilder, TcpHeader};
 use sphinx_netdev::nfqueue::read;
-use sphinx_pep::{Agent, Config, Laws, Profile, Radio, Side};
+use sphinx_pep::{
+    Agent, Config, FlowKey, Laws, Place, Profile, Radio, Side,
+    eln::{Key, LossReport, Opener, Sealer},
+};
 
 use crate::Input;
 
@@ -36,6 +39,11 @@ pub fn agent(data: &[u8]) {
             driver.agent.reconfigure(driver.now, config(input));
             driver.take();
         }
+        if input.rarely(32) {
+            let report = report(input);
+            driver.agent.handle_report(driver.now, &report);
+            driver.take();
+        }
         let packet = match input.rarely(16) {
             true => input.take(60).to_vec(),
             false => segment(input, from),
@@ -54,8 +62,51 @@ fn config(input: &mut Input<'_>) -> Config {
             queue_bytes: input.number(2) as usize,
         }),
         dry_run: kind & 8 != 0,
+        place: match kind & 16 {
+            0 => Place::Base,
+            _ => Place::Mobile,
+        },
+        reports: kind & 32 != 0,
         ..Config::default()
     }
+}
+
+/// What a base station may say of one of the flows.
+fn report(input: &mut Input<'_>) -> LossReport {
+    let flow = FlowKey {
+        fixed: ([10, 0, 0, 1], 1000).into(),
+        mobile: ([10, 0, 0, 2], 80).into(),
+    };
+    let mut number = || (u32::MAX - 1000).wrapping_add(u32::from(input.byte()) * 16);
+    LossReport {
+        flow,
+        ranges: vec![(number(), number()), (number(), number())],
+    }
+}
+
+/// Datagrams that pretend to be reports; none is, as nobody guesses the key.
+pub fn reports(data: &[u8]) {
+    let key = Key::new([7; 32]);
+    let mut opener = Opener::new(key.clone());
+    assert_eq!(opener.open(data), None);
+    // What is behind the seal is read with care too.
+    let report = LossReport {
+        flow: FlowKey {
+            fixed: ([10, 0, 0, 1], 1000).into(),
+            mobile: ([10, 0, 0, 2], 80).into(),
+        },
+        ranges: data
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|it| (u32::from_be_bytes(*it), u32::from_le_bytes(*it)))
+            .take(32)
+            .collect(),
+    };
+    assert_eq!(
+        opener.open(&Sealer::new(key, 1).seal(&report)),
+        Some(report)
+    );
 }
 
 /// Messages of the packet filter's queue: packets are parts of them, in order.
@@ -93,6 +144,9 @@ impl Driver {
             if let Err(law) = self.laws.output(&output) {
                 panic!("{law}: {output:?}");
             }
+        }
+        while let Some(report) = self.agent.poll_report() {
+            assert!((1..=32).contains(&report.ranges.len()));
         }
         assert!(self.agent.memory_bytes() <= MEMORY_BYTES_MAX);
     }

@@ -36,4 +36,5 @@ targets! {
     links: link::settings, 300;
     agent: pep::agent, 600;
     queue: pep::queue, 200;
+    reports: pep::reports, 200;
 }

@@ -8,12 +8,14 @@
 //! - [`pidns`]: programs that end together;
 //! - [`tun`]: devices that carry the packets of a namespace to this process;
 //! - [`ethernet`]: frames of an interface that exists;
+//! - [`filter`]: what the packet filter does with packets that others should see;
 //! - [`nfqueue`]: packets on their way through the kernel, judged by this process;
 //! - [`route`]: rules and routes that divert traffic to a device.
 //!
 //! The crate is for Linux.
 
 pub mod ethernet;
+pub mod filter;
 mod netlink;
 pub mod netns;
 mod nfnetlink;

@@ -99,8 +99,13 @@ impl Namespace {
     }
 }
 
-/// Writes a kernel parameter in the namespace of the calling thread; see [`Namespace::sysctl`].
-pub(crate) fn write_sysctl(name: &str, value: &str) -> io::Result<()> {
+/// Writes a kernel parameter in the namespace of the calling thread; see [`Namespace::sysctl`], which needs
+/// `CAP_SYS_ADMIN` besides.
+///
+/// # Errors
+///
+/// Those of writing a file in `/proc/sys`, naming it.
+pub fn write_sysctl(name: &str, value: &str) -> io::Result<()> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
     fs::write(&path, value).map_err(|error| context(&path, error))
 }

@@ -139,6 +139,16 @@ impl Socket {
         Ok(Socket(socket))
     }
 
+    /// Waits for the next messages.
+    ///
+    /// # Errors
+    ///
+    /// ENOBUFS if some were lost.
+    pub(crate) fn wait(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (length, _) = rustix::net::recv(&self.0, buffer, RecvFlags::empty())?;
+        Ok(length)
+    }
+
     /// Takes the next messages, if there are any.
     ///
     /// # Errors

@@ -132,8 +132,10 @@ pub fn serve_in_time() -> io::Result<()> {
         // SAFETY: `sched_param` consists of integers, for which zero is valid.
         let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
         parameters.sched_priority = 1;
+        // Threads that it starts are like others.
+        let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
         // SAFETY: 0 is the calling thread, and `parameters` is valid for reading.
-        if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } == 0 {
+        if unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } == 0 {
             return Ok(());
         }
     }
@@ -142,6 +144,7 @@ pub fn serve_in_time() -> io::Result<()> {
         let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
         attributes.size = size_of::<libc::sched_attr>() as u32;
         attributes.sched_policy = libc::SCHED_OTHER as u32;
+        attributes.sched_flags = libc::SCHED_FLAG_RESET_ON_FORK as u64;
         attributes.sched_nice = nice;
         attributes.sched_runtime = SLICE_NS;
         let attributes = &raw const attributes;

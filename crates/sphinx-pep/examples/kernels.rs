@@ -22,13 +22,20 @@ use sphinx_link::{
     front::{Front, FrontConfig, LinkThread, join},
 };
 use sphinx_netdev::netns::Namespace;
-use sphinx_pep::{Agent, Config, Counts, Profile, attach::Attachment};
+use sphinx_pep::{
+    Agent, Config, Counts, Place, Profile,
+    attach::Attachment,
+    eln::{Key, Post},
+};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const RATE: u64 = 50_000_000;
+const UPLOAD_RATE: u64 = 20_000_000;
 const WIRED_ONE_WAY: Duration = Duration::from_millis(48);
 const HOP_ONE_WAY: Duration = Duration::from_millis(2);
+/// For reports of losses.
+const PORT: u16 = 7749;
 const QUEUE: Duration = Duration::from_millis(50);
 
 /// A namespace with a process by which `ip` finds it.
@@ -72,9 +79,10 @@ struct Path {
 }
 
 impl Path {
-    fn new(loss: f64, seed: u64) -> Outcome<Path> {
+    /// Losses are those towards the client, and from it.
+    fn new(rate: u64, losses: [f64; 2], seed: u64) -> Outcome<Path> {
         let radio = LinkConfig {
-            rate: Rate::Constant(RATE),
+            rate: Rate::Constant(rate),
             queue: Depth::Time(QUEUE),
             delay: HOP_ONE_WAY,
             seed,
@@ -82,10 +90,13 @@ impl Path {
         };
         let hop = Front::start(FrontConfig {
             left_to_right: LinkConfig {
-                loss: Loss::Bernoulli(loss),
+                loss: Loss::Bernoulli(losses[0]),
                 ..radio.clone()
             },
-            right_to_left: radio,
+            right_to_left: LinkConfig {
+                loss: Loss::Bernoulli(losses[1]),
+                ..radio
+            },
             ..FrontConfig::default()
         })?;
         let middle = Host::new(hop.left().run(Namespace::current)??)?;
@@ -140,11 +151,11 @@ enum Middle {
 }
 
 fn measure(cc: &str, middle: Middle, loss: f64, seconds: f64) -> Outcome<Measured> {
-    let path = Path::new(loss, 1)?;
+    let path = Path::new(RATE, [loss, 0.0], 1)?;
     let open = || match middle {
         Middle::Nobody => Ok(None),
         Middle::Tun(_) => Attachment::tun(&["wired".to_owned()], "left").map(Some),
-        Middle::Queue(_) => Attachment::nfqueue("left").map(Some),
+        Middle::Queue(_) => Attachment::nfqueue("left", Place::Base).map(Some),
     };
     let mut attachment = path.middle.namespace.run(open)??;
     let profile = match middle {
@@ -204,6 +215,107 @@ fn transfer(path: &Path, cc: &str, seconds: f64) -> Outcome<(f64, f64)> {
     });
     let mut stream = path.hop.right().run(|| TcpStream::connect(target))??;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let goodput = receive(&mut stream, seconds)?;
+    let after = retransmitted(&path.server)?;
+    drop(stream);
+    sending.join().map_err(|_| "the server panicked")??;
+    let (again, sent) = (after.0 - before.0, after.1 - before.1);
+    Ok((goodput, again as f64 / sent.max(1) as f64))
+}
+
+/// Serves an agent in a namespace while `work` goes on.
+fn beside<T>(
+    namespace: &Namespace,
+    attachment: &mut Attachment,
+    agent: &mut Agent,
+    work: impl FnOnce() -> Outcome<T>,
+) -> Outcome<T> {
+    let stopper = attachment.stopper();
+    thread::scope(|scope| {
+        let serving = scope.spawn(move || namespace.run(|| attachment.run(agent, |_, _| {}))?);
+        let result = work();
+        stopper.stop();
+        let served = serving.join();
+        served.map_err(|_| io::Error::other("the agent panicked"))??;
+        result
+    })
+}
+
+/// An upload, with an agent on either side of the hop or with none: goodput, the share of segments sent again by
+/// the client, and what the agents of the client and of the middle have counted.
+fn measure_upload(cc: &str, helped: bool, loss: f64, seconds: f64) -> Outcome<(Measured, Counts)> {
+    let path = Path::new(UPLOAD_RATE, [0.0, loss], 1)?;
+    let (middle, client) = (&path.middle.namespace, path.hop.right());
+    let client = client.run(Namespace::current)??;
+    let work = || upload(&path, cc, seconds);
+    if !helped {
+        let (goodput, again) = work()?;
+        let counts = None;
+        let measured = Measured {
+            goodput,
+            again,
+            counts,
+        };
+        return Ok((measured, Counts::default()));
+    }
+    let key = Key::new([7; 32]);
+    let agent = |place| {
+        Agent::new(Config {
+            place,
+            reports: true,
+            ..Config::default()
+        })
+    };
+    let open = || -> io::Result<Attachment> {
+        let attachment = Attachment::tun(&["wired".to_owned()], "left")?;
+        Ok(attachment.with_post(Post::tell(key.clone(), PORT, 1)?))
+    };
+    let (mut base, mut base_agent) = (middle.run(open)??, agent(Place::Base));
+    let open = || -> io::Result<Attachment> {
+        let attachment = Attachment::nfqueue("right", Place::Mobile)?;
+        Ok(attachment.with_post(Post::hear(key.clone(), PORT)?))
+    };
+    let (mut own, mut own_agent) = (client.run(open)??, agent(Place::Mobile));
+    let result = beside(middle, &mut base, &mut base_agent, || {
+        beside(&client, &mut own, &mut own_agent, work)
+    });
+    middle.run(|| drop(base))?;
+    client.run(|| drop(own))?;
+    let (goodput, again) = result?;
+    let counts = Some(own_agent.counts());
+    let measured = Measured {
+        goodput,
+        again,
+        counts,
+    };
+    Ok((measured, base_agent.counts()))
+}
+
+fn upload(path: &Path, cc: &str, seconds: f64) -> Outcome<(f64, f64)> {
+    let address = SocketAddr::from(([10, 78, 0, 2], 0));
+    let listener = path.server.namespace.run(|| TcpListener::bind(address))??;
+    let target = listener.local_addr()?;
+    let client = Host::new(path.hop.right().run(Namespace::current)??)?;
+    let before = retransmitted(&client)?;
+    let mut sending = path.hop.right().run(|| TcpStream::connect(target))??;
+    SockRef::from(&sending).set_tcp_congestion(cc.as_bytes())?;
+    let (mut stream, _) = listener.accept()?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let writer = thread::spawn(move || {
+        let block = vec![7; 1 << 16];
+        // It ends when the server goes.
+        while sending.write_all(&block).is_ok() {}
+    });
+    let goodput = receive(&mut stream, seconds)?;
+    let after = retransmitted(&client)?;
+    drop(stream);
+    writer.join().map_err(|_| "the client panicked")?;
+    let (again, sent) = (after.0 - before.0, after.1 - before.1);
+    Ok((goodput, again as f64 / sent.max(1) as f64))
+}
+
+/// Goodput of what comes for some seconds, in Mbit/s.
+fn receive(stream: &mut TcpStream, seconds: f64) -> io::Result<f64> {
     let (start, mut buffer, mut bytes) = (Instant::now(), vec![0; 1 << 18], 0);
     // Slow start and the first losses are not what this is about.
     let warm = Duration::from_secs_f64(seconds / 5.0);
@@ -214,12 +326,7 @@ fn transfer(path: &Path, cc: &str, seconds: f64) -> Outcome<(f64, f64)> {
             bytes += read;
         }
     }
-    let goodput = bytes as f64 * 8.0 / (seconds * 0.8) / 1e6;
-    let after = retransmitted(&path.server)?;
-    drop(stream);
-    sending.join().map_err(|_| "the server panicked")??;
-    let (again, sent) = (after.0 - before.0, after.1 - before.1);
-    Ok((goodput, again as f64 / sent.max(1) as f64))
+    Ok(bytes as f64 * 8.0 / (seconds * 0.8) / 1e6)
 }
 
 /// Segments that a host has sent again, and all that it has sent.
@@ -236,19 +343,52 @@ fn retransmitted(host: &Host) -> Outcome<(u64, u64)> {
     Ok((value("RetransSegs"), value("OutSegs")))
 }
 
+/// `upload` as the first word: what the mobile host's agent is worth.
+fn uploads(seconds: f64, loss: f64) -> Outcome<()> {
+    println!("control  agent  lost  Mbit/s  sent again  repaired  held  attributed  not  released");
+    for cc in ["cubic", "bbr"] {
+        for (name, helped, loss) in [
+            ("none", false, 0.0),
+            ("none", false, loss),
+            ("eln", true, loss),
+            ("eln", true, 0.0),
+        ] {
+            let (measured, base) = measure_upload(cc, helped, loss, seconds)?;
+            let counts = measured.counts.unwrap_or_default();
+            println!(
+                "{cc:<7}  {name:<5}  {:>3.1}%  {:>6.1}  {:>9.2}%  {:>8}  {:>4}  {:>10}  {:>3}  {:?}",
+                100.0 * loss,
+                measured.goodput,
+                100.0 * measured.again,
+                counts.repaired,
+                counts.held,
+                base.attributed,
+                base.unattributed,
+                counts.released
+            );
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Outcome<()> {
+    let is_upload = env::args().nth(1).is_some_and(|word| word == "upload");
+    let first = 1 + usize::from(is_upload);
     let number = |index: usize, default: f64| match env::args().nth(index) {
         Some(text) => text.parse(),
         None => Ok(default),
     };
-    let (seconds, loss) = (number(1, 15.0)?, number(2, 0.01)?);
+    let (seconds, loss) = (number(first, 15.0)?, number(first + 1, 0.01)?);
     println!(
         "{} Mbit/s, {} ms round trip, {} of it over the hop, {:.1} % lost there, {seconds} s each",
-        RATE / 1_000_000,
+        if is_upload { UPLOAD_RATE } else { RATE } / 1_000_000,
         2 * (WIRED_ONE_WAY + HOP_ONE_WAY).as_millis(),
         2 * HOP_ONE_WAY.as_millis(),
         100.0 * loss
     );
+    if is_upload {
+        return uploads(seconds, loss);
+    }
     println!(
         "control  agent    lost  Mbit/s  sent again  repaired  spurious  held ms max  released"
     );

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::{
     Bypass, Counts, FlowKey, FlowReport, MS, Profile, Radio, Release, Status, Time,
+    eln::LossReport,
     flow::{Flow, Syn},
     radio::Queue,
     segment::Segment,
@@ -22,9 +23,11 @@ const CALM_NS: Time = 100 * MS;
 
 /// Flows that have ended and whose reports nobody has taken.
 const ENDED_MAX: usize = 4096;
+/// Reports that nobody has taken.
+const REPORTS_MAX: usize = 1024;
 
 /// Where packets come from or go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
     /// The hosts behind the network.
@@ -33,10 +36,36 @@ pub enum Side {
     Mobile,
 }
 
+/// Where an agent is, seen from the lossy hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Between the network and the hop: it helps downloads, and reports what the hop loses of uploads.
+    #[default]
+    Base,
+    /// On the mobile host: it helps uploads, by such reports.
+    Mobile,
+}
+
+impl Place {
+    /// The side whose data it helps.
+    pub(crate) fn sender(self) -> Side {
+        match self {
+            Place::Base => Side::Fixed,
+            Place::Mobile => Side::Mobile,
+        }
+    }
+}
+
 /// What an agent does.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// How losses are repaired.
+    /// Where it is; [`Agent::reconfigure`] does not change it.
+    pub place: Place,
+    /// Whether an agent at the base station reports what the hop loses of uploads
+    /// ([`Agent::poll_report`]). For flows that begin from now on.
+    pub reports: bool,
+    /// How losses of downloads are repaired.
     pub profile: Profile,
     /// The agent's own queue in front of the hop, if it is to have one.
     pub radio: Option<Radio>,
@@ -50,10 +79,22 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
+            place: Place::default(),
+            reports: false,
             profile: Profile::default(),
             radio: None,
             dry_run: false,
             lag_ns_max: LAG_NS_MAX,
+        }
+    }
+}
+
+impl Config {
+    /// How a flow is helped that begins now.
+    pub(crate) fn snoop_profile(&self) -> Profile {
+        match self.place {
+            Place::Base => self.profile,
+            Place::Mobile => Profile::Sack,
         }
     }
 }
@@ -63,7 +104,7 @@ impl Default for Config {
 pub enum Cause {
     /// It has just come in.
     Passed,
-    /// An acknowledgement that has just come in, without its SACK option.
+    /// An acknowledgement that has just come in, without all or some of its SACK blocks.
     Concealed,
     /// It was lost.
     Repair,
@@ -97,11 +138,14 @@ pub struct Agent {
     /// Totals of flows that are forgotten, and of packets that belong to none.
     past: Counts,
     ended: VecDeque<FlowReport>,
+    reports: VecDeque<LossReport>,
     flows_seen: u64,
     /// Until when packets only pass, if they came too late.
     overloaded: Option<Time>,
     overloads: u64,
     lag_ns_max: Time,
+    /// Since when what comes has waited, at most.
+    waiting_since: Option<Time>,
 }
 
 impl Agent {
@@ -116,10 +160,12 @@ impl Agent {
             scratch: Vec::new(),
             past: Counts::default(),
             ended: VecDeque::new(),
+            reports: VecDeque::new(),
             flows_seen: 0,
             overloaded: None,
             overloads: 0,
             lag_ns_max: 0,
+            waiting_since: None,
         }
     }
 
@@ -151,11 +197,41 @@ impl Agent {
             let Some(mut flow) = self.table.take(&key) else {
                 break;
             };
-            self.with_snoop(&mut flow, |snoop, context| snoop.timeout(context));
+            self.with_snoop(&mut flow, |snoop, context| {
+                if snoop.deadline().is_some_and(|at| at <= context.now) {
+                    snoop.timeout(context);
+                }
+            });
+            self.report(key, &mut flow);
             self.table.put(self.now, key, flow);
         }
         self.evict();
         self.drain_queue();
+    }
+
+    /// The base station has seen the hop lose this. Only an agent of a mobile host ([`Place::Mobile`]) does
+    /// something about it, and only for flows that it knows.
+    pub fn handle_report(&mut self, now: Time, report: &LossReport) {
+        self.now = self.now.max(now);
+        self.see_calm();
+        if self.overloaded.is_some() {
+            return;
+        }
+        let Some(mut flow) = self.table.take(&report.flow) else {
+            return;
+        };
+        if flow.bypass().is_none() {
+            self.with_snoop(&mut flow, |snoop, context| {
+                snoop.lost(context, &report.ranges);
+            });
+        }
+        self.table.put(self.now, report.flow, flow);
+        self.drain_queue();
+    }
+
+    /// The next report for the agent of a mobile host.
+    pub fn poll_report(&mut self) -> Option<LossReport> {
+        self.reports.pop_front()
     }
 
     /// Whoever drives the agent is late: what it hands over next has waited for so many nanoseconds, at
@@ -176,6 +252,12 @@ impl Agent {
         self.drain_queue();
     }
 
+    /// What is handed over from now on has waited for the agent since then, at most: a time that is not
+    /// later than any of theirs. It is counted for each flow (`waited_ns_max`).
+    pub fn handle_waiting(&mut self, since: Time) {
+        self.waiting_since = Some(since);
+    }
+
     /// What the agent does at present.
     pub fn config(&self) -> Config {
         self.config
@@ -189,7 +271,8 @@ impl Agent {
             // In a dry run, what counts as held has passed.
             self.forget_all(Release::Followed);
         }
-        self.config = config;
+        let place = self.config.place;
+        self.config = Config { place, ..config };
         let radio = config.radio.filter(|_| !config.dry_run);
         match (self.queue.take(), radio) {
             (Some(mut queue), Some(radio)) => {
@@ -300,6 +383,9 @@ impl Agent {
                 continue;
             };
             self.with_snoop(&mut flow, |snoop, context| snoop.forget(context, why));
+            if let Some(watch) = &mut flow.watch {
+                watch.forget();
+            }
             self.table.put(self.now, key, flow);
         }
     }
@@ -310,11 +396,11 @@ impl Agent {
 
     fn segment(&mut self, from: Side, segment: &Segment) {
         let key = FlowKey::of(from, segment);
-        let profile = self.config.profile;
+        let config = self.config;
         let mut known = self.table.take(&key);
         if let Some(flow) = &mut known
             && segment.syn
-            && flow.syn(self.now, from, segment, profile) == Syn::New
+            && flow.syn(self.now, from, segment, &config) == Syn::New
         {
             // The ports are used again.
             self.retire(key, flow, Release::Followed);
@@ -329,6 +415,9 @@ impl Agent {
             flow.opened(self.now, from);
         }
         flow.counts.count(from);
+        let waited = self.waiting_since.map(|at| self.now.saturating_sub(at));
+        flow.counts.waited_ns_max = flow.counts.waited_ns_max.max(waited.unwrap_or(0));
+        self.watch(key, from, segment, &mut flow);
         self.pass_stages(from, segment, &mut flow);
         if segment.rst {
             // The connection is over: what is known of it helps nobody.
@@ -351,8 +440,8 @@ impl Agent {
             return self.leave(pass(from.other()), &mut flow.counts);
         }
         let plain = !segment.syn && !segment.rst;
-        match from {
-            Side::Fixed => {
+        match from == self.config.place.sender() {
+            true => {
                 let bytes = segment.packet.len();
                 let departs = match &self.queue {
                     Some(queue) => queue.admits(self.now, bytes),
@@ -361,19 +450,44 @@ impl Agent {
                 if plain {
                     self.with_snoop(flow, |snoop, context| snoop.data(context, segment, departs));
                 }
-                self.leave(pass(Side::Mobile), &mut flow.counts);
+                self.leave(pass(from.other()), &mut flow.counts);
             }
-            Side::Mobile if plain && segment.ack && flow.snoop.is_some() => {
+            false if plain && segment.ack && flow.snoop.is_some() => {
                 self.with_snoop(flow, |snoop, context| {
                     snoop.acknowledgment(context, segment);
                 });
             }
-            Side::Mobile => {
+            false => {
                 // A reset, or a SYN: nothing held back may come behind it.
                 self.with_snoop(flow, |snoop, context| {
                     snoop.forget(context, Release::Followed);
                 });
-                self.leave(pass(Side::Fixed), &mut flow.counts);
+                self.leave(pass(from.other()), &mut flow.counts);
+            }
+        }
+    }
+
+    /// Lets the watch of an upload see a segment.
+    fn watch(&mut self, key: FlowKey, from: Side, segment: &Segment, flow: &mut Flow) {
+        if segment.syn || segment.rst || flow.bypass().is_some() {
+            return;
+        }
+        if let Some(watch) = &mut flow.watch {
+            match from {
+                Side::Mobile => watch.data(self.now, segment, &mut flow.counts),
+                Side::Fixed if segment.ack => watch.acknowledgment(segment),
+                Side::Fixed => {}
+            }
+            self.report(key, flow);
+        }
+    }
+
+    /// Reports what is due.
+    fn report(&mut self, key: FlowKey, flow: &mut Flow) {
+        let Some(watch) = &mut flow.watch else { return };
+        while let Some(report) = watch.report(self.now, key) {
+            if !self.config.dry_run && self.reports.len() < REPORTS_MAX {
+                self.reports.push_back(report);
             }
         }
     }
@@ -388,6 +502,7 @@ impl Agent {
         let mut out = std::mem::take(&mut self.scratch);
         let mut context = Context {
             now: self.now,
+            hop: self.config.place.sender().other(),
             counts: &mut flow.counts,
             out: &mut out,
         };
@@ -398,16 +513,22 @@ impl Agent {
         self.scratch = out;
     }
 
-    /// Lets a packet leave: through the queue towards mobile hosts, at once towards fixed ones.
+    /// Lets a packet leave: through the queue over the hop, at once the other way.
     fn leave(&mut self, output: Output, counts: &mut Counts) {
         if self.config.dry_run {
             return;
         }
         match &mut self.queue {
-            Some(queue) if output.to == Side::Mobile => {
+            Some(queue) if output.to != self.config.place.sender() => {
                 let is_repair = output.cause == Cause::Repair;
                 let bytes = output.packet.len();
-                if is_repair || queue.admits(self.now, bytes).is_some() {
+                let departs = queue.admits(self.now, bytes);
+                if is_repair || departs.is_some() {
+                    // Repairs overtake, and wait for less than can be told now.
+                    let waits = departs.filter(|_| !is_repair);
+                    let waits = waits.map_or(0, |at| at.saturating_sub(self.now));
+                    counts.queued_ns += waits;
+                    counts.queued_ns_max = counts.queued_ns_max.max(waits);
                     queue.push(output, is_repair);
                 } else {
                     counts.dropped_queue += 1;

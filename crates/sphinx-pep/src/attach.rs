@@ -14,9 +14,11 @@ use rustix::{
     fd::{BorrowedFd, OwnedFd},
     io::Errno,
 };
-use sphinx_netdev::tun::serve_in_time;
+/// Lets the calling thread be served before others, as packets wait for it. Needs `CAP_SYS_NICE`; what a thread has
+/// got so stays with it when that right is gone.
+pub use sphinx_netdev::tun::serve_in_time;
 
-use crate::{Agent, FlowReport, MS, Time, queue, tun};
+use crate::{Agent, FlowReport, MS, Place, Time, eln::Post, queue, tun};
 
 /// How long what is on its way to the agent may take to come, once nothing new is led there.
 const DRAIN_NS: Time = 250 * MS;
@@ -61,7 +63,7 @@ pub enum Notice {
     /// The agent is served, at this time of its. It comes at least every 50 ms.
     Alive(Time),
     /// A flow has ended.
-    Ended(FlowReport),
+    Ended(Box<FlowReport>),
     /// The agent has become too late, or is in time again ([`Agent::handle_lag`]).
     Overload(bool),
 }
@@ -89,6 +91,7 @@ impl Stopper {
 #[derive(Debug)]
 pub struct Attachment {
     port: Box<dyn Port>,
+    post: Option<Post>,
     stop: Stopper,
 }
 
@@ -112,19 +115,19 @@ impl Attachment {
     }
 
     /// Leads the TCP traffic of an interface of the calling thread's namespace here, by the packet filter's
-    /// queue: what comes in by it is from mobile hosts, what goes out by it is for them, whether it is routed
-    /// or this machine's own.
+    /// queue, whether it is routed or this machine's own. At a base station, what comes in by it is from mobile
+    /// hosts and what goes out by it is for them; on a mobile host it is the other way round.
     ///
     /// # Errors
     ///
     /// As [`tun`](Attachment::tun); others where the kernel has no such queues (nf_tables with its queue or
     /// NFQUEUE, Linux 5.12).
-    pub fn nfqueue(wireless: &str) -> io::Result<Attachment> {
+    pub fn nfqueue(wireless: &str, place: Place) -> io::Result<Attachment> {
         check([wireless].into_iter())?;
         if tun::is_open()? {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        Attachment::new(Box::new(queue::Filtered::open(wireless)?))
+        Attachment::new(Box::new(queue::Filtered::open(wireless, place)?))
     }
 
     fn new(port: Box<dyn Port>) -> io::Result<Attachment> {
@@ -132,7 +135,17 @@ impl Attachment {
             asked: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         }));
-        Ok(Attachment { port, stop })
+        Ok(Attachment {
+            port,
+            post: None,
+            stop,
+        })
+    }
+
+    /// With reports of losses, which the agent sends or gets by this.
+    pub fn with_post(self, post: Post) -> Attachment {
+        let post = Some(post);
+        Attachment { post, ..self }
     }
 
     /// What ends [`run`](Attachment::run).
@@ -143,6 +156,11 @@ impl Attachment {
     /// Packets that the kernel did not take back.
     pub fn refused(&self) -> u64 {
         self.port.refused()
+    }
+
+    /// Reports of losses that could not be sent, or that were forged or old.
+    pub fn reports_refused(&self) -> u64 {
+        self.post.as_ref().map_or(0, Post::refused)
     }
 
     /// Serves the agent until told to stop, and tells `notice` what happens, which may change its
@@ -172,6 +190,7 @@ impl Attachment {
             }
             let mut idle = true;
             for (input, empty) in empty.iter_mut().enumerate() {
+                agent.handle_waiting(*empty);
                 let served = self.port.serve(input, agent, &now)?;
                 let at = now();
                 if served.packets > 0 {
@@ -185,8 +204,11 @@ impl Attachment {
             if agent.next_timeout().is_some_and(|at| at <= now()) {
                 agent.handle_timeout(now());
             }
+            if let Some(post) = &mut self.post {
+                post.serve(agent, &now);
+            }
             while let Some(report) = agent.poll_ended() {
-                notice(agent, Notice::Ended(report));
+                notice(agent, Notice::Ended(Box::new(report)));
             }
             if overloaded != agent.is_overloaded() {
                 overloaded = !overloaded;
@@ -219,6 +241,7 @@ impl Attachment {
         let inputs = self.port.inputs();
         let files = inputs
             .into_iter()
+            .chain(self.post.as_ref().map(Post::input))
             .chain([rustix::fd::AsFd::as_fd(&self.stop.0.wake)]);
         let mut files: Vec<PollFd<'_>> = files
             .map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN))

@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use serde::Serialize;
 
 use crate::{
-    MS, Side, Time,
+    Config, MS, Place, Side, Time,
+    eln::watch::Watch,
     segment::Segment,
     sequence,
-    snoop::{Profile, Setup, Snoop},
+    snoop::{Setup, Snoop},
     stats::{Counts, FlowReport},
 };
 
@@ -113,6 +114,8 @@ pub(crate) struct Flow {
     authenticated: bool,
     /// Present once both SYNs have been seen.
     pub(crate) snoop: Option<Snoop>,
+    /// What the mobile host sends, if its losses are to be reported.
+    pub(crate) watch: Option<Watch>,
     pub(crate) counts: Counts,
     /// Its place in the order of use.
     pub(crate) used: (Time, u64),
@@ -148,6 +151,7 @@ impl Flow {
             opening,
             authenticated: segment.options.authenticated,
             snoop: None,
+            watch: None,
             counts: Counts::default(),
             used: (now, 0),
             deadline: None,
@@ -164,7 +168,8 @@ impl Flow {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        FLOW_BYTES + self.snoop.as_ref().map_or(0, Snoop::bytes)
+        let snoop = self.snoop.as_ref().map_or(0, Snoop::bytes);
+        FLOW_BYTES + snoop + self.watch.as_ref().map_or(0, Watch::bytes)
     }
 
     /// Why the whole flow is left alone.
@@ -182,13 +187,7 @@ impl Flow {
     }
 
     /// A SYN, with or without ACK.
-    pub(crate) fn syn(
-        &mut self,
-        now: Time,
-        from: Side,
-        segment: &Segment,
-        profile: Profile,
-    ) -> Syn {
+    pub(crate) fn syn(&mut self, now: Time, from: Side, segment: &Segment, config: &Config) -> Syn {
         match &mut self.opening {
             Opening::Asked {
                 by, sequence, at, ..
@@ -226,17 +225,25 @@ impl Flow {
                     at: Some(now),
                     rtt,
                 };
-                // Where data from the fixed host begins.
-                let first = match by {
-                    Side::Fixed => segment.acknowledgment,
-                    Side::Mobile => segment.sequence.wrapping_add(1),
+                // Where data of a host begins.
+                let first = |side| match by == side {
+                    true => sequence::first(segment.acknowledgment),
+                    false => sequence::first(segment.sequence.wrapping_add(1)),
                 };
+                let path_rtt = rtt.unwrap_or(0) + WIRED_RTT_NS;
                 self.snoop = Some(Snoop::new(Setup {
-                    profile,
-                    first: sequence::first(first),
+                    profile: config.snoop_profile(),
+                    by_report: config.place == Place::Mobile,
+                    first: first(config.place.sender()),
                     sack: options.sack && offer.sack,
-                    path_rtt: rtt.unwrap_or(0) + WIRED_RTT_NS,
+                    path_rtt,
                 }));
+                let reports = config.reports && config.place == Place::Base;
+                self.watch = reports.then(|| Watch::new(first(Side::Mobile)));
+                // The answer to a SYN of the fixed host came over the hop.
+                if let (Some(watch), Some(rtt), Side::Fixed) = (&mut self.watch, rtt, by) {
+                    watch.see_hop_rtt(now, rtt);
+                }
                 Syn::Same
             }
             Opening::Answered {
@@ -282,10 +289,23 @@ impl Flow {
         }
         let Some(answered) = at.take() else { return };
         let second = now.saturating_sub(answered);
+        if let Some(watch) = &mut self.watch
+            && from == Side::Mobile
+            && second <= HANDSHAKE_RTT_NS_MAX
+        {
+            watch.see_hop_rtt(now, second);
+        }
         if let (Some(first), Some(snoop)) = (*rtt, &mut self.snoop)
             && second <= HANDSHAKE_RTT_NS_MAX
         {
             snoop.set_path_rtt(first + second);
         }
+    }
+
+    /// When it wants to be called.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        let snoop = self.snoop.as_ref().and_then(Snoop::deadline);
+        let watch = self.watch.as_ref().and_then(Watch::deadline);
+        snoop.into_iter().chain(watch).min()
     }
 }

@@ -15,9 +15,11 @@ use crate::{Cause, FlowKey, Output, Side, segment::Segment, sequence::nearest};
 pub struct Laws {
     /// Hashes of what came from each side, and of its versions without SACK option.
     seen: [HashSet<u64>; 2],
-    bare: HashSet<u64>,
-    /// The highest acknowledgement of each mobile host.
-    acknowledged: HashMap<FlowKey, u64>,
+    bare: [HashSet<u64>; 2],
+    /// The SACK blocks of each host.
+    blocks: HashSet<(Side, FlowKey, (u32, u32))>,
+    /// The highest acknowledgement of each host.
+    acknowledged: HashMap<(Side, FlowKey), u64>,
 }
 
 impl Laws {
@@ -27,14 +29,16 @@ impl Laws {
         let Ok(segment) = Segment::parse(packet.clone()) else {
             return;
         };
-        if from == Side::Mobile && segment.ack {
+        if segment.ack {
             if let Some(bare) = segment.without_sack() {
-                self.bare.insert(hash(&bare));
+                self.bare[from as usize].insert(hash(&bare));
             }
             let key = FlowKey::of(from, &segment);
+            let blocks = segment.sack().iter().map(|block| (from, key, *block));
+            self.blocks.extend(blocks);
             let highest = self
                 .acknowledged
-                .entry(key)
+                .entry((from, key))
                 .or_insert((1 << 32) + u64::from(segment.acknowledgment));
             if segment.syn || segment.rst {
                 *highest = (1 << 32) + u64::from(segment.acknowledgment);
@@ -44,7 +48,7 @@ impl Laws {
     }
 
     /// Checks a packet that comes out: it came in from the other side, byte for byte, or it is an
-    /// acknowledgement without its SACK option; and it acknowledges nothing new.
+    /// acknowledgement that lacks SACK blocks; and it acknowledges nothing new.
     ///
     /// # Errors
     ///
@@ -53,23 +57,36 @@ impl Laws {
         let from = output.to.other();
         let hash = hash(&output.packet);
         let is_known = match output.cause {
-            Cause::Concealed => output.to == Side::Fixed && self.bare.contains(&hash),
+            Cause::Concealed => self.lacks_blocks(from, &output.packet),
             _ => self.seen[from as usize].contains(&hash),
         };
         if !is_known {
             return Err("a packet came out that had not come in");
         }
-        if let Ok(segment) = Segment::parse(output.packet.clone())
-            && output.to == Side::Fixed
+        // What passes, and repairs, are what the host itself has said.
+        if matches!(output.cause, Cause::Concealed | Cause::Released)
+            && let Ok(segment) = Segment::parse(output.packet.clone())
             && segment.ack
         {
-            let key = FlowKey::of(Side::Mobile, &segment);
+            let key = (from, FlowKey::of(from, &segment));
             let highest = self.acknowledged.get(&key).copied().unwrap_or(0);
             if nearest(highest, segment.acknowledgment) > highest {
                 return Err("the receiver has not acknowledged this");
             }
         }
         Ok(())
+    }
+
+    /// Whether an acknowledgement is one that came in, but for SACK blocks that are left out.
+    fn lacks_blocks(&self, from: Side, packet: &Bytes) -> bool {
+        let Ok(segment) = Segment::parse(packet.clone()) else {
+            return false;
+        };
+        let key = FlowKey::of(from, &segment);
+        let known = |block| self.blocks.contains(&(from, key, block));
+        let bare = segment.without_sack();
+        bare.is_some_and(|bare| self.bare[from as usize].contains(&hash(&bare)))
+            && segment.sack().iter().all(|block| known(*block))
     }
 }
 

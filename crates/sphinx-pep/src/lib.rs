@@ -16,6 +16,9 @@
 //! - **Time** is nanoseconds from any origin, and should never go backwards; an earlier time counts as
 //!   the latest one seen.
 //!
+//! Agents on both sides of the hop help uploads too: one reports what the hop has lost
+//! ([`Agent::poll_report`]), the other one repairs it ([`Agent::handle_report`]).
+//!
 //! The same calls give the same packets. [`attach`] drives an agent with the traffic of a machine,
 //! [`replay`] with a capture.
 
@@ -23,6 +26,8 @@
 
 mod agent;
 pub mod attach;
+pub mod doctor;
+pub mod eln;
 mod flow;
 pub mod guard;
 mod laws;
@@ -37,7 +42,7 @@ mod status;
 mod table;
 mod tun;
 
-pub use agent::{Agent, Cause, Config, Output, Side};
+pub use agent::{Agent, Cause, Config, Output, Place, Side};
 pub use flow::{Bypass, FlowKey};
 pub use laws::Laws;
 pub use radio::Radio;

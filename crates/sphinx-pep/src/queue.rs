@@ -16,7 +16,7 @@ use rustix::{
 use sphinx_netdev::nfqueue::{Hook, Queue, Queued, RawSender, Rules, is_taken, read};
 
 use crate::{
-    Agent, Cause, Output, Side, Time,
+    Agent, Cause, Output, Place, Side, Time,
     attach::{Port, Served},
 };
 
@@ -40,11 +40,13 @@ pub(crate) struct Filtered {
     sender: RawSender,
     buffer: Vec<u8>,
     refused: u64,
+    /// Whose packets come in by the interface.
+    beyond: Side,
 }
 
 impl Filtered {
     /// See [`Attachment::nfqueue`](crate::attach::Attachment::nfqueue).
-    pub(crate) fn open(wireless: &str) -> io::Result<Filtered> {
+    pub(crate) fn open(wireless: &str, place: Place) -> io::Result<Filtered> {
         if is_open()? {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
@@ -65,14 +67,15 @@ impl Filtered {
             sender,
             buffer: vec![0; MESSAGE_BYTES_MAX],
             refused: 0,
+            beyond: place.sender().other(),
         })
     }
 
     /// Lets the agent judge a packet.
     fn handle(&mut self, queued: Queued<'_>, agent: &mut Agent, now: Time) {
         let from = match queued.hook == Hook::Prerouting as u8 {
-            true => Side::Mobile,
-            false => Side::Fixed,
+            true => self.beyond,
+            false => self.beyond.other(),
         };
         let packet = Bytes::copy_from_slice(queued.packet);
         agent.handle_packet(now, from, packet.clone());

@@ -132,15 +132,34 @@ impl Segment {
     /// The packet with NOPs in the place of its SACK option: it then tells of nothing but what it
     /// acknowledges. `None` if it may not be edited, the packet itself if it has no such option.
     pub(crate) fn without_sack(&self) -> Option<Bytes> {
+        self.with_sack(|_| false)
+    }
+
+    /// The packet with only those SACK blocks that `shows` wants, in their order, and NOPs in the place of the
+    /// others. `None` if it may not be edited, the packet itself if all of them stay.
+    pub(crate) fn with_sack(&self, shows: impl Fn((u32, u32)) -> bool) -> Option<Bytes> {
         let Some((start, end)) = self.options.sack_place else {
             return Some(self.packet.clone());
         };
+        let shown = || self.sack().iter().filter(|block| shows(**block));
+        let count = shown().count();
+        if count > 0 && count == self.sack().len() {
+            return Some(self.packet.clone());
+        }
         if !self.may_be_edited() {
             return None;
         }
         let mut packet = self.packet.to_vec();
         let place = Place::of(&packet).ok()?;
         packet[start..end].fill(kind::NOP);
+        if count > 0 {
+            packet[start..start + 2].copy_from_slice(&[kind::SACK, 2 + 8 * count as u8]);
+        }
+        for (index, (left, right)) in shown().enumerate() {
+            let at = start + 2 + 8 * index;
+            packet[at..at + 4].copy_from_slice(&left.to_be_bytes());
+            packet[at + 4..at + 8].copy_from_slice(&right.to_be_bytes());
+        }
         let at = self.transport + field::CHECKSUM;
         packet[at..at + 2].fill(0);
         let checksum = sum(&packet[self.transport..place.end], &place);

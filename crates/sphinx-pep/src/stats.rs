@@ -21,7 +21,7 @@ pub struct Counts {
     pub spurious: u64,
     /// Acknowledgements held back.
     pub held: u64,
-    /// Acknowledgements that passed without their SACK option while one was held back.
+    /// Acknowledgements that passed without all or some of their SACK blocks.
     pub concealed: u64,
     /// Times at which the sender was left to repair, and why.
     pub released: BTreeMap<Release, u64>,
@@ -29,8 +29,18 @@ pub struct Counts {
     pub bypassed: BTreeMap<Bypass, u64>,
     /// Packets dropped by the agent's own queue.
     pub dropped_queue: u64,
+    /// Holes in uploads that were reported as losses of the hop.
+    pub attributed: u64,
+    /// Holes in uploads that were left to the sender, as signs of congestion.
+    pub unattributed: u64,
     /// The longest that an acknowledgement was held, in nanoseconds.
     pub held_ns_max: u64,
+    /// What packets have waited in the agent's own queue in all, in nanoseconds.
+    pub queued_ns: u64,
+    /// The longest that one has waited there.
+    pub queued_ns_max: u64,
+    /// The longest that a packet had waited for the agent, at most, in nanoseconds.
+    pub waited_ns_max: u64,
 }
 
 impl Counts {
@@ -57,7 +67,12 @@ impl Counts {
             *self.bypassed.entry(*why).or_default() += count;
         }
         self.dropped_queue += other.dropped_queue;
+        self.attributed += other.attributed;
+        self.unattributed += other.unattributed;
         self.held_ns_max = self.held_ns_max.max(other.held_ns_max);
+        self.queued_ns += other.queued_ns;
+        self.queued_ns_max = self.queued_ns_max.max(other.queued_ns_max);
+        self.waited_ns_max = self.waited_ns_max.max(other.waited_ns_max);
     }
 }
 

@@ -115,6 +115,16 @@ impl Collector for Status {
                 counts.dropped_queue,
             ),
             (
+                "attributed",
+                "Holes in uploads reported as losses of the hop",
+                counts.attributed,
+            ),
+            (
+                "unattributed",
+                "Holes in uploads left to the sender",
+                counts.unattributed,
+            ),
+            (
                 "overloads",
                 "Times at which packets began to only pass",
                 self.overloads,
@@ -135,8 +145,30 @@ impl Collector for Status {
         let overloaded = f64::from(u8::from(self.overloaded));
         it.gauge("overloaded", "Whether packets only pass", overloaded)?;
         it.gauge("lag_seconds_max", "Longest lag", seconds(self.lag_ns_max))?;
-        let held = seconds(counts.held_ns_max);
-        it.gauge("held_seconds_max", "Longest hold", held)
+        for (name, help, value) in [
+            ("held_seconds_max", "Longest hold", counts.held_ns_max),
+            (
+                "queued_seconds_max",
+                "Longest wait in the own queue",
+                counts.queued_ns_max,
+            ),
+            (
+                "waited_seconds_max",
+                "Longest wait for the agent, at most",
+                counts.waited_ns_max,
+            ),
+        ] {
+            it.gauge(name, help, seconds(value))?;
+        }
+        let queued = ConstCounter::new(seconds(counts.queued_ns));
+        let help = "Time that packets waited in the own queue";
+        let encoder = &mut it.0;
+        queued.encode(encoder.encode_descriptor(
+            "queued_seconds",
+            help,
+            None,
+            MetricType::Counter,
+        )?)
     }
 }
 
@@ -163,6 +195,8 @@ mod tests {
         };
         status.counts.from_mobile = 7;
         status.counts.repaired = 5;
+        status.counts.queued_ns = 2_500_000_000;
+        status.counts.waited_ns_max = 3_000_000;
         status.counts.released.insert(Release::NotCached, 4);
         status.counts.bypassed.insert(Bypass::MidStream, 9);
         let text = status.openmetrics();
@@ -176,6 +210,8 @@ mod tests {
             "sphx_pep_bypassed_total{reason=\"mid_stream\"} 9",
             "sphx_pep_overloaded 1.0",
             "sphx_pep_lag_seconds_max 0.0015",
+            "sphx_pep_queued_seconds_total 2.5",
+            "sphx_pep_waited_seconds_max 0.003",
             "# EOF",
         ] {
             assert!(text.lines().any(|it| it == line), "{line}: {text}");

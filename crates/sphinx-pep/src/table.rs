@@ -62,7 +62,7 @@ impl Table {
         self.uses += 1;
         flow.used = (now, self.uses);
         flow.charged = flow.bytes();
-        flow.deadline = flow.snoop.as_ref().and_then(|snoop| snoop.deadline());
+        flow.deadline = flow.next_timeout();
         self.bytes += flow.charged;
         self.by_use.insert(flow.used, key);
         if let Some(at) = flow.deadline {

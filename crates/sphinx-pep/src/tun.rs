@@ -10,7 +10,7 @@ use std::{io, net::Ipv4Addr};
 use bytes::Bytes;
 use rustix::fd::{AsFd, BorrowedFd};
 use sphinx_netdev::{
-    netns::Namespace,
+    netns::write_sysctl,
     route::Diversion,
     tun::{MTU_MAX, Tun, TunConfig},
 };
@@ -158,9 +158,7 @@ fn open(name: &str) -> io::Result<Tun> {
     })?;
     // No route leads back through the device: only loose checks of source addresses can pass. Where the
     // parameter is missing, there is no such check.
-    if let Ok(namespace) = Namespace::current() {
-        let _ = namespace.sysctl(&format!("net.ipv4.conf.{name}.rp_filter"), "2");
-    }
+    let _ = write_sysctl(&format!("net.ipv4.conf.{name}.rp_filter"), "2");
     Ok(device)
 }
 

@@ -805,3 +805,138 @@ fn a_packet_is_repaired_eight_times_at_most() {
     }
     assert_eq!(repairs, 8);
 }
+
+#[test]
+fn a_lost_repair_is_repeated_once_a_later_packet_has_arrived() {
+    for profile in [Profile::Sack, Profile::Ll] {
+        let mut path = measured(profile);
+        (30..34).for_each(|n| path.data(n));
+        path.now += 2 * MS;
+        let answer = path.answer(30, &[(31, 32)]);
+        let outputs = path.up(answer);
+        assert_eq!(path.repairs(&outputs), [30]);
+        path.now += MS / 2;
+        path.data(34);
+        path.now += 2 * MS;
+        // Those that went before the repair tell nothing of it.
+        let answer = path.answer(30, &[(31, 34)]);
+        let outputs = path.up(answer);
+        assert!(path.repairs(&outputs).is_empty());
+        let answer = path.answer(30, &[(31, 35)]);
+        let outputs = path.up(answer);
+        assert_eq!(path.repairs(&outputs), [30], "{profile:?}");
+    }
+}
+
+#[test]
+fn a_sender_that_repairs_one_hole_does_not_hear_of_later_ones() {
+    let mut path = Path::new(Profile::Sack);
+    // The third was lost on the way here.
+    [0, 1, 3, 4, 5, 6, 7].into_iter().for_each(|n| path.data(n));
+    path.now += 2 * MS;
+    path.ack(2);
+    assert_eq!(path.sack(2, &[(3, 5)]), [Cause::Passed]);
+    // The sixth is lost on the hop.
+    let answer = path.answer(2, &[(6, 7), (3, 5)]);
+    let outputs = path.up(answer);
+    assert_eq!(causes(&outputs), [Cause::Repair, Cause::Concealed]);
+    assert_eq!(path.repairs(&outputs), [5]);
+    let passed = Segment::read(&outputs[1].packet).expect("a right checksum");
+    assert_eq!(passed.sack, path.answer(2, &[(3, 5)]).sack);
+    // Repaired here, it may be told of.
+    assert_eq!(path.sack(2, &[(3, 8)]), [Cause::Passed]);
+    assert_eq!(path.agent.counts().releases(Release::NotCached), 1);
+    assert_eq!(path.wait(1), []);
+    path.data(2);
+    assert_eq!(path.ack(8), [Cause::Passed]);
+}
+
+#[test]
+fn what_is_hidden_from_a_sender_that_repairs_is_told_in_time() {
+    let mut path = Path::new(Profile::Sack);
+    [0, 1, 3, 4, 5, 6].into_iter().for_each(|n| path.data(n));
+    path.ack(2);
+    path.sack(2, &[(3, 5)]);
+    path.sack(2, &[(6, 7), (3, 5)]);
+    let outputs = path.wait(200);
+    let released = outputs.iter().find(|it| it.cause == Cause::Released);
+    assert_eq!(
+        released.expect("a release").packet,
+        path.answer(2, &[(6, 7), (3, 5)])
+            .packet(path.mobile, path.fixed)
+    );
+    assert_eq!(path.agent.counts().releases(Release::Time), 1);
+}
+
+#[test]
+fn ranges_that_a_repair_joins_give_no_round_trip() {
+    let mut path = measured(Profile::Sack);
+    (30..36).for_each(|n| path.data(n));
+    path.now += 2 * MS;
+    path.sack(30, &[(31, 33)]);
+    path.sack(30, &[(34, 36), (31, 33)]);
+    path.now += 40 * MS;
+    // What ends the range was there 40 ms ago.
+    path.sack(30, &[(31, 36)]);
+    path.ack(36);
+    path.data(36);
+    assert_eq!(path.wait(46), []);
+    let outputs = path.wait(2);
+    assert_eq!(path.repairs(&outputs), [36]);
+}
+
+#[test]
+fn what_packets_wait_for_is_counted_for_each_flow() {
+    let config = Config {
+        radio: Some(Radio {
+            bits_per_second: 1_000_000,
+            queue_bytes: 100_000,
+        }),
+        ..Config::default()
+    };
+    let mut path = Path::with(config, 5000, true);
+    path.wait(100);
+    // One goes at once, each other one behind 1040 bytes more; an idle hop counts as begun a millisecond ago.
+    (0..3).for_each(|n| drop(path.down(path.segment(n))));
+    path.agent.handle_waiting(path.now - 3 * MS);
+    path.down(path.segment(3));
+    path.agent.handle_waiting(path.now - MS);
+    path.down(path.segment(4));
+    let flow = path.agent.flows().pop().expect("a flow").counts;
+    let step = 1040 * 8 * 1000;
+    assert_eq!(flow.queued_ns, 10 * step - 4 * MS);
+    assert_eq!(flow.queued_ns_max, 4 * step - MS);
+    assert_eq!(flow.waited_ns_max, 3 * MS);
+}
+
+#[test]
+fn what_the_receiver_has_leaves_the_cache() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    let whole = path.agent.memory_bytes();
+    assert_eq!(path.sack(1, &[(2, 4)]), [Cause::Repair]);
+    // Two packets went, a short one is held.
+    assert!(path.agent.memory_bytes() + 2 * PAYLOAD as usize <= whole);
+}
+
+#[test]
+fn what_the_receiver_would_discard_for_its_timestamp_is_the_senders() {
+    // The newest one that it has seen in its place is of the same time, and later.
+    for (echoed, expected) in [(101, vec![Cause::Repair]), (102, vec![Cause::Passed])] {
+        let mut path = Path::new(Profile::Sack);
+        for n in 0..4 {
+            let timestamps = Some((100, 1));
+            path.down(Segment {
+                timestamps,
+                ..path.segment(n)
+            });
+        }
+        let mut answer = path.answer(1, &[(2, 3)]);
+        path.ack(1);
+        answer.timestamps = Some((1, echoed));
+        assert_eq!(causes(&path.up(answer)), expected);
+        let outdated = path.agent.counts().releases(Release::Outdated);
+        assert_eq!(outdated, u64::from(echoed > 101));
+    }
+}

@@ -147,6 +147,13 @@ impl Running {
         Self::spawn(command, arguments)
     }
 
+    /// A command that runs it.
+    pub(crate) fn of(scratch: &Scratch, mut command: Command) -> Self {
+        command.current_dir(scratch.root.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::spawn(command, &["by another command"])
+    }
+
     /// The same in a directory.
     pub(crate) fn start_in(directory: &Path, arguments: &[&str]) -> Self {
         Self::spawn(command(directory, arguments), arguments)

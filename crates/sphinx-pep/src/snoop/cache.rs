@@ -20,6 +20,8 @@ pub(super) struct Cached {
     pub(super) end: u64,
     /// When it went, or will have gone, over the hop, last.
     pub(super) departed: Time,
+    /// Its timestamp.
+    pub(super) sent: Option<u32>,
     /// How often it was sent again here.
     pub(super) repairs: u32,
     /// The sender has sent it again.
@@ -80,6 +82,18 @@ impl Cache {
         at >= end
     }
 
+    /// Forgets what lies within a range.
+    pub(super) fn remove_within(&mut self, start: u64, end: u64) {
+        let within = self.packets.range(start..end.max(start));
+        let within = within.filter(|(_, cached)| cached.end <= end);
+        let starts: Vec<u64> = within.map(|(start, _)| *start).collect();
+        for start in starts {
+            if let Some(cached) = self.packets.remove(&start) {
+                self.bytes -= Cache::cost(&cached.packet);
+            }
+        }
+    }
+
     /// Forgets what ends at or before a position; returns the last of it.
     pub(super) fn remove_below(&mut self, position: u64) -> Option<Cached> {
         let mut last = None;
@@ -137,6 +151,25 @@ impl Ranges {
         }
     }
 
+    /// The parts of a range that are not here, ascending.
+    pub(super) fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let (mut gaps, mut at) = (Vec::new(), start);
+        let first = self.0.partition_point(|range| range.1 <= start);
+        for &(from, to) in &self.0[first..] {
+            if from >= end {
+                break;
+            }
+            if at < from {
+                gaps.push((at, from));
+            }
+            at = to;
+        }
+        if at < end {
+            gaps.push((at, end));
+        }
+        gaps
+    }
+
     pub(super) fn remove_below(&mut self, position: u64) {
         self.0.retain_mut(|range| {
             range.0 = range.0.max(position);
@@ -179,6 +212,7 @@ mod tests {
             packet: Bytes::from_static(&[0; 40]),
             end,
             departed: 0,
+            sent: None,
             repairs: 0,
             sender_repaired: false,
         }
@@ -191,6 +225,12 @@ mod tests {
         assert_eq!(ranges.holes(5).collect::<Vec<_>>(), [(5, 10), (20, 30)]);
         assert_eq!((ranges.bytes_behind(15), ranges.end()), (15, Some(40)));
         assert!(ranges.contains(10) && !ranges.contains(20) && ranges.contains(39));
+        assert_eq!(ranges.gaps(5, 45), [(5, 10), (20, 30), (40, 45)]);
+        assert_eq!(ranges.gaps(20, 30), [(20, 30)]);
+        assert_eq!(
+            (ranges.gaps(12, 20), ranges.gaps(15, 22)),
+            (vec![], vec![(20, 22)])
+        );
         assert!(ranges.add(20, 30));
         assert_eq!(ranges.holes(5).collect::<Vec<_>>(), [(5, 10)]);
         ranges.remove_below(35);
@@ -211,8 +251,14 @@ mod tests {
         assert!(!cache.covers(5, 12) && cache.covers(45, 50) && !cache.covers(45, 51));
         assert!(cache.overlaps(29, 31) && !cache.overlaps(30, 40) && cache.overlaps(0, 100));
         assert_eq!(cache.bytes(), 3 * (40 + OVERHEAD_BYTES));
+        cache.remove_within(5, 19);
+        cache.remove_within(41, 50);
+        assert_eq!(cache.bytes(), 3 * (40 + OVERHEAD_BYTES));
         assert_eq!(cache.remove_below(35).unwrap().end, 30);
         assert_eq!(cache.bytes(), 40 + OVERHEAD_BYTES);
+        cache.remove_within(40, 50);
+        assert_eq!(cache.bytes(), 0);
+        cache.insert(40, cached(50));
         cache.clear();
         assert_eq!(cache.bytes(), 0);
     }

@@ -1,35 +1,62 @@
 //! What is kept from the sender, and for how long (§1.2 "Release", "T_hold").
 
 use super::{Context, Held, Profile, Release, Snoop, repair::REPAIRS_MAX};
-use crate::{Cause, MS, Side, Time, segment::Segment, stats::Counts};
+use crate::{Cause, MS, Time, segment::Segment, sequence::nearest, stats::Counts};
 
 /// An acknowledgement is never held for longer: Linux senders time out after 200 ms at the earliest.
 const HOLD_NS_MAX: Time = 150 * MS;
 /// The part of a Linux sender's time-out that does not depend on the path.
 const SENDER_TIMEOUT_NS: Time = 200 * MS;
 
+/// What the sender is to hear of a segment that tells of holes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// All of it: nothing of what is missing is for the agent to repair.
+    Tell,
+    /// All of it, as the sender has to repair what is missing.
+    Yield(Release),
+    /// What it says of positions before this one, where the first hole is that will be repaired here.
+    Hide(u64),
+}
+
 impl Snoop {
-    /// Why the sender has to be told, if it has to.
-    pub(super) fn refusal(&self, now: Time) -> Option<Release> {
-        if self.profile == Profile::Ll || self.yielded.is_some() {
-            return Some(Release::Followed);
+    pub(super) fn verdict(&self, now: Time) -> Verdict {
+        // Of congestion, the sender hears everything.
+        if self.profile == Profile::Ll || self.congested {
+            return Verdict::Tell;
         }
+        let Some((first, _)) = self.own_holes().next() else {
+            return Verdict::Tell;
+        };
         if self
-            .holes()
+            .own_holes()
             .any(|(start, end)| !self.cache.covers(start, end))
         {
-            return Some(Release::NotCached);
+            return Verdict::Yield(Release::NotCached);
         }
-        for (_, cached) in self.missing() {
+        if self
+            .own_holes()
+            .any(|(start, end)| !self.is_attributed(start, end))
+        {
+            return Verdict::Yield(Release::NotReported);
+        }
+        for (_, cached) in self.missing(self.own_holes()) {
             if cached.sender_repaired {
-                return Some(Release::SenderRepaired);
+                return Verdict::Yield(Release::SenderRepaired);
+            }
+            if self.is_outdated(cached) {
+                return Verdict::Yield(Release::Outdated);
             }
             if cached.repairs >= REPAIRS_MAX {
-                return Some(Release::Limit);
+                return Verdict::Yield(Release::Limit);
             }
         }
-        let since = self.silent_since.unwrap_or(now);
-        (now.saturating_sub(since) >= self.hold_max()).then_some(Release::Time)
+        let since = self.hidden.filter(|(from, _)| *from == first);
+        let patience = since.map_or(0, |(_, since)| now.saturating_sub(since));
+        match patience < self.hold_max() {
+            true => Verdict::Hide(first),
+            false => Verdict::Yield(Release::Time),
+        }
     }
 
     /// How long the sender may be kept in the dark (§1.2 T_hold).
@@ -39,22 +66,25 @@ impl Snoop {
         (sender_timeout / 2).min(path).min(HOLD_NS_MAX)
     }
 
-    pub(super) fn hold(&mut self, context: &mut Context<'_>, segment: &Segment, position: u64) {
+    pub(super) fn hold(&mut self, context: &mut Context<'_>, segment: &Segment, from: u64) {
         context.counts.held += 1;
-        self.keep(context, segment, position);
+        self.keep(context, segment, from);
     }
 
-    /// A new window, or progress that leaves holes, passes at once; what it says of them waits
-    /// (§1.2 "pure window update"; a partial acknowledgement tells the sender the same).
-    pub(super) fn conceal(&mut self, context: &mut Context<'_>, segment: &Segment, position: u64) {
+    /// A new window, progress that leaves holes, or news for a sender that repairs holes before `from`, passes
+    /// at once; what it says of positions behind `from` waits (§1.2 "pure window update").
+    pub(super) fn conceal(&mut self, context: &mut Context<'_>, segment: &Segment, from: u64) {
         if self.sack && segment.sack().is_empty() {
             return context.pass(segment);
         }
-        match segment.without_sack() {
+        let position = self.acknowledged;
+        match segment.with_sack(|(_, right)| nearest(position, right) <= from) {
+            // It has nothing to hide; without SACK, the acknowledgement itself is what tells.
+            Some(packet) if self.sack && packet == segment.packet => context.pass(segment),
             Some(packet) => {
                 context.counts.concealed += 1;
-                self.keep(context, segment, position);
-                context.emit(Side::Fixed, packet, Cause::Concealed);
+                self.keep(context, segment, from);
+                context.emit_back(packet, Cause::Concealed);
             }
             None => {
                 self.let_go(context, Release::Followed);
@@ -63,24 +93,30 @@ impl Snoop {
         }
     }
 
-    pub(super) fn keep(&mut self, context: &Context<'_>, segment: &Segment, position: u64) {
-        let since = *self.silent_since.get_or_insert(context.now);
+    fn keep(&mut self, context: &Context<'_>, segment: &Segment, from: u64) {
+        let since = match self.hidden {
+            Some((at, since)) if at == from => since,
+            _ => context.now,
+        };
+        self.hidden = Some((from, since));
         self.held = Some(Held {
             packet: segment.packet.clone(),
-            position,
+            position: self.acknowledged,
             since,
         });
     }
 
-    /// The sender is told, now and until what is known to be missing is acknowledged.
+    /// The sender is told of what is known to be missing, now and until that is acknowledged. What is lost
+    /// later is none of its business yet.
     pub(super) fn yield_to_sender(&mut self, counts: &mut Counts, why: Release) {
-        if self.yielded.is_some() || self.profile == Profile::Ll && why == Release::Followed {
+        let last = self.reported.end().unwrap_or(self.highest);
+        let last = last.max(self.acknowledged + 1);
+        if self.yielded.is_some_and(|until| until >= last) {
             return;
         }
         counts.release(why);
-        self.congested = why == Release::Congestion;
-        let last = self.reported.end().unwrap_or(self.highest);
-        self.yielded = Some(last.max(self.acknowledged + 1));
+        self.congested |= why == Release::Congestion;
+        self.yielded = Some(last);
     }
 
     /// Passes what is held, if anything is.
@@ -90,7 +126,7 @@ impl Snoop {
             self.yield_to_sender(context.counts, why);
         }
         if let Some(held) = self.held.take() {
-            context.emit(Side::Fixed, held.packet, Cause::Released);
+            context.emit_back(held.packet, Cause::Released);
         }
     }
 

@@ -1,7 +1,8 @@
-//! Snoop, from fixed to mobile hosts: what the lossy hop lost is sent again from a cache beside it, and
-//! the sender does not hear of it.
+//! Snoop: what the lossy hop lost is sent again from a cache in front of it, and the sender does not hear of
+//! it. From fixed to mobile hosts the losses are known from acknowledgements; from mobile to fixed ones
+//! those tell of losses everywhere, and the base station has to report which ones were the hop's (rules §2).
 //!
-//! `reports` reads what the mobile host says, `repair` sends again, `holding` keeps from the sender what it
+//! `reports` reads what the receiver says, `repair` sends again, `holding` keeps from the sender what it
 //! need not know; `classic` has the rules of [`Profile::Classic`].
 //! Section numbers in comments are those of the rules in `docs/pep.md`.
 
@@ -15,10 +16,10 @@ mod rtt;
 use bytes::Bytes;
 use serde::Serialize;
 
+pub(crate) use self::rtt::Rtt;
 use self::{
     cache::{Cache, Cached, Ranges},
     classic::Classic,
-    rtt::Rtt,
 };
 use crate::{Cause, Output, Side, Time, segment::Segment, sequence::nearest, stats::Counts};
 
@@ -54,6 +55,10 @@ pub enum Release {
     Limit,
     /// It was lost before it came here, or was dropped by the agent's own queue.
     NotCached,
+    /// The base station has not reported that the hop lost it.
+    NotReported,
+    /// The receiver would discard what is cached, for its timestamp.
+    Outdated,
     /// The agent was too late.
     Overload,
     /// The sender has repaired it already.
@@ -66,7 +71,9 @@ pub enum Release {
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) profile: Profile,
-    /// Position of the first byte from the fixed host.
+    /// Only what the base station reports lost is for the agent to repair.
+    pub(crate) by_report: bool,
+    /// Position of the first byte of the sender.
     pub(crate) first: u64,
     /// Whether SACK was negotiated.
     pub(crate) sack: bool,
@@ -76,17 +83,27 @@ pub(crate) struct Setup {
 /// What a call may change besides the flow.
 pub(crate) struct Context<'a> {
     pub(crate) now: Time,
+    /// Where data goes; acknowledgements go the other way.
+    pub(crate) hop: Side,
     pub(crate) counts: &'a mut Counts,
     pub(crate) out: &'a mut Vec<Output>,
 }
 
 impl Context<'_> {
-    fn emit(&mut self, to: Side, packet: Bytes, cause: Cause) {
+    /// Sends a packet over the hop.
+    fn emit(&mut self, packet: Bytes, cause: Cause) {
+        let to = self.hop;
+        self.out.push(Output { to, packet, cause });
+    }
+
+    /// Sends a packet to the sender.
+    fn emit_back(&mut self, packet: Bytes, cause: Cause) {
+        let to = self.hop.other();
         self.out.push(Output { to, packet, cause });
     }
 
     fn pass(&mut self, segment: &Segment) {
-        self.emit(Side::Fixed, segment.packet.clone(), Cause::Passed);
+        self.emit_back(segment.packet.clone(), Cause::Passed);
     }
 }
 
@@ -105,8 +122,10 @@ pub(crate) struct Snoop {
     sack: bool,
     path_rtt: Time,
     cache: Cache,
-    /// What the mobile host has reported behind `acknowledged`.
+    /// What the receiver has reported behind `acknowledged`.
     reported: Ranges,
+    /// What the base station has reported lost, where that is needed.
+    attributed: Option<Ranges>,
     acknowledged: u64,
     window: u16,
     ecn: u8,
@@ -116,12 +135,16 @@ pub(crate) struct Snoop {
     segment_bytes: u64,
     rtt: Rtt,
     held: Option<Held>,
-    /// Since when the sender has not been told of what is missing.
-    silent_since: Option<Time>,
-    /// The sender was told: nothing is held back before this is acknowledged.
+    /// The first missing byte that the sender is not told of, and since when.
+    hidden: Option<(u64, Time)>,
+    /// What is missing before this position is for the sender to repair: it has been told.
     yielded: Option<u64>,
-    /// And not repaired either: the loss is a sign of congestion.
+    /// And is not repaired here either: the loss is a sign of congestion.
     congested: bool,
+    /// The timestamp that the receiver echoed last: the latest one at `acknowledged`.
+    echoed: Option<u32>,
+    /// When the packet left for the hop that left last of all that have arrived.
+    newest_delivered: Time,
     /// Index into `THRESHOLDS`.
     reorders: usize,
     repaired: Vec<(u64, u64)>,
@@ -136,6 +159,7 @@ impl Snoop {
             path_rtt: setup.path_rtt,
             cache: Cache::default(),
             reported: Ranges::default(),
+            attributed: setup.by_report.then(Ranges::default),
             acknowledged: setup.first,
             window: 0,
             ecn: 0,
@@ -143,9 +167,11 @@ impl Snoop {
             segment_bytes: 1,
             rtt: Rtt::new(),
             held: None,
-            silent_since: None,
+            hidden: None,
             yielded: None,
             congested: false,
+            echoed: None,
+            newest_delivered: 0,
             reorders: 0,
             repaired: Vec::new(),
             classic: Classic::default(),
@@ -162,7 +188,7 @@ impl Snoop {
         self.cache.bytes() + held
     }
 
-    /// A segment from the fixed host that passes now, or would pass but for the agent's own queue
+    /// A segment from the sender that passes now, or would pass but for the agent's own queue
     /// (`admitted`), behind which it goes over the hop at `departs`.
     ///
     /// §1.1 "data": old segments and those that the queue drops are not cached, so that congestion
@@ -184,8 +210,9 @@ impl Snoop {
         self.highest = self.highest.max(end);
         let Some(departed) = departs else {
             // What the queue drops was perhaps cached before.
-            return self.see_sender_repair(start, end);
+            return self.see_sender_repair(start, end, None);
         };
+        let sent = segment.options.timestamps.map(|(sent, _)| sent);
         if let Some(cached) = self.cache.get_mut(start).filter(|cached| cached.end == end) {
             // The bytes may be others than before: timestamps go on.
             let packet = segment.packet.clone();
@@ -193,13 +220,14 @@ impl Snoop {
                 packet,
                 end,
                 departed,
+                sent,
                 repairs: 0,
                 sender_repaired: true,
             };
             return;
         }
         if self.cache.overlaps(start, end) {
-            return self.see_sender_repair(start, end);
+            return self.see_sender_repair(start, end, departs);
         }
         if self.cache.bytes() + Cache::cost(&segment.packet) > CACHE_BYTES_MAX {
             return;
@@ -212,6 +240,7 @@ impl Snoop {
             packet: segment.packet.clone(),
             end,
             departed,
+            sent,
             repairs: 0,
             sender_repaired,
         };
@@ -221,11 +250,13 @@ impl Snoop {
         }
     }
 
-    fn see_sender_repair(&mut self, start: u64, end: u64) {
+    /// The sender has sent a range again, in other segments; `departs` as for [`data`](Snoop::data).
+    fn see_sender_repair(&mut self, start: u64, end: u64, departs: Option<Time>) {
         let starts: Vec<u64> = self.cache.overlapping(start, end).map(|it| it.0).collect();
         for start in starts {
             if let Some(cached) = self.cache.get_mut(start) {
                 cached.sender_repaired = true;
+                cached.departed = departs.unwrap_or(cached.departed);
             }
         }
     }
@@ -233,6 +264,7 @@ impl Snoop {
     /// Remembers what later segments are compared with.
     fn see(&mut self, segment: &Segment) {
         (self.window, self.ecn) = (segment.window, segment.ecn);
+        self.echoed = segment.options.timestamps.map(|(_, echoed)| echoed);
     }
 
     /// Passes what is held and drops the cache.
@@ -240,7 +272,10 @@ impl Snoop {
         self.let_go(context, why);
         self.cache.clear();
         self.reported.clear();
+        if let Some(attributed) = &mut self.attributed {
+            attributed.clear();
+        }
         self.classic = Classic::default();
-        self.silent_since = None;
+        self.hidden = None;
     }
 }

@@ -1,7 +1,7 @@
 //! What is sent again, and when (§1.2 "dupACK", "Timer").
 
 use super::{Cached, Context, Profile, Release, Snoop};
-use crate::{Cause, MS, Side, Time};
+use crate::{Cause, MS, Time, sequence::nearest};
 
 /// Repairs of one packet, without those that the sender's own restarted.
 pub(super) const REPAIRS_MAX: u32 = 8;
@@ -19,7 +19,9 @@ impl Snoop {
         if self.congested || self.window == 0 {
             return;
         }
-        if self.yielded.is_none() && self.silent_since.is_none() && self.rtt.queue_stands() {
+        // Where losses are reported, that was asked before.
+        let asks = self.attributed.is_none() && self.yielded.is_none() && self.hidden.is_none();
+        if asks && self.rtt.queue_stands() {
             let missing = self.holes().next().is_some();
             if missing {
                 return self.yield_to_sender(context.counts, Release::Congestion);
@@ -27,7 +29,7 @@ impl Snoop {
         }
         let threshold = THRESHOLDS[self.reorders];
         let due: Vec<u64> = self
-            .missing()
+            .missing(self.repairable())
             .filter(|&(start, cached)| {
                 let behind = match self.sack {
                     true => self
@@ -37,8 +39,13 @@ impl Snoop {
                     false => self.classic.duplicates,
                 };
                 let fresh = cached.repairs == 0 && !cached.sender_repaired;
+                let lost = match fresh {
+                    true => behind >= threshold,
+                    false => self.is_overtaken(cached),
+                };
                 cached.repairs < REPAIRS_MAX
-                    && ((fresh && behind >= threshold) || self.due(cached) <= context.now)
+                    && !self.is_outdated(cached)
+                    && (lost || self.due(cached) <= context.now)
             })
             .map(|(start, _)| start)
             .collect();
@@ -62,10 +69,76 @@ impl Snoop {
             .chain(self.reported.holes(self.acknowledged))
     }
 
-    /// Cached packets in the holes, oldest first.
-    pub(super) fn missing(&self) -> impl Iterator<Item = (u64, &Cached)> {
+    /// The holes that the sender was not told to repair.
+    pub(super) fn own_holes(&self) -> impl Iterator<Item = (u64, u64)> {
+        let from = self.yielded.unwrap_or(0);
+        self.holes().filter(move |(start, _)| *start >= from)
+    }
+
+    /// The holes that are the agent's to repair.
+    fn repairable(&self) -> impl Iterator<Item = (u64, u64)> {
         self.holes()
-            .flat_map(|(start, end)| self.cache.overlapping(start, end))
+            .filter(|&(start, end)| self.is_attributed(start, end))
+    }
+
+    /// Whether the hop has lost a range, as far as that has to be reported.
+    pub(super) fn is_attributed(&self, start: u64, end: u64) -> bool {
+        let attributed = self.attributed.as_ref();
+        attributed.is_none_or(|ranges| ranges.gaps(start, end).is_empty())
+    }
+
+    /// The base station has reported these ranges lost on the hop (rules §2.1).
+    pub(crate) fn lost(&mut self, context: &mut Context<'_>, ranges: &[(u32, u32)]) {
+        for &(left, right) in ranges {
+            let left = nearest(self.acknowledged, left).max(self.acknowledged);
+            let right = nearest(self.acknowledged, right);
+            let Some(attributed) = &mut self.attributed else {
+                return;
+            };
+            if left >= right || right > self.highest {
+                continue;
+            }
+            attributed.add(left, right);
+            let lost: Vec<u64> = self
+                .cache
+                .overlapping(left, right)
+                .filter(|(_, cached)| cached.repairs < REPAIRS_MAX && !self.is_outdated(cached))
+                .map(|(start, _)| start)
+                .collect();
+            for start in lost {
+                self.send_again(context, start);
+            }
+        }
+    }
+
+    /// Cached packets in some holes, oldest first.
+    pub(super) fn missing(
+        &self,
+        holes: impl Iterator<Item = (u64, u64)>,
+    ) -> impl Iterator<Item = (u64, &Cached)> {
+        holes.flat_map(|(start, end)| self.cache.overlapping(start, end))
+    }
+
+    /// Whether the receiver would discard a packet for its timestamp, as it has seen later ones at that place
+    /// of the stream (PAWS, RFC 7323 §5): what the sender has sent again meanwhile makes older packets
+    /// useless.
+    pub(super) fn is_outdated(&self, cached: &Cached) -> bool {
+        match (cached.sent, self.echoed) {
+            (Some(sent), Some(echoed)) => (sent.wrapping_sub(echoed) as i32) < -1,
+            _ => false,
+        }
+    }
+
+    /// Whether a packet that left for the hop after this one has arrived (RACK, RFC 8985). That a repair was
+    /// lost is so known within a round trip of the hop; unless a queue may have dropped it, which more repairs would
+    /// only keep full. Only for packets that were sent again: the first
+    /// time, segments are counted.
+    fn is_overtaken(&self, cached: &Cached) -> bool {
+        let margin = match self.reorders {
+            0 => 0,
+            _ => self.rtt.smoothed() / 4,
+        };
+        !self.rtt.is_long() && self.newest_delivered > cached.departed.saturating_add(margin)
     }
 
     /// When a cached packet that was sent again, or of which nothing was heard, counts as lost.
@@ -89,7 +162,7 @@ impl Snoop {
         }
         self.repaired.push((start, end));
         context.counts.repaired += 1;
-        context.emit(Side::Mobile, packet, Cause::Repair);
+        context.emit(packet, Cause::Repair);
     }
 
     /// When [`timeout`](Snoop::timeout) has something to do.
@@ -114,9 +187,11 @@ impl Snoop {
                 .overlapping(self.acknowledged, self.acknowledged + 1);
             head.take(1)
         };
-        let candidate = self.missing().next().or_else(|| head().next());
+        let candidate = self.missing(self.repairable()).next();
+        let tails = self.attributed.is_none();
+        let candidate = candidate.or_else(|| head().next().filter(|_| tails));
         candidate
-            .filter(|(_, cached)| cached.repairs < REPAIRS_MAX)
+            .filter(|(_, cached)| cached.repairs < REPAIRS_MAX && !self.is_outdated(cached))
             .map(|(start, cached)| (start, self.due(cached)))
     }
 
@@ -135,7 +210,7 @@ impl Snoop {
             self.send_again(context, start);
         }
         let stuck = self
-            .missing()
+            .missing(self.own_holes())
             .any(|(_, cached)| cached.repairs >= REPAIRS_MAX);
         if stuck && self.profile == Profile::Sack {
             self.let_go(context, Release::Limit);

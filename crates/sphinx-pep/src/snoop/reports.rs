@@ -1,10 +1,10 @@
-//! What the mobile host says (§1.2).
+//! What the receiver says (§1.2).
 
-use super::{Context, Profile, Release, Snoop};
+use super::{Context, Profile, Release, Snoop, holding::Verdict};
 use crate::{Time, segment::Segment, sequence::nearest};
 
 impl Snoop {
-    /// A segment from the mobile host, with ACK and without SYN or RST. Passes it, holds it or drops it.
+    /// A segment from the receiver, with ACK and without SYN or RST. Passes it, holds it or drops it.
     pub(crate) fn acknowledgment(&mut self, context: &mut Context<'_>, segment: &Segment) {
         let position = nearest(self.acknowledged, segment.acknowledgment);
         if position > self.highest {
@@ -47,7 +47,7 @@ impl Snoop {
         };
         if !missing {
             if is_new {
-                self.silent_since = None;
+                self.hidden = None;
             }
             return context.pass(segment);
         }
@@ -56,18 +56,22 @@ impl Snoop {
             return context.pass(segment);
         }
         self.repair(context);
-        match self.refusal(context.now) {
-            None if is_duplicate && segment.may_be_edited() => {
-                self.hold(context, segment, position);
+        let verdict = self.verdict(context.now);
+        match verdict {
+            Verdict::Hide(from) => {
+                // Where the first hole is the sender's, there may be news for it.
+                let says_nothing = is_duplicate && from == position;
+                if says_nothing && segment.may_be_edited() {
+                    return self.hold(context, segment, from);
+                }
+                return self.conceal(context, segment, from);
             }
-            None => self.conceal(context, segment, position),
-            Some(why) => {
-                self.yield_to_sender(context.counts, why);
-                // The one that passes says all that a held one did.
-                self.held = None;
-                context.pass(segment);
-            }
+            Verdict::Yield(why) => self.yield_to_sender(context.counts, why),
+            Verdict::Tell => self.hidden = None,
         }
+        // The one that passes says all that a held one did.
+        self.held = None;
+        context.pass(segment);
     }
 
     /// Takes in SACK blocks; true if one of them is about the present hole.
@@ -90,9 +94,11 @@ impl Snoop {
             }
             any = true;
             let left = left.max(position);
-            if self.reported.add(left, right) {
-                self.sample_sacked(context.now, right);
-            }
+            self.see_arrivals(context.now, left, right);
+            self.reported.add(left, right);
+            // Whoever has it does not need it again. Otherwise what comes behind a hole that the sender has to
+            // repair, for a round trip of the whole path, would leave no room for what comes next.
+            self.cache.remove_within(left, right);
         }
         any
     }
@@ -116,21 +122,47 @@ impl Snoop {
         }
     }
 
-    /// Round-trip time from the packet that a SACK block ends with, sent once (Karn).
-    pub(super) fn sample_sacked(&mut self, now: Time, right: u64) {
-        let newest = self.cache.overlapping(right - 1, right).next();
-        if let Some((_, cached)) = newest.filter(|(_, c)| c.repairs == 0 && !c.sender_repaired) {
+    /// A range is reported. What of it is cached has just arrived. The rest may have been there for long, as
+    /// where a repair joins two ranges: it left the cache when it was reported first.
+    fn see_arrivals(&mut self, now: Time, left: u64, right: u64) {
+        self.see_arrival(now, left, right);
+        // Round-trip time from the last packet, if it was sent once (Karn).
+        let last = self.cache.overlapping(left, right).last();
+        if let Some((_, cached)) = last.filter(|(_, c)| c.repairs == 0 && !c.sender_repaired) {
             let sample = now.saturating_sub(cached.departed);
             self.rtt.add(now, sample);
         }
     }
 
+    /// The packets of a range have arrived. Of one that was sent twice, an answer that comes sooner than the
+    /// shortest round trip is an answer to the first sending (RFC 8985), which says nothing of the second.
+    fn see_arrival(&mut self, now: Time, start: u64, end: u64) {
+        let base = self.rtt.base();
+        let counts = |cached: &super::Cached| {
+            let once = cached.repairs == 0 && !cached.sender_repaired;
+            once || now.saturating_sub(cached.departed) >= base
+        };
+        let arrived = self.cache.overlapping(start, end);
+        let arrived = arrived.map(|(_, it)| it).filter(|it| counts(it));
+        let newest = arrived.map(|it| it.departed).max();
+        self.newest_delivered = self.newest_delivered.max(newest.unwrap_or(0));
+    }
+
     /// Something more is acknowledged (§1.2 "New ACK").
     pub(super) fn advance(&mut self, context: &mut Context<'_>, position: u64) {
         let was_whole = self.reported.is_empty();
+        if was_whole {
+            self.see_arrival(context.now, position - 1, position);
+        } else {
+            // Behind what was missing, it was reported before.
+            self.see_arrival(context.now, self.acknowledged, self.acknowledged + 1);
+        }
         let last = self.cache.remove_below(position);
         self.acknowledged = position;
         self.reported.remove_below(position);
+        if let Some(attributed) = &mut self.attributed {
+            attributed.remove_below(position);
+        }
         if let Some(cached) = last
             && was_whole
             && cached.repairs == 0
@@ -152,7 +184,7 @@ impl Snoop {
             self.held = None;
         }
         // The sender hears of progress: its patience begins anew.
-        self.silent_since = None;
+        self.hidden = None;
         self.classic.duplicates = 0;
         self.end_yielding(position);
     }

@@ -11,35 +11,34 @@ const MARGIN_MIN_NS: Time = 5 * MS;
 const BASE_WINDOW_NS: Time = 30_000 * MS;
 /// A queue stands on the hop when all of the last samples are longer than the shortest by this.
 const QUEUE_NS: Time = 20 * MS;
-const SAMPLES: usize = 8;
+const SAMPLES: u32 = 8;
 
 /// Smoothed as in RFC 6298, from packets that were sent once (Karn).
 #[derive(Debug)]
-pub(super) struct Rtt {
+pub(crate) struct Rtt {
     smoothed: Time,
     variation: Time,
     measured: bool,
     /// The shortest of this window and of the one before.
     base: [Time; 2],
     base_since: Time,
-    last: [Time; SAMPLES],
-    count: usize,
+    /// How many of the last samples were so long, without a shorter one between them.
+    long: u32,
 }
 
 impl Rtt {
-    pub(super) fn new() -> Rtt {
+    pub(crate) fn new() -> Rtt {
         Rtt {
             smoothed: INITIAL_NS,
             variation: INITIAL_NS / 2,
             measured: false,
             base: [Time::MAX; 2],
             base_since: 0,
-            last: [0; SAMPLES],
-            count: 0,
+            long: 0,
         }
     }
 
-    pub(super) fn add(&mut self, now: Time, sample: Time) {
+    pub(crate) fn add(&mut self, now: Time, sample: Time) {
         if self.measured {
             let error = self.smoothed.abs_diff(sample);
             self.variation = (3 * self.variation + error) / 4;
@@ -53,20 +52,37 @@ impl Rtt {
             self.base_since = now;
         }
         self.base[0] = self.base[0].min(sample);
-        self.last[self.count % SAMPLES] = sample;
-        self.count += 1;
+        self.long = match sample.saturating_sub(self.base()) > QUEUE_NS {
+            true => self.long.saturating_add(1),
+            false => 0,
+        };
+    }
+
+    pub(super) fn smoothed(&self) -> Time {
+        self.smoothed
+    }
+
+    /// The shortest of the last minute; 0 before any was measured.
+    pub(crate) fn base(&self) -> Time {
+        match self.measured {
+            true => self.base[0].min(self.base[1]),
+            false => 0,
+        }
     }
 
     /// When a packet that was sent at time 0 counts as lost.
-    pub(super) fn timeout(&self) -> Time {
+    pub(crate) fn timeout(&self) -> Time {
         self.smoothed + (4 * self.variation).max(MARGIN_MIN_NS)
     }
 
     /// Whether packets wait on the hop: what is lost now was probably dropped by a queue.
-    pub(super) fn queue_stands(&self) -> bool {
-        let least = self.last.iter().min().copied().unwrap_or(0);
-        let base = self.base[0].min(self.base[1]);
-        self.count >= SAMPLES && least.saturating_sub(base) > QUEUE_NS
+    pub(crate) fn queue_stands(&self) -> bool {
+        self.long >= SAMPLES
+    }
+
+    /// Whether the last packet has met a queue.
+    pub(super) fn is_long(&self) -> bool {
+        self.long > 0
     }
 }
 

@@ -13,7 +13,9 @@ use bytes::Bytes;
 use sphinx_link::{
     Corruption, GilbertElliott, IpPacket, Jitter, Link, LinkConfig, Loss, Order, Rate, Reorder,
 };
-use sphinx_pep::{Agent, Config, Counts, Laws, Profile, Radio, Side};
+use sphinx_pep::{
+    Agent, Config, Counts, FlowKey, Laws, Place, Profile, Radio, Side, eln::LossReport,
+};
 use tcp::{MS, Settings, Tcp, Time};
 
 /// Long enough for the worst link of all seeds.
@@ -199,6 +201,11 @@ fn scene(seed: u64) -> Scene {
         mobile,
         links: [wired(random), wired(random), hop(random), hop(random)],
         agent: Config {
+            place: match random.chance(20) {
+                true => Place::Mobile,
+                false => Place::Base,
+            },
+            reports: random.chance(50),
             profile: profile[random.below(4) as usize],
             radio,
             dry_run: random.chance(5),
@@ -211,6 +218,21 @@ fn scene(seed: u64) -> Scene {
             _ => Fate::Vanishes(random.below(300)),
         },
     }
+}
+
+/// What a base station would say if it missed a packet of the mobile host.
+fn report_of(scene: &Scene, packet: &[u8]) -> LossReport {
+    let flow = FlowKey {
+        fixed: scene.fixed.local,
+        mobile: scene.mobile.local,
+    };
+    let segment = common::Segment::read(packet);
+    let range = segment.map(|it| {
+        let end = it.sequence.wrapping_add(it.payload.len() as u32);
+        (it.sequence, end)
+    });
+    let ranges = range.into_iter().collect();
+    LossReport { flow, ranges }
 }
 
 /// Lets a scene run until both ends have everything, or one has aborted.
@@ -255,7 +277,12 @@ fn run(scene: &Scene, with_agent: bool) -> Ended {
                         if late.as_mut().is_some_and(|late| late.chance(1)) {
                             agent.handle_lag(now, 20 * MS);
                         }
-                        agent.handle_packet(now, from, packet);
+                        agent.handle_packet(now, from, packet.clone());
+                        if from == Side::Mobile && packets % 7 == 0 {
+                            // Right or wrong: that it was lost.
+                            agent.handle_report(now, &report_of(scene, &packet));
+                        }
+                        while agent.poll_report().is_some() {}
                     }
                     None => links[onward].enqueue(now, delivery.packet),
                 }

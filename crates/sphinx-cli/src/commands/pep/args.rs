@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use sphinx_pep::{Config, Profile, Radio, replay::Network};
+use sphinx_pep::{Config, Place, Profile, Radio, replay::Network};
 
 use crate::units;
 
@@ -31,6 +31,25 @@ Examples:
 Needs root (CAP_NET_ADMIN) and a machine that forwards. When the process dies, traffic goes on
 without it. QUIC, VPNs and whatever else is no TCP in the clear is not touched.")]
     Run(RunArgs),
+    /// Run an agent from the start of this machine on, by systemd
+    #[command(after_help = "\
+Examples:
+  sphx pep install --wireless wlan0 --radio-rate 19mbit     installs, and starts
+  sphx pep install --wireless wlan0 --print                 shows the unit, changes nothing
+
+The options are those of 'sphx pep run'. A unit that is there already is replaced; if the agent cannot
+start, everything is as before. It runs as a user of its own: sphx has to be where everybody may
+run it, as in /usr/local/bin.")]
+    Install(InstallArgs),
+    /// Remove what 'sphx pep install' has installed
+    Uninstall(UninstallArgs),
+    /// Look for what spoils help on this machine
+    #[command(after_help = "\
+Example:
+  sphx pep doctor --wireless wlan0
+
+Changes nothing. What an agent that runs has seen is told too.")]
+    Doctor(DoctorArgs),
     /// Show what the agent of this machine does
     #[command(after_help = "\
 Examples:
@@ -58,6 +77,11 @@ Reads pcap files of raw IP or Ethernet packets (not pcapng). The same capture gi
 result. Segments that were joined, or whose checksums an interface had still to compute, pass
 untouched: capture with offloads off, or beside the hop.")]
     Replay(ReplayArgs),
+    /// Keys that agents on both sides of a hop share (--eln-key)
+    #[command(after_help = "\
+Example:
+  sphx pep key new eln.key            then copy it to the other machine, by a safe way")]
+    Key(KeyArgs),
 }
 
 /// What may wait for the hop, unless something else is said.
@@ -105,10 +129,29 @@ impl AgentArgs {
 impl RunArgs {
     pub(crate) fn config(&self) -> Config {
         Config {
+            place: self.place(),
+            reports: self.eln == Some(Eln::Base),
             lag_ns_max: u64::try_from(self.lag_max.as_nanos()).unwrap_or(u64::MAX),
             ..self.agent.config()
         }
     }
+
+    pub(crate) fn place(&self) -> Place {
+        match self.eln {
+            Some(Eln::Mobile) => Place::Mobile,
+            Some(Eln::Base) | None => Place::Base,
+        }
+    }
+}
+
+/// Help for uploads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Eln {
+    /// Beside the hop: report to mobile hosts what it has lost of their uploads
+    Base,
+    /// On the mobile host: repair what the base station reports
+    Mobile,
 }
 
 /// How packets come to the agent.
@@ -141,11 +184,72 @@ pub(crate) struct RunArgs {
     /// Numbers for Prometheus, at http://ADDR:PORT/metrics; port 0 takes any free one
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Help for uploads too, by agents on both sides of the hop
+    #[arg(long, value_name = "WHERE", requires = "eln_key")]
+    pub(crate) eln: Option<Eln>,
+    /// The key that both share, of 'sphx pep key new'
+    #[arg(long, value_name = "FILE", requires = "eln")]
+    pub(crate) eln_key: Option<PathBuf>,
+    /// UDP port at which mobile hosts hear of losses
+    #[arg(long, value_name = "PORT", default_value = "7749", requires = "eln")]
+    pub(crate) eln_port: u16,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
     /// Serve, and let another process, at standard input, watch
     #[arg(long, hide = true)]
     pub(crate) worker: bool,
+}
+
+/// `sphx pep doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Interface to the lossy hop
+    #[arg(long, value_name = "NAME")]
+    pub(crate) wireless: Option<String>,
+    /// One JSON object per line on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `sphx pep install`.
+#[derive(Args, Debug)]
+pub(crate) struct InstallArgs {
+    /// Show the unit, change nothing
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Install in the tree of another system, and start nothing
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+/// `sphx pep uninstall`.
+#[derive(Args, Debug)]
+pub(crate) struct UninstallArgs {
+    /// Show which files would be removed, change nothing
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Remove it from the tree of another system
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Option<PathBuf>,
+}
+
+/// `sphx pep key`.
+#[derive(Args, Debug)]
+pub(crate) struct KeyArgs {
+    #[command(subcommand)]
+    pub(crate) command: KeyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Write a new key into a new file, which only its owner may read
+    New {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
 }
 
 /// `sphx pep set`.
@@ -253,6 +357,12 @@ mod tests {
             (radio.bits_per_second, radio.queue_bytes),
             (10_000_000, 65_536)
         );
+        let line = "pep run --wireless w --eln mobile --eln-key k --eln-port 5";
+        let Ok(PepCommand::Run(run)) = parse(line) else {
+            panic!("run");
+        };
+        assert_eq!((run.place(), run.eln_port), (Place::Mobile, 5));
+        assert!(!run.config().reports);
         let line = "pep replay a b --mobile 10.0.0.0/8 --mobile fd00::1";
         assert!(matches!(parse(line), Ok(PepCommand::Replay(args)) if args.mobile.len() == 2));
     }
@@ -261,6 +371,9 @@ mod tests {
     fn what_cannot() {
         for (line, reason) in [
             ("pep run", "--wireless"),
+            ("pep run --wireless w --eln base", "--eln-key"),
+            ("pep run --wireless w --eln-key k", "--eln"),
+            ("pep key new", "FILE"),
             ("pep run --wireless w --agent eln", "write snoop"),
             (
                 "pep run --wireless w --attach xdp",

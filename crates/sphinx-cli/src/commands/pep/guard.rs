@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SendFlags;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use sd_notify::NotifyState;
 use sphinx_pep::attach;
 use sphinx_pep::guard::{Deed, Guard};
 use sphinx_transport::ErrorKind;
@@ -35,7 +36,11 @@ pub(super) fn run(context: &Context) -> Outcome<u8> {
     let mut guard = Guard::new(now());
     let mut worker: Option<Worker> = None;
     let (mut served, mut asked) = (false, false);
+    let mut watchdog = Watchdog::new();
     loop {
+        if watchdog.as_mut().is_some_and(|it| it.is_due(now())) {
+            tell_manager(&[NotifyState::Watchdog]);
+        }
         match guard.poll(now()) {
             Some(Deed::Start) => {
                 worker = Some(Worker::start().map_err(failed)?);
@@ -46,6 +51,7 @@ pub(super) fn run(context: &Context) -> Outcome<u8> {
         }
         if context.stop.requested() && !asked {
             asked = true;
+            tell_manager(&[NotifyState::Stopping]);
             worker.iter().for_each(Worker::ask);
         }
         let Some(present) = &mut worker else {
@@ -61,7 +67,9 @@ pub(super) fn run(context: &Context) -> Outcome<u8> {
         match present.listen() {
             Heard::Nothing => {}
             Heard::Life => {
-                served = true;
+                if !std::mem::replace(&mut served, true) {
+                    tell_manager(&[NotifyState::Ready]);
+                }
                 guard.heard(now());
             }
             Heard::End => {
@@ -85,6 +93,35 @@ pub(super) fn run(context: &Context) -> Outcome<u8> {
     // A worker that was killed has left its rules.
     attach::clean().map_err(|error| local_io("remove", "the rules", error))?;
     Err(context.stop.failure())
+}
+
+/// Tells the service manager, if one has started this (`Type=notify`).
+fn tell_manager(state: &[NotifyState<'_>]) {
+    // One that does not hear it goes on without.
+    let _ = sd_notify::notify(state);
+}
+
+/// The service manager's patience (`WatchdogSec`), if it has an end.
+struct Watchdog {
+    every: u64,
+    next: u64,
+}
+
+impl Watchdog {
+    fn new() -> Option<Watchdog> {
+        let patience = sd_notify::watchdog_enabled()?.as_nanos();
+        let every = u64::try_from(patience / 2).ok()?;
+        Some(Watchdog { every, next: 0 })
+    }
+
+    /// Whether it should be told that the guard lives, which looks every 50 ms.
+    fn is_due(&mut self, now: u64) -> bool {
+        let due = self.next <= now;
+        if due {
+            self.next = now + self.every;
+        }
+        due
+    }
 }
 
 fn tell(status: ExitStatus, silent: bool, pause: Duration, context: &Context) {
@@ -135,6 +172,8 @@ impl Worker {
             .arg0("sphx")
             .args(std::env::args_os().skip(1))
             .arg("--worker")
+            // The guard is the one that the service manager hears.
+            .env_remove("NOTIFY_SOCKET")
             .stdin(OwnedFd::from(other))
             // Ctrl-C at a terminal is for the guard, which asks the worker to end.
             .process_group(0)

@@ -2,8 +2,12 @@
 
 mod args;
 mod control;
+mod doctor;
 mod guard;
+mod install;
+mod key;
 mod replay;
+mod rights;
 mod run;
 mod settings;
 mod show;
@@ -25,18 +29,34 @@ pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
         PepCommand::Show(args) => show::run(&args, context)?,
         PepCommand::Set(args) => show::set(&args, context)?,
         PepCommand::Replay(args) => replay::run(&args, context)?,
+        PepCommand::Key(args) => key::run(&args)?,
+        PepCommand::Doctor(args) => doctor::run(&args, context)?,
+        PepCommand::Install(args) => install::install(&args, context)?,
+        PepCommand::Uninstall(args) => install::uninstall(&args, context)?,
     }
     Ok(0)
 }
 
 impl PepArgs {
+    /// What has to be done before the process has threads: the worker gives up the rights that it does not need.
+    pub(crate) fn prepare(&self) -> Outcome<()> {
+        match &self.command {
+            PepCommand::Run(args) if args.worker => rights::give_up(),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether JSON lines are wanted on standard output, and nothing for people.
     pub(crate) fn output(&self) -> (bool, bool) {
         let agent = match &self.command {
             PepCommand::Run(args) => &args.agent,
+            // Its options are those of the unit.
+            PepCommand::Install(_) | PepCommand::Uninstall(_) => return (false, false),
             PepCommand::Show(args) => return (args.json, false),
             PepCommand::Set(args) => return (args.json, false),
+            PepCommand::Doctor(args) => return (args.json, false),
             PepCommand::Replay(args) => &args.agent,
+            PepCommand::Key(_) => return (false, false),
         };
         (agent.json, agent.quiet)
     }

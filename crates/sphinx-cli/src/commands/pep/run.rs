@@ -1,21 +1,31 @@
 //! The worker of `sphx pep run`: an agent in the traffic that this machine routes.
 
 use std::io;
+use std::time::SystemTime;
 
 use serde_json::json;
-use sphinx_pep::Agent;
 use sphinx_pep::attach::{Attachment, Notice, interfaces};
+use sphinx_pep::eln::Post;
+use sphinx_pep::{Agent, Place};
 use sphinx_transport::ErrorKind;
 
-use super::args::{Attach, RunArgs};
-use super::{Context, control, done, flow_event, guard, report};
+use super::args::{Attach, Eln, RunArgs};
+use super::{Context, control, done, flow_event, guard, key, report};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
 
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     guard::follow();
     let reporter = &context.reporter;
-    let way = chosen(args.attach);
+    let way = match (args.attach, args.place()) {
+        (Attach::Tun, Place::Mobile) => {
+            return Err(usage(
+                "--eln mobile is for a host's own traffic: --attach nfqueue",
+            ));
+        }
+        (_, Place::Mobile) => Attach::Nfqueue,
+        (way, Place::Base) => chosen(way),
+    };
     let wired = match (way, args.wired.is_empty()) {
         (Attach::Tun, true) => interfaces()
             .map_err(|error| local_io("list", "the interfaces", error))?
@@ -29,11 +39,15 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             return Err(usage(message));
         }
     };
+    let post = post(args)?;
     let opened = match way {
         Attach::Tun => Attachment::tun(&wired, &args.wireless),
-        _ => Attachment::nfqueue(&args.wireless),
+        _ => Attachment::nfqueue(&args.wireless, args.place()),
     };
     let mut attachment = opened.map_err(refused)?;
+    if let Some(post) = post {
+        attachment = attachment.with_post(post);
+    }
     let (questions, metrics) = control::listen(args.metrics).map_err(|error| {
         let what = match args.metrics {
             Some(address) => format!("questions, and at {address}"),
@@ -52,6 +66,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             .with("metrics", json!(metrics))
             .with("worker", std::process::id())
             .with("profile", json!(args.agent.agent))
+            .with("eln", json!(args.eln))
             .with("dry_run", args.agent.dry_run),
     );
     reporter.note(&format!(
@@ -83,9 +98,31 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     });
     report(&agent, context);
     // The numbers are what it was run for.
-    reporter.event(done(&agent).with("packets_refused", attachment.refused()));
+    reporter.event(
+        done(&agent)
+            .with("packets_refused", attachment.refused())
+            .with("reports_refused", attachment.reports_refused()),
+    );
     drop(attachment);
     result.map_err(|error| local_io("serve", "the traffic", error))
+}
+
+/// The way of reports, if there are to be any.
+fn post(args: &RunArgs) -> Outcome<Option<Post>> {
+    let (Some(eln), Some(file)) = (args.eln, &args.eln_key) else {
+        return Ok(None);
+    };
+    let (key, port) = (key::read(file)?, args.eln_port);
+    // Later ones are larger, as long as the clock goes on.
+    let epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let epoch = u64::try_from(epoch.as_nanos()).unwrap_or(u64::MAX);
+    let post = match eln {
+        Eln::Base => Post::tell(key, port, epoch),
+        Eln::Mobile => Post::hear(key, port),
+    };
+    let post =
+        post.map_err(|error| local_io("listen for", &format!("reports at port {port}"), error));
+    post.map(Some)
 }
 
 /// The way that packets come to the agent.

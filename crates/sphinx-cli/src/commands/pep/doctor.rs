@@ -1,0 +1,87 @@
+//! `sphx pep doctor`: what spoils help, on this machine and as the agent that runs has seen.
+
+use serde_json::{Value, json};
+use sphinx_pep::doctor::{Finding, examine};
+
+use super::args::DoctorArgs;
+use super::{Context, control, fields, with_all};
+use crate::failure::Outcome;
+use crate::report::Event;
+
+/// So many packets one way, and none the other, are no chance.
+const ONE_WAY: u64 = 10;
+
+pub(super) fn run(args: &DoctorArgs, context: &Context) -> Outcome<()> {
+    let mut found = examine(args.wireless.as_deref());
+    // Where no agent runs, nothing was seen.
+    if let Ok(status) = control::ask("flows") {
+        found.extend(seen(&status));
+    }
+    let reporter = &context.reporter;
+    for finding in &found {
+        reporter.event(with_all(Event::new("finding"), fields(json!(finding))));
+        if !args.json {
+            reporter.data(&format!("{:<14} {}", finding.name, finding.message));
+            if !finding.hint.is_empty() {
+                reporter.data(&format!("{:<14} {}", "", finding.hint));
+            }
+        }
+    }
+    if found.is_empty() {
+        reporter.note("Nothing was found that spoils help.");
+    }
+    reporter.event(Event::new("done").with("findings", found.len()));
+    Ok(())
+}
+
+/// What the agent's numbers tell.
+fn seen(status: &Value) -> Vec<Finding> {
+    let number = |of: &Value, name: &str| of[name].as_u64().unwrap_or(0);
+    let none = Vec::new();
+    let flows = status["newest_flows"].as_array().unwrap_or(&none);
+    let one_way = |flow: &&Value| {
+        let ways = [number(flow, "from_fixed"), number(flow, "from_mobile")];
+        ways.contains(&0) && ways.iter().max() > Some(&ONE_WAY)
+    };
+    let one_way = flows.iter().filter(one_way).count();
+    let mut found = Vec::new();
+    if one_way > 0 {
+        let all = flows.len();
+        found.push(Finding {
+            name: "one_way",
+            message: format!("of {one_way} of {all} connections only one direction comes here"),
+            hint: "run the agent where both directions pass",
+        });
+    }
+    let overloads = number(status, "overloads");
+    if overloads > 0 {
+        let longest = number(status, "lag_ns_max") as f64 / 1e6;
+        found.push(Finding {
+            name: "overload",
+            message: format!("the agent was late {overloads} times, by up to {longest:.0} ms"),
+            hint: "give it a processor, or more time: 'sphx pep set lag-max=20ms'",
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_of_which_one_direction_comes_are_counted() {
+        let flow = |fixed: u64, mobile: u64| json!({"from_fixed": fixed, "from_mobile": mobile});
+        let status = |flows: &[Value], overloads: u64| json!({"newest_flows": flows, "overloads": overloads, "lag_ns_max": 7_600_000});
+        assert_eq!(seen(&status(&[flow(100, 50), flow(3, 0)], 0)), []);
+        let found = seen(&status(&[flow(100, 0), flow(0, 11), flow(20, 20)], 2));
+        let messages: Vec<&str> = found.iter().map(|it| it.message.as_str()).collect();
+        assert_eq!(
+            messages,
+            [
+                "of 2 of 3 connections only one direction comes here",
+                "the agent was late 2 times, by up to 8 ms"
+            ]
+        );
+    }
+}

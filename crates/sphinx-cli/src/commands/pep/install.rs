@@ -1,0 +1,321 @@
+//! `sphx pep install`: a unit of systemd that runs an agent from the start of the machine on, and its removal.
+//!
+//! The rules that lead packets to the agent are those of `sphx pep run`: it makes them, and they go with it.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind as Io, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use sphinx_pep::attach;
+use sphinx_transport::ErrorKind;
+
+use super::args::{InstallArgs, UninstallArgs};
+use super::{Context, control};
+use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, usage};
+
+const UNIT: &str = "sphx-pep.service";
+/// Where units of the administrator are, and what is started with the machine.
+const UNITS: &str = "etc/systemd/system";
+const WANTED: &str = "etc/systemd/system/multi-user.target.wants";
+/// Where systemd puts the key; a user of its own cannot read the file itself.
+const KEY: &str = "${CREDENTIALS_DIRECTORY}/eln.key";
+
+pub(super) fn install(args: &InstallArgs, context: &Context) -> Outcome<()> {
+    let unit = unit(args)?;
+    if args.print {
+        unit.lines().for_each(|line| context.reporter.data(line));
+        return context.reporter.delivered("the unit");
+    }
+    let place = Place::of(args.root.as_deref())?;
+    let before = fs::read_to_string(place.unit()).ok();
+    place
+        .write(&unit)
+        .map_err(|error| failed("install", &place.unit(), error))?;
+    if place.live
+        && let Err(failure) = reload().and_then(|()| systemctl(&["restart", UNIT]))
+    {
+        // All or nothing: what was there before is there again.
+        let undone = match before {
+            Some(before) => place.write(&before).map_err(|it| it.to_string()),
+            None => place.remove().map_err(|it| it.to_string()),
+        };
+        let undone = undone.and_then(|()| reload().map_err(|it| it.to_string()));
+        let hint = match undone {
+            Ok(()) => {
+                "nothing was installed; 'journalctl --unit sphx-pep' says what it said".into()
+            }
+            Err(error) => format!("and {} is left behind: {error}", place.unit().display()),
+        };
+        return Err(failure.with_hint(hint));
+    }
+    let verb = if place.live { "runs" } else { "is installed" };
+    let path = place.unit();
+    context
+        .reporter
+        .note(&format!("{UNIT} {verb}: {}", path.display()));
+    Ok(())
+}
+
+pub(super) fn uninstall(args: &UninstallArgs, context: &Context) -> Outcome<()> {
+    let place = Place::of(args.root.as_deref())?;
+    if args.print {
+        for path in place.files().iter().filter(|it| exists(it)) {
+            context.reporter.data(&path.display().to_string());
+        }
+        return context.reporter.delivered("the files");
+    }
+    if place.live && exists(&place.unit()) {
+        systemctl(&["stop", UNIT])?;
+    }
+    place
+        .remove()
+        .map_err(|error| failed("remove", &place.unit(), error))?;
+    if place.live {
+        reload()?;
+        // A unit that had failed would be remembered. There may be nothing to forget.
+        let _ = systemctl(&["reset-failed", UNIT]);
+        // Rules of an agent that was killed; those of another one that runs are its own.
+        if control::ask("status").is_err_and(|error| error.kind() == Io::ConnectionRefused) {
+            attach::clean().map_err(|error| local_io("remove", "the rules", error))?;
+        }
+    }
+    Ok(())
+}
+
+/// The unit that runs what was asked for.
+fn unit(args: &InstallArgs) -> Outcome<String> {
+    if args.run.worker {
+        return Err(usage("--worker is for the guard"));
+    }
+    let program = std::env::current_exe().map_err(|error| local_io("find", "sphx", error))?;
+    let mut words = vec![program.into_os_string(), "pep".into(), "run".into()];
+    words.extend(options(std::env::args_os()));
+    let line = words.into_iter().map(quoted).collect::<Outcome<Vec<_>>>()?;
+    let key = match &args.run.eln_key {
+        Some(path) => {
+            let path = fs::canonicalize(path)
+                .map_err(|error| local_io("read", &path.display().to_string(), error))?;
+            // No quotes are read here.
+            let path = one_line(path.into())?.replace('%', "%%");
+            format!("LoadCredential=eln.key:{path}\n")
+        }
+        None => String::new(),
+    };
+    let wireless = quoted(args.run.wireless.clone().into())?;
+    Ok(format!(
+        "[Unit]
+Description=Help for TCP over {wireless} (sphx pep)
+After=network.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=notify
+ExecStart={line}
+{key}Restart=on-failure
+RestartSec=5
+SuccessExitStatus=130 143
+WatchdogSec=10
+DynamicUser=yes
+NoNewPrivileges=yes
+CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_NICE
+AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_NICE
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+
+[Install]
+WantedBy=multi-user.target
+",
+        line = line.join(" ")
+    ))
+}
+
+/// The options for `sphx pep run` among those of `sphx pep install`.
+fn options(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words = words.skip_while(|word| word != "install").skip(1);
+    let mut options = Vec::new();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        if text == "--print" || text.starts_with("--root=") {
+        } else if text == "--root" {
+            words.next();
+        } else if text == "--eln-key" {
+            words.next();
+            options.extend([word, KEY.into()]);
+        } else if text.starts_with("--eln-key=") {
+            options.extend(["--eln-key".into(), KEY.into()]);
+        } else {
+            options.push(word);
+        }
+    }
+    options
+}
+
+/// A word as systemd reads it in a command line.
+fn quoted(word: OsString) -> Outcome<String> {
+    let word = one_line(word)?;
+    if word == KEY {
+        return Ok(word);
+    }
+    let plain = |it: char| it.is_ascii_alphanumeric() || "-_./:=,@+|".contains(it);
+    if !word.is_empty() && word.chars().all(plain) {
+        return Ok(word);
+    }
+    let mut text = String::from('"');
+    for letter in word.chars() {
+        match letter {
+            '"' | '\\' => text.extend(['\\', letter]),
+            '%' | '$' => text.extend([letter, letter]),
+            _ => text.push(letter),
+        }
+    }
+    text.push('"');
+    Ok(text)
+}
+
+fn one_line(word: OsString) -> Outcome<String> {
+    match word.into_string() {
+        Err(_) => Err(usage("a unit can only have words of UTF-8")),
+        Ok(word) if word.chars().any(char::is_control) => {
+            Err(usage("a unit can only have words of one line"))
+        }
+        Ok(word) => Ok(word),
+    }
+}
+
+/// Where the unit belongs.
+#[derive(Debug)]
+struct Place {
+    root: PathBuf,
+    /// It is the machine that runs.
+    live: bool,
+}
+
+impl Place {
+    fn of(root: Option<&Path>) -> Outcome<Place> {
+        let live = root.is_none();
+        if live && !exists(Path::new("/run/systemd/system")) {
+            let hint =
+                "--print shows the unit, --root DIR installs it in the tree of another system";
+            let message = "systemd does not run here";
+            return Err(fail_hint(ErrorKind::LocalIo, message, hint));
+        }
+        let root = root.unwrap_or(Path::new("/")).to_owned();
+        Ok(Place { root, live })
+    }
+
+    fn unit(&self) -> PathBuf {
+        self.root.join(UNITS).join(UNIT)
+    }
+
+    fn wanted(&self) -> PathBuf {
+        self.root.join(WANTED).join(UNIT)
+    }
+
+    /// What has not yet got its name.
+    fn unfinished(&self) -> PathBuf {
+        self.root.join(UNITS).join(format!(".{UNIT}.new"))
+    }
+
+    /// All that there may be, also after a crash.
+    fn files(&self) -> [PathBuf; 3] {
+        [self.wanted(), self.unit(), self.unfinished()]
+    }
+
+    /// The file gets its name when all of it has been written.
+    fn write(&self, unit: &str) -> io::Result<()> {
+        fs::create_dir_all(self.root.join(WANTED))?;
+        let mut file = File::create(self.unfinished())?;
+        file.write_all(unit.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(self.unfinished(), self.unit())?;
+        match symlink(Path::new("/").join(UNITS).join(UNIT), self.wanted()) {
+            Err(error) if error.kind() == Io::AlreadyExists => {}
+            made => made?,
+        }
+        File::open(self.root.join(UNITS))?.sync_all()
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        for path in self.files() {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() == Io::NotFound => {}
+                removed => removed?,
+            }
+        }
+        // A directory that is empty now may have been there for us; one that is not stays.
+        let _ = fs::remove_dir(self.root.join(WANTED));
+        Ok(())
+    }
+}
+
+/// Also a link that leads nowhere.
+fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+fn reload() -> Outcome<()> {
+    systemctl(&["daemon-reload"])
+}
+
+fn systemctl(words: &[&str]) -> Outcome<()> {
+    let mut command = Command::new("systemctl");
+    command.args(words).stdin(Stdio::null());
+    let output = command
+        .output()
+        .map_err(|error| local_io("run", "systemctl", error))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let message = format!("systemctl {}: {}", words.join(" "), said.trim());
+            Err(fail(ErrorKind::LocalIo, message))
+        }
+    }
+}
+
+fn failed(verb: &str, path: &Path, error: io::Error) -> Failure {
+    local_io(verb, &path.display().to_string(), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_written_as_systemd_reads_them() {
+        for (word, expected) in [
+            ("--wireless", "--wireless"),
+            ("wlan0", "wlan0"),
+            ("snoop:profile=ll", "snoop:profile=ll"),
+            ("", "\"\""),
+            ("a b", "\"a b\""),
+            ("100%$HOME", "\"100%%$$HOME\""),
+            ("a\"\\b", "\"a\\\"\\\\b\""),
+            ("ä;", "\"ä;\""),
+        ] {
+            assert_eq!(quoted(word.into()).expect("one line"), expected);
+        }
+        quoted("a\nExecStartPre=b".into()).expect_err("two lines");
+    }
+
+    #[test]
+    fn only_options_of_the_agent_are_kept() {
+        let options = |line: &str| {
+            let words = options(line.split(' ').map(OsString::from));
+            let words: Vec<_> = words.iter().map(|it| it.to_string_lossy()).collect();
+            words.join(" ")
+        };
+        assert_eq!(
+            options("sphx pep install --print --wireless w --root r --json --root=r"),
+            "--wireless w --json"
+        );
+        for key in ["--eln-key k", "--eln-key=k"] {
+            assert_eq!(
+                options(&format!("sphx pep install --eln base {key} -q")),
+                format!("--eln base --eln-key {KEY} -q")
+            );
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What the packet filter of this machine does with packets that an agent should see.
+
+use std::io;
+
+use crate::nfnetlink::{FILTER_HEADER, Head, Messages, Socket, Values, Writer};
+
+/// The packet filter's numbers.
+mod number {
+    pub(super) const GET_CHAIN: u16 = (10 << 8) | 4;
+    pub(super) const GET_FLOWTABLE: u16 = (10 << 8) | 23;
+    /// Messages that end a list.
+    pub(super) const ERROR: u16 = 2;
+    pub(super) const DONE: u16 = 3;
+}
+
+/// A table of flows whose packets go from one interface to another without passing rules, routes or
+/// queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flowtable {
+    /// The table that it belongs to.
+    pub table: String,
+    /// Its name.
+    pub name: String,
+    /// Where packets come in.
+    pub interfaces: Vec<String>,
+    /// The interfaces themselves forward them.
+    pub hardware: bool,
+}
+
+/// The tables of flows in the calling thread's namespace.
+///
+/// # Errors
+///
+/// `PermissionDenied` without `CAP_NET_ADMIN`; others where there is no packet filter.
+pub fn flowtables() -> io::Result<Vec<Flowtable>> {
+    list(number::GET_FLOWTABLE, flowtable)
+}
+
+fn flowtable(values: Values<'_>) -> Flowtable {
+    let mut found = Flowtable {
+        table: String::new(),
+        name: String::new(),
+        interfaces: Vec::new(),
+        hardware: false,
+    };
+    for (kind, value) in values {
+        match kind {
+            1 => found.table = name(value),
+            2 => found.name = name(value),
+            3 => {
+                let devices = Values(value).filter(|(kind, _)| *kind == 3);
+                let devices = devices.flat_map(|(_, value)| Values(value));
+                found.interfaces.extend(devices.map(|it| name(it.1)));
+            }
+            7 => found.hardware = value.last().is_some_and(|flags| flags & 1 != 0),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Whether chains that translate addresses (NAT) are in the calling thread's namespace.
+///
+/// # Errors
+///
+/// As [`flowtables`].
+pub fn translates() -> io::Result<bool> {
+    let kinds = list(number::GET_CHAIN, |mut values| {
+        values.any(|(kind, value)| kind == 7 && name(value) == "nat")
+    })?;
+    Ok(kinds.contains(&true))
+}
+
+fn name(value: &[u8]) -> String {
+    let end = value.iter().position(|byte| *byte == 0);
+    String::from_utf8_lossy(&value[..end.unwrap_or(value.len())]).into_owned()
+}
+
+/// Everything of a kind, in all families.
+fn list<T>(kind: u16, mut read: impl FnMut(Values<'_>) -> T) -> io::Result<Vec<T>> {
+    let socket = Socket::open()?;
+    let mut writer = Writer::default();
+    let head = Head {
+        kind,
+        flags: libc::NLM_F_DUMP,
+        family: 0,
+        resource: 0,
+    };
+    writer.message(head, |_| ());
+    writer.flush(&socket)?;
+    let (mut found, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+    loop {
+        let length = socket.wait(&mut buffer)?;
+        for message in Messages(&buffer[..length]) {
+            match message.kind {
+                number::DONE => return Ok(found),
+                number::ERROR => {
+                    let error = message.body.first_chunk::<4>();
+                    let error = error.map_or(-libc::EBADMSG, |it| i32::from_ne_bytes(*it));
+                    return Err(io::Error::from_raw_os_error(error.wrapping_neg()));
+                }
+                _ => {
+                    let values = message.body.get(FILTER_HEADER..).unwrap_or(&[]);
+                    found.push(read(Values(values)));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::{Access, Namespace, probe};
+
+    const BEGIN: u16 = 16;
+    const END: u16 = 17;
+    const TABLE: u16 = 10 << 8;
+
+    fn head(kind: u16) -> Head {
+        Head {
+            kind,
+            flags: libc::NLM_F_CREATE | libc::NLM_F_ACK,
+            family: 1,
+            resource: 0,
+        }
+    }
+
+    /// A table with whatever is in it.
+    fn install(fill: impl FnOnce(&mut Writer)) -> io::Result<()> {
+        let edge = |kind| Head {
+            kind,
+            flags: 0,
+            family: 0,
+            resource: 10,
+        };
+        let mut writer = Writer::default();
+        writer.message(edge(BEGIN), |_| ());
+        writer.message(head(TABLE), |it| it.name(1, "shop"));
+        fill(&mut writer);
+        writer.message(edge(END), |_| ());
+        writer.transact(&Socket::open()?)
+    }
+
+    /// An attribute, as the kernel writes it.
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn tables_of_flows_are_read() {
+        let devices = [attribute(1, b"eth0\0"), attribute(1, b"wlan0\0")].concat();
+        let hook = [attribute(1, &[0; 4]), attribute(3, &devices)].concat();
+        let parts = [
+            attribute(1, b"shop\0"),
+            attribute(2, b"fast\0"),
+            attribute(3, &hook),
+            attribute(7, &1_u32.to_be_bytes()),
+        ];
+        let expected = Flowtable {
+            table: "shop".to_owned(),
+            name: "fast".to_owned(),
+            interfaces: vec!["eth0".to_owned(), "wlan0".to_owned()],
+            hardware: true,
+        };
+        assert_eq!(flowtable(Values(&parts.concat())), expected);
+        // What is cut off is left out.
+        let cut = parts.concat();
+        for end in 0..cut.len() {
+            flowtable(Values(&cut[..end]));
+        }
+    }
+
+    #[test]
+    fn what_leads_packets_past_an_agent_is_found() {
+        let namespace = match probe() {
+            Ok(Access::Direct) => Namespace::new().expect("a namespace"),
+            other => return eprintln!("skipped: no namespace: {other:?}"),
+        };
+        let inside = || {
+            if let Err(error) = flowtables() {
+                return eprintln!("skipped: no packet filter: {error}");
+            }
+            assert_eq!(
+                (flowtables().unwrap(), translates().unwrap()),
+                (vec![], false)
+            );
+            let nat = install(|writer| {
+                writer.message(head(TABLE | 3), |it| {
+                    it.name(1, "shop");
+                    it.name(3, "out");
+                    it.nest(4, |it| {
+                        it.number(1, 4);
+                        it.number(2, 100);
+                    });
+                    it.name(7, "nat");
+                });
+            });
+            match nat {
+                Ok(()) => assert!(translates().unwrap()),
+                Err(error) => eprintln!("skipped: no NAT: {error}"),
+            }
+            let made = install(|writer| {
+                writer.message(head(TABLE | 22), |it| {
+                    it.name(1, "shop");
+                    it.name(2, "fast");
+                    it.nest(3, |it| {
+                        it.number(1, 0);
+                        it.number(2, 0);
+                        it.nest(3, |it| it.name(1, "lo"));
+                    });
+                });
+            });
+            match made {
+                Ok(()) => {
+                    let expected = Flowtable {
+                        table: "shop".to_owned(),
+                        name: "fast".to_owned(),
+                        interfaces: vec!["lo".to_owned()],
+                        hardware: false,
+                    };
+                    assert_eq!(flowtables().unwrap(), [expected]);
+                }
+                Err(error) => eprintln!("skipped: no flowtables: {error}"),
+            }
+        };
+        namespace.run(inside).expect("a thread");
+    }
+}

@@ -1,0 +1,309 @@
+//! What on this machine spoils an agent's help.
+
+use std::{fs, io, path::Path};
+
+use serde::Serialize;
+use sphinx_netdev::filter::{Flowtable, flowtables, translates};
+
+use crate::attach::interfaces;
+
+/// Something that spoils help, and what can be done about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// A word for programs.
+    pub name: &'static str,
+    /// What was found.
+    pub message: String,
+    /// What can be done.
+    pub hint: &'static str,
+}
+
+/// Looks for what spoils help, in the calling thread's namespace, at this interface to the lossy hop if one is named.
+pub fn examine(wireless: Option<&str>) -> Vec<Finding> {
+    Facts::read(wireless).findings()
+}
+
+/// What was read.
+#[derive(Debug)]
+struct Facts {
+    /// The interface, and whether it is there.
+    wireless: Option<(String, bool)>,
+    wifi: bool,
+    tun: bool,
+    forwards: bool,
+    flowtables: io::Result<Vec<Flowtable>>,
+    translates: bool,
+    /// Whether connection tracking takes sequence numbers that it does not expect, if there is any.
+    liberal: Option<bool>,
+    /// Devices of an agent at which source addresses are checked strictly.
+    strict: Vec<String>,
+    /// Connections that are tracked, and those of them that seem to be QUIC.
+    connections: Option<(usize, usize)>,
+}
+
+impl Facts {
+    fn read(wireless: Option<&str>) -> Facts {
+        let text = |path: &str| fs::read_to_string(path).ok();
+        let number = |path: &str| text(path)?.trim().parse::<u8>().ok();
+        let net = |path: &str| number(&format!("/proc/sys/net/{path}"));
+        let known = interfaces().unwrap_or_default();
+        let filter = |name: &str| net(&format!("ipv4/conf/{name}/rp_filter")).unwrap_or(0);
+        let own = known.iter().filter(|name| name.starts_with("pep-"));
+        let strict = own.filter(|name| filter(name).max(filter("all")) == 1);
+        let tracked = text("/proc/thread-self/net/nf_conntrack");
+        Facts {
+            wireless: wireless.map(|name| (name.to_owned(), known.iter().any(|it| it == name))),
+            wifi: wireless.is_some_and(|name| {
+                Path::new("/sys/class/net")
+                    .join(name)
+                    .join("phy80211")
+                    .exists()
+            }),
+            tun: Path::new("/dev/net/tun").exists(),
+            forwards: net("ipv4/ip_forward") == Some(1)
+                || net("ipv6/conf/all/forwarding") == Some(1),
+            flowtables: flowtables(),
+            translates: translates().unwrap_or(false),
+            liberal: net("netfilter/nf_conntrack_tcp_be_liberal").map(|it| it != 0),
+            strict: strict.cloned().collect(),
+            connections: tracked.map(|text| (text.lines().count(), quic(&text))),
+        }
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut tell = |name, message: String, hint| {
+            found.push(Finding {
+                name,
+                message,
+                hint,
+            });
+        };
+        if let Some((name, false)) = &self.wireless {
+            let message = format!("there is no interface {name}");
+            tell("interface", message, "'ip link' lists the interfaces");
+        }
+        match &self.flowtables {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => tell(
+                "rights",
+                "an agent may not be started, nor rules be read".to_owned(),
+                "run it as root, or with CAP_NET_ADMIN and CAP_NET_RAW",
+            ),
+            Err(error) => tell(
+                "packet_filter",
+                format!("the kernel has no nf_tables ({error}): --attach nfqueue cannot work"),
+                "use --attach tun",
+            ),
+            Ok(tables) => {
+                for table in tables {
+                    let by = if table.hardware {
+                        "hardware takes"
+                    } else {
+                        "the kernel takes"
+                    };
+                    let interfaces = table.interfaces.join(", ");
+                    let (of, name) = (&table.table, &table.name);
+                    let message = format!(
+                        "flowtable {name} of table {of}: {by} connections of {interfaces} past any agent"
+                    );
+                    tell(
+                        "flowtable",
+                        message,
+                        "remove it, or leave TCP out of its rules",
+                    );
+                }
+            }
+        }
+        if !self.tun {
+            let message = "there is no /dev/net/tun: --attach tun cannot work".to_owned();
+            tell(
+                "tun",
+                message,
+                "load the module tun, or use --attach nfqueue",
+            );
+        }
+        if !self.forwards {
+            let message = "this machine does not forward: only its own connections can be helped";
+            let hint = "net.ipv4.ip_forward=1, if others' are to be helped";
+            tell("forwarding", message.to_owned(), hint);
+        }
+        for name in &self.strict {
+            let message = format!(
+                "source addresses are checked strictly at {name}: all that the agent sends is dropped"
+            );
+            tell("rp_filter", message, "net.ipv4.conf.NAME.rp_filter=2");
+        }
+        if self.liberal == Some(false) {
+            let message = "connection tracking may call repairs invalid, and rules may drop them";
+            let hint = "net.netfilter.nf_conntrack_tcp_be_liberal=1";
+            tell("conntrack", message.to_owned(), hint);
+        }
+        if self.translates {
+            let message = "addresses are translated here (NAT): with --eln, both agents have to see the same ones";
+            tell(
+                "nat",
+                message.to_owned(),
+                "run the base station's agent where mobile hosts' own addresses are seen",
+            );
+        }
+        if self.wifi {
+            let message =
+                "Wi-Fi sends again itself what it loses: little may be left to be repaired";
+            let hint = "compare 'repaired' with 'from_fixed' in 'sphx pep show'";
+            tell("arq", message.to_owned(), hint);
+        }
+        if let Some((all, quic @ 1..)) = self.connections {
+            let share = 100.0 * quic as f64 / all as f64;
+            let message = format!(
+                "{quic} of {all} connections ({share:.0} %) seem to be QUIC, which no agent can help"
+            );
+            tell("quic", message, "");
+        }
+        found
+    }
+}
+
+/// Tracked connections to UDP port 443.
+fn quic(tracked: &str) -> usize {
+    let is_quic = |line: &&str| {
+        let mut words = line.split_whitespace();
+        words.any(|word| word == "udp") && words.any(|word| word == "dport=443")
+    };
+    tracked.lines().filter(is_quic).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sound() -> Facts {
+        Facts {
+            wireless: Some(("wlan0".to_owned(), true)),
+            wifi: false,
+            tun: true,
+            forwards: true,
+            flowtables: Ok(Vec::new()),
+            translates: false,
+            liberal: Some(true),
+            strict: Vec::new(),
+            connections: Some((9, 0)),
+        }
+    }
+
+    #[test]
+    fn each_fact_that_spoils_help_is_a_finding() {
+        assert_eq!(sound().findings(), []);
+        let table = Flowtable {
+            table: "shop".to_owned(),
+            name: "fast".to_owned(),
+            interfaces: vec!["eth0".to_owned(), "wlan0".to_owned()],
+            hardware: true,
+        };
+        let denied = || Err(io::ErrorKind::PermissionDenied.into());
+        for (name, part, facts) in [
+            (
+                "interface",
+                "wlan0",
+                Facts {
+                    wireless: Some(("wlan0".to_owned(), false)),
+                    ..sound()
+                },
+            ),
+            (
+                "flowtable",
+                "hardware takes connections of eth0, wlan0",
+                Facts {
+                    flowtables: Ok(vec![table]),
+                    ..sound()
+                },
+            ),
+            (
+                "rights",
+                "may not",
+                Facts {
+                    flowtables: denied(),
+                    ..sound()
+                },
+            ),
+            (
+                "packet_filter",
+                "nf_tables",
+                Facts {
+                    flowtables: Err(io::ErrorKind::NotFound.into()),
+                    ..sound()
+                },
+            ),
+            (
+                "tun",
+                "/dev/net/tun",
+                Facts {
+                    tun: false,
+                    ..sound()
+                },
+            ),
+            (
+                "forwarding",
+                "forward",
+                Facts {
+                    forwards: false,
+                    ..sound()
+                },
+            ),
+            (
+                "rp_filter",
+                "pep-fixed",
+                Facts {
+                    strict: vec!["pep-fixed".to_owned()],
+                    ..sound()
+                },
+            ),
+            (
+                "conntrack",
+                "invalid",
+                Facts {
+                    liberal: Some(false),
+                    ..sound()
+                },
+            ),
+            (
+                "nat",
+                "NAT",
+                Facts {
+                    translates: true,
+                    ..sound()
+                },
+            ),
+            (
+                "arq",
+                "Wi-Fi",
+                Facts {
+                    wifi: true,
+                    ..sound()
+                },
+            ),
+            (
+                "quic",
+                "3 of 12 connections (25 %)",
+                Facts {
+                    connections: Some((12, 3)),
+                    ..sound()
+                },
+            ),
+        ] {
+            let found = facts.findings();
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].name, name);
+            assert!(found[0].message.contains(part), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn quic_is_told_by_its_port() {
+        let tracked = "\
+ipv4     2 udp      17 28 src=10.0.0.2 dst=192.0.2.1 sport=5 dport=443 src=192.0.2.1 dst=10.0.0.2 sport=443 dport=5 mark=0
+ipv4     2 tcp      6 431 ESTABLISHED src=10.0.0.2 dst=192.0.2.1 sport=6 dport=443 src=192.0.2.1 dst=10.0.0.2 sport=443 dport=6
+ipv4     2 udp      17 28 src=10.0.0.2 dst=192.0.2.1 sport=5 dport=4433 src=192.0.2.1 dst=10.0.0.2 sport=4433 dport=5
+";
+        assert_eq!(quic(tracked), 1);
+    }
+}

@@ -1,0 +1,164 @@
+//! Whether a queue in front of the hop has dropped what is missing, or the hop has lost it (rules §2.1
+//! "Congestion check").
+
+use crate::{MS, Time, segment::Segment, snoop::Rtt};
+
+/// Relative delays count from here, so that none is negative.
+const ORIGIN_NS: Time = 3_600_000 * MS;
+/// A clock that is so far ahead of milliseconds does not count in them.
+const AHEAD_NS_MAX: Time = 1_000 * MS;
+/// A queue that is so much shorter than the longest one is not full. Timestamps tell milliseconds.
+const ROOM_NS: Time = 4 * MS;
+/// The longest delay is remembered for one to two of these.
+const WINDOW_NS: Time = 30_000 * MS;
+/// Packets by which the pace is told, and how many of them have to agree.
+const PACES: usize = 8;
+const AGREE: usize = 6;
+/// The pace counts for so many bytes.
+const PACE_BYTES: u64 = 1024;
+
+/// What the packets of one mobile host tell of the hop.
+#[derive(Debug, Default)]
+pub(super) struct Hop {
+    delay: Delay,
+    pace: Pace,
+}
+
+impl Hop {
+    /// A segment came that was sent for the first time, and is the one expected.
+    pub(super) fn next(&mut self, now: Time, segment: &Segment) {
+        self.delay.add(now, segment);
+        self.pace.next(now, segment.packet.len());
+    }
+
+    /// A segment came in the place of a missing one, or twice.
+    pub(super) fn again(&mut self, segment: &Segment) {
+        self.pace.between += segment.packet.len() as u64;
+    }
+
+    /// A segment came for the first time, behind so many bytes that are missing; whether they were
+    /// probably dropped by a queue.
+    pub(super) fn is_congestion(&mut self, now: Time, segment: &Segment, missing: u64) -> bool {
+        // What was dropped came behind the last one, or before this one.
+        let (stood, was_full) = (self.delay.relative.queue_stands(), self.delay.is_full());
+        self.delay.add(now, segment);
+        let stands = self.delay.relative.queue_stands();
+        let payload = (segment.payload as u64).max(1);
+        let headers = segment.packet.len() as u64 - segment.payload as u64;
+        let missing = missing + missing.div_ceil(payload) * headers;
+        let used = self.pace.used(now, segment.packet.len() as u64, missing);
+        self.pace.mark(now);
+        if !self.delay.usable {
+            return true;
+        }
+        // A hop without a queue idles, which takes time too.
+        let used = used.filter(|_| stood && stands);
+        (stood || stands) && !used.unwrap_or(!was_full && !self.delay.is_full())
+    }
+
+    /// Packets have passed unseen.
+    pub(super) fn skip(&mut self) {
+        self.pace = Pace::default();
+    }
+}
+
+/// How long packets have taken from the mobile host, by its timestamps, compared with each other.
+#[derive(Debug)]
+struct Delay {
+    /// Time and timestamp of the first one.
+    first: Option<(Time, u32)>,
+    relative: Rtt,
+    last: Time,
+    /// The longest of this window and of the one before.
+    longest: [Time; 2],
+    longest_since: Time,
+    /// Without timestamps in milliseconds nothing is known of the delay.
+    usable: bool,
+}
+
+impl Default for Delay {
+    fn default() -> Delay {
+        Delay {
+            first: None,
+            relative: Rtt::new(),
+            last: ORIGIN_NS,
+            longest: [0; 2],
+            longest_since: 0,
+            usable: true,
+        }
+    }
+}
+
+impl Delay {
+    fn add(&mut self, now: Time, segment: &Segment) {
+        let Some((sent, _)) = segment.options.timestamps else {
+            self.usable = false;
+            return;
+        };
+        let (start, first) = *self.first.get_or_insert((now, sent));
+        let clock = i64::from(sent.wrapping_sub(first) as i32) * MS as i64;
+        let arrived = ORIGIN_NS + now.saturating_sub(start);
+        let relative = arrived.saturating_add_signed(-clock);
+        self.usable &= relative >= ORIGIN_NS - AHEAD_NS_MAX;
+        self.last = relative;
+        self.relative.add(now, relative);
+        if now.saturating_sub(self.longest_since) > WINDOW_NS {
+            self.longest = [relative, self.longest[0]];
+            self.longest_since = now;
+        }
+        self.longest[0] = self.longest[0].max(relative);
+    }
+
+    /// Whether the queue was about as long as it ever gets. Only then does one drop that has no other
+    /// reason than its length.
+    fn is_full(&self) -> bool {
+        self.last + ROOM_NS >= self.longest[0].max(self.longest[1])
+    }
+}
+
+/// How fast the hop takes packets from a queue that stands. What the hop loses has taken its time there, what
+/// the queue drops has not.
+#[derive(Debug, Default)]
+struct Pace {
+    /// When the last segment came that was sent for the first time.
+    last: Option<Time>,
+    /// Bytes that were sent again and have come since then.
+    between: u64,
+    /// Nanoseconds for `PACE_BYTES`.
+    paces: [Time; PACES],
+    count: usize,
+}
+
+impl Pace {
+    fn next(&mut self, now: Time, bytes: usize) {
+        if let Some(last) = self.last {
+            let bytes = bytes as u64 + self.between;
+            self.paces[self.count % PACES] = now.saturating_sub(last) * PACE_BYTES / bytes.max(1);
+            self.count += 1;
+        }
+        self.mark(now);
+    }
+
+    fn mark(&mut self, now: Time) {
+        self.last = Some(now);
+        self.between = 0;
+    }
+
+    /// Whether the hop has spent the time for what is missing, before it brought so many bytes; `None` if the
+    /// pace is too irregular to tell: others share the queue, or the machine is busy.
+    fn used(&self, now: Time, bytes: u64, missing: u64) -> Option<bool> {
+        let last = self.last.filter(|_| self.count >= PACES)?;
+        let mut paces = self.paces;
+        paces.sort_unstable();
+        let pace = paces[PACES / 2];
+        let agree = paces.iter().filter(|it| it.abs_diff(pace) <= pace / 4);
+        if pace == 0 || agree.count() < AGREE {
+            return None;
+        }
+        let time = |bytes: u64| bytes * pace / PACE_BYTES;
+        let took = now.saturating_sub(last);
+        let (own, missing) = (time(bytes + self.between), time(missing));
+        let half = time(bytes) / 2;
+        (took <= own + missing + half).then_some(took + half >= own + missing)
+    }
+}

@@ -1,0 +1,154 @@
+//! Reports on their way between two machines.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+};
+
+use rustix::fd::{AsFd, BorrowedFd};
+
+use super::{Key, LossReport, Opener, Sealer};
+use crate::{Agent, Time};
+
+/// Most datagrams read before packets have their turn.
+const BATCH: usize = 64;
+/// Longer than any report.
+const DATAGRAM_BYTES_MAX: usize = 1024;
+
+/// A UDP socket for reports: the base station tells, the mobile host hears.
+#[derive(Debug)]
+pub struct Post {
+    socket: UdpSocket,
+    way: Way,
+    refused: u64,
+}
+
+#[derive(Debug)]
+enum Way {
+    Tell { sealer: Sealer, port: u16 },
+    Hear(Opener),
+}
+
+impl Post {
+    /// Tells the mobile hosts of flows, at this port, what the hop has lost. Opened in the calling thread's
+    /// namespace. `epoch` as for [`Sealer::new`].
+    ///
+    /// # Errors
+    ///
+    /// Those of opening a socket.
+    pub fn tell(key: Key, port: u16, epoch: u64) -> io::Result<Post> {
+        let sealer = Sealer::new(key, epoch);
+        Post::new(0, Way::Tell { sealer, port })
+    }
+
+    /// Hears, at this port, what the hop has lost.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening a socket: `AddrInUse` if somebody else listens there.
+    pub fn hear(key: Key, port: u16) -> io::Result<Post> {
+        Post::new(port, Way::Hear(Opener::new(key)))
+    }
+
+    fn new(port: u16, way: Way) -> io::Result<Post> {
+        // For both families, where there are both.
+        let socket = match UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)) {
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?
+            }
+            socket => socket?,
+        };
+        socket.set_nonblocking(true)?;
+        Ok(Post {
+            socket,
+            way,
+            refused: 0,
+        })
+    }
+
+    /// Hands over what has come, or sends what the agent has to tell.
+    pub(crate) fn serve(&mut self, agent: &mut Agent, now: &dyn Fn() -> Time) {
+        match &mut self.way {
+            Way::Tell { .. } => {
+                while let Some(report) = agent.poll_report() {
+                    self.refused += u64::from(self.send(&report).is_err());
+                }
+            }
+            Way::Hear(opener) => {
+                let mut buffer = [0; DATAGRAM_BYTES_MAX];
+                for _ in 0..BATCH {
+                    // An error is of one datagram, or says that there is none.
+                    let Ok(length) = self.socket.recv(&mut buffer) else {
+                        return;
+                    };
+                    if let Some(report) = opener.open(&buffer[..length]) {
+                        agent.handle_report(now(), &report);
+                    } else {
+                        self.refused += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What to wait for.
+    pub(crate) fn input(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Reports that could not be sent, or were not sealed with the key, or not newer than others.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    fn send(&mut self, report: &LossReport) -> io::Result<()> {
+        let Way::Tell { sealer, port } = &mut self.way else {
+            return Ok(());
+        };
+        let sealed = sealer.seal(report);
+        let address = match (report.flow.mobile.ip(), self.socket.local_addr()?) {
+            (IpAddr::V4(address), SocketAddr::V6(_)) => address.to_ipv6_mapped().into(),
+            (address, _) => address,
+        };
+        self.socket.send_to(&sealed, (address, *port)).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Place};
+
+    #[test]
+    fn forged_datagrams_are_counted_and_do_nothing() {
+        let key = Key::new([3; 32]);
+        let mut hears = Post::hear(key.clone(), 0).expect("a socket");
+        let port = hears.socket.local_addr().expect("an address").port();
+        let teller = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+        let mut agent = Agent::new(Config {
+            place: Place::Mobile,
+            ..Config::default()
+        });
+        let report = LossReport {
+            flow: crate::FlowKey {
+                fixed: ([127, 0, 0, 1], 443).into(),
+                mobile: ([127, 0, 0, 1], 4000).into(),
+            },
+            ranges: vec![(1, 2)],
+        };
+        let good = Sealer::new(key.clone(), 1).seal(&report);
+        let forged = Sealer::new(Key::new([4; 32]), 2).seal(&report);
+        // Loopback delivers at once, and in order.
+        for datagram in [&forged, &good, &good] {
+            teller
+                .send_to(datagram, (Ipv4Addr::LOCALHOST, port))
+                .expect("loopback");
+        }
+        hears.serve(&mut agent, &|| 0);
+        assert_eq!(hears.refused(), 2);
+        let mut tells = Post::tell(key, port, 2).expect("a socket");
+        tells.send(&report).expect("loopback");
+        hears.serve(&mut agent, &|| 0);
+        assert_eq!((hears.refused(), tells.refused()), (2, 0));
+    }
+}

@@ -1,0 +1,261 @@
+//! What the profiles are worth to a sender of today: a download of a model of Linux (CUBIC, RACK, undoing)
+//! over an emulated hop, in virtual time.
+//!
+//! `cargo test -p sphinx-pep --test bulk -- --nocapture` prints the figures.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod linux;
+mod upload;
+
+use std::{net::SocketAddr, time::Duration};
+
+use bytes::Bytes;
+use common::Segment;
+use linux::{Ack, Receiver, Sender};
+use sphinx_link::{Depth, IpPacket, Link, LinkConfig, Loss, Rate};
+use sphinx_pep::{Agent, Config, Counts, Laws, Profile, Radio, Side};
+
+pub(crate) type Time = u64;
+const MS: Time = 1_000_000;
+
+const PAYLOAD: u32 = 1400;
+const RATE: u64 = 50_000_000;
+const ISN: u32 = 4_000_000_000;
+/// The start is not what this is about.
+const WARM: Time = 3_000 * MS;
+const END: Time = 12_000 * MS;
+
+struct Case {
+    profile: Option<Profile>,
+    loss: f64,
+    /// The hop's queue is the agent's.
+    radio: bool,
+    seed: u64,
+}
+
+#[derive(Debug)]
+struct Ended {
+    mbit: f64,
+    sender: Sender,
+    counts: Counts,
+}
+
+fn ends() -> [SocketAddr; 2] {
+    [([192, 0, 2, 1], 443).into(), ([10, 0, 0, 9], 40_000).into()]
+}
+
+/// The handshake, which the links do not carry: 4 ms over the hop, 96 ms on the wired side.
+fn open(agent: &mut Agent) -> Time {
+    let [fixed, mobile] = ends();
+    let syn = Segment {
+        syn: true,
+        sack_permitted: true,
+        sequence: 77,
+        window: 60_000,
+        timestamps: Some((1, 0)),
+        ..Segment::default()
+    };
+    agent.handle_packet(MS, Side::Mobile, syn.packet(mobile, fixed));
+    let answer = Segment {
+        ack: Some(78),
+        sequence: ISN,
+        ..syn
+    };
+    agent.handle_packet(97 * MS, Side::Fixed, answer.packet(fixed, mobile));
+    let now = 101 * MS;
+    agent.handle_packet(
+        now,
+        Side::Mobile,
+        answer_packet(&Ack::default(), now, ends()),
+    );
+    while agent.poll_output().is_some() {}
+    now
+}
+
+fn data_packet(number: u64, now: Time, [from, to]: [SocketAddr; 2]) -> Bytes {
+    let segment = Segment {
+        sequence: ISN.wrapping_add(1).wrapping_add(number as u32 * PAYLOAD),
+        ack: Some(78),
+        window: 60_000,
+        timestamps: Some(((now / MS) as u32, 1)),
+        payload: vec![number as u8; PAYLOAD as usize],
+        ..Segment::default()
+    };
+    segment.packet(from, to)
+}
+
+/// An answer to data that goes `from` one end `to` the other.
+fn answer_packet(ack: &Ack, now: Time, [from, to]: [SocketAddr; 2]) -> Bytes {
+    let at = |number: u64| ISN.wrapping_add(1).wrapping_add(number as u32 * PAYLOAD);
+    let segment = Segment {
+        sequence: 78,
+        ack: Some(at(ack.next)),
+        window: 60_000,
+        sack: ack.blocks.iter().map(|it| (at(it.0), at(it.1))).collect(),
+        timestamps: Some(((now / MS) as u32, ack.echo as u32)),
+        ..Segment::default()
+    };
+    segment.packet(to, from)
+}
+
+/// Reads a number of the stream; `last` is any of the last ones.
+fn number(sequence: u32, last: u64) -> u64 {
+    let bytes = sequence.wrapping_sub(ISN).wrapping_sub(1);
+    let near = (last as u32).wrapping_mul(PAYLOAD);
+    let steps = bytes.wrapping_sub(near) as i32 / PAYLOAD as i32;
+    last.saturating_add_signed(i64::from(steps))
+}
+
+fn run(case: &Case) -> Ended {
+    let link = |delay: u64, seed| LinkConfig {
+        delay: Duration::from_millis(delay),
+        queue: Depth::Packets(100_000),
+        seed,
+        ..LinkConfig::default()
+    };
+    let queue = Duration::from_millis(50);
+    let hop = LinkConfig {
+        rate: Rate::Constant(RATE),
+        queue: Depth::Time(queue),
+        loss: Loss::Bernoulli(case.loss),
+        ..link(2, case.seed)
+    };
+    // Fixed to agent, agent to fixed, agent to mobile, mobile to agent.
+    let links = [link(48, 1), link(48, 2), hop, link(2, 3)];
+    let mut links = links.map(|config| Link::new(config).expect("a link"));
+    let radio = case.radio.then_some(Radio {
+        bits_per_second: RATE * 49 / 50,
+        queue_bytes: (RATE as usize / 8) / 20,
+    });
+    let mut agent = case.profile.map(|profile| {
+        Agent::new(Config {
+            profile,
+            radio,
+            ..Config::default()
+        })
+    });
+    let mut now = agent.as_mut().map_or(101 * MS, open);
+    let (start, mut sender, mut receiver) = (now, Sender::new(), Receiver::default());
+    let (mut laws, mut warm) = (Laws::default(), 0);
+    while now < start + END {
+        while let Some(number) = sender.poll(now) {
+            links[0].enqueue(now, IpPacket(data_packet(number, now, ends()).to_vec()));
+        }
+        for (from, link, onward) in [(Side::Fixed, 0, 2), (Side::Mobile, 3, 1)] {
+            while let Some(delivery) = links[link].poll(now) {
+                match &mut agent {
+                    Some(agent) => {
+                        let packet = Bytes::from(delivery.packet.0);
+                        laws.input(from, &packet);
+                        agent.handle_packet(now, from, packet);
+                    }
+                    None => links[onward].enqueue(now, delivery.packet),
+                }
+            }
+        }
+        if let Some(agent) = &mut agent {
+            agent.handle_timeout(now);
+            while let Some(output) = agent.poll_output() {
+                laws.output(&output).expect("the laws");
+                let link = if output.to == Side::Mobile { 2 } else { 1 };
+                links[link].enqueue(now, IpPacket(output.packet.to_vec()));
+            }
+        }
+        let mut answers: Vec<Ack> = receiver.timeout(now).into_iter().collect();
+        while let Some(delivery) = links[2].poll(now) {
+            let segment = Segment::read(&delivery.packet.0).expect("a segment");
+            let stamp = segment.timestamps.map_or(0, |it| u64::from(it.0));
+            let number = number(segment.sequence, receiver.expected);
+            answers.extend(receiver.receive(now, number, stamp));
+        }
+        for answer in answers {
+            links[3].enqueue(now, IpPacket(answer_packet(&answer, now, ends()).to_vec()));
+        }
+        while let Some(delivery) = links[1].poll(now) {
+            let segment = Segment::read(&delivery.packet.0).expect("a segment");
+            let at = |sequence: u32| number(sequence, sender.oldest());
+            let ack = Ack {
+                next: at(segment.ack.expect("an acknowledgement")),
+                blocks: segment.sack.iter().map(|it| (at(it.0), at(it.1))).collect(),
+                echo: segment.timestamps.map_or(0, |it| u64::from(it.1)),
+            };
+            sender.acknowledge(now, &ack);
+        }
+        if now <= start + WARM {
+            warm = receiver.expected;
+        }
+        let events = links.iter().filter_map(Link::next_event);
+        let timers = sender.next_event().into_iter().chain(receiver.next_event());
+        let agent = agent.as_ref().and_then(Agent::next_timeout);
+        now = events
+            .chain(timers)
+            .chain(agent)
+            .min()
+            .expect("an event")
+            .max(now);
+        sender.timeout(now);
+    }
+    let bits = (receiver.expected - warm) * u64::from(PAYLOAD) * 8;
+    Ended {
+        mbit: bits as f64 / (END - WARM) as f64 * 1e3,
+        sender,
+        counts: agent.map(|agent| agent.counts()).unwrap_or_default(),
+    }
+}
+
+/// The median over some seeds, in Mbit/s.
+fn median(name: &str, profile: Option<Profile>, loss: f64, radio: bool) -> f64 {
+    // Without loss, all are the same.
+    let seeds = if loss > 0.0 { 3 } else { 1 };
+    let mut rates = Vec::new();
+    for seed in 1..=seeds {
+        let ended = run(&Case {
+            profile,
+            loss,
+            radio,
+            seed,
+        });
+        let (sender, counts) = (&ended.sender, &ended.counts);
+        println!(
+            "{name:<12} seed {seed} {:5.1} Mbit/s, {} recoveries ({} undone), {} sent again, \
+             {} time-outs | {} repaired, {} spurious, held {:.0} ms, {:?}",
+            ended.mbit,
+            sender.recoveries,
+            sender.undone,
+            sender.sent_again,
+            sender.timeouts,
+            counts.repaired,
+            counts.spurious,
+            counts.held_ns_max as f64 / 1e6,
+            counts.released,
+        );
+        rates.push(ended.mbit);
+    }
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
+
+#[test]
+fn a_cubic_download_with_the_queue_in_the_agent_gets_most_of_the_error_free_rate() {
+    let whole = median("no loss", None, 0.0, false);
+    let sack = median("sack, radio", Some(Profile::Sack), 0.01, true);
+    println!("no loss {whole:.1}, sack {sack:.1}");
+    assert!(sack >= 0.9 * whole, "{sack} of {whole}");
+}
+
+#[test]
+fn a_cubic_download_behind_a_foreign_queue_is_ten_times_faster() {
+    let none = median("none", None, 0.01, false);
+    let sack = median("sack", Some(Profile::Sack), 0.01, false);
+    println!("none {none:.1}, sack {sack:.1}");
+    assert!(sack >= 10.0 * none, "{sack} and {none}");
+}
+
+#[test]
+fn an_agent_costs_a_hop_without_loss_nothing() {
+    let none = median("none", None, 0.0, false);
+    let sack = median("sack", Some(Profile::Sack), 0.0, false);
+    println!("none {none:.1}, sack {sack:.1}");
+    assert!(sack >= 0.97 * none, "{sack} of {none}");
+}

@@ -1,0 +1,333 @@
+//! An upload with an agent on either side of the hop: what it is worth, and whether what the base station reports
+//! is what the hop has lost.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use sphinx_link::{Depth, Event, IpPacket, Link, LinkConfig, Loss, Rate, Record};
+use sphinx_pep::{Agent, Config, Counts, Laws, Place, Side, eln::LossReport};
+
+use super::{
+    END, ISN, MS, PAYLOAD, Time, WARM, answer_packet,
+    common::Segment,
+    data_packet, ends,
+    linux::{Ack, Receiver, Sender},
+    number,
+};
+
+const RATE: u64 = 20_000_000;
+
+struct Case {
+    agents: bool,
+    loss: f64,
+    /// Share of the reports that are lost themselves.
+    deaf: u64,
+    seed: u64,
+}
+
+#[derive(Debug)]
+struct Ended {
+    mbit: f64,
+    sender: Sender,
+    mobile: Counts,
+    base: Counts,
+    /// First bytes of the segments that were reported, that the hop lost, that its queue dropped.
+    reported: BTreeSet<u32>,
+    lost: BTreeSet<u32>,
+    dropped: BTreeSet<u32>,
+}
+
+/// An agent, and the laws that it is held to.
+struct Watched {
+    agent: Agent,
+    laws: Laws,
+}
+
+impl Watched {
+    fn new(place: Place) -> Watched {
+        let config = Config {
+            place,
+            reports: true,
+            ..Config::default()
+        };
+        Watched {
+            agent: Agent::new(config),
+            laws: Laws::default(),
+        }
+    }
+
+    fn put(&mut self, now: Time, from: Side, packet: Bytes) {
+        self.laws.input(from, &packet);
+        self.agent.handle_packet(now, from, packet);
+    }
+
+    fn take(&mut self) -> Option<(Side, IpPacket)> {
+        let output = self.agent.poll_output()?;
+        self.laws.output(&output).expect("the laws");
+        Some((output.to, IpPacket(output.packet.to_vec())))
+    }
+}
+
+/// The handshake: 4 ms over the hop, 96 ms on the wired side.
+fn open(mobile: &mut Watched, base: &mut Watched) -> Time {
+    let [fixed_end, mobile_end] = ends();
+    let syn = Segment {
+        syn: true,
+        sack_permitted: true,
+        sequence: ISN,
+        window: 60_000,
+        timestamps: Some((1, 0)),
+        ..Segment::default()
+    };
+    let answer = Segment {
+        ack: Some(ISN.wrapping_add(1)),
+        sequence: 77,
+        ..syn.clone()
+    };
+    let third = Segment {
+        syn: false,
+        sack_permitted: false,
+        sequence: ISN.wrapping_add(1),
+        ack: Some(78),
+        ..syn.clone()
+    };
+    for (from, packet, at_base, at_mobile) in [
+        (Side::Mobile, syn.packet(mobile_end, fixed_end), 3, 1),
+        (Side::Fixed, answer.packet(fixed_end, mobile_end), 99, 101),
+        (Side::Mobile, third.packet(mobile_end, fixed_end), 103, 101),
+    ] {
+        base.put(at_base * MS, from, packet.clone());
+        mobile.put(at_mobile * MS, from, packet);
+        while base.take().is_some() || mobile.take().is_some() {}
+    }
+    103 * MS
+}
+
+fn run(case: &Case) -> Ended {
+    let link = |delay: u64, seed| LinkConfig {
+        delay: Duration::from_millis(delay),
+        queue: Depth::Packets(100_000),
+        seed,
+        ..LinkConfig::default()
+    };
+    let hop = LinkConfig {
+        rate: Rate::Constant(RATE),
+        queue: Depth::Time(Duration::from_millis(50)),
+        loss: Loss::Bernoulli(case.loss),
+        records: 100_000,
+        ..link(2, case.seed)
+    };
+    // Mobile to base, base to fixed, fixed to base, base to mobile.
+    let links = [hop, link(48, 1), link(48, 2), link(2, 3)];
+    let mut links = links.map(|config| Link::new(config).expect("a link"));
+    let mut agents = case
+        .agents
+        .then(|| (Watched::new(Place::Mobile), Watched::new(Place::Base)));
+    let mut now = match &mut agents {
+        Some((mobile, base)) => open(mobile, base),
+        None => 103 * MS,
+    };
+    let [fixed_end, mobile_end] = ends();
+    let way = [mobile_end, fixed_end];
+    let (start, mut sender, mut receiver) = (now, Sender::new(), Receiver::default());
+    let mut reports: VecDeque<(Time, LossReport)> = VecDeque::new();
+    let (mut warm, mut reported, mut count) = (0, BTreeSet::new(), 0_u64);
+    while now < start + END {
+        // The mobile host and its agent.
+        while let Some(number) = sender.poll(now) {
+            let packet = data_packet(number, now, way);
+            match &mut agents {
+                Some((mobile, _)) => mobile.put(now, Side::Mobile, packet),
+                None => links[0].enqueue(now, IpPacket(packet.to_vec())),
+            }
+        }
+        while let Some((_, report)) = reports.pop_front_if(|(at, _)| *at <= now) {
+            if let Some((mobile, _)) = &mut agents {
+                mobile.agent.handle_report(now, &report);
+            }
+        }
+        let mut answers = Vec::new();
+        while let Some(delivery) = links[3].poll(now) {
+            match &mut agents {
+                Some((mobile, _)) => mobile.put(now, Side::Fixed, delivery.packet.0.into()),
+                None => answers.push(delivery.packet),
+            }
+        }
+        if let Some((mobile, base)) = &mut agents {
+            mobile.agent.handle_timeout(now);
+            while let Some((to, packet)) = mobile.take() {
+                match to {
+                    Side::Fixed => links[0].enqueue(now, packet),
+                    Side::Mobile => answers.push(packet),
+                }
+            }
+            // The base station's.
+            for (from, link) in [(Side::Mobile, 0), (Side::Fixed, 2)] {
+                while let Some(delivery) = links[link].poll(now) {
+                    base.put(now, from, delivery.packet.0.into());
+                }
+            }
+            base.agent.handle_timeout(now);
+            while let Some((to, packet)) = base.take() {
+                links[if to == Side::Fixed { 1 } else { 3 }].enqueue(now, packet);
+            }
+            while let Some(report) = base.agent.poll_report() {
+                for &(from, to) in &report.ranges {
+                    let segments = to.wrapping_sub(from) / PAYLOAD;
+                    reported.extend((0..segments).map(|n| from.wrapping_add(n * PAYLOAD)));
+                }
+                count += 1;
+                if case.deaf == 0 || count % case.deaf != 0 {
+                    reports.push_back((now + 2 * MS, report));
+                }
+            }
+        } else {
+            for (from, to) in [(0, 1), (2, 3)] {
+                while let Some(delivery) = links[from].poll(now) {
+                    links[to].enqueue(now, delivery.packet);
+                }
+            }
+        }
+        for packet in answers {
+            let segment = Segment::read(&packet.0).expect("a segment");
+            let at = |sequence: u32| number(sequence, sender.oldest());
+            let ack = Ack {
+                next: at(segment.ack.expect("an acknowledgement")),
+                blocks: segment.sack.iter().map(|it| (at(it.0), at(it.1))).collect(),
+                echo: segment.timestamps.map_or(0, |it| u64::from(it.1)),
+            };
+            sender.acknowledge(now, &ack);
+        }
+        // The fixed host.
+        let mut answers: Vec<Ack> = receiver.timeout(now).into_iter().collect();
+        while let Some(delivery) = links[1].poll(now) {
+            let segment = Segment::read(&delivery.packet.0).expect("a segment");
+            let stamp = segment.timestamps.map_or(0, |it| u64::from(it.0));
+            let number = number(segment.sequence, receiver.expected);
+            answers.extend(receiver.receive(now, number, stamp));
+        }
+        for answer in answers {
+            let packet = answer_packet(&answer, now, way);
+            links[2].enqueue(now, IpPacket(packet.to_vec()));
+        }
+        if now <= start + WARM {
+            warm = receiver.expected;
+        }
+        let events = links.iter().filter_map(Link::next_event);
+        let timers = sender.next_event().into_iter().chain(receiver.next_event());
+        let agents = agents
+            .iter()
+            .flat_map(|(mobile, base)| [mobile.agent.next_timeout(), base.agent.next_timeout()]);
+        now = events
+            .chain(timers)
+            .chain(agents.flatten())
+            .chain(reports.front().map(|it| it.0))
+            .min()
+            .expect("an event")
+            .max(now);
+        sender.timeout(now);
+    }
+    let mut records: Vec<Record> = Vec::new();
+    links[0].take_records(&mut records);
+    // A hole is what the first sending of a segment has left. That one sent again is lost too leaves none.
+    let mut first = BTreeMap::new();
+    for record in &records {
+        if let Some(sequence) = record.sequence {
+            first.entry(sequence).or_insert(record.event);
+        }
+    }
+    let of = |event| {
+        let those = first.iter().filter(|it| *it.1 == event);
+        those.map(|it| *it.0).collect()
+    };
+    let bits = (receiver.expected - warm) * u64::from(PAYLOAD) * 8;
+    let counts = agents.map(|(mobile, base)| (mobile.agent.counts(), base.agent.counts()));
+    let (mobile, base) = counts.unwrap_or_default();
+    Ended {
+        mbit: bits as f64 / (END - WARM) as f64 * 1e3,
+        sender,
+        mobile,
+        base,
+        reported,
+        lost: of(Event::DroppedLoss),
+        dropped: of(Event::DroppedQueue),
+    }
+}
+
+fn show(name: &str, ended: &Ended) {
+    let sender = &ended.sender;
+    println!(
+        "{name:<12} {:5.1} Mbit/s, {} recoveries ({} undone), {} sent again, {} time-outs | reported {}, \
+         lost {}, dropped {} | {} repaired, {} spurious, {} held, {:?} | {} attributed, {} not",
+        ended.mbit,
+        sender.recoveries,
+        sender.undone,
+        sender.sent_again,
+        sender.timeouts,
+        ended.reported.len(),
+        ended.lost.len(),
+        ended.dropped.len(),
+        ended.mobile.repaired,
+        ended.mobile.spurious,
+        ended.mobile.held,
+        ended.mobile.released,
+        ended.base.attributed,
+        ended.base.unattributed,
+    );
+}
+
+#[test]
+fn a_cubic_upload_is_several_times_faster_and_the_reports_are_right() {
+    let (mut gains, mut reported, mut lost, mut right) = (Vec::new(), 0, 0, 0);
+    for seed in 1..=5 {
+        let case = |agents| Case {
+            agents,
+            loss: 0.01,
+            deaf: 0,
+            seed,
+        };
+        let (none, with) = (run(&case(false)), run(&case(true)));
+        show("none", &none);
+        show("eln", &with);
+        gains.push(with.mbit / none.mbit);
+        reported += with.reported.len();
+        lost += with.lost.len();
+        right += with.reported.intersection(&with.lost).count();
+    }
+    gains.sort_by(f64::total_cmp);
+    let gain = gains[gains.len() / 2];
+    let (precision, recall) = (right as f64 / reported as f64, right as f64 / lost as f64);
+    println!("gain {gain:.1}, precision {precision:.4}, recall {recall:.4}");
+    assert!(gain >= 5.0, "{gain}");
+    assert!(precision >= 0.99 && recall >= 0.99, "{precision}, {recall}");
+}
+
+#[test]
+fn reports_that_are_lost_are_repeated() {
+    let case = |agents| Case {
+        agents,
+        loss: 0.01,
+        deaf: 3,
+        seed: 1,
+    };
+    let (none, deaf) = (run(&case(false)), run(&case(true)));
+    show("deaf", &deaf);
+    assert!(deaf.mbit >= 5.0 * none.mbit, "{} {}", deaf.mbit, none.mbit);
+}
+
+#[test]
+fn nothing_is_reported_where_only_a_queue_drops() {
+    let ended = run(&Case {
+        agents: true,
+        loss: 0.0,
+        deaf: 0,
+        seed: 1,
+    });
+    show("no loss", &ended);
+    let wrong = ended.reported.len();
+    let most = ended.dropped.len() / 50;
+    assert!(wrong <= most, "{wrong} of {}", ended.dropped.len());
+}

@@ -1,0 +1,372 @@
+//! Uploads, packet by packet: what a base station reports, and what the agent of a mobile host does about it
+//! (rules §2 in `docs/pep.md`).
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::Segment;
+use sphinx_pep::{
+    Agent, Cause, Config, FlowKey, Laws, Output, Place, Release, Side, eln::LossReport,
+};
+
+const MS: u64 = 1_000_000;
+const PAYLOAD: u32 = 1000;
+
+/// An upload through an agent. 2 ms over the hop, 100 ms on the wired side.
+struct Upload {
+    agent: Agent,
+    laws: Laws,
+    now: u64,
+    isn: u32,
+}
+
+fn ends() -> (SocketAddr, SocketAddr) {
+    (([192, 0, 2, 1], 443).into(), ([10, 0, 0, 9], 50_000).into())
+}
+
+impl Upload {
+    fn new(place: Place) -> Upload {
+        let mut upload = Upload {
+            agent: Agent::new(Config {
+                place,
+                reports: true,
+                ..Config::default()
+            }),
+            laws: Laws::default(),
+            now: MS,
+            isn: u32::MAX - 5000,
+        };
+        let syn = Segment {
+            syn: true,
+            sack_permitted: true,
+            sequence: upload.isn,
+            window: 1000,
+            timestamps: Some((1, 0)),
+            ..Segment::default()
+        };
+        upload.up(syn.clone());
+        upload.now += 100 * MS;
+        upload.down(Segment {
+            sequence: 77,
+            ack: Some(upload.isn.wrapping_add(1)),
+            ..syn
+        });
+        upload.now += 2 * MS;
+        upload
+    }
+
+    fn put(&mut self, from: Side, segment: Segment) -> Vec<Output> {
+        let (fixed, mobile) = ends();
+        let packet = match from {
+            Side::Fixed => segment.packet(fixed, mobile),
+            Side::Mobile => segment.packet(mobile, fixed),
+        };
+        self.laws.input(from, &packet);
+        self.agent.handle_packet(self.now, from, packet);
+        self.outputs()
+    }
+
+    fn up(&mut self, segment: Segment) -> Vec<Output> {
+        self.put(Side::Mobile, segment)
+    }
+
+    fn down(&mut self, segment: Segment) -> Vec<Output> {
+        self.put(Side::Fixed, segment)
+    }
+
+    fn outputs(&mut self) -> Vec<Output> {
+        let outputs: Vec<Output> = std::iter::from_fn(|| self.agent.poll_output()).collect();
+        for output in &outputs {
+            self.laws.output(output).unwrap();
+        }
+        outputs
+    }
+
+    fn number(&self, n: u32) -> u32 {
+        self.isn.wrapping_add(1).wrapping_add(n * PAYLOAD)
+    }
+
+    /// The `n`-th segment, which the mobile host sent so many milliseconds ago.
+    fn data_sent(&mut self, n: u32, ago: u64) {
+        let segment = Segment {
+            sequence: self.number(n),
+            ack: Some(78),
+            window: 500,
+            timestamps: Some(((self.now / MS - ago) as u32, 1)),
+            payload: vec![n as u8; PAYLOAD as usize],
+            ..Segment::default()
+        };
+        let outputs = self.up(segment);
+        assert_eq!(outputs.len(), 1);
+        assert_eq!(
+            (outputs[0].to, outputs[0].cause),
+            (Side::Fixed, Cause::Passed)
+        );
+    }
+
+    fn data_after(&mut self, ms: u64, n: u32, ago: u64) {
+        self.now += ms * MS;
+        self.data_sent(n, ago);
+    }
+
+    fn data(&mut self, n: u32) {
+        self.data_sent(n, 2);
+    }
+
+    fn ack(&mut self, n: u32, blocks: &[(u32, u32)]) -> Vec<Cause> {
+        let number = |n: u32| self.number(n);
+        let answer = Segment {
+            sequence: 78,
+            ack: Some(number(n)),
+            window: 1000,
+            sack: blocks
+                .iter()
+                .map(|(a, b)| (number(*a), number(*b)))
+                .collect(),
+            timestamps: Some((1, 1)),
+            ..Segment::default()
+        };
+        let outputs = self.down(answer);
+        outputs.iter().map(|output| output.cause).collect()
+    }
+
+    /// What is reported, in segments.
+    fn reported(&mut self) -> Vec<(u32, u32)> {
+        let first = self.number(0);
+        let index = |number: u32| number.wrapping_sub(first) / PAYLOAD;
+        let mut ranges = Vec::new();
+        while let Some(report) = self.agent.poll_report() {
+            ranges.extend(report.ranges.iter().map(|it| (index(it.0), index(it.1))));
+        }
+        ranges
+    }
+
+    fn wait(&mut self, ms: u64) {
+        let end = self.now + ms * MS;
+        while let Some(at) = self.agent.next_timeout().filter(|at| *at <= end) {
+            self.now = at.max(self.now);
+            self.agent.handle_timeout(self.now);
+        }
+        self.now = end;
+    }
+
+    /// The base station reports these segments lost.
+    fn lost(&mut self, from: u32, to: u32) -> Vec<Output> {
+        let (fixed, mobile) = ends();
+        let report = LossReport {
+            flow: FlowKey { fixed, mobile },
+            ranges: vec![(self.number(from), self.number(to))],
+        };
+        self.agent.handle_report(self.now, &report);
+        self.outputs()
+    }
+}
+
+#[test]
+fn what_the_hop_loses_of_an_upload_is_reported_at_once() {
+    let mut upload = Upload::new(Place::Base);
+    // Numbers wrap behind the fifth.
+    [0, 1, 2, 5].into_iter().for_each(|n| upload.data(n));
+    assert_eq!(upload.reported(), [(3, 5)]);
+    upload.data(6);
+    assert!(upload.reported().is_empty());
+    let counts = upload.agent.counts();
+    assert_eq!((counts.attributed, counts.unattributed), (1, 0));
+    // Half of it is repaired; the rest is reported again, by time.
+    upload.now += 4 * MS;
+    upload.data(3);
+    upload.wait(400);
+    let again = upload.reported();
+    assert!(
+        !again.is_empty() && again.iter().all(|it| *it == (4, 5)),
+        "{again:?}"
+    );
+    // The fixed host has it, however it came: nothing is left to be reported.
+    upload.ack(7, &[]);
+    upload.wait(10_000);
+    assert!(upload.reported().is_empty());
+    assert_eq!(upload.agent.next_timeout(), None);
+}
+
+#[test]
+fn a_hole_is_reported_eight_times_at_most() {
+    let mut upload = Upload::new(Place::Base);
+    [0, 2].into_iter().for_each(|n| upload.data(n));
+    upload.wait(600_000);
+    assert_eq!(upload.reported(), [(1, 2); 8]);
+}
+
+#[test]
+fn a_segment_that_is_only_late_makes_the_base_station_careful() {
+    let mut upload = Upload::new(Place::Base);
+    // A repair takes 4 ms.
+    [0, 2].into_iter().for_each(|n| upload.data(n));
+    assert_eq!(upload.reported(), [(1, 2)]);
+    upload.now += 4 * MS;
+    upload.data(1);
+    // This was none.
+    upload.data(4);
+    assert_eq!(upload.reported(), [(3, 4)]);
+    upload.data(3);
+    [6, 7].into_iter().for_each(|n| upload.data(n));
+    assert!(upload.reported().is_empty());
+    upload.data(8);
+    assert_eq!(upload.reported(), [(5, 6)]);
+}
+
+/// An upload through a queue in which packets have waited for 40 ms, and that lets one go each millisecond.
+fn queued() -> Upload {
+    let mut upload = Upload::new(Place::Base);
+    (0..10).for_each(|n| upload.data(n));
+    upload.now += 50 * MS;
+    (10..20).for_each(|n| upload.data_after(1, n, 42));
+    upload
+}
+
+#[test]
+fn what_a_queue_drops_is_not_reported() {
+    let mut upload = queued();
+    // What comes behind it is as early as if nothing were missing.
+    upload.data_after(1, 21, 42);
+    assert!(upload.reported().is_empty());
+    assert_eq!(upload.agent.counts().unattributed, 1);
+    (22..30).for_each(|n| upload.data_after(1, n, 42));
+    // The hop has spent the time for this.
+    upload.data_after(2, 31, 42);
+    assert_eq!(upload.reported(), [(30, 31)]);
+    (32..34).for_each(|n| upload.data_after(1, n, 42));
+    // And for this: the other millisecond is that of a repair.
+    upload.data_after(2, 30, 80);
+    upload.data_after(1, 35, 42);
+    assert_eq!(upload.reported(), [(34, 35)]);
+    upload.data_after(1, 34, 80);
+    upload.data_after(1, 37, 42);
+    assert!(upload.reported().is_empty());
+    let counts = upload.agent.counts();
+    assert_eq!((counts.attributed, counts.unattributed), (2, 2));
+}
+
+#[test]
+fn a_burst_whose_end_a_queue_dropped_is_not_reported_when_the_queue_is_empty_again() {
+    let mut upload = queued();
+    upload.data_after(60, 40, 2);
+    assert!(upload.reported().is_empty());
+    assert_eq!(upload.agent.counts().unattributed, 1);
+}
+
+#[test]
+fn where_the_pace_is_irregular_only_a_full_queue_drops() {
+    let mut upload = queued();
+    (20..40).for_each(|n| upload.data_after(1 + 2 * u64::from(n % 2), n, 42));
+    upload.data_after(2, 41, 42);
+    assert!(upload.reported().is_empty());
+    upload.data_after(2, 42, 34);
+    upload.data_after(2, 44, 34);
+    assert_eq!(upload.reported(), [(43, 44)]);
+    // All at once: there is no pace.
+    let mut upload = queued();
+    (20..40).for_each(|n| upload.data_after(0, n, 42));
+    upload.data_after(0, 41, 42);
+    assert!(upload.reported().is_empty());
+}
+
+#[test]
+fn without_timestamps_in_milliseconds_nothing_is_reported() {
+    let mut upload = Upload::new(Place::Base);
+    upload.data(0);
+    upload.now += 10 * MS;
+    // Microseconds, it seems.
+    let segment = Segment {
+        sequence: upload.number(1),
+        ack: Some(78),
+        timestamps: Some((2_000_000, 1)),
+        payload: vec![1; PAYLOAD as usize],
+        ..Segment::default()
+    };
+    upload.up(segment);
+    upload.data(3);
+    assert!(upload.reported().is_empty());
+    assert_eq!(upload.agent.counts().unattributed, 1);
+}
+
+#[test]
+fn reported_segments_are_repaired_and_their_duplicates_held() {
+    let mut upload = Upload::new(Place::Mobile);
+    (0..6).for_each(|n| upload.data(n));
+    upload.now += 4 * MS;
+    let outputs = upload.lost(2, 4);
+    let repairs: Vec<u32> = outputs
+        .iter()
+        .map(|it| Segment::read(&it.packet).expect("a segment").sequence)
+        .collect();
+    assert_eq!(repairs, [upload.number(2), upload.number(3)]);
+    let is_repair = |it: &Output| (it.to, it.cause) == (Side::Fixed, Cause::Repair);
+    assert!(outputs.iter().all(is_repair));
+    upload.now += 100 * MS;
+    assert_eq!(upload.ack(2, &[]), [Cause::Passed]);
+    assert_eq!(upload.ack(2, &[(4, 5)]), []);
+    assert_eq!(upload.ack(2, &[(4, 6)]), []);
+    assert_eq!(upload.ack(3, &[(4, 6)]), [Cause::Concealed]);
+    assert_eq!(upload.ack(6, &[]), [Cause::Passed]);
+    let counts = upload.agent.counts();
+    assert_eq!((counts.repaired, counts.held), (2, 2));
+}
+
+#[test]
+fn what_was_not_reported_is_the_senders() {
+    let mut upload = Upload::new(Place::Mobile);
+    (0..6).for_each(|n| upload.data(n));
+    upload.now += 100 * MS;
+    assert_eq!(upload.ack(2, &[(3, 4)]), [Cause::Passed]);
+    upload.wait(30);
+    assert_eq!(upload.ack(2, &[(3, 6)]), [Cause::Passed]);
+    let counts = upload.agent.counts();
+    assert_eq!((counts.repaired, counts.held), (0, 0));
+    assert_eq!(counts.releases(Release::NotReported), 1);
+    // Nor is anything repaired by time where the tail is late.
+    upload.ack(6, &[]);
+    upload.data(6);
+    upload.wait(5000);
+    assert_eq!(upload.agent.counts().repaired, 0);
+}
+
+#[test]
+fn reports_of_what_is_not_known_do_nothing() {
+    let mut upload = Upload::new(Place::Mobile);
+    (0..4).for_each(|n| upload.data(n));
+    // Behind what was sent, backwards, and acknowledged.
+    assert_eq!(upload.lost(3, 9), []);
+    assert_eq!(upload.lost(3, 1), []);
+    upload.ack(4, &[]);
+    assert_eq!(upload.lost(1, 3), []);
+    // Another flow.
+    let (fixed, mobile) = ends();
+    let report = LossReport {
+        flow: FlowKey {
+            fixed: mobile,
+            mobile: fixed,
+        },
+        ranges: vec![(1, 2)],
+    };
+    upload.agent.handle_report(upload.now, &report);
+    assert_eq!((upload.outputs(), upload.agent.flows_known()), (vec![], 1));
+    // A base station is told nothing.
+    let mut upload = Upload::new(Place::Base);
+    (0..4).for_each(|n| upload.data(n));
+    assert_eq!(upload.lost(1, 3), []);
+}
+
+#[test]
+fn what_passed_while_the_agent_was_late_is_not_reported() {
+    let mut upload = Upload::new(Place::Base);
+    (0..3).for_each(|n| upload.data(n));
+    upload.agent.handle_lag(upload.now, 50 * MS);
+    // These pass unread.
+    (3..6).for_each(|n| upload.data(n));
+    upload.now += 200 * MS;
+    upload.data(6);
+    assert!(upload.reported().is_empty());
+    upload.data(8);
+    assert_eq!(upload.reported(), [(7, 8)]);
+}
