@@ -182,7 +182,8 @@ impl RecvWindow {
         if self.shrinking_from.is_none() || number != self.number {
             return true;
         }
-        let is_possible = (self.opened..=self.limit()).contains(&credit);
+        // What it says may be late: it goes on with what it has been told since.
+        let is_possible = credit <= self.limit() && self.opened <= credit.max(self.credit());
         if is_possible {
             self.kept = credit;
             self.shrinking_from = None;
@@ -246,15 +247,28 @@ mod tests {
         assert!(window.has_room(3000) && !window.has_room(3001));
         window.on_open(500);
         assert!(window.on_shrunk(0, 1), "an answer to another one");
-        assert!(!window.on_shrunk(1, 1499) && !window.on_shrunk(1, 4001));
+        window.on_open(1000);
+        assert!(!window.on_shrunk(1, 2499) && !window.on_shrunk(1, 4001));
         assert!(window.on_shrunk(1, 3500));
         assert_eq!(window.cost(), 3500);
-        assert!(window.on_shrunk(1, 1499), "it comes again, later");
-        window.on_taken(RTT, 1500);
-        assert_eq!((window.credit(), window.cost()), (3500, 2000));
+        assert!(window.on_shrunk(1, 2499), "it comes again, later");
+        window.on_taken(RTT, 2500);
+        assert_eq!((window.credit(), window.cost()), (4500, 2000));
         assert!(window.has_room(2000) && !window.has_room(2001));
         assert_eq!(window.resize(8000), Some(2));
-        assert_eq!(window.credit(), 9500);
+        assert_eq!(window.credit(), 10_500);
+    }
+
+    /// More has been told, and used, before the answer comes.
+    #[test]
+    fn the_answer_may_be_late() {
+        let mut window = RecvWindow::new(4000, u64::MAX, 0);
+        window.on_open(1000);
+        window.resize(2000);
+        window.on_taken(RTT, 1000);
+        window.on_open(1500);
+        assert!(window.on_shrunk(1, 2000));
+        assert_eq!((window.credit(), window.cost()), (3000, 2000));
     }
 
     #[test]

@@ -268,7 +268,16 @@ fn patience(scenario: &Scenario) -> Nanos {
         let blocks = bytes / (n * len - SEGMENT_HEADER_MAX) + 1;
         REDUNDANCY * blocks * n * (len + HEADERS) * 8 * SEC / rate
     });
-    needed.into_iter().fold(300 * SEC, Nanos::max)
+    // Where half of the packets are lost, CUBIC has two on their way, and a scavenger between blackouts and duplicates:
+    // slow, and not stuck.
+    let plans = [&scenario.client, &scenario.server];
+    let changes = plans.iter().flat_map(|plan| &plan.controllers);
+    let kinds = changes.map(|(_, cc)| *cc).chain([scenario.cc]);
+    let crawls = kinds
+        .into_iter()
+        .any(|cc| matches!(cc, CcKind::Cubic | CcKind::Scavenger));
+    let least = if crawls { 1500 * SEC } else { 300 * SEC };
+    needed.into_iter().fold(least, Nanos::max)
 }
 
 fn run(seed: u64) {

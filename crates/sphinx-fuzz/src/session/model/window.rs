@@ -66,7 +66,9 @@ impl RxWindow {
         if !self.is_shrinking() || number != self.number() {
             return true;
         }
-        let is_possible = (opened..=self.limit(released)).contains(&credit);
+        // More may have been told since.
+        let told = released + self.size();
+        let is_possible = credit <= self.limit(released) && opened <= credit.max(told);
         if is_possible {
             (self.before, self.kept) = (None, credit);
         }
