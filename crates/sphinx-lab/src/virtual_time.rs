@@ -289,7 +289,7 @@ mod tests {
         for (options, named) in [
             ("--codec srlt --workers 2", "--workers 2"),
             ("--io xdp:eth0", "--io xdp:eth0"),
-            ("--cc scavenger", "--cc scavenger"),
+            ("--cc vegas", "--cc vegas"),
             ("--epsilon 0%", "--epsilon 0%"),
             ("--icm", "--icm"),
         ] {
