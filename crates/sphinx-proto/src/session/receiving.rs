@@ -353,10 +353,10 @@ impl Session {
     }
 
     /// The receive window that the path could use, bytes, if it is more than there is: the peer says that the window held it up, and
-    /// what it sent was read as fast as the path brings it.
+    /// what it sent was read as fast as the path brings it without a queue.
     pub fn recv_window_wanted(&self) -> Option<u64> {
         let window = self.receiver.streams().window();
-        window.wanted(self.path.rtt().smoothed())
+        window.wanted(self.path.rtt().min())
     }
 
     /// The most that received blocks that nobody has taken may hold, bytes: more than the window for a while after it has shrunk.

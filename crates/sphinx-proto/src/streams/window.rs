@@ -6,7 +6,7 @@
 use crate::Nanos;
 
 const MS: Nanos = 1_000_000;
-/// Half a window that is taken within so many round trips is the path's pace; a reader who takes longer is slow himself, and would fill
+/// Half a window that is taken within so many of the smallest round trips is the path's pace (those with a queue would make any pace quick enough); a reader who takes longer is slow himself, and would fill
 /// any window. Losses that take several rounds of repair may hold up what is in order.
 const ROUNDS: Nanos = 4;
 /// A window that has grown is given back after so long without anything being taken.
