@@ -39,6 +39,8 @@ const GROUP_ERRORS: f64 = 3.0;
 /// Few packets say little about the channel: so many that lost this share are added to those of a round.
 const PRIOR_PACKETS: f64 = 8.0;
 const PRIOR_LOSS: f64 = 0.02;
+/// Where the application sends little, the rounds of a start-up are many and short: what they say of the channel is kept for so many packets.
+const CLEAN_PACKETS: u64 = 512;
 /// Stretched samples that measure the link …
 const STRETCHED: u32 = 2;
 /// … and the part of a round trip that the last of them spans, as long as the train still stretches it:
@@ -74,6 +76,8 @@ pub(super) struct Startup {
     /// No faster than the estimate for the rest of this round.
     braked: bool,
     app_limited: bool,
+    /// The last round was limited by the application: the estimate is what that sends, and not what the link can do.
+    is_estimate_low: bool,
     packets: u64,
     packets_lost: u64,
     /// Packets acknowledged and lost in a round, for as long as there is no sample.
@@ -118,6 +122,7 @@ impl Startup {
             measuring: false,
             braked: false,
             app_limited: false,
+            is_estimate_low: false,
             packets: 0,
             packets_lost: 0,
             unmeasured: (0, 0),
@@ -155,7 +160,12 @@ impl Startup {
     /// Pacing relative to the estimate.
     pub(super) fn gain(&self, bw: f64) -> f64 {
         match self.lossy_groups {
-            0 if self.stretched == 0 && !self.braked && self.train > 0.0 => GAIN,
+            0 if self.stretched == 0
+                && !self.braked
+                && (self.train > 0.0 || self.is_estimate_low) =>
+            {
+                GAIN
+            }
             0 | 1 => 1.0,
             // What arrived is all that there is, if this is a policer.
             _ => self
@@ -292,6 +302,7 @@ impl Startup {
             packet_bytes,
         );
         let app_limited = std::mem::take(&mut self.app_limited);
+        self.is_estimate_low = app_limited;
         let mut bw = bw;
         if !self.measured {
             // Too few packets or SACKs for a sample.
@@ -329,10 +340,15 @@ impl Startup {
             bw = this.max(self.last_best).max(bw.min(most));
         }
         self.last_best = this;
-        let (n, lost) = std::mem::take(&mut self.clean);
+        let (n, lost) = self.clean;
         if n > 0 {
             let prior = PRIOR_PACKETS * PRIOR_LOSS;
             self.last_loss = (lost as f64 + prior) / (n as f64 + PRIOR_PACKETS);
+        }
+        if !app_limited {
+            self.clean = (0, 0);
+        } else if n > CLEAN_PACKETS {
+            self.clean = (n / 2, lost / 2);
         }
         self.best = 0.0;
         self.unfinished = 0.0;
