@@ -4,6 +4,7 @@ use sphinx_fec::{BlockDecoder, CodeId, Encoder, Error, Repair, Row, bits, fft_rs
 use sphinx_proto::wire::SymbolId;
 use sphinx_proto::{Placement, Slot, block_cost};
 
+use crate::datagrams::Sent;
 use crate::pool::{BufferPool, PoolBuffer};
 
 /// A block being sent.
@@ -12,6 +13,8 @@ pub(crate) struct TxBlock {
     pub(crate) n: usize,
     pub(crate) symbol_len: usize,
     pub(crate) data_len: u64,
+    /// Its datagrams, if it is of these.
+    pub(crate) datagrams: Vec<Sent>,
     /// All repairs of a transform and its size, once one was wanted (`fft-rs`): one costs as much as all.
     pub(crate) transformed: Option<(u32, PoolBuffer)>,
 }
@@ -269,6 +272,7 @@ mod tests {
             n: 2,
             symbol_len: 2,
             data_len: 1,
+            datagrams: Vec::new(),
             transformed: None,
         };
         let mut blocks = TxBlocks::default();
@@ -294,6 +298,7 @@ mod tests {
             n,
             symbol_len,
             data_len: 1,
+            datagrams: Vec::new(),
             transformed: None,
         };
         for (size, index) in [(3, 0), (1, 1), (3, 7), (1, 0)] {

@@ -1,5 +1,6 @@
 //! One session: the core, its packet protection, and the memory that its slots name.
 
+mod datagrams;
 mod exchange;
 mod receiving;
 mod sending;
@@ -150,6 +151,12 @@ pub struct Driver<P, E> {
     pause_at: Option<Nanos>,
     /// Stream, urgency and shape of a block that may be sent once more of what was handed over before has been.
     waiting: Option<(StreamId, Urgency, (u16, u16))>,
+    /// Urgency and shape of a block of datagrams that may be sent then.
+    waiting_datagrams: Option<(Urgency, (u16, u16))>,
+    /// By how many bytes datagrams are ahead of streams, while both have something to send that is as urgent.
+    datagrams_lead: i64,
+    /// When a datagram is out of date or to be given out.
+    datagrams_at: Option<Nanos>,
     /// [`Session::window_news`] when streams that are held up were last asked.
     window_news: u64,
     /// Finished streams of which the core has the last piece, and the peer not yet.
@@ -179,6 +186,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             has_ended: false,
             pause_at: None,
             waiting: None,
+            waiting_datagrams: None,
+            datagrams_lead: 0,
+            datagrams_at: None,
             window_news: 0,
             ending: Vec::new(),
         }
@@ -267,9 +277,14 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             // Sending has made room for a block that waits.
             return Some(0);
         }
+        let mut waiting = self.waiting_datagrams.iter();
+        if waiting.any(|(urgency, shape)| self.core.can_submit_datagrams(*shape, *urgency)) {
+            return Some(0);
+        }
         let done = self.deferred.first_key_value().map(|((at, _), _)| *at);
         let leaves = self.leaving.front().map(|packet| packet.at);
-        let timers = [self.core.poll_timeout(), self.pause_at, done, leaves];
+        let core = self.core.poll_timeout();
+        let timers = [core, self.pause_at, self.datagrams_at, done, leaves];
         timers.into_iter().flatten().min()
     }
 

@@ -20,6 +20,7 @@
 //! | `slicer` | the open piece of a stream that is being written |
 //! | `blocks`, `window` | the memory that the core's slots name; the sliding window |
 //! | `executor`, `protection`, `outbox` | what the surroundings supply |
+//! | `datagrams` | datagrams and live messages that wait, at either end |
 //! | `holding` | packets that come before their session's keys |
 //! | `keys` | key schedule, sealing, opening, replay window |
 //! | `pool` | memory for blocks |
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod datagrams;
 mod driver;
 mod executor;
 mod holding;
@@ -40,6 +42,7 @@ mod queues;
 mod slicer;
 mod window;
 
+pub use datagrams::{Arrived, DatagramCounts, LiveEnd, Refusal, SendAs};
 pub use driver::{Counters, Driver, EndReason, Origin, Workshop};
 pub use executor::{Executor, Inline, JobKind};
 pub use holding::{Held, Holding, Waiting};
@@ -48,5 +51,5 @@ pub use outbox::Outbox;
 pub use outgoing::{Piece, StreamEnd};
 pub use pool::{BufferPool, PoolBuffer, PoolStats};
 pub use protection::PacketProtection;
-pub use queues::{Application, Queues, READY_PER_STREAM, SharedSlicer};
+pub use queues::{Application, DATAGRAM_BYTES, Queues, READY_PER_STREAM, SharedSlicer};
 pub use slicer::{PAUSE, Slicer, Watch, Written};

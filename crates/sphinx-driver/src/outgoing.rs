@@ -439,6 +439,11 @@ impl<S: Clone + Default> Outgoing<S> {
         }
     }
 
+    /// How urgent the next piece is that has a turn.
+    pub(crate) fn next_urgency(&self) -> Option<Urgency> {
+        self.turns.first().map(|(urgency, ..)| *urgency)
+    }
+
     /// The stream that has been held up for longest.
     pub(crate) fn held_up(&self) -> Option<StreamId> {
         self.held_up.front().copied()

@@ -5,14 +5,19 @@
 //! due when [`Queues::take_wanted`] says so; what the driver leaves is told by the signals of
 //! [`Queues::take_changed`].
 
+mod datagrams;
+
 use std::collections::BTreeMap;
 
-use sphinx_proto::{Role, StreamId, Urgency};
+use sphinx_proto::{Nanos, Role, StreamId, Urgency};
 
+use crate::datagrams::Datagrams;
 use crate::incoming::{Chunk, Incoming, Taken};
 use crate::outgoing::{Outgoing, Piece, StreamEnd};
 use crate::slicer::Slicer;
 
+/// Bytes that datagrams take which have arrived and were not taken, unless there is [less](Queues::limit_datagrams).
+pub const DATAGRAM_BYTES: usize = 512 << 10;
 /// Pieces of one stream that wait for the window before its writer has to wait.
 pub const READY_PER_STREAM: usize = 2;
 
@@ -71,6 +76,9 @@ pub struct Queues<A: Application> {
     /// Streams that the application has given up, and those that it has stopped reading, each with its reason.
     pub(crate) resets: Vec<(StreamId, u64)>,
     pub(crate) stops: Vec<(StreamId, u64)>,
+    pub(crate) datagrams: Datagrams<A::Signal>,
+    /// How long live messages of flows are to be of use, which the peer is to hear.
+    pub(crate) latencies: Vec<(u64, Nanos)>,
     pub(crate) close: Option<(u64, String)>,
     pub(crate) ended: bool,
     /// Whose news are to be told.
@@ -92,6 +100,8 @@ impl<A: Application> Queues<A> {
             released: Vec::new(),
             resets: Vec::new(),
             stops: Vec::new(),
+            datagrams: Datagrams::new(DATAGRAM_BYTES),
+            latencies: Vec::new(),
             close: None,
             ended: false,
             changed: Vec::new(),
@@ -335,6 +345,10 @@ impl<A: Application> Queues<A> {
     fn all_changed(&mut self) {
         let incoming = self.incoming.values().map(|stream| stream.signal.clone());
         self.changed.extend(self.outgoing.signals().chain(incoming));
+        let datagrams = &self.datagrams;
+        let signals = datagrams.receiving.signals();
+        self.changed
+            .extend(signals.chain([datagrams.sending.signal.clone()]));
     }
 
     // ---- news ---------------------------------------------------------------------------------

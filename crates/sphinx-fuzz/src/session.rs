@@ -428,7 +428,11 @@ impl Victim {
                 let reset = self.model.reset(input);
                 self.control(input, &[Frame::Reset(reset)]);
             }
-            0x14..0x18 => {
+            0x14..0x16 => {
+                let blocks = self.model.blocks_to_give_up(input);
+                self.control(input, &[Frame::Gone(blocks.into_iter().collect())]);
+            }
+            0x16..0x18 => {
                 let stream = self.model.stopped(input);
                 let code = input.any() >> 2;
                 self.control(input, &[Frame::Stop { stream, code }]);
@@ -554,6 +558,12 @@ impl Victim {
         };
         let (n, tail) = (n as u16, shape & 0x10 != 0);
         let first = shape >> 5;
+        if tail && first >= 6 {
+            let shape = (n, symbol_len);
+            return self
+                .model
+                .submit_datagrams(&mut self.session, self.now, input, shape);
+        }
         self.model
             .submit(&mut self.session, input, first, (n, symbol_len), tail);
     }

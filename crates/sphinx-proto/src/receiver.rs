@@ -18,7 +18,9 @@ use crate::wire::{
     expand_packet_number,
 };
 
-/// What the peer is told whose blocks hold more of a stream than its RESET says.
+/// What the peer is told that gives up what its sliding windows may need …
+const COVERED: &str = "a block that windows cover is given up";
+/// … and whose blocks hold more of a stream than its RESET says.
 const TOO_MUCH: &str = "more of a stream than there is";
 
 /// What arrives at this end.
@@ -345,28 +347,14 @@ impl Receiver {
     ) -> Result<bool, &'static str> {
         let resetting = self.streams.on_reset(reset)?;
         if self.has_windows && !reset.blocks.is_empty() {
-            return Err("a block that windows cover is given up");
+            return Err(COVERED);
         }
         if resetting == Resetting::Ended {
             return Ok(false);
         }
-        for &(id, cost) in &reset.blocks {
-            if self.completion.is_complete(id) {
-                continue;
-            }
-            match self.blocks.get(id) {
-                Some((_, shape)) if shape.cost() != cost => {
-                    return Err("a block of another cost");
-                }
-                Some(_) => abandoned.extend(self.blocks.abandon(id)),
-                None if self.completion.may_open(id) && self.streams.has_room(cost) => {
-                    self.streams.on_open(cost);
-                }
-                None => return Err("a block beyond the window"),
-            }
-            self.completion.on_open(id);
-            self.completion.on_complete(id);
-            if !self.streams.on_abandoned(reset.stream, cost) {
+        for &block in &reset.blocks {
+            let is_news = self.give_up(block, abandoned)?;
+            if is_news && !self.streams.on_abandoned(reset.stream, block.1) {
                 return Err(TOO_MUCH);
             }
         }
@@ -374,6 +362,49 @@ impl Receiver {
             true => Ok(resetting == Resetting::Begins),
             false => Err(TOO_MUCH),
         }
+    }
+
+    /// No more comes of these blocks of datagrams, each with what it costs. The memory of those that will never be complete goes to
+    /// `abandoned`.
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    pub(crate) fn on_gone(
+        &mut self,
+        blocks: &[(u64, u64)],
+        abandoned: &mut Vec<Slot>,
+    ) -> Result<(), &'static str> {
+        if self.has_windows {
+            return Err(COVERED);
+        }
+        for &block in blocks {
+            if self.give_up(block, abandoned)? {
+                self.streams.on_empty(block.1);
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on a block of this cost counts as complete. Whether it did not before.
+    fn give_up(
+        &mut self,
+        (id, cost): (u64, u64),
+        abandoned: &mut Vec<Slot>,
+    ) -> Result<bool, &'static str> {
+        if self.completion.is_complete(id) {
+            return Ok(false);
+        }
+        match self.blocks.get(id) {
+            Some((_, shape)) if shape.cost() != cost => return Err("a block of another cost"),
+            Some(_) => abandoned.extend(self.blocks.abandon(id)),
+            None if self.completion.may_open(id) && self.streams.has_room(cost) => {
+                self.streams.on_open(cost);
+            }
+            None => return Err("a block beyond the window"),
+        }
+        self.completion.on_open(id);
+        self.completion.on_complete(id);
+        Ok(true)
     }
 
     /// The memory of a block that will never be complete has gone: its slot is free.

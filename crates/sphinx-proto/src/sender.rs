@@ -4,14 +4,14 @@ use sphinx_fec::CodeId;
 
 use crate::Nanos;
 use crate::blocks::{
-    BlockStore, Compensation, Idle, NewBlock, Protection, Redundancy, SlidingWindow, SymbolChoice,
-    Tail, WindowChoice,
+    BlockStore, Compensation, Horizon, Idle, NewBlock, Protection, Redundancy, SlidingWindow,
+    SymbolChoice, Tail, WindowChoice,
 };
 use crate::config::{Config, Profile};
 use crate::control_queue::ControlQueue;
 use crate::path::{Arrived, Contents, Monitor, Path, Probes};
 use crate::streams::SendStreams;
-use crate::types::{Slot, StreamId, StreamPart, Urgency};
+use crate::types::{Lifetime, Slot, StreamId, StreamPart, Urgency, block_cost};
 use crate::wire::{Blocks, MAX_RESET_BLOCKS, Reset, Streams, SymbolId};
 
 /// Counters of the sending half.
@@ -81,16 +81,63 @@ impl Sender {
         parts: &[StreamPart],
     ) {
         self.streams.open(parts);
-        let new = NewBlock {
+        self.push(NewBlock {
             streams: parts.iter().map(|part| part.stream).collect(),
             slot,
             n,
             symbol_len,
             tail,
             urgency,
-        };
-        self.blocks.push(new, self.redundancy.demands(n));
+            lifetime: None,
+        });
+    }
+
+    /// Takes a block of datagrams.
+    pub(crate) fn submit_datagrams(
+        &mut self,
+        slot: Slot,
+        (n, symbol_len): (u16, u16),
+        urgency: Urgency,
+        lifetime: Lifetime,
+    ) {
+        self.streams.open_datagrams(block_cost(n, symbol_len));
+        // Rows of sliding windows may need it.
+        let is_kept = self.redundancy.code == Some(CodeId::Window);
+        self.push(NewBlock {
+            streams: Box::default(),
+            slot,
+            n,
+            symbol_len,
+            tail: is_kept,
+            urgency,
+            lifetime: (!is_kept).then_some(lifetime),
+        });
+    }
+
+    fn push(&mut self, new: NewBlock) {
+        let demands = self.redundancy.demands(new.n);
+        self.blocks.push(new, demands);
         self.counters.blocks += 1;
+    }
+
+    /// Gives up the blocks of datagrams whose time is over; those that may have arrived are waited for, for `patience`. Which these are and
+    /// what each costs, rising; their memory goes to `abandoned`.
+    pub(crate) fn give_up_expired(
+        &mut self,
+        now: Nanos,
+        patience: Nanos,
+        abandoned: &mut Vec<Slot>,
+    ) -> Vec<(u64, u64)> {
+        let mut gone = Vec::new();
+        while let Some(sequence) = self.blocks.next_expired(now, patience) {
+            if let Some(block) = self.blocks.settle(sequence) {
+                self.compensation.forget(sequence);
+                gone.push((sequence, block.cost()));
+                abandoned.push(block.slot);
+            }
+        }
+        gone.sort_unstable();
+        gone
     }
 
     // ---- what the peer says -----------------------------------------------------------------------
@@ -239,6 +286,12 @@ impl Sender {
         let monitor = path.monitor();
         let (choice, index) = self.blocks.next_source(self.redundancy, monitor)?;
         self.counters.source += 1;
+        if index + 1 == choice.n {
+            let (redundancy, plr) = (self.redundancy, monitor.plr());
+            let horizon = path.horizon(now);
+            self.blocks
+                .protect_in_time(redundancy, choice.sequence, horizon, plr);
+        }
         let block = self.blocks.get(choice.sequence);
         if let Some(urgency) = block
             .filter(|b| b.tail && b.unsent() == 0)
@@ -306,6 +359,7 @@ impl Sender {
 
 /// What packets carry: blocks, and frames that are repeated.
 pub(crate) struct Carriage<'a> {
+    pub(crate) horizon: Horizon,
     pub(crate) sender: &'a mut Sender,
     pub(crate) control: &'a mut ControlQueue,
 }
@@ -351,7 +405,7 @@ impl Contents for Carriage<'_> {
         let lost = (block, round, symbol);
         self.sender
             .compensation
-            .symbol_lost(blocks, redundancy, lost, monitor);
+            .symbol_lost(blocks, redundancy, lost, self.horizon, monitor);
     }
 
     fn frames_arrived(&mut self, packet_number: u64) {

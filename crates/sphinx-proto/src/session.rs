@@ -21,9 +21,12 @@ use crate::receiver::Receiver;
 use crate::scheduler::Scheduler;
 use crate::sender::{Carriage, Sender};
 use crate::types::{
-    Event, Room, SessionStats, Slot, StreamId, StreamPart, Urgency, block_cost, share_cost,
+    Event, Lifetime, Room, SessionStats, Slot, StreamId, StreamPart, Urgency, block_cost,
+    share_cost,
 };
-use crate::wire::{Frame, MAX_SYMBOL_LEN, OVERHEAD, VARINT_MAX, block_symbols_max};
+use crate::wire::{
+    FlowNews, Frame, MAX_RESET_BLOCKS, MAX_SYMBOL_LEN, OVERHEAD, VARINT_MAX, block_symbols_max,
+};
 use ending::{CLOSE_TIMES, DRAIN, Life};
 use refusal::Refusals;
 
@@ -51,7 +54,7 @@ const REPORT_INTERVAL: Nanos = 10 * MS;
 /// | [`handle_packet`](Self::handle_packet) | a packet has opened that has not opened before |
 /// | [`handle_replay`](Self::handle_replay) | one that has opened before has come again |
 /// | [`handle_timeout`](Self::handle_timeout) | the time of [`poll_timeout`](Self::poll_timeout) has come |
-/// | [`submit`](Self::submit), [`set_backlog`](Self::set_backlog), [`set_profile`](Self::set_profile), [`set_limit`](Self::set_limit), [`set_cc`](Self::set_cc), [`reset_stream`](Self::reset_stream) | the application has data, or more than there is [room](Self::room_for) for, or wants it otherwise, or not any more |
+/// | [`submit`](Self::submit), [`submit_datagrams`](Self::submit_datagrams), [`tell_flow`](Self::tell_flow), [`set_backlog`](Self::set_backlog), [`set_profile`](Self::set_profile), [`set_limit`](Self::set_limit), [`set_cc`](Self::set_cc), [`reset_stream`](Self::reset_stream) | the application has data, or more than there is [room](Self::room_for) for, or wants it otherwise, or not any more |
 /// | [`block_unpacked`](Self::block_unpacked), [`stream_whole`](Self::stream_whole) | what a complete block holds, and that a stream is here to its end |
 /// | [`open_window`](Self::open_window) | the application wants what the peer sends |
 /// | [`set_recv_window`](Self::set_recv_window), [`set_send_window`](Self::set_send_window) | there is memory for more, at best as much as [`recv_window_wanted`](Self::recv_window_wanted) says, or for less |
@@ -193,6 +196,51 @@ impl Session {
             .submit(slot, (n, symbol_len), (tail, urgency), parts);
     }
 
+    /// Whether a block of datagrams of this shape may be handed over now: window, credit and the amount of unsent data that is as
+    /// urgent decide.
+    pub fn can_submit_datagrams(&self, shape: (u16, u16), urgency: Urgency) -> bool {
+        let can_open = || {
+            self.admission
+                .can_open(&self.sender, &self.path, urgency, shape)
+        };
+        matches!(self.life, Life::Open) && can_open()
+    }
+
+    /// When the last symbol of a block of so many bytes and this urgency leaves, if it is handed over now and the present rate holds.
+    pub fn last_leaves(&self, now: Nanos, bytes: u64, urgency: Urgency) -> Nanos {
+        let ahead = self.sender.blocks().unsent_before(urgency);
+        let rate = u128::from(self.path.cc().pacing_rate().max(1));
+        let time = u128::from(ahead + bytes) * 1_000_000_000 / rate;
+        now.saturating_add(u64::try_from(time).unwrap_or(u64::MAX))
+    }
+
+    /// The smallest round-trip time.
+    pub fn min_rtt(&self) -> Nanos {
+        self.path.rtt().min()
+    }
+
+    /// Hands over a block of datagrams, as [`submit`](Self::submit) does one of streams, after asking
+    /// [`can_submit_datagrams`](Self::can_submit_datagrams). When its time is over it is [abandoned](Event::BlockAbandoned), unless
+    /// it has been delivered. (A session that sends repairs of sliding windows, which may need every block, repairs it until it is.)
+    pub fn submit_datagrams(
+        &mut self,
+        slot: Slot,
+        shape: (u16, u16),
+        urgency: Urgency,
+        lifetime: Lifetime,
+    ) {
+        self.scheduler.on_submit();
+        self.demand.begins(self.has_data());
+        self.sender.submit_datagrams(slot, shape, urgency, lifetime);
+    }
+
+    /// Tells the peer something about a flow of datagrams, until it has heard it.
+    pub fn tell_flow(&mut self, news: FlowNews) {
+        if matches!(self.life, Life::Open) {
+            self.control_queue.push(&Frame::Flow(news));
+        }
+    }
+
     /// Gives up a stream that this end sends on, for a reason of the application's. Nothing more of it may be handed over, and what
     /// the peer lacks of it is not repaired. Nothing happens to one that has [ended](Event::StreamEnded) or was given up before.
     pub fn reset_stream(&mut self, stream: StreamId, code: u64) {
@@ -309,6 +357,7 @@ impl Session {
             self.local_ids.timeout(),
             self.silence_timeout(),
             self.demand.ask_at(),
+            self.sender.blocks().next_expiry(),
             self.receiver.streams().window_idle().map(|idle| idle.0),
             self.stall_timeout(),
             self.refusals_timeout(),
@@ -386,11 +435,29 @@ impl Session {
     /// Loss by time, and probes of a silent path.
     fn look_for_losses(&mut self, now: Nanos) {
         let mut carriage = Carriage {
+            horizon: self.path.horizon(now),
             sender: &mut self.sender,
             control: &mut self.control_queue,
         };
         let probes = carriage.on_timeout(&mut self.path, now);
         self.scheduler.probe(probes, self.path.mtu());
+        self.give_up_expired(now);
+    }
+
+    /// Datagrams whose time is over are repaired no more, and the peer waits for them no more.
+    pub(super) fn give_up_expired(&mut self, now: Nanos) {
+        let mut abandoned = Vec::new();
+        let patience = 2 * self.path.rtt().smoothed();
+        let gone = self.sender.give_up_expired(now, patience, &mut abandoned);
+        for blocks in gone.chunks(MAX_RESET_BLOCKS) {
+            self.control_queue.push(&Frame::Gone(blocks.to_vec()));
+        }
+        let abandoned = abandoned.into_iter();
+        self.events
+            .extend(abandoned.map(|slot| Event::BlockAbandoned {
+                slot,
+                is_sent: true,
+            }));
     }
 
     // ---- waiting for the peer's application ---------------------------------------------------

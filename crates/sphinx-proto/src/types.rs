@@ -8,7 +8,9 @@ use sphinx_fec::Row;
 use crate::Nanos;
 use crate::config::Role;
 use crate::path::Losses;
-use crate::wire::{ConnectionId, Fragment, Header, SymbolId, VARINT_MAX, WindowSpan, WireError};
+use crate::wire::{
+    ConnectionId, FlowNews, Fragment, Header, SymbolId, VARINT_MAX, WindowSpan, WireError,
+};
 
 /// Charged to the window for every block besides its symbols.
 pub(crate) const BLOCK_OVERHEAD: u64 = 512;
@@ -120,6 +122,15 @@ impl Default for Urgency {
     fn default() -> Self {
         Self(3)
     }
+}
+
+/// How long a block of datagrams is worth sending ([`Session::submit_datagrams`](crate::Session::submit_datagrams)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lifetime {
+    /// What arrives later is of no use.
+    pub until: Nanos,
+    /// Whether what is lost of it is replaced; if not, the block is given up with the first symbol that is lost.
+    pub repair: bool,
 }
 
 /// What a block holds of a stream.
@@ -354,7 +365,7 @@ pub enum Event {
         /// Block memory.
         slot: Slot,
     },
-    /// A block will never be complete, at either end: its stream was given up. Its memory may go; of one that the peer sends,
+    /// A block will never be complete, at either end: its stream was given up, or the time of its datagrams is over. Its memory may go; of one that the peer sends,
     /// [`Session::block_forgotten`](crate::Session::block_forgotten) is to be told.
     BlockAbandoned {
         /// Block memory.
@@ -362,6 +373,8 @@ pub enum Event {
         /// One that this end sends.
         is_sent: bool,
     },
+    /// The peer says something about a flow of datagrams.
+    Flow(FlowNews),
     /// All of a stream has been taken at the other end, or dropped after [`Session::reset_stream`](crate::Session::reset_stream):
     /// it is open no more.
     StreamEnded(StreamId),

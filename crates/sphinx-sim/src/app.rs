@@ -1,6 +1,7 @@
 //! The applications at the ends: no threads, but what they wait for and what wakes them is as it is
 //! between threads. A wake-up that is forgotten leaves them asleep.
 
+mod datagrams;
 mod reading;
 mod writing;
 
@@ -10,6 +11,8 @@ use std::rc::Rc;
 use sphinx_driver::{Application, SharedSlicer, Slicer};
 use sphinx_proto::StreamId;
 
+pub use datagrams::{Heard, Say};
+pub(crate) use datagrams::{Listener, Talker};
 pub(crate) use reading::Readers;
 pub(crate) use writing::Writers;
 

@@ -1,18 +1,19 @@
 //! One end: a session's driver, the application that uses it, and what the surroundings of both supply.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use sphinx_driver::{
-    BufferPool, Counters, Driver, EndReason, Executor, JobKind, Origin, Outbox, PacketProtection,
-    Queues, Workshop,
+    BufferPool, Counters, DATAGRAM_BYTES, DatagramCounts, Driver, EndReason, Executor, JobKind,
+    Origin, Outbox, PacketProtection, Queues, Workshop,
 };
 use sphinx_link::{Datagram, Packet};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Config, Nanos, Role, Session, Tuple};
 
-use crate::app::{Local, Readers, Writers};
+use crate::app::{Heard, Listener, Local, Readers, Talker, Writers};
 use crate::arrivals::Arrivals;
 use crate::data::Rng;
 use crate::plan::{Plan, Ways};
@@ -67,6 +68,8 @@ pub struct End<P> {
     workshop: Workshop,
     writers: Writers,
     readers: Readers,
+    talker: Talker,
+    listener: Listener,
     arrivals: Arrivals,
     random: Rng,
     ids: Rng,
@@ -125,7 +128,7 @@ impl<P: PacketProtection> End<P> {
         address: SocketAddr,
         (plan, window_max): (&Plan, u64),
         seed: u64,
-        peer: (u64, usize),
+        peer: (u64, &Plan),
     ) -> Self {
         let role = config.role;
         let is_client = role == Role::Client;
@@ -147,7 +150,9 @@ impl<P: PacketProtection> End<P> {
             driver: Driver::new(Session::new(config, 0), protection, delays, is_client),
             workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
             writers: Writers::new(seed, plan),
-            readers: Readers::new(plan, peer.0, peer.1),
+            readers: Readers::new(plan, peer.0, peer.1.streams()),
+            talker: Talker::new(seed, &plan.says),
+            listener: Listener::new(peer.0, &peer.1.says, plan.on_time),
             arrivals: Arrivals::default(),
             random: Rng::new(seed ^ 0x6368_616c),
             ids: Rng::new(seed ^ 0x6369_6473),
@@ -187,6 +192,7 @@ impl<P: PacketProtection> End<P> {
         let timers = [
             self.driver.poll_timeout(),
             self.writers.next_write(),
+            self.talker.next(),
             self.readers.next_read(),
             self.accepted_at,
             self.limits.front().map(|(at, _)| *at),
@@ -264,7 +270,39 @@ impl<P: PacketProtection> End<P> {
         messages.into_iter().map(whole).collect()
     }
 
-    /// What has come of the datagrams.
+    /// Datagrams that its application was given.
+    pub fn heard(&self) -> &[Heard] {
+        &self.listener.heard
+    }
+
+    /// Whether it has sent datagrams.
+    pub(crate) fn has_said_any(&self) -> bool {
+        self.datagram_counts().sent > 0
+    }
+
+    /// Whether all datagrams have been sent, and what became of each is known.
+    pub fn has_said_all(&self) -> bool {
+        let counts = self.datagram_counts();
+        let known = counts.delivered + counts.expired + counts.evicted + counts.lost;
+        self.talker.next().is_none() && known == counts.sent
+    }
+
+    /// Numbers of live messages that it was told not to wait for, by flow.
+    pub fn missing(&self) -> &BTreeMap<u64, Vec<Range<u64>>> {
+        &self.listener.missing
+    }
+
+    /// How many flows of live messages have ended.
+    pub fn live_ended(&self) -> u64 {
+        self.listener.ended
+    }
+
+    /// What has come of the datagrams that applications sent.
+    pub fn datagram_counts(&self) -> DatagramCounts {
+        self.queues.datagram_counts()
+    }
+
+    /// What has come of the packets.
     pub fn counters(&self) -> Counters {
         self.driver.counters()
     }
@@ -323,6 +361,7 @@ impl<P: PacketProtection> End<P> {
         };
         assert!(self.rx_held_max <= most, "more blocks than the window");
         assert!(self.rx_held() <= self.session().recv_window_cost());
+        assert!(self.queues.datagram_bytes() <= DATAGRAM_BYTES);
         self.window_bytes_max = self.window_bytes_max.max(self.driver.window_bytes());
         let copies_max = (self.recv_window as usize / 4).min(COPIES_MAX);
         assert!(
@@ -344,8 +383,10 @@ impl<P: PacketProtection> End<P> {
             };
             self.writers
                 .step(now, &mut self.queues, &known, shape, pool);
+            self.talker.step(now, &mut self.queues, pool);
             // Nobody reads what nobody has accepted.
             if self.accepted_at.is_none() {
+                self.listener.step(now, &mut self.queues);
                 let is_news = std::mem::take(&mut self.is_news);
                 let asked = match self.ways {
                     Ways::Asks => self.writers.streams().map(|(id, _)| id).collect(),

@@ -33,7 +33,7 @@ mod plain;
 mod plan;
 mod scenario;
 
-pub use app::{Local, LocalSlicer, Signal};
+pub use app::{Heard, Local, LocalSlicer, Say, Signal};
 pub use data::Rng;
 pub use end::{Delays, End};
 pub use pair::{ADDRESSES, Pair, Tap};

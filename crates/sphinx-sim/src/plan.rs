@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::{Nanos, Urgency};
 
+use crate::app::Say;
+
 /// The application hands over `len` bytes, which end a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Write {
@@ -67,6 +69,10 @@ pub enum Ways {
 pub struct Plan {
     /// What the application sends.
     pub writes: Vec<Write>,
+    /// The datagrams that it sends, in the order of time.
+    pub says: Vec<Say>,
+    /// Whether it takes live messages when their time has come, or as they come.
+    pub on_time: bool,
     /// How it takes what arrives.
     pub reader: Reader,
     /// Of which stream first.
@@ -101,6 +107,8 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             writes: Vec::new(),
+            says: Vec::new(),
+            on_time: false,
             reader: Reader::AnyOrder,
             order: ReadOrder::default(),
             job_delay_max: 0,

@@ -60,12 +60,14 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
+mod datagram;
 #[cfg(feature = "tokio")]
 mod io;
 mod recv_stream;
 mod send_stream;
 mod session;
 
+pub use datagram::LiveReceiver;
 pub use recv_stream::RecvStream;
 pub use send_stream::SendStream;
 pub use session::Session;

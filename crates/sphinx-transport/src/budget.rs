@@ -1,7 +1,7 @@
 //! What the sessions of an endpoint may hold together.
 //!
 //! Nobody knows how many sessions there will be, and a window is taken back only when the peer agrees. So the
-//! n-th one that there is at a time begins with at most an n-th of an eighth of the budget, a thousand of them together with not more than the budget.
+//! n-th one that there is at a time begins with at most an n-th of an eighth of the budget, nine hundred of them together with not more than the budget.
 //! A session that nobody has accepted yet may fill a small part of its window. A window that holds up what is read grows, to its fair share of three
 //! quarters of the budget: what is left is for who comes while the others shrink again.
 
@@ -30,8 +30,13 @@ const STREAM_BYTES: u64 = WINDOW_MAX / STREAMS_MAX;
 const STREAMS_MIN: u64 = 256;
 /// What is kept of an open stream besides its data.
 const STREAM_STATE: u64 = 512;
-/// So much of a session's part is for what is kept of streams, in fractions of this.
-const STATE_PART: u64 = 5;
+/// Datagrams that have arrived and were not taken: so much in fractions of the window, …
+const DATAGRAM_PART: u64 = 32;
+/// … at least one of the longest, and at most so many bytes.
+const DATAGRAM_MIN: u64 = 96 << 10;
+const DATAGRAM_MAX: u64 = 512 << 10;
+/// So much of a session's part is for what is kept of streams and for datagrams, in fractions of this.
+const STATE_PART: u64 = 4;
 
 /// What a session of this end may hold, in each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,9 +50,14 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// What the session may hold, state of streams included, bytes.
+    /// What the session may hold, state of streams and datagrams included, bytes.
     pub(crate) fn cost(self) -> u64 {
-        self.bytes + STREAM_STATE * self.streams
+        self.bytes + STREAM_STATE * self.streams + self.datagrams()
+    }
+
+    /// What datagrams may take of it that have arrived and were not taken, bytes.
+    pub(crate) fn datagrams(self) -> u64 {
+        (self.bytes / DATAGRAM_PART).clamp(DATAGRAM_MIN, DATAGRAM_MAX)
     }
 }
 
@@ -76,7 +86,7 @@ pub(crate) struct Budget(u64);
 impl Budget {
     /// Enough for one session at least.
     pub(crate) fn new(bytes: u64) -> Self {
-        Self(bytes.max(WINDOW_MIN + STREAM_STATE * STREAMS_MIN))
+        Self(bytes.max(WINDOW_MIN + STREAM_STATE * STREAMS_MIN + DATAGRAM_MIN))
     }
 
     /// The window of one more session where there are `others`.
@@ -148,7 +158,7 @@ mod tests {
                 unaccepted += window.credit;
                 sessions += 1;
             }
-            let bytes = bytes.max(WINDOW_MIN * 4 / 3);
+            let bytes = bytes.max(WINDOW_MIN * 8 / 5);
             assert!(held <= bytes && unaccepted <= bytes / 4, "{unaccepted}");
             assert!(sessions as u64 >= (bytes / WINDOW_MIN / 3).clamp(1, 4096));
         }
@@ -189,9 +199,9 @@ mod tests {
     fn who_comes_when_others_have_gone_takes_no_more_than_there_is() {
         let budget = Budget::new(1 << 30);
         for gone in [1, 7, 40, 300] {
-            let mut windows: Vec<_> = (0..1024).map(|n| budget.window(n).cost()).collect();
+            let mut windows: Vec<_> = (0..900).map(|n| budget.window(n).cost()).collect();
             windows.drain(1..=gone);
-            windows.extend((1024 - gone..1024).map(|n| budget.window(n).cost()));
+            windows.extend((900 - gone..900).map(|n| budget.window(n).cost()));
             assert!(windows.iter().sum::<u64>() <= 1 << 30);
         }
     }

@@ -26,7 +26,7 @@ use quinn_proto::{
     EndpointEvent, Incoming, ServerConfig,
 };
 use sphinx_driver::keys::SECRET_LEN;
-use sphinx_proto::wire::ConnectionId;
+use sphinx_proto::wire::{ConnectionId, MAX_DATAGRAM};
 use zeroize::Zeroizing;
 
 use crate::budget::Window;
@@ -484,6 +484,7 @@ impl Control {
 
 fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Params {
     Params {
+        datagram_max: MAX_DATAGRAM as u16,
         cid,
         service: settings.service,
         receive_window: window.bytes,

@@ -45,6 +45,8 @@
 //! | `shared` | queues between the application and the engine |
 //! | `signal` | how the engine tells threads and tasks that there is news |
 //! | `send_stream`, `recv_stream` | the application's ends of streams |
+//! | `datagram` | datagrams and live messages |
+//! | `message` | messages on streams |
 //! | `asynchronous` | the same sessions and streams for tasks |
 //! | `control` | QUIC: handshake, identity, parameters; a limit on what strangers cost |
 //! | `memory` | what earlier sessions learned about paths |
@@ -58,12 +60,14 @@ mod association;
 pub mod asynchronous;
 mod budget;
 mod control;
+mod datagram;
 mod endpoint;
 mod engine;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod memory;
+mod message;
 mod options;
 mod recv_stream;
 mod routes;
@@ -76,14 +80,19 @@ mod stats;
 mod sync;
 mod ticket;
 
+pub use datagram::{
+    DatagramInfo, DatagramOptions, LiveInfo, LiveOptions, LiveReceiver, LiveSender,
+};
 pub use endpoint::{Server, connect};
 pub use error::{Error, ErrorKind, close_code};
 pub use memory::path_memory_file;
+pub use message::{MAX_MESSAGE, MessageReceiver, MessageSender};
 pub use options::{Cc, Codec, Family, Icm, Options, Profile, Service};
 pub use recv_stream::RecvStream;
 pub use routing::{ROUTING_KEY_LEN, Route, RoutingKey};
 pub use send_stream::SendStream;
 pub use shared::Session;
+pub use sphinx_driver::DatagramCounts;
 pub use sphinx_net::ResolveError;
 pub use sphinx_proto::{Losses, Urgency, cc};
 pub use stats::Stats;

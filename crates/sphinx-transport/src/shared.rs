@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     /// The peer has answered CLOSE, or it makes no sense to wait.
     pub(crate) close_answered: bool,
     pub(crate) stats: Stats,
+    /// The longest datagram that the peer takes, bytes; 0: it takes none.
+    pub(crate) datagram_max: usize,
     /// What is worth remembering about the path to this address, by now.
     pub(crate) learned: Option<(IpAddr, PathMemory)>,
     /// Where to remember it: of a connecting end, until it has been done.
@@ -152,7 +154,7 @@ impl Shared {
         session: ConnectionId,
         pool: BufferPool,
         remote: SocketAddr,
-        (role, streams_max): (Role, u64),
+        (role, streams_max, datagram_max): (Role, u64, usize),
         base: Instant,
         since: Nanos,
     ) -> Self {
@@ -166,6 +168,7 @@ impl Shared {
             peer_code: None,
             close_answered: false,
             stats: Stats::default(),
+            datagram_max,
             learned: None,
             paths: None,
             heard_at: None,
@@ -591,6 +594,10 @@ impl Session {
     pub(crate) fn poll_closed(&self, waiter: &mut Waiter, cx: &Context<'_>) -> Poll<Error> {
         self.shared
             .poll_until(waiter, cx, |inner| inner.closed.clone())
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     pub(crate) fn signals(&self) -> &Signals {

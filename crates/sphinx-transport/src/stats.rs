@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sphinx_driver::DatagramCounts;
 use sphinx_proto::Losses;
 
 /// A snapshot of one session's counters and estimates. Rates are IP bytes per second.
@@ -62,6 +63,8 @@ pub struct Stats {
     pub bytes_delivered: u64,
     /// Data bytes given to this end's application.
     pub bytes_received: u64,
+    /// What became of datagrams and live messages.
+    pub datagrams: DatagramCounts,
     /// Largest symbol on the present path MTU, bytes.
     pub symbol_bytes: u32,
     /// When losses are compensated.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sphinx_proto::wire::{Segment, SegmentIter};
+use sphinx_proto::wire::{DATAGRAMS_MAX, DatagramIter, Segment, SegmentIter};
 use sphinx_proto::{Event, Nanos, Room, Slot, StreamId, StreamPart, Urgency};
 
 use super::{Driver, EndReason};
@@ -35,6 +35,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             self.core.stop_stream(stream, code);
         }
         self.reset_streams(queues);
+        self.handle_datagrams(now, queues);
         let mut news = self.handle_events(now, queues, pool);
         self.reset_streams(queues);
         if let Some((code, reason)) = queues.close.take()
@@ -50,15 +51,17 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
         if queues.ended {
             queues.outgoing.clear();
+            queues.datagrams.sending.clear();
             queues.filling.clear();
         }
-        news |= self.submit_ready(queues, pool);
+        news |= self.submit_ready(now, queues, pool);
         if self.watch_writers(queues, now, pool) {
-            news |= self.submit_ready(queues, pool);
+            news |= self.submit_ready(now, queues, pool);
         }
+        self.tell_flows(queues);
+        let has_more = !queues.outgoing.is_empty() || !queues.datagrams.sending.is_empty();
         let outgoing = &mut queues.outgoing;
-        self.core
-            .set_backlog(!outgoing.is_empty(), outgoing.held_up());
+        self.core.set_backlog(has_more, outgoing.held_up());
         let changed = &mut queues.changed;
         self.ending.retain(|id| {
             let delivered = self.core.stream_delivered(*id);
@@ -92,14 +95,20 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 }
                 Event::BlockDelivered { slot } => {
                     let block = self.tx.remove(slot);
-                    self.counters.bytes_delivered += block.map_or(0, |block| block.data_len);
+                    if let Some(block) = block {
+                        self.counters.bytes_delivered += block.data_len;
+                        queues.datagrams.sending.on_delivered(&block.datagrams);
+                    }
                 }
                 Event::BlockAbandoned {
                     slot,
                     is_sent: true,
                 } => {
-                    self.tx.remove(slot);
+                    if let Some(block) = self.tx.remove(slot) {
+                        queues.datagrams.sending.on_lost(&block.datagrams);
+                    }
                 }
+                Event::Flow(news) => self.hear_of_flow(now, news, queues),
                 Event::BlockAbandoned { slot, .. } => {
                     if let Some((_, cost)) = self.rx.remove(slot) {
                         self.rx.release(cost);
@@ -154,7 +163,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
     }
 
-    fn violation(&mut self, now: Nanos, what: &'static str) {
+    pub(super) fn violation(&mut self, now: Nanos, what: &'static str) {
         self.core.close(now, 5, what);
         self.end(EndReason::Violation(what));
     }
@@ -169,6 +178,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let Some((memory, cost)) = self.rx.remove(slot) else {
             return self.violation(now, "block without symbols");
         };
+        if let Some(datagrams) = DatagramIter::new(&memory) {
+            let datagrams = datagrams.take(1 + DATAGRAMS_MAX).collect();
+            self.core.block_unpacked(now, slot, &mut []);
+            self.rx.release(cost);
+            return self.give_datagrams(now, memory, datagrams, (queues, pool));
+        }
         let (segments, mut parts) = match unpack(&memory) {
             Ok(unpacked) => unpacked,
             Err(what) => return self.violation(now, what),
@@ -219,7 +234,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     /// Hand queued pieces to the core while there is room, those of one stream in their order; whether any was.
     /// A stream that is not read at the other end does not hold the others up.
-    fn submit_ready<A: Application>(&mut self, queues: &mut Queues<A>, pool: &BufferPool) -> bool {
+    fn submit_ready<A: Application>(
+        &mut self,
+        now: Nanos,
+        queues: &mut Queues<A>,
+        pool: &BufferPool,
+    ) -> bool {
         let mut any = false;
         let news = self.core.window_news();
         if std::mem::replace(&mut self.window_news, news) != news {
@@ -227,6 +247,10 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
         self.waiting = None;
         loop {
+            if self.submit_datagrams(now, queues, pool) {
+                any = true;
+                continue;
+            }
             let (core, waiting) = (&self.core, &mut self.waiting);
             let mut is_whole = false;
             let mut of = Urgency::default();
@@ -262,7 +286,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                     self.ending.push(piece.stream());
                 }
             }
-            self.submit(Block::new(pieces, pool), of);
+            let block = Block::new(pieces, pool);
+            self.datagrams_lead -= block.data_len as i64;
+            self.submit(block, of);
             any = true;
         }
         any
@@ -343,6 +369,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             symbol_len: usize::from(block.symbol_len),
             data_len: block.data_len,
             memory: block.memory,
+            datagrams: Vec::new(),
             transformed: None,
         });
         self.core.submit(slot, shape, (tail, urgency), &mut parts);

@@ -14,8 +14,8 @@ use sphinx_proto::wire::{
     VARINT_MAX, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, Content, CoveredBlock, Event, Job, Nanos, PartPlacement, Placement, Room, Session,
-    Slot, StreamId, StreamPart, Transmit, Tuple, Urgency, block_cost,
+    Config, Content, CoveredBlock, Event, Job, Lifetime, Nanos, PartPlacement, Placement, Room,
+    Session, Slot, StreamId, StreamPart, Transmit, Tuple, Urgency, block_cost,
 };
 
 use sphinx_sim::Rng;
@@ -127,6 +127,8 @@ pub(super) struct Model {
     /// Blocks that have all they need, by low bits; and those that the core took for such before it said so.
     whole: BTreeSet<u32>,
     presumed: Vec<u32>,
+    /// Blocks of datagrams that have been given up, and what each cost.
+    gone: BTreeMap<u64, u64>,
     tx: BTreeMap<Slot, TxBlock>,
     tx_held: u64,
     tx_streams: TxStreams,
@@ -195,6 +197,7 @@ impl Model {
             complete: BTreeSet::new(),
             whole: BTreeSet::new(),
             presumed: Vec::new(),
+            gone: BTreeMap::new(),
             tx: BTreeMap::new(),
             tx_held: 0,
             tx_streams: TxStreams::new(config.role, config.peer_window, is_tame),
@@ -291,13 +294,14 @@ impl Model {
         frame: &Frame<'_>,
     ) -> bool {
         match frame {
-            Frame::Reset(_) | Frame::Stop { .. } => {
+            Frame::Reset(_) | Frame::Stop { .. } | Frame::Gone(_) => {
                 // Whether the session goes on is to be known.
                 self.events(session);
                 let is_possible = !self.is_open()
                     || match frame {
                         Frame::Reset(reset) => self.heard_reset(reset),
                         Frame::Stop { stream, .. } => self.rx_streams.heard_stop(*stream),
+                        Frame::Gone(blocks) => self.heard_gone(blocks),
                         _ => true,
                     };
                 self.was_impossible |= !is_possible;
@@ -342,30 +346,79 @@ impl Model {
         if !self.rx_streams.reset(reset) {
             return false;
         }
-        for &(id, cost) in &reset.blocks {
-            let low = id as u32;
-            if self.whole.contains(&low) && id == u64::from(low) {
-                continue;
+        for block in &reset.blocks {
+            match self.heard_given_up(*block) {
+                Some(true) => self.rx_streams.given_up(reset.stream, block.1),
+                Some(false) => {}
+                None => return false,
             }
-            match self.rx.iter().find(|(_, rx)| u64::from(rx.block) == id) {
-                Some((_, rx)) if block_cost(rx.n, rx.symbol_len) != cost => return false,
-                Some((slot, _)) => {
-                    self.given_up.insert(*slot);
-                    self.free(cost);
-                }
-                None => {
-                    let base = (0..).find(|id| !self.whole.contains(id)).expect("not all");
-                    let is_near = id < u64::from(base) + BLOCKS_AHEAD_MAX;
-                    if !is_near || self.rx_held + cost > self.rx_room() {
-                        return false;
-                    }
-                    self.released += cost;
-                }
-            }
-            self.whole.insert(low);
-            self.rx_streams.given_up(reset.stream, cost);
         }
         self.rx_streams.after_reset(reset.stream)
+    }
+
+    /// The peer gives up blocks of datagrams. Whether it may.
+    fn heard_gone(&mut self, blocks: &[(u64, u64)]) -> bool {
+        let mut blocks = blocks.iter();
+        !self.has_windows && blocks.all(|block| self.heard_given_up(*block).is_some())
+    }
+
+    /// Nothing more comes of a block, which costs so much. Whether that is news; `None`: it cannot be.
+    fn heard_given_up(&mut self, (id, cost): (u64, u64)) -> Option<bool> {
+        let low = id as u32;
+        if self.whole.contains(&low) && id == u64::from(low) {
+            return Some(false);
+        }
+        match self.rx.iter().find(|(_, rx)| u64::from(rx.block) == id) {
+            Some((_, rx)) if block_cost(rx.n, rx.symbol_len) != cost => return None,
+            Some((slot, _)) => {
+                self.given_up.insert(*slot);
+                self.free(cost);
+            }
+            None => {
+                let base = (0..).find(|id| !self.whole.contains(id)).expect("not all");
+                let is_near = id < u64::from(base) + BLOCKS_AHEAD_MAX;
+                if !is_near || self.rx_held + cost > self.rx_room() {
+                    return None;
+                }
+                self.released += cost;
+            }
+        }
+        self.whole.insert(low);
+        Some(true)
+    }
+
+    /// Blocks that the peer gives up and what each costs, mostly as it may.
+    pub(super) fn blocks_to_give_up(&self, input: &mut Input<'_>) -> BTreeMap<u64, u64> {
+        let mut blocks = BTreeMap::new();
+        if self.is_tame && self.has_windows {
+            return blocks;
+        }
+        let cost_of = |id: u64| {
+            let mut known = self.rx.values().filter(|rx| u64::from(rx.block) == id);
+            known.next().map(|rx| block_cost(rx.n, rx.symbol_len))
+        };
+        for _ in 0..input.below(4) {
+            let id = input.below(32);
+            let cost = cost_of(id).unwrap_or_else(|| block_cost(1, 1) + input.below(40));
+            let lies = !self.is_tame && input.rarely(16);
+            blocks.insert(id, if lies { input.any() >> 2 } else { cost });
+        }
+        if !self.is_tame {
+            return blocks;
+        }
+        // It keeps within the window.
+        let is_open = |id: &u64| !self.whole.contains(&(*id as u32));
+        let is_clear = |id: &u64| cost_of(*id).is_some() || !self.seen.contains(&(*id as u32));
+        blocks.retain(|id, _| !is_open(id) || is_clear(id));
+        let is_unseen = |id: &u64| is_open(id) && cost_of(*id).is_none();
+        let unseen = blocks.iter().filter(|(id, _)| is_unseen(id));
+        let unseen: u64 = unseen.map(|(_, cost)| *cost).sum();
+        // A block may be open of which no symbol was of use.
+        let is_hidden = self.seen.iter().any(|low| is_unseen(&u64::from(*low)));
+        if is_hidden || self.rx_held + unseen > self.rx_room() {
+            blocks.retain(|id, _| !is_unseen(id));
+        }
+        blocks
     }
 
     /// A stream that the peer gives up, mostly as it may.
@@ -373,35 +426,13 @@ impl Model {
         let flags = input.byte();
         let stream = self.rx_streams.any_stream(input, flags);
         let is_open = |id: &u64| !self.whole.contains(&(*id as u32));
-        let cost_of = |id: u64| {
-            let mut known = self.rx.values().filter(|rx| u64::from(rx.block) == id);
-            known.next().map(|rx| block_cost(rx.n, rx.symbol_len))
+        let mut blocks = match flags & 0x20 {
+            0 => self.blocks_to_give_up(input),
+            _ => BTreeMap::new(),
         };
-        let mut blocks = BTreeMap::new();
-        if flags & 0x20 == 0 && !(self.is_tame && self.has_windows) {
-            for _ in 0..input.below(4) {
-                let id = input.below(32);
-                let cost = cost_of(id).unwrap_or_else(|| block_cost(1, 1) + input.below(40));
-                let lies = !self.is_tame && input.rarely(16);
-                blocks.insert(id, if lies { input.any() >> 2 } else { cost });
-            }
-        }
-        if self.is_tame {
-            // What it has said of the stream is so, and it keeps within the window.
-            let is_known = self.rx_streams.reset_of(stream).is_some();
-            let is_clear = |id: &u64| cost_of(*id).is_some() || !self.seen.contains(&(*id as u32));
-            blocks.retain(|id, _| !is_open(id) || !is_known && is_clear(id));
-            let unseen = blocks
-                .iter()
-                .filter(|(id, _)| is_open(id) && cost_of(**id).is_none());
-            let unseen: u64 = unseen.map(|(_, cost)| *cost).sum();
-            // A block may be open of which no symbol was of use.
-            let is_hidden =
-                |low: &u32| is_open(&u64::from(*low)) && cost_of((*low).into()).is_none();
-            let is_hidden = self.seen.iter().any(is_hidden);
-            if is_hidden || self.rx_held + unseen > self.rx_room() {
-                blocks.retain(|id, _| !is_open(id) || cost_of(*id).is_some());
-            }
+        if self.is_tame && self.rx_streams.reset_of(stream).is_some() {
+            // What it has said of the stream is so.
+            blocks.retain(|id, _| !is_open(id));
         }
         let new = blocks.iter().filter(|(id, _)| is_open(id));
         let new = new.fold(0_u64, |sum, (_, cost)| sum.saturating_add(*cost));
@@ -888,7 +919,7 @@ impl Model {
                         ..part
                     };
                     assert!(session.can_submit((n, symbol_len), urgency, &mut [part]));
-                    self.hand_over(session, (n, symbol_len), (false, urgency), vec![part]);
+                    self.hand_over(session, (n, symbol_len), (false, urgency), vec![part], None);
                 }
                 Room::Later => assert!(!may),
                 Room::HeldUp => {
@@ -900,7 +931,28 @@ impl Model {
             }
         }
         if may && !parts.is_empty() {
-            self.hand_over(session, shape, (tail, urgency), parts);
+            self.hand_over(session, shape, (tail, urgency), parts, None);
+        }
+    }
+
+    /// Hands a block of datagrams over, if the session says that it may be.
+    pub(super) fn submit_datagrams(
+        &mut self,
+        session: &mut Session,
+        now: Nanos,
+        input: &mut Input<'_>,
+        shape: (u16, u16),
+    ) {
+        self.events(session);
+        let kind = input.byte();
+        let urgency = Urgency::new(kind & 7);
+        let life = input.pick(&[0, 1_000_000, 100_000_000, u64::MAX]);
+        let lifetime = Lifetime {
+            until: now.saturating_add(life),
+            repair: kind & 8 != 0,
+        };
+        if session.can_submit_datagrams(shape, urgency) {
+            self.hand_over(session, shape, (false, urgency), Vec::new(), Some(lifetime));
         }
     }
 
@@ -910,6 +962,7 @@ impl Model {
         (n, symbol_len): (u16, u16),
         (tail, urgency): (bool, Urgency),
         mut parts: Vec<StreamPart>,
+        lifetime: Option<Lifetime>,
     ) {
         // Slots of delivered blocks are used again.
         let slot = (0..=self.slots)
@@ -917,9 +970,18 @@ impl Model {
             .find(|s| !self.tx.contains_key(s));
         let slot = slot.expect("one more than there are");
         self.slots = self.slots.max(slot.0 + 1);
-        session.submit(slot, (n, symbol_len), (tail, urgency), &mut parts);
-        check_shares(block_cost(n, symbol_len), &parts);
-        self.tx_streams.submitted(&parts);
+        match lifetime {
+            Some(lifetime) => {
+                session.submit_datagrams(slot, (n, symbol_len), urgency, lifetime);
+                self.tx_streams
+                    .submitted_datagrams(block_cost(n, symbol_len));
+            }
+            None => {
+                session.submit(slot, (n, symbol_len), (tail, urgency), &mut parts);
+                check_shares(block_cost(n, symbol_len), &parts);
+                self.tx_streams.submitted(&parts);
+            }
+        }
         for part in &parts {
             self.rx_streams.begin(part.stream);
         }
@@ -980,16 +1042,20 @@ impl Model {
                 } => {
                     let tx = self.tx.remove(&slot).expect("a slot in use");
                     self.tx_held -= block_cost(tx.n, tx.symbol_len);
-                    let [stream] = tx.streams[..] else {
-                        panic!("others' data is in it");
-                    };
-                    self.tx_streams.abandoned(stream, tx.id);
+                    match tx.streams[..] {
+                        [stream] => self.tx_streams.abandoned(stream, tx.id),
+                        [] => {
+                            self.gone.insert(tx.id, block_cost(tx.n, tx.symbol_len));
+                        }
+                        _ => panic!("others' data is in it"),
+                    }
                 }
                 Event::BlockAbandoned { slot, .. } => {
                     assert!(self.given_up.remove(&slot), "not given up");
                     self.rx.remove(&slot).expect("a slot in use");
                     session.block_forgotten(slot);
                 }
+                Event::Flow(_) => {}
                 Event::StreamReset { stream, code } => self.rx_streams.told_reset(stream, code),
                 Event::StreamOver(stream) => self.rx_streams.told_over(stream),
                 Event::StreamStopped { stream, .. } => {
@@ -1122,6 +1188,10 @@ impl Model {
                             self.place_at(transmit.to).challenges.push(data);
                         }
                         Frame::Reset(reset) => self.tx_streams.told_reset(&reset),
+                        Frame::Gone(blocks) => {
+                            let mut blocks = blocks.iter();
+                            assert!(blocks.all(|(id, cost)| self.gone.get(id) == Some(cost)));
+                        }
                         Frame::Stop { stream, .. } => self.rx_streams.told_stop(stream),
                         Frame::Held { number } => self.tx_streams.told_held(number),
                         Frame::Window { number, size } => self.rx_window.told(number, size),

@@ -192,6 +192,7 @@ mod tests {
             symbol_len,
             tail: false,
             urgency: Urgency::default(),
+            lifetime: None,
         };
         TxBlock::new(new, Demands::default())
     }

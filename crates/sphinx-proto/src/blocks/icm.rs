@@ -12,6 +12,7 @@ use crate::wire::SymbolId;
 
 use super::Redundancy;
 use super::coding;
+use super::deadline::Horizon;
 use super::selector::{EPSILON_REACTIVE, flight_repair};
 use super::store::{BlockStore, TxBlock};
 
@@ -60,12 +61,13 @@ impl Compensation {
         needed
     }
 
-    /// A symbol will not arrive.
+    /// A symbol will not arrive. `horizon`: what can still be done in time for blocks of datagrams.
     pub(crate) fn symbol_lost(
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
         (sequence, round, symbol): (u64, u8, SymbolId),
+        horizon: Horizon,
         monitor: &Monitor,
     ) {
         let originals = redundancy.is_peeling() || redundancy.icm == Icm::Paper;
@@ -73,6 +75,14 @@ impl Compensation {
             return;
         };
         block.lost(round);
+        if let Some(lifetime) = block.lifetime {
+            return match lifetime.repair {
+                true => {
+                    blocks.answer_in_time(redundancy, (sequence, round), horizon, monitor.plr())
+                }
+                false => blocks.doom(sequence),
+            };
+        }
         if originals {
             block.lost_sources.extend(symbol.source());
         }
@@ -84,9 +94,14 @@ impl Compensation {
         }
     }
 
+    /// The block will never be complete.
+    pub(crate) fn forget(&mut self, sequence: u64) {
+        self.waiting.remove(&sequence);
+    }
+
     /// The block is complete.
     pub(crate) fn settled(&mut self, sequence: u64) {
-        self.waiting.remove(&sequence);
+        self.forget(sequence);
         self.latest_complete = self.latest_complete.max(sequence);
     }
 
@@ -141,7 +156,10 @@ impl Compensation {
         (sequence, deficit): (u64, u32),
         monitor: &Monitor,
     ) {
-        let Some(block) = blocks.get_mut(sequence).filter(|b| b.flight_passed()) else {
+        let Some(block) = blocks
+            .get_mut(sequence)
+            .filter(|b| b.flight_passed() && b.is_repaired())
+        else {
             return;
         };
         block.wanted = deficit;

@@ -3,6 +3,7 @@
 mod assembly;
 mod coding;
 mod completion;
+mod deadline;
 mod icm;
 mod incoming;
 mod next;
@@ -19,6 +20,7 @@ use crate::config::{Config, Icm, Profile};
 pub(crate) use assembly::{Assembly, Key};
 pub(crate) use coding::{block_symbols, symbol_reserve};
 pub(crate) use completion::Completion;
+pub(crate) use deadline::Horizon;
 pub(crate) use icm::Compensation;
 pub(crate) use incoming::{Complete, RxBlocks, Shape};
 pub(crate) use protect::{Idle, Protection, Tail};

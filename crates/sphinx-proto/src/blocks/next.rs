@@ -75,7 +75,7 @@ impl BlockStore {
     pub(crate) fn owe_probes(&mut self, most: u32, again: bool, plr: f64) -> u32 {
         let mut probes = 0;
         for sequence in self.first_sequence()..self.next_sequence() {
-            let Some(block) = self.get_mut(sequence) else {
+            let Some(block) = self.get_mut(sequence).filter(|b| b.is_repaired()) else {
                 continue;
             };
             // Whether the flight was lost or only its SACK is unknown: one packet if it was the

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use sphinx_fec::bits;
 
 use crate::Nanos;
-use crate::types::{Slot, StreamId, Urgency, block_cost};
+use crate::types::{Lifetime, Slot, StreamId, Urgency, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, SymbolId};
 
 /// What [`BlockStore::push`] is told of a block.
@@ -19,8 +19,10 @@ pub(crate) struct NewBlock {
     pub(crate) symbol_len: u16,
     /// The application ended a message or the stream here.
     pub(crate) tail: bool,
-    /// Urgency of its streams.
+    /// Urgency of what it holds.
     pub(crate) urgency: Urgency,
+    /// If it holds datagrams.
+    pub(crate) lifetime: Option<Lifetime>,
 }
 
 /// What a code asks of a block.
@@ -42,6 +44,10 @@ pub(crate) struct TxBlock {
     pub(crate) symbol_len: u16,
     pub(crate) tail: bool,
     pub(crate) urgency: Urgency,
+    /// If it holds datagrams; such a block is not protected with the flight that it is part of, but for its own time.
+    pub(crate) lifetime: Option<Lifetime>,
+    /// When it is looked at whether it is to be given up.
+    looked_at: Nanos,
     /// Next source symbol to send for the first time.
     next_source: u16,
     /// Next repair row.
@@ -92,6 +98,8 @@ impl TxBlock {
             symbol_len: new.symbol_len,
             tail: new.tail,
             urgency: new.urgency,
+            lifetime: new.lifetime,
+            looked_at: new.lifetime.map_or(0, |lifetime| lifetime.until),
             next_source: 0,
             next_row: 0,
             in_flight: 0,
@@ -101,7 +109,7 @@ impl TxBlock {
             windowed: 0,
             claimed: 0,
             rounds: 0,
-            protected: false,
+            protected: new.lifetime.is_some(),
             surplus: demands.surplus,
             shape: 1,
             lost_sources: Vec::new(),
@@ -113,8 +121,14 @@ impl TxBlock {
         }
     }
 
-    fn cost(&self) -> u64 {
+    /// What it costs in the window.
+    pub(crate) fn cost(&self) -> u64 {
         block_cost(self.n, self.symbol_len)
+    }
+
+    /// Whether what is lost of it is replaced.
+    pub(super) fn is_repaired(&self) -> bool {
+        self.lifetime.is_none_or(|lifetime| lifetime.repair)
     }
 
     /// Bytes of its source symbols.
@@ -257,6 +271,8 @@ pub(crate) struct BlockStore {
     unsent_bytes: [u64; Urgency::LEVELS],
     /// Sequences of blocks that are owed repair, the most urgent first.
     owed: BTreeSet<(Urgency, u64)>,
+    /// When to look whether a block is worth its window any longer, by time.
+    expiring: BTreeSet<(Nanos, u64)>,
     /// Sums of the costs of all incomplete blocks, of each urgency.
     open_cost: [u64; Urgency::LEVELS],
 }
@@ -269,9 +285,49 @@ impl BlockStore {
         let urgency = block.urgency;
         self.open_cost[urgency.at()] += block.cost();
         self.unsent_bytes[urgency.at()] += block.bytes();
+        if block.lifetime.is_some() {
+            self.expiring.insert((block.looked_at, sequence));
+        }
         self.blocks.push_back(Some(block));
         self.unsent.insert((urgency, sequence));
         sequence
+    }
+
+    // ---- blocks that are of use for a while -------------------------------------------------------
+
+    /// When the next block of datagrams may have to be given up.
+    pub(crate) fn next_expiry(&self) -> Option<Nanos> {
+        self.expiring.first().map(|(at, _)| *at)
+    }
+
+    /// A block of datagrams that is to be given up: its time is over and nothing of it is on its way that may have arrived. What is
+    /// on its way then is waited for, for `patience`.
+    pub(crate) fn next_expired(&mut self, now: Nanos, patience: Nanos) -> Option<u64> {
+        while let Some(&(at, sequence)) = self.expiring.first().filter(|(at, _)| *at <= now) {
+            let block = self.get(sequence)?;
+            let until = block.lifetime.map_or(0, |lifetime| lifetime.until);
+            let last = until.saturating_add(patience);
+            let may_arrive = block.unsent() == 0 && block.in_flight > 0;
+            if at < until || now >= last || !may_arrive {
+                return Some(sequence);
+            }
+            self.look_at(sequence, last);
+        }
+        None
+    }
+
+    fn look_at(&mut self, sequence: u64, at: Nanos) {
+        let Some(block) = self.get_mut(sequence) else {
+            return;
+        };
+        let before = std::mem::replace(&mut block.looked_at, at);
+        self.expiring.remove(&(before, sequence));
+        self.expiring.insert((at, sequence));
+    }
+
+    /// The block is to be given up at once: [`next_expired`](Self::next_expired) gives it.
+    pub(super) fn doom(&mut self, sequence: u64) {
+        self.look_at(sequence, 0);
     }
 
     /// The sequence of the next block.
@@ -301,10 +357,10 @@ impl BlockStore {
             .filter_map(|(sequence, block)| Some((sequence, block.as_ref()?)))
     }
 
-    /// The newest incomplete block of those that are as urgent as this, or more.
+    /// The newest incomplete block of streams that are as urgent as this, or more.
     pub(super) fn last_before(&self, urgency: Urgency) -> Option<&TxBlock> {
         let mut newest = self.blocks.iter().rev().flatten();
-        newest.find(|block| block.urgency <= urgency)
+        newest.find(|block| block.urgency <= urgency && block.lifetime.is_none())
     }
 
     /// Whether something is to be sent of blocks that are as urgent as this, or more.
@@ -430,6 +486,7 @@ impl BlockStore {
             self.unsent.remove(&place);
         }
         self.owed.remove(&place);
+        self.expiring.remove(&(block.looked_at, sequence));
         while let Some(None) = self.blocks.front() {
             self.blocks.pop_front();
             self.first += 1;

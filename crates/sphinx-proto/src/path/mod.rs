@@ -29,6 +29,7 @@ mod timer;
 mod validation;
 
 use crate::Nanos;
+use crate::blocks::Horizon;
 use crate::cc::{CcKind, RateControl};
 use crate::config::{Config, PathMemory};
 use crate::receiver::Receiver;
@@ -290,6 +291,16 @@ impl Path {
     pub(crate) fn probe_wait(&self) -> Nanos {
         let pto = self.probe_timeout();
         self.address.timer.wait(pto, &self.address.monitor)
+    }
+
+    /// What is left of the time of datagrams is measured by this.
+    pub(crate) fn horizon(&self, now: Nanos) -> Horizon {
+        let rtt = &self.address.rtt;
+        Horizon {
+            now,
+            rtt: rtt.smoothed(),
+            loss_after: rtt.loss_delay() + acks::sack_delay(rtt.smoothed()),
+        }
     }
 
     /// When a packet will count as lost by time.

@@ -61,6 +61,7 @@ impl Bench {
 
     fn parts(&mut self) -> (&mut Path, Carriage<'_>) {
         let carriage = Carriage {
+            horizon: self.path.horizon(self.now),
             sender: &mut self.sender,
             control: &mut self.control,
         };

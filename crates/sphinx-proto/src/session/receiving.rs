@@ -213,6 +213,14 @@ impl Session {
                         return self.violation(meta.now, "keeps within what it never had");
                     }
                 }
+                Frame::Gone(_) | Frame::Flow(_) if !matches!(self.life, Life::Open) => {}
+                Frame::Gone(blocks) => {
+                    if let Err(what) = self.receiver.on_gone(&blocks, &mut abandoned) {
+                        return self.violation(meta.now, what);
+                    }
+                    self.path.want_sack(meta.now);
+                }
+                Frame::Flow(news) => self.events.push_back(Event::Flow(news)),
                 Frame::Sack(sack) => {
                     self.demand.on_sack(meta.now, self.keep_alive());
                     if !self.on_sack(meta, &sack) {
@@ -240,6 +248,7 @@ impl Session {
             is_sent: false,
         });
         self.events.extend(abandoned);
+        self.give_up_expired(meta.now);
         self.note_ended();
         if let Some((code, reason)) = closed {
             self.peer_closed(meta.now, code, reason);
@@ -277,6 +286,7 @@ impl Session {
     /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
     fn on_sack(&mut self, meta: &PacketMeta, sack: &Sack) -> bool {
         let mut carriage = Carriage {
+            horizon: self.path.horizon(meta.now),
             sender: &mut self.sender,
             control: &mut self.control_queue,
         };

@@ -226,6 +226,7 @@ impl Session {
     /// The packet with the next number leaves.
     fn sent(&mut self, now: Nanos, ip_bytes: u32, carried: (Carried, bool)) {
         let mut carriage = Carriage {
+            horizon: self.path.horizon(now),
             sender: &mut self.sender,
             control: &mut self.control_queue,
         };

@@ -190,6 +190,11 @@ impl SendStreams {
         self.note_open();
     }
 
+    /// A block of datagrams is on its way, which are of no stream.
+    pub(crate) fn open_datagrams(&mut self, cost: u64) {
+        self.opened += cost;
+    }
+
     /// Perhaps more or fewer streams are open.
     fn note_open(&mut self) {
         let (open, held) = (self.streams.len() as u64, self.streams.values());

@@ -1,6 +1,6 @@
 //! Frames of control packets (`docs/protocol.md` §6).
 
-use super::{ConnectionId, Reader, VARINT_MAX, WireError, put_varint};
+use super::{ConnectionId, FlowKind, Reader, VARINT_MAX, WireError, put_varint};
 use crate::types::StreamId;
 
 /// Most packet-number ranges in one SACK.
@@ -12,7 +12,7 @@ pub const MAX_DEFICITS: usize = 64;
 /// Most streams in one STREAMS frame of which something has been taken.
 pub const MAX_TAKEN: usize = 64;
 
-/// Most blocks in one RESET frame.
+/// Most blocks in one RESET or GONE frame.
 pub const MAX_RESET_BLOCKS: usize = 32;
 
 const MAX_REASON_LEN: u64 = 256;
@@ -75,6 +75,36 @@ pub struct Streams {
     pub ended: Vec<(u64, u64)>,
     /// Others, rising: index, from `base` on, and what the data taken of it has cost.
     pub taken: Vec<(u64, u64)>,
+}
+
+/// What one end tells the other of a flow of datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowNews {
+    /// These datagrams will not arrive.
+    Expired {
+        /// What the flow is of.
+        kind: FlowKind,
+        /// The flow.
+        flow: u64,
+        /// Number of the first of them.
+        first: u64,
+        /// How many there are.
+        count: u64,
+    },
+    /// The receiver of live messages wants them to be of use for so long.
+    Latency {
+        /// The flow.
+        flow: u64,
+        /// Microseconds from being handed over to being given out; 0: it wants no more of them.
+        micros: u64,
+    },
+    /// The sender of live messages has no more of them.
+    Ended {
+        /// The flow.
+        flow: u64,
+        /// How many there have been.
+        total: u64,
+    },
 }
 
 /// One frame.
@@ -152,6 +182,10 @@ pub enum Frame<'a> {
         /// The credit that its sender keeps within until it is told more.
         credit: u64,
     },
+    /// Blocks of datagrams of which no more comes, rising, and what each costs.
+    Gone(Vec<(u64, u64)>),
+    /// Something about a flow of datagrams.
+    Flow(FlowNews),
 }
 
 impl Frame<'_> {
@@ -168,6 +202,8 @@ impl Frame<'_> {
                 | Frame::Held { .. }
                 | Frame::Window { .. }
                 | Frame::Shrunk { .. }
+                | Frame::Gone(_)
+                | Frame::Flow(_)
         )
     }
 
@@ -236,6 +272,11 @@ impl Frame<'_> {
                 put_varint(out, *number);
                 put_varint(out, *credit);
             }
+            Frame::Gone(blocks) => {
+                out.push(16);
+                encode_costs(blocks, out);
+            }
+            Frame::Flow(news) => encode_flow(news, out),
         }
     }
 }
@@ -304,13 +345,44 @@ fn encode_reset(reset: &Reset, out: &mut Vec<u8>) {
     for value in [reset.stream.to_wire(), reset.code, reset.cost] {
         put_varint(out, value);
     }
-    let blocks = &reset.blocks[..reset.blocks.len().min(MAX_RESET_BLOCKS)];
+    encode_costs(&reset.blocks, out);
+}
+
+/// Blocks, rising, and what each costs.
+fn encode_costs(blocks: &[(u64, u64)], out: &mut Vec<u8>) {
+    let blocks = &blocks[..blocks.len().min(MAX_RESET_BLOCKS)];
     put_varint(out, blocks.len() as u64);
     let mut next = 0;
     for &(block, cost) in blocks {
         put_varint(out, block - next);
         put_varint(out, cost);
         next = block + 1;
+    }
+}
+
+fn encode_flow(news: &FlowNews, out: &mut Vec<u8>) {
+    match *news {
+        FlowNews::Expired {
+            kind,
+            flow,
+            first,
+            count,
+        } => {
+            out.extend([17, u8::from(kind == FlowKind::Live)]);
+            for value in [flow, first, count] {
+                put_varint(out, value);
+            }
+        }
+        FlowNews::Latency { flow, micros } => {
+            out.push(18);
+            put_varint(out, flow);
+            put_varint(out, micros);
+        }
+        FlowNews::Ended { flow, total } => {
+            out.push(19);
+            put_varint(out, flow);
+            put_varint(out, total);
+        }
     }
 }
 
@@ -398,6 +470,16 @@ impl<'a> FrameIter<'a> {
                 number: r.varint()?,
                 credit: r.varint()?,
             },
+            16 => Frame::Gone(decode_costs(r)?),
+            17 => Frame::Flow(decode_expired(r)?),
+            18 => Frame::Flow(FlowNews::Latency {
+                flow: r.varint()?,
+                micros: r.varint()?,
+            }),
+            19 => Frame::Flow(FlowNews::Ended {
+                flow: r.varint()?,
+                total: r.varint()?,
+            }),
             unknown if unknown & IGNORABLE != 0 => {
                 let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
                 r.take(len)?;
@@ -505,6 +587,15 @@ fn decode_streams(r: &mut Reader<'_>) -> Result<Streams, WireError> {
 fn decode_reset(r: &mut Reader<'_>) -> Result<Reset, WireError> {
     let stream = StreamId::from_wire(r.varint()?)?;
     let (code, cost) = (r.varint()?, r.varint()?);
+    Ok(Reset {
+        stream,
+        code,
+        cost,
+        blocks: decode_costs(r)?,
+    })
+}
+
+fn decode_costs(r: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, WireError> {
     let count = r.varint()?;
     if count > MAX_RESET_BLOCKS as u64 {
         return Err(BAD_RANGE);
@@ -517,11 +608,25 @@ fn decode_reset(r: &mut Reader<'_>) -> Result<Reset, WireError> {
         blocks.push((block, r.varint()?));
         next = block + 1;
     }
-    Ok(Reset {
-        stream,
-        code,
-        cost,
-        blocks,
+    Ok(blocks)
+}
+
+fn decode_expired(r: &mut Reader<'_>) -> Result<FlowNews, WireError> {
+    let kind = match r.u8()? {
+        0 => FlowKind::Ordered,
+        1 => FlowKind::Live,
+        _ => return Err(WireError::Invalid("kind of flow")),
+    };
+    let (flow, first, count) = (r.varint()?, r.varint()?, r.varint()?);
+    let end = first.checked_add(count).filter(|end| *end <= VARINT_MAX);
+    if count == 0 || end.is_none() {
+        return Err(BAD_RANGE);
+    }
+    Ok(FlowNews::Expired {
+        kind,
+        flow,
+        first,
+        count,
     })
 }
 
@@ -718,6 +823,40 @@ mod tests {
             assert_eq!(bytes_of(&frame), bytes);
             assert!(frame.is_ack_eliciting());
             assert_eq!(FrameIter::new(bytes).next(), Some(Ok(frame)));
+        }
+    }
+
+    #[test]
+    fn datagram_vectors() {
+        let expired = FlowNews::Expired {
+            kind: FlowKind::Live,
+            flow: 2,
+            first: 300,
+            count: 1,
+        };
+        let latency = FlowNews::Latency {
+            flow: 2,
+            micros: 120_000,
+        };
+        let ended = FlowNews::Ended {
+            flow: 2,
+            total: 301,
+        };
+        for (frame, bytes) in [
+            (
+                Frame::Gone(vec![(9, 1512), (11, 700)]),
+                &[16, 2, 9, 0x45, 0xe8, 1, 0x42, 0xbc][..],
+            ),
+            (Frame::Flow(expired), &[17, 1, 2, 0x41, 0x2c, 1]),
+            (Frame::Flow(latency), &[18, 2, 0x80, 1, 0xd4, 0xc0]),
+            (Frame::Flow(ended), &[19, 2, 0x41, 0x2d]),
+        ] {
+            assert_eq!(bytes_of(&frame), bytes);
+            assert!(frame.is_ack_eliciting());
+            assert_eq!(FrameIter::new(bytes).next(), Some(Ok(frame)));
+        }
+        for body in [&[16, 33][..], &[17, 2, 0, 0, 1], &[17, 1, 0, 0, 0]] {
+            assert!(matches!(FrameIter::new(body).next(), Some(Err(_))));
         }
     }
 

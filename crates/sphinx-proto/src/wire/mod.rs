@@ -2,6 +2,7 @@
 //!
 //! Every parser here is total: any input gives a value or an error, in time linear in its length.
 
+mod datagram;
 mod fragment;
 mod frame;
 mod header;
@@ -10,10 +11,13 @@ mod symbol;
 mod varint;
 mod window;
 
+pub use datagram::{
+    DATAGRAMS_MAX, Datagram, DatagramIter, Delivery, FLOWS_MAX, FlowKind, MAX_DATAGRAM, Stamp,
+};
 pub use fragment::{FRAGMENT_PREFIX_LEN, FRAGMENTS_MAX, Fragment};
 pub use frame::{
-    Blocks, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_RESET_BLOCKS, MAX_SACK_RANGES,
-    MAX_TAKEN, Reset, Sack, Streams,
+    Blocks, FlowNews, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_RESET_BLOCKS,
+    MAX_SACK_RANGES, MAX_TAKEN, Reset, Sack, Streams,
 };
 pub use header::{
     BLOCKS_AHEAD_MAX, ConnectionId, HEADER_LEN, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN,

@@ -17,14 +17,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use sphinx_driver::SendAs;
 use sphinx_link::{
     Aqm, Blackout, Corruption, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order, Policer,
     Rate, RateStep, Reorder,
 };
 use sphinx_proto::cc::CcKind;
+use sphinx_proto::wire::FlowKind;
 use sphinx_proto::wire::{OVERHEAD, block_symbols_max};
-use sphinx_proto::{EPSILON, Icm, Nanos, Profile};
-use sphinx_sim::{MS, Pair, Plan, ReadOrder, Reader, Rng, SEC, Scenario, Write};
+use sphinx_proto::{EPSILON, Icm, Nanos, Profile, Urgency};
+use sphinx_sim::{
+    End, Heard, MS, Pair, Plain, Plan, ReadOrder, Reader, Rng, SEC, Say, Scenario, Write,
+};
 
 use crate::codes::CODES;
 
@@ -151,6 +155,58 @@ fn random_plan(rng: &mut Rng, budget: u64) -> Plan {
     plan
 }
 
+/// Datagrams and live messages that one end's application sends.
+fn random_says(rng: &mut Rng) -> Vec<Say> {
+    let period = rng.pick(&[MS / 2, 5 * MS, 40 * MS]);
+    let most = rng.pick(&[1, 300, 1200, 1200, 20_000, 65_507]);
+    let count = rng.pick(&[0, 0, 0, 1, 40, 400]);
+    let mut kinds = vec![None, Some(FlowKind::Ordered), Some(FlowKind::Live)];
+    kinds.truncate(rng.within(1, 3) as usize);
+    let (flows, life_max) = (rng.within(1, 4), rng.pick(&[5, 150, 2_000]));
+    let begin = rng.below(1000) * MS;
+    let say = |number| Say {
+        at: begin + number * period,
+        len: rng.within(0, most) as usize,
+        send_as: SendAs {
+            flow: rng.below(flows),
+            kind: rng.pick(&kinds),
+            urgency: Urgency::new(rng.below(8) as u8),
+            life: rng.within(1, life_max) * MS,
+            repair: rng.chance(0.7),
+        },
+    };
+    (0..count).map(say).collect()
+}
+
+/// What one end was given of the datagrams of the other: each at most once, in order where that is promised, and live messages or the
+/// news that they are missing.
+fn check_heard(from: &End<Plain>, to: &End<Plain>) {
+    let heard = to.heard();
+    let mut indices: Vec<usize> = heard.iter().filter_map(|heard| heard.index).collect();
+    indices.sort_unstable();
+    assert!(indices.is_sorted_by(|one, next| one < next), "twice");
+    let of = |kind, flow| {
+        let of = move |heard: &&Heard| (heard.kind, heard.flow) == (Some(kind), flow);
+        heard.iter().filter(of).map(|heard| heard.number)
+    };
+    for flow in 0..4 {
+        let ordered = of(FlowKind::Ordered, flow);
+        assert!(ordered.is_sorted_by(|one, next| one < next), "out of order");
+        let mut live: Vec<_> = of(FlowKind::Live, flow).flatten().collect();
+        let missing = to.missing().get(&flow).into_iter().flatten().cloned();
+        live.extend(missing.flatten());
+        live.sort_unstable();
+        assert!(
+            live.is_sorted_by(|one, next| one < next),
+            "here and missing"
+        );
+    }
+    let counts = from.datagram_counts();
+    let (heard, late) = (heard.len() as u64, to.datagram_counts());
+    assert!(late.received + late.late <= counts.sent);
+    assert!(heard + late.overrun <= late.received);
+}
+
 fn random_scenario(seed: u64) -> Scenario {
     let rng = &mut Rng::new(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));
     let mut scenario = Scenario::new((random_link(rng), random_link(rng)));
@@ -194,6 +250,11 @@ fn random_scenario(seed: u64) -> Scenario {
         scenario.windows.push((at, size - rng.below(size / 2)));
     }
     scenario.windows.sort_unstable();
+    let rng = &mut Rng::new(seed ^ 0x6461_7461_6772);
+    for plan in [&mut scenario.client, &mut scenario.server] {
+        plan.says = random_says(rng);
+        plan.on_time = rng.chance(0.5);
+    }
     let rng = &mut Rng::new(seed ^ 0x7261_7465_7300);
     let kind = |rng: &mut Rng| {
         rng.pick(&[
@@ -287,6 +348,8 @@ fn run(seed: u64) {
     let digest = digests().map(|file| (file, follow(&mut pair)));
     disturb(&mut pair, &mut Rng::new(seed ^ 0x6d6f_7665));
     pair.must_transfer(patience);
+    check_heard(&pair.ends[0], &pair.ends[1]);
+    check_heard(&pair.ends[1], &pair.ends[0]);
     // And both ends agree that it is over.
     let now = pair.now;
     pair.ends[(seed % 2) as usize].close(0, "done");

@@ -12,6 +12,7 @@ const ID_IDLE_TIMEOUT: u64 = 4;
 const ID_MAX_UDP_PAYLOAD: u64 = 5;
 const ID_RECEIVE_CREDIT: u64 = 6;
 const ID_STREAMS: u64 = 7;
+const ID_DATAGRAM: u64 = 8;
 
 const MIN_UDP_PAYLOAD: u16 = 1200;
 const MAX_UDP_PAYLOAD: u16 = 65_527;
@@ -56,6 +57,8 @@ pub(crate) struct Params {
     pub(crate) receive_credit: u64,
     /// Streams of each kind that the other end may have open at a time.
     pub(crate) streams: u64,
+    /// Longest datagram that this end takes, bytes; 0: none.
+    pub(crate) datagram_max: u16,
     /// After how many milliseconds of silence this end gives the session up; `None`: not said.
     pub(crate) idle_timeout_ms: Option<u64>,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
@@ -88,6 +91,9 @@ impl Params {
             put(&mut out, ID_RECEIVE_CREDIT, self.receive_credit);
         }
         put(&mut out, ID_STREAMS, self.streams);
+        if self.datagram_max > 0 {
+            put(&mut out, ID_DATAGRAM, u64::from(self.datagram_max));
+        }
         out
     }
 
@@ -102,6 +108,7 @@ impl Params {
         let mut receive_window = None;
         let mut receive_credit = u64::MAX;
         let mut streams = STREAMS_UNTOLD;
+        let mut datagram_max = 0;
         let mut service = Service::APPLICATION;
         let mut idle_timeout_ms = None;
         let mut max_udp_payload = MAX_UDP_PAYLOAD;
@@ -130,6 +137,10 @@ impl Params {
                 }
                 ID_RECEIVE_CREDIT => receive_credit = value.varint()?,
                 ID_STREAMS => streams = value.varint()?,
+                ID_DATAGRAM => {
+                    let most = value.varint()?.min(u64::from(u16::MAX));
+                    datagram_max = most as u16;
+                }
                 _ => continue,
             }
             if !value.is_empty() {
@@ -144,6 +155,7 @@ impl Params {
             receive_window,
             receive_credit: receive_credit.min(receive_window),
             streams,
+            datagram_max,
             idle_timeout_ms,
             max_udp_payload,
         })
@@ -163,6 +175,7 @@ mod tests {
             receive_window: 1 << 24,
             receive_credit: 1 << 20,
             streams: 10_240,
+            datagram_max: 65_507,
             idle_timeout_ms: Some(15_000),
             max_udp_payload: 8952,
         }
@@ -172,7 +185,7 @@ mod tests {
     fn vector() {
         let bytes = [
             1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 2, 1, 2, 3, 4, 0x81, 0, 0, 0, 4, 2, 0x7a, 0x98, 5, 2,
-            0x62, 0xf8, 6, 4, 0x80, 0x10, 0, 0, 7, 2, 0x68, 0,
+            0x62, 0xf8, 6, 4, 0x80, 0x10, 0, 0, 7, 2, 0x68, 0, 8, 4, 0x80, 0, 0xff, 0xe3,
         ];
         assert_eq!(params().encode(), bytes);
         assert_eq!(Params::decode(&bytes), Ok(params()));
@@ -186,6 +199,7 @@ mod tests {
             receive_window: 7,
             receive_credit: 7,
             streams: 256,
+            datagram_max: 0,
             idle_timeout_ms: None,
             max_udp_payload: 65_527,
             ..params()
@@ -233,6 +247,7 @@ mod tests {
             receive_window in 0..=VARINT_MAX,
             receive_credit in 0..=VARINT_MAX,
             streams in 0..=VARINT_MAX,
+            datagram_max in any::<u16>(),
             idle_timeout_ms in prop::option::of(0..=VARINT_MAX),
             max_udp_payload in MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD,
         ) {
@@ -240,7 +255,7 @@ mod tests {
                 let service = Service(service);
                 let receive_credit = receive_credit.min(receive_window);
                 let params =
-                    Params { cid, service, receive_window, receive_credit, streams, idle_timeout_ms, max_udp_payload };
+                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, idle_timeout_ms, max_udp_payload };
                 prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
             }
         }

@@ -135,10 +135,12 @@ impl<Io: PacketIo> Engine<Io> {
             local_cid,
             self.workshop.pool().clone(),
             remote,
-            (role, peer.streams),
+            (role, peer.streams, usize::from(peer.datagram_max)),
             self.base,
             started,
         );
+        let datagrams = usize::try_from(window.datagrams()).unwrap_or(usize::MAX);
+        shared.lock().queues.limit_datagrams(datagrams);
         let shared = Arc::new(shared.remembering(paths.map(PathFile::new)));
         shared.set_shape(core.block_shape(1));
         let session = Session::new(Arc::clone(&shared));

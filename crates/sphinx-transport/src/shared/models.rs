@@ -56,7 +56,7 @@ impl Meeting {
             cid(1),
             BufferPool::new(1 << 20),
             peer(),
-            (Role::Client, 16),
+            (Role::Client, 16, 0),
             base,
             0,
         ));

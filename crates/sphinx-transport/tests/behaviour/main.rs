@@ -3,6 +3,7 @@
 
 mod budget;
 mod controllers;
+mod datagrams;
 mod ending;
 mod hostile;
 #[cfg(feature = "tokio")]

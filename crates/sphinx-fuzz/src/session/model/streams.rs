@@ -689,6 +689,12 @@ impl TxStreams {
         assert!(held <= self.window, "over the peer's window");
     }
 
+    /// A block of datagrams has been handed over.
+    pub(super) fn submitted_datagrams(&mut self, cost: u64) {
+        self.opened += cost;
+        assert!(self.opened <= self.allowed(), "more than the peer allows");
+    }
+
     /// The peer has a block with a part of each of these.
     pub(super) fn delivered(&mut self, streams: &[StreamId]) {
         for stream in streams {

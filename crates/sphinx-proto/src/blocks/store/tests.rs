@@ -9,6 +9,7 @@ fn new_block(n: u16, urgency: u8) -> NewBlock {
         n,
         symbol_len: 10,
         tail: false,
+        lifetime: None,
     }
 }
 

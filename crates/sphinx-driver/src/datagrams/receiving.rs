@@ -1,0 +1,591 @@
+//! Datagrams that have arrived and wait for the application, or for others before them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+use sphinx_proto::wire::{FLOWS_MAX, FlowNews};
+
+use super::clock::Clock;
+use super::{Datagram, DatagramCounts, Delivery, FlowKind, Nanos, Stamp};
+use crate::pool::PoolBuffer;
+
+/// What one costs besides its memory.
+const OVERHEAD: usize = 128;
+/// Numbers of a flow that are remembered.
+const NUMBERS_MAX: usize = 1024;
+/// Ranges of missing numbers that the application has not taken.
+const MISSING_MAX: usize = 256;
+/// Flows of live messages that have ended and are remembered, so that what comes late begins none.
+const ENDED_MAX: usize = 1024;
+/// How long the last messages of a flow are waited for, beyond their time.
+const END_PATIENCE: Nanos = 1_000_000_000;
+
+/// A datagram that has arrived.
+pub struct Arrived {
+    flow: u64,
+    number: Option<u64>,
+    sent: Option<Nanos>,
+    memory: PoolBuffer,
+    data: Range<usize>,
+}
+
+impl Arrived {
+    /// Its flow, among those of its kind.
+    pub fn flow(&self) -> u64 {
+        self.flow
+    }
+
+    /// Datagrams of the flow before it, if they are counted.
+    pub fn number(&self) -> Option<u64> {
+        self.number
+    }
+
+    /// When its sender handed it over, by this end's clock, if the fastest of late took no time.
+    pub fn sent(&self) -> Option<Nanos> {
+        self.sent
+    }
+
+    /// What was sent.
+    pub fn data(&self) -> &[u8] {
+        &self.memory[self.data.clone()]
+    }
+
+    fn cost(&self) -> usize {
+        self.memory.capacity() + OVERHEAD
+    }
+}
+
+/// What becomes of a flow of live messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LiveEnd {
+    /// More may come.
+    Open,
+    /// Its sender has ended it, and all that came has been taken.
+    Ended,
+}
+
+/// What is known of the numbers of a flow: those that have arrived, or will not.
+#[derive(Debug, Default)]
+struct Settled {
+    /// All below are, or are not waited for.
+    base: u64,
+    above: BTreeSet<u64>,
+    count: u64,
+}
+
+impl Settled {
+    /// Whether that is news.
+    fn insert(&mut self, number: u64) -> bool {
+        if number < self.base || !self.above.insert(number) {
+            return false;
+        }
+        self.count += 1;
+        while self.above.remove(&self.base) {
+            self.base += 1;
+        }
+        if self.above.len() > NUMBERS_MAX
+            && let Some(first) = self.above.pop_first()
+        {
+            self.base = first + 1;
+            while self.above.remove(&self.base) {
+                self.base += 1;
+            }
+        }
+        true
+    }
+}
+
+/// A flow of datagrams that are given out in their order.
+#[derive(Default)]
+struct Ordered {
+    clock: Clock,
+    /// The next number to give out.
+    next: u64,
+    /// Numbers that will not arrive.
+    missing: BTreeSet<u64>,
+    /// By number, and when it is given out whatever is missing.
+    waiting: BTreeMap<u64, (Nanos, Arrived)>,
+    used_at: Nanos,
+}
+
+/// A flow of live messages.
+#[derive(Default)]
+struct Live<S> {
+    clock: Clock,
+    settled: Settled,
+    /// Messages are given out when their time has come, all as long after they were sent.
+    on_time: bool,
+    /// By number, and when it is given out.
+    waiting: BTreeMap<u64, (Nanos, Arrived)>,
+    ready: VecDeque<Arrived>,
+    missing: VecDeque<Range<u64>>,
+    /// How many there have been, and when the last of these are not waited for any more.
+    total: Option<(u64, Nanos)>,
+    latest_due: Nanos,
+    is_unwanted: bool,
+    signal: S,
+}
+
+impl<S> Live<S> {
+    /// These will not arrive, or not in time.
+    fn miss(&mut self, numbers: Range<u64>) {
+        match self.missing.back_mut() {
+            Some(last) if last.end == numbers.start => last.end = numbers.end,
+            _ => self.missing.push_back(numbers),
+        }
+        if self.missing.len() > MISSING_MAX {
+            self.missing.pop_front();
+        }
+    }
+
+    /// Whether nothing more will come.
+    fn is_over(&self, now: Nanos) -> bool {
+        let is_complete = |(total, until): (u64, Nanos)| {
+            self.waiting.is_empty() && (self.settled.count >= total || now >= until)
+        };
+        self.total.is_some_and(is_complete)
+    }
+}
+
+/// Datagrams of all flows.
+pub(crate) struct RecvQueue<S> {
+    ready: VecDeque<Arrived>,
+    ordered: BTreeMap<u64, Ordered>,
+    live: BTreeMap<u64, Live<S>>,
+    /// Flows of live messages that the application has not accepted, and those that have ended.
+    accepting: VecDeque<u64>,
+    ended: BTreeSet<u64>,
+    /// Memory of what waits, and how much that may be: then the oldest make room.
+    bytes: usize,
+    bytes_max: usize,
+    counts: DatagramCounts,
+    /// Tells that there is a datagram, and that there is a flow of live messages to accept.
+    pub(crate) arrived: S,
+    pub(crate) accepts: S,
+    /// Whose signals are to be told.
+    pub(crate) changed: Vec<S>,
+}
+
+impl<S: Clone + Default> RecvQueue<S> {
+    /// One that keeps at most so many bytes.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            ready: VecDeque::new(),
+            ordered: BTreeMap::new(),
+            live: BTreeMap::new(),
+            accepting: VecDeque::new(),
+            ended: BTreeSet::new(),
+            bytes: 0,
+            bytes_max,
+            counts: DatagramCounts::default(),
+            arrived: S::default(),
+            accepts: S::default(),
+            changed: Vec::new(),
+        }
+    }
+
+    /// From now on at most so many bytes wait.
+    pub(crate) fn limit(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+        self.make_room();
+    }
+
+    pub(crate) fn counts(&self) -> DatagramCounts {
+        self.counts
+    }
+
+    /// Memory of what waits here, bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    // ---- what arrives -----------------------------------------------------------------------------
+
+    /// A datagram has arrived, `way` after it left at the earliest.
+    ///
+    /// # Errors
+    /// If its sender has too many flows of live messages.
+    pub(crate) fn add(
+        &mut self,
+        now: Nanos,
+        way: Nanos,
+        datagram: &Datagram,
+        (memory, data): (PoolBuffer, Range<usize>),
+    ) -> Result<(), &'static str> {
+        let flow = datagram.flow;
+        let (number, sent) = match datagram.delivery {
+            Delivery::Plain => (None, None),
+            Delivery::Ordered(stamp) => {
+                let sent = self.ordered(now, flow).clock.arrived(now, stamp.time);
+                (Some(stamp.number), Some(sent))
+            }
+            Delivery::Live(stamp) => {
+                let Some(live) = self.live(flow)? else {
+                    return Ok(());
+                };
+                (
+                    Some(stamp.number),
+                    Some(live.clock.arrived(now, stamp.time)),
+                )
+            }
+        };
+        let arrived = Arrived {
+            flow,
+            number,
+            sent,
+            memory,
+            data,
+        };
+        // The fastest packet counts as one that took no time.
+        let due = |stamp: Stamp| {
+            let life = stamp.life.saturating_mul(1000).saturating_sub(way);
+            sent.unwrap_or(now).saturating_add(life)
+        };
+        match datagram.delivery {
+            Delivery::Plain => {
+                self.counts.received += 1;
+                self.give(arrived);
+            }
+            Delivery::Ordered(stamp) => self.add_ordered(now, due(stamp), arrived, stamp.number),
+            Delivery::Live(stamp) => self.add_live(now, due(stamp), arrived, stamp.number),
+        }
+        self.make_room();
+        Ok(())
+    }
+
+    fn give(&mut self, arrived: Arrived) {
+        self.bytes += arrived.cost();
+        self.ready.push_back(arrived);
+        self.changed.push(self.arrived.clone());
+    }
+
+    /// A flow of datagrams in order. The one that has been silent for longest makes room for a new one.
+    fn ordered(&mut self, now: Nanos, flow: u64) -> &mut Ordered {
+        if !self.ordered.contains_key(&flow) && self.ordered.len() >= FLOWS_MAX {
+            let oldest = self.ordered.iter().min_by_key(|(_, flow)| flow.used_at);
+            if let Some(oldest) = oldest.map(|(flow, _)| *flow) {
+                let gone = self.ordered.remove(&oldest);
+                let waiting = gone.into_iter().flat_map(|gone| gone.waiting);
+                for (_, (_, arrived)) in waiting {
+                    self.ready.push_back(arrived);
+                }
+            }
+        }
+        let ordered = self.ordered.entry(flow).or_default();
+        ordered.used_at = now;
+        ordered
+    }
+
+    fn add_ordered(&mut self, now: Nanos, due: Nanos, arrived: Arrived, number: u64) {
+        let flow = arrived.flow;
+        let Some(ordered) = self.ordered.get_mut(&flow) else {
+            return;
+        };
+        if number < ordered.next {
+            self.counts.late += 1;
+            return;
+        }
+        self.counts.received += 1;
+        self.bytes += arrived.cost();
+        if let Some((_, other)) = ordered.waiting.insert(number, (due, arrived)) {
+            self.bytes -= other.cost();
+        }
+        self.release(now, flow);
+    }
+
+    /// Gives out what nothing is waited for any more.
+    fn release(&mut self, now: Nanos, flow: u64) {
+        let Some(ordered) = self.ordered.get_mut(&flow) else {
+            return;
+        };
+        while let Some((&first, (due, _))) = ordered.waiting.first_key_value() {
+            let missing = ordered.missing.range(ordered.next..first).count() as u64;
+            if first - ordered.next > missing && *due > now {
+                break;
+            }
+            ordered.next = first + 1;
+            ordered.missing = ordered.missing.split_off(&ordered.next);
+            let arrived = ordered.waiting.pop_first();
+            self.ready.extend(arrived.map(|(_, (_, arrived))| arrived));
+            self.changed.push(self.arrived.clone());
+        }
+    }
+
+    /// A flow of live messages; `None` if it has ended.
+    fn live(&mut self, flow: u64) -> Result<Option<&mut Live<S>>, &'static str> {
+        if self.ended.contains(&flow) {
+            return Ok(None);
+        }
+        if !self.live.contains_key(&flow) {
+            if self.live.len() >= FLOWS_MAX {
+                return Err("too many flows of live messages");
+            }
+            self.live.insert(flow, Live::default());
+            self.accepting.push_back(flow);
+            self.changed.push(self.accepts.clone());
+        }
+        Ok(self.live.get_mut(&flow))
+    }
+
+    fn add_live(&mut self, now: Nanos, due: Nanos, arrived: Arrived, number: u64) {
+        let Some(live) = self.live.get_mut(&arrived.flow) else {
+            return;
+        };
+        if !live.settled.insert(number) {
+            // It has been reported as missing.
+            self.counts.late += 1;
+            return;
+        }
+        live.latest_due = live.latest_due.max(due);
+        if now > due {
+            self.counts.late += 1;
+            live.miss(number..number + 1);
+        } else {
+            self.counts.received += 1;
+            if live.is_unwanted {
+                return;
+            }
+            self.bytes += arrived.cost();
+            match live.on_time {
+                true => {
+                    live.waiting.insert(number, (due, arrived));
+                    return;
+                }
+                false => live.ready.push_back(arrived),
+            }
+        }
+        self.changed.push(live.signal.clone());
+    }
+
+    /// The oldest of those that have too much go.
+    fn make_room(&mut self) {
+        while self.bytes > self.bytes_max {
+            let queues = self.live.values_mut().map(|live| &mut live.ready);
+            let queues = queues.chain([&mut self.ready]);
+            let dropped = match queues.max_by_key(|queue| queue.len()) {
+                Some(longest) if !longest.is_empty() => longest.pop_front(),
+                // What waits for its time.
+                _ => {
+                    let ordered = self.ordered.values_mut().map(|flow| &mut flow.waiting);
+                    let live = self.live.values_mut().map(|flow| &mut flow.waiting);
+                    let longest = ordered.chain(live).max_by_key(|waiting| waiting.len());
+                    let first = longest.and_then(BTreeMap::pop_first);
+                    first.map(|(_, (_, arrived))| arrived)
+                }
+            };
+            let Some(dropped) = dropped else { return };
+            self.bytes -= dropped.cost();
+            self.counts.overrun += 1;
+        }
+    }
+
+    /// What the peer says of a flow.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub(crate) fn on_news(&mut self, now: Nanos, news: FlowNews) -> Result<(), &'static str> {
+        match news {
+            FlowNews::Expired {
+                kind: FlowKind::Ordered,
+                flow,
+                first,
+                count,
+            } => {
+                let ordered = self.ordered(now, flow);
+                let from = first.max(ordered.next);
+                for number in (from..first.saturating_add(count)).take(NUMBERS_MAX) {
+                    ordered.missing.insert(number);
+                }
+                while ordered.missing.len() > NUMBERS_MAX {
+                    ordered.missing.pop_last();
+                }
+                self.release(now, flow);
+            }
+            FlowNews::Expired {
+                flow, first, count, ..
+            } => {
+                let Some(live) = self.live(flow)? else {
+                    return Ok(());
+                };
+                let mut missed = 0;
+                for number in (first..first.saturating_add(count)).take(NUMBERS_MAX) {
+                    if live.settled.insert(number) {
+                        live.miss(number..number + 1);
+                        missed += 1;
+                    }
+                }
+                let signal = live.signal.clone();
+                self.counts.missed += missed;
+                self.changed.push(signal);
+            }
+            FlowNews::Ended { flow, total } => {
+                let Some(live) = self.live(flow)? else {
+                    return Ok(());
+                };
+                let until = live.latest_due.max(now).saturating_add(END_PATIENCE);
+                live.total = Some((total, until));
+                let signal = live.signal.clone();
+                self.changed.push(signal);
+                self.forget_unwanted(now, flow);
+            }
+            // Of what this end sends.
+            FlowNews::Latency { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn forget_unwanted(&mut self, now: Nanos, flow: u64) {
+        let is_over = |live: &Live<S>| live.is_unwanted && live.is_over(now);
+        if self.live.get(&flow).is_some_and(is_over) {
+            self.live.remove(&flow);
+            self.ended.insert(flow);
+            if self.ended.len() > ENDED_MAX {
+                self.ended.pop_first();
+            }
+        }
+    }
+
+    // ---- time -------------------------------------------------------------------------------------
+
+    /// When something is to be given out, or not to be waited for any more.
+    pub(crate) fn next_due(&self) -> Option<Nanos> {
+        let first = |waiting: &BTreeMap<u64, (Nanos, Arrived)>| {
+            waiting.first_key_value().map(|(_, (due, _))| *due)
+        };
+        let ordered = self
+            .ordered
+            .values()
+            .filter_map(|flow| first(&flow.waiting));
+        let live = self.live.values().filter_map(|flow| {
+            let end = flow.total.map(|(_, until)| until);
+            let end = end.filter(|until| *until < Nanos::MAX);
+            [first(&flow.waiting), end].into_iter().flatten().min()
+        });
+        ordered.chain(live).min()
+    }
+
+    /// Gives out what is due.
+    pub(crate) fn handle_timeout(&mut self, now: Nanos) {
+        if self.next_due().is_none_or(|at| at > now) {
+            return;
+        }
+        let flows: Vec<u64> = self.ordered.keys().copied().collect();
+        for flow in flows {
+            self.release(now, flow);
+        }
+        let flows: Vec<u64> = self.live.keys().copied().collect();
+        for flow in flows {
+            let Some(live) = self.live.get_mut(&flow) else {
+                continue;
+            };
+            let before = live.ready.len();
+            while live
+                .waiting
+                .first_key_value()
+                .is_some_and(|(_, (due, _))| *due <= now)
+            {
+                let first = live.waiting.pop_first();
+                live.ready.extend(first.map(|(_, (_, arrived))| arrived));
+            }
+            let mut has_news = live.ready.len() > before;
+            if let Some((total, until)) = live.total
+                && until <= now
+            {
+                // Whatever is missing still.
+                live.total = Some((total.min(live.settled.count), Nanos::MAX));
+                has_news = true;
+            }
+            if has_news {
+                self.changed.push(live.signal.clone());
+            }
+            self.forget_unwanted(now, flow);
+        }
+    }
+
+    // ---- the application --------------------------------------------------------------------------
+
+    /// The next datagram.
+    pub(crate) fn next(&mut self) -> Option<Arrived> {
+        let next = self.ready.pop_front()?;
+        self.bytes -= next.cost();
+        Some(next)
+    }
+
+    /// Bytes of the next datagram.
+    pub(crate) fn next_len(&self) -> Option<usize> {
+        self.ready.front().map(|next| next.data.len())
+    }
+
+    pub(crate) fn can_accept(&self) -> bool {
+        !self.accepting.is_empty()
+    }
+
+    /// The next flow of live messages.
+    pub(crate) fn accept(&mut self) -> Option<(u64, S)> {
+        let flow = self.accepting.pop_front()?;
+        let live = self.live.get_mut(&flow)?;
+        Some((flow, live.signal.clone()))
+    }
+
+    /// The next live message of a flow that was accepted.
+    pub(crate) fn next_live(&mut self, flow: u64) -> Option<Arrived> {
+        let next = self.live.get_mut(&flow)?.ready.pop_front()?;
+        self.bytes -= next.cost();
+        Some(next)
+    }
+
+    /// Bytes of the next live message.
+    pub(crate) fn next_live_len(&self, flow: u64) -> Option<usize> {
+        let next = self.live.get(&flow)?.ready.front();
+        next.map(|next| next.data.len())
+    }
+
+    /// Whether more may come of a flow.
+    pub(crate) fn live_end(&self, flow: u64) -> LiveEnd {
+        let live = self.live.get(&flow);
+        match live.is_none_or(|live| live.ready.is_empty() && live.is_over(0)) {
+            true => LiveEnd::Ended,
+            false => LiveEnd::Open,
+        }
+    }
+
+    /// Numbers that are missing, since the last call.
+    pub(crate) fn take_missing(&mut self, flow: u64) -> Vec<Range<u64>> {
+        let live = self.live.get_mut(&flow);
+        live.map_or(Vec::new(), |live| live.missing.drain(..).collect())
+    }
+
+    /// Live messages are given out when their time has come, or as they come.
+    pub(crate) fn set_on_time(&mut self, flow: u64, on_time: bool) {
+        let Some(live) = self.live.get_mut(&flow) else {
+            return;
+        };
+        live.on_time = on_time;
+        if !on_time {
+            let waiting = std::mem::take(&mut live.waiting).into_values();
+            live.ready.extend(waiting.map(|(_, arrived)| arrived));
+        }
+    }
+
+    /// The application wants no more of a flow.
+    pub(crate) fn let_go(&mut self, now: Nanos, flow: u64) {
+        let Some(live) = self.live.get_mut(&flow) else {
+            return;
+        };
+        live.is_unwanted = true;
+        let waiting = std::mem::take(&mut live.waiting).into_values();
+        let unread = waiting.map(|(_, arrived)| arrived);
+        let unread: usize = unread
+            .chain(live.ready.drain(..))
+            .map(|one| one.cost())
+            .sum();
+        self.bytes -= unread;
+        self.forget_unwanted(now, flow);
+    }
+
+    /// What tells news of all flows, for the end of the session.
+    pub(crate) fn signals(&self) -> impl Iterator<Item = S> {
+        let live = self.live.values().map(|live| live.signal.clone());
+        live.chain([self.arrived.clone(), self.accepts.clone()])
+    }
+}

@@ -1,0 +1,155 @@
+//! What the application and the driver tell each other of datagrams.
+
+use std::ops::Range;
+
+use sphinx_proto::Nanos;
+use sphinx_proto::wire::{DATAGRAMS_MAX, Datagram, FlowNews, WireError};
+
+use super::Driver;
+use crate::blocks::TxBlock;
+use crate::datagrams::First;
+use crate::executor::Executor;
+use crate::pool::{BufferPool, PoolBuffer};
+use crate::protection::PacketProtection;
+use crate::queues::{Application, Queues};
+
+/// Datagrams of a block, with the places of their data.
+type Unpacked = Result<Vec<(Datagram, Range<usize>)>, WireError>;
+
+impl<P: PacketProtection, E: Executor> Driver<P, E> {
+    /// What is out of date goes, and what is due is given out.
+    pub(super) fn handle_datagrams<A: Application>(&mut self, now: Nanos, queues: &mut Queues<A>) {
+        let datagrams = &mut queues.datagrams;
+        datagrams.receiving.handle_timeout(now);
+        if datagrams.sending.expire(now) {
+            queues.changed.push(datagrams.sending.signal.clone());
+        }
+    }
+
+    /// Hands over a block of datagrams, unless what streams have is more urgent or there is no room. Whether there was one.
+    pub(super) fn submit_datagrams<A: Application>(
+        &mut self,
+        now: Nanos,
+        queues: &mut Queues<A>,
+        pool: &BufferPool,
+    ) -> bool {
+        self.waiting_datagrams = None;
+        let (_, symbol_len) = self.core.block_shape(1);
+        let sending = &mut queues.datagrams.sending;
+        let other = queues.outgoing.next_urgency();
+        let Some(First {
+            urgency,
+            shape,
+            expires,
+            is_timed,
+        }) = sending.first(symbol_len)
+        else {
+            self.datagrams_lead = 0;
+            return false;
+        };
+        if other != Some(urgency) {
+            self.datagrams_lead = 0;
+        }
+        if other.is_some_and(|other| other < urgency) || self.datagrams_lead > 0 {
+            return false;
+        }
+        // One that would be late is not begun: else, where there is more than the path carries, all would be late.
+        let bytes = u64::from(shape.0) * u64::from(shape.1);
+        let way = if is_timed { self.core.min_rtt() / 2 } else { 0 };
+        if self
+            .core
+            .last_leaves(now, bytes, urgency)
+            .saturating_add(way)
+            > expires
+        {
+            sending.expire_first();
+            return true;
+        }
+        if !self.core.can_submit_datagrams(shape, urgency) {
+            self.waiting_datagrams = Some((urgency, shape));
+            return false;
+        }
+        let Some(packed) = sending.pack(symbol_len, pool) else {
+            return false;
+        };
+        let (n, symbol_len) = packed.shape;
+        let slot = self.tx.insert(TxBlock {
+            n: usize::from(n),
+            symbol_len: usize::from(symbol_len),
+            data_len: packed.data_len,
+            memory: packed.memory,
+            datagrams: packed.sent,
+            transformed: None,
+        });
+        self.core
+            .submit_datagrams(slot, packed.shape, urgency, packed.lifetime);
+        queues.changed.push(sending.signal.clone());
+        self.datagrams_lead += packed.data_len as i64;
+        true
+    }
+
+    /// What the peer is to hear of flows; and when to look again.
+    pub(super) fn tell_flows<A: Application>(&mut self, queues: &mut Queues<A>) {
+        for (flow, life) in queues.latencies.drain(..) {
+            let micros = life / 1000;
+            self.core.tell_flow(FlowNews::Latency { flow, micros });
+        }
+        let datagrams = &mut queues.datagrams;
+        for news in datagrams.sending.take_news() {
+            self.core.tell_flow(news);
+        }
+        queues.changed.append(&mut datagrams.receiving.changed);
+        self.datagrams_at = datagrams.timeout();
+    }
+
+    /// The peer says something of a flow.
+    pub(super) fn hear_of_flow<A: Application>(
+        &mut self,
+        now: Nanos,
+        news: FlowNews,
+        queues: &mut Queues<A>,
+    ) {
+        let datagrams = &mut queues.datagrams;
+        if let FlowNews::Latency { flow, micros } = news {
+            let life = micros.saturating_mul(1000);
+            datagrams.sending.on_latency(flow, life);
+            queues.changed.push(datagrams.sending.signal.clone());
+        } else if let Err(what) = datagrams.receiving.on_news(now, news) {
+            self.violation(now, what);
+        }
+    }
+
+    /// Gives the application what a block holds.
+    pub(super) fn give_datagrams<A: Application>(
+        &mut self,
+        now: Nanos,
+        memory: PoolBuffer,
+        datagrams: Unpacked,
+        (queues, pool): (&mut Queues<A>, &BufferPool),
+    ) {
+        let datagrams = match datagrams {
+            Ok(datagrams) if datagrams.len() <= DATAGRAMS_MAX => datagrams,
+            Ok(_) => return self.violation(now, "too many datagrams in a block"),
+            Err(_) => return self.violation(now, "malformed block"),
+        };
+        let way = self.core.min_rtt() / 2;
+        let is_one = datagrams.len() == 1;
+        let mut whole = Some(memory);
+        for (datagram, data) in datagrams {
+            self.counters.bytes_received += datagram.len as u64;
+            let place = match whole.take_if(|_| is_one) {
+                Some(memory) => (memory, data),
+                None => {
+                    let mut own = pool.take(data.len());
+                    own.copy_from_slice(whole.as_ref().map_or(&[], |block| &block[data]));
+                    let data = 0..own.len();
+                    (own, data)
+                }
+            };
+            let receiving = &mut queues.datagrams.receiving;
+            if let Err(what) = receiving.add(now, way, &datagram, place) {
+                return self.violation(now, what);
+            }
+        }
+    }
+}

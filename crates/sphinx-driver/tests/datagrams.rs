@@ -1,0 +1,267 @@
+//! Datagrams and live messages over one session, in virtual time.
+
+use std::collections::BTreeMap;
+
+use sphinx_driver::{DatagramCounts, SendAs};
+use sphinx_link::Loss;
+use sphinx_proto::wire::FlowKind;
+use sphinx_proto::{Nanos, Profile, Urgency};
+use sphinx_sim::{Heard, MS, Pair, Plain, SEC, Say, Scenario, Write, link};
+
+const LIVE: Option<FlowKind> = Some(FlowKind::Live);
+/// Sending begins when the handshake is long over.
+const BEGIN: Nanos = SEC;
+
+fn live(life: Nanos) -> SendAs {
+    SendAs {
+        flow: 0,
+        kind: LIVE,
+        urgency: Urgency::default(),
+        life,
+        repair: true,
+    }
+}
+
+fn says(count: u64, period: Nanos, len: usize, send_as: SendAs) -> Vec<Say> {
+    let say = |number| Say {
+        at: BEGIN + number * period,
+        len,
+        send_as,
+    };
+    (0..count).map(say).collect()
+}
+
+/// A link of 20 Mbit/s that loses packets of both directions.
+fn scenario(rtt_ms: u64, loss: f64, seed: u64) -> Scenario {
+    let (forward, mut backward) = link(20, rtt_ms, Loss::Bernoulli(loss), seed);
+    backward.loss = Loss::Bernoulli(loss);
+    let mut scenario = Scenario::new((forward, backward));
+    scenario.profile = Profile::Latency;
+    scenario
+}
+
+/// Runs until everything said is heard or given up.
+fn run(scenario: &Scenario) -> Pair<Plain> {
+    let mut pair = scenario.build();
+    let last = |says: &[Say]| says.last().map_or(0, |say| say.at);
+    let until = last(&scenario.client.says).max(last(&scenario.server.says)) + 10 * SEC;
+    let is_done =
+        |pair: &mut Pair| pair.now > BEGIN && pair.ends.iter().all(|end| end.has_said_all());
+    assert!(
+        pair.run_until(until, is_done),
+        "datagrams left without a fate"
+    );
+    // What was given up last is heard of, and flows end.
+    pair.run_until(pair.now + 3 * SEC, |_| false);
+    pair
+}
+
+fn counts(pair: &Pair) -> DatagramCounts {
+    pair.client().datagram_counts()
+}
+
+/// How long each took, as their sender sees it.
+fn delays(heard: &[Heard], says: &[Say]) -> Vec<Nanos> {
+    let delay = |heard: &Heard| heard.at - says[heard.index.expect("long enough")].at;
+    heard.iter().map(delay).collect()
+}
+
+/// What a thousand bytes every 5 ms cost over a path of 50 ms, and which share did not arrive within `life`: both ends agree.
+fn cost_of_live(loss: f64, life: Nanos, seed: u64) -> (f64, f64) {
+    let (count, len) = (12_000, 1000);
+    let mut scenario = scenario(50, loss, seed);
+    scenario.client.says = says(count, 5 * MS, len, live(life));
+    let pair = run(&scenario);
+    let (client, server) = (pair.client(), pair.server());
+    let heard = server.heard();
+    let in_time = delays(heard, &scenario.client.says);
+    assert!(
+        in_time.iter().all(|delay| *delay <= life),
+        "late ones are dropped"
+    );
+    let missing: u64 = server.missing()[&0]
+        .iter()
+        .map(|range| range.end - range.start)
+        .sum();
+    assert_eq!(
+        heard.len() as u64 + missing,
+        count,
+        "each is here or reported"
+    );
+    assert_eq!(server.live_ended(), 1);
+    let bytes = client.ip_bytes_sent as f64 / (count * len as u64) as f64;
+    (bytes, missing as f64 / count as f64)
+}
+
+#[test]
+fn live_messages_use_the_round_trip_that_fits() {
+    let (bytes, dropped) = cost_of_live(0.0, 100 * MS, 1);
+    println!("no loss: {bytes:.3} bytes for one, {dropped:.4} dropped");
+    assert!(bytes <= 1.12 && dropped == 0.0);
+    let cells: Vec<_> = (1..=5)
+        .map(|seed| cost_of_live(0.1, 100 * MS, seed))
+        .collect();
+    let mean = |of: fn(&(f64, f64)) -> f64| cells.iter().map(of).sum::<f64>() / cells.len() as f64;
+    let (bytes, dropped) = (mean(|cell| cell.0), mean(|cell| cell.1));
+    println!("10 %: {bytes:.3} bytes for one, {dropped:.4} dropped {cells:?}");
+    assert!(bytes <= 1.40 && dropped <= 0.002);
+}
+
+#[test]
+fn live_messages_are_protected_ahead_where_no_round_trip_fits() {
+    let (bytes, dropped) = cost_of_live(0.1, 60 * MS, 3);
+    println!("10 %, 60 ms: {bytes:.3} bytes for one, {dropped:.4} dropped");
+    assert!(dropped <= 0.004);
+}
+
+/// Each message is given out as long after it was sent as any other, though losses and queues make them arrive unevenly.
+#[test]
+fn live_messages_come_on_time() {
+    let mut scenario = scenario(40, 0.05, 5);
+    scenario.client.says = says(2000, 10 * MS, 500, live(120 * MS));
+    scenario.server.on_time = true;
+    let pair = run(&scenario);
+    let heard = pair.server().heard();
+    assert!(heard.len() > 1990);
+    let delays = delays(heard, &scenario.client.says);
+    // The first ones tell where the clock stands.
+    let (least, most) = (delays[20..].iter().min(), delays[20..].iter().max());
+    let (least, most) = (least.expect("many"), most.expect("many"));
+    assert!(most - least < 2 * MS && *most <= 121 * MS, "{least} {most}");
+    assert!(heard.is_sorted_by_key(|heard| heard.number));
+}
+
+/// More than the link carries: what is out of date makes room, and what arrives is in time.
+#[test]
+fn overload_costs_the_oldest() {
+    let mut scenario = scenario(20, 0.01, 7);
+    scenario.client.says = says(4000, MS, 10_000, live(100 * MS));
+    let pair = run(&scenario);
+    let delays = delays(pair.server().heard(), &scenario.client.says);
+    // The fastest tells when messages were sent: it took as long as ten packets take on this link, besides the way.
+    assert!(delays.iter().all(|delay| *delay <= 110 * MS));
+    let counts = counts(&pair);
+    assert_eq!(
+        counts.live_dropped,
+        counts.expired + counts.evicted + counts.lost
+    );
+    // 20 of 80 Mbit/s.
+    let share = delays.len() as f64 / 4000.0;
+    assert!((0.12..0.26).contains(&share), "{share} {counts:?}");
+}
+
+#[test]
+fn datagrams_are_lost_or_repaired_as_wanted() {
+    for (repair, least, most) in [(false, 0.87, 0.93), (true, 0.999, 1.0)] {
+        let mut scenario = scenario(20, 0.1, 9);
+        let plain = SendAs {
+            kind: None,
+            repair,
+            life: 200 * MS,
+            ..live(0)
+        };
+        scenario.client.says = says(5000, 2 * MS, 800, plain);
+        let pair = run(&scenario);
+        let (counts, heard) = (counts(&pair), pair.server().heard());
+        // Start-up takes a while to find out that the application sends little.
+        let share = heard.iter().filter(|heard| heard.index > Some(999)).count() as f64 / 4000.0;
+        assert!((least..=most).contains(&share), "{share} {counts:?}");
+        // Nothing of the window is lost with them.
+        assert_eq!((pair.client().tx_held(), pair.server().rx_held()), (0, 0));
+    }
+}
+
+#[test]
+fn large_datagrams_are_cut_and_put_together() {
+    let mut scenario = scenario(20, 0.02, 11);
+    let plain = SendAs {
+        kind: None,
+        life: SEC,
+        ..live(0)
+    };
+    scenario.client.says = says(100, 40 * MS, 65_507, plain);
+    scenario.client.says.push(Say {
+        at: BEGIN + 5 * SEC,
+        len: 0,
+        send_as: plain,
+    });
+    let pair = run(&scenario);
+    let heard = pair.server().heard();
+    assert_eq!(heard.len(), 101);
+    assert_eq!(
+        heard.iter().filter(|heard| heard.index.is_none()).count(),
+        1
+    );
+}
+
+#[test]
+fn order_is_kept_within_a_flow() {
+    let mut scenario = scenario(30, 0.1, 13);
+    let flow = |number| SendAs {
+        flow: number % 3,
+        kind: Some(FlowKind::Ordered),
+        life: 150 * MS,
+        repair: number % 3 != 2,
+        ..live(0)
+    };
+    scenario.client.says = (0..6000)
+        .map(|number| Say {
+            at: BEGIN + number * MS,
+            len: 300,
+            send_as: flow(number),
+        })
+        .collect();
+    let pair = run(&scenario);
+    let heard = pair.server().heard();
+    let mut next: BTreeMap<u64, u64> = BTreeMap::new();
+    for heard in heard {
+        let number = heard.number.expect("they have numbers");
+        let next = next.entry(heard.flow).or_default();
+        assert!(
+            number >= *next,
+            "flow {}: {number} after {next}",
+            heard.flow
+        );
+        *next = number + 1;
+    }
+    // After start-up.
+    let later = heard.iter().filter(|heard| heard.index >= Some(2400));
+    let of = |flow| later.clone().filter(|heard| heard.flow == flow).count();
+    assert!(of(0) > 1197 && of(1) > 1197, "{} {}", of(0), of(1));
+    // Of what is not repaired a tenth is lost, and holds up the others until that is known.
+    assert!((1030..1130).contains(&of(2)), "{}", of(2));
+    let delays = delays(heard, &scenario.client.says);
+    assert!(delays.iter().all(|delay| *delay <= 152 * MS));
+}
+
+/// Datagrams beside a stream that fills the link: as urgent as that they share it, and urgent ones go first.
+#[test]
+fn datagrams_and_streams_share() {
+    for (urgency, within) in [(Urgency::default(), 90 * MS), (Urgency::MOST, 30 * MS)] {
+        let mut scenario = scenario(20, 0.02, 15);
+        scenario.profile = Profile::Bulk;
+        scenario.client.writes.push(Write {
+            at: 0,
+            stream: 0,
+            len: 30_000_000,
+            end_of_stream: true,
+        });
+        let plain = SendAs {
+            kind: None,
+            urgency,
+            life: 200 * MS,
+            ..live(0)
+        };
+        scenario.client.says = says(1000, 5 * MS, 1000, plain);
+        let pair = run(&scenario);
+        let mut delays = delays(pair.server().heard(), &scenario.client.says);
+        assert!(delays.len() >= 995, "{} {:?}", delays.len(), counts(&pair));
+        delays.sort_unstable();
+        let p95 = delays[delays.len() * 95 / 100];
+        assert!(p95 <= within, "{p95} ns");
+        assert!(
+            pair.server().bytes_received > 9_000_000,
+            "the stream goes on"
+        );
+    }
+}

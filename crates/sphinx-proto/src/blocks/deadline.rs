@@ -1,0 +1,116 @@
+//! Repair of datagrams, which are of no use after a while.
+//!
+//! What is lost is answered if the answer can arrive in time. As long as a round trip after that would fit too, an answer has as many
+//! symbols as are missing: another one can follow. The last one that fits has as many as it takes. Only where no answer fits
+//! is repair sent ahead.
+
+use crate::Nanos;
+use crate::types::Lifetime;
+
+use super::Redundancy;
+use super::coding;
+use super::selector::flight_repair;
+use super::store::BlockStore;
+
+/// What a packet that leaves now takes to arrive, and to be answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Horizon {
+    pub(crate) now: Nanos,
+    /// Smoothed round-trip time.
+    pub(crate) rtt: Nanos,
+    /// Until a packet without which others have arrived counts as lost, after it left.
+    pub(crate) loss_after: Nanos,
+}
+
+impl Horizon {
+    /// How many further answers to losses fit behind what leaves now; `None` if that itself comes too late.
+    fn answers(&self, until: Nanos) -> Option<u64> {
+        let left = until.checked_sub(self.now + self.rtt / 2)?;
+        Some(left / self.loss_after.max(1))
+    }
+}
+
+impl BlockStore {
+    /// The last source symbol of a block of datagrams leaves: repair ahead, if that is all that can be in time.
+    pub(crate) fn protect_in_time(
+        &mut self,
+        redundancy: Redundancy,
+        sequence: u64,
+        horizon: Horizon,
+        plr: f64,
+    ) {
+        let (Some(code), Some(block)) = (redundancy.code, self.get_mut(sequence)) else {
+            return;
+        };
+        let Some(Lifetime {
+            until,
+            repair: true,
+        }) = block.lifetime
+        else {
+            return;
+        };
+        if horizon.answers(until) != Some(0) {
+            return;
+        }
+        let needed = block.needed() - block.acked();
+        let rows = flight_repair(needed, block.expected(), plr, redundancy.epsilon);
+        if rows > 0 {
+            block.shape = coding::shape(code, block, rows);
+            self.owe(sequence, rows, true);
+        }
+    }
+
+    /// A symbol of a block of datagrams, sent in this round, is lost.
+    pub(super) fn answer_in_time(
+        &mut self,
+        redundancy: Redundancy,
+        (sequence, round): (u64, u8),
+        horizon: Horizon,
+        plr: f64,
+    ) {
+        let Some(block) = self.get_mut(sequence) else {
+            return;
+        };
+        let until = block.lifetime.map_or(0, |lifetime| lifetime.until);
+        let (missing, expected) = (block.deficit(), block.expected());
+        let rows = match horizon.answers(until) {
+            None => 0,
+            Some(0) if missing > 0 => {
+                let needed = block.needed().saturating_sub(block.acked());
+                // That something is missing has the probability of a loss itself.
+                let epsilon = (redundancy.epsilon / plr.max(redundancy.epsilon)).min(0.5);
+                flight_repair(needed, expected, plr, epsilon).max(missing)
+            }
+            Some(_) => missing,
+        };
+        if rows > 0 {
+            block.rounds = block.rounds.max(round.saturating_add(1));
+            self.owe(sequence, rows, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Nanos = 1_000_000;
+
+    #[test]
+    fn answers_that_fit() {
+        let horizon = Horizon {
+            now: 1000 * MS,
+            rtt: 50 * MS,
+            loss_after: 60 * MS,
+        };
+        for (left, answers) in [
+            (24, None),
+            (25, Some(0)),
+            (84, Some(0)),
+            (85, Some(1)),
+            (145, Some(2)),
+        ] {
+            assert_eq!(horizon.answers((1000 + left) * MS), answers, "{left} ms");
+        }
+    }
+}
