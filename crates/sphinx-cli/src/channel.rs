@@ -2,8 +2,12 @@
 //!
 //! The real thing is [`sphinx_transport::Session`]; tests join two ends with pipes in memory.
 
+mod messages;
+
 use std::time::Duration;
 
+use messages::{DatagramIn, DatagramOut, LiveOut};
+pub(crate) use messages::{MessageIn, MessageOut, Mode, OnStream};
 use sphinx_transport::{ErrorKind, RecvStream, SendStream, Session, Stats};
 
 use crate::failure::{Failure, Outcome, protocol};
@@ -86,6 +90,24 @@ pub(crate) trait Channel: Clone + Send + Sync + 'static {
     fn close(&self, code: u64, reason: &str);
     /// The code that the peer closed the session with, if that is how it ended.
     fn peer_code(&self) -> Option<u64>;
+    /// Sends messages; late ones are of use for `deadline`.
+    fn send_messages(
+        &self,
+        mode: Mode,
+        _deadline: Option<Duration>,
+    ) -> Outcome<Box<dyn MessageOut>> {
+        match mode {
+            Mode::Stream => Ok(Box::new(OnStream(self.open_uni()?))),
+            _ => Err(protocol("nothing but streams is carried here")),
+        }
+    }
+    /// Receives what [`send_messages`](Self::send_messages) sends.
+    fn recv_messages(&self, mode: Mode) -> Outcome<Box<dyn MessageIn>> {
+        match mode {
+            Mode::Stream => Ok(Box::new(OnStream(self.accept_uni()?))),
+            _ => Err(protocol("nothing but streams is carried here")),
+        }
+    }
     /// Waits until the session ends, at most for `patience`: how it has ended. Only one whose streams can be given up needs this.
     fn wait_closed(&self, _patience: Duration) -> Option<Failure> {
         None
@@ -155,6 +177,26 @@ impl Channel for Session {
     }
     fn peer_code(&self) -> Option<u64> {
         Self::peer_code(self)
+    }
+    fn send_messages(
+        &self,
+        mode: Mode,
+        deadline: Option<Duration>,
+    ) -> Outcome<Box<dyn MessageOut>> {
+        Ok(match mode {
+            Mode::Stream => Box::new(OnStream(Self::open_uni(self)?)),
+            Mode::Message => Box::new(Self::open_uni(self)?.into_messages()),
+            Mode::Live => Box::new(LiveOut::new(self, deadline)?),
+            Mode::Datagram => Box::new(DatagramOut::new(self, deadline)),
+        })
+    }
+    fn recv_messages(&self, mode: Mode) -> Outcome<Box<dyn MessageIn>> {
+        Ok(match mode {
+            Mode::Stream => Box::new(OnStream(Self::accept_uni(self)?)),
+            Mode::Message => Box::new(Self::accept_uni(self)?.into_messages()),
+            Mode::Live => Box::new(Self::accept_live(self)?),
+            Mode::Datagram => Box::new(DatagramIn(self.clone())),
+        })
     }
     fn wait_closed(&self, patience: Duration) -> Option<Failure> {
         Self::wait_closed(self, patience).map(Failure::from)

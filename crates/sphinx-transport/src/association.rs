@@ -322,7 +322,6 @@ impl Association {
     /// What the application may look at.
     fn publish(&self, inner: &mut Inner) {
         inner.stats = self.stats();
-        inner.stats.datagrams = inner.queues.datagram_counts();
         let core = self.driver.core();
         let remote = core.tuple().remote.ip();
         inner.learned = core.path_memory().map(|memory| (remote, memory));

@@ -544,8 +544,8 @@ impl Session {
         self.shared.wake();
     }
 
-    /// Counters and estimates, at most some milliseconds old; those of the session's end once it is
-    /// over.
+    /// Counters and estimates, at most some milliseconds old, but for those of datagrams, which are of this moment; those of the
+    /// session's end once it is over.
     pub fn stats(&self) -> Stats {
         let inner = self.shared.lock();
         let elapsed = match &inner.closed {
@@ -559,6 +559,7 @@ impl Session {
         Stats {
             elapsed,
             silence,
+            datagrams: inner.queues.datagram_counts(),
             ..inner.stats
         }
     }

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::channel::Mode;
 use crate::pep::PepArgs;
 use crate::tools::{self, Tools};
 use crate::units;
@@ -229,7 +230,10 @@ pub(crate) struct PerfClientArgs {
     /// Time between messages
     #[arg(long, value_name = "DURATION", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) interval: Option<Duration>,
-    /// Count messages that take longer as late
+    /// What carries the messages
+    #[arg(long, value_enum, default_value = "stream", requires = "message_size")]
+    pub(crate) mode: Mode,
+    /// Count messages that take longer as late; live messages and datagrams are of use for so long [default: live 120ms]
     #[arg(long, value_name = "DURATION", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) deadline: Option<Duration>,
     #[command(flatten)]

@@ -7,14 +7,20 @@ use sphinx_transport::{Options, Profile, Service, Session};
 
 use super::{Context, listen};
 use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
+use crate::channel::Mode;
 use crate::failure::{Outcome, usage};
 use crate::perf::client::Request;
-use crate::perf::{BLOCK_BYTES_MIN, Direction, Limit, Measured, Messages, Pacing, client, server};
+use crate::perf::{
+    BLOCK_BYTES_MIN, DATAGRAM_BYTES_MAX, Direction, Limit, Measured, Messages, Pacing, client,
+    server,
+};
 use crate::report::{Figures, Progress, Reporter, Role, Ticker};
 use crate::units::{show_rate, show_size};
 
 /// The size of the blocks that everything is compared with.
 const BLOCK_BYTES_USUAL: u64 = 100_000;
+/// Less is no time for any packet.
+const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const TIME_DEFAULT: Duration = Duration::from_secs(10);
 
 pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
@@ -132,10 +138,14 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
         .zip(args.message_size)
         .map(|(interval, bytes)| {
             let deadline_ns = args.deadline.map(nanoseconds);
-            let messages = Messages { deadline_ns };
+            let messages = Messages {
+                mode: args.mode,
+                deadline_ns,
+            };
             Pacing::every(nanoseconds(interval), bytes, Some(messages))
         });
     let pacing = blocks.or(messages).transpose().map_err(usage)?;
+    check_mode(args)?;
     if let Some(pacing) = pacing {
         pacing.blocks(limit).map_err(usage)?;
     }
@@ -150,6 +160,26 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
         streams: args.streams,
         pacing,
     })
+}
+
+/// What the modes of messages can do.
+fn check_mode(args: &PerfClientArgs) -> Outcome<()> {
+    let (mode, size) = (args.mode, args.message_size.unwrap_or(0));
+    if args
+        .deadline
+        .is_some_and(|deadline| deadline < DEADLINE_MIN)
+    {
+        return Err(usage("--deadline is at least 1ms"));
+    }
+    if mode != Mode::Stream && args.streams > 1 {
+        return Err(usage("--streams belongs to --mode stream"));
+    }
+    if mode.is_lossy() && size > DATAGRAM_BYTES_MAX {
+        return Err(usage(format!(
+            "live messages and datagrams have at most {DATAGRAM_BYTES_MAX} bytes, not {size}"
+        )));
+    }
+    Ok(())
 }
 
 fn report(measured: &Measured, peer: Option<&str>, reporter: &Reporter) {

@@ -6,18 +6,20 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::channel::{Incoming, Outgoing};
+use crate::channel::{Incoming, Mode, Outgoing};
 use crate::failure::{Outcome, protocol};
 use crate::report::{BlockNumbers, Role};
 
 /// Version of these messages.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Longest message.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub(super) const STREAMS_MAX: u16 = 256;
 /// Every block carries its header inside.
 pub(crate) const BLOCK_BYTES_MIN: u64 = 32;
 pub(super) const BLOCK_BYTES_MAX: u64 = 16 << 20;
+/// One that is live, or a datagram.
+pub(crate) const DATAGRAM_BYTES_MAX: u64 = 65_507;
 /// Each stream holds one block at a time: this much for all of them.
 const BLOCKS_BYTES_MAX: u64 = 32 << 20;
 /// Latencies of all blocks are kept, so that quantiles are exact.
@@ -71,6 +73,8 @@ pub(crate) struct Pacing {
 /// What is expected of paced messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Messages {
+    /// What carries them.
+    pub(crate) mode: Mode,
     /// One that takes longer is late.
     pub(crate) deadline_ns: Option<u64>,
 }
@@ -101,6 +105,17 @@ impl Pacing {
                 "blocks and messages have {BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX} bytes, not {block_bytes}"
             )),
         }
+    }
+
+    /// How long a block is of use.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let deadline = self.messages.and_then(|messages| messages.deadline_ns);
+        deadline.map(Duration::from_nanos)
+    }
+
+    /// What carries the blocks.
+    pub(super) fn mode(&self) -> Mode {
+        self.messages.map_or(Mode::Stream, |messages| messages.mode)
     }
 
     /// How many blocks the limit allows.
@@ -137,12 +152,25 @@ impl Plan {
                 (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&pacing.block_bytes)
                     && pacing.block_bytes * u64::from(self.streams) <= BLOCKS_BYTES_MAX
                     && pacing.interval_ns > 0
+                    && (pacing.mode() == Mode::Stream || self.streams == 1)
+                    && (!pacing.mode().is_lossy() || pacing.block_bytes <= DATAGRAM_BYTES_MAX)
                     && pacing.blocks(self.limit).is_ok()
             });
         match bounded {
             true => Ok(()),
             false => Err(protocol("the peer asks for an impossible measurement")),
         }
+    }
+
+    /// Whether blocks may be missing in the end.
+    pub(super) fn is_lossy(&self) -> bool {
+        self.pacing.is_some_and(|pacing| pacing.mode().is_lossy())
+    }
+
+    /// How many are, if some may be: the ends count so many bytes sent and received.
+    pub(super) fn dropped(&self, one: u64, other: u64) -> Option<u64> {
+        let pacing = self.pacing.filter(|_| self.is_lossy())?;
+        Some(one.abs_diff(other) / pacing.block_bytes.max(1))
     }
 
     /// The bytes that go over stream `index` when the limit is a number of bytes.

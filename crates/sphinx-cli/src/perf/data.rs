@@ -9,7 +9,7 @@ use super::clock::ClockOffset;
 use super::control::{Direction, Limit, Pacing, Plan};
 use super::pattern::Pattern;
 use super::samples::Samples;
-use crate::channel::{Channel, Incoming, Outgoing};
+use crate::channel::{Channel, Incoming, MessageIn, MessageOut, Outgoing};
 use crate::failure::{Outcome, fail, local_io, protocol};
 use crate::report::{BlockNumbers, Progress};
 use crate::usage::monotonic_ns;
@@ -34,26 +34,33 @@ pub(super) struct Received {
 /// Sends on `plan.streams` new streams side by side; returns when everything has been delivered.
 pub(super) fn send<C: Channel>(channel: &C, plan: &Plan, progress: &Progress) -> Outcome<Sent> {
     let pattern = Pattern::new(plan.seed);
-    let streams = (0..plan.streams)
-        .map(|_| channel.open_uni())
-        .collect::<Outcome<Vec<C::Out>>>()?;
     let started = Instant::now();
-    // The first block is due when all threads are there.
-    let first_due_ns = monotonic_ns() + 2_000_000;
-    let job = |(index, stream): (usize, C::Out)| {
-        let index = u16::try_from(index).unwrap_or(u16::MAX);
-        let work = SendWork {
-            plan,
-            pattern: &pattern,
-            progress,
-            index,
-        };
-        match plan.pacing {
-            Some(pacing) => work.blocks(stream, pacing, first_due_ns),
-            None => work.bulk(stream, started),
+    let work = |index| SendWork {
+        plan,
+        pattern: &pattern,
+        progress,
+        index: u16::try_from(index).unwrap_or(u16::MAX),
+    };
+    let sent = match plan.pacing {
+        Some(pacing) => {
+            let (mode, deadline) = (pacing.mode(), pacing.deadline());
+            let open = |_| channel.send_messages(mode, deadline);
+            let outs: Outcome<Vec<_>> = (0..plan.streams).map(open).collect();
+            // The first block is due when all threads are there.
+            let first_due_ns = monotonic_ns() + 2_000_000;
+            side_by_side(outs?, |(index, out)| {
+                work(index).blocks(out, pacing, first_due_ns)
+            })?
+        }
+        None => {
+            let streams = (0..plan.streams).map(|_| channel.open_uni());
+            let streams: Outcome<Vec<C::Out>> = streams.collect();
+            side_by_side(streams?, |(index, stream)| {
+                work(index).bulk(stream, started)
+            })?
         }
     };
-    let bytes = side_by_side(streams, job)?.into_iter().sum();
+    let bytes = sent.into_iter().sum();
     Ok(Sent {
         bytes,
         stats: channel.stats(),
@@ -68,26 +75,34 @@ pub(super) fn receive<C: Channel>(
     progress: &Progress,
 ) -> Outcome<Received> {
     let pattern = Pattern::new(plan.seed);
-    let streams = (0..plan.streams)
-        .map(|_| channel.accept_uni())
-        .collect::<Outcome<Vec<C::In>>>()?;
-    let job = |(index, stream): (usize, C::In)| {
-        let index = u16::try_from(index).unwrap_or(u16::MAX);
-        let work = ReceiveWork {
-            plan,
-            pattern: &pattern,
-            progress,
-            index,
-            offset,
-        };
-        match plan.pacing {
-            Some(pacing) => work.blocks(stream, pacing),
-            None => work.bulk(stream),
+    let work = |index| ReceiveWork {
+        plan,
+        pattern: &pattern,
+        progress,
+        index: u16::try_from(index).unwrap_or(u16::MAX),
+        offset,
+    };
+    let received = match plan.pacing {
+        Some(pacing) => {
+            let accept = |_| channel.recv_messages(pacing.mode());
+            let ins: Outcome<Vec<_>> = (0..plan.streams).map(accept).collect();
+            side_by_side(ins?, |(index, input)| {
+                let work = work(index);
+                match pacing.mode().is_lossy() {
+                    true => work.lossy_blocks(input, pacing),
+                    false => work.blocks(input, pacing),
+                }
+            })?
+        }
+        None => {
+            let streams = (0..plan.streams).map(|_| channel.accept_uni());
+            let streams: Outcome<Vec<C::In>> = streams.collect();
+            side_by_side(streams?, |(index, stream)| work(index).bulk(stream))?
         }
     };
     let mut bytes = 0;
     let mut samples = Samples::default();
-    for (stream_bytes, stream_samples) in side_by_side(streams, job)? {
+    for (stream_bytes, stream_samples) in received {
         bytes += stream_bytes;
         samples.merge(stream_samples);
     }
@@ -151,7 +166,12 @@ impl SendWork<'_> {
     }
 
     /// Every block at its time; those that are late go at once and keep their scheduled time.
-    fn blocks(&self, mut stream: impl Outgoing, pacing: Pacing, first_due_ns: u64) -> Outcome<u64> {
+    fn blocks(
+        &self,
+        mut out: Box<dyn MessageOut>,
+        pacing: Pacing,
+        first_due_ns: u64,
+    ) -> Outcome<u64> {
         let blocks = pacing.blocks(self.plan.limit).map_err(protocol)?;
         // Sleeping to the microsecond instead of the usual 50; where that is refused, it is not.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000));
@@ -171,13 +191,11 @@ impl SendWork<'_> {
                 break;
             }
             thread::sleep(Duration::from_nanos(due.saturating_sub(now)));
-            stream.write_all(&block)?;
-            stream.flush()?;
+            out.send(&block)?;
             sent += pacing.block_bytes;
             self.progress.add_bytes(pacing.block_bytes);
         }
-        stream.finish()?;
-        stream.wait_delivered()?;
+        out.finish()?;
         Ok(sent)
     }
 }
@@ -232,13 +250,13 @@ impl ReceiveWork<'_> {
         }
     }
 
-    fn blocks(&self, mut stream: impl Incoming, pacing: Pacing) -> Outcome<(u64, Samples)> {
+    fn blocks(&self, mut input: Box<dyn MessageIn>, pacing: Pacing) -> Outcome<(u64, Samples)> {
         let blocks = pacing.blocks(self.plan.limit).map_err(protocol)?;
         let mut block = vec![0; pacing.block_bytes as usize];
         let mut samples = Samples::default();
         let mut bytes = 0;
         for index in own_blocks(self.index, self.plan.streams, blocks) {
-            let filled = fill(&mut stream, &mut block)?;
+            let filled = input.recv(&mut block)?.unwrap_or(0);
             if filled == 0 && matches!(self.plan.limit, Limit::Nanoseconds(_)) {
                 let streams = u64::from(self.plan.streams.max(1));
                 samples.add_unsent((blocks - index).div_ceil(streams));
@@ -247,33 +265,62 @@ impl ReceiveWork<'_> {
             if filled < block.len() {
                 return Err(fail(ErrorKind::Integrity, "blocks are missing at the end"));
             }
-            let now = monotonic_ns();
-            let (header, body) = block.split_at(HEADER_BYTES);
-            let expected = [
-                &index.to_be_bytes()[..],
-                &(pacing.block_bytes as u32).to_be_bytes(),
-            ];
-            if [&header[..8], &header[16..]] != expected
-                || !self
-                    .pattern
-                    .matches(0, index.wrapping_mul(pacing.block_bytes), body)
-            {
+            if self.take(&block, pacing, &mut samples)? != index {
                 return Err(damaged());
             }
-            let due = header[8..16]
-                .iter()
-                .fold(0, |due, byte| due << 8 | u64::from(*byte));
-            match index.saturating_mul(pacing.interval_ns) < self.offset.warmup_ns {
-                true => samples.add_warmup(),
-                false => samples.add(self.latency_ns(due, now)),
+            bytes += pacing.block_bytes;
+        }
+        match input.recv(&mut block)? {
+            None => Ok((bytes, samples)),
+            Some(_) => Err(protocol("more blocks than agreed")),
+        }
+    }
+
+    /// Blocks of which some may be missing, in any order.
+    fn lossy_blocks(
+        &self,
+        mut input: Box<dyn MessageIn>,
+        pacing: Pacing,
+    ) -> Outcome<(u64, Samples)> {
+        let blocks = pacing.blocks(self.plan.limit).map_err(protocol)?;
+        let mut seen = vec![false; usize::try_from(blocks).unwrap_or(usize::MAX)];
+        let mut block = vec![0; pacing.block_bytes as usize];
+        let mut samples = Samples::default();
+        let mut bytes = 0;
+        while let Some(len) = input.recv(&mut block)? {
+            if len < block.len() {
+                return Err(damaged());
+            }
+            let index = self.take(&block, pacing, &mut samples)?;
+            let seen = usize::try_from(index).ok().and_then(|at| seen.get_mut(at));
+            if seen.is_none_or(|seen| std::mem::replace(seen, true)) {
+                return Err(damaged());
             }
             bytes += pacing.block_bytes;
-            self.progress.add_bytes(pacing.block_bytes);
         }
-        match stream.read(&mut [0])? {
-            0 => Ok((bytes, samples)),
-            _ => Err(protocol("more blocks than agreed")),
+        Ok((bytes, samples))
+    }
+
+    /// A block has arrived: its index, if it is what was agreed.
+    fn take(&self, block: &[u8], pacing: Pacing, samples: &mut Samples) -> Outcome<u64> {
+        let now = monotonic_ns();
+        let (header, body) = block.split_at(HEADER_BYTES);
+        let number = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+        };
+        let (index, due) = (number(&header[..8]), number(&header[8..16]));
+        let at = index.wrapping_mul(pacing.block_bytes);
+        if number(&header[16..]) != pacing.block_bytes || !self.pattern.matches(0, at, body) {
+            return Err(damaged());
         }
+        match index.saturating_mul(pacing.interval_ns) < self.offset.warmup_ns {
+            true => samples.add_warmup(),
+            false => samples.add(self.latency_ns(due, now)),
+        }
+        self.progress.add_bytes(pacing.block_bytes);
+        Ok(index)
     }
 
     /// From the scheduled time on the sender's clock to `now` on ours.
@@ -286,18 +333,6 @@ impl ReceiveWork<'_> {
         // An estimated offset can make a short latency look negative.
         u64::try_from(latency.max(0)).unwrap_or(u64::MAX)
     }
-}
-
-/// Reads until `buffer` is full or the stream ends; returns how much there was.
-fn fill(stream: &mut impl Incoming, buffer: &mut [u8]) -> Outcome<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match stream.read(&mut buffer[filled..])? {
-            0 => break,
-            n => filled += n,
-        }
-    }
-    Ok(filled)
 }
 
 fn damaged() -> crate::failure::Failure {

@@ -15,7 +15,9 @@ pub(crate) mod server;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use control::{BLOCK_BYTES_MIN, Direction, Limit, Messages, Pacing, Report};
+pub(crate) use control::{
+    BLOCK_BYTES_MIN, DATAGRAM_BYTES_MAX, Direction, Limit, Messages, Pacing, Report,
+};
 
 use std::time::Duration;
 

@@ -71,6 +71,7 @@ impl Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channel::Mode;
 
     #[test]
     fn quantiles_are_exact() {
@@ -80,6 +81,7 @@ mod tests {
         more.add_warmup();
         samples.merge(more);
         let messages = Messages {
+            mode: Mode::Stream,
             deadline_ns: Some(150_000_000),
         };
         let numbers = samples.numbers(Some(messages));

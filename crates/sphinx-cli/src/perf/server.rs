@@ -91,5 +91,6 @@ fn run<C: Channel>(
     // a failure here is that is told by the code that it closes with.
     let _ = put(&mut out, &done.report()).and_then(|()| out.finish());
     done.hear(&peer);
+    done.dropped = plan.dropped(done.bytes, peer.bytes);
     Ok(Measured { done, peer })
 }

@@ -61,6 +61,8 @@ pub(crate) struct Done {
     pub(crate) stats: Stats,
     pub(crate) cpu: Duration,
     pub(crate) block_ms: Option<BlockNumbers>,
+    /// Messages that were sent and not given to the peer's application, where that may be.
+    pub(crate) dropped: Option<u64>,
     /// Whether both ends read one clock.
     pub(crate) clock: Option<String>,
     /// What the sending end says its overhead is, for a receiving end that hears of it.
@@ -78,6 +80,7 @@ impl Done {
             stats,
             cpu,
             block_ms: None,
+            dropped: None,
             clock: None,
             peer_overhead: None,
         }
@@ -167,6 +170,11 @@ impl Done {
                 figures.window_limited_ms().map(|ms| rounded(ms, 3)),
             )
             .with("streams_peak", stats.streams_peak)
+            .with("datagrams_sent", stats.datagrams.sent)
+            .with("datagrams_delivered", stats.datagrams.delivered)
+            .with("datagrams_expired", stats.datagrams.expired)
+            .with("datagrams_evicted", stats.datagrams.evicted)
+            .with("datagrams_lost", stats.datagrams.lost)
             .with("blocks", stats.blocks)
             .with("blocks_second_round", stats.blocks_second_round)
             .with("block_ms_mean", block_ms(|b| b.mean))
@@ -194,10 +202,13 @@ impl Done {
         {
             let ms = |pick: fn(BlockMs) -> f64| numbers.ms.map(|ms| rounded(pick(ms), 3));
             // Streams are reliable: what was sent was delivered, or the measurement failed.
-            let messages = numbers.count + numbers.warmup;
+            let delivered = numbers.count + numbers.warmup;
+            let messages = delivered + self.dropped.unwrap_or(0);
             event = event
                 .with("messages_sent", messages)
-                .with("messages_delivered", messages)
+                .with("messages_delivered", delivered)
+                .with("messages_dropped", self.dropped.unwrap_or(0))
+                .with("messages_recovered", stats.blocks_second_round)
                 .with(
                     "packets_per_message",
                     figures
@@ -278,10 +289,12 @@ impl Done {
         };
         let late = blocks.messages.and_then(|messages| messages.late);
         let late = late.map_or(String::new(), |late| format!("{late} late, "));
+        let dropped = self.dropped;
+        let dropped = dropped.map_or(String::new(), |dropped| format!("{dropped} dropped, "));
         let clock = self.clock.as_deref().unwrap_or("estimated");
         Some(format!(
             "{what} latency: mean {:.2} ms, p50 {:.2}, p90 {:.2}, p99 {:.2}, max {:.2} \
-             ({late}{} {what}s and {} of warm-up, clock {clock})",
+             ({late}{dropped}{} {what}s and {} of warm-up, clock {clock})",
             ms.mean, ms.p50, ms.p90, ms.p99, ms.max, blocks.count, blocks.warmup,
         ))
     }
