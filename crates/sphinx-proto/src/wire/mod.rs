@@ -2,6 +2,7 @@
 //!
 //! Every parser here is total: any input gives a value or an error, in time linear in its length.
 
+mod bundle;
 mod fragment;
 mod frame;
 mod header;
@@ -10,6 +11,7 @@ mod symbol;
 mod varint;
 mod window;
 
+pub use bundle::{BUNDLE_MAX, Bundle, Rider};
 pub use fragment::{FRAGMENT_PREFIX_LEN, FRAGMENTS_MAX, Fragment};
 pub use frame::{
     Blocks, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_RESET_BLOCKS, MAX_SACK_RANGES,
