@@ -71,6 +71,9 @@ fn mistakes_are_usage_errors() {
         "perf client --json sphx1x --bytes 1kB --time 1s",
         "perf client --json sphx1x --block-size 1kB",
         "perf client --json sphx1x --rate 1mbit --block-size 5",
+        "perf client --json sphx1x --message-size 200B --interval 20ms --bundle 9",
+        "perf client --json sphx1x --message-size 200B --interval 20ms --bundle 1 --profile bulk",
+        "perf client --json sphx1x --bytes 1MB --bundle 1",
         "demo --json --loss 7",
         "demo --json --rate 5MB/s",
     ] {

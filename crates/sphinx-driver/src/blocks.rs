@@ -20,6 +20,12 @@ pub(crate) struct TxBlock {
 }
 
 impl TxBlock {
+    /// A source symbol.
+    pub(crate) fn source(&self, index: u16) -> &[u8] {
+        let at = usize::from(index) * self.symbol_len;
+        &self.memory[at..][..self.symbol_len]
+    }
+
     /// Computes a repair symbol.
     pub(crate) fn encode(
         &mut self,

@@ -30,7 +30,7 @@ pub struct Workshop {
     thorough_decoder: BlockDecoder,
     /// Rows of sliding windows, of repairs that leave and that arrive.
     rows: RowMaker,
-    /// A repair symbol of which parts are sent.
+    /// A symbol of which parts are sent.
     symbol: Vec<u8>,
 }
 

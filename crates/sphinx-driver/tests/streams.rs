@@ -512,62 +512,6 @@ fn idle_streams_cost_a_busy_one_nothing() {
     assert!(alone / beside > 0.98, "{alone} {beside}");
 }
 
-/// What a stream of small messages costs on the wire, and how many of them arrive soon after the path's delay.
-struct Thin {
-    /// IP bytes sent for each byte of a message, packets for each message.
-    bytes: f64,
-    packets: f64,
-    /// Share of the messages that are there within half a round trip and this.
-    in_time: f64,
-}
-
-fn thin(len: u64, period: Nanos, rtt: Nanos, loss: f64, margin: Nanos) -> Thin {
-    let count = 60 * SEC / period;
-    let mut streams = ideal(1);
-    (streams.rate, streams.loss) = (20_000_000, loss);
-    streams.delay = Duration::from_nanos(rtt / 2);
-    streams.order = ReadOrder::AsItComes;
-    let mut scenario = streams.scenario();
-    let begin = SEC;
-    scenario.client.writes = (0..count)
-        .map(|number| Write {
-            at: begin + number * period,
-            stream: 0,
-            len,
-            end_of_stream: number + 1 == count,
-        })
-        .collect();
-    let mut pair = scenario.build();
-    pair.must_transfer(120 * SEC);
-    let (client, stats) = (pair.client(), pair.client().session().stats());
-    let arrivals = pair.server().message_arrivals(len, count);
-    let due = |number| begin + number * period + rtt / 2 + margin;
-    let in_time = arrivals.iter().zip(0..);
-    let in_time = in_time.filter(|(at, number)| at.is_some_and(|at| at <= due(*number)));
-    let symbols = stats.source_sent + stats.repair_proactive + stats.repair_reactive;
-    Thin {
-        bytes: client.ip_bytes_sent as f64 / (len * count) as f64,
-        packets: symbols as f64 / count as f64,
-        in_time: in_time.count() as f64 / count as f64,
-    }
-}
-
-/// A message of one packet leaves once where nothing is lost, but for the beginning, when nothing is known of the path; and with as
-/// many repairs as one loss in ten asks for, not with one more.
-#[test]
-fn small_messages_cost_little() {
-    for (len, period, clean) in [(200, 20 * MS, (1.05, 1.5)), (1000, 5 * MS, (1.02, 1.12))] {
-        for (loss, (packets, bytes)) in [(0.0, clean), (0.1, (3.1, 4.4))] {
-            let thin = thin(len, period, 50 * MS, loss, 25 * MS);
-            println!(
-                "{len} B, {loss}: {:.3} bytes, {:.3} packets, {:.4} in time",
-                thin.bytes, thin.packets, thin.in_time
-            );
-            assert!(thin.packets < packets && thin.bytes < bytes && thin.in_time > 0.995);
-        }
-    }
-}
-
 /// Messages of an urgent stream beside one that fills the link: hardly later than alone, though 6 % of the packets are lost.
 #[test]
 fn what_is_urgent_goes_first() {

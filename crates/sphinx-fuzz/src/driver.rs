@@ -17,8 +17,8 @@ use sphinx_driver::{
 };
 use sphinx_fec::CodeId;
 use sphinx_proto::wire::{
-    Blocks, ConnectionId, Fragment, Frame, HEADER_LEN, Header, MAX_SYMBOL_LEN, OVERHEAD,
-    PacketKind, Sack, Streams,
+    BUNDLE_MAX, Blocks, ConnectionId, Fragment, Frame, HEADER_LEN, Header, MAX_SYMBOL_LEN,
+    OVERHEAD, PacketKind, Rider, Sack, Streams, put_varint,
 };
 use sphinx_proto::{Config, Nanos, Role, Session, StreamId, Urgency};
 use sphinx_sim::{Local, LocalSlicer, Plain, Rng};
@@ -91,6 +91,8 @@ struct Victim {
     /// Of the peer's packets.
     next_number: u64,
     came: Vec<Vec<u8>>,
+    /// Symbols of the peer that wait for a packet of another block.
+    aboard: Vec<(Header, Vec<u8>)>,
     writers: Vec<Writer>,
     /// Streams that this end has opened, and those of the peer that it has accepted: of one direction, and of two.
     opened: [u64; 2],
@@ -151,6 +153,7 @@ impl Victim {
             now: 0,
             next_number: 0,
             came: Vec::new(),
+            aboard: Vec::new(),
             writers: Vec::new(),
             opened: [0; 2],
             accepted: [0; 2],
@@ -298,7 +301,7 @@ impl Victim {
         }
     }
 
-    /// A symbol whole, or in parts, of which one may be missing.
+    /// A symbol whole, alone or with others, or in parts, of which one may be missing; or it waits for another one.
     fn send_symbol(&mut self, input: &mut Input<'_>, mut header: Header, symbol: &[u8], flags: u8) {
         let symbol_len = symbol.len() as u16;
         let count = 2 + (flags & 7) % 7;
@@ -308,8 +311,13 @@ impl Victim {
             count,
         });
         let parts: Vec<_> = parts.filter(|part| !part.range().is_empty()).collect();
-        if flags & 0xc0 != 0xc0 || parts.len() < usize::from(count) {
-            return self.packet(input, header, symbol);
+        match flags & 0xc0 {
+            0x40 => return self.bundle(input, header, symbol),
+            0x80 if self.aboard.len() < usize::from(BUNDLE_MAX) => {
+                return self.aboard.push((header, symbol.to_vec()));
+            }
+            0xc0 if parts.len() == usize::from(count) => {}
+            _ => return self.packet(input, header, symbol),
         }
         header.kind = PacketKind::Fragment;
         let missing = input.byte();
@@ -319,6 +327,33 @@ impl Victim {
                 self.packet(input, header, &body);
             }
         }
+    }
+
+    /// A symbol, and those that wait for one of a later block.
+    fn bundle(&mut self, input: &mut Input<'_>, mut header: Header, symbol: &[u8]) {
+        let waiting = std::mem::take(&mut self.aboard);
+        let is_older = |(of, _): &(Header, Vec<u8>)| of.block < header.block;
+        let (riders, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_older);
+        self.aboard = waiting;
+        let mut body = Vec::new();
+        put_varint(&mut body, symbol.len() as u64);
+        body.extend_from_slice(symbol);
+        for (of, symbol) in &riders {
+            let rider = Rider {
+                distance: header.block - of.block,
+                code: of.code,
+                n: of.n,
+                row: of.row,
+                symbol_len: symbol.len() as u16,
+            };
+            rider.encode_prefix(&mut body);
+            body.extend_from_slice(symbol);
+        }
+        if riders.is_empty() {
+            return self.packet(input, header, symbol);
+        }
+        header.kind = PacketKind::Bundle;
+        self.packet(input, header, &body);
     }
 
     /// A symbol of any shape, code, row and content.
@@ -349,6 +384,14 @@ impl Victim {
         };
         if part < 0xc0 {
             return self.packet(input, header, &symbol);
+        }
+        if part >= 0xfa {
+            let header = Header {
+                kind: PacketKind::Bundle,
+                ..header
+            };
+            let body = input.take(40);
+            return self.packet(input, header, body);
         }
         let range = match fragment.index < fragment.count {
             true => fragment.range(),

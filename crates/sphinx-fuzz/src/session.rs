@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 use sphinx_fec::CodeId;
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::{
-    Blocks, ConnectionId, Fragment, Frame, FrameIter, Header, OVERHEAD, PacketKind, Sack,
-    VARINT_MAX, WindowSpan, block_symbols_max,
+    BUNDLE_MAX, Blocks, Bundle, ConnectionId, Fragment, Frame, FrameIter, Header, OVERHEAD,
+    PacketKind, Rider, Sack, VARINT_MAX, WindowSpan, block_symbols_max, put_varint,
 };
 use sphinx_proto::{
-    Config, ConnectionIds, Icm, Nanos, PacketMeta, Profile, Received, Role, Session, StreamId,
-    Tuple,
+    Config, ConnectionIds, Icm, Nanos, PacketMeta, PathMemory, Profile, Received, Role, Session,
+    StreamId, Tuple,
 };
 
 use crate::Input;
@@ -128,6 +128,15 @@ pub(crate) fn config(input: &mut Input<'_>) -> Config {
     config.peer_window = input.pick(&WINDOWS);
     config.peer_datagram_max = input.pick(&[1472, 1200, 9040, 65_527]);
     config.icm = input.pick(&[Icm::Default, Icm::Paper, Icm::Off]);
+    // From a byte that says more.
+    let also = input.clone().byte() >> 5;
+    config.bundle = [1, 8, 2, 0][usize::from(also & 3)];
+    config.memory = (also & 4 != 0).then_some(PathMemory {
+        rate: 1_000_000,
+        rtt: 50 * MS,
+        plr: 0.1,
+        datagram_len: 1200,
+    });
     config
 }
 
@@ -249,6 +258,9 @@ impl Victim {
             _ => input.number(3) as u32,
         };
         let part = match input.byte() {
+            0xfa.. if len > 0 => {
+                return self.bundle(input, flags, (block, code, n, row), len as u16);
+            }
             0..0xc0 => None,
             part if len == 0 => Some((part & 7, 0)),
             part => Some((part & 7, 2 + (part >> 3 & 7) % 7)),
@@ -307,6 +319,71 @@ impl Victim {
             (received, _) => assert_eq!(received, Received::Nothing),
         }
         self.model.take_jobs(&mut self.session);
+    }
+
+    /// A symbol, and behind it some of other blocks.
+    fn bundle(
+        &mut self,
+        input: &mut Input<'_>,
+        flags: u8,
+        (block, code, n, row): (u32, u8, u16, u32),
+        len: u16,
+    ) {
+        let mut body = Vec::new();
+        put_varint(&mut body, u64::from(len));
+        body.resize(body.len() + usize::from(len), 0);
+        self.model.sees(block);
+        for _ in 0..1 + input.below(u64::from(BUNDLE_MAX)) {
+            let shape = input.byte();
+            let rider = Rider {
+                distance: 1 + u32::from(shape & 7),
+                code: match shape & 0x18 {
+                    0 | 8 => CodeId::SOURCE,
+                    _ => input.below(7) as u8,
+                },
+                n: [1, 1, 2, n][usize::from(shape >> 5 & 3)],
+                row: u32::from(input.byte()),
+                symbol_len: if shape & 0x80 == 0 { 1000 } else { len },
+            };
+            rider.encode_prefix(&mut body);
+            body.resize(body.len() + usize::from(rider.symbol_len), 0);
+            self.model.sees(block.wrapping_sub(rider.distance));
+        }
+        if !self.is_tame && input.rarely(8) {
+            // Something is missing, or too much.
+            let end = input.below(2 * body.len() as u64) as usize;
+            body.resize(end, input.byte());
+        }
+        let meta = self.meta(input, flags, body.len());
+        let header = Header {
+            kind: PacketKind::Bundle,
+            block,
+            code,
+            n,
+            row,
+            ..self.control_header(input, flags, &meta)
+        };
+        let expected = Bundle::split(&header, &body);
+        let is_open = self.model.is_going_on(&mut self.session);
+        match self.session.handle_packet(&meta, &header, &body) {
+            Received::Bundle(symbols) => {
+                assert!(is_open);
+                let heard = symbols.iter().map(|s| (s.header, s.at.clone()));
+                assert_eq!(Ok(heard.collect()), expected);
+                for symbol in symbols {
+                    let placement = self.session.handle_bundled(self.now, &symbol);
+                    self.model.place(placement, &symbol.header, symbol.at.len());
+                    self.model.take_jobs(&mut self.session);
+                }
+            }
+            received => {
+                assert_eq!(received, Received::Nothing);
+                if is_open {
+                    assert!(expected.is_err(), "nothing is wrong with it");
+                    self.model.is_accused(&mut self.session);
+                }
+            }
+        }
     }
 
     /// A repair that covers several blocks.

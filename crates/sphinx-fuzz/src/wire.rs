@@ -1,9 +1,10 @@
 //! The parsers of packets and blocks.
 
 use sphinx_proto::wire::{
-    ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter, HEADER_LEN, Header,
-    MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, MAX_TAKEN, PacketKind, Segment, SegmentIter,
-    VARINT_MAX, WireError, expand_packet_number, is_data_plane, put_varint, varint_len,
+    BUNDLE_MAX, Bundle, ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter, HEADER_LEN,
+    Header, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, MAX_TAKEN, PacketKind, Rider, Segment,
+    SegmentIter, VARINT_MAX, WireError, expand_packet_number, is_data_plane, put_varint,
+    varint_len,
 };
 use sphinx_proto::{Role, StreamId};
 
@@ -47,6 +48,7 @@ fn any_fields(input: &mut Input<'_>) {
         PacketKind::Symbol,
         PacketKind::Fragment,
         PacketKind::Control,
+        PacketKind::Bundle,
     ]);
     let flags = input.byte();
     let Some(cid) = ConnectionId::new(input.number(8).to_be_bytes()) else {
@@ -239,4 +241,45 @@ pub fn fragment(data: &[u8]) {
         assert!(range.len() == part.len() && range.end <= usize::from(fragment.symbol_len));
         assert!(fragment.index < fragment.count && !part.is_empty());
     }
+}
+
+/// The symbols of a bundle: what is read is written again, if lengths are as short as may be.
+pub fn bundle(data: &[u8]) {
+    let input = &mut Input::new(data);
+    let Some(cid) = ConnectionId::new([1; 8]) else {
+        return;
+    };
+    let header = Header {
+        kind: PacketKind::Bundle,
+        block: input.number(4) as u32,
+        ..Header::control(cid, 0, false)
+    };
+    let body = input.take(usize::MAX);
+    let Ok(symbols) = Bundle::split(&header, body) else {
+        return;
+    };
+    let Some(((main, place), riders)) = symbols.split_first() else {
+        panic!("a bundle of nothing");
+    };
+    assert_eq!((main.kind, main.block), (PacketKind::Symbol, header.block));
+    assert!((1..=usize::from(BUNDLE_MAX)).contains(&riders.len()));
+    let mut written = Vec::new();
+    put_varint(&mut written, place.len() as u64);
+    written.extend_from_slice(&body[place.clone()]);
+    for (of, at) in riders {
+        assert_eq!(Header::decode(&of.encode()), Some(*of));
+        let rider = Rider {
+            distance: header.block.wrapping_sub(of.block),
+            code: of.code,
+            n: of.n,
+            row: of.row,
+            symbol_len: at.len() as u16,
+        };
+        rider.encode_prefix(&mut written);
+        written.extend_from_slice(&body[at.clone()]);
+    }
+    assert!(written.len() <= body.len());
+    let again = Bundle::split(&header, &written).expect("it is one");
+    let headers = |symbols: &[(Header, _)]| symbols.iter().map(|(of, _)| *of).collect::<Vec<_>>();
+    assert_eq!(headers(&again), headers(&symbols));
 }

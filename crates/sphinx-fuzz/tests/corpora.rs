@@ -29,6 +29,7 @@ targets! {
     header: wire::header, 40;
     frames: wire::frames, 300;
     segments: wire::segments, 100;
+    bundle: wire::bundle, 200;
     fragment: wire::fragment, 40;
     sessions: session::hostile_peer, 700;
     drivers: driver::hostile_peer, 700;

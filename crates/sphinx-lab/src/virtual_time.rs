@@ -7,7 +7,7 @@ use std::{
 };
 
 use sphinx_fec::CodeId;
-use sphinx_proto::{EPSILON, Icm, Nanos, Profile, cc::CcKind};
+use sphinx_proto::{EPSILON, Icm, Nanos, Profile, cc::CcKind, wire::BUNDLE_MAX};
 use sphinx_sim::{Pair, Scenario};
 use sphinx_units as units;
 
@@ -25,6 +25,7 @@ pub struct Simulated {
     profile: Option<Profile>,
     code: Option<CodeId>,
     icm: Icm,
+    bundle: u8,
     epsilon: f64,
     cc: CcKind,
 }
@@ -40,6 +41,7 @@ impl Simulated {
             profile: None,
             code: Some(CodeId::Rlc),
             icm: Icm::Default,
+            bundle: 1,
             epsilon: EPSILON,
             cc: CcKind::Bbr,
         };
@@ -52,6 +54,7 @@ impl Simulated {
             let is_known = match name {
                 "--codec" => codec(value).map(|code| settings.code = code),
                 "--icm" => icm(value).map(|icm| settings.icm = icm),
+                "--bundle" => bundle(value).map(|bundle| settings.bundle = bundle),
                 "--epsilon" => epsilon(value).map(|epsilon| settings.epsilon = epsilon),
                 "--cc" => cc(value).map(|cc| settings.cc = cc),
                 "--profile" => profile(value).map(|profile| settings.profile = profile),
@@ -120,6 +123,7 @@ impl Simulated {
             profile: self.profile.unwrap_or(scenario.profile),
             code: self.code,
             icm: self.icm,
+            bundle: self.bundle,
             epsilon: self.epsilon,
             cc: self.cc,
             recv_window: WINDOW,
@@ -206,6 +210,10 @@ fn codec(name: &str) -> Option<Option<CodeId>> {
     }
 }
 
+fn bundle(count: &str) -> Option<u8> {
+    count.parse().ok().filter(|most| *most <= BUNDLE_MAX)
+}
+
 fn icm(name: &str) -> Option<Icm> {
     match name {
         "default" => Some(Icm::Default),
@@ -269,13 +277,15 @@ mod tests {
 
     #[test]
     fn options_of_the_protocol_are_taken() {
-        let paper =
-            parse("--codec srlt --icm=paper --cc fixed:190mbit --profile bulk --epsilon 1%")
-                .unwrap();
+        let paper = parse(
+            "--codec srlt --icm=paper --cc fixed:190mbit --profile bulk --epsilon 1% --bundle 8",
+        )
+        .unwrap();
         let expected = Simulated {
             profile: Some(Profile::Bulk),
             code: Some(CodeId::Srlt),
             icm: Icm::Paper,
+            bundle: 8,
             epsilon: 0.01,
             cc: CcKind::Fixed(23_750_000),
         };
@@ -291,6 +301,7 @@ mod tests {
             ("--io xdp:eth0", "--io xdp:eth0"),
             ("--cc vegas", "--cc vegas"),
             ("--epsilon 0%", "--epsilon 0%"),
+            ("--bundle 9", "--bundle 9"),
             ("--icm", "--icm"),
         ] {
             let refusal = parse(options).unwrap_err();

@@ -105,6 +105,9 @@ pub struct Config {
     pub code: Option<CodeId>,
     /// When losses are compensated.
     pub icm: Icm,
+    /// Small blocks of which a repair may ride in one packet of another block where few packets are on their way and some are lost
+    /// (`docs/protocol.md` §5.5), 0–8; what is above counts as 8. 1 by default; 0 has repairs leave alone.
+    pub bundle: u8,
     /// Rate control; BBR by default.
     pub cc: CcKind,
     /// Rate that is not to be exceeded whatever rate control allows, IP bytes per second, headers and repair included; none by default.
@@ -148,6 +151,7 @@ impl Config {
             epsilon: EPSILON,
             code: Some(CodeId::Rlc),
             icm: Icm::Default,
+            bundle: 1,
             cc: CcKind::Bbr,
             limit: None,
             initial_rtt: INITIAL_RTT,

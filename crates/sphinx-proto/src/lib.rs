@@ -51,7 +51,7 @@ pub use config::{Config, ConnectionIds, Icm, PathMemory, Profile, Role};
 pub use path::{Losses, mtu_candidates};
 pub use session::{BASE_DATAGRAM, Session};
 pub use types::{
-    Content, CoveredBlock, Decoding, Event, Incomplete, Job, Lifetime, PacketMeta, PartPlacement,
-    PastBlock, Placement, Received, Room, STREAMS_MAX, SessionStats, Slot, StreamId, StreamPart,
-    Transmit, Tuple, Urgency, block_cost, share_cost,
+    BundledSymbol, Content, CoveredBlock, Decoding, Event, Incomplete, Job, Lifetime, PacketMeta,
+    PartPlacement, PastBlock, Placement, Received, RidingSymbol, Room, STREAMS_MAX, SessionStats,
+    Slot, StreamId, StreamPart, Transmit, Tuple, Urgency, block_cost, share_cost,
 };

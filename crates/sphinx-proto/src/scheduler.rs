@@ -40,6 +40,8 @@ pub(crate) enum Next {
     Control { ping: bool },
     /// A symbol.
     Symbol(SymbolChoice),
+    /// A symbol, and behind it repairs of older blocks.
+    Bundle(SymbolChoice, Vec<SymbolChoice>),
     /// A part of a symbol, in the packet so many behind that of the first part.
     Part(SymbolChoice, Fragment, u32),
     /// A repair of a sliding window.
@@ -183,7 +185,11 @@ impl Scheduler {
         choice.last_of_flight = self.ends_flight(sources);
         let count = fragments_for(choice.symbol_len, sources.path.mtu());
         if count == 1 || risks_whole(now.saturating_sub(self.began), &choice) {
-            return Some(Next::Symbol(choice));
+            let riders = sources.sender.next_riders(now, &choice, sources.path);
+            return Some(match riders.is_empty() {
+                true => Next::Symbol(choice),
+                false => Next::Bundle(choice, riders),
+            });
         }
         let next = Fragment {
             symbol_len: choice.symbol_len,

@@ -4,15 +4,18 @@ use sphinx_fec::CodeId;
 
 use crate::Nanos;
 use crate::blocks::{
-    BlockStore, Compensation, Horizon, Idle, NewBlock, Protection, Redundancy, SlidingWindow,
-    SymbolChoice, Tail, WindowChoice,
+    BlockStore, Compensation, Horizon, Idle, NewBlock, Protection, Redundancy, Rides,
+    SlidingWindow, SymbolChoice, Tail, WindowChoice,
 };
 use crate::config::{Config, Profile};
 use crate::control_queue::ControlQueue;
 use crate::path::{Arrived, Contents, Monitor, Path, Probes};
 use crate::streams::SendStreams;
 use crate::types::{Lifetime, Slot, StreamId, StreamPart, Urgency, block_cost};
-use crate::wire::{Blocks, MAX_RESET_BLOCKS, Reset, Streams, SymbolId};
+use crate::wire::{BUNDLE_MAX, Blocks, MAX_RESET_BLOCKS, OVERHEAD, Reset, Streams, SymbolId};
+
+/// Longest time that a repair waits for a packet to ride in; half a round trip if that is shorter.
+const RIDE_WAIT_MAX: Nanos = 25_000_000;
 
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,6 +26,9 @@ pub(crate) struct Counters {
     /// Bytes of these symbols.
     pub(crate) repair_proactive_bytes: u64,
     pub(crate) repair_reactive_bytes: u64,
+    /// Packets in which repairs rode, and bytes of these.
+    pub(crate) bundles: u64,
+    pub(crate) bundled_bytes: u64,
     pub(crate) blocks: u64,
     pub(crate) blocks_second_round: u64,
     pub(crate) bytes_complete: u64,
@@ -31,6 +37,8 @@ pub(crate) struct Counters {
 /// What this end sends.
 pub(crate) struct Sender {
     redundancy: Redundancy,
+    /// Blocks of which a repair may ride in one packet.
+    bundle: u8,
     streams: SendStreams,
     blocks: BlockStore,
     compensation: Compensation,
@@ -45,6 +53,7 @@ impl Sender {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             redundancy: Redundancy::new(config),
+            bundle: config.bundle.min(BUNDLE_MAX),
             streams: SendStreams::new(config.role, config.peer_window, config.peer_credit),
             blocks: BlockStore::default(),
             compensation: Compensation::default(),
@@ -259,10 +268,42 @@ impl Sender {
             idle,
             capacity: path.cc().bandwidth_estimate(),
             urgency,
+            rides: Some(self.rides(path)).filter(|_| path.is_thin()),
         };
         let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
         self.protection
             .protect_tail(blocks, redundancy, tail, path.monitor());
+    }
+
+    fn rides(&self, path: &Path) -> Rides {
+        Rides {
+            most: self.bundle,
+            wait: RIDE_WAIT_MAX.min(path.rtt().smoothed() / 2),
+            room: usize::from(path.mtu()) - OVERHEAD,
+        }
+    }
+
+    /// Repairs that ride in the packet of this symbol.
+    pub(crate) fn next_riders(
+        &mut self,
+        now: Nanos,
+        main: &SymbolChoice,
+        path: &Path,
+    ) -> Vec<SymbolChoice> {
+        if self.blocks.rides_until().is_none() {
+            return Vec::new();
+        }
+        let rides = (now, self.rides(path));
+        let riders = self
+            .blocks
+            .next_riders(self.redundancy, path.monitor(), main, rides);
+        let bytes = riders.iter().map(|rider| u64::from(rider.symbol_len));
+        let (count, bytes) = (riders.len() as u64, bytes.sum::<u64>());
+        self.counters.repair_proactive += count;
+        self.counters.repair_proactive_bytes += bytes;
+        self.counters.bundles += u64::from(count > 0);
+        self.counters.bundled_bytes += bytes;
+        riders
     }
 
     /// The next symbol: the most urgent one, and of these repair of the oldest deficient block first, then new source symbols.
@@ -324,13 +365,19 @@ impl Sender {
 
     // ---- time -------------------------------------------------------------------------------------
 
-    /// When a packet counts as lost by time, a block is to be compensated or a probe is due.
+    /// When a packet counts as lost by time, a block is to be compensated, a repair has waited long enough for a packet to ride in, or a
+    /// probe is due.
     pub(crate) fn timeout(&self, path: &Path) -> Option<Nanos> {
         let wait = path.probe_wait();
         let overdue = self
             .compensation
             .deadline(&self.blocks, self.redundancy, wait);
-        let timers = [path.loss_deadline(), self.probe_deadline(path), overdue];
+        let timers = [
+            path.loss_deadline(),
+            self.probe_deadline(path),
+            overdue,
+            self.blocks.rides_until(),
+        ];
         timers.into_iter().flatten().min()
     }
 
@@ -368,6 +415,7 @@ impl Carriage<'_> {
     /// Time has passed: losses, compensation and probes. How many probes are to leave beyond the window.
     pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Nanos) -> u32 {
         path.lose_overdue(now, self);
+        self.sender.blocks.end_rides(now);
         let wait = path.probe_wait();
         let sender = &mut *self.sender;
         let (blocks, redundancy) = (&mut sender.blocks, sender.redundancy);

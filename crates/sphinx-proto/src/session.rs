@@ -52,6 +52,7 @@ const REPORT_INTERVAL: Nanos = 10 * MS;
 /// | input | what has happened |
 /// | --- | --- |
 /// | [`handle_packet`](Self::handle_packet) | a packet has opened that has not opened before |
+/// | [`handle_bundled`](Self::handle_bundled) | a packet that has opened holds several symbols; for each, in their order, before anything else |
 /// | [`handle_replay`](Self::handle_replay) | one that has opened before has come again |
 /// | [`handle_timeout`](Self::handle_timeout) | the time of [`poll_timeout`](Self::poll_timeout) has come |
 /// | [`submit`](Self::submit), [`submit_datagrams`](Self::submit_datagrams), [`tell_flow`](Self::tell_flow), [`set_backlog`](Self::set_backlog), [`set_profile`](Self::set_profile), [`set_limit`](Self::set_limit), [`set_cc`](Self::set_cc), [`reset_stream`](Self::reset_stream) | the application has data, or more than there is [room](Self::room_for) for, or wants it otherwise, or not any more |
@@ -482,6 +483,8 @@ impl Session {
             repair_reactive: sent.repair_reactive,
             repair_proactive_bytes: sent.repair_proactive_bytes,
             repair_reactive_bytes: sent.repair_reactive_bytes,
+            bundles: sent.bundles,
+            bundled_bytes: sent.bundled_bytes,
             blocks: sent.blocks,
             blocks_second_round: sent.blocks_second_round,
             block_bytes_delivered: sent.bytes_complete,

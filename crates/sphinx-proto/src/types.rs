@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
 use sphinx_fec::Row;
 
@@ -9,7 +10,7 @@ use crate::Nanos;
 use crate::config::Role;
 use crate::path::Losses;
 use crate::wire::{
-    ConnectionId, FlowNews, Fragment, Header, SymbolId, VARINT_MAX, WindowSpan, WireError,
+    ConnectionId, FlowNews, Fragment, Header, Rider, SymbolId, VARINT_MAX, WindowSpan, WireError,
 };
 
 /// Charged to the window for every block besides its symbols.
@@ -243,6 +244,9 @@ pub enum Received {
     /// The body is a prefix of [`FRAGMENT_PREFIX_LEN`](crate::wire::FRAGMENT_PREFIX_LEN) bytes and a part of a
     /// symbol.
     Part(PartPlacement),
+    /// The body holds these symbols: each is to be given to [`handle_bundled`](crate::Session::handle_bundled), and stored where that
+    /// says before the next one is.
+    Bundle(Vec<BundledSymbol>),
     /// The body is [`WindowSpan::encode`] of `span` and a repair of a sliding window that is of use. It is to be given to a
     /// [`SpanDecoder`](sphinx_fec::span::SpanDecoder) with [the session's limits](crate::Session::window_limits), which
     /// then restores what the core's tracker says.
@@ -254,6 +258,15 @@ pub enum Received {
         /// The blocks that it covers, oldest first; never empty.
         covered: Vec<CoveredBlock>,
     },
+}
+
+/// A symbol of a packet that carries several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BundledSymbol {
+    /// What the header would be if the symbol had come alone.
+    pub header: Header,
+    /// Where in the body it is.
+    pub at: Range<usize>,
 }
 
 /// Where a received symbol goes.
@@ -441,8 +454,28 @@ pub enum Content {
         /// Row.
         row: Row,
     },
+    /// The size of a symbol as a varint, the symbol, and behind it others of older blocks, each after [`Rider::encode_prefix`].
+    Bundle {
+        /// Block memory.
+        slot: Slot,
+        /// Which symbol.
+        symbol: SymbolId,
+        /// The others.
+        riders: Vec<RidingSymbol>,
+    },
     /// Frames, ready to be sealed.
     Control(Vec<u8>),
+}
+
+/// A symbol that rides in a packet of another block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RidingSymbol {
+    /// Block memory.
+    pub slot: Slot,
+    /// Which symbol.
+    pub symbol: SymbolId,
+    /// What comes before it.
+    pub rider: Rider,
 }
 
 /// A packet descriptor: everything but the payload. The packet number is used up.
@@ -458,7 +491,7 @@ pub struct Transmit {
     pub content: Content,
     /// Of a symbol, only this part; the body begins with [`Fragment::encode`].
     pub fragment: Option<Fragment>,
-    /// Bytes of the body: the symbol size, the fragment with its prefix, or the frames' length.
+    /// Bytes of the body: the symbol size, the fragment with its prefix, the bundle's or the frames' length.
     pub body_len: usize,
 }
 
@@ -483,6 +516,10 @@ pub struct SessionStats {
     pub repair_proactive_bytes: u64,
     /// Bytes of the latter.
     pub repair_reactive_bytes: u64,
+    /// Packets in which repairs rode beside a symbol of another block (`docs/protocol.md` §5.5).
+    pub bundles: u64,
+    /// Bytes of these repairs, which are among those sent before loss was seen.
+    pub bundled_bytes: u64,
     /// Blocks opened by this end.
     pub blocks: u64,
     /// Of these, complete only after loss had been answered.

@@ -60,6 +60,7 @@ impl<P: PacketProtection> Pair<P> {
             config.profile = scenario.profile;
             config.code = scenario.code;
             config.icm = scenario.icm;
+            config.bundle = scenario.bundle;
             config.epsilon = scenario.epsilon;
             config.cc = scenario.cc;
             config.initial_rtt = rtt;

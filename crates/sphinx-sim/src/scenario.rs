@@ -32,6 +32,8 @@ pub struct Scenario {
     pub code: Option<CodeId>,
     /// When they compensate losses.
     pub icm: Icm,
+    /// Small blocks of which a repair may ride in one packet.
+    pub bundle: u8,
     /// Share of first flights that may fail where they are protected ahead.
     pub epsilon: f64,
     /// Their rate control.
@@ -87,6 +89,7 @@ impl Scenario {
             profile: Profile::Bulk,
             code: Some(CodeId::Rlc),
             icm: Icm::Default,
+            bundle: 1,
             epsilon: EPSILON,
             cc: CcKind::Bbr,
             recv_window: 32 << 20,

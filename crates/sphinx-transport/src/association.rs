@@ -347,6 +347,8 @@ impl Association {
             source_sent: core.source_sent,
             repair_proactive_bytes: core.repair_proactive_bytes,
             repair_reactive_bytes: core.repair_reactive_bytes,
+            bundles: core.bundles,
+            bundled_bytes: core.bundled_bytes,
             losses_sent: core.losses_sent,
             losses_received: core.losses_received,
             plr: core.plr,

@@ -94,6 +94,7 @@ pub use send_stream::SendStream;
 pub use shared::Session;
 pub use sphinx_driver::DatagramCounts;
 pub use sphinx_net::ResolveError;
+pub use sphinx_proto::wire::BUNDLE_MAX;
 pub use sphinx_proto::{Losses, Urgency, cc};
 pub use stats::Stats;
 pub use ticket::{Ticket, TicketError};

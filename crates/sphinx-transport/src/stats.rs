@@ -18,9 +18,9 @@ pub struct Stats {
     pub wire_packets_sent: u64,
     /// IP bytes received, both planes.
     pub wire_bytes_received: u64,
-    /// Repair packets sent before loss was seen.
+    /// Repair symbols sent before loss was seen.
     pub repair_proactive: u64,
-    /// Repair packets sent after loss was seen.
+    /// Repair symbols sent after loss was seen.
     pub repair_reactive: u64,
     /// Source symbols sent.
     pub source_sent: u64,
@@ -28,6 +28,10 @@ pub struct Stats {
     pub repair_proactive_bytes: u64,
     /// Bytes of the symbols sent after loss was seen.
     pub repair_reactive_bytes: u64,
+    /// Packets in which repairs rode beside other symbols (`Options::bundle`).
+    pub bundles: u64,
+    /// Bytes of these repairs, which are among those sent before loss was seen.
+    pub bundled_bytes: u64,
     /// Losses of what this end sends, as the peer's acknowledgements show them; `None` before any does.
     pub losses_sent: Option<Losses>,
     /// Losses of what the peer sends, as gaps in its packet numbers show them; `None` before any packet.

@@ -86,7 +86,7 @@ impl<T> Choice<T> {
 }
 
 impl<T: Copy + Default> Choice<T> {
-    fn value(&self) -> T {
+    pub(crate) fn value(&self) -> T {
         match self {
             Self::Built(value) => *value,
             Self::Later(_) => T::default(),
@@ -161,6 +161,16 @@ pub(crate) fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
+pub(crate) fn bundle(text: &str) -> Result<u8, String> {
+    match text.parse() {
+        Ok(most @ 0..=transport::BUNDLE_MAX) => Ok(most),
+        _ => Err(format!(
+            "expected a number of messages, at most {}",
+            transport::BUNDLE_MAX
+        )),
+    }
+}
+
 pub(crate) fn cc(text: &str) -> Result<transport::Cc, String> {
     let named = transport::Cc::parse(text, units::rate)?;
     named.ok_or_else(|| format!("expected {}", transport::Cc::expected()))
@@ -224,6 +234,9 @@ mod tests {
         assert!(cc("fast").unwrap_err().contains("scavenger"));
         assert_eq!(memory("4MiB"), Ok(4 << 20));
         assert!(memory("4MB").is_err());
+        assert_eq!((bundle("0"), bundle("8")), (Ok(0), Ok(8)));
+        assert!(bundle("9").unwrap_err().contains("at most 8"));
+        assert!(bundle("-1").is_err() && bundle("1kB").is_err());
         assert_eq!(io("xdp:eth0").unwrap().later(), Some("xdp:eth0"));
         assert_eq!(icm("paper"), Ok(Choice::Built(transport::Icm::Paper)));
         assert!(icm("on").is_err());

@@ -236,6 +236,9 @@ pub(crate) struct PerfClientArgs {
     /// Count messages that take longer as late; live messages and datagrams are of use for so long [default: live 120ms]
     #[arg(long, value_name = "DURATION", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) deadline: Option<Duration>,
+    /// Messages of which a repair may ride in the packet of a later one, where few packets are on their way and some are lost: 0 to 8 [default: 1]
+    #[arg(long, value_name = "N", value_parser = engine::bundle, requires = "message_size", conflicts_with = "reverse")]
+    pub(crate) bundle: Option<u8>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }
@@ -318,6 +321,7 @@ mod tests {
             "sphx perf client --ticket-file t --rate 20mbit",
             "sphx perf client --ticket-file t --time 10s --rate 20mbit --block-size 100kB",
             "sphx perf client - --message-size 200B --interval 20ms --deadline 100ms",
+            "sphx perf client - --message-size 200B --interval 20ms --bundle 0",
             #[cfg(feature = "lab")]
             "sphx demo --rate 200mbit --rtt 10ms --loss 6% --seed 3 --seconds 2s",
             #[cfg(feature = "lab")]
@@ -352,6 +356,11 @@ mod tests {
             ),
             ("sphx perf client t --block-size 1kB", "--rate"),
             ("sphx perf client t --streams 0", "1..=256"),
+            ("sphx perf client t --bundle 9", "at most 8"),
+            (
+                "sphx perf client t --bundle 1 --bytes 1MB",
+                "--message-size",
+            ),
             ("sphx send t a -4 -6", "cannot be used with"),
             ("sphx send t a --cc fast", "bbr"),
             #[cfg(feature = "lab")]

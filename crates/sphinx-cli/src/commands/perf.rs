@@ -82,7 +82,8 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     )?;
     ticket::note_exposure(&source, &context.reporter);
     let ticket = ticket::read(source)?;
-    let options = args.common.options(profile_of(request.pacing.is_some()));
+    let mut options = args.common.options(profile_of(request.pacing.is_some()));
+    options.bundle = args.bundle.unwrap_or(options.bundle);
     let (session, _registration) = context.connect(&ticket, Service::Perf, &options)?;
     let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
@@ -119,6 +120,12 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
     if args.ticket_file.is_some() && args.ticket.is_some() {
         return Err(usage(
             "there are two tickets: one in --ticket-file and one as an argument",
+        ));
+    }
+    let chosen = args.common.profile.value();
+    if args.bundle.is_some() && chosen == Profile::Bulk {
+        return Err(usage(
+            "--bundle cannot be used with --profile bulk: it is for small messages",
         ));
     }
     let limit = match (args.bytes, args.time) {

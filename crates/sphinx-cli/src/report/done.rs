@@ -152,6 +152,8 @@ impl Done {
             .with("overhead_repair_after_loss", part(|parts| parts.after_loss))
             .with("repair_proactive", stats.repair_proactive)
             .with("repair_reactive", stats.repair_reactive)
+            .with("bundled_bytes", stats.bundled_bytes)
+            .with("bundles", stats.bundles)
             .with(
                 "redundancy",
                 figures.redundancy().map(|share| rounded(share, 6)),
@@ -314,7 +316,7 @@ mod tests {
     /// DESIGN §6: the fields of `done`.
     const FIELDS: &str = "v event bytes seconds goodput_mbit_s wire_bytes_sent wire_packets_sent \
         wire_bytes_received overhead overhead_headers overhead_repair_ahead \
-        overhead_repair_after_loss redundancy bytes_carried plr_return_mean repair_proactive repair_reactive plr_mean burst rtt_ms window_bytes window_limited_ms streams_peak blocks \
+        overhead_repair_after_loss redundancy bytes_carried plr_return_mean repair_proactive repair_reactive bundled_bytes bundles plr_mean burst rtt_ms window_bytes window_limited_ms streams_peak blocks \
         blocks_second_round block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
         invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc codec profile \
         io";

@@ -98,6 +98,13 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         match self.core.handle_packet(&meta, &header, body) {
             Received::Nothing => {}
             Received::Symbol(placement) => self.store(now, &header, placement, body, workshop),
+            Received::Bundle(symbols) => {
+                for symbol in symbols {
+                    let placement = self.core.handle_bundled(now, &symbol);
+                    let bytes = &body[symbol.at];
+                    self.store(now, &symbol.header, placement, bytes, workshop);
+                }
+            }
             Received::Part(to) => {
                 self.store_part(now, &header, to, &body[FRAGMENT_PREFIX_LEN..], workshop);
             }

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use sphinx_fec::span::{self, SpanBlock};
 use sphinx_proto::wire::{
-    ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, Header, OVERHEAD, SymbolId,
+    ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, Header, OVERHEAD, SymbolId, put_varint,
 };
 use sphinx_proto::{Content, Nanos, Transmit, Tuple};
 
 use super::{Driver, EndReason, Workshop};
-use crate::blocks::TxBlocks;
+use crate::blocks::{TxBlock, TxBlocks};
 use crate::executor::{Executor, JobKind};
 use crate::outbox::Outbox;
 use crate::protection::PacketProtection;
@@ -189,51 +189,83 @@ fn write_body(
             span::encode(&mut workshop.rows, *row, &blocks, &mut body[prefix.len()..])
                 .map_err(|error| error.to_string())?;
         }
-        Content::Symbol {
-            slot,
-            symbol: SymbolId::Source(index),
-        } => {
+        Content::Symbol { slot, symbol } => {
             let block = tx.get_mut(*slot).ok_or(GONE)?;
-            let at = usize::from(*index) * block.symbol_len;
-            let source = &block.memory[at..][..block.symbol_len];
-            write_symbol(source, transmit.fragment, body);
-        }
-        Content::Symbol {
-            slot,
-            symbol: SymbolId::Repair(code, row),
-        } => {
-            let block = tx.get_mut(*slot).ok_or(GONE)?;
-            let Workshop {
-                encoder,
-                pool,
-                symbol,
-                ..
-            } = workshop;
             match transmit.fragment {
-                None => block.encode(*code, *row, encoder, pool, body),
-                part => {
-                    symbol.resize(block.symbol_len, 0);
-                    let encoded = block.encode(*code, *row, encoder, pool, symbol);
-                    write_symbol(symbol, part, body);
-                    encoded
-                }
+                None => write_symbol(block, *symbol, workshop, body)?,
+                Some(part) => write_part(block, *symbol, part, workshop, body)?,
             }
-            .map_err(|error| error.to_string())?;
+        }
+        Content::Bundle {
+            slot,
+            symbol,
+            riders,
+        } => {
+            let block = tx.get_mut(*slot).ok_or(GONE)?;
+            let mut prefix = Vec::new();
+            put_varint(&mut prefix, block.symbol_len as u64);
+            let (main, mut body) = split_body(body, &prefix, block.symbol_len)?;
+            write_symbol(block, *symbol, workshop, main)?;
+            for riding in riders {
+                let block = tx.get_mut(riding.slot).ok_or(GONE)?;
+                prefix.clear();
+                riding.rider.encode_prefix(&mut prefix);
+                let (place, rest) = split_body(body, &prefix, block.symbol_len)?;
+                write_symbol(block, riding.symbol, workshop, place)?;
+                body = rest;
+            }
         }
     }
     Ok(())
 }
 
-/// A symbol, or the part of it that travels in one packet.
-fn write_symbol(symbol: &[u8], fragment: Option<Fragment>, body: &mut [u8]) {
-    match fragment {
-        None => body.copy_from_slice(symbol),
-        Some(fragment) => {
-            let (prefix, part) = body.split_at_mut(FRAGMENT_PREFIX_LEN);
-            prefix.copy_from_slice(&fragment.encode());
-            part.copy_from_slice(&symbol[fragment.range()]);
+/// Writes what comes before a symbol: where the symbol goes, and what is behind it.
+fn split_body<'a>(
+    body: &'a mut [u8],
+    prefix: &[u8],
+    symbol_len: usize,
+) -> Result<(&'a mut [u8], &'a mut [u8]), String> {
+    const TOO_SHORT: &str = "a bundle that is longer than its packet";
+    let (before, body) = body.split_at_mut_checked(prefix.len()).ok_or(TOO_SHORT)?;
+    before.copy_from_slice(prefix);
+    let places = body.split_at_mut_checked(symbol_len);
+    places.ok_or_else(|| TOO_SHORT.to_owned())
+}
+
+/// A whole symbol of a block.
+fn write_symbol(
+    block: &mut TxBlock,
+    symbol: SymbolId,
+    workshop: &mut Workshop,
+    out: &mut [u8],
+) -> Result<(), String> {
+    match symbol {
+        SymbolId::Source(index) => out.copy_from_slice(block.source(index)),
+        SymbolId::Repair(code, row) => {
+            let Workshop { encoder, pool, .. } = workshop;
+            let encoded = block.encode(code, row, encoder, pool, out);
+            encoded.map_err(|error| error.to_string())?;
         }
     }
+    Ok(())
+}
+
+/// The part of a symbol that travels in one packet.
+fn write_part(
+    block: &mut TxBlock,
+    symbol: SymbolId,
+    part: Fragment,
+    workshop: &mut Workshop,
+    body: &mut [u8],
+) -> Result<(), String> {
+    let mut whole = std::mem::take(&mut workshop.symbol);
+    whole.resize(block.symbol_len, 0);
+    let written = write_symbol(block, symbol, workshop, &mut whole);
+    let (prefix, bytes) = body.split_at_mut(FRAGMENT_PREFIX_LEN);
+    prefix.copy_from_slice(&part.encode());
+    bytes.copy_from_slice(&whole[part.range()]);
+    workshop.symbol = whole;
+    written
 }
 
 /// From which of this end's addresses a session sends.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sphinx_driver::{Outbox, PacketProtection};
 use sphinx_fec::{CodeId, Encoder, Row};
 use sphinx_proto::wire::{
-    Blocks, Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, Segment, SegmentIter,
-    SymbolId, WindowSpan,
+    Blocks, Bundle, Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, Segment,
+    SegmentIter, SymbolId, WindowSpan,
 };
 use sphinx_proto::{Role, StreamId, StreamPart, Tuple, block_cost, share_cost};
 use sphinx_sim::Plain;
@@ -159,6 +159,11 @@ impl Wire {
                     self.part(&header, part, bytes);
                 }
                 PacketKind::Symbol => self.symbol(&header, body),
+                PacketKind::Bundle => {
+                    for (header, at) in Bundle::split(&header, body).expect("a bundle") {
+                        self.symbol(&header, &body[at]);
+                    }
+                }
             }
         }
     }

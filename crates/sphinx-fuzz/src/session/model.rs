@@ -9,13 +9,13 @@ use std::ops::Range;
 
 use sphinx_fec::{BlockDecoder, CodeId, Repair, Row, bits};
 use sphinx_proto::wire::{
-    BLOCKS_AHEAD_MAX, Blocks, ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter,
-    Header, MAX_RESET_BLOCKS, MAX_SYMBOL_LEN, OVERHEAD, PacketKind, Reset, Sack, Streams, SymbolId,
-    VARINT_MAX, block_symbols_max,
+    BLOCKS_AHEAD_MAX, Blocks, Bundle, ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame,
+    FrameIter, Header, MAX_RESET_BLOCKS, MAX_SYMBOL_LEN, OVERHEAD, PacketKind, Reset, Sack,
+    Streams, SymbolId, VARINT_MAX, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, Content, CoveredBlock, Event, Job, Lifetime, Nanos, PartPlacement, Placement, Room,
-    Session, Slot, StreamId, StreamPart, Transmit, Tuple, Urgency, block_cost,
+    Config, Content, CoveredBlock, Event, Job, Lifetime, Nanos, PartPlacement, Placement,
+    RidingSymbol, Room, Session, Slot, StreamId, StreamPart, Transmit, Tuple, Urgency, block_cost,
 };
 
 use sphinx_sim::Rng;
@@ -324,6 +324,18 @@ impl Model {
             _ => {}
         }
         true
+    }
+
+    /// Whether the session takes what the peer sends.
+    pub(super) fn is_going_on(&mut self, session: &mut Session) -> bool {
+        self.events(session);
+        self.is_open()
+    }
+
+    /// The peer has just sent what cannot be.
+    pub(super) fn is_accused(&mut self, session: &mut Session) {
+        self.was_impossible = true;
+        self.check_accused(session);
     }
 
     /// The peer has just said what cannot be: the session says so.
@@ -1134,30 +1146,27 @@ impl Model {
         let datagram_len = transmit.body_len + OVERHEAD;
         assert!(datagram_len <= datagram_max, "too long");
         match &transmit.content {
-            Content::Symbol {
-                slot,
-                symbol: SymbolId::Source(index),
-            } => {
-                let tx = self.tx_block(*slot, transmit);
-                assert!(*index < tx.n && header.code == CodeId::SOURCE);
-                assert_eq!(header.row, u32::from(*index));
-                self.check_urgency(*slot, transmit);
-                let tx = self.tx.get_mut(slot).expect("a slot in use");
-                if *index == tx.unsent.start {
-                    tx.unsent.start += 1;
-                }
+            Content::Symbol { slot, symbol } => {
+                let body_len = self.sent_symbol((*slot, *symbol), transmit);
+                assert_eq!(transmit.body_len, body_len);
+                assert_ne!(header.kind, PacketKind::Bundle);
             }
-            Content::Symbol {
+            Content::Bundle {
                 slot,
-                symbol: SymbolId::Repair(code, row),
+                symbol,
+                riders,
             } => {
-                self.tx_block(*slot, transmit);
-                self.check_urgency(*slot, transmit);
-                assert_eq!((header.code, header.row), (code.to_wire(), row.number()));
-                let part = transmit.fragment.map_or(0, |part| part.index);
-                let tx = self.tx.get_mut(slot).expect("a slot in use");
-                let is_new = tx.repairs.insert((header.code, header.row, part));
-                assert!(is_new, "a row that the peer has, or that is on its way");
+                assert!(header.kind == PacketKind::Bundle && transmit.fragment.is_none());
+                assert!((1..=usize::from(self.config.bundle)).contains(&riders.len()));
+                let main_len = self.sent_symbol((*slot, *symbol), transmit);
+                let mut blocks = BTreeSet::new();
+                for riding in riders {
+                    self.rides(riding, header.block);
+                    assert!(blocks.insert(riding.rider.distance), "twice in a packet");
+                }
+                let prefixes = riders.iter().map(|riding| &riding.rider);
+                let body_len = Bundle::body_len(main_len as u16, prefixes);
+                assert_eq!(transmit.body_len, body_len);
             }
             Content::Window { span, slots, row } => {
                 assert_eq!(
@@ -1212,6 +1221,46 @@ impl Model {
         }
     }
 
+    /// A symbol leaves, or a part of it: bytes of it, with its prefix if it has one.
+    fn sent_symbol(&mut self, (slot, symbol): (Slot, SymbolId), transmit: &Transmit) -> usize {
+        let header = &transmit.header;
+        let body_len = self.tx_block(slot, transmit);
+        assert_eq!((header.code, header.row), symbol.to_wire());
+        self.check_urgency(slot, transmit);
+        let tx = self.tx.get_mut(&slot).expect("a slot in use");
+        match symbol {
+            SymbolId::Source(index) => {
+                assert!(index < tx.n);
+                if index == tx.unsent.start {
+                    tx.unsent.start += 1;
+                }
+            }
+            SymbolId::Repair(..) => {
+                let part = transmit.fragment.map_or(0, |part| part.index);
+                let is_new = tx.repairs.insert((header.code, header.row, part));
+                assert!(is_new, "a row that the peer has, or that is on its way");
+            }
+        }
+        body_len
+    }
+
+    /// A repair rides in the packet of a later block.
+    fn rides(&mut self, riding: &RidingSymbol, main: u32) {
+        let rider = &riding.rider;
+        let tx = self.tx.get_mut(&riding.slot).expect("a slot in use");
+        assert_eq!(tx.id, u64::from(main) - u64::from(rider.distance));
+        assert_eq!((tx.n, tx.symbol_len), (rider.n, rider.symbol_len));
+        let is_rateless = self.config.code == Some(CodeId::Lt);
+        assert!(
+            is_rateless || tx.unsent.is_empty(),
+            "before its own symbols"
+        );
+        assert_eq!((rider.code, rider.row), riding.symbol.to_wire());
+        let is_new = tx.repairs.insert((rider.code, rider.row, 0));
+        let is_original = riding.symbol.source().is_some();
+        assert!(is_new || is_original, "a row that the peer has");
+    }
+
     /// Nothing that is more urgent waits to be sent for the first time. (What is owed of repair the model does not know, nor
     /// what is first where rows go in the place of source symbols.)
     fn check_urgency(&self, slot: Slot, transmit: &Transmit) {
@@ -1224,22 +1273,20 @@ impl Model {
         assert!(!self.tx.values().any(waits), "before what is more urgent");
     }
 
-    /// The block that a symbol is of, still kept for it.
-    fn tx_block(&self, slot: Slot, transmit: &Transmit) -> &TxBlock {
+    /// A symbol's block is still kept for it: bytes of the symbol, or of its part and the prefix.
+    fn tx_block(&self, slot: Slot, transmit: &Transmit) -> usize {
         let tx = self.tx.get(&slot).expect("a slot in use");
         let header = &transmit.header;
         assert_eq!(u64::from(header.block), tx.id);
         assert_eq!(header.n, tx.n);
-        let body_len = match transmit.fragment {
+        match transmit.fragment {
             None => usize::from(tx.symbol_len),
             Some(part) => {
                 assert_eq!(part.symbol_len, tx.symbol_len);
                 assert!((2..=8).contains(&part.count) && part.index < part.count);
                 FRAGMENT_PREFIX_LEN + part.range().len()
             }
-        };
-        assert_eq!(transmit.body_len, body_len);
-        tx
+        }
     }
 
     /// Acknowledges what came and nothing else, and allows what the window does.

@@ -5,12 +5,13 @@ use sphinx_fec::CodeId;
 use crate::Nanos;
 use crate::config::Icm;
 use crate::path::Monitor;
-use crate::wire::SymbolId;
+use crate::wire::{Bundle, Rider, SymbolId};
 
 use super::Redundancy;
 use super::coding;
+use super::riding::Rides;
 use super::selector::{EPSILON_REACTIVE, flight_repair};
-use super::store::{BlockStore, SymbolChoice};
+use super::store::{BlockStore, SymbolChoice, TxBlock};
 
 impl BlockStore {
     /// A repair of the oldest block that is owed some, and whether it was owed ahead of loss.
@@ -19,19 +20,45 @@ impl BlockStore {
         redundancy: Redundancy,
         monitor: &Monitor,
     ) -> Option<(SymbolChoice, bool)> {
-        let code = redundancy.code.unwrap_or(CodeId::Rlc);
         let originals_first = redundancy.is_peeling() || redundancy.icm == Icm::Paper;
         let (sequence, ahead) = self.take_due()?;
         let block = self.get_mut(sequence)?;
         let original = (originals_first && !ahead).then(|| block.lost_sources.pop());
         let symbol = match original.flatten() {
             Some(index) => SymbolId::Source(index),
-            None => match coding::next_row(code, block, ahead, monitor.plr()) {
-                Some((code, row)) => SymbolId::Repair(code, row),
-                None => SymbolId::Source(coding::original(block)),
-            },
+            None => fresh_symbol(redundancy, block, ahead, monitor),
         };
         Some((block.choice(sequence, symbol), ahead))
+    }
+
+    /// Repairs of older blocks that ride in the packet of `main`, as many as may and fit.
+    pub(crate) fn next_riders(
+        &mut self,
+        redundancy: Redundancy,
+        monitor: &Monitor,
+        main: &SymbolChoice,
+        (now, rides): (Nanos, Rides),
+    ) -> Vec<SymbolChoice> {
+        let until = now.saturating_add(rides.wait);
+        let mut space = Bundle::space(rides.room, usize::from(main.symbol_len));
+        let mut riders: Vec<SymbolChoice> = Vec::new();
+        while riders.len() < usize::from(rides.most) {
+            let len = |block: &TxBlock| Rider::len_max(usize::from(block.symbol_len));
+            let fits = |sequence, block: &TxBlock| {
+                let mut aboard = riders.iter();
+                len(block) <= space && aboard.all(|rider| rider.sequence != sequence)
+            };
+            let Some(sequence) = self.take_ride(main.sequence, until, fits) else {
+                break;
+            };
+            let Some(block) = self.get_mut(sequence) else {
+                break;
+            };
+            space -= len(block);
+            let symbol = fresh_symbol(redundancy, block, true, monitor);
+            riders.push(block.choice(sequence, symbol));
+        }
+        riders
     }
 
     /// The next source symbol to send for the first time, and its index; of a rateless code, a row in its place.
@@ -93,5 +120,19 @@ impl BlockStore {
             }
         }
         probes
+    }
+}
+
+/// A row that has not been sent of the block; of a code that has no more, an original.
+fn fresh_symbol(
+    redundancy: Redundancy,
+    block: &mut TxBlock,
+    ahead: bool,
+    monitor: &Monitor,
+) -> SymbolId {
+    let code = redundancy.code.unwrap_or(CodeId::Rlc);
+    match coding::next_row(code, block, ahead, monitor.plr()) {
+        Some((code, row)) => SymbolId::Repair(code, row),
+        None => SymbolId::Source(coding::original(block)),
     }
 }

@@ -7,6 +7,7 @@ use crate::types::Urgency;
 
 use super::Redundancy;
 use super::coding;
+use super::riding::{Pace, Rides};
 use super::selector::{BurstRepair, Offered};
 use super::store::{BlockStore, TxBlock};
 
@@ -28,6 +29,8 @@ pub(crate) struct Tail {
     pub(crate) capacity: u64,
     /// Blocks that are less urgent have not ended.
     pub(crate) urgency: Urgency,
+    /// Where repairs of small blocks may ride in later packets.
+    pub(crate) rides: Option<Rides>,
 }
 
 /// Protects flights that end.
@@ -35,6 +38,7 @@ pub(crate) struct Tail {
 pub(crate) struct Protection {
     bursts: BurstRepair,
     offered: Offered,
+    pace: Pace,
 }
 
 impl Protection {
@@ -64,6 +68,12 @@ impl Protection {
         }
         let losses = (monitor.plr(), monitor.burst());
         let spare = self.offered.spare(tail.now, bytes, tail.capacity);
+        self.pace.note(tail.now);
+        // Of a rateless code there is no new data that would tell a thin stream.
+        let may_ride = |rides: &Rides| {
+            self.pace.is_within(rides.wait) && !coding::is_rateless(redundancy.code)
+        };
+        let rides = tail.rides.filter(may_ride);
         for sequence in sequences {
             let Some(block) = blocks.get_mut(sequence) else {
                 continue;
@@ -80,7 +90,14 @@ impl Protection {
             }
             if repair > 0 {
                 block.shape = coding::shape(code, block, repair);
-                blocks.owe(sequence, repair, true);
+                let riding = rides.map(|rides| (rides.of_block(block), rides.wait));
+                match riding.filter(|(most, _)| *most > 0) {
+                    Some((most, wait)) => {
+                        let until = tail.now.saturating_add(wait);
+                        blocks.owe_rides(sequence, repair.min(most), until);
+                    }
+                    None => blocks.owe(sequence, repair, true),
+                }
             }
         }
     }

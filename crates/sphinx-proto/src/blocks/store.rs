@@ -58,6 +58,9 @@ pub(crate) struct TxBlock {
     /// [`BlockStore`] changes them, which keeps the blocks that are owed some.
     due: u32,
     due_ahead: u32,
+    /// Rows ahead of loss that wait for packets to ride in, and until when the next one does.
+    rides: u32,
+    ride_until: Nanos,
     /// Repairs of a sliding window that count as this block's.
     pub(super) windowed: u32,
     /// Repair rows that only the peer's word asked for.
@@ -106,6 +109,8 @@ impl TxBlock {
             acked: 0,
             due: 0,
             due_ahead: 0,
+            rides: 0,
+            ride_until: 0,
             windowed: 0,
             claimed: 0,
             rounds: 0,
@@ -177,7 +182,7 @@ impl TxBlock {
 
     /// Symbols decided on whose fate is not known.
     pub(super) fn expected(&self) -> u32 {
-        self.in_flight + self.unsent() + self.due
+        self.in_flight + self.unsent() + self.due + self.rides
     }
 
     /// Symbols that must still be decided on so that enough can arrive at all.
@@ -187,7 +192,7 @@ impl TxBlock {
 
     /// Whether all that has been decided has been sent.
     pub(crate) fn is_sent(&self) -> bool {
-        self.unsent() == 0 && self.due == 0
+        self.unsent() == 0 && self.due == 0 && self.rides == 0
     }
 
     /// Whether everything decided so far has been sent, and its fate is known.
@@ -260,7 +265,8 @@ pub(crate) struct SymbolChoice {
 /// on the wire.
 ///
 /// What a block is owed changes only here, by [`owe`](Self::owe), [`take_due`](Self::take_due),
-/// [`forgive`](Self::forgive) and [`settle`](Self::settle): a block is among `owed` if and only if rows of it are due.
+/// [`forgive`](Self::forgive) and [`settle`](Self::settle): a block is among `owed` if and only if rows of it are due. In the same way
+/// [`owe_rides`](Self::owe_rides), [`take_ride`](Self::take_ride), [`end_rides`](Self::end_rides) and `settle` keep `riding`.
 #[derive(Debug, Default)]
 pub(crate) struct BlockStore {
     /// From sequence `first` up; `None` once complete.
@@ -273,6 +279,8 @@ pub(crate) struct BlockStore {
     owed: BTreeSet<(Urgency, u64)>,
     /// When to look whether a block is worth its window any longer, by time.
     expiring: BTreeSet<(Nanos, u64)>,
+    /// Sequences of blocks with rows that are to ride in packets of others, and until when they wait, the earliest first.
+    riding: BTreeSet<(Nanos, u64)>,
     /// Sums of the costs of all incomplete blocks, of each urgency.
     open_cost: [u64; Urgency::LEVELS],
 }
@@ -466,6 +474,64 @@ impl BlockStore {
         }
     }
 
+    /// So many rows of the block, ahead of loss, are to ride in packets of later blocks; the first one until this time.
+    pub(super) fn owe_rides(&mut self, sequence: u64, rows: u32, until: Nanos) {
+        let Some(block) = self.get_mut(sequence).filter(|_| rows > 0) else {
+            return;
+        };
+        let before = (block.ride_until, sequence);
+        block.rides += rows;
+        block.ride_until = until;
+        self.riding.remove(&before);
+        self.riding.insert((until, sequence));
+    }
+
+    /// A row rides in a packet of block `main`: of the block before it that has waited longest, of those that fit. It counts as
+    /// in flight; the next one of this block waits until `until`.
+    pub(super) fn take_ride(
+        &mut self,
+        main: u64,
+        until: Nanos,
+        fits: impl Fn(u64, &TxBlock) -> bool,
+    ) -> Option<u64> {
+        let rides = |(at, sequence): &(Nanos, u64)| {
+            let block = self.get(*sequence).filter(|_| *sequence < main)?;
+            let is_wanted = block.acked < block.needed() && fits(*sequence, block);
+            is_wanted.then_some((*at, *sequence))
+        };
+        let place = self.riding.iter().find_map(rides)?;
+        self.riding.remove(&place);
+        let (_, sequence) = place;
+        let block = self.get_mut(sequence)?;
+        block.rides -= 1;
+        block.in_flight += 1;
+        block.ride_until = until;
+        if block.rides > 0 {
+            self.riding.insert((until, sequence));
+        }
+        Some(sequence)
+    }
+
+    /// Rows that have waited for a packet until now are owed.
+    pub(crate) fn end_rides(&mut self, now: Nanos) {
+        while let Some(&(until, sequence)) = self.riding.first().filter(|(until, _)| *until <= now)
+        {
+            self.riding.remove(&(until, sequence));
+            let Some(block) = self.get_mut(sequence) else {
+                continue;
+            };
+            let rows = std::mem::take(&mut block.rides);
+            if block.acked < block.needed() {
+                self.owe(sequence, rows, true);
+            }
+        }
+    }
+
+    /// Until when the next row waits for a packet to ride in.
+    pub(crate) fn rides_until(&self) -> Option<Nanos> {
+        self.riding.first().map(|(until, _)| *until)
+    }
+
     /// Sequences of the blocks with a part of this stream alone, rising, and what each costs.
     pub(crate) fn of_stream(&self, stream: StreamId) -> Vec<(u64, u64)> {
         let only = self.iter().filter(|(_, block)| *block.streams == [stream]);
@@ -487,6 +553,7 @@ impl BlockStore {
         }
         self.owed.remove(&place);
         self.expiring.remove(&(block.looked_at, sequence));
+        self.riding.remove(&(block.ride_until, sequence));
         while let Some(None) = self.blocks.front() {
             self.blocks.pop_front();
             self.first += 1;

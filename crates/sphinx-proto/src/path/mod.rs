@@ -45,7 +45,7 @@ pub use mtu::mtu_candidates;
 pub(crate) use rtt::Rtt;
 pub(crate) use sent::Carried;
 use settling::Scratch;
-pub(crate) use space::{Arrived, Contents, PacketSpace};
+pub(crate) use space::{Arrived, Contents, PacketSpace, Riding};
 use stock::Stock;
 pub(crate) use timer::Probes;
 pub(crate) use validation::PathPacket;
@@ -53,6 +53,8 @@ use validation::{Validated, Validation};
 
 /// The id of the only path that a session has.
 pub(crate) const PATH: u32 = 0;
+/// A sender whose packets are further apart than this is thin (Redundant Data Bundling, `tcp_thin_dpifl_itt_lower_bound`).
+const THIN_INTERVAL: Nanos = 10_000_000;
 
 /// The path of a session.
 pub(crate) struct Path {
@@ -110,6 +112,14 @@ impl Path {
     /// Next packet number.
     pub(crate) fn next_pn(&self) -> u64 {
         self.space.sent.next_pn()
+    }
+
+    /// Whether so few packets of new data are under way that their sender has little to send, and packets are known to be lost
+    /// (`docs/protocol.md` §5.5). Repairs do not count: else those that leave alone would keep the next ones from riding.
+    pub(crate) fn is_thin(&self) -> bool {
+        let in_flight = self.space.sent.sources_in_flight();
+        let busy = in_flight.saturating_mul(THIN_INTERVAL);
+        busy < self.address.rtt.smoothed() && self.address.monitor.knows_loss()
     }
 
     /// Largest packet number that the peer has acknowledged.
@@ -185,6 +195,11 @@ impl Path {
     /// Packet [`Self::next_pn`] carries fragment `after` of `count`.
     pub(crate) fn note_fragment(&mut self, after: u32, count: u8) {
         self.space.sent_fragment(after, count);
+    }
+
+    /// Packet [`Self::next_pn`] carries these symbols behind its own.
+    pub(crate) fn note_riders(&mut self, riders: Box<[Riding]>) {
+        self.space.sent_riders(riders);
     }
 
     /// Packet [`Self::next_pn`] leaves. `eliciting`: it is to be acknowledged. The number behind it may be left out.

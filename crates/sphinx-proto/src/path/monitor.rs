@@ -199,6 +199,13 @@ impl Monitor {
         self.path_packets < COLD && self.remembered.is_none()
     }
 
+    /// Whether packets are known to be lost: in this session, lately, or in the one before. What is assumed does not count.
+    pub(crate) fn knows_loss(&self) -> bool {
+        let measured = self.sum(|bucket| bucket.lost) > 0.0;
+        let remembered = self.remembered.is_some_and(|plr| plr > 0.0);
+        (measured || remembered) && self.plr() > 0.0 && !self.is_cold()
+    }
+
     /// PLR of the path as far as it is worth remembering, 0–1.
     pub(crate) fn worth_remembering(&self) -> Option<f64> {
         (self.path_packets >= 1000).then(|| self.plr())
@@ -212,7 +219,7 @@ mod tests {
     #[test]
     fn starts_careful_and_becomes_exact() {
         let mut monitor = Monitor::default();
-        assert!(monitor.plr() > 0.0 && monitor.is_cold());
+        assert!(monitor.plr() > 0.0 && monitor.is_cold() && !monitor.knows_loss());
         for i in 0..10_000 {
             match i % 16 {
                 0 => monitor.lost(i),
@@ -220,7 +227,7 @@ mod tests {
             }
         }
         assert_eq!(monitor.burst(), 1.0);
-        assert!((monitor.plr() - 0.0625).abs() < 0.001);
+        assert!((monitor.plr() - 0.0625).abs() < 0.001 && monitor.knows_loss());
         let mean = |monitor: &Monitor| monitor.losses().map(|losses| losses.mean);
         assert!((mean(&monitor).unwrap() - 0.0625).abs() < 1e-9);
         assert!(monitor.deviation() < 0.01);
@@ -232,12 +239,14 @@ mod tests {
             monitor.acknowledged();
         }
         assert_eq!(monitor.plr(), 0.0);
+        assert!(!monitor.knows_loss());
     }
 
     #[test]
     fn what_is_remembered_is_a_beginning() {
         let mut monitor = Monitor::remembering(Some(0.06));
         assert!(!monitor.is_cold() && monitor.worth_remembering().is_none());
+        assert!(monitor.knows_loss());
         assert!((monitor.plr() - 0.06).abs() < 1e-9);
         for _ in 0..900 {
             monitor.acknowledged();

@@ -41,6 +41,16 @@ impl Carried {
     pub(crate) fn counts(self) -> bool {
         !matches!(self, Self::MtuProbe(_))
     }
+
+    /// Whether it carries new data.
+    fn is_source(self) -> bool {
+        match self {
+            Self::Symbol { symbol, .. } | Self::Fragment { symbol, .. } => {
+                symbol.source().is_some()
+            }
+            Self::MtuProbe(_) | Self::Frames { .. } => false,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +92,8 @@ pub(crate) struct SentLog {
     largest_acked: Option<u64>,
     acked_ranges: RangeSet,
     packets_in_flight: u64,
+    /// Those of them that carry new data.
+    sources_in_flight: u64,
     skips: Skips,
     /// When time will declare the next packet lost.
     loss_deadline: Option<Nanos>,
@@ -101,6 +113,10 @@ impl SentLog {
         self.packets_in_flight
     }
 
+    pub(crate) fn sources_in_flight(&self) -> u64 {
+        self.sources_in_flight
+    }
+
     pub(crate) fn loss_deadline(&self) -> Option<Nanos> {
         self.loss_deadline
     }
@@ -110,6 +126,7 @@ impl SentLog {
     pub(crate) fn record(&mut self, now: Nanos, ip_bytes: u32, carried: Carried, eliciting: bool) {
         let state = if eliciting {
             self.packets_in_flight += 1;
+            self.sources_in_flight += u64::from(carried.is_source());
             State::InFlight
         } else {
             State::Untracked
@@ -173,7 +190,10 @@ impl SentLog {
         let (sent_at, ip_bytes, carried) = (packet.sent_at, packet.ip_bytes, packet.carried);
         match was {
             State::Acked | State::Untracked => return None,
-            State::InFlight => self.packets_in_flight -= 1,
+            State::InFlight => {
+                self.packets_in_flight -= 1;
+                self.sources_in_flight -= u64::from(carried.is_source());
+            }
             State::Lost => {}
         }
         Some(Settled {
@@ -236,6 +256,7 @@ impl SentLog {
         packet.state = State::Lost;
         let (sent_at, ip_bytes, carried) = (packet.sent_at, packet.ip_bytes, packet.carried);
         self.packets_in_flight -= 1;
+        self.sources_in_flight -= u64::from(carried.is_source());
         Some(Settled {
             info: PacketInfo {
                 pn,

@@ -155,7 +155,7 @@ impl Path {
             self.tell_rate_control(now, Observed::default());
         }
         self.scratch.lost = lost;
-        self.space.forget_fragments();
+        self.space.forget_contents();
     }
 
     /// Everything in a packet, or about a timeout, has been heard: whether the path has become too narrow.

@@ -1,6 +1,8 @@
 //! A packet number space: the numbers of the packets sent, what becomes of them, and what is known of the
 //! peer's. It outlives the addresses that its packets travel between.
 
+use std::collections::BTreeMap;
+
 use crate::Nanos;
 use crate::wire::SymbolId;
 
@@ -39,6 +41,14 @@ pub(crate) trait Contents {
     fn is_empty(&self) -> bool;
 }
 
+/// A symbol that rides in a packet beside its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Riding {
+    pub(crate) block: u64,
+    pub(crate) round: u8,
+    pub(crate) symbol: SymbolId,
+}
+
 /// The numbers of one path's packets.
 #[derive(Debug)]
 pub(crate) struct PacketSpace {
@@ -46,6 +56,8 @@ pub(crate) struct PacketSpace {
     pub(super) acks: Acks,
     /// Symbols in flight in parts.
     fragments: Groups,
+    /// What rides in which packet, of those in the log.
+    riders: BTreeMap<u64, Box<[Riding]>>,
     /// What the peer says of the marks of its arrivals.
     pub(super) ecn: EcnCounts,
     /// When the last packet left that is to be acknowledged.
@@ -58,6 +70,7 @@ impl PacketSpace {
             sent: SentLog::default(),
             acks: Acks::new(now),
             fragments: Groups::default(),
+            riders: BTreeMap::new(),
             ecn: EcnCounts::default(),
             last_sent: now,
         }
@@ -69,6 +82,15 @@ impl PacketSpace {
         self.fragments.sent(pn - u64::from(after), pn, count);
     }
 
+    /// Packet [`SentLog::next_pn`] carries these symbols behind its own.
+    pub(super) fn sent_riders(&mut self, riders: Box<[Riding]>) {
+        self.riders.insert(self.sent.next_pn(), riders);
+    }
+
+    fn riders(&self, pn: u64) -> &[Riding] {
+        self.riders.get(&pn).map_or(&[], |riders| riders)
+    }
+
     /// Tells of an acknowledged packet; whether it brings anything forward.
     pub(super) fn arrived(&mut self, packet: &Settled, contents: &mut impl Contents) -> bool {
         match packet.carried {
@@ -78,7 +100,11 @@ impl PacketSpace {
                 } else {
                     Arrived::Whole
                 };
-                contents.symbol_arrived(block, symbol, arrived)
+                let mut is_news = contents.symbol_arrived(block, symbol, arrived);
+                for rider in self.riders(packet.info.pn) {
+                    is_news |= contents.symbol_arrived(rider.block, rider.symbol, arrived);
+                }
+                is_news
             }
             Carried::Fragment {
                 block,
@@ -116,7 +142,12 @@ impl PacketSpace {
                 block,
                 round,
                 symbol,
-            } => contents.symbol_lost(block, round, symbol, monitor),
+            } => {
+                contents.symbol_lost(block, round, symbol, monitor);
+                for rider in self.riders(packet.info.pn) {
+                    contents.symbol_lost(rider.block, rider.round, rider.symbol, monitor);
+                }
+            }
             Carried::Fragment {
                 block,
                 round,
@@ -139,7 +170,15 @@ impl PacketSpace {
     }
 
     /// To be called once the lost packets that [`Self::forget`] gave have been told of.
-    pub(super) fn forget_fragments(&mut self) {
-        self.fragments.forget_below(self.sent.first_pn());
+    pub(super) fn forget_contents(&mut self) {
+        let first = self.sent.first_pn();
+        self.fragments.forget_below(first);
+        while let Some(oldest) = self
+            .riders
+            .first_entry()
+            .filter(|oldest| *oldest.key() < first)
+        {
+            oldest.remove();
+        }
     }
 }

@@ -9,9 +9,11 @@ use crate::path::PATH;
 use crate::receiver::Violation;
 use crate::sender::Carriage;
 use crate::streams::IMPOSSIBLE;
-use crate::types::{Event, Job, PacketMeta, Placement, Received, Slot, StreamId, StreamPart};
+use crate::types::{
+    BundledSymbol, Event, Job, PacketMeta, Placement, Received, Slot, StreamId, StreamPart,
+};
 use crate::wire::{
-    Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, VARINT_MAX, WindowSpan,
+    Bundle, Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, VARINT_MAX, WindowSpan,
 };
 
 /// With so many frames on their way the peer hears of numbers left out later: there is no hurry.
@@ -22,7 +24,7 @@ impl Session {
     /// stored before it polls for jobs and events.
     ///
     /// Of a symbol only the length matters here. A malformed body counts as refused and is not acknowledged; a
-    /// malformed frame, or a code that does not exist, ends the session.
+    /// malformed frame or bundle, or a code that does not exist, ends the session.
     pub fn handle_packet(&mut self, meta: &PacketMeta, header: &Header, body: &[u8]) -> Received {
         match header.kind {
             PacketKind::Control => {
@@ -40,6 +42,7 @@ impl Session {
                 }
             }
             PacketKind::Symbol => self.handle_symbol(meta, header, body.len()),
+            PacketKind::Bundle => self.handle_bundle(meta, header, body),
         }
     }
 
@@ -101,6 +104,33 @@ impl Session {
             row,
             covered,
         })
+    }
+
+    fn handle_bundle(&mut self, meta: &PacketMeta, header: &Header, body: &[u8]) -> Received {
+        self.received(meta, header, true);
+        if !matches!(self.life, Life::Open) {
+            return Received::Nothing;
+        }
+        let Ok(symbols) = Bundle::split(header, body) else {
+            self.violation(meta.now, "malformed bundle");
+            return Received::Nothing;
+        };
+        let symbols = symbols.into_iter();
+        Received::Bundle(
+            symbols
+                .map(|(header, at)| BundledSymbol { header, at })
+                .collect(),
+        )
+    }
+
+    /// The next symbol of a [bundle](Received::Bundle): where it goes. It is handled as if it had come alone.
+    pub fn handle_bundled(&mut self, now: Nanos, symbol: &BundledSymbol) -> Placement {
+        if !matches!(self.life, Life::Open) {
+            return Placement::Discard;
+        }
+        let placement = self.receiver.on_symbol(&symbol.header, symbol.at.len());
+        self.progress(now, placement.map(|_| ()));
+        placement.unwrap_or(Placement::Discard)
     }
 
     /// What a decoder of sliding windows may hold.

@@ -5,11 +5,13 @@ use super::receiving::FRAMES_BEFORE_SKIPPED;
 use super::{BASE_DATAGRAM, Session};
 use crate::Nanos;
 use crate::blocks::{SymbolChoice, WindowChoice};
-use crate::path::{Carried, PathPacket};
+use crate::path::{Carried, PathPacket, Riding};
 use crate::scheduler::{Next, Sources};
 use crate::sender::Carriage;
-use crate::types::{Content, Transmit};
-use crate::wire::{FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind};
+use crate::types::{Content, RidingSymbol, Transmit};
+use crate::wire::{
+    Bundle, FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind, Rider,
+};
 
 /// Bytes of a control packet that feedback leaves for a PING, new connection ids and numbers left out …
 const CONTROL_RESERVE: usize = 16 + 8 * (1 + 1 + 8 + 8) + FRAMES_BEFORE_SKIPPED * (1 + 1 + 8);
@@ -88,6 +90,7 @@ impl Session {
             Next::Control { ping } => self.feedback(now, ping),
             Next::Ping => self.control(now, ping(), ACKNOWLEDGED),
             Next::Symbol(choice) => self.symbol(now, &choice),
+            Next::Bundle(choice, riders) => self.bundle(now, &choice, &riders),
             Next::Part(choice, part, after) => self.part(now, &choice, part, after),
             Next::Window(window) => self.window(now, window),
             Next::Held(number) => {
@@ -133,6 +136,32 @@ impl Session {
         let body_len = usize::from(choice.symbol_len);
         let ip_bytes = self.account_sent(now, body_len);
         let transmit = self.symbol_transmit(choice, None, body_len);
+        self.sent_symbol(now, ip_bytes, choice);
+        transmit
+    }
+
+    /// A symbol, and repairs of older blocks behind it.
+    fn bundle(&mut self, now: Nanos, choice: &SymbolChoice, riders: &[SymbolChoice]) -> Transmit {
+        let symbols: Vec<_> = riders.iter().map(|rider| riding(choice, rider)).collect();
+        let prefixes = symbols.iter().map(|symbol| &symbol.rider);
+        let body_len = Bundle::body_len(choice.symbol_len, prefixes);
+        let ip_bytes = self.account_sent(now, body_len);
+        let mut transmit = self.symbol_transmit(choice, None, body_len);
+        transmit.header.kind = PacketKind::Bundle;
+        transmit.content = Content::Bundle {
+            slot: choice.slot,
+            symbol: choice.symbol,
+            riders: symbols,
+        };
+        let carried = riders.iter().map(|rider| Riding {
+            block: rider.sequence,
+            round: rider.round,
+            symbol: rider.symbol,
+        });
+        self.path.note_riders(carried.collect());
+        for rider in riders {
+            self.sender.note_sent(now, rider);
+        }
         self.sent_symbol(now, ip_bytes, choice);
         transmit
     }
@@ -251,6 +280,22 @@ impl Session {
         self.counts.packets_sent += 1;
         self.counts.ip_bytes_sent += u64::from(ip_bytes);
         ip_bytes
+    }
+}
+
+/// A symbol that rides in the packet of another one.
+fn riding(main: &SymbolChoice, rider: &SymbolChoice) -> RidingSymbol {
+    let (code, row) = rider.symbol.to_wire();
+    RidingSymbol {
+        slot: rider.slot,
+        symbol: rider.symbol,
+        rider: Rider {
+            distance: (main.sequence - rider.sequence) as u32,
+            code,
+            n: rider.n,
+            row,
+            symbol_len: rider.symbol_len,
+        },
     }
 }
 

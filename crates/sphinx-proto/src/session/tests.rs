@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use super::*;
 use crate::config::{ConnectionIds, Role};
-use crate::types::{Content, PacketMeta, Received, Transmit, Tuple};
-use crate::wire::{ConnectionId, FrameIter, Header, Reset, Streams};
+use crate::types::{Content, PacketMeta, Placement, Received, Transmit, Tuple};
+use crate::wire::{ConnectionId, FrameIter, Header, PacketKind, Reset, Streams};
 
 const DELAY: Nanos = 5 * MS;
 const END: Nanos = 4_000 * MS;
@@ -263,4 +263,57 @@ fn a_finished_session_asks_for_nothing() {
     assert_eq!(end.session.connection_ids_wanted(), 0);
     end.session.handle_timeout(now + END);
     assert_eq!(end.session.poll_timeout(), None);
+}
+
+/// The symbols of a bundle with this body, in a packet of block 5, are handed over; how many are placed, and whether the session is accused.
+fn bundle(body: &[u8]) -> (usize, bool) {
+    let mut end = End::new(Role::Server, 2, 1, 0);
+    let cid = ConnectionId::new([2; 8]).expect("not zero");
+    let header = Header {
+        kind: PacketKind::Bundle,
+        block: 5,
+        ..Header::control(cid, 0, false)
+    };
+    let meta = PacketMeta {
+        now: 0,
+        received_at: 0,
+        packet_number: 0,
+        tuple: end.session.tuple(),
+        ecn: 0,
+        datagram_len: body.len() + OVERHEAD,
+    };
+    let symbols = match end.session.handle_packet(&meta, &header, body) {
+        Received::Bundle(symbols) => symbols,
+        received => {
+            assert_eq!(received, Received::Nothing);
+            Vec::new()
+        }
+    };
+    let mut placed = 0;
+    for symbol in &symbols {
+        let placement = end.session.handle_bundled(0, symbol);
+        placed += usize::from(placement != Placement::Discard);
+    }
+    let mut events = std::iter::from_fn(|| end.session.poll_event());
+    let is_accused = events.any(|event| matches!(event, Event::Violation(_)));
+    assert_eq!(end.session.stats().packets_received, 1);
+    (placed, is_accused)
+}
+
+#[test]
+fn symbols_of_a_bundle_count_as_if_they_had_come_alone() {
+    let of = |riders: &[[u8; 6]]| [&[1, 7][..], &riders.concat()].concat();
+    let older = |distance, code, n| [distance, code, n, 0, 1, 7];
+    assert_eq!(bundle(&of(&[older(1, 0, 1)])), (2, false));
+    assert_eq!(bundle(&of(&[older(1, 0, 1), older(2, 1, 2)])), (3, false));
+    assert_eq!(bundle(&of(&[older(1, 0, 1), older(1, 0, 1)])), (2, false));
+    assert_eq!(bundle(&of(&[older(1, 0, 2), older(1, 0, 1)])), (2, false));
+    // No block before the first; repairs of windows have another body.
+    assert_eq!(bundle(&of(&[older(6, 0, 1)])), (1, false));
+    assert_eq!(bundle(&of(&[older(1, 6, 1)])), (1, false));
+    // A code that does not exist, and what is no bundle.
+    assert_eq!(bundle(&of(&[older(1, 63, 1), older(2, 0, 1)])), (1, true));
+    assert_eq!(bundle(&of(&[older(0, 0, 1)])), (0, true));
+    assert_eq!(bundle(&[1, 7]), (0, true));
+    assert_eq!(bundle(&[]), (0, true));
 }

@@ -68,6 +68,8 @@ pub enum PacketKind {
     Fragment,
     /// Frames.
     Control,
+    /// A symbol, and behind it some of other blocks.
+    Bundle,
 }
 
 /// A header in the clear.
@@ -109,7 +111,7 @@ impl Header {
         }
     }
 
-    /// The symbol that the packet carries, or a part of.
+    /// The symbol that the packet carries, or a part of; of a bundle, the first one.
     ///
     /// # Errors
     /// If no code has the header's number.
@@ -125,6 +127,7 @@ impl Header {
             PacketKind::Symbol => 0,
             PacketKind::Fragment => 1,
             PacketKind::Control => 2,
+            PacketKind::Bundle => 3,
         };
         out[0] = 0x80 | kind << 4 | u8::from(self.phase) << 3 | u8::from(self.last_of_flight) << 2;
         out[1..9].copy_from_slice(&self.cid.0);
@@ -136,14 +139,14 @@ impl Header {
         out
     }
 
-    /// From bytes whose protection has been removed. `None` for types and bits that this version
+    /// From bytes whose protection has been removed. `None` for bits that this version
     /// does not know; the caller drops such a packet (after opening it, if it wants to blame the peer).
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Option<Self> {
         let kind = match bytes[0] >> 4 & 3 {
             0 => PacketKind::Symbol,
             1 => PacketKind::Fragment,
             2 => PacketKind::Control,
-            _ => return None,
+            _ => PacketKind::Bundle,
         };
         if bytes[0] & 0xc3 != 0x80 {
             return None;

@@ -2,6 +2,7 @@
 //!
 //! Every parser here is total: any input gives a value or an error, in time linear in its length.
 
+mod bundle;
 mod datagram;
 mod fragment;
 mod frame;
@@ -11,6 +12,7 @@ mod symbol;
 mod varint;
 mod window;
 
+pub use bundle::{BUNDLE_MAX, Bundle, Rider};
 pub use datagram::{
     DATAGRAMS_MAX, Datagram, DatagramIter, Delivery, FLOWS_MAX, FlowKind, MAX_DATAGRAM, Stamp,
 };

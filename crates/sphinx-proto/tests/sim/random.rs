@@ -25,7 +25,7 @@ use sphinx_link::{
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::FlowKind;
 use sphinx_proto::wire::{OVERHEAD, block_symbols_max};
-use sphinx_proto::{EPSILON, Icm, Nanos, Profile, Urgency};
+use sphinx_proto::{EPSILON, Icm, Nanos, PathMemory, Profile, Urgency};
 use sphinx_sim::{
     End, Heard, MS, Pair, Plain, Plan, ReadOrder, Reader, Rng, SEC, Say, Scenario, Write,
 };
@@ -279,6 +279,27 @@ fn random_scenario(seed: u64) -> Scenario {
             let from = rng.below(1000) * MS;
             plan.limits = vec![(from, Some(100_000)), (from + SEC, None)];
         }
+    }
+    // Likewise.
+    let rng = &mut Rng::new(seed ^ 0x6275_6e64_6c65);
+    scenario.bundle = rng.pick(&[1, 0, 2, 8]);
+    if rng.chance(0.15) {
+        // Small messages at a steady pace, on a path that is known to lose some.
+        scenario.memory = Some(PathMemory {
+            rate: 1_000_000,
+            rtt: 50 * MS,
+            plr: rng.pick(&[0.05, 0.2]),
+            datagram_len: 1200,
+        });
+        let (len, interval) = (rng.within(1, 300), rng.within(1, 25) * MS);
+        scenario.client.writes = (0..200)
+            .map(|message| Write {
+                at: message * interval,
+                stream: message % 2,
+                len,
+                end_of_stream: message >= 198,
+            })
+            .collect();
     }
     scenario
 }
