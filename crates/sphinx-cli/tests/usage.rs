@@ -74,6 +74,11 @@ fn mistakes_are_usage_errors() {
         "perf client --json sphx1x --message-size 200B --interval 20ms --bundle 9",
         "perf client --json sphx1x --message-size 200B --interval 20ms --bundle 1 --profile bulk",
         "perf client --json sphx1x --bytes 1MB --bundle 1",
+        "perf client --json sphx1x --message-size 66kB --interval 20ms --mode live",
+        "perf client --json sphx1x --message-size 1kB --interval 20ms --mode datagram --streams 2",
+        "perf client --json sphx1x --message-size 1kB --interval 20ms --deadline 900us",
+        "perf client --json sphx1x --message-size 17MB --interval 20ms --mode message",
+        "perf client --json sphx1x --mode live",
         "demo --json --loss 7",
         "demo --json --rate 5MB/s",
     ] {

@@ -12,13 +12,13 @@ mod sent;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sphinx_driver::{
-    BufferPool, Chunk, Driver, EndReason, Executor, JobKind, Origin, PacketProtection, Piece,
-    Queues, Workshop,
+    BufferPool, Chunk, DATAGRAM_BYTES, Driver, EndReason, Executor, JobKind, Origin,
+    PacketProtection, Piece, Queues, SendAs, Workshop,
 };
 use sphinx_fec::CodeId;
 use sphinx_proto::wire::{
-    BUNDLE_MAX, Blocks, ConnectionId, Fragment, Frame, HEADER_LEN, Header, MAX_SYMBOL_LEN,
-    OVERHEAD, PacketKind, Rider, Sack, Streams, put_varint,
+    BUNDLE_MAX, Blocks, ConnectionId, FlowKind, Fragment, Frame, HEADER_LEN, Header,
+    MAX_SYMBOL_LEN, OVERHEAD, PacketKind, Rider, Sack, Streams, put_varint,
 };
 use sphinx_proto::{Config, Nanos, Role, Session, StreamId, Urgency};
 use sphinx_sim::{Local, LocalSlicer, Plain, Rng};
@@ -104,6 +104,8 @@ struct Victim {
     taken: BTreeSet<StreamId>,
     random: Rng,
     ids: Rng,
+    /// Flows of live messages that the application has accepted.
+    live: BTreeSet<u64>,
     opens_late: bool,
     has_ended: bool,
 }
@@ -162,6 +164,7 @@ impl Victim {
             taken: BTreeSet::new(),
             random: Rng::new(seed ^ 1),
             ids: Rng::new(seed ^ 2),
+            live: BTreeSet::new(),
             opens_late,
             has_ended: false,
         }
@@ -659,6 +662,7 @@ impl Victim {
         let flags = input.byte();
         if flags & 0x10 == 0 {
             self.accept(usize::from(flags & 7));
+            self.take_datagrams(flags & 1 != 0);
         }
         let nth = usize::from(flags & 7) % self.readers.len().max(1);
         let Some((&id, reading)) = self.readers.iter_mut().nth(nth) else {
@@ -743,9 +747,73 @@ impl Victim {
                 }
             }
             0x80..0xa0 => self.driver.local_address_lost(self.now),
-            0xa0..0xe0 => self.driver.peer_refused(self.now),
+            0xa0..0xc0 => self.driver.peer_refused(self.now),
+            0xc0..0xe0 => self.datagrams(input),
             0xe0..0xfc => self.queues.close(input.any() >> 2, "done"),
             _ => self.driver.abandon(),
+        }
+    }
+
+    // ---- datagrams ----------------------------------------------------------------------------
+
+    /// The application sends some, and says how it wants those of the peer.
+    fn datagrams(&mut self, input: &mut Input<'_>) {
+        let flags = input.byte();
+        let flow = u64::from(flags & 3);
+        let kind = match flags >> 2 & 3 {
+            0 | 1 => None,
+            2 => Some(FlowKind::Ordered),
+            _ => {
+                self.queues.open_live();
+                Some(FlowKind::Live)
+            }
+        };
+        match flags >> 4 {
+            0 => self.queues.end_live(flow),
+            1 => self.queues.set_latency(flow, input.any() >> 2),
+            2 => self.queues.set_on_time(flow, flags & 4 != 0),
+            3 => self.queues.stop_live(self.now, flow),
+            more => {
+                for _ in 4..=more {
+                    let len = match input.byte() {
+                        len @ 0..0xf0 => usize::from(len),
+                        _ => input.below(66_000) as usize,
+                    };
+                    let send_as = SendAs {
+                        flow,
+                        kind,
+                        urgency: Urgency::new(input.byte() & 7),
+                        life: input.pick(&[0, MS, 50 * MS, Nanos::MAX]),
+                        repair: len & 1 != 0,
+                    };
+                    let data = sent::datagram(flow, len);
+                    let pool = self.workshop.pool();
+                    // It may be too long, or not wanted.
+                    let _ = self.queues.send_datagram(self.now, &data, send_as, pool);
+                }
+            }
+        }
+    }
+
+    /// The application takes those that have arrived.
+    fn take_datagrams(&mut self, all: bool) {
+        while let Some(len) = self.queues.next_datagram_len() {
+            let taken = self.queues.next_datagram().expect("there is one");
+            assert_eq!(taken.data().len(), len);
+            if !all {
+                break;
+            }
+        }
+        self.live
+            .extend(self.queues.accept_live().map(|(flow, _)| flow));
+        for flow in &self.live {
+            if let Some(len) = self.queues.next_live_len(*flow) {
+                let taken = self.queues.next_live(*flow).expect("there is one");
+                assert_eq!((taken.data().len(), taken.flow()), (len, *flow));
+            }
+            let missing = self.queues.take_missing(*flow);
+            assert!(missing.iter().all(|range| range.start < range.end));
+            self.queues.live_end(*flow);
         }
     }
 
@@ -754,6 +822,7 @@ impl Victim {
     fn check_memory(&self) {
         let held = self.driver.receiving_cost();
         assert!(held <= self.recv_window, "over the window");
+        assert!(self.queues.datagram_bytes() <= DATAGRAM_BYTES);
         let kept = self.driver.window_bytes() as u64;
         let most = (self.recv_window / 4).min(COPIES_MAX) + WAITING_MAX;
         assert!(kept <= most, "too much is kept for sliding windows");

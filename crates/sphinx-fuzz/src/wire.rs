@@ -1,10 +1,10 @@
 //! The parsers of packets and blocks.
 
 use sphinx_proto::wire::{
-    BUNDLE_MAX, Bundle, ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame, FrameIter, HEADER_LEN,
-    Header, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, MAX_TAKEN, PacketKind, Rider, Segment,
-    SegmentIter, VARINT_MAX, WireError, expand_packet_number, is_data_plane, put_varint,
-    varint_len,
+    BUNDLE_MAX, Bundle, ConnectionId, DatagramIter, FRAGMENT_PREFIX_LEN, Fragment, Frame,
+    FrameIter, HEADER_LEN, Header, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, MAX_TAKEN,
+    PacketKind, Rider, Segment, SegmentIter, VARINT_MAX, WireError, expand_packet_number,
+    is_data_plane, put_varint, varint_len,
 };
 use sphinx_proto::{Role, StreamId};
 
@@ -175,6 +175,32 @@ pub fn segments(data: &[u8]) {
         assert_eq!(written[at], data[from]);
     }
     any_segment(&mut Input::new(data));
+    datagrams(data);
+}
+
+/// Datagrams are read back as they were written, each inside the block and behind the one before.
+fn datagrams(data: &[u8]) {
+    let all: Vec<_> = DatagramIter::new(data)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .collect();
+    let (mut end, mut written) = (0, Vec::new());
+    for (datagram, at) in &all {
+        assert!(end + 3 <= at.start && at.end <= data.len());
+        assert_eq!(at.len(), datagram.len);
+        end = at.end;
+        let begin = written.len();
+        datagram.encode(&mut written);
+        assert_eq!(written.len() - begin, datagram.header_len());
+        written.extend_from_slice(&data[at.clone()]);
+    }
+    let again = DatagramIter::new(&written).into_iter().flatten().flatten();
+    assert!(
+        again
+            .map(|(datagram, _)| datagram)
+            .eq(all.iter().map(|(datagram, _)| *datagram))
+    );
 }
 
 /// Any segment that can be written is read back, and none that cannot be is.

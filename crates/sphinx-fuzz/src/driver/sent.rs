@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sphinx_driver::{Outbox, PacketProtection};
 use sphinx_fec::{CodeId, Encoder, Row};
 use sphinx_proto::wire::{
-    Blocks, Bundle, Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, Segment,
-    SegmentIter, SymbolId, WindowSpan,
+    Blocks, Bundle, DATAGRAMS_MAX, Datagram, DatagramIter, Fragment, Frame, FrameIter, Header,
+    PacketKind, Reset, Sack, Segment, SegmentIter, SymbolId, WindowSpan,
 };
 use sphinx_proto::{Role, StreamId, StreamPart, Tuple, block_cost, share_cost};
 use sphinx_sim::Plain;
@@ -188,6 +188,15 @@ impl Wire {
                 self.feedback.ended.extend(ended);
             }
             Frame::Reset(reset) => self.reset(&reset),
+            Frame::Gone(blocks) => {
+                for (id, cost) in blocks {
+                    let block = id as u32;
+                    let sent = self.blocks.get(&block);
+                    assert!(sent.is_none_or(|sent| sent.cost() == cost));
+                    // It may have been whole before.
+                    self.given_up.insert(block);
+                }
+            }
             Frame::Stop { stream, .. } => {
                 self.name(stream);
                 self.stops.insert(stream);
@@ -320,6 +329,15 @@ impl Wire {
             }
             self.check_repairs(self.base);
             let sent = &self.blocks[&self.base];
+            if let Some(datagrams) = DatagramIter::new(&sent.bytes) {
+                let datagrams: Result<Vec<_>, _> = datagrams.collect();
+                let datagrams = datagrams.expect("datagrams");
+                assert!(datagrams.len() <= DATAGRAMS_MAX);
+                let mut all = datagrams.iter();
+                assert!(all.all(|(one, at)| is_datagram(one, &sent.bytes[at.clone()])));
+                self.base += 1;
+                continue;
+            }
             let segments = SegmentIter::new(&sent.bytes).map(|s| s.expect("a segment"));
             let segments: Vec<_> = segments.collect();
             let most = 1 + sent.bytes.len() / SEGMENT_BYTES;
@@ -356,6 +374,16 @@ impl Wire {
             self.base += 1;
         }
     }
+}
+
+/// What a datagram of so many bytes of a flow holds.
+pub(super) fn datagram(flow: u64, len: usize) -> Vec<u8> {
+    vec![(flow ^ len as u64) as u8; len]
+}
+
+/// A datagram holds what the application has sent.
+fn is_datagram(one: &Datagram, bytes: &[u8]) -> bool {
+    bytes == datagram(one.flow, one.len)
 }
 
 /// A segment holds what the application has written.

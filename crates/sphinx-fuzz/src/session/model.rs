@@ -370,8 +370,9 @@ impl Model {
 
     /// The peer gives up blocks of datagrams. Whether it may.
     fn heard_gone(&mut self, blocks: &[(u64, u64)]) -> bool {
+        let is_covered = self.has_windows && !blocks.is_empty();
         let mut blocks = blocks.iter();
-        !self.has_windows && blocks.all(|block| self.heard_given_up(*block).is_some())
+        !is_covered && blocks.all(|block| self.heard_given_up(*block).is_some())
     }
 
     /// Nothing more comes of a block, which costs so much. Whether that is news; `None`: it cannot be.
