@@ -542,6 +542,82 @@ fn uploads_are_helped_by_agents_on_both_sides_of_the_hop() {
 }
 
 #[test]
+fn a_flow_goes_to_the_agent_of_another_hop() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    printed(&scratch, &["pep", "key", "new", "handoff.key"]);
+    let key = ["--handoff-key", "handoff.key"];
+    let first = scene.agent(&scratch, &[&["--attach", "tun"][..], &key].concat());
+    // No packet has to come to the next one.
+    let start = || {
+        let run = ["pep", "run", "--json", "--wireless", "uplink"];
+        let more = ["--attach", "tun", "--lag-max", "10s"];
+        Running::start(&scratch, &[&run[..], &more, &key].concat(), &[])
+    };
+    let mut next = scene.fixed.run(start).expect("a thread");
+    next.event("started");
+    let inside = |namespace: &Namespace, words: &[&str]| {
+        let start = || Running::start(&scratch, words, &[]);
+        namespace.run(start).expect("a thread").end()
+    };
+    let known = || {
+        let ended = inside(&scene.fixed, &["pep", "show", "--json", "--flows"]).expect(0);
+        ended.events[0].clone()
+    };
+    for (address, mobile, peer) in [
+        ("10.78.0.2", "10.77.0.2", "10.78.0.2:7750"),
+        ("fd78::2", "fd77::2", "[fd78::2]:7750"),
+    ] {
+        let before = known()["flows_taken_over"].as_u64().expect("a number");
+        let address = address.parse().expect("an address");
+        scene.transfer(address, 2_000_000, || {
+            let words = ["pep", "handoff", "--json", mobile, "--to", peer];
+            let ended = inside(&scene.middle, &words).expect(0);
+            assert_eq!(ended.events[0]["flows"], 1, "{:?}", ended.events);
+            // It is told over the wire.
+            let told = |_: &i32| known()["flows_taken_over"] == before + 1;
+            let tries = (0..100).find(|n| {
+                thread::sleep(Duration::from_millis(50 * u64::from(*n > 0)));
+                told(n)
+            });
+            assert!(tries.is_some(), "{}", known());
+            let flow = known()["newest_flows"][0].clone();
+            let end: SocketAddr = flow["mobile"]
+                .as_str()
+                .and_then(|text| text.parse().ok())
+                .expect("an address");
+            assert_eq!(end.ip().to_string(), mobile, "{flow}");
+            assert!(flow["bypass"].is_null(), "{flow}");
+        });
+    }
+    let words = ["pep", "handoff", "--json", "10.77.0.2", "--arrived"];
+    let ended = inside(&scene.fixed, &words).expect(0);
+    assert_eq!(ended.events[0]["flows"], 0);
+    for agent in [first, next] {
+        agent.signal(Signal::INT);
+        let ended = agent.end().expect(130);
+        assert_eq!(totals(&ended)["handovers_refused"], 0);
+    }
+    // One that has no key tells nobody.
+    let agent = scene.agent(&scratch, &["--attach", "tun"]);
+    let words = [
+        "pep",
+        "handoff",
+        "--json",
+        "10.77.0.2",
+        "--to",
+        "10.78.0.2:7750",
+    ];
+    let refused = inside(&scene.middle, &words).expect(2);
+    let message = refused.error("usage")["message"].to_string();
+    assert!(message.contains("--handoff-key"), "{message}");
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
+}
+
+#[test]
 fn a_doctor_finds_what_spoils_help() {
     let Some(scene) = Scene::new(0.0) else {
         return;
@@ -623,6 +699,7 @@ fn a_unit_is_installed_whole_twice_and_removed_without_a_trace() {
         "base",
         "--eln-key",
         "my key",
+        "--handoff-key=my key",
     ];
     let base = ["pep", "install", "--root", "tree"];
     let (code, unit, _) = printed(&scratch, &[&base[..], &["--print"], &options].concat());
@@ -631,13 +708,15 @@ fn a_unit_is_installed_whole_twice_and_removed_without_a_trace() {
     let key = scratch.path("my key").canonicalize().expect("a file");
     for line in [
         &format!("LoadCredential=eln.key:{}", key.display()),
+        &format!("LoadCredential=handoff.key:{}", key.display()),
         "Type=notify",
         "DynamicUser=yes",
         "AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_NICE",
     ] {
         assert!(unit.lines().any(|it| it == line), "{line}: {unit}");
     }
-    let run = " pep run --wireless wlan0 --eln base --eln-key ${CREDENTIALS_DIRECTORY}/eln.key\n";
+    let run = " pep run --wireless wlan0 --eln base --eln-key ${CREDENTIALS_DIRECTORY}/eln.key \
+               --handoff-key ${CREDENTIALS_DIRECTORY}/handoff.key\n";
     assert!(unit.contains(run), "{unit}");
     // A crash in the middle of another time has left this.
     let units = scratch.path("tree/etc/systemd/system");

@@ -22,11 +22,7 @@ use sphinx_link::{
     front::{Front, FrontConfig, LinkThread, join},
 };
 use sphinx_netdev::netns::Namespace;
-use sphinx_pep::{
-    Agent, Config, Counts, Place, Profile,
-    attach::Attachment,
-    eln::{Key, Post},
-};
+use sphinx_pep::{Agent, Config, Counts, Key, Place, Profile, attach::Attachment, eln::Post};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
