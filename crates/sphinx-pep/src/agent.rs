@@ -118,6 +118,38 @@ impl Agent {
         self.drain_queue();
     }
 
+    /// A packet of several segments came, which the kernel has joined. True if it is to go on as it is, now: the agent leaves its flow
+    /// alone, or understands no flow in it. False if it has to be cut into segments first, which come by
+    /// [`handle_packet`](Agent::handle_packet): nothing has been done with it then.
+    pub fn pass_joined(&mut self, now: Time, from: Side, packet: &[u8]) -> bool {
+        self.now = self.now.max(now);
+        self.see_calm();
+        // What is the agent's own queue's business is counted in segments.
+        if self.config.dry_run || self.queue.is_some() {
+            return false;
+        }
+        let why = match Segment::ends(packet) {
+            Err(why) => why,
+            Ok(_) if self.overloaded.is_some() => Bypass::Overload,
+            Ok((source, destination)) => {
+                let key = FlowKey::between(from, source, destination);
+                let Some(mut flow) = self.table.take(&key) else {
+                    return false;
+                };
+                let why = flow.bypass();
+                if let Some(why) = why {
+                    flow.counts.count(from);
+                    flow.counts.bypass(why);
+                }
+                self.table.put(self.now, key, flow);
+                return why.is_some();
+            }
+        };
+        self.past.count(from);
+        self.past.bypass(why);
+        true
+    }
+
     /// Does what is due by now.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = self.now.max(now);

@@ -31,16 +31,16 @@ pub struct FlowKey {
 
 impl FlowKey {
     pub(crate) fn of(from: Side, segment: &Segment) -> FlowKey {
-        match from {
-            Side::Fixed => FlowKey {
-                fixed: segment.source,
-                mobile: segment.destination,
-            },
-            Side::Mobile => FlowKey {
-                fixed: segment.destination,
-                mobile: segment.source,
-            },
-        }
+        FlowKey::between(from, segment.source, segment.destination)
+    }
+
+    /// The flow of a packet that comes from one side.
+    pub(crate) fn between(from: Side, source: SocketAddr, destination: SocketAddr) -> FlowKey {
+        let (fixed, mobile) = match from {
+            Side::Fixed => (source, destination),
+            Side::Mobile => (destination, source),
+        };
+        FlowKey { fixed, mobile }
     }
 }
 
