@@ -22,7 +22,9 @@ use sphinx_link::{
     front::{Front, FrontConfig, LinkThread, join},
 };
 use sphinx_netdev::netns::Namespace;
-use sphinx_pep::{Agent, Config, Counts, Key, Place, Profile, attach::Attachment, eln::Post};
+use sphinx_pep::{
+    Agent, Bypass, Config, Counts, Key, Place, Profile, attach::Attachment, eln::Post,
+};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -375,8 +377,8 @@ fn used() -> io::Result<f64> {
 }
 
 /// Between kernels as fast as it goes, without a hop that is emulated: Mbit/s, processor seconds of the agent for a gigabyte, and
-/// packets that it was given. A flow that `is_old` has begun before the agent, and is left alone.
-fn measure_cost(is_old: bool, seconds: f64) -> Outcome<(f64, f64, u64)> {
+/// what it has counted: packets that it was given, that it has cached, and that passed as it was late. A flow that `is_old` has begun before the agent, and is left alone.
+fn measure_cost(is_old: bool, seconds: f64) -> Outcome<(f64, f64, Counts)> {
     let [server, middle, client] = [(); 3].map(|()| Host::new(Namespace::new()?));
     let (server, middle, client) = (server?, middle?, client?);
     for (end, own, other, net) in [
@@ -403,7 +405,11 @@ fn measure_cost(is_old: bool, seconds: f64) -> Outcome<(f64, f64, u64)> {
     let open = || Attachment::tun(&["wired".to_owned()], "radio");
     let mut attachment = middle.namespace.run(open)??;
     let stopper = attachment.stopper();
-    let mut agent = Agent::new(Config::default());
+    // A sender that nothing holds back makes it late, and what only passes is not what is asked.
+    let mut agent = Agent::new(Config {
+        lag_ns_max: u64::MAX,
+        ..Config::default()
+    });
     let namespace = &middle.namespace;
     let result = thread::scope(|scope| {
         let (attachment, agent) = (&mut attachment, &mut agent);
@@ -438,21 +444,25 @@ fn measure_cost(is_old: bool, seconds: f64) -> Outcome<(f64, f64, u64)> {
     });
     namespace.run(|| drop(attachment))?;
     let (bytes, used) = result?;
-    let counts = agent.counts();
     Ok((
         bytes * 8.0 / seconds / 1e6,
         used * 1e9 / bytes,
-        counts.from_fixed,
+        agent.counts(),
     ))
 }
 
 /// `cost` as the first word: what an agent costs, three times each.
 fn costs(seconds: f64) -> Outcome<()> {
-    println!("flow        Mbit/s  processor s/GB  packets to the hop");
+    println!("flow        Mbit/s  processor s/GB  packets   cached  late");
     for _ in 0..3 {
         for (name, is_old) in [("left alone", true), ("helped", false)] {
-            let (rate, cost, packets) = measure_cost(is_old, seconds)?;
-            println!("{name:<10}  {rate:>6.0}  {cost:>14.2}  {packets:>18}");
+            let (rate, cost, counts) = measure_cost(is_old, seconds)?;
+            println!(
+                "{name:<10}  {rate:>6.0}  {cost:>14.2}  {:>7}  {:>7}  {:>4}",
+                counts.from_fixed,
+                counts.cached,
+                counts.bypasses(Bypass::Overload)
+            );
         }
     }
     Ok(())
