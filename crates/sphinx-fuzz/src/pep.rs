@@ -3,8 +3,9 @@
 use etherparse::{PacketBuilder, TcpHeader};
 use sphinx_netdev::nfqueue::read;
 use sphinx_pep::{
-    Agent, Config, FlowKey, Laws, Place, Profile, Radio, Side,
-    eln::{Key, LossReport, Opener, Sealer},
+    Agent, Config, FlowKey, Key, Laws, Place, Profile, Radio, Side,
+    eln::{LossReport, Opener, Sealer},
+    handoff::{self, Handover, Move},
 };
 
 use crate::Input;
@@ -20,14 +21,19 @@ pub fn agent(data: &[u8]) {
         agent: Agent::new(config(input)),
         laws: Laws::default(),
         now: 0,
+        told: Vec::new(),
     };
-    let mut packets = 0;
+    let mut packets = 0_usize;
     while !input.is_empty() && packets < 300 {
         packets += 1;
-        let from = match input.byte() & 1 {
+        let kind = input.byte();
+        let from = match kind & 1 {
             0 => Side::Fixed,
             _ => Side::Mobile,
         };
+        if kind >= 0xf0 {
+            driver.move_mobile((kind >> 1 & 7) | (packets as u8) << 3);
+        }
         if input.rarely(4) {
             driver.pass_time(input.number(4));
         }
@@ -109,6 +115,22 @@ pub fn reports(data: &[u8]) {
     );
 }
 
+/// Messages on flows of which another agent tells, and datagrams that pretend to be such; none is, as nobody guesses the key.
+pub fn handovers(data: &[u8]) {
+    let key = Key::new([7; 32]);
+    let mut opener = handoff::Opener::new(key.clone(), 1);
+    assert_eq!(opener.open(1, data), None);
+    // What is behind the seal is read with care too, and there is one way to write it.
+    let Some(message) = Handover::read(data) else {
+        return;
+    };
+    let mut written = Vec::new();
+    message.write(&mut written);
+    assert_eq!(written, data);
+    let sealed = handoff::Sealer::new(key, 1).seal(1, &message);
+    assert_eq!(opener.open(1, &sealed).as_ref(), Some(&message));
+}
+
 /// Messages of the packet filter's queue: packets are parts of them, in order.
 pub fn queue(data: &[u8]) {
     let mut end = 0;
@@ -129,9 +151,33 @@ struct Driver {
     agent: Agent,
     laws: Laws,
     now: u64,
+    /// Messages on flows, which come back from an agent that was told of them.
+    told: Vec<Handover>,
 }
 
 impl Driver {
+    /// A mobile host leaves, may leave or comes, or another agent tells of its flows.
+    fn move_mobile(&mut self, what: u8) {
+        let mobile = match what & 1 {
+            0 => [10, 0, 0, 2].into(),
+            _ => [2; 16].into(),
+        };
+        let peer = ([10, 0, 0, 7], 7750).into();
+        let (now, agent) = (self.now, &mut self.agent);
+        match what >> 1 & 3 {
+            0 => _ = agent.hand_over(now, mobile, peer, Move::Prefill),
+            1 => _ = agent.hand_over(now, mobile, peer, Move::Leave),
+            2 => _ = agent.arrived(now, mobile),
+            _ => {
+                let which = usize::from(what >> 3) % self.told.len().max(1);
+                if let Some(message) = self.told.get(which) {
+                    agent.handle_handover(now, message);
+                }
+            }
+        }
+        self.take();
+    }
+
     fn put(&mut self, from: Side, packet: Vec<u8>) {
         let packet = packet.into();
         self.laws.input(from, &packet);
@@ -147,6 +193,12 @@ impl Driver {
         }
         while let Some(report) = self.agent.poll_report() {
             assert!((1..=32).contains(&report.ranges.len()));
+        }
+        while let Some((_, message)) = self.agent.poll_handover() {
+            // Enough for all kinds of them.
+            if self.told.len() < 64 {
+                self.told.push(message);
+            }
         }
         assert!(self.agent.memory_bytes() <= MEMORY_BYTES_MAX);
     }

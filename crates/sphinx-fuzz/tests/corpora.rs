@@ -38,4 +38,5 @@ targets! {
     agent: pep::agent, 600;
     queue: pep::queue, 200;
     reports: pep::reports, 200;
+    handovers: pep::handovers, 200;
 }

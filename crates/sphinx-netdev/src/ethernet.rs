@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use crate::{
     netns::context,
-    offload::{HEADER, finish},
+    offload::{ETHERNET, HEADER, finish},
     tun,
 };
 
@@ -113,7 +113,7 @@ impl Ethernet {
             }
         };
         let finished = match buffer[..length].split_first_chunk_mut::<HEADER>() {
-            Some((header, frame)) => finish(*header, frame, emit),
+            Some((header, frame)) => finish(*header, frame, ETHERNET, emit),
             None => false,
         };
         self.dropped += u64::from(!finished);

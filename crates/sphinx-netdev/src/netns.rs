@@ -307,7 +307,7 @@ fn try_in_child(user_namespace: bool) -> Result<(), Refusal> {
             new_network()
         };
         let result = result.and_then(|()| {
-            tun::open_device("probe")
+            tun::open_device("probe", 0)
                 .map(drop)
                 .map_err(|error| Step::Tun.failed(error))
         });

@@ -15,7 +15,8 @@ const GSO_UDP: u8 = 5;
 /// Set besides for TCP with ECN.
 const GSO_ECN: u8 = 0x80;
 
-const ETHERNET: usize = 14;
+/// Length of an Ethernet header.
+pub(crate) const ETHERNET: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const TCP: u8 = 6;
@@ -26,8 +27,14 @@ const PSH: u8 = 8;
 const CWR: u8 = 0x80;
 
 /// Gives every frame that this one stands for to `emit`: itself with its checksum completed, or its
-/// segments. Returns false if it is of a kind that cannot be taken apart.
-pub(crate) fn finish(header: [u8; HEADER], frame: &mut [u8], emit: impl FnMut(&[u8])) -> bool {
+/// segments. `link` is the length of the link's header in front of IP: [`ETHERNET`], or none. Returns false if it is of a kind that cannot
+/// be taken apart.
+pub(crate) fn finish(
+    header: [u8; HEADER],
+    frame: &mut [u8],
+    link: usize,
+    emit: impl FnMut(&[u8]),
+) -> bool {
     let [flags, kind, _, _, size @ .., _, _, _, _] = header;
     let number = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
     let size = usize::from(u16::from_ne_bytes(size));
@@ -40,8 +47,8 @@ pub(crate) fn finish(header: [u8; HEADER], frame: &mut [u8], emit: impl FnMut(&[
             emit(frame);
             true
         }
-        GSO_TCP_V4 | GSO_TCP_V6 => segment(frame, TCP, size, emit),
-        GSO_UDP => segment(frame, UDP, size, emit),
+        GSO_TCP_V4 | GSO_TCP_V6 => segment(frame, link, TCP, size, emit),
+        GSO_UDP => segment(frame, link, UDP, size, emit),
         _ => false,
     }
 }
@@ -62,8 +69,14 @@ fn complete(frame: &mut [u8], start: usize, offset: usize) -> bool {
 }
 
 /// Cuts a frame into segments of `size` bytes of payload each.
-fn segment(frame: &[u8], protocol: u8, size: usize, mut emit: impl FnMut(&[u8])) -> bool {
-    let Some(layout) = Layout::of(frame, protocol) else {
+fn segment(
+    frame: &[u8],
+    link: usize,
+    protocol: u8,
+    size: usize,
+    mut emit: impl FnMut(&[u8]),
+) -> bool {
+    let Some(layout) = Layout::of(frame, link, protocol) else {
         return false;
     };
     if size == 0 {
@@ -86,6 +99,7 @@ fn segment(frame: &[u8], protocol: u8, size: usize, mut emit: impl FnMut(&[u8]))
 
 /// Where things are in a frame.
 struct Layout {
+    link: usize,
     is_ipv4: bool,
     protocol: u8,
     transport: usize,
@@ -95,9 +109,15 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(frame: &[u8], protocol: u8) -> Option<Layout> {
-        let ip = frame.get(ETHERNET..)?;
-        let (is_ipv4, found, transport, end) = match *frame.get(12..14)?.first_chunk::<2>()? {
+    fn of(frame: &[u8], link: usize, protocol: u8) -> Option<Layout> {
+        let ip = frame.get(link..)?;
+        let kind = match link {
+            ETHERNET => *frame.get(12..14)?.first_chunk::<2>()?,
+            _ if ip.first()? >> 4 == 4 => IPV4,
+            _ if ip.first()? >> 4 == 6 => IPV6,
+            _ => return None,
+        };
+        let (is_ipv4, found, transport, end) = match kind {
             IPV4 => {
                 let header = ip.first_chunk::<20>()?;
                 let length = usize::from(header[0] & 15) * 4;
@@ -114,15 +134,16 @@ impl Layout {
             }
             _ => return None,
         };
-        let transport = ETHERNET + transport;
+        let transport = link + transport;
         let header = match protocol {
             TCP => usize::from(frame.get(transport + 12)? >> 4) * 4,
             _ => 8,
         };
         let payload = transport + header;
-        let end = (ETHERNET + end).min(frame.len());
+        let end = (link + end).min(frame.len());
         let is_whole = header >= if protocol == TCP { 20 } else { 8 };
         (found == protocol && is_whole && payload < end).then(|| Layout {
+            link,
             is_ipv4,
             protocol,
             transport,
@@ -132,8 +153,8 @@ impl Layout {
     }
 
     fn write_ip(&self, frame: &mut [u8], index: u16) {
-        let length = frame.len() - ETHERNET;
-        let ip = &mut frame[ETHERNET..self.transport];
+        let length = frame.len() - self.link;
+        let ip = &mut frame[self.link..self.transport];
         if self.is_ipv4 {
             ip[2..4].copy_from_slice(&(length as u16).to_be_bytes());
             let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(index);
@@ -149,8 +170,8 @@ impl Layout {
     fn write_transport(&self, frame: &mut [u8], offset: usize, is_first: bool, is_last: bool) {
         let length = frame.len() - self.transport;
         let addresses = match self.is_ipv4 {
-            true => &frame[ETHERNET + 12..ETHERNET + 20],
-            false => &frame[ETHERNET + 8..ETHERNET + 40],
+            true => &frame[self.link + 12..self.link + 20],
+            false => &frame[self.link + 8..self.link + 40],
         };
         let pseudo = sum(addresses) + u64::from(self.protocol) + length as u64;
         let transport = &mut frame[self.transport..];
@@ -241,7 +262,7 @@ mod tests {
 
     /// Checks lengths and checksums; returns (sequence, flags, payload).
     fn check(frame: &[u8], protocol: u8) -> (u32, u8, Vec<u8>) {
-        let layout = Layout::of(frame, protocol).unwrap();
+        let layout = Layout::of(frame, ETHERNET, protocol).unwrap();
         assert_eq!(layout.payload + layout.length, frame.len());
         if layout.is_ipv4 {
             assert_eq!(fold(sum(&frame[ETHERNET..layout.transport])), 0xffff);
@@ -271,7 +292,7 @@ mod tests {
             frame.extend([0xee; 3]);
             let mut segments = Vec::new();
             let header = header(NEEDS_CHECKSUM, kind, 1400, 34, 16);
-            assert!(finish(header, &mut frame, |segment| segments
+            assert!(finish(header, &mut frame, ETHERNET, |segment| segments
                 .push(check(segment, TCP))));
             let told: Vec<_> = segments.iter().map(|(s, f, p)| (*s, *f, p.len())).collect();
             assert_eq!(
@@ -288,12 +309,28 @@ mod tests {
     }
 
     #[test]
+    fn packets_without_a_link_header_are_the_same_packets() {
+        for ipv4 in [true, false] {
+            let kind = if ipv4 { GSO_TCP_V4 } else { GSO_TCP_V6 };
+            let mut frame = frame(ipv4, TCP, &[9; 3000]);
+            let mut packet = frame[ETHERNET..].to_vec();
+            let header = header(NEEDS_CHECKSUM, kind, 1400, 20, 16);
+            let (mut framed, mut bare) = (Vec::new(), Vec::new());
+            assert!(finish(header, &mut frame, ETHERNET, |part| framed
+                .push(part[ETHERNET..].to_vec())));
+            assert!(finish(header, &mut packet, 0, |part| bare.push(part.to_vec())));
+            assert!(bare.len() == 3 && framed == bare);
+            assert!(!finish(header, &mut [], 0, |_| {}));
+        }
+    }
+
+    #[test]
     fn datagrams_that_were_joined_are_parted() {
         for ipv4 in [true, false] {
             let mut frame = frame(ipv4, UDP, &[5; 250]);
             let mut lengths = Vec::new();
             let header = header(NEEDS_CHECKSUM, GSO_UDP, 100, 34, 6);
-            let whole = finish(header, &mut frame, |part| {
+            let whole = finish(header, &mut frame, ETHERNET, |part| {
                 lengths.push(check(part, UDP).2.len());
             });
             assert!(whole && lengths == [100, 100, 50], "{lengths:?}");
@@ -310,7 +347,7 @@ mod tests {
         frame[24..26].copy_from_slice(&ip.to_be_bytes());
         let mut count = 0;
         let header = header(NEEDS_CHECKSUM, 0, 0, 34, 16);
-        assert!(finish(header, &mut frame, |frame| {
+        assert!(finish(header, &mut frame, ETHERNET, |frame| {
             check(frame, TCP);
             count += 1;
         }));
@@ -324,14 +361,34 @@ mod tests {
             for length in 0..good.len() {
                 for size in [0, 1, 60_000] {
                     let header = header(NEEDS_CHECKSUM, kind, size, 34, 16);
-                    finish(header, &mut good[..length].to_vec(), |_| {});
+                    finish(header, &mut good[..length].to_vec(), ETHERNET, |_| {});
                 }
             }
         }
         let mut frame = good.clone();
-        assert!(!finish(header(1, 0, 0, 5000, 16), &mut frame, |_| {}));
-        assert!(!finish(header(1, 0, 0, 34, 60_000), &mut frame, |_| {}));
-        assert!(!finish(header(0, 3, 100, 0, 0), &mut frame, |_| {}));
-        assert!(!finish(header(0, GSO_UDP, 100, 0, 0), &mut frame, |_| {}));
+        assert!(!finish(
+            header(1, 0, 0, 5000, 16),
+            &mut frame,
+            ETHERNET,
+            |_| {}
+        ));
+        assert!(!finish(
+            header(1, 0, 0, 34, 60_000),
+            &mut frame,
+            ETHERNET,
+            |_| {}
+        ));
+        assert!(!finish(
+            header(0, 3, 100, 0, 0),
+            &mut frame,
+            ETHERNET,
+            |_| {}
+        ));
+        assert!(!finish(
+            header(0, GSO_UDP, 100, 0, 0),
+            &mut frame,
+            ETHERNET,
+            |_| {}
+        ));
     }
 }

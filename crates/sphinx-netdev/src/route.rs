@@ -5,11 +5,7 @@
 
 use std::io;
 
-use crate::{
-    netlink::Message,
-    netns::context,
-    tun::{Tun, index_and_mtu},
-};
+use crate::{netlink::Message, netns::context, tun::index_and_mtu};
 
 /// Attributes of rules; they are not in libc.
 mod attribute {
@@ -40,13 +36,13 @@ pub struct Diversion {
 }
 
 impl Diversion {
-    /// Makes a device the only route of the table, for both families, as far as there is IPv6.
+    /// Makes a device, of this name, the only route of the table, for both families, as far as there is IPv6.
     ///
     /// # Errors
     ///
     /// Those of netlink: `PermissionDenied` without `CAP_NET_ADMIN`.
-    pub fn route_to(&self, device: &Tun) -> io::Result<()> {
-        let (index, _) = index_and_mtu(device.name())?;
+    pub fn route_to(&self, device: &str) -> io::Result<()> {
+        let (index, _) = index_and_mtu(device)?;
         for family in FAMILIES {
             let scope = if i32::from(family) == libc::AF_INET {
                 SCOPE_LINK

@@ -1,11 +1,11 @@
 //! TUN devices: network interfaces whose packets a program reads and writes.
 //!
-//! They are opened without a virtio header and without offloads, so every packet that arrives is a
-//! single one of at most MTU size, with complete checksums.
+//! A [`Tun`] is opened without a virtio header and without offloads, so every packet that arrives is a
+//! single one of at most MTU size, with complete checksums. A [`JoiningTun`] takes what the kernel has joined.
 
 use std::{
     fs::{File, OpenOptions},
-    io,
+    io::{self, IoSlice, IoSliceMut},
     net::{IpAddr, Ipv4Addr},
     num::NonZeroU64,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::{
     netlink::Message,
     netns::{context, write_sysctl},
+    offload::{HEADER, finish},
 };
 
 /// The largest IP packet a device can carry.
@@ -61,8 +62,14 @@ impl Tun {
     /// `NotFound` or `PermissionDenied` where TUN devices are not available, `AlreadyExists` or
     /// `ResourceBusy` if the name is taken, `InvalidInput` for settings that the kernel refuses.
     pub fn open(config: &TunConfig) -> io::Result<Tun> {
+        Tun::open_with(config, 0)
+    }
+
+    /// With these flags of the device besides.
+    fn open_with(config: &TunConfig, flags: libc::c_int) -> io::Result<Tun> {
         let name = config.name.as_str();
-        let file = open_device(name).map_err(|error| context("opening a TUN device", error))?;
+        let file =
+            open_device(name, flags).map_err(|error| context("opening a TUN device", error))?;
         let control = control_socket(libc::AF_INET)?;
         let mut request = interface_request(name)?;
         request.ifr_ifru.ifru_mtu = libc::c_int::try_from(config.mtu).map_err(invalid)?;
@@ -119,6 +126,93 @@ impl AsFd for Tun {
     }
 }
 
+/// What the kernel has left to be done about a packet: a checksum, or to cut it into segments.
+#[derive(Clone, Copy, Debug)]
+pub struct Unfinished([u8; HEADER]);
+
+impl Unfinished {
+    /// Whether the packet stands for several TCP segments.
+    pub fn is_joined(&self) -> bool {
+        self.0[1] != 0
+    }
+
+    /// Gives every packet that this one stands for to `emit`, complete: itself, or its segments. Returns false if it is of a kind
+    /// that cannot be taken apart.
+    pub fn finish(self, packet: &mut [u8], emit: impl FnMut(&[u8])) -> bool {
+        finish(self.0, packet, 0, emit)
+    }
+}
+
+/// A TUN device that takes TCP segments joined by the kernel, up to 64 KiB, and packets without checksums: it has the offloads of a
+/// network card. The interface disappears when this is dropped.
+#[derive(Debug)]
+pub struct JoiningTun(Tun);
+
+impl JoiningTun {
+    /// As [`Tun::open`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn open(config: &TunConfig) -> io::Result<JoiningTun> {
+        let tun = Tun::open_with(config, libc::IFF_VNET_HDR)?;
+        let offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+        let fd = tun.file.as_raw_fd();
+        // SAFETY: the argument of this request is a number.
+        if unsafe { libc::ioctl(fd, libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads)) } < 0 {
+            return Err(context(
+                "offloads of a TUN device",
+                io::Error::last_os_error(),
+            ));
+        }
+        Ok(JoiningTun(tun))
+    }
+
+    /// The name of the interface.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Takes the next packet that the namespace sends: its length, and what is left to be done about it.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is none.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<(Unfinished, usize)> {
+        let mut header = [0; HEADER];
+        let length = retry(|| {
+            let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(&mut *buffer)];
+            rustix::io::readv(&self.0.file, &mut parts)
+        })?;
+        Ok((Unfinished(header), length.saturating_sub(HEADER)))
+    }
+
+    /// Delivers a complete IP packet to the namespace.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tun::send`].
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        self.send_unfinished(Unfinished([0; HEADER]), packet)
+    }
+
+    /// Gives a packet that has been received back to the namespace, as it came.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tun::send`].
+    pub fn send_unfinished(&self, rest: Unfinished, packet: &[u8]) -> io::Result<()> {
+        let parts = [IoSlice::new(&rest.0), IoSlice::new(packet)];
+        retry(|| rustix::io::writev(&self.0.file, &parts)).map(drop)
+    }
+}
+
+impl AsFd for JoiningTun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Lets the calling thread, which serves a device, run as soon as it has something to do: exact
 /// timers; real-time priority where that is allowed and there is a second processor for everything
 /// else; otherwise short time slices, which need no rights, and precedence where allowed.
@@ -168,14 +262,15 @@ fn retry(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usiz
 
 /// Opens a TUN device and creates its interface, which is down and has no address. Allocates
 /// nothing, so that a forked child may call it.
-pub(crate) fn open_device(name: &str) -> io::Result<File> {
+pub(crate) fn open_device(name: &str, flags: libc::c_int) -> io::Result<File> {
     let mut request = interface_request(name)?;
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
         .open("/dev/net/tun")?;
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL) as i16;
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL | flags;
+    request.ifr_ifru.ifru_flags = flags as i16;
     ioctl(&file, libc::TUNSETIFF, &mut request)?;
     Ok(file)
 }

@@ -23,9 +23,7 @@ use sphinx_link::{
 };
 use sphinx_netdev::netns::Namespace;
 use sphinx_pep::{
-    Agent, Config, Counts, Place, Profile,
-    attach::Attachment,
-    eln::{Key, Post},
+    Agent, Bypass, Config, Counts, Key, Place, Profile, attach::Attachment, eln::Post,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -371,7 +369,110 @@ fn uploads(seconds: f64, loss: f64) -> Outcome<()> {
     Ok(())
 }
 
+/// What the thread has used of processors so far, in seconds.
+fn used() -> io::Result<f64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    let ns = text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
+    Ok(ns.unwrap_or(0.0) / 1e9)
+}
+
+/// Between kernels as fast as it goes, without a hop that is emulated: Mbit/s, processor seconds of the agent for a gigabyte, and
+/// what it has counted: packets that it was given, that it has cached, and that passed as it was late. A flow that `is_old` has begun before the agent, and is left alone.
+fn measure_cost(is_old: bool, seconds: f64) -> Outcome<(f64, f64, Counts)> {
+    let [server, middle, client] = [(); 3].map(|()| Host::new(Namespace::new()?));
+    let (server, middle, client) = (server?, middle?, client?);
+    for (end, own, other, net) in [
+        (&server, "wired", "uplink", 78),
+        (&client, "radio", "air", 77),
+    ] {
+        middle.ip(&format!("link add name {own} type veth peer name {other}"))?;
+        middle.ip(&format!("link set {other} netns {}", end.holder.id()))?;
+        middle.ip(&format!("addr add 10.{net}.0.1/24 dev {own}"))?;
+        middle.ip(&format!("link set {own} up"))?;
+        end.ip(&format!("addr add 10.{net}.0.2/24 dev {other}"))?;
+        end.ip(&format!("link set {other} up"))?;
+        end.ip(&format!("route add default via 10.{net}.0.1"))?;
+    }
+    middle.namespace.sysctl("net.ipv4.ip_forward", "1")?;
+    let address = SocketAddr::from(([10, 78, 0, 2], 0));
+    let listener = server.namespace.run(|| TcpListener::bind(address))??;
+    let target = listener.local_addr()?;
+    let connect = || client.namespace.run(|| TcpStream::connect(target));
+    let old = match is_old {
+        true => Some(connect()??),
+        false => None,
+    };
+    let open = || Attachment::tun(&["wired".to_owned()], "radio");
+    let mut attachment = middle.namespace.run(open)??;
+    let stopper = attachment.stopper();
+    // A sender that nothing holds back makes it late, and what only passes is not what is asked.
+    let mut agent = Agent::new(Config {
+        lag_ns_max: u64::MAX,
+        ..Config::default()
+    });
+    let namespace = &middle.namespace;
+    let result = thread::scope(|scope| {
+        let (attachment, agent) = (&mut attachment, &mut agent);
+        let serving = scope.spawn(move || {
+            namespace.run(|| -> io::Result<f64> {
+                attachment.run(agent, |_, _| {})?;
+                used()
+            })?
+        });
+        let work = || -> Outcome<f64> {
+            let mut stream = match old {
+                Some(stream) => stream,
+                None => connect()??,
+            };
+            let (mut sending, _) = listener.accept()?;
+            let writer = thread::spawn(move || {
+                let block = vec![7; 1 << 18];
+                while sending.write_all(&block).is_ok() {}
+            });
+            let (start, mut buffer, mut bytes) = (Instant::now(), vec![0; 1 << 20], 0);
+            while start.elapsed().as_secs_f64() < seconds {
+                bytes += stream.read(&mut buffer)?;
+            }
+            drop(stream);
+            writer.join().map_err(|_| "the server panicked")?;
+            Ok(bytes as f64)
+        };
+        let bytes = work();
+        stopper.stop();
+        let used = serving.join().map_err(|_| "the agent panicked")??;
+        Outcome::Ok((bytes?, used))
+    });
+    namespace.run(|| drop(attachment))?;
+    let (bytes, used) = result?;
+    Ok((
+        bytes * 8.0 / seconds / 1e6,
+        used * 1e9 / bytes,
+        agent.counts(),
+    ))
+}
+
+/// `cost` as the first word: what an agent costs, three times each.
+fn costs(seconds: f64) -> Outcome<()> {
+    println!("flow        Mbit/s  processor s/GB  packets   cached  late");
+    for _ in 0..3 {
+        for (name, is_old) in [("left alone", true), ("helped", false)] {
+            let (rate, cost, counts) = measure_cost(is_old, seconds)?;
+            println!(
+                "{name:<10}  {rate:>6.0}  {cost:>14.2}  {:>7}  {:>7}  {:>4}",
+                counts.from_fixed,
+                counts.cached,
+                counts.bypasses(Bypass::Overload)
+            );
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Outcome<()> {
+    if env::args().nth(1).is_some_and(|word| word == "cost") {
+        let seconds = env::args().nth(2).map_or(Ok(4.0), |text| text.parse())?;
+        return costs(seconds);
+    }
     let is_upload = env::args().nth(1).is_some_and(|word| word == "upload");
     let first = 1 + usize::from(is_upload);
     let number = |index: usize, default: f64| match env::args().nth(index) {

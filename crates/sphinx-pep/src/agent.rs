@@ -1,23 +1,22 @@
 //! The agent: flows, and the stages that their packets pass.
 
+mod moving;
+
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use serde::Serialize;
 
+use self::moving::Moving;
 use crate::{
-    Bypass, Counts, FlowKey, FlowReport, MS, Profile, Radio, Release, Status, Time,
+    Bypass, Config, Counts, FlowKey, FlowReport, MS, Release, Side, Status, Time,
     eln::LossReport,
     flow::{Flow, Syn},
     radio::Queue,
     segment::Segment,
-    snoop::Context,
+    snoop::{Context, Snoop},
     table::Table,
 };
 
-/// Lag beyond which [`Agent::handle_lag`] takes the agent for overloaded, unless the configuration says
-/// otherwise.
-const LAG_NS_MAX: Time = 5 * MS;
 /// How long the lag must have been small before flows are helped again.
 const CALM_NS: Time = 100 * MS;
 
@@ -25,79 +24,6 @@ const CALM_NS: Time = 100 * MS;
 const ENDED_MAX: usize = 4096;
 /// Reports that nobody has taken.
 const REPORTS_MAX: usize = 1024;
-
-/// Where packets come from or go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Side {
-    /// The hosts behind the network.
-    Fixed,
-    /// The hosts behind the lossy hop.
-    Mobile,
-}
-
-/// Where an agent is, seen from the lossy hop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Place {
-    /// Between the network and the hop: it helps downloads, and reports what the hop loses of uploads.
-    #[default]
-    Base,
-    /// On the mobile host: it helps uploads, by such reports.
-    Mobile,
-}
-
-impl Place {
-    /// The side whose data it helps.
-    pub(crate) fn sender(self) -> Side {
-        match self {
-            Place::Base => Side::Fixed,
-            Place::Mobile => Side::Mobile,
-        }
-    }
-}
-
-/// What an agent does.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// Where it is; [`Agent::reconfigure`] does not change it.
-    pub place: Place,
-    /// Whether an agent at the base station reports what the hop loses of uploads
-    /// ([`Agent::poll_report`]). For flows that begin from now on.
-    pub reports: bool,
-    /// How losses of downloads are repaired.
-    pub profile: Profile,
-    /// The agent's own queue in front of the hop, if it is to have one.
-    pub radio: Option<Radio>,
-    /// Passes everything at once and untouched, and counts what would have been done.
-    pub dry_run: bool,
-    /// How long packets may wait for the agent, in nanoseconds, before it only passes them
-    /// ([`Agent::handle_lag`]); 5 ms by default.
-    pub lag_ns_max: Time,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            place: Place::default(),
-            reports: false,
-            profile: Profile::default(),
-            radio: None,
-            dry_run: false,
-            lag_ns_max: LAG_NS_MAX,
-        }
-    }
-}
-
-impl Config {
-    /// How a flow is helped that begins now.
-    pub(crate) fn snoop_profile(&self) -> Profile {
-        match self.place {
-            Place::Base => self.profile,
-            Place::Mobile => Profile::Sack,
-        }
-    }
-}
 
 /// Why a packet comes out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +65,7 @@ pub struct Agent {
     past: Counts,
     ended: VecDeque<FlowReport>,
     reports: VecDeque<LossReport>,
+    moving: Moving,
     flows_seen: u64,
     /// Until when packets only pass, if they came too late.
     overloaded: Option<Time>,
@@ -161,6 +88,7 @@ impl Agent {
             past: Counts::default(),
             ended: VecDeque::new(),
             reports: VecDeque::new(),
+            moving: Moving::default(),
             flows_seen: 0,
             overloaded: None,
             overloads: 0,
@@ -190,6 +118,38 @@ impl Agent {
         self.drain_queue();
     }
 
+    /// A packet of several segments came, which the kernel has joined. True if it is to go on as it is, now: the agent leaves its flow
+    /// alone, or understands no flow in it. False if it has to be cut into segments first, which come by
+    /// [`handle_packet`](Agent::handle_packet): nothing has been done with it then.
+    pub fn pass_joined(&mut self, now: Time, from: Side, packet: &[u8]) -> bool {
+        self.now = self.now.max(now);
+        self.see_calm();
+        // What is the agent's own queue's business is counted in segments.
+        if self.config.dry_run || self.queue.is_some() {
+            return false;
+        }
+        let why = match Segment::ends(packet) {
+            Err(why) => why,
+            Ok(_) if self.overloaded.is_some() => Bypass::Overload,
+            Ok((source, destination)) => {
+                let key = FlowKey::between(from, source, destination);
+                let Some(mut flow) = self.table.take(&key) else {
+                    return false;
+                };
+                let why = flow.bypass();
+                if let Some(why) = why {
+                    flow.counts.count(from);
+                    flow.counts.bypass(why);
+                }
+                self.table.put(self.now, key, flow);
+                return why.is_some();
+            }
+        };
+        self.past.count(from);
+        self.past.bypass(why);
+        true
+    }
+
     /// Does what is due by now.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = self.now.max(now);
@@ -197,8 +157,9 @@ impl Agent {
             let Some(mut flow) = self.table.take(&key) else {
                 break;
             };
+            let asleep = flow.asleep;
             self.with_snoop(&mut flow, |snoop, context| {
-                if snoop.deadline().is_some_and(|at| at <= context.now) {
+                if !asleep && snoop.deadline().is_some_and(|at| at <= context.now) {
                     snoop.timeout(context);
                 }
             });
@@ -340,6 +301,8 @@ impl Agent {
             memory_bytes: self.memory_bytes(),
             overloaded: self.is_overloaded(),
             overloads: self.overloads,
+            flows_handed_over: self.moving.handed_over,
+            flows_taken_over: self.moving.taken_over,
             lag_ns_max: self.lag_ns_max,
             counts: self.counts(),
         }
@@ -418,7 +381,9 @@ impl Agent {
         let waited = self.waiting_since.map(|at| self.now.saturating_sub(at));
         flow.counts.waited_ns_max = flow.counts.waited_ns_max.max(waited.unwrap_or(0));
         self.watch(key, from, segment, &mut flow);
+        let before = flow.snoop.as_ref().map(Snoop::progress);
         self.pass_stages(from, segment, &mut flow);
+        self.mirror(key, from, segment, &flow, before);
         if segment.rst {
             // The connection is over: what is known of it helps nobody.
             return self.retire(key, &mut flow, Release::Followed);
@@ -453,8 +418,13 @@ impl Agent {
                 self.leave(pass(from.other()), &mut flow.counts);
             }
             false if plain && segment.ack && flow.snoop.is_some() => {
+                let arrives = std::mem::take(&mut flow.asleep);
                 self.with_snoop(flow, |snoop, context| {
                     snoop.acknowledgment(context, segment);
+                    match arrives {
+                        true => snoop.arrive(context, false),
+                        false => snoop.resume_more(context),
+                    }
                 });
             }
             false => {
@@ -471,6 +441,9 @@ impl Agent {
     fn watch(&mut self, key: FlowKey, from: Side, segment: &Segment, flow: &mut Flow) {
         if segment.syn || segment.rst || flow.bypass().is_some() {
             return;
+        }
+        if from == Side::Mobile {
+            flow.watch_from(segment, &self.config);
         }
         if let Some(watch) = &mut flow.watch {
             match from {
@@ -493,11 +466,7 @@ impl Agent {
     }
 
     /// Calls a flow's agent, if it has one, and sends what it wants sent.
-    fn with_snoop(
-        &mut self,
-        flow: &mut Flow,
-        call: impl FnOnce(&mut crate::snoop::Snoop, &mut Context<'_>),
-    ) {
+    fn with_snoop(&mut self, flow: &mut Flow, call: impl FnOnce(&mut Snoop, &mut Context<'_>)) {
         let Some(snoop) = &mut flow.snoop else { return };
         let mut out = std::mem::take(&mut self.scratch);
         let mut context = Context {
@@ -561,16 +530,6 @@ impl Agent {
             self.ended.pop_front();
         }
         self.ended.push_back(flow.report(key));
-    }
-}
-
-impl Side {
-    /// The opposite one.
-    pub fn other(self) -> Side {
-        match self {
-            Side::Fixed => Side::Mobile,
-            Side::Mobile => Side::Fixed,
-        }
     }
 }
 

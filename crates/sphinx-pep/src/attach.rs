@@ -18,7 +18,7 @@ use rustix::{
 /// got so stays with it when that right is gone.
 pub use sphinx_netdev::tun::serve_in_time;
 
-use crate::{Agent, FlowReport, MS, Place, Time, eln::Post, queue, tun};
+use crate::{Agent, FlowReport, MS, Place, Time, eln::Post, handoff::Courier, queue, tun};
 
 /// How long what is on its way to the agent may take to come, once nothing new is led there.
 const DRAIN_NS: Time = 250 * MS;
@@ -68,13 +68,14 @@ pub enum Notice {
     Overload(bool),
 }
 
-/// Ends [`Attachment::run`] from another thread.
+/// Ends [`Attachment::run`] from another thread, or has it look up.
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<Stop>);
 
 #[derive(Debug)]
 struct Stop {
     asked: AtomicBool,
+    look: AtomicBool,
     wake: OwnedFd,
 }
 
@@ -82,6 +83,16 @@ impl Stopper {
     /// Lets [`Attachment::run`] return soon.
     pub fn stop(&self) {
         self.0.asked.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Lets [`Notice::Alive`] come soon.
+    pub fn look(&self) {
+        self.0.look.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    fn ring(&self) {
         // It fails only when 2^64 - 2 wake-ups are pending already.
         let _ = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
     }
@@ -92,6 +103,7 @@ impl Stopper {
 pub struct Attachment {
     port: Box<dyn Port>,
     post: Option<Post>,
+    courier: Option<Courier>,
     stop: Stopper,
 }
 
@@ -133,11 +145,13 @@ impl Attachment {
     fn new(port: Box<dyn Port>) -> io::Result<Attachment> {
         let stop = Stopper(Arc::new(Stop {
             asked: AtomicBool::new(false),
+            look: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         }));
         Ok(Attachment {
             port,
             post: None,
+            courier: None,
             stop,
         })
     }
@@ -146,6 +160,12 @@ impl Attachment {
     pub fn with_post(self, post: Post) -> Attachment {
         let post = Some(post);
         Attachment { post, ..self }
+    }
+
+    /// With flows that go from one agent to another.
+    pub fn with_courier(self, courier: Courier) -> Attachment {
+        let courier = Some(courier);
+        Attachment { courier, ..self }
     }
 
     /// What ends [`run`](Attachment::run).
@@ -161,6 +181,11 @@ impl Attachment {
     /// Reports of losses that could not be sent, or that were forged or old.
     pub fn reports_refused(&self) -> u64 {
         self.post.as_ref().map_or(0, Post::refused)
+    }
+
+    /// Messages on flows, for and from other agents, that could not be sent; that were forged or old.
+    pub fn handovers_refused(&self) -> u64 {
+        self.courier.as_ref().map_or(0, Courier::refused)
     }
 
     /// Serves the agent until told to stop, and tells `notice` what happens, which may change its
@@ -215,9 +240,13 @@ impl Attachment {
                 notice(agent, Notice::Overload(overloaded));
             }
             let at = now();
-            if alive.is_none_or(|next| next <= at) {
+            let asked = self.stop.0.look.swap(false, Ordering::AcqRel);
+            if asked || alive.is_none_or(|next| next <= at) {
                 notice(agent, Notice::Alive(at));
                 alive = Some(at + ALIVE_NS);
+            }
+            if let Some(courier) = &mut self.courier {
+                idle &= !courier.serve(agent, &now);
             }
             self.port.send(agent);
             if until.is_some_and(|until| until <= at) {
@@ -242,6 +271,7 @@ impl Attachment {
         let files = inputs
             .into_iter()
             .chain(self.post.as_ref().map(Post::input))
+            .chain(self.courier.as_ref().map(Courier::input))
             .chain([rustix::fd::AsFd::as_fd(&self.stop.0.wake)]);
         let mut files: Vec<PollFd<'_>> = files
             .map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN))

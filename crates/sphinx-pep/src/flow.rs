@@ -31,16 +31,16 @@ pub struct FlowKey {
 
 impl FlowKey {
     pub(crate) fn of(from: Side, segment: &Segment) -> FlowKey {
-        match from {
-            Side::Fixed => FlowKey {
-                fixed: segment.source,
-                mobile: segment.destination,
-            },
-            Side::Mobile => FlowKey {
-                fixed: segment.destination,
-                mobile: segment.source,
-            },
-        }
+        FlowKey::between(from, segment.source, segment.destination)
+    }
+
+    /// The flow of a packet that comes from one side.
+    pub(crate) fn between(from: Side, source: SocketAddr, destination: SocketAddr) -> FlowKey {
+        let (fixed, mobile) = match from {
+            Side::Fixed => (source, destination),
+            Side::Mobile => (destination, source),
+        };
+        FlowKey { fixed, mobile }
     }
 }
 
@@ -91,6 +91,15 @@ enum Opening {
     Missed,
 }
 
+/// The sequence numbers of the SYNs of a connection, by which another agent knows it from others with the same ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opened {
+    /// Who sent the first SYN.
+    pub(crate) by: Side,
+    pub(crate) sequence: u32,
+    pub(crate) answer: u32,
+}
+
 /// What a SYN offers.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
@@ -116,6 +125,8 @@ pub(crate) struct Flow {
     pub(crate) snoop: Option<Snoop>,
     /// What the mobile host sends, if its losses are to be reported.
     pub(crate) watch: Option<Watch>,
+    /// It is known from another agent, or was handed to one, and the mobile host has not been heard here since.
+    pub(crate) asleep: bool,
     pub(crate) counts: Counts,
     /// Its place in the order of use.
     pub(crate) used: (Time, u64),
@@ -137,21 +148,28 @@ pub(crate) enum Syn {
 impl Flow {
     /// A flow that begins with this segment.
     pub(crate) fn new(now: Time, from: Side, segment: &Segment) -> Flow {
-        let opening = match segment.syn && !segment.ack {
-            true => Opening::Asked {
+        let mut flow = Flow::missed(now);
+        flow.authenticated = segment.options.authenticated;
+        if segment.syn && !segment.ack {
+            flow.opening = Opening::Asked {
                 by: from,
                 sequence: segment.sequence,
                 payload: segment.payload as u32,
                 at: Some(now),
                 options: Offer::of(segment),
-            },
-            false => Opening::Missed,
-        };
+            };
+        }
+        flow
+    }
+
+    /// A flow whose beginning was not seen.
+    pub(crate) fn missed(now: Time) -> Flow {
         Flow {
-            opening,
-            authenticated: segment.options.authenticated,
+            opening: Opening::Missed,
+            authenticated: false,
             snoop: None,
             watch: None,
+            asleep: false,
             counts: Counts::default(),
             used: (now, 0),
             deadline: None,
@@ -302,9 +320,66 @@ impl Flow {
         }
     }
 
+    /// Who has opened it and how, if that was seen and the flow is helped.
+    pub(crate) fn opening(&self) -> Option<Opened> {
+        match self.opening {
+            Opening::Answered {
+                by,
+                sequence,
+                answer,
+                ..
+            } if !self.authenticated => Some(Opened {
+                by,
+                sequence,
+                answer,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Whether another agent may tell of the connection that this is said to be.
+    pub(crate) fn may_be(&self, opened: Opened) -> bool {
+        let known = self.opening() == Some(opened);
+        let missed = matches!(self.opening, Opening::Missed) || self.asleep;
+        !self.authenticated && (known || missed)
+    }
+
+    /// Another agent knows what was missed here; true if that is news.
+    pub(crate) fn take_over(&mut self, opened: Opened, snoop: impl FnOnce() -> Snoop) -> bool {
+        if self.opening() == Some(opened) && self.snoop.is_some() {
+            return false;
+        }
+        let Opened {
+            by,
+            sequence,
+            answer,
+        } = opened;
+        let (at, rtt) = (None, None);
+        self.opening = Opening::Answered {
+            by,
+            sequence,
+            answer,
+            at,
+            rtt,
+        };
+        self.snoop = Some(snoop());
+        self.watch = None;
+        self.asleep = true;
+        true
+    }
+
+    /// The upload of a flow that another agent has told of is followed from here on.
+    pub(crate) fn watch_from(&mut self, segment: &Segment, config: &Config) {
+        let reports = config.reports && config.place == Place::Base;
+        if reports && self.snoop.is_some() && self.watch.is_none() {
+            self.watch = Some(Watch::new(sequence::first(segment.sequence)));
+        }
+    }
+
     /// When it wants to be called.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
-        let snoop = self.snoop.as_ref().and_then(Snoop::deadline);
+        let snoop = self.snoop.as_ref().filter(|_| !self.asleep);
+        let snoop = snoop.and_then(Snoop::deadline);
         let watch = self.watch.as_ref().and_then(Watch::deadline);
         snoop.into_iter().chain(watch).min()
     }

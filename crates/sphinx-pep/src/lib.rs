@@ -17,7 +17,8 @@
 //!   the latest one seen.
 //!
 //! Agents on both sides of the hop help uploads too: one reports what the hop has lost
-//! ([`Agent::poll_report`]), the other one repairs it ([`Agent::handle_report`]).
+//! ([`Agent::poll_report`]), the other one repairs it ([`Agent::handle_report`]). Agents of different hops hand flows to each
+//! other ([`handoff`]).
 //!
 //! The same calls give the same packets. [`attach`] drives an agent with the traffic of a machine,
 //! [`replay`] with a capture.
@@ -26,14 +27,17 @@
 
 mod agent;
 pub mod attach;
+mod config;
 pub mod doctor;
 pub mod eln;
 mod flow;
 pub mod guard;
+pub mod handoff;
 mod laws;
 mod queue;
 mod radio;
 pub mod replay;
+mod sealed;
 mod segment;
 mod sequence;
 mod snoop;
@@ -42,10 +46,12 @@ mod status;
 mod table;
 mod tun;
 
-pub use agent::{Agent, Cause, Config, Output, Place, Side};
+pub use agent::{Agent, Cause, Output};
+pub use config::{Config, Place, Side};
 pub use flow::{Bypass, FlowKey};
 pub use laws::Laws;
 pub use radio::Radio;
+pub use sealed::Key;
 pub use snoop::{Profile, Release};
 pub use stats::{Counts, FlowReport};
 pub use status::Status;

@@ -114,6 +114,17 @@ impl Segment {
         flags & (field::SYN | field::RST) != 0
     }
 
+    /// Source and destination of a TCP packet, which may be of several segments.
+    pub(crate) fn ends(packet: &[u8]) -> Result<(SocketAddr, SocketAddr), Bypass> {
+        let place = Place::of(packet)?;
+        let tcp = TcpSlice::from_slice(&packet[place.transport..place.end]);
+        let tcp = tcp.map_err(|_| Bypass::Malformed)?;
+        Ok((
+            SocketAddr::new(place.source, tcp.source_port()),
+            SocketAddr::new(place.destination, tcp.destination_port()),
+        ))
+    }
+
     /// What the segment takes of the sequence space.
     pub(crate) fn sequence_len(&self) -> u32 {
         self.payload as u32 + u32::from(self.syn) + u32::from(self.fin)

@@ -17,7 +17,9 @@ pub struct Counts {
     pub cached: u64,
     /// Packets sent again over the lossy hop.
     pub repaired: u64,
-    /// Those that the mobile host had already, by its D-SACKs.
+    /// Packets of another agent's cache, or that went before the mobile host had come, sent over the hop.
+    pub resumed: u64,
+    /// Repairs that the mobile host had already, by its D-SACKs.
     pub spurious: u64,
     /// Acknowledgements held back.
     pub held: u64,
@@ -57,6 +59,7 @@ impl Counts {
         self.from_mobile += other.from_mobile;
         self.cached += other.cached;
         self.repaired += other.repaired;
+        self.resumed += other.resumed;
         self.spurious += other.spurious;
         self.held += other.held;
         self.concealed += other.concealed;

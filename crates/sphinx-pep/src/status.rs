@@ -25,6 +25,10 @@ pub struct Status {
     pub overloaded: bool,
     /// How often that has begun.
     pub overloads: u64,
+    /// Flows that another agent was told to take over, once for each time.
+    pub flows_handed_over: u64,
+    /// Flows that another agent has told of.
+    pub flows_taken_over: u64,
     /// The longest lag, in nanoseconds.
     pub lag_ns_max: Time,
     /// Totals of all flows.
@@ -102,6 +106,11 @@ impl Collector for Status {
                 "Packets sent again over the hop",
                 counts.repaired,
             ),
+            (
+                "resumed",
+                "Packets that another hop may have lost, sent over this one",
+                counts.resumed,
+            ),
             ("spurious", "Repairs that were not needed", counts.spurious),
             ("held", "Acknowledgements held back", counts.held),
             (
@@ -123,6 +132,16 @@ impl Collector for Status {
                 "unattributed",
                 "Holes in uploads left to the sender",
                 counts.unattributed,
+            ),
+            (
+                "flows_handed_over",
+                "Flows that another agent was told to take over",
+                self.flows_handed_over,
+            ),
+            (
+                "flows_taken_over",
+                "Flows that another agent has told of",
+                self.flows_taken_over,
             ),
             (
                 "overloads",

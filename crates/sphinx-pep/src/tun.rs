@@ -12,7 +12,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use sphinx_netdev::{
     netns::write_sysctl,
     route::Diversion,
-    tun::{MTU_MAX, Tun, TunConfig},
+    tun::{JoiningTun, MTU_MAX, TunConfig, Unfinished},
 };
 
 use crate::{
@@ -50,7 +50,7 @@ const BATCH: usize = 64;
 /// The devices, and the rules that lead there. The rules are removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Devices {
-    devices: [Tun; 2],
+    devices: [JoiningTun; 2],
     buffer: Vec<u8>,
     refused: u64,
 }
@@ -67,7 +67,7 @@ impl Devices {
         };
         for ((_, diversion), device) in PLACES.iter().zip(&opened.devices) {
             diversion.remove()?;
-            diversion.route_to(device)?;
+            diversion.route_to(device.name())?;
         }
         let [(_, to_fixed), (_, to_mobile)] = &PLACES;
         for interface in wired {
@@ -75,6 +75,35 @@ impl Devices {
         }
         to_mobile.divert(wireless)?;
         Ok(opened)
+    }
+}
+
+impl Devices {
+    /// Hands a packet to the agent, or its segments, and sends what comes out; how many there were.
+    fn handle(
+        &mut self,
+        input: usize,
+        rest: Unfinished,
+        packet: &mut [u8],
+        agent: &mut Agent,
+        now: &dyn Fn() -> Time,
+    ) -> usize {
+        restore_hops(packet);
+        let from = SIDES[input];
+        let mut packets = 0;
+        let whole = rest.is_joined() && agent.pass_joined(now(), from, packet);
+        let cut = !whole
+            && rest.finish(packet, |segment| {
+                packets += 1;
+                agent.handle_packet(now(), from, Bytes::copy_from_slice(segment));
+                self.send(agent);
+            });
+        if !cut {
+            // As it came, but for the hop.
+            let sent = self.devices[input].send_unfinished(rest, packet);
+            self.refused += u64::from(sent.is_err());
+        }
+        packets.max(1)
     }
 }
 
@@ -89,25 +118,22 @@ impl Port for Devices {
         agent: &mut Agent,
         now: &dyn Fn() -> Time,
     ) -> io::Result<Served> {
-        for packets in 0..BATCH {
-            match self.devices[input].receive(&mut self.buffer) {
-                Ok(length) => {
-                    let packet = &mut self.buffer[..length];
-                    restore_hops(packet);
-                    agent.handle_packet(now(), SIDES[input], Bytes::copy_from_slice(packet));
-                    self.send(agent);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let emptied = true;
-                    return Ok(Served { packets, emptied });
-                }
-                Err(error) => return Err(error),
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut packets = 0;
+        let result = loop {
+            if packets >= BATCH {
+                break Ok(false);
             }
-        }
-        Ok(Served {
-            packets: BATCH,
-            emptied: false,
-        })
+            match self.devices[input].receive(&mut buffer) {
+                Ok((rest, length)) => {
+                    packets += self.handle(input, rest, &mut buffer[..length], agent, now);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(true),
+                Err(error) => break Err(error),
+            }
+        };
+        self.buffer = buffer;
+        result.map(|emptied| Served { packets, emptied })
     }
 
     fn send(&mut self, agent: &mut Agent) {
@@ -149,8 +175,8 @@ pub(crate) fn remove_rules() -> io::Result<()> {
 }
 
 /// A device that packets can be routed to and come from.
-fn open(name: &str) -> io::Result<Tun> {
-    let device = Tun::open(&TunConfig {
+fn open(name: &str) -> io::Result<JoiningTun> {
+    let device = JoiningTun::open(&TunConfig {
         name: name.to_owned(),
         mtu: MTU_MAX,
         queue_packets: QUEUE_PACKETS,

@@ -468,6 +468,54 @@ fn options_that_are_not_known_pass_and_are_not_edited() {
 }
 
 #[test]
+fn only_what_is_left_alone_passes_joined() {
+    let mut path = Path::new(Profile::Sack);
+    let joined = Segment {
+        payload: vec![1; 40_000],
+        ..path.segment(0)
+    };
+    let joined = joined.packet(path.fixed, path.mobile);
+    let passes =
+        |path: &mut Path, packet: &[u8]| path.agent.pass_joined(path.now, Side::Fixed, packet);
+    // Its segments are cached, so they come one by one.
+    assert!(!passes(&mut path, &joined));
+    assert_eq!(path.agent.counts().from_fixed, 1);
+    // Another flow is not known yet, and then known to have begun before.
+    let other: SocketAddr = ([10, 0, 0, 8], 50_000).into();
+    let unknown = path.segment(0).packet(path.fixed, other);
+    assert!(!passes(&mut path, &unknown));
+    path.put(Side::Fixed, unknown.clone());
+    assert!(passes(&mut path, &unknown));
+    // What is no TCP has no flow.
+    assert!(passes(&mut path, &[0x45; 60]));
+    let counts = path.agent.counts();
+    assert_eq!(counts.bypasses(Bypass::MidStream), 2);
+    assert_eq!(counts.from_fixed, 4);
+    // In the agent's own queue, and in its counts of what would be done, there are segments.
+    let radio = Radio {
+        bits_per_second: 1_000_000,
+        queue_bytes: 100_000,
+    };
+    for config in [
+        Config {
+            radio: Some(radio),
+            ..Config::default()
+        },
+        Config {
+            dry_run: true,
+            ..Config::default()
+        },
+    ] {
+        path.agent.reconfigure(path.now, config);
+        assert!(!passes(&mut path, &unknown));
+    }
+    path.agent.reconfigure(path.now, Config::default());
+    path.agent.handle_lag(path.now, 20 * MS);
+    assert!(passes(&mut path, &joined));
+    assert_eq!(path.agent.counts().bypasses(Bypass::Overload), 1);
+}
+
+#[test]
 fn flows_that_are_not_understood_are_left_alone() {
     let run = |path: &mut Path| {
         (0..4).for_each(|n| path.data(n));

@@ -7,58 +7,10 @@
 //! All numbers are in network order. The epoch is that of the sealing process: later ones have larger ones. The
 //! tag is the first half of the keyed hash of everything before it.
 
-use std::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-};
-
 use super::{LossReport, RANGES_MAX};
-use crate::FlowKey;
+use crate::sealed::{Key, Reader, write_flow};
 
 const MAGIC: [u8; 4] = *b"SPE\x01";
-const KEY_BYTES: usize = 32;
-const TAG_BYTES: usize = 16;
-
-/// What two agents share.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Key([u8; KEY_BYTES]);
-
-impl Key {
-    /// A key of these bytes, which nobody else should know.
-    pub fn new(bytes: [u8; 32]) -> Key {
-        Key(bytes)
-    }
-
-    /// Reads what [`to_text`](Key::to_text) has written; white space around it does not matter.
-    pub fn from_text(text: &str) -> Option<Key> {
-        let text = text.trim().as_bytes();
-        let (pairs, []) = text.as_chunks::<2>() else {
-            return None;
-        };
-        let pairs: &[[u8; 2]; KEY_BYTES] = pairs.try_into().ok()?;
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        let mut key = [0; KEY_BYTES];
-        for (byte, [high, low]) in key.iter_mut().zip(pairs) {
-            *byte = (digit(*high)? << 4 | digit(*low)?) as u8;
-        }
-        Some(Key(key))
-    }
-
-    /// 64 hexadecimal digits.
-    pub fn to_text(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    fn tag(&self, message: &[u8]) -> blake3::Hash {
-        blake3::keyed_hash(&self.0, message)
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key")
-    }
-}
 
 /// Seals reports.
 #[derive(Debug)]
@@ -86,22 +38,13 @@ impl Sealer {
         let mut out = MAGIC.to_vec();
         out.extend(self.epoch.to_be_bytes());
         out.extend(self.counter.to_be_bytes());
-        out.push(if report.flow.fixed.is_ipv4() { 4 } else { 6 });
-        for end in [report.flow.fixed, report.flow.mobile] {
-            match end.ip() {
-                IpAddr::V4(address) => out.extend(address.octets()),
-                IpAddr::V6(address) => out.extend(address.octets()),
-            }
-            out.extend(end.port().to_be_bytes());
-        }
+        write_flow(&mut out, &report.flow);
         out.push(ranges.len() as u8);
         for (from, to) in ranges {
             out.extend(from.to_be_bytes());
             out.extend(to.to_be_bytes());
         }
-        let tag = self.key.tag(&out);
-        out.extend(&tag.as_bytes()[..TAG_BYTES]);
-        out
+        self.key.seal(out)
     }
 }
 
@@ -124,16 +67,7 @@ impl Opener {
 
     /// The report in a datagram; `None` if it is forged, damaged, or not newer than the newest so far.
     pub fn open(&mut self, datagram: &[u8]) -> Option<LossReport> {
-        let (message, tag) = datagram.split_last_chunk::<TAG_BYTES>()?;
-        let mut expected = [0; KEY_BYTES];
-        expected[..TAG_BYTES].copy_from_slice(tag);
-        let hash = self.key.tag(message);
-        expected[TAG_BYTES..].copy_from_slice(&hash.as_bytes()[TAG_BYTES..]);
-        // Compared in constant time.
-        if hash != blake3::Hash::from_bytes(expected) {
-            return None;
-        }
-        let mut reader = Reader(message);
+        let mut reader = Reader(self.key.open(datagram)?);
         if reader.take()? != MAGIC {
             return None;
         }
@@ -141,11 +75,7 @@ impl Opener {
             u64::from_be_bytes(reader.take()?),
             u64::from_be_bytes(reader.take()?),
         );
-        let [family] = reader.take()?;
-        let flow = FlowKey {
-            fixed: reader.end(family)?,
-            mobile: reader.end(family)?,
-        };
+        let flow = reader.flow()?;
         let [count] = reader.take()?;
         let (numbers, []) = reader.0.as_chunks::<4>() else {
             return None;
@@ -164,28 +94,10 @@ impl Opener {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (bytes, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*bytes)
-    }
-
-    fn end(&mut self, family: u8) -> Option<SocketAddr> {
-        let address: IpAddr = match family {
-            4 => self.take::<4>()?.into(),
-            6 => self.take::<16>()?.into(),
-            _ => return None,
-        };
-        Some(SocketAddr::new(address, u16::from_be_bytes(self.take()?)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FlowKey;
 
     fn report(v6: bool) -> LossReport {
         let at = |host: u8, port: u16| match v6 {
@@ -231,14 +143,5 @@ mod tests {
         }
         assert_eq!(Opener::new(Key::new([8; 32])).open(&sealed), None);
         assert!(Opener::new(key).open(&sealed).is_some());
-    }
-
-    #[test]
-    fn keys_are_written_and_read() {
-        let key = Key::new(std::array::from_fn(|n| n as u8 * 7));
-        assert_eq!(Key::from_text(&format!(" {}\n", key.to_text())), Some(key));
-        for text in ["", "00", &"0".repeat(63), &"0".repeat(66), &"g".repeat(64)] {
-            assert_eq!(Key::from_text(text), None, "{text}");
-        }
     }
 }

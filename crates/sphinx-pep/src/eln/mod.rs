@@ -9,7 +9,7 @@ mod hop;
 mod post;
 pub(crate) mod watch;
 
-pub use channel::{Key, Opener, Sealer};
+pub use channel::{Opener, Sealer};
 pub use post::Post;
 
 use crate::FlowKey;

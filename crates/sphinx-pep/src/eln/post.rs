@@ -2,13 +2,13 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr, UdpSocket},
 };
 
 use rustix::fd::{AsFd, BorrowedFd};
 
-use super::{Key, LossReport, Opener, Sealer};
-use crate::{Agent, Time};
+use super::{LossReport, Opener, Sealer};
+use crate::{Agent, Key, Time, sealed};
 
 /// Most datagrams read before packets have their turn.
 const BATCH: usize = 64;
@@ -51,14 +51,7 @@ impl Post {
     }
 
     fn new(port: u16, way: Way) -> io::Result<Post> {
-        // For both families, where there are both.
-        let socket = match UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)) {
-            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?
-            }
-            socket => socket?,
-        };
-        socket.set_nonblocking(true)?;
+        let socket = sealed::socket(port)?;
         Ok(Post {
             socket,
             way,
@@ -116,6 +109,8 @@ impl Post {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use crate::{Config, Place};
 

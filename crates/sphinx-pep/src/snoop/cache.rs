@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use super::moving::NEVER;
 use crate::Time;
 
 /// What a cached packet takes besides its bytes.
@@ -18,7 +19,7 @@ pub(super) struct Cached {
     pub(super) packet: Bytes,
     /// Position behind its last byte.
     pub(super) end: u64,
-    /// When it went, or will have gone, over the hop, last.
+    /// When it went, or will have gone, over the hop, last; `NEVER` if it has not.
     pub(super) departed: Time,
     /// Its timestamp.
     pub(super) sent: Option<u32>,
@@ -108,6 +109,14 @@ impl Cache {
         last
     }
 
+    /// All packets are as if they had never gone over the hop.
+    pub(super) fn forget_departures(&mut self) {
+        for cached in self.packets.values_mut() {
+            cached.departed = NEVER;
+            cached.repairs = cached.repairs.max(1);
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Cache::default();
     }
@@ -120,6 +129,10 @@ pub(super) struct Ranges(Vec<(u64, u64)>);
 impl Ranges {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.iter().copied()
     }
 
     /// The end of the last one.

@@ -3,12 +3,14 @@
 //! those tell of losses everywhere, and the base station has to report which ones were the hop's (rules §2).
 //!
 //! `reports` reads what the receiver says, `repair` sends again, `holding` keeps from the sender what it
-//! need not know; `classic` has the rules of [`Profile::Classic`].
+//! need not know; `moving` is for flows that go from one hop to another, `classic` has the rules of
+//! [`Profile::Classic`].
 //! Section numbers in comments are those of the rules in `docs/pep.md`.
 
 mod cache;
 mod classic;
 mod holding;
+mod moving;
 mod repair;
 mod reports;
 mod rtt;
@@ -16,10 +18,14 @@ mod rtt;
 use bytes::Bytes;
 use serde::Serialize;
 
-pub(crate) use self::rtt::Rtt;
 use self::{
     cache::{Cache, Cached, Ranges},
     classic::Classic,
+    moving::Resuming,
+};
+pub(crate) use self::{
+    moving::{RANGES_MAX, SPAN_MAX, State},
+    rtt::Rtt,
 };
 use crate::{Cause, Output, Side, Time, segment::Segment, sequence::nearest, stats::Counts};
 
@@ -148,6 +154,8 @@ pub(crate) struct Snoop {
     /// Index into `THRESHOLDS`.
     reorders: usize,
     repaired: Vec<(u64, u64)>,
+    /// Where the flow has come from another hop.
+    resuming: Option<Resuming>,
     classic: Classic,
 }
 
@@ -174,6 +182,7 @@ impl Snoop {
             newest_delivered: 0,
             reorders: 0,
             repaired: Vec::new(),
+            resuming: None,
             classic: Classic::default(),
         }
     }

@@ -1,6 +1,6 @@
 //! What is sent again, and when (§1.2 "dupACK", "Timer").
 
-use super::{Cached, Context, Profile, Release, Snoop};
+use super::{Cached, Context, Profile, Release, Snoop, moving::NEVER};
 use crate::{Cause, MS, Time, sequence::nearest};
 
 /// Repairs of one packet, without those that the sender's own restarted.
@@ -43,7 +43,9 @@ impl Snoop {
                     true => behind >= threshold,
                     false => self.is_overtaken(cached),
                 };
-                cached.repairs < REPAIRS_MAX
+                // What has never gone over this hop has its own turn (`resume`).
+                cached.departed != NEVER
+                    && cached.repairs < REPAIRS_MAX
                     && !self.is_outdated(cached)
                     && (lost || self.due(cached) <= context.now)
             })

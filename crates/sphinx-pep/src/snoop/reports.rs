@@ -190,7 +190,7 @@ impl Snoop {
     }
 
     /// What the sender was left to repair is repaired.
-    fn end_yielding(&mut self, position: u64) {
+    pub(super) fn end_yielding(&mut self, position: u64) {
         if self.yielded.is_some_and(|until| until <= position) {
             self.yielded = None;
             self.congested = false;

@@ -58,6 +58,16 @@ impl Rtt {
         };
     }
 
+    /// Smoothed time and variation, if any was measured.
+    pub(super) fn measured(&self) -> Option<(Time, Time)> {
+        self.measured.then_some((self.smoothed, self.variation))
+    }
+
+    /// Holds until something is measured.
+    pub(super) fn guess(&mut self, smoothed: Time, variation: Time) {
+        (self.smoothed, self.variation) = (smoothed, variation);
+    }
+
     pub(super) fn smoothed(&self) -> Time {
         self.smoothed
     }

@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod handoff;
 mod linux;
 mod upload;
 

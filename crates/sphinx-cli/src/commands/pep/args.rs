@@ -68,6 +68,16 @@ Examples:
 
 The values are those of the options of 'sphx pep run'. They hold until its worker ends.")]
     Set(SetArgs),
+    /// A mobile host goes to another hop: its connections are helped there too
+    #[command(after_help = "\
+Examples:
+  sphx pep handoff 10.0.0.9 --prefill 192.0.2.7:7750    it may go there: that agent is told for a minute
+  sphx pep handoff 10.0.0.9 --to 192.0.2.7:7750         it has gone there
+  sphx pep handoff 10.0.0.9 --arrived                   it is here now
+
+For whatever knows where mobile hosts are, on the machines beside the hops. The agents there run with
+--handoff-key and the same key.")]
+    Handoff(HandoffArgs),
     /// Feed a capture to an agent, and write what it would have let out
     #[command(after_help = "\
 Example:
@@ -77,7 +87,7 @@ Reads pcap files of raw IP or Ethernet packets (not pcapng). The same capture gi
 result. Segments that were joined, or whose checksums an interface had still to compute, pass
 untouched: capture with offloads off, or beside the hop.")]
     Replay(ReplayArgs),
-    /// Keys that agents on both sides of a hop share (--eln-key)
+    /// Keys that agents share (--eln-key, --handoff-key)
     #[command(after_help = "\
 Example:
   sphx pep key new eln.key            then copy it to the other machine, by a safe way")]
@@ -193,6 +203,17 @@ pub(crate) struct RunArgs {
     /// UDP port at which mobile hosts hear of losses
     #[arg(long, value_name = "PORT", default_value = "7749", requires = "eln")]
     pub(crate) eln_port: u16,
+    /// Connections of mobile hosts that go from one hop to another: the key of the agents there, of 'sphx pep key new'
+    #[arg(long, value_name = "FILE")]
+    pub(crate) handoff_key: Option<PathBuf>,
+    /// UDP port at which such agents are heard
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value = "7750",
+        requires = "handoff_key"
+    )]
+    pub(crate) handoff_port: u16,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
     /// Serve, and let another process, at standard input, watch
@@ -275,6 +296,35 @@ pub(crate) struct ShowArgs {
     /// One JSON object per line on standard output
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `sphx pep handoff`.
+#[derive(Args, Debug)]
+#[group(skip)]
+pub(crate) struct HandoffArgs {
+    /// The mobile host
+    #[arg(value_name = "ADDRESS")]
+    pub(crate) mobile: IpAddr,
+    #[command(flatten)]
+    pub(crate) change: ChangeArgs,
+    /// One JSON object on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What has become of a mobile host.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct ChangeArgs {
+    /// It has gone to the hop of the agent at this address
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) to: Option<SocketAddr>,
+    /// It may go there
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) prefill: Option<SocketAddr>,
+    /// It has come here
+    #[arg(long)]
+    pub(crate) arrived: bool,
 }
 
 /// `sphx pep replay`.
@@ -363,6 +413,11 @@ mod tests {
         };
         assert_eq!((run.place(), run.eln_port), (Place::Mobile, 5));
         assert!(!run.config().reports);
+        let line = "pep handoff fd00::9 --prefill [fd00::1]:5";
+        let Ok(PepCommand::Handoff(handoff)) = parse(line) else {
+            panic!("handoff");
+        };
+        assert!(handoff.change.prefill.is_some() && !handoff.change.arrived);
         let line = "pep replay a b --mobile 10.0.0.0/8 --mobile fd00::1";
         assert!(matches!(parse(line), Ok(PepCommand::Replay(args)) if args.mobile.len() == 2));
     }
@@ -374,6 +429,13 @@ mod tests {
             ("pep run --wireless w --eln base", "--eln-key"),
             ("pep run --wireless w --eln-key k", "--eln"),
             ("pep key new", "FILE"),
+            ("pep run --wireless w --handoff-port 5", "--handoff-key"),
+            ("pep handoff 10.0.0.9", "--to"),
+            ("pep handoff 10.0.0.9 --to 10.0.0.1", "--to"),
+            (
+                "pep handoff 10.0.0.9 --arrived --to 10.0.0.1:5",
+                "cannot be used with",
+            ),
             ("pep run --wireless w --agent eln", "write snoop"),
             (
                 "pep run --wireless w --attach xdp",

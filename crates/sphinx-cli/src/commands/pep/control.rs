@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
+use sphinx_pep::attach::Stopper;
 use sphinx_pep::{Agent, Status, Time};
 
+use super::handoff::Change;
 use super::settings;
 
 /// Name of the socket.
@@ -40,25 +42,33 @@ enum Wish {
     Flows,
     /// Other settings: words.
     Set(String),
+    /// A mobile host goes or comes.
+    Handoff(Change),
 }
 
 struct Answer {
     status: Status,
     settings: Value,
     flows: Vec<Value>,
-    /// Why settings cannot be changed so.
+    /// How many flows the mobile host has that goes or comes.
+    concerned: Option<usize>,
+    /// Why that cannot be.
     refusal: Option<String>,
 }
 
 /// The end of the loop.
-pub(super) struct Questions(Receiver<Question>);
+pub(super) struct Questions {
+    asked: Receiver<Question>,
+    /// Whether there is a way to other agents.
+    courier: bool,
+}
 
 impl Questions {
     /// Answers what has been asked.
     pub(super) fn answer(&self, agent: &mut Agent, now: Time) {
-        for Question { wish, reply } in self.0.try_iter() {
+        for Question { wish, reply } in self.asked.try_iter() {
             let mut flows = Vec::new();
-            let mut refusal = None;
+            let (mut refusal, mut concerned) = (None, None);
             match wish {
                 Wish::Status => {}
                 Wish::Flows => flows = agent.newest_flows(FLOWS_MAX),
@@ -68,11 +78,16 @@ impl Questions {
                         Err(why) => refusal = Some(why),
                     }
                 }
+                Wish::Handoff(change) => match change.follow(agent, now, self.courier) {
+                    Ok(flows) => concerned = Some(flows),
+                    Err(why) => refusal = Some(why),
+                },
             }
             let answer = Answer {
                 status: agent.status(),
                 settings: settings::shown(&agent.config()),
                 flows: flows.iter().map(|flow| json!(flow)).collect(),
+                concerned,
                 refusal,
             };
             // Whoever asked may have gone.
@@ -83,29 +98,39 @@ impl Questions {
 
 /// Asks the loop.
 #[derive(Clone)]
-struct Asker(Sender<Question>);
+struct Asker {
+    sender: Sender<Question>,
+    /// Has the loop look up.
+    bell: Stopper,
+}
 
 impl Asker {
     fn ask(&self, wish: Wish) -> io::Result<Answer> {
         let (reply, answer) = mpsc::sync_channel(1);
         let question = Question { wish, reply };
-        self.0
+        self.sender
             .send(question)
             .map_err(|_| io::ErrorKind::BrokenPipe)?;
+        self.bell.look();
         answer
             .recv_timeout(PATIENCE)
             .map_err(|_| io::ErrorKind::TimedOut.into())
     }
 }
 
-/// Takes questions from now on, also at an address for Prometheus; tells that address.
+/// Takes questions from now on, also at an address for Prometheus; tells that address. `bell` is of the loop that will answer, and
+/// `courier` says whether it has a way to other agents.
 ///
 /// # Errors
 ///
 /// `AddrInUse` if there is an agent already, or somebody else listens at the address.
-pub(super) fn listen(metrics: Option<SocketAddr>) -> io::Result<(Questions, Option<SocketAddr>)> {
-    let (sender, questions) = mpsc::channel();
-    let asker = Asker(sender);
+pub(super) fn listen(
+    metrics: Option<SocketAddr>,
+    bell: Stopper,
+    courier: bool,
+) -> io::Result<(Questions, Option<SocketAddr>)> {
+    let (sender, asked) = mpsc::channel();
+    let asker = Asker { sender, bell };
     let own = UnixListener::bind_addr(&UnixAddr::from_abstract_name(SOCKET)?)?;
     let mut address = None;
     if let Some(metrics) = metrics {
@@ -125,7 +150,7 @@ pub(super) fn listen(metrics: Option<SocketAddr>) -> io::Result<(Questions, Opti
             let _ = tell(&stream, &asker);
         }
     })?;
-    Ok((Questions(questions), address))
+    Ok((Questions { asked, courier }, address))
 }
 
 fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -149,13 +174,22 @@ fn tell(stream: &UnixStream, asker: &Asker) -> io::Result<()> {
         Some(words) => (Wish::Set(words.to_owned()), false),
         None if line == "status" => (Wish::Status, false),
         None if line == "flows" => (Wish::Flows, true),
-        None => return Err(io::ErrorKind::InvalidInput.into()),
+        None => {
+            let change = line.strip_prefix("handoff ").and_then(Change::read);
+            (
+                Wish::Handoff(change.ok_or(io::ErrorKind::InvalidInput)?),
+                false,
+            )
+        }
     };
     let answer = asker.ask(wish)?;
     let mut value = json!(answer.status);
     value["settings"] = answer.settings;
     if flows {
         value["newest_flows"] = answer.flows.into();
+    }
+    if let Some(concerned) = answer.concerned {
+        value["flows_concerned"] = concerned.into();
     }
     if let Some(refusal) = answer.refusal {
         value["refusal"] = refusal.into();

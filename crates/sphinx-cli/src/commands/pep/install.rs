@@ -20,8 +20,15 @@ const UNIT: &str = "sphx-pep.service";
 /// Where units of the administrator are, and what is started with the machine.
 const UNITS: &str = "etc/systemd/system";
 const WANTED: &str = "etc/systemd/system/multi-user.target.wants";
-/// Where systemd puts the key; a user of its own cannot read the file itself.
-const KEY: &str = "${CREDENTIALS_DIRECTORY}/eln.key";
+/// Options with a key, what systemd calls it, and where it puts it; a user of its own cannot read the file itself.
+const KEYS: [(&str, &str, &str); 2] = [
+    ("--eln-key", "eln.key", "${CREDENTIALS_DIRECTORY}/eln.key"),
+    (
+        "--handoff-key",
+        "handoff.key",
+        "${CREDENTIALS_DIRECTORY}/handoff.key",
+    ),
+];
 
 pub(super) fn install(args: &InstallArgs, context: &Context) -> Outcome<()> {
     let unit = unit(args)?;
@@ -94,16 +101,16 @@ fn unit(args: &InstallArgs) -> Outcome<String> {
     let mut words = vec![program.into_os_string(), "pep".into(), "run".into()];
     words.extend(options(std::env::args_os()));
     let line = words.into_iter().map(quoted).collect::<Outcome<Vec<_>>>()?;
-    let key = match &args.run.eln_key {
-        Some(path) => {
-            let path = fs::canonicalize(path)
-                .map_err(|error| local_io("read", &path.display().to_string(), error))?;
-            // No quotes are read here.
-            let path = one_line(path.into())?.replace('%', "%%");
-            format!("LoadCredential=eln.key:{path}\n")
-        }
-        None => String::new(),
-    };
+    let mut keys = String::new();
+    let files = [&args.run.eln_key, &args.run.handoff_key];
+    for ((_, name, _), file) in KEYS.iter().zip(files) {
+        let Some(path) = file else { continue };
+        let path = fs::canonicalize(path)
+            .map_err(|error| local_io("read", &path.display().to_string(), error))?;
+        // No quotes are read here.
+        let path = one_line(path.into())?.replace('%', "%%");
+        keys += &format!("LoadCredential={name}:{path}\n");
+    }
     let wireless = quoted(args.run.wireless.clone().into())?;
     Ok(format!(
         "[Unit]
@@ -114,7 +121,7 @@ StartLimitIntervalSec=0
 [Service]
 Type=notify
 ExecStart={line}
-{key}Restart=on-failure
+{keys}Restart=on-failure
 RestartSec=5
 SuccessExitStatus=130 143
 WatchdogSec=10
@@ -137,16 +144,21 @@ fn options(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut options = Vec::new();
     while let Some(word) = words.next() {
         let text = word.to_string_lossy();
-        if text == "--print" || text.starts_with("--root=") {
-        } else if text == "--root" {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (&*text, None),
+        };
+        let key = KEYS.iter().find(|(option, _, _)| *option == name);
+        match key {
+            Some((option, _, place)) => options.extend([option.into(), place.into()]),
+            None if name == "--print" || name == "--root" => {}
+            None => {
+                options.push(word);
+                continue;
+            }
+        }
+        if value.is_none() && name != "--print" {
             words.next();
-        } else if text == "--eln-key" {
-            words.next();
-            options.extend([word, KEY.into()]);
-        } else if text.starts_with("--eln-key=") {
-            options.extend(["--eln-key".into(), KEY.into()]);
-        } else {
-            options.push(word);
         }
     }
     options
@@ -155,7 +167,7 @@ fn options(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
 /// A word as systemd reads it in a command line.
 fn quoted(word: OsString) -> Outcome<String> {
     let word = one_line(word)?;
-    if word == KEY {
+    if KEYS.iter().any(|(_, _, place)| word == *place) {
         return Ok(word);
     }
     let plain = |it: char| it.is_ascii_alphanumeric() || "-_./:=,@+|".contains(it);
@@ -314,7 +326,7 @@ mod tests {
         for key in ["--eln-key k", "--eln-key=k"] {
             assert_eq!(
                 options(&format!("sphx pep install --eln base {key} -q")),
-                format!("--eln base --eln-key {KEY} -q")
+                format!("--eln base --eln-key {} -q", KEYS[0].2)
             );
         }
     }

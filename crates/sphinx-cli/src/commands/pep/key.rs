@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::rand::GetRandomFlags;
-use sphinx_pep::eln::Key;
+use sphinx_pep::Key;
 
 use super::args::{KeyArgs, KeyCommand};
 use crate::failure::{Outcome, local_io, usage};

@@ -4,6 +4,7 @@ mod args;
 mod control;
 mod doctor;
 mod guard;
+mod handoff;
 mod install;
 mod key;
 mod replay;
@@ -28,6 +29,7 @@ pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
         PepCommand::Run(_) => return guard::run(context),
         PepCommand::Show(args) => show::run(&args, context)?,
         PepCommand::Set(args) => show::set(&args, context)?,
+        PepCommand::Handoff(args) => handoff::run(&args, context)?,
         PepCommand::Replay(args) => replay::run(&args, context)?,
         PepCommand::Key(args) => key::run(&args)?,
         PepCommand::Doctor(args) => doctor::run(&args, context)?,
@@ -54,6 +56,7 @@ impl PepArgs {
             PepCommand::Install(_) | PepCommand::Uninstall(_) => return (false, false),
             PepCommand::Show(args) => return (args.json, false),
             PepCommand::Set(args) => return (args.json, false),
+            PepCommand::Handoff(args) => return (args.json, false),
             PepCommand::Doctor(args) => return (args.json, false),
             PepCommand::Replay(args) => &args.agent,
             PepCommand::Key(_) => return (false, false),

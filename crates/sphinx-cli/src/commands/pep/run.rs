@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use serde_json::json;
 use sphinx_pep::attach::{Attachment, Notice, interfaces};
 use sphinx_pep::eln::Post;
+use sphinx_pep::handoff::Courier;
 use sphinx_pep::{Agent, Place};
 use sphinx_transport::ErrorKind;
 
@@ -39,7 +40,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             return Err(usage(message));
         }
     };
-    let post = post(args)?;
+    let (post, courier) = (post(args)?, courier(args)?);
     let opened = match way {
         Attach::Tun => Attachment::tun(&wired, &args.wireless),
         _ => Attachment::nfqueue(&args.wireless, args.place()),
@@ -48,7 +49,13 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     if let Some(post) = post {
         attachment = attachment.with_post(post);
     }
-    let (questions, metrics) = control::listen(args.metrics).map_err(|error| {
+    let moves = courier.is_some();
+    if let Some(courier) = courier {
+        attachment = attachment.with_courier(courier);
+    }
+    let bell = attachment.stopper();
+    let listening = control::listen(args.metrics, bell, moves);
+    let (questions, metrics) = listening.map_err(|error| {
         let what = match args.metrics {
             Some(address) => format!("questions, and at {address}"),
             None => "questions".to_owned(),
@@ -101,7 +108,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     reporter.event(
         done(&agent)
             .with("packets_refused", attachment.refused())
-            .with("reports_refused", attachment.reports_refused()),
+            .with("reports_refused", attachment.reports_refused())
+            .with("handovers_refused", attachment.handovers_refused()),
     );
     drop(attachment);
     result.map_err(|error| local_io("serve", "the traffic", error))
@@ -123,6 +131,22 @@ fn post(args: &RunArgs) -> Outcome<Option<Post>> {
     let post =
         post.map_err(|error| local_io("listen for", &format!("reports at port {port}"), error));
     post.map(Some)
+}
+
+/// The way to agents of other hops, if there is to be one.
+fn courier(args: &RunArgs) -> Outcome<Option<Courier>> {
+    let Some(file) = &args.handoff_key else {
+        return Ok(None);
+    };
+    if args.place() == Place::Mobile {
+        return Err(usage(
+            "--handoff-key is for agents beside a hop: on the mobile host, an agent goes along with it",
+        ));
+    }
+    let (key, port) = (key::read(file)?, args.handoff_port);
+    let courier = Courier::open(key, port)
+        .map_err(|error| local_io("listen for", &format!("agents at port {port}"), error));
+    courier.map(Some)
 }
 
 /// The way that packets come to the agent.

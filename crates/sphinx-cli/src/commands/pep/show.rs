@@ -96,7 +96,7 @@ fn show_flow(flow: &Value, context: &Context) {
     context.reporter.data(&line);
 }
 
-fn refused(error: io::Error) -> Failure {
+pub(super) fn refused(error: io::Error) -> Failure {
     let hint = match error.kind() {
         io::ErrorKind::ConnectionRefused => {
             "'sphx pep run' starts one; an agent is seen in its own network namespace only"

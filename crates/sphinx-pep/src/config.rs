@@ -1,0 +1,92 @@
+//! What an agent is to do, and where it is.
+
+use serde::Serialize;
+
+use crate::{MS, Profile, Radio, Time};
+
+/// Lag beyond which [`Agent::handle_lag`] takes the agent for overloaded, unless the configuration says
+/// otherwise.
+const LAG_NS_MAX: Time = 5 * MS;
+
+/// Where packets come from or go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// The hosts behind the network.
+    Fixed,
+    /// The hosts behind the lossy hop.
+    Mobile,
+}
+
+/// Where an agent is, seen from the lossy hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Between the network and the hop: it helps downloads, and reports what the hop loses of uploads.
+    #[default]
+    Base,
+    /// On the mobile host: it helps uploads, by such reports.
+    Mobile,
+}
+
+impl Place {
+    /// The side whose data it helps.
+    pub(crate) fn sender(self) -> Side {
+        match self {
+            Place::Base => Side::Fixed,
+            Place::Mobile => Side::Mobile,
+        }
+    }
+}
+
+/// What an agent does.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Where it is; [`Agent::reconfigure`](crate::Agent::reconfigure) does not change it.
+    pub place: Place,
+    /// Whether an agent at the base station reports what the hop loses of uploads
+    /// ([`Agent::poll_report`](crate::Agent::poll_report)). For flows that begin from now on.
+    pub reports: bool,
+    /// How losses of downloads are repaired.
+    pub profile: Profile,
+    /// The agent's own queue in front of the hop, if it is to have one.
+    pub radio: Option<Radio>,
+    /// Passes everything at once and untouched, and counts what would have been done.
+    pub dry_run: bool,
+    /// How long packets may wait for the agent, in nanoseconds, before it only passes them
+    /// ([`Agent::handle_lag`](crate::Agent::handle_lag)); 5 ms by default.
+    pub lag_ns_max: Time,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            place: Place::default(),
+            reports: false,
+            profile: Profile::default(),
+            radio: None,
+            dry_run: false,
+            lag_ns_max: LAG_NS_MAX,
+        }
+    }
+}
+
+impl Config {
+    /// How a flow is helped that begins now.
+    pub(crate) fn snoop_profile(&self) -> Profile {
+        match self.place {
+            Place::Base => self.profile,
+            Place::Mobile => Profile::Sack,
+        }
+    }
+}
+
+impl Side {
+    /// The opposite one.
+    pub fn other(self) -> Side {
+        match self {
+            Side::Fixed => Side::Mobile,
+            Side::Mobile => Side::Fixed,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Hand-overs between agents that share a key: sealed with keyed BLAKE3, numbered by the time of day, never accepted twice.
+//!
+//! ```text
+//! "SPH" 1 | sender 8 | number 8 | hand-over | tag 16
+//! ```
+//!
+//! The sender is a number of the process that seals. The number of a message is its time, in nanoseconds since 1970,
+//! or one more than the last one's: whoever opens it accepts a sender's messages in order, and only those of the last and the
+//! next five seconds, so that it has to remember nothing of older ones. It accepts none from before its own beginning either.
+
+use std::collections::BTreeMap;
+
+use super::Handover;
+use crate::sealed::{Key, Reader};
+
+const MAGIC: [u8; 4] = *b"SPH\x01";
+/// How far the clocks of two agents may differ, and a message be on its way.
+const AGE_NS_MAX: u64 = 5_000_000_000;
+/// Senders that are followed at a time.
+const SENDERS_MAX: usize = 64;
+
+/// Seals hand-overs.
+#[derive(Debug)]
+pub struct Sealer {
+    key: Key,
+    sender: u64,
+    last: u64,
+}
+
+impl Sealer {
+    /// `sender` must be another one for each sealer with this key: the time of day at which it begins will do.
+    pub fn new(key: Key, sender: u64) -> Sealer {
+        let last = 0;
+        Sealer { key, sender, last }
+    }
+
+    /// A datagram, sealed at a time of day in nanoseconds since 1970.
+    pub fn seal(&mut self, now: u64, message: &Handover) -> Vec<u8> {
+        self.last = now.max(self.last.saturating_add(1));
+        let mut out = MAGIC.to_vec();
+        out.extend(self.sender.to_be_bytes());
+        out.extend(self.last.to_be_bytes());
+        message.write(&mut out);
+        self.key.seal(out)
+    }
+}
+
+/// Opens hand-overs of any senders, each once and in order.
+#[derive(Debug)]
+pub struct Opener {
+    key: Key,
+    since: u64,
+    /// The last number of each sender.
+    newest: BTreeMap<u64, u64>,
+}
+
+impl Opener {
+    /// Opens what is sealed with this key from a time of day on, in nanoseconds since 1970.
+    pub fn new(key: Key, now: u64) -> Opener {
+        Opener {
+            key,
+            since: now,
+            newest: BTreeMap::new(),
+        }
+    }
+
+    /// The message in a datagram that has come at a time of day; `None` if it is forged, damaged, old, or not newer than the newest of
+    /// its sender so far.
+    pub fn open(&mut self, now: u64, datagram: &[u8]) -> Option<Handover> {
+        let mut reader = Reader(self.key.open(datagram)?);
+        if reader.take()? != MAGIC {
+            return None;
+        }
+        let sender = u64::from_be_bytes(reader.take()?);
+        let number = u64::from_be_bytes(reader.take()?);
+        let message = Handover::read(reader.0)?;
+        if number < self.since || number.abs_diff(now) > AGE_NS_MAX {
+            return None;
+        }
+        if self
+            .newest
+            .get(&sender)
+            .is_some_and(|newest| number <= *newest)
+        {
+            return None;
+        }
+        // Of those that were last heard so long ago, everything is too old.
+        self.newest
+            .retain(|_, newest| newest.saturating_add(AGE_NS_MAX) >= now);
+        if self.newest.len() == SENDERS_MAX && !self.newest.contains_key(&sender) {
+            return None;
+        }
+        self.newest.insert(sender, number);
+        Some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handoff::format::tests::messages;
+
+    const NOW: u64 = 1_800_000_000_000_000_000;
+
+    #[test]
+    fn hand_overs_are_opened_once_and_in_order_and_soon() {
+        let key = Key::new([7; 32]);
+        let [full, least] = messages();
+        let mut opener = Opener::new(key.clone(), NOW);
+        let (mut sealer, mut other) = (Sealer::new(key.clone(), 1), Sealer::new(key.clone(), 2));
+        let [first, second, third] = [&full, &least, &full].map(|it| sealer.seal(NOW, it));
+        assert_eq!(opener.open(NOW, &first).as_ref(), Some(&full));
+        assert_eq!(opener.open(NOW, &third).as_ref(), Some(&full));
+        // Again, and an older one.
+        assert_eq!(
+            (opener.open(NOW, &third), opener.open(NOW, &second)),
+            (None, None)
+        );
+        // Another sender has numbers of its own.
+        let theirs = other.seal(NOW, &least);
+        assert_eq!(opener.open(NOW, &theirs).as_ref(), Some(&least));
+        // What is kept for later is too old then, also for one that knows nothing of the sender.
+        let kept = sealer.seal(NOW, &full);
+        let later = NOW + AGE_NS_MAX + 10;
+        assert_eq!(opener.open(later, &kept), None);
+        assert_eq!(opener.open(later, &third), None);
+        let mut restarted = Opener::new(key.clone(), NOW + 100);
+        assert_eq!(restarted.open(NOW + 100, &kept), None);
+        // A clock that is ahead, by less and by more than is allowed.
+        let ahead = other.seal(NOW + AGE_NS_MAX, &least);
+        assert!(restarted.open(NOW + 100, &ahead).is_some());
+        let ahead = other.seal(NOW + 2 * AGE_NS_MAX, &least);
+        assert_eq!(restarted.open(NOW + 100, &ahead), None);
+        // There is an end to what is remembered.
+        for sender in 0..200 {
+            let sealed = Sealer::new(key.clone(), 1000 + sender).seal(NOW + 200, &least);
+            let _ = opener.open(NOW + 200, &sealed);
+        }
+        assert_eq!(opener.newest.len(), SENDERS_MAX);
+    }
+
+    #[test]
+    fn what_is_not_sealed_with_the_key_is_no_hand_over() {
+        let key = Key::new([7; 32]);
+        let sealed = Sealer::new(key.clone(), 1).seal(NOW, &messages()[0]);
+        for at in 0..sealed.len() {
+            let mut forged = sealed.clone();
+            forged[at] ^= 1;
+            let mut opener = Opener::new(key.clone(), NOW);
+            assert_eq!(opener.open(NOW, &forged), None, "{at}");
+            assert_eq!(opener.open(NOW, &sealed[..at]), None, "{at}");
+        }
+        let mut opener = Opener::new(Key::new([8; 32]), NOW);
+        assert_eq!(opener.open(NOW, &sealed), None);
+        // A report of losses under the same key is none.
+        let mut report = b"SPE\x01".to_vec();
+        report.extend(&sealed[4..sealed.len() - 16]);
+        let mut opener = Opener::new(key.clone(), NOW);
+        assert_eq!(opener.open(NOW, &key.seal(report)), None);
+        assert!(opener.open(NOW, &sealed).is_some());
+    }
+}

@@ -1,0 +1,256 @@
+//! A download whose mobile host goes from one base station to another in the middle: nothing arrives for a while, and all
+//! that was on its way is lost. Does the sender time out?
+
+use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+
+use bytes::Bytes;
+use sphinx_link::{Depth, IpPacket, Link, LinkConfig, Loss, Rate};
+use sphinx_pep::{
+    Agent, Config, Laws, Side,
+    handoff::{Handover, Move},
+};
+
+use super::{
+    MS, Time, answer_packet,
+    common::Segment,
+    data_packet, ends,
+    linux::{Ack, Receiver, Sender},
+    number, open,
+};
+
+const RATE: u64 = 20_000_000;
+/// Between two base stations.
+const BETWEEN: Time = MS;
+/// A connection to which nothing has come for so long is at rest.
+const STILL: Time = 300 * MS;
+/// Between leaving and the end: a sender that hears nothing times out within. What happens later is not the move's doing.
+const AFTER: Time = 1_000 * MS;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Help {
+    /// The new agent knows nothing of the connection.
+    None,
+    /// It is told when the mobile host has come.
+    Told,
+    /// It was told all the time.
+    Prefilled,
+}
+
+struct Base {
+    agent: Agent,
+    laws: Laws,
+    down: Link<IpPacket>,
+    up: Link<IpPacket>,
+}
+
+impl Base {
+    fn new(seed: u64) -> Base {
+        let link = |seed| LinkConfig {
+            delay: Duration::from_millis(2),
+            queue: Depth::Packets(100_000),
+            seed,
+            ..LinkConfig::default()
+        };
+        let down = LinkConfig {
+            rate: Rate::Constant(RATE),
+            queue: Depth::Time(Duration::from_millis(100)),
+            loss: Loss::Bernoulli(0.01),
+            ..link(seed)
+        };
+        Base {
+            agent: Agent::new(Config::default()),
+            laws: Laws::default(),
+            down: Link::new(down).expect("a link"),
+            up: Link::new(link(seed + 1)).expect("a link"),
+        }
+    }
+
+    fn put(&mut self, now: Time, from: Side, packet: Bytes) {
+        self.laws.input(from, &packet);
+        self.agent.handle_packet(now, from, packet);
+    }
+
+    fn told(&mut self, now: Time, message: &Handover) {
+        if let Some(packet) = message.packet() {
+            self.laws.input(Side::Fixed, packet);
+        }
+        // As it comes over the wire.
+        let mut bytes = Vec::new();
+        message.write(&mut bytes);
+        let message = Handover::read(&bytes).expect("a message");
+        self.agent.handle_handover(now, &message);
+    }
+}
+
+#[derive(Debug)]
+struct Moved {
+    timeouts: u64,
+    /// Between the last new byte over the one hop and the first over the other, less the time in which there was none.
+    pause: Time,
+    resumed: u64,
+}
+
+/// Leaves some seconds after the beginning, and is away for 50 to 200 ms. `None` if the connection was at rest before that, as
+/// after a start that has lost much to the hop's queue: it would say nothing of the move.
+fn run(help: Help, seed: u64) -> Option<Moved> {
+    let mobile = ends()[1].ip();
+    let peer = SocketAddr::from(([192, 0, 2, 7], 7750));
+    let wire = |seed| LinkConfig {
+        delay: Duration::from_millis(48),
+        queue: Depth::Packets(100_000),
+        seed,
+        ..LinkConfig::default()
+    };
+    let mut wires = [wire(1), wire(2)].map(|config| Link::new(config).expect("a link"));
+    let mut bases = [Base::new(10 * seed + 1), Base::new(10 * seed + 5)];
+    let mut now = open(&mut bases[0].agent);
+    let left = now + 3_000 * MS + seed * 37 * MS;
+    let came = left + (50 + seed * 53 % 151) * MS;
+    if help == Help::Prefilled {
+        bases[0].agent.hand_over(now, mobile, peer, Move::Prefill);
+    }
+    let mut messages: VecDeque<(Time, Handover)> = VecDeque::new();
+    let (mut sender, mut receiver) = (Sender::new(), Receiver::default());
+    let (mut has_left, mut has_come) = (false, false);
+    let (mut last, mut first) = (0, None);
+    while now < left + AFTER {
+        if !has_left && now >= left {
+            has_left = true;
+            if sender.timeouts > 0 || now - last > STILL {
+                return None;
+            }
+        }
+        if !has_come && now >= came {
+            has_come = true;
+            match help {
+                Help::None => {}
+                Help::Told => {
+                    bases[0].agent.hand_over(now, mobile, peer, Move::Leave);
+                }
+                Help::Prefilled => {
+                    bases[1].agent.arrived(now, mobile);
+                }
+            }
+        }
+        while let Some(number) = sender.poll(now) {
+            wires[0].enqueue(now, IpPacket(data_packet(number, now, ends()).to_vec()));
+        }
+        while let Some(delivery) = wires[0].poll(now) {
+            let base = &mut bases[usize::from(has_come)];
+            base.put(now, Side::Fixed, Bytes::from(delivery.packet.0));
+        }
+        while let Some((_, message)) = messages.pop_front_if(|(at, _)| *at <= now) {
+            bases[1].told(now, &message);
+        }
+        let mut answers: Vec<Ack> = receiver.timeout(now).into_iter().collect();
+        for (index, base) in bases.iter_mut().enumerate() {
+            // Only one of the hops leads to the mobile host, and for a while none.
+            let is_here = match index {
+                0 => !has_left,
+                _ => has_come,
+            };
+            while let Some(delivery) = base.up.poll(now) {
+                if is_here {
+                    base.put(now, Side::Mobile, Bytes::from(delivery.packet.0));
+                }
+            }
+            base.agent.handle_timeout(now);
+            while let Some(output) = base.agent.poll_output() {
+                base.laws.output(&output).expect("the laws");
+                let packet = IpPacket(output.packet.to_vec());
+                match output.to {
+                    Side::Mobile => base.down.enqueue(now, packet),
+                    Side::Fixed => wires[1].enqueue(now, packet),
+                }
+            }
+            while let Some(delivery) = base.down.poll(now) {
+                if !is_here {
+                    continue;
+                }
+                let segment = Segment::read(&delivery.packet.0).expect("a segment");
+                let stamp = segment.timestamps.map_or(0, |it| u64::from(it.0));
+                let number = number(segment.sequence, receiver.expected);
+                let before = receiver.expected;
+                answers.extend(receiver.receive(now, number, stamp));
+                if receiver.expected > before {
+                    match index {
+                        0 => last = now,
+                        _ => _ = first.get_or_insert(now),
+                    }
+                }
+            }
+        }
+        while let Some((_, message)) = bases[0].agent.poll_handover() {
+            messages.push_back((now + BETWEEN, message));
+        }
+        for answer in answers {
+            let packet = IpPacket(answer_packet(&answer, now, ends()).to_vec());
+            match (has_left, has_come) {
+                (false, _) => bases[0].up.enqueue(now, packet),
+                (true, true) => bases[1].up.enqueue(now, packet),
+                (true, false) => {}
+            }
+        }
+        while let Some(delivery) = wires[1].poll(now) {
+            let segment = Segment::read(&delivery.packet.0).expect("a segment");
+            let at = |sequence: u32| number(sequence, sender.oldest());
+            let ack = Ack {
+                next: at(segment.ack.expect("an acknowledgement")),
+                blocks: segment.sack.iter().map(|it| (at(it.0), at(it.1))).collect(),
+                echo: segment.timestamps.map_or(0, |it| u64::from(it.1)),
+            };
+            sender.acknowledge(now, &ack);
+        }
+        let links = bases.iter().flat_map(|it| [&it.down, &it.up]);
+        let events = links.chain(&wires).filter_map(Link::next_event);
+        let timers = sender.next_event().into_iter().chain(receiver.next_event());
+        let agents = bases.iter().filter_map(|it| it.agent.next_timeout());
+        let told = messages.front().map(|(at, _)| *at);
+        let moves = [left, came].into_iter().filter(|at| *at > now);
+        now = events
+            .chain(timers)
+            .chain(agents)
+            .chain(told)
+            .chain(moves)
+            .min()
+            .expect("an event")
+            .max(now);
+        sender.timeout(now);
+    }
+    Some(Moved {
+        timeouts: sender.timeouts,
+        pause: first.map_or(AFTER, |at| (at - last).saturating_sub(came - left)),
+        resumed: bases[1].agent.counts().resumed,
+    })
+}
+
+/// How many of twenty moves had the sender time out, and the median of the pauses.
+fn moves(help: Help) -> (usize, Time) {
+    let mut pauses = Vec::new();
+    let mut timed_out = 0;
+    let runs = (1..).filter_map(|seed| Some((seed, run(help, seed)?)));
+    for (seed, moved) in runs.take(20) {
+        timed_out += usize::from(moved.timeouts > 0);
+        println!("{help:?}, seed {seed}: {moved:?}");
+        assert_eq!(moved.resumed > 0, help != Help::None);
+        pauses.push(moved.pause);
+    }
+    pauses.sort_unstable();
+    let (median, longest) = (pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
+    println!(
+        "{help:?}: {timed_out} of 20 moves with a time-out, pause {:.0} ms in the median, {:.0} ms at most",
+        median as f64 / 1e6,
+        longest as f64 / 1e6
+    );
+    (timed_out, median)
+}
+
+#[test]
+fn no_sender_times_out_where_the_next_agent_was_told_before_a_move() {
+    let (without, pause) = moves(Help::None);
+    let (told, _) = moves(Help::Told);
+    let (prefilled, short) = moves(Help::Prefilled);
+    assert_eq!((told, prefilled), (0, 0));
+    // That is not because nothing can happen.
+    assert!(without >= 10 && short < pause, "{without} of 20");
+}
