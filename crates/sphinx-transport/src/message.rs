@@ -89,7 +89,7 @@ impl MessageReceiver {
     ///
     /// # Errors
     /// Those of [`RecvStream::read`]. If `buf` is too small the error tells the length, and the message stays, so that another call with a larger
-    /// one gets it; [`Self::len`] tells it too. If the peer sends a message that is too long, or the stream ends within one, no other call succeeds.
+    /// one gets it; [`next_len`](Self::next_len) tells it too. If the peer sends a message that is too long, or the stream ends within one, no other call succeeds.
     pub fn recv(&mut self, buf: &mut [u8]) -> Result<Option<usize>, Error> {
         if !self.complete()? {
             return Ok(None);
@@ -121,7 +121,7 @@ impl MessageReceiver {
     }
 
     /// Bytes of the message that is arriving, or is here, if its length is known.
-    pub fn len(&self) -> Option<usize> {
+    pub fn next_len(&self) -> Option<usize> {
         self.len
     }
 
@@ -148,12 +148,11 @@ impl MessageReceiver {
 
     fn read_len(&mut self) -> Result<Option<usize>, Error> {
         loop {
-            if let Some(first) = self.prefix.first() {
-                if self.prefix.len() == 1 << (first >> 6)
-                    && let Ok(len) = Reader::new(&self.prefix).varint()
-                {
-                    return self.checked(len).map(Some);
-                }
+            let first = self.prefix.first();
+            if first.is_some_and(|first| self.prefix.len() == 1 << (first >> 6))
+                && let Ok(len) = Reader::new(&self.prefix).varint()
+            {
+                return self.checked(len).map(Some);
             }
             let mut byte = [0];
             if self.stream.read(&mut byte)? == 0 {

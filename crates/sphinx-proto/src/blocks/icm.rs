@@ -76,12 +76,13 @@ impl Compensation {
         };
         block.lost(round);
         if let Some(lifetime) = block.lifetime {
-            return match lifetime.repair {
-                true => {
-                    blocks.answer_in_time(redundancy, (sequence, round), horizon, monitor.plr())
-                }
-                false => blocks.doom(sequence),
-            };
+            let lost = (sequence, round);
+            if lifetime.repair {
+                blocks.answer_in_time(redundancy, lost, horizon, monitor.plr());
+            } else {
+                blocks.doom(sequence);
+            }
+            return;
         }
         if originals {
             block.lost_sources.extend(symbol.source());

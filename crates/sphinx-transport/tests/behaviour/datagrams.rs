@@ -134,7 +134,7 @@ fn messages_are_whole_and_in_order() {
         let mut messages = pair.server.accept_uni().unwrap().into_messages();
         let error = messages.recv(&mut [0; 2]).unwrap_err();
         assert!(error.to_string().contains("message of 3"), "{error}");
-        assert_eq!(messages.len(), Some(3));
+        assert_eq!(messages.next_len(), Some(3));
         for (number, len) in sizes.into_iter().enumerate() {
             let message = messages.recv_vec().unwrap().expect("another one");
             assert_eq!(message.len(), len);
