@@ -170,7 +170,7 @@ impl Agent {
         self.drain_queue();
     }
 
-    /// The base station has seen the hop lose this. Only an agent of a mobile host ([`Place::Mobile`]) does
+    /// The base station has seen the hop lose this. Only an agent of a mobile host ([`Place::Mobile`](crate::Place::Mobile)) does
     /// something about it, and only for flows that it knows.
     pub fn handle_report(&mut self, now: Time, report: &LossReport) {
         self.now = self.now.max(now);

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{MS, Profile, Radio, Time};
 
-/// Lag beyond which [`Agent::handle_lag`] takes the agent for overloaded, unless the configuration says
+/// Lag beyond which [`Agent::handle_lag`](crate::Agent::handle_lag) takes the agent for overloaded, unless the configuration says
 /// otherwise.
 const LAG_NS_MAX: Time = 5 * MS;
 
@@ -54,7 +54,7 @@ pub struct Config {
     /// Passes everything at once and untouched, and counts what would have been done.
     pub dry_run: bool,
     /// How long packets may wait for the agent, in nanoseconds, before it only passes them
-    /// ([`Agent::handle_lag`](crate::Agent::handle_lag)); 5 ms by default.
+    /// ([`Agent::handle_lag`](crate::Agent::handle_lag)(crate::Agent::handle_lag)); 5 ms by default.
     pub lag_ns_max: Time,
 }
 
