@@ -109,9 +109,9 @@ impl Sender {
         urgency: Urgency,
         lifetime: Lifetime,
     ) {
-        self.streams.open_datagrams(block_cost(n, symbol_len));
         // Rows of sliding windows may need it.
         let is_kept = self.redundancy.code == Some(CodeId::Window);
+        self.streams.open_datagrams(block_cost(n, symbol_len));
         self.push(NewBlock {
             streams: Box::default(),
             slot,
@@ -141,6 +141,7 @@ impl Sender {
         while let Some(sequence) = self.blocks.next_expired(now, patience) {
             if let Some(block) = self.blocks.settle(sequence) {
                 self.compensation.forget(sequence);
+                self.streams.close_datagrams(block.cost());
                 gone.push((sequence, block.cost()));
                 abandoned.push(block.slot);
             }
@@ -167,6 +168,9 @@ impl Sender {
     fn complete_block(&mut self, sequence: u64) -> Option<Slot> {
         let block = self.blocks.settle(sequence)?;
         self.compensation.settled(sequence);
+        if block.streams.is_empty() {
+            self.streams.close_datagrams(block.cost());
+        }
         self.streams.complete(&block.streams);
         self.progress = true;
         self.counters.bytes_complete += block.bytes();

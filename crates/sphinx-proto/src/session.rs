@@ -142,7 +142,7 @@ impl Session {
     /// share of it and the amount of unsent data that is as urgent decide.
     ///
     /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp), if the peer's
-    /// window is at least 360 KiB and holds no more than it has room for since it shrank, unless four times as many streams have been opened as there were when others filled the window.
+    /// window is at least 360 KiB and holds no more than it has room for since it shrank, and no datagrams are under way, unless four times as many streams have been opened as there were when others filled the window.
     pub fn room_for(&self, stream: StreamId, urgency: Urgency, shape: (u16, u16)) -> Room {
         let room = self
             .admission
@@ -200,11 +200,12 @@ impl Session {
     /// Whether a block of datagrams of this shape may be handed over now: window, credit and the amount of unsent data that is as
     /// urgent decide.
     pub fn can_submit_datagrams(&self, shape: (u16, u16), urgency: Urgency) -> bool {
-        let can_open = || {
-            self.admission
+        let cost = block_cost(shape.0, shape.1);
+        matches!(self.life, Life::Open)
+            && self.sender.streams().have_room_for_datagrams(cost)
+            && self
+                .admission
                 .can_open(&self.sender, &self.path, urgency, shape)
-        };
-        matches!(self.life, Life::Open) && can_open()
     }
 
     /// When the last symbol of a block of so many bytes and this urgency leaves, if it is handed over now and the present rate holds.

@@ -297,8 +297,13 @@ impl<S: Clone + Default> SendQueue<S> {
         }
     }
 
-    /// A block of the next one, and of others that share its packet.
-    pub(crate) fn pack(&mut self, symbol_len_max: u16, pool: &BufferPool) -> Option<Packed> {
+    /// A block of the next one, and of others that share its packet if a block of that shape `fits`.
+    pub(crate) fn pack(
+        &mut self,
+        symbol_len_max: u16,
+        pool: &BufferPool,
+        fits: impl Fn((u16, u16)) -> bool,
+    ) -> Option<Packed> {
         let (key, first) = self.waiting.pop_first()?;
         self.waiting.insert(key, first);
         let mut all = vec![self.remove(key)?];
@@ -309,6 +314,7 @@ impl<S: Clone + Default> SendQueue<S> {
                 || waiting.repair != all[0].repair
                 || sum > usize::from(symbol_len_max)
                 || all.len() == DATAGRAMS_MAX
+                || !fits(shape(sum, symbol_len_max))
             {
                 break;
             }
@@ -412,13 +418,21 @@ mod tests {
             let send_as = send_as(None, urgency, MS);
             assert_eq!(queue.push(0, &[byte; 10], send_as, &pool), Ok(None));
         }
-        let first = queue.pack(1000, &pool).expect("one waits");
+        let first = queue.pack(1000, &pool, |_| true).expect("one waits");
         assert_eq!((first.sent.len(), first.data_len), (1, 10));
-        let second = queue.pack(1000, &pool).expect("two wait");
+        let second = queue.pack(1000, &pool, |_| true).expect("two wait");
         assert_eq!(second.sent.len(), 2);
         assert_eq!(second.memory[..4], [3, 0, 0x40, 10]);
         assert_eq!(second.memory[14..18], [3, 0, 0x40, 10]);
-        assert!(queue.pack(1000, &pool).is_none() && queue.is_empty());
+        assert!(queue.pack(1000, &pool, |_| true).is_none() && queue.is_empty());
+        // Two together would be more than there is room for.
+        for byte in [4, 5] {
+            let send_as = send_as(None, 3, MS);
+            assert_eq!(queue.push(0, &[byte; 10], send_as, &pool), Ok(None));
+        }
+        let alone = queue.pack(1000, &pool, |(_, symbol_len)| symbol_len < 20);
+        assert_eq!(alone.map(|packed| packed.sent.len()), Some(1));
+        assert!(!queue.is_empty());
     }
 
     #[test]
@@ -471,7 +485,7 @@ mod tests {
         assert!(queue.expire(5 * MS) && !queue.expire(5 * MS));
         assert_eq!(queue.counts().expired, 1);
         assert_eq!(queue.take_news().len(), 1);
-        let packed = queue.pack(100, &pool).expect("one is left");
+        let packed = queue.pack(100, &pool, |_| true).expect("one is left");
         assert_eq!(packed.lifetime.until, 9 * MS);
         queue.on_lost(&packed.sent);
         assert_eq!((queue.counts().lost, queue.take_news().len()), (1, 1));

@@ -69,7 +69,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             self.waiting_datagrams = Some((urgency, shape));
             return false;
         }
-        let Some(packed) = sending.pack(symbol_len, pool) else {
+        let core = &self.core;
+        let fits = |shape| core.can_submit_datagrams(shape, urgency);
+        let Some(packed) = sending.pack(symbol_len, pool, fits) else {
             return false;
         };
         let (n, symbol_len) = packed.shape;

@@ -129,6 +129,8 @@ pub(super) struct Model {
     presumed: Vec<u32>,
     /// Blocks of datagrams that have been given up, and what each cost.
     gone: BTreeMap<u64, u64>,
+    /// Datagrams have been handed over, for which others wait as they come.
+    has_datagrams: bool,
     tx: BTreeMap<Slot, TxBlock>,
     tx_held: u64,
     tx_streams: TxStreams,
@@ -198,6 +200,7 @@ impl Model {
             whole: BTreeSet::new(),
             presumed: Vec::new(),
             gone: BTreeMap::new(),
+            has_datagrams: false,
             tx: BTreeMap::new(),
             tx_held: 0,
             tx_streams: TxStreams::new(config.role, config.peer_window, is_tame),
@@ -937,8 +940,9 @@ impl Model {
                 Room::Later => assert!(!may),
                 Room::HeldUp => {
                     let is_free = self.tx_streams.is_free(part.stream);
-                    let is_fair =
-                        self.config.peer_window >= FAIR_WINDOW_MIN && !self.tx_streams.has_shrunk();
+                    let is_fair = self.config.peer_window >= FAIR_WINDOW_MIN
+                        && !self.tx_streams.has_shrunk()
+                        && !self.has_datagrams;
                     assert!(!(may || is_free && is_fair));
                 }
             }
@@ -986,6 +990,7 @@ impl Model {
         match lifetime {
             Some(lifetime) => {
                 session.submit_datagrams(slot, (n, symbol_len), urgency, lifetime);
+                self.has_datagrams = true;
                 self.tx_streams
                     .submitted_datagrams(block_cost(n, symbol_len));
             }

@@ -193,6 +193,17 @@ impl SendStreams {
     /// A block of datagrams is on its way, which are of no stream.
     pub(crate) fn open_datagrams(&mut self, cost: u64) {
         self.opened += cost;
+        self.shares.datagrams_changed(0, cost);
+    }
+
+    /// The peer has it, or will never have it.
+    pub(crate) fn close_datagrams(&mut self, cost: u64) {
+        self.shares.datagrams_changed(cost, 0);
+    }
+
+    /// Whether credit and what streams leave of the window allow a block of datagrams.
+    pub(crate) fn have_room_for_datagrams(&self, cost: u64) -> bool {
+        self.has_credit(cost) && self.shares.have_room_for_datagrams(cost)
     }
 
     /// Perhaps more or fewer streams are open.

@@ -48,6 +48,8 @@ pub(crate) struct Shares {
     /// Taken of all, and of the common part.
     held: u64,
     used: u64,
+    /// What datagrams hold of the common part.
+    datagrams: u64,
 }
 
 impl Shares {
@@ -61,6 +63,7 @@ impl Shares {
             common: 0,
             held: 0,
             used: 0,
+            datagrams: 0,
         };
         shares.divide(provided(0, window), std::iter::empty());
         shares
@@ -86,7 +89,7 @@ impl Shares {
         self.provided = provided;
         self.own = (self.window / (OWN_PART * provided)).max(OWN_BYTES_MIN.min(half));
         self.common = self.window - provided * self.own;
-        (self.holders, self.held, self.used) = (0, 0, 0);
+        (self.holders, self.held, self.used) = (0, self.datagrams, self.datagrams);
         for held in held {
             self.changed(0, held);
         }
@@ -99,6 +102,18 @@ impl Shares {
         self.held = self.held - before + after;
         self.used -= before.saturating_sub(self.own);
         self.used += after.saturating_sub(self.own);
+    }
+
+    /// What datagrams held is `before`, and is `after` from now on. They belong to no stream, and have only what is common.
+    pub(crate) fn datagrams_changed(&mut self, before: u64, after: u64) {
+        for sum in [&mut self.datagrams, &mut self.held, &mut self.used] {
+            *sum = *sum - before + after;
+        }
+    }
+
+    /// Whether a block of datagrams of this cost may have a part of the window: the only one in any case.
+    pub(crate) fn have_room_for_datagrams(&self, cost: u64) -> bool {
+        self.datagrams == 0 || cost <= self.common_left()
     }
 
     /// Streams that hold something.
