@@ -52,7 +52,7 @@ impl BlockStore {
         if horizon.answers(until) != Some(0) {
             return;
         }
-        let needed = block.needed() - block.acked();
+        let needed = block.needed().saturating_sub(block.acked());
         let rows = flight_repair(needed, block.expected(), plr, redundancy.epsilon);
         if rows > 0 {
             block.shape = coding::shape(code, block, rows);
