@@ -14,7 +14,7 @@ use common::{PATIENCE, Running, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Beginnings of examples that are not run, and why.
-const LISTED: [(&str, &str); 14] = [
+const LISTED: [(&str, &str); 15] = [
     ("make ", "builds and measures"),
     (
         "git clone ",
@@ -41,6 +41,10 @@ const LISTED: [(&str, &str); 14] = [
     (
         "sphx pep run ",
         "needs root and a router; tests/pep.rs has one",
+    ),
+    (
+        "sphx pep handoff ",
+        "needs two agents; tests/pep.rs has them",
     ),
     (
         "sphx pep key new ",

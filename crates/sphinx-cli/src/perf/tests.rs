@@ -6,7 +6,7 @@ use std::time::Duration;
 use sphinx_transport::ErrorKind;
 
 use super::client::{Request, measure};
-use super::control::{Hello, Plan, Report, Welcome, get, put};
+use super::control::{Hello, Plan, Report, VERSION, Welcome, get, put};
 use super::server::serve;
 use super::{Direction, Limit, Measured, Pacing, send_data};
 use crate::channel::{Channel, Outgoing};
@@ -113,7 +113,7 @@ fn ended_with(claimed: u64, code: u64) -> Outcome<Measured> {
         warmup_ns: 0,
     };
     let hello = Hello {
-        version: 1,
+        version: VERSION,
         clock: None,
         plan,
     };
@@ -148,7 +148,7 @@ fn hostile(plan: Plan, data: &[u8]) -> Outcome<Measured> {
     put(
         &mut control,
         &Hello {
-            version: 1,
+            version: VERSION,
             clock: None,
             plan,
         },
