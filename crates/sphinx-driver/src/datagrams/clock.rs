@@ -38,7 +38,7 @@ impl Clock {
         let smallest = self.smallest.map_or(distance, |known| known.min(distance));
         self.smallest = Some(smallest);
         let fastest = self.before.map_or(smallest, |before| before.min(smallest));
-        (sent + fastest).max(0) as Nanos * 1000
+        ((sent + fastest).max(0) as Nanos).saturating_mul(1000)
     }
 }
 

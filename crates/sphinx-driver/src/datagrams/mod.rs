@@ -3,6 +3,7 @@
 //! None of them waits for long: what is out of date goes, at both ends, and so does the oldest where there is no room.
 
 mod clock;
+mod numbers;
 mod receiving;
 mod sending;
 

@@ -6,13 +6,12 @@ use std::ops::Range;
 use sphinx_proto::wire::{FLOWS_MAX, FlowNews};
 
 use super::clock::Clock;
+use super::numbers::Numbers;
 use super::{Datagram, DatagramCounts, Delivery, FlowKind, Nanos, Stamp};
 use crate::pool::PoolBuffer;
 
 /// What one costs besides its memory.
 const OVERHEAD: usize = 128;
-/// Numbers of a flow that are remembered.
-const NUMBERS_MAX: usize = 1024;
 /// Ranges of missing numbers that the application has not taken.
 const MISSING_MAX: usize = 256;
 /// Flows of live messages that have ended and are remembered, so that what comes late begins none.
@@ -64,37 +63,6 @@ pub enum LiveEnd {
     Ended,
 }
 
-/// What is known of the numbers of a flow: those that have arrived, or will not.
-#[derive(Debug, Default)]
-struct Settled {
-    /// All below are, or are not waited for.
-    base: u64,
-    above: BTreeSet<u64>,
-    count: u64,
-}
-
-impl Settled {
-    /// Whether that is news.
-    fn insert(&mut self, number: u64) -> bool {
-        if number < self.base || !self.above.insert(number) {
-            return false;
-        }
-        self.count += 1;
-        while self.above.remove(&self.base) {
-            self.base += 1;
-        }
-        if self.above.len() > NUMBERS_MAX
-            && let Some(first) = self.above.pop_first()
-        {
-            self.base = first + 1;
-            while self.above.remove(&self.base) {
-                self.base += 1;
-            }
-        }
-        true
-    }
-}
-
 /// A flow of datagrams that are given out in their order.
 #[derive(Default)]
 struct Ordered {
@@ -102,7 +70,7 @@ struct Ordered {
     /// The next number to give out.
     next: u64,
     /// Numbers that will not arrive.
-    missing: BTreeSet<u64>,
+    missing: Numbers,
     /// By number, and when it is given out whatever is missing.
     waiting: BTreeMap<u64, (Nanos, Arrived)>,
     used_at: Nanos,
@@ -112,7 +80,9 @@ struct Ordered {
 #[derive(Default)]
 struct Live<S> {
     clock: Clock,
-    settled: Settled,
+    /// Numbers that have arrived or will not, and how many these are.
+    settled: Numbers,
+    settled_count: u64,
     /// Messages are given out when their time has come, all as long after they were sent.
     on_time: bool,
     /// By number, and when it is given out.
@@ -127,6 +97,14 @@ struct Live<S> {
 }
 
 impl<S> Live<S> {
+    /// These have arrived, or will not: which of them are news.
+    fn settle(&mut self, numbers: Range<u64>) -> Vec<Range<u64>> {
+        let news = self.settled.insert(numbers);
+        let count: u64 = news.iter().map(|numbers| numbers.end - numbers.start).sum();
+        self.settled_count += count;
+        news
+    }
+
     /// These will not arrive, or not in time.
     fn miss(&mut self, numbers: Range<u64>) {
         match self.missing.back_mut() {
@@ -141,7 +119,7 @@ impl<S> Live<S> {
     /// Whether nothing more will come.
     fn is_over(&self, now: Nanos) -> bool {
         let is_complete = |(total, until): (u64, Nanos)| {
-            self.waiting.is_empty() && (self.settled.count >= total || now >= until)
+            self.waiting.is_empty() && (self.settled_count >= total || now >= until)
         };
         self.total.is_some_and(is_complete)
     }
@@ -299,12 +277,10 @@ impl<S: Clone + Default> RecvQueue<S> {
             return;
         };
         while let Some((&first, (due, _))) = ordered.waiting.first_key_value() {
-            let missing = ordered.missing.range(ordered.next..first).count() as u64;
-            if first - ordered.next > missing && *due > now {
+            if !ordered.missing.contains(&(ordered.next..first)) && *due > now {
                 break;
             }
             ordered.next = first + 1;
-            ordered.missing = ordered.missing.split_off(&ordered.next);
             let arrived = ordered.waiting.pop_first();
             self.ready.extend(arrived.map(|(_, (_, arrived))| arrived));
             self.changed.push(self.arrived.clone());
@@ -331,7 +307,7 @@ impl<S: Clone + Default> RecvQueue<S> {
         let Some(live) = self.live.get_mut(&arrived.flow) else {
             return;
         };
-        if !live.settled.insert(number) {
+        if live.settle(number..number + 1).is_empty() {
             // It has been reported as missing.
             self.counts.late += 1;
             return;
@@ -392,13 +368,7 @@ impl<S: Clone + Default> RecvQueue<S> {
                 count,
             } => {
                 let ordered = self.ordered(now, flow);
-                let from = first.max(ordered.next);
-                for number in (from..first.saturating_add(count)).take(NUMBERS_MAX) {
-                    ordered.missing.insert(number);
-                }
-                while ordered.missing.len() > NUMBERS_MAX {
-                    ordered.missing.pop_last();
-                }
+                ordered.missing.insert(first..first.saturating_add(count));
                 self.release(now, flow);
             }
             FlowNews::Expired {
@@ -408,14 +378,13 @@ impl<S: Clone + Default> RecvQueue<S> {
                     return Ok(());
                 };
                 let mut missed = 0;
-                for number in (first..first.saturating_add(count)).take(NUMBERS_MAX) {
-                    if live.settled.insert(number) {
-                        live.miss(number..number + 1);
-                        missed += 1;
-                    }
+                for numbers in live.settle(first..first.saturating_add(count)) {
+                    missed += numbers.end - numbers.start;
+                    live.miss(numbers);
                 }
                 let signal = live.signal.clone();
-                self.counts.missed += missed;
+                // A peer may say anything.
+                self.counts.missed = self.counts.missed.saturating_add(missed);
                 self.changed.push(signal);
             }
             FlowNews::Ended { flow, total } => {
@@ -492,7 +461,7 @@ impl<S: Clone + Default> RecvQueue<S> {
                 && until <= now
             {
                 // Whatever is missing still.
-                live.total = Some((total.min(live.settled.count), Nanos::MAX));
+                live.total = Some((total.min(live.settled_count), Nanos::MAX));
                 has_news = true;
             }
             if has_news {

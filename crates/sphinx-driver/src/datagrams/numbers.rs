@@ -1,0 +1,101 @@
+//! Which numbers of a flow are known of.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Ranges that are kept; beyond, the lowest numbers are taken for known.
+const RANGES_MAX: usize = 1024;
+
+/// Numbers of a flow that have arrived, or will not. A range costs as much as a number.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    /// All below are known of.
+    floor: u64,
+    /// Above it, where they begin and end; no two touch.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Numbers {
+    /// Adds these: which of them are news.
+    pub(crate) fn insert(&mut self, numbers: Range<u64>) -> Vec<Range<u64>> {
+        let mut news = Vec::new();
+        let Range { start, end } = numbers.start.max(self.floor)..numbers.end;
+        if start >= end {
+            return news;
+        }
+        let before = self.ranges.range(..=start).next_back();
+        let before = before.filter(|(_, before)| **before >= start);
+        let begin = before.map_or(start, |(begin, _)| *begin);
+        let touched: Vec<_> = self.ranges.range(begin..=end).collect();
+        let touched: Vec<_> = touched.into_iter().map(|(low, high)| (*low, *high)).collect();
+        let (mut at, mut last) = (start, end);
+        for (low, high) in touched {
+            self.ranges.remove(&low);
+            if low > at {
+                news.push(at..low.min(end));
+            }
+            at = at.max(high);
+            last = last.max(high);
+        }
+        if at < end {
+            news.push(at..end);
+        }
+        if begin <= self.floor {
+            self.floor = last;
+        } else {
+            self.ranges.insert(begin, last);
+        }
+        if self.ranges.len() > RANGES_MAX {
+            let lowest = self.ranges.pop_first();
+            self.floor = lowest.map_or(self.floor, |(_, end)| end);
+        }
+        news
+    }
+
+    /// Whether all of these are known of.
+    pub(crate) fn contains(&self, numbers: &Range<u64>) -> bool {
+        let start = numbers.start.max(self.floor);
+        let around = self.ranges.range(..=start).next_back();
+        start >= numbers.end || around.is_some_and(|(_, end)| *end >= numbers.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_set(ranges in prop::collection::vec((0..200_u64, 0..20_u64), 0..60)) {
+            let (mut numbers, mut set) = (Numbers::default(), BTreeSet::new());
+            for (start, len) in ranges {
+                let range = start..start + len;
+                let is_known = range.clone().all(|number| set.contains(&number));
+                prop_assert_eq!(numbers.contains(&range), is_known);
+                let news: Vec<u64> = numbers.insert(range.clone()).into_iter().flatten().collect();
+                let expected: Vec<u64> = range.filter(|number| set.insert(*number)).collect();
+                prop_assert_eq!(news, expected);
+                let mut ends = numbers.ranges.iter();
+                prop_assert!(ends.all(|(low, high)| low < high && *low > numbers.floor));
+            }
+        }
+    }
+
+    #[test]
+    fn the_lowest_are_forgotten_first() {
+        let mut numbers = Numbers::default();
+        for number in 1..=RANGES_MAX as u64 + 1 {
+            assert_eq!(numbers.insert(2 * number..2 * number + 1).len(), 1);
+        }
+        assert_eq!(numbers.ranges.len(), RANGES_MAX);
+        assert!(numbers.contains(&(0..3)) && numbers.insert(1..2).is_empty());
+        assert!(!numbers.contains(&(3..4)));
+        let all = numbers.insert(0..u64::MAX);
+        assert_eq!(all.len(), RANGES_MAX + 1);
+        assert!(numbers.contains(&(0..u64::MAX)) && numbers.ranges.is_empty());
+    }
+}
