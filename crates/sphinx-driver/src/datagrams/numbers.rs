@@ -26,8 +26,8 @@ impl Numbers {
         let before = self.ranges.range(..=start).next_back();
         let before = before.filter(|(_, before)| **before >= start);
         let begin = before.map_or(start, |(begin, _)| *begin);
-        let touched: Vec<_> = self.ranges.range(begin..=end).collect();
-        let touched: Vec<_> = touched.into_iter().map(|(low, high)| (*low, *high)).collect();
+        let touched = self.ranges.range(begin..=end);
+        let touched: Vec<_> = touched.map(|(low, high)| (*low, *high)).collect();
         let (mut at, mut last) = (start, end);
         for (low, high) in touched {
             self.ranges.remove(&low);
