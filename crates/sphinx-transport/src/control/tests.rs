@@ -286,9 +286,10 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
         told(&client_params),
         (window.bytes, window.credit, window.streams)
     );
-    assert_eq!(told(&client_params), (838_861, 838_861, 341));
-    assert_eq!(told(&server_params), (838_861, 1 << 16, 341));
+    assert_eq!(told(&client_params), (786_432, 786_432, 320));
+    assert_eq!(told(&server_params), (786_432, 1 << 16, 320));
     assert_eq!(client_params.idle_timeout_ms, Some(15_000));
+    assert_eq!(client_params.datagram_max, 65_507);
     assert_eq!(client_secret.proof(), server_secret.proof());
 }
 
