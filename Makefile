@@ -95,7 +95,7 @@ test-neon: tools ## Run the tests of sphinx-fec on emulated 64-bit ARM (NEON eng
 
 .PHONY: fuzz
 fuzz: tools ## Fuzz one target of docs/fuzzing.md (TARGET=sessions SECONDS=60)
-	$(CARGO) +nightly fuzz run --sanitizer $(SANITIZER) $(TARGET) -- -max_total_time=$(SECONDS) -max_len=700
+	$(CARGO) +nightly fuzz run --sanitizer $(SANITIZER) $(TARGET) -- -max_total_time=$(SECONDS) -max_len=700 -entropic=0
 
 .PHONY: soak
 soak: build ## Ten minutes of random transfers, kills, full disks, unread pipes, bad links (ARGS="--seed 1")
@@ -107,9 +107,10 @@ bench-link: build ## Sphinx beside kernel TCP and QUIC on an emulated link (ARGS
 	@target/release/bench-link $(ARGS)
 
 .PHONY: bench-veth
-bench-veth: build ## Sphinx beside QUIC at line rate, over a veth pair (root, iproute2)
+bench-veth: build ## Sphinx beside QUIC at line rate, and tasks beside threads, over a veth pair (root, iproute2)
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
 	@scripts/bench-veth $(ARGS)
+	$(CARGO) run --release --locked --package sphinx-transport --features tokio --example tokio_bulk -- --veth
 
 .PHONY: bench-fairness
 bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself (iperf3; 6 minutes)
@@ -119,8 +120,13 @@ bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself
 bench-streams: build ## 32 and 256 streams over loopback: hangs, and speed beside one (RUNS=100)
 	@RUNS=$(RUNS) scripts/bench-streams $(ARGS)
 
+.PHONY: bench-idle-streams
+bench-idle-streams: tools ## One bulk stream beside 9 999 idle ones, in virtual time, and what an idle one costs in memory (minutes)
+	SPHINX_STREAMS_IDLE=9999 $(CARGO) test --release --locked --package sphinx-driver --test streams -- idle_streams --nocapture
+	$(CARGO) test --release --locked --package sphinx-transport --test idle_streams -- --nocapture
+
 .PHONY: bench-async
-bench-async: tools ## Bulk by tasks of tokio beside bulk by threads, over loopback (ARGS="MB ROUNDS")
+bench-async: tools ## Bulk by tasks of tokio beside bulk by threads, over loopback (ARGS="[--veth] MB ROUNDS")
 	$(CARGO) run --release --locked --package sphinx-transport --features tokio --example tokio_bulk -- $(ARGS)
 
 .PHONY: bench-flood
@@ -145,7 +151,7 @@ bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n
 	$(CARGO) run --release --locked --package sphinx-codes --features peers --example codes -- bench $(ARGS)
 
 .PHONY: bench-instructions
-bench-instructions: tools ## Instructions per coded block, counted by callgrind
+bench-instructions: tools ## Instructions per coded block, and per packet of the TCP agent, counted by callgrind
 	@scripts/bench-instructions
 
 .PHONY: figures

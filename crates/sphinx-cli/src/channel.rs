@@ -3,12 +3,15 @@
 //! The real thing is [`sphinx_transport::Session`]; tests join two ends with pipes in memory.
 
 mod messages;
+mod tasks;
 
 use std::time::Duration;
 
 use messages::{DatagramIn, DatagramOut, LiveOut};
 pub(crate) use messages::{MessageIn, MessageOut, Mode, OnStream};
-use sphinx_transport::{ErrorKind, RecvStream, SendStream, Session, Stats};
+use sphinx_transport::{ErrorKind, RecvStream, SendStream, Session, Stats, asynchronous};
+use tasks::Blocking;
+pub(crate) use tasks::{TaskIn, TaskOut};
 
 use crate::failure::{Failure, Outcome, protocol};
 
@@ -19,6 +22,13 @@ pub(crate) trait Outgoing: Send {
     fn flush(&mut self) -> Outcome<()>;
     fn finish(&mut self) -> Outcome<()>;
     fn wait_delivered(&mut self) -> Outcome<()>;
+    /// The same stream as one that is polled.
+    fn into_task(self) -> Box<dyn TaskOut>
+    where
+        Self: Sized + 'static,
+    {
+        Box::new(Blocking(self))
+    }
 }
 
 /// One direction of bytes, from the peer.
@@ -41,6 +51,13 @@ pub(crate) trait Incoming: Send {
             at += n as u64;
         }
         Ok(())
+    }
+    /// The same stream as one that is polled.
+    fn into_task(self) -> Box<dyn TaskIn>
+    where
+        Self: Sized + 'static,
+    {
+        Box::new(Blocking(self))
     }
 }
 
@@ -82,6 +99,8 @@ impl Incoming for Arrived<'_> {
 
 /// A session with a peer; clones are the same session.
 pub(crate) trait Channel: Clone + Send + Sync + 'static {
+    /// Whether a thread can wait for several streams at once.
+    const HAS_TASKS: bool = false;
     type Out: Outgoing + 'static;
     type In: Incoming + 'static;
     fn open_uni(&self) -> Outcome<Self::Out>;
@@ -140,6 +159,9 @@ impl Outgoing for SendStream {
     fn wait_delivered(&mut self) -> Outcome<()> {
         Ok(Self::wait_delivered(self)?)
     }
+    fn into_task(self) -> Box<dyn TaskOut> {
+        Box::new(asynchronous::SendStream::from(self))
+    }
 }
 
 impl<T: Incoming> Incoming for &mut T {
@@ -158,9 +180,13 @@ impl Incoming for RecvStream {
     fn read_unordered(&mut self, len: u64, sink: &mut Sink<'_>) -> Outcome<()> {
         Self::read_unordered(self, len, sink)
     }
+    fn into_task(self) -> Box<dyn TaskIn> {
+        Box::new(asynchronous::RecvStream::from(self))
+    }
 }
 
 impl Channel for Session {
+    const HAS_TASKS: bool = true;
     type Out = SendStream;
     type In = RecvStream;
     fn open_uni(&self) -> Outcome<SendStream> {

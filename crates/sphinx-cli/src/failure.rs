@@ -120,6 +120,18 @@ pub(crate) fn fail_hint(
     }
 }
 
+/// What clap says of a command line, up to the usage and the hints: the sentence, and what it lists.
+pub(crate) fn sentence(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines = text.lines().map(str::trim);
+    let lines: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
+    let sentence = lines.join(" ");
+    match sentence.strip_prefix("error: ") {
+        Some(sentence) => sentence.to_owned(),
+        None => sentence,
+    }
+}
+
 pub(crate) fn usage(message: impl Into<String>) -> Failure {
     fail_hint(
         ErrorKind::Usage,

@@ -102,8 +102,8 @@ mod tests {
         #[cfg(feature = "lab")]
         #[test]
         fn random_settings(
-            key in "(forward.|return.)?(mtu|policer|queue|aqm|rate|loss|blackout|corrupt|jitter|rtt)",
-            value in "(steps:|burst:|gilbert:|packets:|trace:|codel:|red:|step:)?([0-9.]{1,12}(mbit|ms|s|p|kB|%)?[,=-]?){0,5}",
+            key in "(forward.|return.)?(mtu|policer|queue|priority|aqm|rate|loss|blackout|corrupt|jitter|rtt)",
+            value in "(steps:|burst:|gilbert:|bytes:|periods:|packets:|trace:|codel:|red:|step:)?([0-9.]{1,12}(mbit|ms|s|p|kB|%)?[,=-]?){0,5}",
         ) {
             emulator(format!("{key}={value}\n5\n").as_bytes());
         }

@@ -87,12 +87,7 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
         false => write!(std::io::stderr(), "{shown_text}"),
     };
     if shown != 0 && arguments.iter().any(|argument| argument == "--json") {
-        // Up to the usage and the hints: the sentence and what it lists.
-        let lines: Vec<&str> = (text.lines().map(str::trim))
-            .take_while(|line| !line.is_empty())
-            .collect();
-        let message = lines.join(" ");
-        let failure = usage(message.strip_prefix("error: ").unwrap_or(&message));
+        let failure = usage(failure::sentence(error));
         let settings = Settings::new(true, true);
         Reporter::new(settings, Stop::default()).error_event(&failure);
     }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, Profile, Room, Session, StreamId, Tuple, Urgency};
+use sphinx_proto::{Profile, Room, Session, StreamId, Time, Tuple, Urgency};
 
 use crate::blocks::{RxBlocks, TxBlocks};
 use crate::executor::Executor;
@@ -57,7 +57,7 @@ impl Workshop {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// When it arrived; at most the present time.
-    pub received_at: Nanos,
+    pub received_at: Time,
     /// The addresses that it travelled between.
     pub tuple: Tuple,
     /// ECN codepoint, 0–3.
@@ -125,7 +125,7 @@ pub struct Counters {
 ///
 /// After any input, and when the application wants it ([`Queues::take_wanted`](crate::Queues::take_wanted)):
 /// `handle_timeout`, `exchange`, `supply`, `transmit`, then sleep until [`poll_timeout`](Self::poll_timeout).
-/// Time is that of the core: nanoseconds that never step back.
+/// [`Time`] is that of the core, which never steps back.
 pub struct Driver<P, E> {
     core: Session,
     protection: P,
@@ -140,7 +140,7 @@ pub struct Driver<P, E> {
     rx: RxBlocks,
     window: Window,
     /// Jobs under way elsewhere, by the time of their end; and how many there have been.
-    deferred: BTreeMap<(Nanos, u64), Deferred>,
+    deferred: BTreeMap<(Time, u64), Deferred>,
     deferred_count: u64,
     /// Packets being sealed elsewhere.
     leaving: VecDeque<Leaving>,
@@ -148,7 +148,7 @@ pub struct Driver<P, E> {
     end: Option<EndReason>,
     has_ended: bool,
     /// When to look again whether a writer pauses.
-    pause_at: Option<Nanos>,
+    pause_at: Option<Time>,
     /// Stream, urgency and shape of a block that may be sent once more of what was handed over before has been.
     waiting: Option<(StreamId, Urgency, (u16, u16))>,
     /// Urgency and shape of a block of datagrams that may be sent then.
@@ -156,7 +156,7 @@ pub struct Driver<P, E> {
     /// By how many bytes datagrams are ahead of streams, while both have something to send that is as urgent.
     datagrams_lead: i64,
     /// When a datagram is out of date or to be given out.
-    datagrams_at: Option<Nanos>,
+    datagrams_at: Option<Time>,
     /// [`Session::window_news`] when streams that are held up were last asked.
     window_news: u64,
     /// Finished streams of which the core has the last piece, and the peer not yet.
@@ -231,7 +231,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 
     /// What controls the rate from now on, beginning with what has been found out so far.
-    pub fn set_cc(&mut self, now: Nanos, cc: CcKind) {
+    pub fn set_cc(&mut self, now: Time, cc: CcKind) {
         self.core.set_cc(now, cc);
     }
 
@@ -241,12 +241,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 
     /// The application wants what the peer sends: that may fill the whole window from now on.
-    pub fn open_window(&mut self, now: Nanos) {
+    pub fn open_window(&mut self, now: Time) {
         self.core.open_window(now);
     }
 
     /// The receive window is so large from now on, bytes. A smaller one needs the peer's consent: until that is here, nothing changes it again.
-    pub fn set_recv_window(&mut self, now: Nanos, size: u64) {
+    pub fn set_recv_window(&mut self, now: Time, size: u64) {
         self.core.set_recv_window(now, size);
     }
 
@@ -258,7 +258,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     // ---- time ---------------------------------------------------------------------------------
 
     /// Timers that are due, and jobs that are done.
-    pub fn handle_timeout(&mut self, now: Nanos, workshop: &mut Workshop) {
+    pub fn handle_timeout(&mut self, now: Time, workshop: &mut Workshop) {
         self.finish_deferred(now, workshop);
         if self.core.poll_timeout().is_some_and(|at| at <= now) {
             self.core.handle_timeout(now);
@@ -269,17 +269,17 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 
     /// When the driver is to be called next, if nothing happens before: at once for a time that has passed.
-    pub fn poll_timeout(&mut self) -> Option<Nanos> {
+    pub fn poll_timeout(&mut self) -> Option<Time> {
         let mut waiting = self.waiting.iter();
         if waiting.any(|(stream, urgency, shape)| {
             self.core.room_for(*stream, *urgency, *shape) != Room::Later
         }) {
             // Sending has made room for a block that waits.
-            return Some(0);
+            return Some(Time::ZERO);
         }
         let mut waiting = self.waiting_datagrams.iter();
         if waiting.any(|(urgency, shape)| self.core.can_submit_datagrams(*shape, *urgency)) {
-            return Some(0);
+            return Some(Time::ZERO);
         }
         let done = self.deferred.first_key_value().map(|((at, _), _)| *at);
         let leaves = self.leaving.front().map(|packet| packet.at);
@@ -296,7 +296,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     // ---- the end ------------------------------------------------------------------------------
 
     /// Begins to close the session, and tells its application nothing.
-    pub fn close(&mut self, now: Nanos, code: u64, reason: &str) {
+    pub fn close(&mut self, now: Time, code: u64, reason: &str) {
         self.core.close(now, code, reason);
     }
 

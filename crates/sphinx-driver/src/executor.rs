@@ -1,6 +1,6 @@
 //! When jobs on payload are done.
 
-use sphinx_proto::Nanos;
+use sphinx_proto::Time;
 
 /// A piece of work on payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub trait Executor {
     /// there at the first call of the driver at or after that time, of opening and decoding in any order; of decoding
     /// sooner if too much of a sliding window waits for it.
     /// Packets leave in the order of their numbers.
-    fn done_at(&mut self, now: Nanos, kind: JobKind) -> Option<Nanos>;
+    fn done_at(&mut self, now: Time, kind: JobKind) -> Option<Time>;
 }
 
 /// Every job is done at once, by the caller and in the buffers where the data is: nothing is copied.
@@ -28,7 +28,7 @@ pub struct Inline;
 
 impl Executor for Inline {
     #[inline]
-    fn done_at(&mut self, _now: Nanos, _kind: JobKind) -> Option<Nanos> {
+    fn done_at(&mut self, _now: Time, _kind: JobKind) -> Option<Time> {
         None
     }
 }

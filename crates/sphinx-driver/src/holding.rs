@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use sphinx_proto::Nanos;
+use sphinx_proto::Time;
 use sphinx_proto::wire::ConnectionId;
 
 use crate::driver::Origin;
@@ -25,7 +25,7 @@ pub struct Held {
 /// What is held for one handshake under way.
 pub struct Waiting {
     /// When the handshake began.
-    pub since: Nanos,
+    pub since: Time,
     /// In the order in which they came.
     pub packets: Vec<Held>,
     bytes: usize,
@@ -40,7 +40,7 @@ pub struct Holding {
 
 impl Holding {
     /// A handshake has begun: hold what comes for this id.
-    pub fn begin(&mut self, cid: ConnectionId, now: Nanos) {
+    pub fn begin(&mut self, cid: ConnectionId, now: Time) {
         self.handshakes.insert(
             cid,
             Waiting {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     const ORIGIN: Origin = Origin {
-        received_at: 0,
+        received_at: Time::ZERO,
         tuple: Tuple {
             remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1),
             local_ip: None,
@@ -101,10 +101,11 @@ mod tests {
     fn only_what_a_handshake_waits_for_is_held() {
         let mut holding = Holding::default();
         assert!(!holding.hold(cid(1), ORIGIN, &[1]));
-        holding.begin(cid(1), 7);
+        holding.begin(cid(1), Time::from_nanos(7));
         assert!(holding.hold(cid(1), ORIGIN, &[1, 2]));
         let waiting = holding.end(cid(1)).expect("known");
-        assert_eq!((waiting.since, waiting.packets.len()), (7, 1));
+        assert_eq!(waiting.since, Time::from_nanos(7));
+        assert_eq!(waiting.packets.len(), 1);
         assert_eq!(waiting.packets[0].datagram, [1, 2]);
         assert!(!holding.hold(cid(1), ORIGIN, &[1]));
     }
@@ -116,7 +117,7 @@ mod tests {
             (0..300).for_each(|_| assert!(holding.hold(cid, ORIGIN, &[0; 1200])));
         };
         for n in 1..=100 {
-            holding.begin(cid(n), 0);
+            holding.begin(cid(n), Time::ZERO);
             packets(&mut holding, cid(n));
         }
         assert!((BYTES_MAX - 1300..=BYTES_MAX).contains(&holding.bytes));

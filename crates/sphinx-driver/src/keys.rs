@@ -17,6 +17,7 @@ use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::cipher::{self, EncryptingKey, EncryptionContext, UnboundCipherKey};
 use aws_lc_rs::{constant_time, hkdf, hmac};
 use sphinx_proto::wire::{HEADER_LEN, Header, OVERHEAD, TAG_LEN};
+use sphinx_proto::{Nanos, PacketNumber, PathId, Time};
 use zeroize::Zeroizing;
 
 pub use replay::{Arrival, ReplayWindow};
@@ -25,9 +26,9 @@ pub use replay::{Arrival, ReplayWindow};
 const EPOCH_PACKETS: u64 = 1 << 23;
 /// Most packets of a session that may fail to open (§3; the integrity limit of RFC 9001 §6.6).
 const FAILURES_MAX: u64 = 1 << 52;
-/// An epoch lasts at least so long (ns, §3): no link carries 2^23 packets in this time, and a peer that flips the phase with every
+/// An epoch lasts at least so long (§3): no link carries 2^23 packets in this time, and a peer that flips the phase with every
 /// packet would have a key derived for each.
-const EPOCH_TIME_MIN: u64 = 1_000_000;
+const EPOCH_TIME_MIN: Nanos = 1_000_000;
 /// The previous epoch's key is kept for this many probe timeouts (§3).
 const PREVIOUS_KEY_PTOS: u64 = 3;
 /// Length in bytes of the exporter output, of the ticket's secret and of the proof.
@@ -90,7 +91,7 @@ impl SessionSecret {
     }
 
     /// Seals what this end sends in `direction` on `path`.
-    pub fn sealer(&self, direction: Direction, path: u32) -> Sealer {
+    pub fn sealer(&self, direction: Direction, path: PathId) -> Sealer {
         let secret = self.epoch_zero(direction, path);
         Sealer {
             path,
@@ -99,14 +100,14 @@ impl SessionSecret {
             secret,
             epoch: 0,
             epoch_packets: EPOCH_PACKETS,
-            first: 0,
-            next: 0,
+            first: PacketNumber::ZERO,
+            next: PacketNumber::ZERO,
             confirmed: false,
         }
     }
 
     /// Keys of the end that sends in `direction`, on `path`.
-    pub fn keys(&self, direction: Direction, path: u32) -> Keys {
+    pub fn keys(&self, direction: Direction, path: PathId) -> Keys {
         Keys {
             sealer: self.sealer(direction, path),
             opener: self.opener(direction.reverse(), path),
@@ -114,7 +115,7 @@ impl SessionSecret {
     }
 
     /// Opens what this end receives from `direction` on `path`.
-    pub fn opener(&self, direction: Direction, path: u32) -> Opener {
+    pub fn opener(&self, direction: Direction, path: PathId) -> Opener {
         let secret = self.epoch_zero(direction, path);
         let next_secret = update(&secret);
         Opener {
@@ -125,17 +126,17 @@ impl SessionSecret {
             next: EpochKey::new(&next_secret),
             next_secret,
             epoch: 0,
-            next_from: 0,
+            next_from: Time::ZERO,
             opened: None,
             failures: 0,
             failures_max: FAILURES_MAX,
         }
     }
 
-    fn epoch_zero(&self, direction: Direction, path: u32) -> Secret {
+    fn epoch_zero(&self, direction: Direction, path: PathId) -> Secret {
         expand(
             &self.0,
-            &[b"sphinx/2 ", direction.label(), &path.to_be_bytes()],
+            &[b"sphinx/2 ", direction.label(), &path.get().to_be_bytes()],
         )
     }
 }
@@ -173,16 +174,16 @@ pub enum OpenError {
 
 /// Seals the packets of one direction and path, and moves through the epochs.
 pub struct Sealer {
-    path: u32,
+    path: PathId,
     hp: HeaderKey,
     key: EpochKey,
     secret: Secret,
     epoch: u64,
     epoch_packets: u64,
     /// First packet number of the epoch.
-    first: u64,
+    first: PacketNumber,
     /// One above the largest packet number sealed.
-    next: u64,
+    next: PacketNumber,
     /// A packet of the epoch has been acknowledged.
     confirmed: bool,
 }
@@ -205,7 +206,7 @@ impl Sealer {
     }
 
     /// The peer has acknowledged `packet_number`; lets the next epoch begin in its time.
-    pub fn acked(&mut self, packet_number: u64) {
+    pub fn acked(&mut self, packet_number: PacketNumber) {
         if (self.first..self.next).contains(&packet_number) {
             self.confirmed = true;
         }
@@ -218,7 +219,7 @@ impl Sealer {
     pub fn seal(
         &mut self,
         header: &Header,
-        packet_number: u64,
+        packet_number: PacketNumber,
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
         let Some(body_len) = datagram.len().checked_sub(OVERHEAD) else {
@@ -227,7 +228,7 @@ impl Sealer {
         self.admit(packet_number)?;
         let header = Header {
             phase: self.phase(),
-            packet_number: packet_number as u32,
+            packet_number: packet_number.truncated(),
             ..*header
         };
         let head = header.encode();
@@ -254,7 +255,7 @@ impl Sealer {
     pub fn seal_from(
         &mut self,
         header: &Header,
-        packet_number: u64,
+        packet_number: PacketNumber,
         body: &[u8],
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
@@ -266,8 +267,8 @@ impl Sealer {
     }
 
     /// Takes the packet number, after beginning the next epoch when it is time.
-    fn admit(&mut self, packet_number: u64) -> Result<(), SealError> {
-        if packet_number < self.next || packet_number == u64::MAX {
+    fn admit(&mut self, packet_number: PacketNumber) -> Result<(), SealError> {
+        if packet_number < self.next || packet_number == PacketNumber::MAX {
             return Err(SealError::NumberUsed);
         }
         if packet_number - self.first >= self.epoch_packets {
@@ -295,20 +296,20 @@ pub struct Keys {
 
 /// Opens the packets of one direction and path, and follows the epochs.
 pub struct Opener {
-    path: u32,
+    path: PathId,
     hp: HeaderKey,
-    /// The epoch before, and when to forget it (ns).
-    previous: Option<(EpochKey, u64)>,
+    /// The epoch before, and when to forget it.
+    previous: Option<(EpochKey, Time)>,
     current: EpochKey,
     /// Derived ahead, so that a forged phase costs no more than any other forgery
     /// (RFC 9001 §6.3).
     next: EpochKey,
     next_secret: Secret,
     epoch: u64,
-    /// The next epoch does not begin before (ns).
-    next_from: u64,
+    /// The next epoch does not begin before.
+    next_from: Time,
     /// Smallest and largest packet number opened with the current key.
-    opened: Option<(u64, u64)>,
+    opened: Option<(PacketNumber, PacketNumber)>,
     /// Packets that some key did not open, in all epochs, and how many of them there may be.
     failures: u64,
     failures_max: u64,
@@ -339,8 +340,8 @@ impl Opener {
     /// Opens, in place, a datagram whose header protection has been removed, and returns where the
     /// plaintext body lies in it.
     ///
-    /// `header` is what [`unprotect`] returned, `packet_number` its expansion to 64 bits, `now_ns`
-    /// a clock that never steps back and `pto_ns` the present probe timeout; they decide how long
+    /// `header` is what [`unprotect`] returned, `packet_number` its expansion to 64 bits, `now`
+    /// a clock that never steps back and `pto` the present probe timeout; they decide how long
     /// the previous epoch's key is kept. After an error the opener is as before and the datagram's
     /// bytes are garbage.
     ///
@@ -348,10 +349,10 @@ impl Opener {
     pub fn open(
         &mut self,
         header: &Header,
-        packet_number: u64,
+        packet_number: PacketNumber,
         datagram: &mut [u8],
-        now_ns: u64,
-        pto_ns: u64,
+        now: Time,
+        pto: Nanos,
     ) -> Result<Range<usize>, OpenError> {
         if self.failures > self.failures_max {
             return Err(OpenError::TooManyInvalid);
@@ -359,14 +360,14 @@ impl Opener {
         if self
             .previous
             .as_ref()
-            .is_some_and(|(_, until)| *until < now_ns)
+            .is_some_and(|(_, until)| *until < now)
         {
             self.previous = None;
         }
         let current_phase = self.epoch & 1 == 1;
         let (key, is_next) = match self.opened {
             _ if header.phase == current_phase => (&self.current, false),
-            Some((_, largest)) if packet_number > largest && now_ns >= self.next_from => {
+            Some((_, largest)) if packet_number > largest && now >= self.next_from => {
                 (&self.next, true)
             }
             Some((smallest, _)) if packet_number < smallest => {
@@ -383,14 +384,14 @@ impl Opener {
         };
 
         if is_next {
-            let until = now_ns.saturating_add(pto_ns.saturating_mul(PREVIOUS_KEY_PTOS));
+            let until = now.saturating_add(pto.saturating_mul(PREVIOUS_KEY_PTOS));
             self.next_secret = update(&self.next_secret);
             let next = EpochKey::new(&self.next_secret);
             let current = std::mem::replace(&mut self.next, next);
             let previous = std::mem::replace(&mut self.current, current);
             self.previous = Some((previous, until));
             self.epoch += 1;
-            self.next_from = now_ns.saturating_add(EPOCH_TIME_MIN);
+            self.next_from = now.saturating_add(EPOCH_TIME_MIN);
             self.opened = Some((packet_number, packet_number));
         } else if header.phase == current_phase {
             let (smallest, largest) = self.opened.unwrap_or((packet_number, packet_number));
@@ -416,20 +417,25 @@ impl EpochKey {
         }
     }
 
-    fn nonce(&self, path: u32, packet_number: u64) -> Nonce {
+    fn nonce(&self, path: PathId, packet_number: PacketNumber) -> Nonce {
         let mut nonce = *self.iv;
         let (of_path, of_packet) = nonce.split_at_mut(4);
-        for (n, p) in of_path.iter_mut().zip(path.to_be_bytes()) {
+        for (n, p) in of_path.iter_mut().zip(path.get().to_be_bytes()) {
             *n ^= p;
         }
-        for (n, p) in of_packet.iter_mut().zip(packet_number.to_be_bytes()) {
+        for (n, p) in of_packet.iter_mut().zip(packet_number.get().to_be_bytes()) {
             *n ^= p;
         }
         Nonce::assume_unique_for_key(nonce)
     }
 
     /// Opens in place; the length of the plaintext, if the packet is whole.
-    fn open(&self, path: u32, packet_number: u64, datagram: &mut [u8]) -> Option<usize> {
+    fn open(
+        &self,
+        path: PathId,
+        packet_number: PacketNumber,
+        datagram: &mut [u8],
+    ) -> Option<usize> {
         let (head, sealed) = datagram.split_first_chunk_mut::<HEADER_LEN>()?;
         if sealed.len() < TAG_LEN {
             return None;

@@ -235,7 +235,8 @@ impl<S> OutgoingStream<S> {
 /// as the others.
 #[derive(Default)]
 pub(crate) struct Outgoing<S> {
-    streams: BTreeMap<StreamId, OutgoingStream<S>>,
+    /// In boxes, as what has arrived is: nodes of the map have places that nobody uses.
+    streams: BTreeMap<StreamId, Box<OutgoingStream<S>>>,
     /// Streams with pieces, the next one first: how urgent they are, and what they have been served.
     turns: BTreeSet<(Urgency, u64, StreamId)>,
     /// What the stream of the last turn had been served, for each urgency.
@@ -264,7 +265,7 @@ impl<S: Clone + Default> Outgoing<S> {
 
     /// A stream that is not over.
     pub(crate) fn get_mut(&mut self, stream: StreamId) -> Option<&mut OutgoingStream<S>> {
-        self.streams.get_mut(&stream)
+        self.streams.get_mut(&stream).map(Box::as_mut)
     }
 
     /// Whether there is such a stream.
@@ -361,8 +362,8 @@ impl<S: Clone + Default> Outgoing<S> {
     }
 
     fn forget_ended(&mut self, stream: StreamId) {
-        let is_over = |stream: &OutgoingStream<S>| stream.has_ended && stream.has_no_writer;
-        if self.streams.get(&stream).is_some_and(is_over) {
+        let known = self.streams.get(&stream);
+        if known.is_some_and(|stream| stream.has_ended && stream.has_no_writer) {
             self.streams.remove(&stream);
         }
     }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use sphinx_proto::Nanos;
 use sphinx_proto::wire::Header;
+use sphinx_proto::{Nanos, PacketNumber, Time};
 
 use crate::keys::{Keys, OpenError, SealError};
 
@@ -17,12 +17,12 @@ pub trait PacketProtection {
     fn seal(
         &mut self,
         header: &Header,
-        packet_number: u64,
+        packet_number: PacketNumber,
         datagram: &mut [u8],
     ) -> Result<(), SealError>;
 
     /// The peer has acknowledged `packet_number`.
-    fn acked(&mut self, packet_number: u64);
+    fn acked(&mut self, packet_number: PacketNumber);
 
     /// Removes the header protection in place; `None` for what cannot be a packet, whose bytes are garbage
     /// then.
@@ -37,9 +37,9 @@ pub trait PacketProtection {
     fn open(
         &mut self,
         header: &Header,
-        packet_number: u64,
+        packet_number: PacketNumber,
         datagram: &mut [u8],
-        now: Nanos,
+        now: Time,
         pto: Nanos,
     ) -> Result<Range<usize>, OpenError>;
 }
@@ -48,13 +48,13 @@ impl PacketProtection for Keys {
     fn seal(
         &mut self,
         header: &Header,
-        packet_number: u64,
+        packet_number: PacketNumber,
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
         self.sealer.seal(header, packet_number, datagram)
     }
 
-    fn acked(&mut self, packet_number: u64) {
+    fn acked(&mut self, packet_number: PacketNumber) {
         self.sealer.acked(packet_number);
     }
 
@@ -65,9 +65,9 @@ impl PacketProtection for Keys {
     fn open(
         &mut self,
         header: &Header,
-        packet_number: u64,
+        packet_number: PacketNumber,
         datagram: &mut [u8],
-        now: Nanos,
+        now: Time,
         pto: Nanos,
     ) -> Result<Range<usize>, OpenError> {
         self.opener.open(header, packet_number, datagram, now, pto)

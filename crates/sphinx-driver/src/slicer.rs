@@ -1,7 +1,7 @@
 //! The Data Slicer: gathers what an application writes to a stream and cuts it into pieces, of which blocks are made.
 
 use sphinx_proto::wire::Segment;
-use sphinx_proto::{Nanos, StreamId};
+use sphinx_proto::{Nanos, StreamId, Time};
 
 use crate::outgoing::{Piece, shape};
 use crate::pool::{BufferPool, PoolBuffer};
@@ -40,7 +40,7 @@ pub struct Slicer {
     /// Offset in the stream of the open piece's first byte.
     offset: u64,
     open: Option<OpenPiece>,
-    last_write: Nanos,
+    last_write: Time,
     finished: bool,
     /// Among the slicers that the driver watches for a pause.
     watched: bool,
@@ -75,7 +75,7 @@ impl Slicer {
             stream,
             offset: 0,
             open: None,
-            last_write: 0,
+            last_write: Time::ZERO,
             finished: false,
             watched: false,
         }
@@ -100,7 +100,7 @@ impl Slicer {
     /// bytes of each.
     pub fn write(
         &mut self,
-        now: Nanos,
+        now: Time,
         data: &[u8],
         shape: (u16, u16),
         pool: &BufferPool,
@@ -148,7 +148,7 @@ impl Slicer {
     }
 
     /// Looks whether the writer pauses; `has_room`: the stream may queue another piece.
-    pub fn watch(&mut self, now: Nanos, has_room: bool, pool: &BufferPool) -> Watch {
+    pub fn watch(&mut self, now: Time, has_room: bool, pool: &BufferPool) -> Watch {
         if !self.is_filling() {
             self.watched = false;
             return Watch::Empty;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use sphinx_fec::span::{Covered, SpanBlock, SpanDecoder, SpanLimits};
 use sphinx_fec::{Added, Error, Row, RowMaker};
 use sphinx_proto::wire::{MAX_BLOCK_SYMBOLS, SymbolId};
-use sphinx_proto::{CoveredBlock, Job, PastBlock, Placement, Slot};
+use sphinx_proto::{AbandonedBlock, BlockId, CoveredBlock, Job, JobId, PastBlock, Placement, Slot};
 
 use crate::blocks::RxBlocks;
 use crate::pool::BufferPool;
@@ -29,6 +29,8 @@ pub(crate) enum Step {
     Stored { block: u32, index: u16 },
     /// A block has all it needs.
     Job(Job),
+    /// A block will never be complete.
+    Abandoned(AbandonedBlock),
 }
 
 /// A repair of some blocks, oldest first.
@@ -49,7 +51,7 @@ impl Step {
                 let known: usize = repair.covered.iter().map(known).sum();
                 repair.symbol.len() + size_of_val(&repair.covered[..]) + known
             }
-            Self::Stored { .. } | Self::Job(_) => 0,
+            Self::Stored { .. } | Self::Job(_) | Self::Abandoned(_) => 0,
         };
         size_of::<Self>() + beside
     }
@@ -61,7 +63,7 @@ pub(crate) struct Window {
     /// There is one as soon as a repair has come.
     decoder: Option<SpanDecoder>,
     /// Covered blocks that are not complete, by the low bits of their ids.
-    slots: BTreeMap<u32, (u64, Slot)>,
+    slots: BTreeMap<u32, (BlockId, Slot)>,
     /// Copies of whole blocks, oldest first.
     past: VecDeque<Past>,
     past_bytes: usize,
@@ -69,11 +71,11 @@ pub(crate) struct Window {
     steps: VecDeque<Step>,
     waiting_bytes: usize,
     /// The job that everything else waits for.
-    busy: Option<u64>,
+    busy: Option<JobId>,
 }
 
 struct Past {
-    id: u64,
+    id: BlockId,
     symbol_len: usize,
     bytes: Vec<u8>,
 }
@@ -111,12 +113,12 @@ impl Window {
     }
 
     /// Everything waits for this job, which is done elsewhere.
-    pub(crate) fn wait_for(&mut self, job: u64) {
+    pub(crate) fn wait_for(&mut self, job: JobId) {
         self.busy = Some(job);
     }
 
     /// The job that others wait for, if so many do that it must end now.
-    pub(crate) fn overdue(&self) -> Option<u64> {
+    pub(crate) fn overdue(&self) -> Option<JobId> {
         self.busy.filter(|_| self.waiting_bytes > WAITING_MAX)
     }
 
@@ -145,7 +147,8 @@ impl Window {
             if let Some(incomplete) = &block.incomplete {
                 let slot = incomplete.slot;
                 rx.reserve(slot, block.n, block.symbol_len, pool);
-                self.slots.insert(block.block as u32, (block.block, slot));
+                self.slots
+                    .insert(block.block.truncated(), (block.block, slot));
             }
         }
         let blocks = covered.iter().map(|block| view_of(block, &self.past, rx));
@@ -168,7 +171,7 @@ impl Window {
             return Ok(());
         };
         let value = rx.symbol(*slot, index).ok_or(OUT_OF_STEP)?;
-        decoder.learn(STRIDE * id + u64::from(index), value);
+        decoder.learn(STRIDE * id.get() + u64::from(index), value);
         self.store_restored(rx)
     }
 
@@ -183,7 +186,7 @@ impl Window {
         let id = past.block;
         let (memory, symbol_len) = rx.whole(job.slot).ok_or(OUT_OF_STEP)?;
         if let Some(decoder) = &mut self.decoder {
-            let first = STRIDE * id;
+            let first = STRIDE * id.get();
             let unknown: Vec<u64> = decoder.unknown(first, first + STRIDE).collect();
             for number in unknown {
                 let at = (number - first) as usize * symbol_len;
@@ -202,8 +205,17 @@ impl Window {
         }
         // One of its symbols may have restored another one of it.
         self.store_restored(rx)?;
-        self.slots.remove(&(id as u32));
+        self.slots.remove(&id.truncated());
         Ok(())
+    }
+
+    /// A block will never be complete.
+    pub(crate) fn give_up(&mut self, block: BlockId) {
+        if let Some(decoder) = &mut self.decoder {
+            let first = STRIDE * block.get();
+            decoder.give_up(first, first + STRIDE);
+        }
+        self.slots.remove(&block.truncated());
     }
 
     /// Writes what repairs have restored into the memory of its blocks.
@@ -242,7 +254,7 @@ fn view_of<'a>(
             symbol_len,
             count: usize::from(block.count),
         },
-        first: STRIDE * block.block,
+        first: STRIDE * block.block.get(),
         known,
     })
 }

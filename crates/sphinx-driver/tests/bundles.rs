@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use sphinx_driver::PacketProtection;
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
-use sphinx_proto::wire::{Bundle, PacketKind, expand_packet_number};
-use sphinx_proto::{Nanos, PathMemory, SessionStats};
+use sphinx_proto::wire::{Bundle, PacketKind};
+use sphinx_proto::{Nanos, PacketNumber, PathMemory, SessionStats, Time};
 use sphinx_sim::{MS, Pair, Plain, ReadOrder, Rng, SEC, Scenario, Write};
 
 /// Path MTU discovery is over by then.
@@ -123,8 +123,8 @@ fn follow(pair: &mut Pair) -> Packets {
             let mut bytes = datagram.payload.clone();
             let mut peer = Plain::default();
             let header = peer.unprotect(&mut bytes).expect("a packet");
-            let number = expand_packet_number(header.packet_number, 0);
-            let body = peer.open(&header, number, &mut bytes, 0, 0);
+            let number = PacketNumber::expand(header.packet_number, PacketNumber::ZERO);
+            let body = peer.open(&header, number, &mut bytes, Time::ZERO, 0);
             let body = &bytes[body.expect("it is whole")];
             let blocks = match header.kind {
                 PacketKind::Symbol => vec![u64::from(header.block)],

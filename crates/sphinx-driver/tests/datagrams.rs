@@ -68,17 +68,24 @@ fn delays(heard: &[Heard], says: &[Say]) -> Vec<Nanos> {
 
 /// What a thousand bytes every 5 ms cost over a path of 50 ms, and which share did not arrive within `life`: both ends agree.
 fn cost_of_live(loss: f64, life: Nanos, seed: u64) -> (f64, f64) {
-    let (count, len) = (12_000, 1000);
+    cost_of((1000, 5 * MS), loss, life, seed)
+}
+
+/// The same of messages of `len` bytes, one in each `period`, for a minute.
+fn cost_of((len, period): (usize, Nanos), loss: f64, life: Nanos, seed: u64) -> (f64, f64) {
+    let count = 60 * SEC / period;
     let mut scenario = scenario(50, loss, seed);
-    scenario.client.says = says(count, 5 * MS, len, live(life));
+    scenario.client.says = says(count, period, len, live(life));
     let pair = run(&scenario);
     let (client, server) = (pair.client(), pair.server());
     let heard = server.heard();
     let in_time = delays(heard, &scenario.client.says);
-    assert!(
-        in_time.iter().all(|delay| *delay <= life),
-        "late ones are dropped"
-    );
+    // The first ones tell where the clock stands.
+    let latest = in_time.iter().skip(20).max().copied().unwrap_or(0);
+    // Its clock takes the fastest message for one that was on its way for half of the smallest round trip: here it took as long as the link took
+    // to send it beyond that, 400 ns for a byte.
+    let inexact = MS + 400 * len as Nanos;
+    assert!(latest <= life + inexact, "late ones are dropped: {latest}");
     let missing: u64 = server.missing()[&0]
         .iter()
         .map(|range| range.end - range.start)
@@ -109,9 +116,34 @@ fn live_messages_use_the_round_trip_that_fits() {
 
 #[test]
 fn live_messages_are_protected_ahead_where_no_round_trip_fits() {
-    let (bytes, dropped) = cost_of_live(0.1, 60 * MS, 3);
-    println!("10 %, 60 ms: {bytes:.3} bytes for one, {dropped:.4} dropped");
-    assert!(dropped <= 0.004);
+    let cells: Vec<_> = (1..=5)
+        .map(|seed| cost_of_live(0.1, 60 * MS, seed))
+        .collect();
+    let mean = |of: fn(&(f64, f64)) -> f64| cells.iter().map(of).sum::<f64>() / cells.len() as f64;
+    let (bytes, dropped) = (mean(|cell| cell.0), mean(|cell| cell.1));
+    println!("10 %, 60 ms: {bytes:.3} bytes for one, {dropped:.4} dropped {cells:?}");
+    assert!(bytes <= 2.0 && dropped <= 0.002);
+}
+
+#[test]
+#[ignore = "a table for people"]
+fn table_of_live_messages() {
+    println!("bytes for one, share dropped: mean of 3 seeds");
+    for (len, period) in [(1000, 5), (200, 20), (10_000, 33)] {
+        for life in [60, 100] {
+            for loss in [0.0, 0.02, 0.05, 0.1, 0.2] {
+                let cells: Vec<_> = (1..=3)
+                    .map(|seed| cost_of((len, period * MS), loss, life * MS, seed))
+                    .collect();
+                let mean = |of: fn(&(f64, f64)) -> f64| cells.iter().map(of).sum::<f64>() / 3.0;
+                println!(
+                    "{len} B, {period} ms, deadline {life} ms, loss {loss}: {:.3}, {:.3} %",
+                    mean(|cell| cell.0),
+                    100.0 * mean(|cell| cell.1)
+                );
+            }
+        }
+    }
 }
 
 /// Each message is given out as long after it was sent as any other, though losses and queues make them arrive unevenly.
@@ -145,9 +177,9 @@ fn overload_costs_the_oldest() {
         counts.live_dropped,
         counts.expired + counts.evicted + counts.lost
     );
-    // 20 of 80 Mbit/s.
+    // 20 of 80 Mbit/s, of which repair ahead takes a part.
     let share = delays.len() as f64 / 4000.0;
-    assert!((0.12..0.26).contains(&share), "{share} {counts:?}");
+    assert!((0.15..0.26).contains(&share), "{share} {counts:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sphinx_driver::EndReason;
 use sphinx_driver::keys::{Direction, Keys, SessionSecret};
 use sphinx_link::{Jitter, LinkConfig, Loss, Order};
+use sphinx_proto::PathId;
 use sphinx_proto::cc::CcKind;
 use sphinx_sim::{Pair, SEC, Scenario};
 
@@ -14,9 +15,9 @@ fn keys(direction: Direction, epoch_packets: u64) -> Keys {
     let secret = SessionSecret::new(&[1; 32], &[2; 32]);
     Keys {
         sealer: secret
-            .sealer(direction, 0)
+            .sealer(direction, PathId::FIRST)
             .with_epoch_packets(epoch_packets),
-        opener: secret.opener(direction.reverse(), 0),
+        opener: secret.opener(direction.reverse(), PathId::FIRST),
     }
 }
 

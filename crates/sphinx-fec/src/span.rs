@@ -125,7 +125,7 @@ pub struct Covered<'a> {
     pub known: Option<&'a [u64]>,
 }
 
-/// Symbols that are given up one by one for the sake of one row, each a pass over the rows. Where more room is needed, everything
+/// Symbols that are given up one by one for the sake of one row or of one block, each a pass over the rows. Where more room is needed, everything
 /// is given up at once: else a peer could have the work of hundreds of passes done for each packet.
 const GIVE_UP_MAX: usize = 32;
 
@@ -247,6 +247,17 @@ impl Elimination {
         }
     }
 
+    /// Gives up the symbols from `first` to before `end`, or everything if these are many.
+    fn give_up(&mut self, first: u64, end: u64) {
+        if self.columns.range(first..end).count() > GIVE_UP_MAX {
+            return self.reset(self.symbol_len);
+        }
+        for (_, column) in self.columns.extract_if(first..end, |_, _| true) {
+            self.echelon.abandon(self.engine, usize::from(column));
+            self.free.push(column);
+        }
+    }
+
     /// A symbol became known otherwise. Whether any row waits for it.
     fn learn(&mut self, symbol: u64, payload: &[u8]) -> bool {
         let Some(column) = self.columns.remove(&symbol) else {
@@ -342,6 +353,12 @@ impl SpanTracker {
         if self.elimination.learn(symbol, &[]) {
             self.settle();
         }
+    }
+
+    /// Gives up the symbols from `first` to before `end`, which nobody waits for any more. What repairs say of others stays, unless
+    /// the work would be too much: then everything is given up.
+    pub fn give_up(&mut self, first: u64, end: u64) {
+        self.elimination.give_up(first, end);
     }
 
     /// The symbols from `first` to before `end` of which something is known but not enough.
@@ -465,6 +482,12 @@ impl SpanDecoder {
         if self.elimination.learn(symbol, &self.padded) {
             self.settle();
         }
+    }
+
+    /// Gives up the symbols from `first` to before `end`, which nobody waits for any more. What repairs say of others stays, unless
+    /// the work would be too much: then everything is given up.
+    pub fn give_up(&mut self, first: u64, end: u64) {
+        self.elimination.give_up(first, end);
     }
 
     /// The symbols from `first` to before `end` of which something is known but not enough.
@@ -596,6 +619,28 @@ mod tests {
         assert_eq!(decoder.next_restored(), Some((30, source[1][..8].to_vec())));
     }
 
+    /// Of two unknown symbols and two repairs one goes, and one repair with it.
+    #[test]
+    fn giving_up_a_symbol_takes_one_repair() {
+        let mut tracker = SpanTracker::new(limits(8)).unwrap();
+        let mut maker = RowMaker::new();
+        for row in 0..2 {
+            let covered = CoveredSymbols {
+                first: 10,
+                count: 3,
+                known: Some(&[0]),
+            };
+            let row = Row::new(row).unwrap();
+            tracker.add_repair(&mut maker, row, [covered].into_iter(), 8);
+        }
+        tracker.give_up(10, 11);
+        assert!(tracker.unknown(0, 100).eq([11, 12]));
+        tracker.learn(12);
+        assert_eq!(tracker.next_restored(), Some(11));
+        tracker.give_up(0, 100);
+        assert_eq!(tracker.next_restored(), None);
+    }
+
     /// One packet may have so much work done and no more.
     #[test]
     fn who_needs_much_room_has_everything_given_up() {
@@ -664,7 +709,11 @@ mod tests {
             let mut known = vec![0_u64; lens.len()];
             for step in 0..300_usize {
                 let newest = step / 20;
-                if below(3) > 0 {
+                if below(30) == 0 {
+                    let oldest = (N * newest.saturating_sub(3 + below(4))) as u64;
+                    tracker.give_up(oldest, oldest + N as u64);
+                    decoder.give_up(oldest, oldest + N as u64);
+                } else if below(3) > 0 {
                     let (b, i) = (newest.saturating_sub(below(6)), below(N));
                     known[b] |= 1 << i;
                     let (symbol, len) = ((N * b + i) as u64, lens[b]);

@@ -20,11 +20,11 @@ use sphinx_proto::wire::{
     BUNDLE_MAX, Blocks, ConnectionId, FlowKind, Fragment, Frame, HEADER_LEN, Header,
     MAX_SYMBOL_LEN, OVERHEAD, PacketKind, Rider, Sack, Streams, put_varint,
 };
-use sphinx_proto::{Config, Nanos, Role, Session, StreamId, Urgency};
+use sphinx_proto::{BlockId, Config, Nanos, PacketNumber, Role, Session, StreamId, Time, Urgency};
 use sphinx_sim::{Local, LocalSlicer, Plain, Rng};
 
 use crate::Input;
-use crate::session::{STREAMS, cid, config, place, without};
+use crate::session::{STREAMS, cid, config, numbered, place, without};
 use peer::{Lies, Peer, data};
 use sent::{Feedback, Wire};
 
@@ -52,7 +52,7 @@ struct Late {
 }
 
 impl Executor for Late {
-    fn done_at(&mut self, now: Nanos, kind: JobKind) -> Option<Nanos> {
+    fn done_at(&mut self, now: Time, kind: JobKind) -> Option<Time> {
         let max = self.max[kind as usize];
         (max > 0).then(|| now + self.rng.below(max))
     }
@@ -82,7 +82,7 @@ struct Victim {
     queues: Queues<Local>,
     workshop: Workshop,
     wire: Wire,
-    now: Nanos,
+    now: Time,
     peer: Peer,
     peer_role: Role,
     recv_window: u64,
@@ -102,6 +102,8 @@ struct Victim {
     gone: BTreeSet<StreamId>,
     /// Streams that this end sends on, of which the peer has said that it has taken everything.
     taken: BTreeSet<StreamId>,
+    /// Of each, how much it has said so far that it has taken.
+    told: BTreeMap<StreamId, u64>,
     random: Rng,
     ids: Rng,
     /// Flows of live messages that the application has accepted.
@@ -144,7 +146,7 @@ impl Victim {
             peer_window: config.peer_window,
             idle_timeout: config.idle_timeout,
             driver: Driver::new(
-                Session::new(config, 0),
+                Session::new(config, Time::ZERO),
                 Plain::default(),
                 late,
                 role == Role::Client,
@@ -152,7 +154,7 @@ impl Victim {
             queues: Queues::new(role, STREAMS),
             // What others left in the memory of blocks shows.
             workshop: Workshop::new(BufferPool::new(1 << 20)),
-            now: 0,
+            now: Time::ZERO,
             next_number: 0,
             came: Vec::new(),
             aboard: Vec::new(),
@@ -162,6 +164,7 @@ impl Victim {
             readers: BTreeMap::new(),
             gone: BTreeSet::new(),
             taken: BTreeSet::new(),
+            told: BTreeMap::new(),
             random: Rng::new(seed ^ 1),
             ids: Rng::new(seed ^ 2),
             live: BTreeSet::new(),
@@ -204,7 +207,7 @@ impl Victim {
         header.last_of_flight = flags & 4 != 0;
         let mut datagram = vec![0; body.len() + OVERHEAD];
         datagram[HEADER_LEN..][..body.len()].copy_from_slice(body);
-        let sealed = Plain::default().seal(&header, number, &mut datagram);
+        let sealed = Plain::default().seal(&header, PacketNumber::new(number), &mut datagram);
         sealed.expect("any number is the first one");
         if self.came.len() < REPEATED_MAX {
             self.came.push(datagram.clone());
@@ -267,7 +270,7 @@ impl Victim {
             kind: PacketKind::Symbol,
             block,
             n,
-            ..Header::control(cid(8), 0, false)
+            ..Header::control(cid(8), PacketNumber::ZERO, false)
         };
         match flags & 0x30 {
             0 | 0x10 => {
@@ -376,7 +379,7 @@ impl Victim {
                 row @ 0..0xc0 => u32::from(row),
                 _ => input.number(3) as u32,
             },
-            ..Header::control(cid(8), 0, false)
+            ..Header::control(cid(8), PacketNumber::ZERO, false)
         };
         let symbol = vec![input.byte(); len];
         let part = input.byte();
@@ -409,7 +412,7 @@ impl Victim {
     }
 
     fn control(&mut self, input: &mut Input<'_>) {
-        let header = Header::control(cid(8), 0, false);
+        let header = Header::control(cid(8), PacketNumber::ZERO, false);
         let mut body = Vec::new();
         let mut lies = self.peer.lies.frames && input.rarely(2);
         match input.byte() {
@@ -458,14 +461,12 @@ impl Victim {
 
     /// What has arrived, and that all of it, or of some streams, has been taken.
     fn feedback(&mut self, input: &mut Input<'_>, kind: u8, body: &mut Vec<u8>) {
+        let base = BlockId::new(u64::from(self.wire.base));
         let blocks = Blocks {
-            base: u64::from(self.wire.base),
+            base,
             complete: Vec::new(),
             deficits: match kind & 3 {
-                0 => vec![(
-                    u64::from(self.wire.base) + input.below(3),
-                    1 + input.below(9) as u32,
-                )],
+                0 => vec![(base + input.below(3), 1 + input.below(9) as u32)],
                 _ => Vec::new(),
             },
         };
@@ -477,6 +478,13 @@ impl Victim {
         let cost: u64 = got.iter().map(|(_, got)| got.cost).sum();
         self.wire.allowed = self.wire.allowed.max(self.peer_window + cost);
         if kind & 8 == 0 {
+            // What is known to be taken may be sent again, in whichever packets it was told.
+            for (stream, got) in &got {
+                let told = self.told.entry(*stream).or_default();
+                *told = got.cost.max(*told);
+            }
+            let told: u64 = self.told.values().sum();
+            self.wire.allowed = self.wire.allowed.max(self.peer_window + told);
             let ended = got.iter().filter(|(_, got)| got.has_ended());
             self.taken.extend(ended.map(|(stream, _)| *stream));
             for kind in self.sent_kinds() {
@@ -488,9 +496,8 @@ impl Victim {
         if let Some(newest) = self.wire.next.checked_sub(1) {
             let high = newest.saturating_sub(u64::from(kind >> 4 & 3));
             let low = high.saturating_sub(u64::from(input.byte()));
-            let mut sack = self.sack(self.peer_window + cost, (low, high));
-            sack.ranges = without(&sack.ranges, &self.wire.left_out);
-            Frame::Sack(sack).encode(body);
+            let ranges = without(&[(low, high)], &self.wire.left_out);
+            Frame::Sack(self.sack(self.peer_window + cost, &ranges)).encode(body);
         }
     }
 
@@ -505,15 +512,15 @@ impl Victim {
         streams.map(|stream| (stream.to_wire() & 3) as u8)
     }
 
-    fn sack(&self, credit: u64, range: (u64, u64)) -> Sack {
+    fn sack(&self, credit: u64, ranges: &[(u64, u64)]) -> Sack {
         Sack {
             sequence: 0,
             delay_us: 0,
-            time_us: self.now / 1000,
+            time_us: self.now.as_nanos() / 1000,
             ect: 0,
             ce: 0,
             credit,
-            ranges: vec![range],
+            ranges: numbered(ranges),
         }
     }
 
@@ -528,22 +535,22 @@ impl Victim {
         // Anything may be allowed by this, or by what has been taken.
         self.wire.allowed = u64::MAX;
         let credit = input.pick(&[1 << 20, 1 << 30, 0, 2000]);
-        let mut sack = self.sack(credit, (low, high));
+        let mut ranges = vec![(low, high)];
         // To name a number that was left out ends the session: seldom.
         if !input.rarely(32) {
-            sack.ranges = without(&sack.ranges, &self.wire.left_out);
+            ranges = without(&ranges, &self.wire.left_out);
         }
-        Frame::Sack(sack).encode(body);
+        Frame::Sack(self.sack(credit, &ranges)).encode(body);
         // A frame cannot name a block below its base.
         let base = input.below(6);
-        let low = base + 1 + input.below(4);
+        let low = BlockId::new(base + 1 + input.below(4));
         let blocks = Blocks {
-            base,
+            base: BlockId::new(base),
             complete: match kind >> 3 & 3 {
                 3 => vec![(low, low + input.any() / 4)],
                 _ => Vec::new(),
             },
-            deficits: vec![(base + input.below(6), input.below(40) as u32)],
+            deficits: vec![(BlockId::new(base + input.below(6)), input.below(40) as u32)],
         };
         Frame::Blocks(blocks).encode(body);
         let low = base + 1 + input.below(4);
@@ -870,7 +877,7 @@ impl Victim {
                 return;
             }
         }
-        panic!("busy at {} ns", self.now);
+        panic!("busy at {} ns", self.now.as_nanos());
     }
 
     /// Lets time pass as the driver asks for it.
@@ -898,7 +905,7 @@ impl Victim {
             }
             let mut body = Vec::new();
             Frame::Ping.encode(&mut body);
-            let header = Header::control(cid(8), 0, false);
+            let header = Header::control(cid(8), PacketNumber::ZERO, false);
             // The last one of its flight.
             self.packet(&mut Input::new(&[4]), header, &body);
             self.wait(40 * MS);
@@ -954,7 +961,7 @@ impl Victim {
         }
         let open = open
             .iter()
-            .map(|(id, _)| self.peer.blocks[&(*id as u32)].cost());
+            .map(|(id, _)| self.peer.blocks[&id.truncated()].cost());
         assert!(self.driver.receiving_cost() <= open.sum());
         let sack = after.sack.as_ref().expect("an answer");
         let made = complete.iter().map(|id| &self.peer.blocks[&(*id as u32)]);
@@ -1035,6 +1042,8 @@ fn complete(feedback: &Feedback) -> BTreeSet<u64> {
     let Some(blocks) = &feedback.blocks else {
         return BTreeSet::new();
     };
-    let above = blocks.complete.iter().flat_map(|(low, high)| *low..=*high);
-    (0..blocks.base).chain(above).collect()
+    let above = blocks.complete.iter();
+    let above = above.flat_map(|(low, high)| low.until(*high + 1));
+    let numbers = BlockId::ZERO.until(blocks.base).chain(above);
+    numbers.map(BlockId::get).collect()
 }

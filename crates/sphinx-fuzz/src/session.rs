@@ -16,8 +16,8 @@ use sphinx_proto::wire::{
     PacketKind, Rider, Sack, VARINT_MAX, WindowSpan, block_symbols_max, put_varint,
 };
 use sphinx_proto::{
-    Config, ConnectionIds, Icm, Nanos, PacketMeta, PathMemory, Profile, Received, Role, Session,
-    StreamId, Tuple,
+    BlockId, CidSequence, Config, ConnectionIds, Icm, Nanos, PacketMeta, PacketNumber, PathId,
+    PathMemory, Profile, Received, Role, Session, StreamId, Time, Tuple,
 };
 
 use crate::Input;
@@ -47,7 +47,7 @@ const WAKES_MAX: u32 = 20_000;
 struct Victim {
     session: Session,
     model: Model,
-    now: Nanos,
+    now: Time,
     idle_timeout: Nanos,
     /// The peer says nothing that breaks the protocol: sessions live longer, and end for other reasons.
     is_tame: bool,
@@ -79,6 +79,12 @@ pub(crate) fn without(ranges: &[(u64, u64)], numbers: &BTreeSet<u64>) -> Vec<(u6
         parts.extend(end.map(|end| (low, end)));
     }
     parts
+}
+
+/// The ranges as a SACK has them.
+pub(crate) fn numbered(ranges: &[(u64, u64)]) -> Vec<(PacketNumber, PacketNumber)> {
+    let numbered = |(low, high): &_| (PacketNumber::new(*low), PacketNumber::new(*high));
+    ranges.iter().map(numbered).collect()
 }
 
 /// Runs one input.
@@ -148,8 +154,8 @@ impl Victim {
             is_tame,
             model: Model::new(&config, is_tame),
             idle_timeout: config.idle_timeout,
-            session: Session::new(config, 0),
-            now: 0,
+            session: Session::new(config, Time::ZERO),
+            now: Time::ZERO,
         }
     }
 
@@ -216,8 +222,8 @@ impl Victim {
         self.model.came(tuple, datagram_len);
         PacketMeta {
             now: self.now,
-            received_at: self.now.saturating_sub(Nanos::from(flags >> 3 & 1) * MS),
-            packet_number: self.model.packet_number(input, odd),
+            received_at: self.now.earlier_by(Nanos::from(flags >> 3 & 1) * MS),
+            packet_number: PacketNumber::new(self.model.packet_number(input, odd)),
             tuple,
             ecn: flags & 3,
             datagram_len,
@@ -230,7 +236,7 @@ impl Victim {
         let cid = self.model.own_id(if odd { input.byte() } else { 0 });
         Header {
             last_of_flight: flags & 4 != 0,
-            ..Header::control(cid, meta.packet_number as u32, false)
+            ..Header::control(cid, meta.packet_number, false)
         }
     }
 
@@ -399,15 +405,19 @@ impl Victim {
             return;
         };
         for _ in 0..input.below(6) {
-            let shape = match input.byte() {
-                0..0xc0 => (header.n, symbol_len),
-                other => (u16::from(other & 7) + 1, 20 * u16::from(other >> 3)),
+            let (skipped, n, symbol_len) = match input.byte() {
+                0..0xc0 => (0, header.n, symbol_len),
+                other @ 0xc0..0xf0 => (0, u16::from(other & 7) + 1, 20 * u16::from(other >> 3)),
+                other => (other & 7, header.n, symbol_len),
             };
-            span.extend(shape.0, shape.1, usize::MAX);
+            span.extend(skipped, n, symbol_len, usize::MAX);
+        }
+        for covered in span.blocks() {
+            self.model
+                .sees(header.block.wrapping_sub(covered.back as u32));
         }
         let mut body = span.encode();
         body.resize(span.body_len(), 0);
-        self.model.has_windows = true;
         match self.session.handle_packet(&meta, header, &body) {
             Received::Window { row, covered, .. } => self.model.cover(row, &covered),
             received => assert_eq!(received, Received::Nothing),
@@ -452,11 +462,11 @@ impl Victim {
         Frame::Sack(Sack {
             sequence: 0,
             delay_us: field(input, 0x20, 0),
-            time_us: field(input, 0x20, self.now / 1000),
+            time_us: field(input, 0x20, self.now.as_nanos() / 1000),
             ect: field(input, 0x40, 0),
             ce: field(input, 0x40, 0),
             credit: field(input, 0x80, 1 << 20),
-            ranges,
+            ranges: numbered(&ranges),
         })
     }
 
@@ -477,17 +487,17 @@ impl Victim {
             if high >= VARINT_MAX {
                 break;
             }
-            complete.push((low, high));
+            complete.push((BlockId::new(low), BlockId::new(high)));
             next = high + 1;
         }
         let deficits = match shape >> 7 {
             0 => Vec::new(),
             _ => (0..input.below(5))
-                .map(|_| (base + input.below(6), input.any() as u32))
+                .map(|_| (BlockId::new(base + input.below(6)), input.any() as u32))
                 .collect(),
         };
         Blocks {
-            base,
+            base: BlockId::new(base),
             complete,
             deficits,
         }
@@ -515,9 +525,9 @@ impl Victim {
                 self.control(input, &[Frame::Stop { stream, code }]);
             }
             0x18..0x20 => {
-                let packet_number = self.model.missing(input.byte());
+                let packet_number = PacketNumber::new(self.model.missing(input.byte()));
                 let frame = Frame::Skipped {
-                    path: 0,
+                    path: PathId::FIRST,
                     packet_number,
                 };
                 self.control(input, &[frame]);
@@ -531,7 +541,7 @@ impl Victim {
                 self.control(input, &[Frame::PathResponse(data)]);
             }
             0xe8..0xf0 => {
-                let path = input.number(4) as u32 | 1;
+                let path = PathId::new(input.number(4) as u32 | 1);
                 match self.sack(input) {
                     Frame::Sack(sack) if !self.is_tame => {
                         self.control(input, &[Frame::PathSack { path, sack }]);
@@ -540,9 +550,9 @@ impl Victim {
                 }
             }
             0xb0..0xe8 => {
-                let (sequence, cid) = (input.any(), cid(input.byte()));
+                let (sequence, cid) = (CidSequence::new(input.any()), cid(input.byte()));
                 let frame = Frame::NewConnectionId {
-                    path: 0,
+                    path: PathId::FIRST,
                     sequence,
                     cid,
                 };
@@ -610,14 +620,24 @@ impl Victim {
     fn body(&mut self, input: &mut Input<'_>, body: &[u8]) {
         let flags = input.byte();
         let meta = self.meta(input, flags, body.len());
+        let frames = || FrameIter::new(body).flatten();
+        // Before all of them: what one of them asks for is done when the whole packet is handed over.
+        if frames()
+            .any(|frame| matches!(frame, Frame::Reset(_) | Frame::Stop { .. } | Frame::Gone(_)))
+        {
+            self.model.is_going_on(&mut self.session);
+        }
         let mut is_possible = true;
-        for frame in FrameIter::new(body).flatten() {
+        for frame in frames() {
             let packet = (meta.tuple, meta.packet_number);
-            is_possible &= self.model.said(&mut self.session, packet, &frame);
+            is_possible &= self.model.said(packet, &frame);
         }
         let header = self.control_header(input, flags, &meta);
         let received = self.session.handle_packet(&meta, &header, body);
-        assert_eq!(received, Received::Nothing);
+        match received {
+            Received::Abandoned(blocks) => self.model.abandon(blocks),
+            received => assert_eq!(received, Received::Nothing),
+        }
         if !is_possible {
             self.model.check_accused(&mut self.session);
         }
@@ -661,7 +681,7 @@ impl Victim {
         self.now = until;
     }
 
-    fn handle_timeout(&mut self, now: Nanos) {
+    fn handle_timeout(&mut self, now: Time) {
         self.session.handle_timeout(now);
         self.model.note_time(&self.session);
     }
@@ -675,7 +695,7 @@ impl Victim {
                 _ => return,
             }
         }
-        panic!("busy at {} ns", self.now);
+        panic!("busy at {} ns", self.now.as_nanos());
     }
 
     /// Nothing more comes: the session must come to its end by itself, and rest.

@@ -3,10 +3,10 @@
 use sphinx_proto::wire::{
     BUNDLE_MAX, Bundle, ConnectionId, DatagramIter, FRAGMENT_PREFIX_LEN, Fragment, Frame,
     FrameIter, HEADER_LEN, Header, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, MAX_TAKEN,
-    PacketKind, Rider, Segment, SegmentIter, VARINT_MAX, WireError, expand_packet_number,
-    is_data_plane, put_varint, varint_len,
+    PacketKind, Rider, Segment, SegmentIter, VARINT_MAX, WireError, is_data_plane, put_varint,
+    varint_len,
 };
-use sphinx_proto::{Role, StreamId};
+use sphinx_proto::{PacketNumber, Role, StreamId};
 
 use crate::Input;
 
@@ -30,8 +30,9 @@ pub fn header(data: &[u8]) {
 
 /// The number has the low bits of the wire, and none with these bits is nearer to the expected one.
 fn expansion(truncated: u32, expected: u64) {
-    let number = expand_packet_number(truncated, expected);
-    assert_eq!(number as u32, truncated);
+    let number = PacketNumber::expand(truncated, PacketNumber::new(expected));
+    assert_eq!(number.truncated(), truncated);
+    let number = number.get();
     // Packet numbers end long before the last window of 64 bits.
     if expected < u64::MAX - (3 << 32) {
         let nearest = number.abs_diff(expected);
@@ -97,18 +98,18 @@ fn check_lists(frame: &Frame<'_>) {
         Frame::Sack(sack) | Frame::PathSack { sack, .. } => {
             assert!(!sack.ranges.is_empty());
             assert!(sack.ranges.iter().all(|(low, high)| low <= high));
-            let falls = |pair: &[(u64, u64)]| pair[1].1 + 1 < pair[0].0;
+            let falls = |pair: &[(PacketNumber, PacketNumber)]| pair[1].1 + 1 < pair[0].0;
             assert!(sack.ranges.windows(2).all(falls));
             assert!(sack.ranges.len() <= MAX_SACK_RANGES);
         }
         Frame::Blocks(blocks) => {
-            check_rising(blocks.base, &blocks.complete);
+            check_rising(blocks.base, &blocks.complete, |id| id.get());
             assert!(blocks.deficits.iter().all(|d| d.0 >= blocks.base));
             assert!(blocks.deficits.len() <= MAX_DEFICITS);
         }
         Frame::Streams(streams) => {
             assert!(streams.kind <= 3);
-            check_rising(streams.base, &streams.ended);
+            check_rising(streams.base, &streams.ended, |index| index);
             assert!(streams.taken.first().is_none_or(|t| t.0 >= streams.base));
             let rises = |pair: &[(u64, u64)]| pair[0].0 < pair[1].0;
             assert!(streams.taken.windows(2).all(rises));
@@ -120,7 +121,11 @@ fn check_lists(frame: &Frame<'_>) {
 }
 
 /// Ranges above a base, rising, disjoint and not adjacent.
-fn check_rising(base: u64, ranges: &[(u64, u64)]) {
+fn check_rising<T: Copy>(base: T, ranges: &[(T, T)], number: impl Fn(T) -> u64) {
+    let ranges = ranges
+        .iter()
+        .map(|(low, high)| (number(*low), number(*high)));
+    let (base, ranges) = (number(base), ranges.collect::<Vec<_>>());
     assert!(ranges.iter().all(|(low, high)| low <= high));
     assert!(ranges.first().is_none_or(|range| range.0 > base));
     let rises = |pair: &[(u64, u64)]| pair[0].1 + 1 < pair[1].0;
@@ -278,7 +283,7 @@ pub fn bundle(data: &[u8]) {
     let header = Header {
         kind: PacketKind::Bundle,
         block: input.number(4) as u32,
-        ..Header::control(cid, 0, false)
+        ..Header::control(cid, PacketNumber::ZERO, false)
     };
     let body = input.take(usize::MAX);
     let Ok(symbols) = Bundle::split(&header, body) else {

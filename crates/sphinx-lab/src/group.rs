@@ -51,6 +51,10 @@ pub struct GroupNumbers {
     pub p99_ms_interval: Option<(f64, f64)>,
     /// Share of messages that were late or missing.
     pub late_share: Option<f64>,
+    /// Share of messages that did not come at all.
+    pub dropped_share: Option<f64>,
+    /// Packets sent forward per block or message delivered.
+    pub packets_per_block: Option<f64>,
     /// Medians over the runs' videos; the buffer over time is that of the first.
     pub video: Option<VideoNumbers>,
     /// Medians over the runs' pages.
@@ -117,7 +121,11 @@ impl Group {
             blocks: blocks(&used),
             mean_ms_interval: interval(&block_values(&used, |one| one.mean_ms)),
             p99_ms_interval: interval(&block_values(&used, |one| one.p99_ms)),
-            late_share: late_share(&used, cell),
+            late_share: message_share(&used, cell, |run| run.done.late),
+            dropped_share: message_share(&used, cell, |run| run.done.dropped),
+            packets_per_block: cell.workload.block_bytes().and_then(|bytes| {
+                over(&|run| run.wire.forward_packets as f64 * bytes as f64 / run.done.bytes as f64)
+            }),
             video: video(&used),
             web: web(&used),
             runs_complete: used.iter().filter(|run| run.done.complete).count(),
@@ -133,12 +141,12 @@ fn block_values(runs: &[&Run], pick: fn(&BlockNumbers) -> f64) -> Vec<f64> {
     blocks.map(pick).collect()
 }
 
-fn late_share(runs: &[&Run], cell: &Cell) -> Option<f64> {
+fn message_share(runs: &[&Run], cell: &Cell, pick: fn(&Run) -> Option<u64>) -> Option<f64> {
     let Workload::Live { count, .. } = cell.workload else {
         return None;
     };
-    let late = runs.iter().filter_map(|run| Some(run.done.late? as f64));
-    Some(median(late)? / count.max(1) as f64)
+    let messages = runs.iter().filter_map(|run| Some(pick(run)? as f64));
+    Some(median(messages)? / count.max(1) as f64)
 }
 
 fn video(runs: &[&Run]) -> Option<VideoNumbers> {

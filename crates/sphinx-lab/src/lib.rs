@@ -9,7 +9,8 @@
 //! prints them. In [virtual time](Clock::Virtual) a run is two sessions of `sphinx-proto` and the
 //! elements of the link, without processes and without a machine's limits. The binary `bench-link` does all of that; `docs/benchmarks.md` says how to read it.
 //!
-//! [`emulator`] is the emulator as a tool for any program: `sphx lab link`.
+//! [`emulator`] is the emulator as a tool for any program: `sphx lab link`. [`path`] puts a machine with a program between
+//! two emulated hops, and kernel TCP across them: `sphx lab path`.
 //!
 //! The programs behind the contestants are in [`peers`], and may be used without the rest.
 
@@ -19,6 +20,7 @@ pub mod contestants;
 pub mod emulator;
 pub mod figures;
 pub mod machine;
+pub mod path;
 pub mod peers;
 pub mod report;
 pub mod runner;

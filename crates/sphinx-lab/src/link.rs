@@ -192,6 +192,10 @@ fn describe_loss(loss: &Loss) -> String {
             model.mean_loss() * 100.0,
             1.0 / model.bad_to_good
         ),
+        Loss::Bytes(mean) => format!("errors every {}", sphinx_units::show_size(*mean)),
+        Loss::Periods(periods) => {
+            format!("{:.3} % loss by periods", periods.mean_loss() * 100.0)
+        }
         // Shares such as 0.07 are not exact in binary.
         _ => format!("{} % loss", (loss.mean() * 1e8).round() / 1e6),
     }

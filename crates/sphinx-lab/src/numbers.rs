@@ -69,6 +69,9 @@ pub struct Done {
     /// Messages that came behind their deadline or not at all, if they had one.
     #[serde(default)]
     pub late: Option<u64>,
+    /// Those of them that did not come at all.
+    #[serde(default)]
+    pub dropped: Option<u64>,
     /// How a video was.
     #[serde(default)]
     pub video: Option<VideoNumbers>,
@@ -99,12 +102,18 @@ impl Done {
         if seconds.is_nan() || seconds < 0.0 {
             return Err(NotDone::Field("seconds"));
         }
+        let dropped = event["messages_dropped"].as_u64();
+        let late = event["messages_late"].as_u64();
+        // A sender's own bytes are not all delivered where messages may be dropped.
+        let delivered = dropped.and_then(|_| event["peer_done"]["bytes"].as_u64());
+        let bytes = event["bytes"].as_u64().ok_or(NotDone::Field("bytes"))?;
         Ok(Done {
-            bytes: event["bytes"].as_u64().ok_or(NotDone::Field("bytes"))?,
+            bytes: delivered.unwrap_or(bytes).min(bytes),
             seconds,
             complete: event["complete"].as_bool().unwrap_or(true),
             blocks: blocks(event)?,
-            late: event["messages_late"].as_u64(),
+            late: late.map(|late| late + dropped.unwrap_or(0)),
+            dropped,
             video: Deserialize::deserialize(&event["video"]).ok(),
             web: Deserialize::deserialize(&event["web"]).ok(),
         })

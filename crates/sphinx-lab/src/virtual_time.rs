@@ -194,6 +194,7 @@ fn done(pair: &Pair, cell: &Cell) -> Done {
     if let Workload::Live { deadline, .. } = cell.workload {
         let is_late = |latency: &&Option<Nanos>| latency.is_none_or(|time| time > nanos(deadline));
         done.late = Some(measured.iter().filter(is_late).count() as u64);
+        done.dropped = Some(measured.iter().filter(|latency| latency.is_none()).count() as u64);
     }
     done
 }

@@ -88,6 +88,14 @@ impl Workload {
         }
     }
 
+    /// Bytes of one block or message, if there are any.
+    pub fn block_bytes(&self) -> Option<u64> {
+        match self {
+            Workload::Blocks { bytes, .. } | Workload::Live { bytes, .. } => Some(*bytes),
+            Workload::Bulk { .. } | Workload::Video(_) | Workload::Web(_) => None,
+        }
+    }
+
     /// The end that waits for the other one: the receiver, unless it has to ask for what it gets.
     pub fn listener(&self) -> Side {
         match self {

@@ -62,6 +62,15 @@ pub(crate) fn mark_ce(packet: &mut [u8]) -> bool {
     }
 }
 
+/// The differentiated services codepoint; 0 for anything that is not IP.
+pub(crate) fn dscp(packet: &[u8]) -> u8 {
+    match *packet {
+        [version, class, ..] if version >> 4 == 4 => class >> 2,
+        [version, class, ..] if version >> 4 == 6 => (version & 15) << 2 | class >> 6,
+        _ => 0,
+    }
+}
+
 /// What an IP packet carries.
 struct Carried<'a> {
     protocol: u8,

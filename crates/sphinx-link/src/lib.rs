@@ -58,8 +58,8 @@ use std::time::Duration;
 
 pub use config::{
     Aqm, Blackout, CoDel, ConfigError, Corruption, Depth, Flows, GilbertElliott, Jitter,
-    LinkConfig, Loss, LossTrace, Order, Policer, Rate, RateStep, RateTrace, Red, Reorder, Signal,
-    TraceError,
+    LinkConfig, Loss, LossTrace, Order, Periods, Policer, Rate, RateStep, RateTrace, Red, Reorder,
+    Signal, Span, TraceError,
 };
 pub use flow::FlowKey;
 pub use link::{Delivery, Link};

@@ -7,7 +7,7 @@ use crate::{
     aqm::{AqmState, Verdict},
     config::{Aqm, ConfigError, Depth, LinkConfig, Order, Signal},
     flow::FlowTable,
-    loss::LossProcess,
+    loss::{Leaving, LossProcess},
     nanos,
     packet::Packet,
     policer::Bucket,
@@ -48,6 +48,8 @@ pub struct Link<P> {
     loss: LossProcess,
     flows: FlowTable,
     queue: VecDeque<Waiting<P>>,
+    /// How many of those in front have priority.
+    urgent: usize,
     queue_bytes: u64,
     /// The largest packet so far, in bytes.
     largest: usize,
@@ -110,9 +112,10 @@ impl<P: Packet> Link<P> {
                 .as_ref()
                 .map(|policer| Bucket::new(policer, 0)),
             aqm: AqmState::new(&config.aqm, config.seed),
-            loss: LossProcess::new(&config.loss),
+            loss: LossProcess::new(&config.loss, config.seed),
             flows: FlowTable::new(config.flows, config.seed),
             queue: VecDeque::new(),
+            urgent: 0,
             queue_bytes: 0,
             largest: 0,
             idle_since: 0,
@@ -158,8 +161,8 @@ impl<P: Packet> Link<P> {
             self.aqm = AqmState::new(&config.aqm, config.seed);
         }
         let other_loss = config.loss != self.config.loss;
-        if other_loss {
-            self.loss = LossProcess::new(&config.loss);
+        if other_loss || reseeded {
+            self.loss = LossProcess::new(&config.loss, config.seed);
         }
         self.flows
             .reconfigure(config.flows, config.seed, other_loss || reseeded);
@@ -215,7 +218,12 @@ impl<P: Packet> Link<P> {
         if waits {
             self.queue_bytes += bytes as u64;
             self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(self.queue_bytes);
-            self.queue.push_back(waiting);
+            if self.config.priority == Some(waiting.packet.dscp()) {
+                self.queue.insert(self.urgent, waiting);
+                self.urgent += 1;
+            } else {
+                self.queue.push_back(waiting);
+            }
         } else {
             if let AqmState::CoDel(codel, _) = &mut self.aqm {
                 codel.idle();
@@ -347,6 +355,7 @@ impl<P: Packet> Link<P> {
     fn send_next(&mut self, now: Time, spare: u128) {
         while let Some(mut next) = self.queue.pop_front() {
             self.queue_bytes -= next.bytes as u64;
+            self.urgent = self.urgent.saturating_sub(1);
             if let AqmState::CoDel(codel, signal) = &mut self.aqm {
                 let is_last = self.queue_bytes <= self.largest as u64;
                 let signal = *signal;
@@ -387,7 +396,13 @@ impl<P: Packet> Link<P> {
         let (seed, sent) = (flow.seed, flow.sent);
         flow.sent += 1;
 
-        if self.loss.loses(&mut flow.channel, seed, sent) {
+        let leaving = Leaving {
+            seed,
+            index: sent,
+            at,
+            bytes,
+        };
+        if self.loss.loses(&mut flow.channel, leaving) {
             self.counters.dropped_loss += 1;
             return self.record(at, index, Some(sent), &packet, Event::DroppedLoss);
         }

@@ -1,7 +1,9 @@
-//! Loss processes: which packets a channel loses, by packet index only.
+//! Loss processes: which packets a channel loses, by packet index only, but for periods in time.
 
 use crate::{
-    config::Loss,
+    Time,
+    config::{Loss, Periods, loss::per_byte},
+    nanos,
     random::{Draws, Element},
 };
 
@@ -9,6 +11,59 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct LossProcess {
     loss: Loss,
+    turns: Turns,
+}
+
+/// A packet that has used the link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving {
+    /// Seed and index within its flow.
+    pub(crate) seed: u64,
+    pub(crate) index: u64,
+    /// When its last bit left. Never earlier than that of the one before.
+    pub(crate) at: Time,
+    pub(crate) bytes: usize,
+}
+
+/// Where a channel is that is good and bad by turns.
+#[derive(Clone, Copy, Debug)]
+struct Turns {
+    seed: u64,
+    /// Periods so far.
+    count: u64,
+    bad: bool,
+    end: Time,
+}
+
+/// Periods begin anew where a time has other bits from this one on.
+const EPOCH_BITS: u32 = 40;
+
+impl Turns {
+    fn new(seed: u64) -> Turns {
+        Turns {
+            seed,
+            count: 0,
+            bad: true,
+            end: 0,
+        }
+    }
+
+    /// Whether the channel is bad at a time that is not before the last one.
+    fn are_bad(&mut self, periods: &Periods, at: Time) -> bool {
+        let epoch = at >> EPOCH_BITS;
+        if self.end >> EPOCH_BITS < epoch {
+            self.count = epoch << EPOCH_BITS;
+            (self.bad, self.end) = (true, self.count);
+        }
+        while self.end <= at && self.end < Time::MAX {
+            self.bad = !self.bad;
+            let span = if self.bad { periods.bad } else { periods.good };
+            let uniform = Draws::new(self.seed, Element::Period).uniform(self.count);
+            self.end = self.end.saturating_add(nanos(span.at(uniform)).max(1));
+            self.count += 1;
+        }
+        self.bad
+    }
 }
 
 /// The state of the process for one series of packets. Gilbert–Elliott only: whether the channel is in
@@ -20,17 +75,18 @@ pub(crate) struct Channel {
 
 impl LossProcess {
     /// `loss` must have passed validation.
-    pub(crate) fn new(loss: &Loss) -> LossProcess {
+    pub(crate) fn new(loss: &Loss, seed: u64) -> LossProcess {
         let mut loss = loss.clone();
         if let Loss::Packets(indexes) = &mut loss {
             indexes.sort_unstable();
         }
-        LossProcess { loss }
+        let turns = Turns::new(seed);
+        LossProcess { loss, turns }
     }
 
-    /// Whether the packet with this index is lost. To be asked once per packet, in order of
-    /// transmission.
-    pub(crate) fn loses(&self, channel: &mut Channel, seed: u64, index: u64) -> bool {
+    /// Whether a packet is lost. To be asked once per packet, in order of transmission.
+    pub(crate) fn loses(&mut self, channel: &mut Channel, packet: Leaving) -> bool {
+        let Leaving { seed, index, .. } = packet;
         let chance = |element, probability| Draws::new(seed, element).chance(index, probability);
         match &self.loss {
             Loss::None => false,
@@ -47,6 +103,14 @@ impl LossProcess {
                 channel.bad = Some(bad ^ chance(Element::LossState, leave));
                 chance(Element::Loss, loss)
             }
+            Loss::Bytes(mean) => chance(Element::Loss, per_byte(*mean, packet.bytes)),
+            Loss::Periods(periods) => {
+                let loss = match self.turns.are_bad(periods, packet.at) {
+                    true => periods.loss_in_bad,
+                    false => periods.loss_in_good,
+                };
+                chance(Element::Loss, loss)
+            }
             Loss::Packets(indexes) => indexes.binary_search(&index).is_ok(),
             Loss::Trace(trace) => trace.loses(index),
         }
@@ -55,15 +119,33 @@ impl LossProcess {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::config::GilbertElliott;
+    use std::time::Duration;
 
-    fn pattern(loss: &Loss, seed: u64, count: u64) -> Vec<bool> {
-        let process = LossProcess::new(loss);
+    use super::*;
+    use crate::config::{GilbertElliott, Span};
+
+    const MS: Time = 1_000_000;
+
+    /// Of packets of so many bytes, one every millisecond.
+    fn pattern_of(loss: &Loss, seed: u64, count: u64, bytes: usize) -> Vec<bool> {
+        let mut process = LossProcess::new(loss, seed);
         let mut channel = Channel::default();
         (0..count)
-            .map(|index| process.loses(&mut channel, seed, index))
+            .map(|index| {
+                let at = index * MS;
+                let packet = Leaving {
+                    seed,
+                    index,
+                    at,
+                    bytes,
+                };
+                process.loses(&mut channel, packet)
+            })
             .collect()
+    }
+
+    fn pattern(loss: &Loss, seed: u64, count: u64) -> Vec<bool> {
+        pattern_of(loss, seed, count, 1500)
     }
 
     fn bursts(pattern: &[bool]) -> (f64, f64) {
@@ -121,6 +203,62 @@ mod tests {
         };
         let (loss, _) = bursts(&pattern(&Loss::GilbertElliott(model), 9, 1_000_000));
         assert!((loss - model.mean_loss()).abs() < 0.003, "{loss}");
+    }
+
+    #[test]
+    fn errors_per_byte_hit_long_packets_more_often() {
+        let loss = Loss::Bytes(65_536);
+        for bytes in [40, 576, 1440] {
+            let count = 400_000;
+            let lost = pattern_of(&loss, 3, count, bytes);
+            let lost = lost.iter().filter(|&&lost| lost).count() as f64;
+            let probability = 1.0 - (-(bytes as f64) / 65_536.0).exp();
+            let deviation = (count as f64 * probability * (1.0 - probability)).sqrt();
+            assert!((lost - count as f64 * probability).abs() < 4.0 * deviation);
+        }
+        assert!((loss.mean() - 0.022_63).abs() < 1e-5);
+    }
+
+    fn span(shortest: u64, longest: u64) -> Span {
+        Span {
+            shortest: Duration::from_millis(shortest),
+            longest: Duration::from_millis(longest),
+        }
+    }
+
+    #[test]
+    fn periods_are_of_time_and_the_same_for_every_flow() {
+        let strict = Loss::Periods(Periods {
+            good: span(5, 5),
+            bad: span(2, 2),
+            loss_in_good: 0.0,
+            loss_in_bad: 1.0,
+        });
+        let lost = pattern(&strict, 1, 14);
+        let indexes: Vec<usize> = (0..14).filter(|&index| lost[index]).collect();
+        assert_eq!(indexes, [5, 6, 12, 13]);
+        assert!((strict.mean() - 2.0 / 7.0).abs() < 1e-12);
+        // After a long silence, and at the end of time.
+        let mut process = LossProcess::new(&strict, 1);
+        for at in [1 << 40, (1 << 40) + 5 * MS, u64::MAX] {
+            let packet = Leaving {
+                seed: 9,
+                index: 0,
+                at,
+                bytes: 1,
+            };
+            let lost = process.loses(&mut Channel::default(), packet);
+            assert_eq!(lost, (at % (1 << 40)) / MS % 7 >= 5, "{at}");
+        }
+        let random = Periods {
+            good: span(10, 1000),
+            bad: span(1, 100),
+            loss_in_good: 0.0,
+            loss_in_bad: 0.8,
+        };
+        let (mean, burst) = bursts(&pattern(&Loss::Periods(random), 4, 1_000_000));
+        assert!((mean - random.mean_loss()).abs() < 0.01, "{mean}");
+        assert!(burst > 3.0, "{burst}");
     }
 
     #[test]

@@ -34,6 +34,11 @@ pub trait Packet: Sized {
         FlowKey::default()
     }
 
+    /// Its differentiated services codepoint (RFC 2474), 0 to 63.
+    fn dscp(&self) -> u8 {
+        0
+    }
+
     /// What the packet's own protocol calls it, to find it again elsewhere: the sequence number of a
     /// TCP segment or of an ICMP echo.
     fn sequence(&self) -> Option<u32> {
@@ -109,6 +114,10 @@ impl Packet for IpPacket {
         ip::mark_ce(&mut self.0)
     }
 
+    fn dscp(&self) -> u8 {
+        ip::dscp(&self.0)
+    }
+
     fn corruptible_bits(&self) -> u64 {
         ip::body(&self.0).len() as u64 * 8
     }
@@ -182,6 +191,15 @@ mod tests {
         packet.0[1] = 0x25;
         assert!(packet.mark_ce());
         assert_eq!((packet.0[0], packet.0[1]), (0x60, 0x35));
+    }
+
+    #[test]
+    fn the_dscp_is_read_from_both_versions() {
+        assert_eq!(IpPacket(ipv4_header(0xb8 | 2)).dscp(), 46);
+        // Traffic class 0xb8.
+        assert_eq!(IpPacket(vec![0x6b, 0x80]).dscp(), 46);
+        assert_eq!(IpPacket(vec![0x45]).dscp(), 0);
+        assert_eq!(IpPacket(vec![]).dscp(), 0);
     }
 
     #[test]

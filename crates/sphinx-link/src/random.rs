@@ -19,6 +19,7 @@ pub(crate) enum Element {
     DuplicateJitter = 7,
     Reorder = 8,
     Red = 9,
+    Period = 10,
 }
 
 /// The random numbers of one element: a function from packet index to value.
@@ -43,9 +44,13 @@ impl Draws {
 
     /// True with the given probability (0 to 1) for the packet with this index.
     pub(crate) fn chance(self, index: u64, probability: f64) -> bool {
+        self.uniform(index) < probability
+    }
+
+    /// A uniform value from 0 to below 1 for this index.
+    pub(crate) fn uniform(self, index: u64) -> f64 {
         // 53 bits are what an f64 holds exactly, so that the value is the same everywhere.
-        let uniform = (self.bits(index) >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
-        uniform < probability
+        (self.bits(index) >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
     /// A uniform value in `0..=max` for the packet with this index.

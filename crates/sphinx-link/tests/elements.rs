@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use sphinx_link::{
-    Aqm, Blackout, CoDel, Datagram, Delivery, Depth, Event, Flows, GilbertElliott, Link,
+    Aqm, Blackout, CoDel, Datagram, Delivery, Depth, Event, Flows, GilbertElliott, IpPacket, Link,
     LinkConfig, Loss, LossTrace, Packet, Rate, RateTrace, Red, Signal, Time,
 };
 
@@ -39,6 +39,35 @@ fn drain<P: Packet>(link: &mut Link<P>) -> Vec<Delivery<P>> {
         deliveries.extend(std::iter::from_fn(|| link.poll(now)));
     }
     deliveries
+}
+
+#[test]
+fn packets_with_priority_overtake_those_that_wait_and_keep_their_own_order() {
+    let mut link = Link::new(LinkConfig {
+        rate: Rate::Constant(12_000_000),
+        queue: Depth::Packets(6),
+        priority: Some(46),
+        ..LinkConfig::default()
+    })
+    .unwrap();
+    let packet = |number: u8, dscp: u8| {
+        let mut packet = vec![0; 1500];
+        (packet[0], packet[1], packet[1499]) = (0x45, dscp << 2, number);
+        IpPacket(packet)
+    };
+    for (number, dscp) in [(0, 0), (1, 0), (2, 46), (3, 45), (4, 46), (5, 0)] {
+        link.enqueue(0, packet(number, dscp));
+    }
+    // One has been sent meanwhile, and the queue has room for one more; the next one is dropped all the same.
+    link.enqueue(MS, packet(6, 46));
+    link.enqueue(MS, packet(7, 46));
+    link.enqueue(MS, packet(8, 46));
+    let order: Vec<u8> = drain(&mut link)
+        .iter()
+        .map(|delivery| delivery.packet.0[1499])
+        .collect();
+    assert_eq!(order, [0, 2, 4, 6, 7, 1, 3, 5]);
+    assert_eq!(link.counters().dropped_queue, 1);
 }
 
 /// Offers so many packets to a link of 12 Mbit/s (one packet per millisecond), one every `gap`.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use sphinx_link::{
     Aqm, Blackout, CoDel, Corruption, Delivery, Depth, Flows, GilbertElliott, IpPacket, Jitter,
-    Link, LinkConfig, Loss, LossTrace, Order, Policer, Rate, RateStep, RateTrace, Red, Reorder,
-    Signal, Time,
+    Link, LinkConfig, Loss, LossTrace, Order, Periods, Policer, Rate, RateStep, RateTrace, Red,
+    Reorder, Signal, Span, Time,
 };
 
 fn micros(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
@@ -92,6 +92,21 @@ fn loss() -> impl Strategy<Value = Loss> {
             (model.good_to_bad <= 1.0).then_some(Loss::GilbertElliott(model))
         }),
         prop::collection::vec(0u64..200, 0..50).prop_map(Loss::Packets),
+        (1u64..100_000).prop_map(Loss::Bytes),
+        (1u64..20, 1u64..20, 0.0..0.3, 0.0..=1.0).prop_map(
+            |(good, bad, loss_in_good, loss_in_bad)| {
+                let span = |longest| Span {
+                    shortest: Duration::from_millis(1),
+                    longest: Duration::from_millis(longest),
+                };
+                Loss::Periods(Periods {
+                    good: span(good),
+                    bad: span(bad),
+                    loss_in_good,
+                    loss_in_bad,
+                })
+            }
+        ),
         "[01]{1,9}".prop_map(|text| Loss::Trace(LossTrace::parse(&text).unwrap())),
     ]
 }
@@ -134,6 +149,8 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         policer: front.4,
         rate: front.1,
         queue: front.2,
+        // Where all packets have it, nothing is different.
+        priority: channel.5.then_some(0),
         aqm: front.3,
         loss: channel.0,
         blackouts: channel.1,

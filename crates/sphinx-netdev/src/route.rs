@@ -25,6 +25,51 @@ const UNICAST: u8 = 1;
 /// The two families.
 const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 
+/// Makes a device the default route of the calling thread's namespace, for both families, as far as there is IPv6.
+///
+/// # Errors
+///
+/// Those of netlink: `PermissionDenied` without `CAP_NET_ADMIN`.
+pub fn default_route(device: &str) -> io::Result<()> {
+    everything_to(device, u32::from(libc::RT_TABLE_MAIN))
+}
+
+/// Makes a device the route of a table for everything that has no other one there.
+fn everything_to(device: &str, table: u32) -> io::Result<()> {
+    let (index, _) = index_and_mtu(device)?;
+    for family in FAMILIES {
+        let scope = if i32::from(family) == libc::AF_INET {
+            SCOPE_LINK
+        } else {
+            0
+        };
+        // Family, no addresses, no TOS, table below, then no flags.
+        let fixed = [
+            family,
+            0,
+            0,
+            0,
+            0,
+            PROTOCOL_STATIC,
+            scope,
+            UNICAST,
+            0,
+            0,
+            0,
+            0,
+        ];
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+        let added = Message::new(libc::RTM_NEWROUTE, flags, &fixed)
+            .with(libc::RTA_TABLE, &table.to_ne_bytes())
+            .with(libc::RTA_OIF, &index.to_ne_bytes())
+            .send();
+        if i32::from(family) == libc::AF_INET {
+            added.map_err(|error| context("adding a route", error))?;
+        }
+    }
+    Ok(())
+}
+
 /// A diversion: a routing table of its own, and rules that lead there. All calls work in the calling
 /// thread's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,38 +87,7 @@ impl Diversion {
     ///
     /// Those of netlink: `PermissionDenied` without `CAP_NET_ADMIN`.
     pub fn route_to(&self, device: &str) -> io::Result<()> {
-        let (index, _) = index_and_mtu(device)?;
-        for family in FAMILIES {
-            let scope = if i32::from(family) == libc::AF_INET {
-                SCOPE_LINK
-            } else {
-                0
-            };
-            // Family, no addresses, no TOS, table below, then no flags.
-            let fixed = [
-                family,
-                0,
-                0,
-                0,
-                0,
-                PROTOCOL_STATIC,
-                scope,
-                UNICAST,
-                0,
-                0,
-                0,
-                0,
-            ];
-            let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
-            let added = Message::new(libc::RTM_NEWROUTE, flags, &fixed)
-                .with(libc::RTA_TABLE, &self.table.to_ne_bytes())
-                .with(libc::RTA_OIF, &index.to_ne_bytes())
-                .send();
-            if i32::from(family) == libc::AF_INET {
-                added.map_err(|error| context("adding a route", error))?;
-            }
-        }
-        Ok(())
+        everything_to(device, self.table)
     }
 
     /// Leads TCP packets that arrive at an interface to the table.

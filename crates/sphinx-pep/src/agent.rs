@@ -12,7 +12,7 @@ use crate::{
     eln::LossReport,
     flow::{Flow, Syn},
     radio::Queue,
-    segment::Segment,
+    segment::{self, Segment},
     snoop::{Context, Snoop},
     table::Table,
 };
@@ -78,11 +78,12 @@ pub struct Agent {
 impl Agent {
     /// An agent that knows no flows.
     pub fn new(config: Config) -> Agent {
+        let queue = config.radio.filter(|_| !config.dry_run).map(Queue::new);
         Agent {
             config,
             now: 0,
             table: Table::default(),
-            queue: config.radio.filter(|_| !config.dry_run).map(Queue::new),
+            queue,
             out: VecDeque::new(),
             scratch: Vec::new(),
             past: Counts::default(),
@@ -220,11 +221,11 @@ impl Agent {
     }
 
     /// What the agent does at present.
-    pub fn config(&self) -> Config {
-        self.config
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
-    /// Goes on with other settings. A profile is for flows that begin from now on. What waits in a queue that
+    /// Goes on with other settings. A profile and matches are for flows that begin from now on. What waits in a queue that
     /// is no longer wanted goes at once.
     pub fn reconfigure(&mut self, now: Time, config: Config) {
         self.now = self.now.max(now);
@@ -232,9 +233,9 @@ impl Agent {
             // In a dry run, what counts as held has passed.
             self.forget_all(Release::Followed);
         }
+        let radio = config.radio.filter(|_| !config.dry_run);
         let place = self.config.place;
         self.config = Config { place, ..config };
-        let radio = config.radio.filter(|_| !config.dry_run);
         match (self.queue.take(), radio) {
             (Some(mut queue), Some(radio)) => {
                 queue.set(radio);
@@ -359,19 +360,19 @@ impl Agent {
 
     fn segment(&mut self, from: Side, segment: &Segment) {
         let key = FlowKey::of(from, segment);
-        let config = self.config;
         let mut known = self.table.take(&key);
-        if let Some(flow) = &mut known
-            && segment.syn
-            && flow.syn(self.now, from, segment, &config) == Syn::New
-        {
+        let is_over = known.take_if(|flow| {
+            segment.syn && flow.syn(self.now, from, segment, &self.config) == Syn::New
+        });
+        if let Some(flow) = is_over {
             // The ports are used again.
             self.retire(key, flow, Release::Followed);
-            known = None;
         }
         let mut flow = known.unwrap_or_else(|| {
             self.flows_seen += 1;
-            Flow::new(self.now, from, segment)
+            let mut flow = Box::new(Flow::new(self.now, from, segment));
+            flow.is_wanted = self.config.wants(&key);
+            flow
         });
         flow.see_options(segment);
         if !segment.syn {
@@ -386,7 +387,7 @@ impl Agent {
         self.mirror(key, from, segment, &flow, before);
         if segment.rst {
             // The connection is over: what is known of it helps nobody.
-            return self.retire(key, &mut flow, Release::Followed);
+            return self.retire(key, flow, Release::Followed);
         }
         self.table.put(self.now, key, flow);
     }
@@ -468,6 +469,7 @@ impl Agent {
     /// Calls a flow's agent, if it has one, and sends what it wants sent.
     fn with_snoop(&mut self, flow: &mut Flow, call: impl FnOnce(&mut Snoop, &mut Context<'_>)) {
         let Some(snoop) = &mut flow.snoop else { return };
+        snoop.see_queue(self.queue.as_ref().map_or(0, Queue::repairing));
         let mut out = std::mem::take(&mut self.scratch);
         let mut context = Context {
             now: self.now,
@@ -487,6 +489,13 @@ impl Agent {
         if self.config.dry_run {
             return;
         }
+        let output = match (output.cause, self.config.repair_dscp) {
+            (Cause::Repair, Some(dscp)) => Output {
+                packet: segment::with_dscp(&output.packet, dscp),
+                ..output
+            },
+            _ => output,
+        };
         match &mut self.queue {
             Some(queue) if output.to != self.config.place.sender() => {
                 let is_repair = output.cause == Cause::Repair;
@@ -515,21 +524,22 @@ impl Agent {
 
     fn evict(&mut self) {
         while let Some(key) = self.table.to_evict(self.now) {
-            let Some(mut flow) = self.table.take(&key) else {
+            let Some(flow) = self.table.take(&key) else {
                 return;
             };
-            self.retire(key, &mut flow, Release::Evicted);
+            self.retire(key, flow, Release::Evicted);
         }
     }
 
     /// Lets go of a flow; its numbers go into the totals.
-    fn retire(&mut self, key: FlowKey, flow: &mut Flow, why: Release) {
-        self.with_snoop(flow, |snoop, context| snoop.forget(context, why));
+    fn retire(&mut self, key: FlowKey, mut flow: Box<Flow>, why: Release) {
+        self.with_snoop(&mut flow, |snoop, context| snoop.forget(context, why));
         self.past.add(&flow.counts);
         if self.ended.len() == ENDED_MAX {
             self.ended.pop_front();
         }
         self.ended.push_back(flow.report(key));
+        self.table.forget(flow);
     }
 }
 

@@ -18,7 +18,12 @@ use rustix::{
 /// got so stays with it when that right is gone.
 pub use sphinx_netdev::tun::serve_in_time;
 
-use crate::{Agent, FlowReport, MS, Place, Time, eln::Post, handoff::Courier, queue, tun};
+use crate::{
+    Agent, FlowReport, MS, Place, Time,
+    eln::{LossReport, Post},
+    handoff::Courier,
+    queue, tun,
+};
 
 /// How long what is on its way to the agent may take to come, once nothing new is led there.
 const DRAIN_NS: Time = 250 * MS;
@@ -64,6 +69,8 @@ pub enum Notice {
     Alive(Time),
     /// A flow has ended.
     Ended(Box<FlowReport>),
+    /// This was reported to a mobile host, for the first time or again.
+    Reported(LossReport),
     /// The agent has become too late, or is in time again ([`Agent::handle_lag`]).
     Overload(bool),
 }
@@ -230,7 +237,9 @@ impl Attachment {
                 agent.handle_timeout(now());
             }
             if let Some(post) = &mut self.post {
-                post.serve(agent, &now);
+                for report in post.serve(agent, &now) {
+                    notice(agent, Notice::Reported(report));
+                }
             }
             while let Some(report) = agent.poll_ended() {
                 notice(agent, Notice::Ended(Box::new(report)));

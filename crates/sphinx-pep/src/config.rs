@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{MS, Profile, Radio, Time};
+use crate::{FlowKey, MS, Match, Profile, Radio, Time};
 
 /// Lag beyond which [`Agent::handle_lag`](crate::Agent::handle_lag) takes the agent for overloaded, unless the configuration says
 /// otherwise.
@@ -40,7 +40,7 @@ impl Place {
 }
 
 /// What an agent does.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Where it is; [`Agent::reconfigure`](crate::Agent::reconfigure) does not change it.
     pub place: Place,
@@ -49,8 +49,12 @@ pub struct Config {
     pub reports: bool,
     /// How losses of downloads are repaired.
     pub profile: Profile,
+    /// Connections that are helped: those that one of these contains, and all if there are none. For flows that begin from now on.
+    pub matches: Vec<Match>,
     /// The agent's own queue in front of the hop, if it is to have one.
     pub radio: Option<Radio>,
+    /// The DSCP (RFC 2474), 0 to 63, that repairs leave with: a queue behind the agent may let them overtake. Their own one if none.
+    pub repair_dscp: Option<u8>,
     /// Passes everything at once and untouched, and counts what would have been done.
     pub dry_run: bool,
     /// How long packets may wait for the agent, in nanoseconds, before it only passes them
@@ -64,7 +68,9 @@ impl Default for Config {
             place: Place::default(),
             reports: false,
             profile: Profile::default(),
+            matches: Vec::new(),
             radio: None,
+            repair_dscp: None,
             dry_run: false,
             lag_ns_max: LAG_NS_MAX,
         }
@@ -72,6 +78,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether a flow that begins now is one of those that are helped.
+    pub(crate) fn wants(&self, key: &FlowKey) -> bool {
+        self.matches.is_empty() || self.matches.iter().any(|it| it.contains(key))
+    }
+
     /// How a flow is helped that begins now.
     pub(crate) fn snoop_profile(&self) -> Profile {
         match self.place {

@@ -1,6 +1,9 @@
 //! One TCP connection: its handshake, and why it may have to be left alone.
 
-use std::net::SocketAddr;
+use std::{
+    hash::{Hash, Hasher},
+    net::{IpAddr, SocketAddr},
+};
 
 use serde::Serialize;
 
@@ -21,12 +24,30 @@ const WIRED_RTT_NS: Time = 50 * MS;
 const HANDSHAKE_RTT_NS_MAX: Time = 2000 * MS;
 
 /// The ends of a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FlowKey {
     /// The fixed host.
     pub fixed: SocketAddr,
     /// The mobile host, behind the lossy hop.
     pub mobile: SocketAddr,
+}
+
+impl Hash for FlowKey {
+    /// Addresses and ports as few numbers: field by field it takes several times as long, for each packet.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let ports = u64::from(self.fixed.port()) << 16 | u64::from(self.mobile.port());
+        match (self.fixed.ip(), self.mobile.ip()) {
+            (IpAddr::V4(fixed), IpAddr::V4(mobile)) => {
+                let addresses = u64::from(fixed.to_bits()) << 32 | u64::from(mobile.to_bits());
+                state.write_u128(u128::from(addresses) << 64 | u128::from(ports));
+            }
+            (fixed, mobile) => {
+                fixed.hash(state);
+                mobile.hash(state);
+                state.write_u64(ports);
+            }
+        }
+    }
 }
 
 impl FlowKey {
@@ -62,6 +83,8 @@ pub enum Bypass {
     MidStream,
     /// Not TCP, or behind IPv6 extension headers.
     NotTcp,
+    /// None of those that are to be helped ([`Config::matches`](crate::Config::matches)).
+    NotWanted,
     /// The agent was too late ([`Agent::handle_lag`](crate::Agent::handle_lag)).
     Overload,
 }
@@ -121,6 +144,8 @@ impl Offer {
 pub(crate) struct Flow {
     opening: Opening,
     authenticated: bool,
+    /// It is one of the connections that are to be helped.
+    pub(crate) is_wanted: bool,
     /// Present once both SYNs have been seen.
     pub(crate) snoop: Option<Snoop>,
     /// What the mobile host sends, if its losses are to be reported.
@@ -128,11 +153,9 @@ pub(crate) struct Flow {
     /// It is known from another agent, or was handed to one, and the mobile host has not been heard here since.
     pub(crate) asleep: bool,
     pub(crate) counts: Counts,
-    /// Its place in the order of use.
-    pub(crate) used: (Time, u64),
-    /// When it wants to be called.
-    pub(crate) deadline: Option<Time>,
-    /// What it counted for in the table.
+    /// Its slot in the table.
+    pub(crate) place: Option<usize>,
+    /// What it counted for there.
     pub(crate) charged: usize,
 }
 
@@ -148,7 +171,7 @@ pub(crate) enum Syn {
 impl Flow {
     /// A flow that begins with this segment.
     pub(crate) fn new(now: Time, from: Side, segment: &Segment) -> Flow {
-        let mut flow = Flow::missed(now);
+        let mut flow = Flow::missed();
         flow.authenticated = segment.options.authenticated;
         if segment.syn && !segment.ack {
             flow.opening = Opening::Asked {
@@ -163,16 +186,16 @@ impl Flow {
     }
 
     /// A flow whose beginning was not seen.
-    pub(crate) fn missed(now: Time) -> Flow {
+    pub(crate) fn missed() -> Flow {
         Flow {
             opening: Opening::Missed,
             authenticated: false,
+            is_wanted: true,
             snoop: None,
             watch: None,
             asleep: false,
             counts: Counts::default(),
-            used: (now, 0),
-            deadline: None,
+            place: None,
             charged: 0,
         }
     }
@@ -194,6 +217,7 @@ impl Flow {
     pub(crate) fn bypass(&self) -> Option<Bypass> {
         match self.opening {
             _ if self.authenticated => Some(Bypass::Authenticated),
+            _ if !self.is_wanted => Some(Bypass::NotWanted),
             Opening::Missed => Some(Bypass::MidStream),
             _ => None,
         }

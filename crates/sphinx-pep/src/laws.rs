@@ -7,14 +7,19 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{Cause, FlowKey, Output, Side, segment::Segment, sequence::nearest};
+use crate::{
+    Cause, FlowKey, Output, Side,
+    segment::{Segment, with_dscp},
+    sequence::nearest,
+};
 
 /// Watches what goes into an agent and what comes out, and finds what must not be. It remembers every
-/// packet (8 bytes each): for tests, and for captures of finite length.
+/// packet (16 bytes each): for tests, and for captures of finite length.
 #[derive(Debug, Default)]
 pub struct Laws {
-    /// Hashes of what came from each side, and of its versions without SACK option.
+    /// Hashes of what came from each side, of the same with DSCP 0, and of its versions without SACK option.
     seen: [HashSet<u64>; 2],
+    unmarked: [HashSet<u64>; 2],
     bare: [HashSet<u64>; 2],
     /// The SACK blocks of each host.
     blocks: HashSet<(Side, FlowKey, (u32, u32))>,
@@ -26,6 +31,7 @@ impl Laws {
     /// To be called with every packet before the agent gets it.
     pub fn input(&mut self, from: Side, packet: &Bytes) {
         self.seen[from as usize].insert(hash(packet));
+        self.unmarked[from as usize].insert(hash(&with_dscp(packet, 0)));
         let Ok(segment) = Segment::parse(packet.clone()) else {
             return;
         };
@@ -47,7 +53,7 @@ impl Laws {
         }
     }
 
-    /// Checks a packet that comes out: it came in from the other side, byte for byte, or it is an
+    /// Checks a packet that comes out: it came in from the other side, byte for byte (but for a repair's DSCP), or it is an
     /// acknowledgement that lacks SACK blocks; and it acknowledges nothing new.
     ///
     /// # Errors
@@ -55,10 +61,13 @@ impl Laws {
     /// Says which law it breaks.
     pub fn output(&self, output: &Output) -> Result<(), &'static str> {
         let from = output.to.other();
-        let hash = hash(&output.packet);
         let is_known = match output.cause {
             Cause::Concealed => self.lacks_blocks(from, &output.packet),
-            _ => self.seen[from as usize].contains(&hash),
+            // It may have another DSCP.
+            Cause::Repair => {
+                self.unmarked[from as usize].contains(&hash(&with_dscp(&output.packet, 0)))
+            }
+            _ => self.seen[from as usize].contains(&hash(&output.packet)),
         };
         if !is_known {
             return Err("a packet came out that had not come in");

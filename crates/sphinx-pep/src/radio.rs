@@ -23,6 +23,8 @@ pub(crate) struct Queue {
     bytes: usize,
     /// Until when the hop is busy.
     busy: Time,
+    /// The time that all repairs so far take on the hop.
+    repairing: Time,
 }
 
 impl Queue {
@@ -33,6 +35,7 @@ impl Queue {
             packets: VecDeque::new(),
             bytes: 0,
             busy: 0,
+            repairing: 0,
         }
     }
 
@@ -46,6 +49,11 @@ impl Queue {
         self.repairs.into_iter().chain(self.packets)
     }
 
+    /// The time that all repairs so far take on the hop. What waits leaves later by what is added meanwhile.
+    pub(crate) fn repairing(&self) -> Time {
+        self.repairing
+    }
+
     /// When a packet that comes now would leave, or `None` if there is no room for it.
     pub(crate) fn admits(&self, now: Time, bytes: usize) -> Option<Time> {
         let room = self.bytes + bytes <= self.radio.queue_bytes || self.bytes == 0;
@@ -55,7 +63,10 @@ impl Queue {
     pub(crate) fn push(&mut self, output: Output, is_repair: bool) {
         self.bytes += output.packet.len();
         match is_repair {
-            true => self.repairs.push_back(output),
+            true => {
+                self.repairing += self.time(output.packet.len());
+                self.repairs.push_back(output);
+            }
             false => self.packets.push_back(output),
         }
     }

@@ -17,7 +17,7 @@ use pcap_file::{
 };
 use thiserror::Error;
 
-use crate::{Agent, Laws, Output, Side, Time};
+use crate::{Agent, Laws, Network, Output, Side, Time};
 
 /// Bytes in front of an IP packet in an Ethernet frame.
 const ETHERNET: usize = 14;
@@ -51,36 +51,6 @@ impl From<PcapError> for ReplayError {
         match error {
             PcapError::IoError(error) => ReplayError::Io(error),
             error => ReplayError::Capture(error.to_string()),
-        }
-    }
-}
-
-/// Addresses with a common prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
-    address: IpAddr,
-    prefix: u32,
-}
-
-impl Network {
-    /// Those whose first `prefix` bits are the ones of `address`; `None` for more bits than it has.
-    pub fn new(address: IpAddr, prefix: u32) -> Option<Network> {
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        (prefix <= bits).then_some(Network { address, prefix })
-    }
-
-    /// Whether an address is in it.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let differing = own.to_bits() ^ other.to_bits();
-                differing.leading_zeros() >= self.prefix
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let differing = own.to_bits() ^ other.to_bits();
-                differing.leading_zeros() >= self.prefix
-            }
-            _ => false,
         }
     }
 }

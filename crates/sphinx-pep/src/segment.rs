@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
-use etherparse::{Ipv4HeaderSlice, Ipv6HeaderSlice, TcpSlice, checksum};
+use etherparse::{IpDscp, Ipv4HeaderSlice, Ipv6HeaderSlice, TcpSlice, checksum};
 
 use crate::Bypass;
 
@@ -306,6 +306,41 @@ impl Place {
             false => Err(Bypass::Malformed),
         }
     }
+}
+
+/// An IP packet with another DSCP (RFC 2474), 0 to 63; the packet itself if it cannot be read, or has it.
+pub(crate) fn with_dscp(packet: &Bytes, dscp: u8) -> Bytes {
+    let edited = match packet.first().map(|byte| byte >> 4) {
+        Some(4) => ipv4_with_dscp(packet, dscp),
+        Some(6) => ipv6_with_dscp(packet, dscp),
+        _ => None,
+    };
+    edited.unwrap_or_else(|| packet.clone())
+}
+
+fn ipv4_with_dscp(packet: &Bytes, dscp: u8) -> Option<Bytes> {
+    let mut header = Ipv4HeaderSlice::from_slice(packet).ok()?.to_header();
+    if header.dscp.value() == dscp {
+        return None;
+    }
+    header.dscp = IpDscp::try_new(dscp).ok()?;
+    header.header_checksum = header.calc_header_checksum();
+    let mut edited = packet.to_vec();
+    let bytes = header.to_bytes();
+    edited[..bytes.len()].copy_from_slice(&bytes);
+    Some(edited.into())
+}
+
+fn ipv6_with_dscp(packet: &Bytes, dscp: u8) -> Option<Bytes> {
+    let mut header = Ipv6HeaderSlice::from_slice(packet).ok()?.to_header();
+    if header.dscp().value() == dscp {
+        return None;
+    }
+    header.set_dscp(IpDscp::try_new(dscp).ok()?);
+    let mut edited = packet.to_vec();
+    let bytes = header.to_bytes();
+    edited[..bytes.len()].copy_from_slice(&bytes);
+    Some(edited.into())
 }
 
 /// The checksum of a TCP segment; 0 if the one in it is right.

@@ -272,6 +272,21 @@ fn where_the_pace_is_irregular_only_a_full_queue_drops() {
 }
 
 #[test]
+fn a_late_agent_does_not_take_a_full_queue_for_one_with_room() {
+    let mut upload = queued();
+    // It was read 60 ms too late.
+    upload.data_after(60, 20, 100);
+    upload.agent.handle_lag(upload.now, 60 * MS);
+    upload.now += 200 * MS;
+    (21..40).for_each(|n| upload.data_after(1 + 2 * u64::from(n % 2), n, 42));
+    upload.data_after(2, 41, 42);
+    assert!(upload.reported().is_empty());
+    upload.data_after(2, 42, 34);
+    upload.data_after(2, 44, 34);
+    assert_eq!(upload.reported(), [(43, 44)]);
+}
+
+#[test]
 fn without_timestamps_in_milliseconds_nothing_is_reported() {
     let mut upload = Upload::new(Place::Base);
     upload.data(0);

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::PacketNumber;
 use crate::wire::Frame;
 
 /// Packets besides the latest one of each frame whose arrival is waited for. What becomes of older ones does not
@@ -14,7 +15,7 @@ const PACKETS_SPARE: usize = 16;
 struct Waiting {
     bytes: Vec<u8>,
     /// The packet that it left in last.
-    packet: Option<u64>,
+    packet: Option<PacketNumber>,
 }
 
 /// Frames that the peer may not have.
@@ -27,7 +28,7 @@ pub(crate) struct ControlQueue {
     due: BTreeSet<u64>,
     due_bytes: usize,
     /// The frames of packets whose arrival is waited for.
-    packets: BTreeMap<u64, Vec<u64>>,
+    packets: BTreeMap<PacketNumber, Vec<u64>>,
 }
 
 impl ControlQueue {
@@ -72,7 +73,12 @@ impl ControlQueue {
 
     /// Writes frames that are to be sent behind `out`, the body of this packet, until that has `limit` bytes. Whether the packet
     /// carries some.
-    pub(crate) fn write(&mut self, packet_number: u64, limit: usize, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn write(
+        &mut self,
+        packet_number: PacketNumber,
+        limit: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let mut carried = Vec::new();
         while let Some(&number) = self.due.first() {
             let Some(waiting) = self.frames.get_mut(&number) else {
@@ -115,7 +121,7 @@ impl ControlQueue {
     }
 
     /// The packet has arrived.
-    pub(crate) fn arrived(&mut self, packet_number: u64) {
+    pub(crate) fn arrived(&mut self, packet_number: PacketNumber) {
         let frames = self.packets.remove(&packet_number);
         let frames = frames.into_iter().flatten();
         frames.for_each(|number| self.forget(number));
@@ -125,7 +131,7 @@ impl ControlQueue {
     }
 
     /// The packet is lost, as far as is known; it may still arrive.
-    pub(crate) fn lost(&mut self, packet_number: u64) {
+    pub(crate) fn lost(&mut self, packet_number: PacketNumber) {
         for (number, waiting) in &self.frames {
             // Those that went again since are under way.
             if waiting.packet == Some(packet_number) && self.due.insert(*number) {
@@ -138,8 +144,10 @@ impl ControlQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WindowNumber;
+    use crate::numbers::pn;
 
-    fn write(queue: &mut ControlQueue, packet_number: u64) -> Vec<u8> {
+    fn write(queue: &mut ControlQueue, packet_number: PacketNumber) -> Vec<u8> {
         let mut out = Vec::new();
         queue.write(packet_number, 1000, &mut out);
         out
@@ -152,25 +160,25 @@ mod tests {
     #[test]
     fn frames_go_again_until_they_arrive() {
         let mut queue = ControlQueue::default();
-        assert!(!queue.is_due() && write(&mut queue, 0).is_empty());
+        assert!(!queue.is_due() && write(&mut queue, pn(0)).is_empty());
         queue.push(&Frame::Ping);
         assert!(queue.is_due());
-        assert_eq!(write(&mut queue, 1), [1]);
+        assert_eq!(write(&mut queue, pn(1)), [1]);
         assert!(!queue.is_due());
         queue.push(&Frame::Ping);
-        assert_eq!(write(&mut queue, 2), [1]);
-        queue.lost(1);
-        queue.lost(2);
+        assert_eq!(write(&mut queue, pn(2)), [1]);
+        queue.lost(pn(1));
+        queue.lost(pn(2));
         assert!(queue.is_due());
-        assert_eq!(write(&mut queue, 3), [1, 1]);
+        assert_eq!(write(&mut queue, pn(3)), [1, 1]);
         // Late, but it has arrived.
-        queue.arrived(2);
-        queue.lost(3);
-        assert_eq!(write(&mut queue, 4), [1]);
+        queue.arrived(pn(2));
+        queue.lost(pn(3));
+        assert_eq!(write(&mut queue, pn(4)), [1]);
         // What was lost has gone again since.
-        queue.lost(3);
+        queue.lost(pn(3));
         assert!(!queue.is_due());
-        queue.arrived(4);
+        queue.arrived(pn(4));
         assert!(queue.len() == 0 && queue.packets.is_empty());
     }
 
@@ -180,19 +188,19 @@ mod tests {
         let mut queue = ControlQueue::default();
         queue.push(&challenge(0));
         queue.push(&challenge(1));
-        write(&mut queue, 1);
-        queue.arrived(0);
-        queue.lost(1);
+        write(&mut queue, pn(1));
+        queue.arrived(pn(0));
+        queue.lost(pn(1));
         let mut out = Vec::new();
-        assert!(queue.write(2, 9, &mut out));
+        assert!(queue.write(pn(2), 9, &mut out));
         assert_eq!(out.len(), 9);
         queue.push(&challenge(2));
-        write(&mut queue, 3);
-        queue.lost(3);
-        write(&mut queue, 4);
-        queue.arrived(2);
+        write(&mut queue, pn(3));
+        queue.lost(pn(3));
+        write(&mut queue, pn(4));
+        queue.arrived(pn(2));
         assert_eq!(queue.len(), 2);
-        queue.arrived(3);
+        queue.arrived(pn(3));
         assert_eq!(queue.len(), 0);
     }
 
@@ -205,7 +213,7 @@ mod tests {
         for packet_number in 0..4 {
             // Something else is in the packet already.
             let mut out = vec![0; 20];
-            assert!(queue.write(packet_number, 20 + 3 * 9 + 8, &mut out));
+            assert!(queue.write(pn(packet_number), 20 + 3 * 9 + 8, &mut out));
             all.extend_from_slice(&out[20..]);
         }
         assert!(!queue.is_due() && queue.due_bytes() == 0);
@@ -213,12 +221,12 @@ mod tests {
             .flat_map(|byte| [[5].as_slice(), &[byte; 8]].concat())
             .collect();
         assert_eq!(all, bytes);
-        assert!(!queue.write(4, 0, &mut all), "there is nothing more");
-        queue.lost(1);
+        assert!(!queue.write(pn(4), 0, &mut all), "there is nothing more");
+        queue.lost(pn(1));
         assert_eq!(queue.due_bytes(), 27);
         queue.cancel(&challenge(4));
         assert_eq!(
-            write(&mut queue, 5),
+            write(&mut queue, pn(5)),
             [[5, 3, 3, 3, 3, 3, 3, 3, 3], [5; 9]].concat()
         );
     }
@@ -226,17 +234,19 @@ mod tests {
     #[test]
     fn the_newest_of_a_type_takes_the_place_of_others() {
         let mut queue = ControlQueue::default();
-        let held = |number| Frame::Held { number };
+        let held = |number| Frame::Held {
+            number: WindowNumber::new(number),
+        };
         queue.push(&challenge(0));
         queue.push_newest(&held(1));
-        write(&mut queue, 1);
+        write(&mut queue, pn(1));
         queue.push_newest(&held(2));
         queue.push_newest(&held(3));
-        queue.lost(1);
+        queue.lost(pn(1));
         assert_eq!((queue.len(), queue.due_bytes()), (2, 11));
-        let left = write(&mut queue, 2);
+        let left = write(&mut queue, pn(2));
         assert_eq!(left, [5, 0, 0, 0, 0, 0, 0, 0, 0, 13, 3]);
-        queue.arrived(2);
+        queue.arrived(pn(2));
         assert_eq!(queue.len(), 0);
     }
 
@@ -245,11 +255,11 @@ mod tests {
         let mut queue = ControlQueue::default();
         queue.push(&Frame::Ping);
         for packet_number in 0..100 {
-            write(&mut queue, packet_number);
-            queue.lost(packet_number);
+            write(&mut queue, pn(packet_number));
+            queue.lost(pn(packet_number));
         }
         assert!(queue.is_due() && queue.packets.len() <= PACKETS_SPARE + 1);
         queue.cancel(&Frame::Ping);
-        assert!(!queue.is_due() && write(&mut queue, 100).is_empty());
+        assert!(!queue.is_due() && write(&mut queue, pn(100)).is_empty());
     }
 }

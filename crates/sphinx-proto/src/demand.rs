@@ -1,7 +1,7 @@
 //! What the application wants to send and cannot: whether it waits for the peer's application, and for how long.
 
-use crate::Nanos;
 use crate::types::StreamId;
+use crate::{Nanos, Time};
 
 const MS: Nanos = 1_000_000;
 /// A session of which nothing is confirmed, although nothing waits for being read, counts as stalled after so many
@@ -20,18 +20,18 @@ pub(crate) struct Demand {
     /// A stream of which data waits for the peer's application to read, when to ask next whether it has, and
     /// after what time again.
     held_up: Option<StreamId>,
-    ask_at: Option<Nanos>,
+    ask_at: Option<Time>,
     ask_wait: Nanos,
     /// When something to be sent was last confirmed or read at the other end, or began to wait; and whether it
     /// begins now.
-    progress_at: Nanos,
+    progress_at: Time,
     begins: bool,
     /// When a SACK last came.
-    answered_at: Nanos,
+    answered_at: Time,
 }
 
 impl Demand {
-    pub(crate) fn new(now: Nanos) -> Self {
+    pub(crate) fn new(now: Time) -> Self {
         Self {
             backlog: false,
             held_up: None,
@@ -69,7 +69,7 @@ impl Demand {
     }
 
     /// Before anything is sent: whether something begins to wait now.
-    pub(crate) fn note(&mut self, now: Nanos, pto: Nanos) {
+    pub(crate) fn note(&mut self, now: Time, pto: Nanos) {
         if std::mem::take(&mut self.begins) {
             self.progress_at = now;
         }
@@ -79,24 +79,24 @@ impl Demand {
     }
 
     /// When to ask the peer what has been read.
-    pub(crate) fn ask_at(&self) -> Option<Nanos> {
+    pub(crate) fn ask_at(&self) -> Option<Time> {
         self.ask_at
     }
 
     /// The news that a stream has been read may be lost: ask for it, ever more seldom.
-    pub(crate) fn ask_later(&mut self, now: Nanos, pto: Nanos) {
+    pub(crate) fn ask_later(&mut self, now: Time, pto: Nanos) {
         let first = pto.max(ASK_WAIT_MIN);
         self.ask_wait = (2 * self.ask_wait).clamp(first, ASK_WAIT_MAX.max(first));
         self.ask_at = Some(now + self.ask_wait);
     }
 
     /// Something was confirmed or read.
-    pub(crate) fn on_progress(&mut self, now: Nanos) {
+    pub(crate) fn on_progress(&mut self, now: Time) {
         self.progress_at = now;
     }
 
     /// A SACK has come: what it does not tell has not happened.
-    pub(crate) fn on_sack(&mut self, now: Nanos, keep_alive: Nanos) {
+    pub(crate) fn on_sack(&mut self, now: Time, keep_alive: Nanos) {
         let silent = now.saturating_sub(self.answered_at);
         if silent > keep_alive {
             self.progress_at += silent;
@@ -110,7 +110,7 @@ impl Demand {
         &self,
         (idle_timeout, keep_alive): (Nanos, Nanos),
         has_data: bool,
-    ) -> Option<Nanos> {
+    ) -> Option<Time> {
         // A path on which repairs are as seldom as that is slow; a reader who takes nothing has stopped.
         let times = if self.held_up.is_some() {
             1

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::Nanos;
 use crate::path::PATH;
 use crate::wire::{ConnectionId, Frame};
+use crate::{CidSequence, Nanos, Time};
 
 /// Unused spare ids that the peer holds.
 const SPARES: usize = 2;
@@ -14,28 +14,28 @@ const SPARES_MAX: usize = 8;
 
 #[derive(Debug)]
 struct Issued {
-    sequence: u64,
+    sequence: CidSequence,
     cid: ConnectionId,
     /// When to forget it.
-    retire_at: Option<Nanos>,
+    retire_at: Option<Time>,
 }
 
 /// Ids that packets to this end may carry.
 #[derive(Debug)]
 pub(crate) struct LocalIds {
     /// The one in the newest packet.
-    used: (u64, ConnectionId),
+    used: (CidSequence, ConnectionId),
     /// Spare ids, rising.
     issued: VecDeque<Issued>,
-    next_sequence: u64,
+    next_sequence: CidSequence,
 }
 
 impl LocalIds {
     pub(crate) fn new(first: ConnectionId) -> Self {
         Self {
-            used: (0, first),
+            used: (CidSequence::ZERO, first),
             issued: VecDeque::new(),
-            next_sequence: 1,
+            next_sequence: CidSequence::new(1),
         }
     }
 
@@ -67,7 +67,7 @@ impl LocalIds {
     }
 
     /// A packet with this id has opened.
-    pub(crate) fn on_packet(&mut self, now: Nanos, cid: ConnectionId, newest: bool, pto: Nanos) {
+    pub(crate) fn on_packet(&mut self, now: Time, cid: ConnectionId, newest: bool, pto: Nanos) {
         if cid == self.used.1 || !newest {
             return;
         }
@@ -86,13 +86,13 @@ impl LocalIds {
     }
 
     /// A spare id that is no longer valid, and its sequence number.
-    pub(crate) fn poll_retired(&mut self, now: Nanos) -> Option<(u64, ConnectionId)> {
+    pub(crate) fn poll_retired(&mut self, now: Time) -> Option<(CidSequence, ConnectionId)> {
         let due = self.issued.front()?.retire_at.is_some_and(|at| at <= now);
         due.then(|| self.issued.pop_front().map(|id| (id.sequence, id.cid)))?
     }
 
     /// When [`LocalIds::poll_retired`] has something to do.
-    pub(crate) fn timeout(&self) -> Option<Nanos> {
+    pub(crate) fn timeout(&self) -> Option<Time> {
         self.issued.front()?.retire_at
     }
 }
@@ -100,14 +100,14 @@ impl LocalIds {
 /// Ids that the peer has given this end.
 #[derive(Debug)]
 pub(crate) struct PeerIds {
-    current: (u64, ConnectionId),
-    spares: BTreeMap<u64, ConnectionId>,
+    current: (CidSequence, ConnectionId),
+    spares: BTreeMap<CidSequence, ConnectionId>,
 }
 
 impl PeerIds {
     pub(crate) fn new(first: ConnectionId) -> Self {
         Self {
-            current: (0, first),
+            current: (CidSequence::ZERO, first),
             spares: BTreeMap::new(),
         }
     }
@@ -118,7 +118,7 @@ impl PeerIds {
     }
 
     /// The peer offers an id; repetitions and what is more than a bounded number are ignored.
-    pub(crate) fn offer(&mut self, sequence: u64, cid: ConnectionId) {
+    pub(crate) fn offer(&mut self, sequence: CidSequence, cid: ConnectionId) {
         if sequence > self.current.0 && self.spares.len() < SPARES_MAX {
             self.spares.entry(sequence).or_insert(cid);
         }
@@ -135,6 +135,7 @@ impl PeerIds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::time;
 
     fn cid(n: u8) -> ConnectionId {
         ConnectionId::new([n; 8]).expect("not zero")
@@ -145,19 +146,25 @@ mod tests {
         let mut ids = LocalIds::new(cid(1));
         ids.add(cid(2));
         ids.add(cid(3));
-        ids.on_packet(0, cid(2), false, 10);
+        ids.on_packet(time(0), cid(2), false, 10);
         assert_eq!(ids.wanted(), 0);
-        ids.on_packet(0, cid(2), true, 10);
+        ids.on_packet(time(0), cid(2), true, 10);
         assert_eq!((ids.wanted(), ids.timeout()), (1, None));
         ids.add(cid(4));
-        ids.on_packet(5, cid(4), true, 10);
-        assert_eq!(ids.timeout(), Some(35));
-        assert_eq!(ids.poll_retired(34), None);
+        ids.on_packet(time(5), cid(4), true, 10);
+        assert_eq!(ids.timeout(), Some(time(35)));
+        assert_eq!(ids.poll_retired(time(34)), None);
         // An older id in a newer packet changes nothing.
-        ids.on_packet(20, cid(3), true, 10);
-        assert_eq!(ids.poll_retired(35), Some((1, cid(2))));
-        assert_eq!(ids.poll_retired(35), Some((2, cid(3))));
-        assert_eq!(ids.poll_retired(35), None);
+        ids.on_packet(time(20), cid(3), true, 10);
+        assert_eq!(
+            ids.poll_retired(time(35)),
+            Some((CidSequence::new(1), cid(2)))
+        );
+        assert_eq!(
+            ids.poll_retired(time(35)),
+            Some((CidSequence::new(2), cid(3)))
+        );
+        assert_eq!(ids.poll_retired(time(35)), None);
     }
 
     #[test]
@@ -169,10 +176,10 @@ mod tests {
                 ids.add(cid(next));
                 next += 1;
             }
-            ids.on_packet(0, cid(next - 1), true, 10);
+            ids.on_packet(time(0), cid(next - 1), true, 10);
         }
         assert!(ids.issued.len() <= SPARES_MAX && next < 12);
-        while ids.poll_retired(30).is_some() {}
+        while ids.poll_retired(time(30)).is_some() {}
         assert_eq!((ids.issued.len(), ids.wanted()), (1, 2));
     }
 
@@ -182,13 +189,13 @@ mod tests {
         ids.change();
         assert_eq!(ids.current(), cid(1));
         for n in (2..100).rev() {
-            ids.offer(u64::from(n), cid(n));
+            ids.offer(CidSequence::new(u64::from(n)), cid(n));
         }
         assert_eq!(ids.spares.len(), SPARES_MAX);
         ids.change();
         assert_eq!(ids.current(), cid(92));
-        ids.offer(92, cid(9));
-        ids.offer(3, cid(9));
+        ids.offer(CidSequence::new(92), cid(9));
+        ids.offer(CidSequence::new(3), cid(9));
         assert_eq!(ids.spares.len(), SPARES_MAX - 1);
     }
 }

@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 
+use crate::JobId;
 use crate::types::{Decoding, Event, Job, PastBlock, Slot};
 
 /// Jobs wanted, and those under way.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     wanted: VecDeque<Job>,
-    pending: Vec<(u64, Event)>,
-    next: u64,
+    pending: Vec<(JobId, Event)>,
+    next: JobId,
 }
 
 impl Jobs {
@@ -37,7 +38,7 @@ impl Jobs {
     }
 
     /// The job has been done; `None` if there is no such job.
-    pub(crate) fn done(&mut self, id: u64) -> Option<Event> {
+    pub(crate) fn done(&mut self, id: JobId) -> Option<Event> {
         let at = self.pending.iter().position(|(job, _)| *job == id)?;
         Some(self.pending.swap_remove(at).1)
     }

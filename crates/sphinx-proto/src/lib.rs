@@ -15,6 +15,8 @@
 //! | `admission` | the limits of what is on its way: whether another block may be handed over |
 //! | `sender`, `receiver` | the two halves, of the owners above |
 //! | `session` | life and death of the session, and the way in and out |
+//! | `numbers` | nothing: the types of numbers that name a packet, a block, a window, and must not be taken for each other |
+//! | `time` | nothing: the type of points in time, which must not be taken for spans |
 //!
 //! | paper's name | here |
 //! | --- | --- |
@@ -35,6 +37,7 @@ mod control_queue;
 mod demand;
 mod ids;
 mod jobs;
+mod numbers;
 mod path;
 mod ranges;
 mod receiver;
@@ -42,16 +45,19 @@ mod scheduler;
 mod sender;
 mod session;
 mod streams;
+mod time;
 mod types;
 pub mod wire;
 
 pub use blocks::EPSILON;
-pub use cc::Nanos;
 pub use config::{Config, ConnectionIds, Icm, PathMemory, Profile, Role};
+pub use numbers::{BlockId, CidSequence, JobId, PacketNumber, PathId, WindowNumber};
 pub use path::{Losses, mtu_candidates};
 pub use session::{BASE_DATAGRAM, Session};
+pub use time::{Nanos, Time};
 pub use types::{
-    BundledSymbol, Content, CoveredBlock, Decoding, Event, Incomplete, Job, Lifetime, PacketMeta,
-    PartPlacement, PastBlock, Placement, Received, RidingSymbol, Room, STREAMS_MAX, SessionStats,
-    Slot, StreamId, StreamPart, Transmit, Tuple, Urgency, block_cost, share_cost,
+    AbandonedBlock, BundledSymbol, Content, CoveredBlock, Decoding, Event, Incomplete, Job,
+    Lifetime, PacketMeta, PartPlacement, PastBlock, Placement, Received, RidingSymbol, Room,
+    STREAMS_MAX, SessionStats, Slot, StreamId, StreamPart, Transmit, Tuple, Urgency, block_cost,
+    share_cost,
 };

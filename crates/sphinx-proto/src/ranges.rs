@@ -1,28 +1,45 @@
-//! Sets of 64-bit numbers kept as inclusive ranges.
+//! Sets of numbers kept as inclusive ranges.
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
+
+use crate::numbers::Ordinal;
 
 /// A set of numbers as rising, disjoint, non-adjacent ranges. Insertion near the top is cheap.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct RangeSet {
+#[derive(Debug, Clone)]
+pub(crate) struct RangeSet<T> {
     ranges: VecDeque<(u64, u64)>,
+    of: PhantomData<T>,
 }
 
-impl RangeSet {
+impl<T> Default for RangeSet<T> {
+    fn default() -> Self {
+        Self {
+            ranges: VecDeque::new(),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<T: Ordinal> RangeSet<T> {
     /// Ranges, rising.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
-        self.ranges.iter().copied()
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (T, T)> + '_ {
+        let ranges = self.ranges.iter();
+        ranges.map(|(low, high)| (T::from_u64(*low), T::from_u64(*high)))
     }
 
     /// Whether `value` is a member.
-    pub(crate) fn contains(&self, value: u64) -> bool {
+    pub(crate) fn contains(&self, value: T) -> bool {
+        let value = value.to_u64();
         let i = self.first_ending_at_or_after(value);
         self.ranges.get(i).is_some_and(|r| r.0 <= value)
     }
 
     /// Add `low..=high` and hand every part that was not a member to `new`, rising.
-    pub(crate) fn insert(&mut self, low: u64, high: u64, mut new: impl FnMut(u64, u64)) {
+    pub(crate) fn insert(&mut self, low: T, high: T, mut new: impl FnMut(T, T)) {
         debug_assert!(low <= high);
+        let (low, high) = (low.to_u64(), high.to_u64());
+        let mut new = |low, high| new(T::from_u64(low), T::from_u64(high));
         // Ranges that touch or overlap [low, high] are merged into one.
         let from = self.first_ending_at_or_after(low.saturating_sub(1));
         let (mut merged_low, mut merged_high) = (low, high);
@@ -56,12 +73,12 @@ impl RangeSet {
     }
 
     /// Add one value; whether it is new.
-    pub(crate) fn insert_one(&mut self, value: u64) -> bool {
+    pub(crate) fn insert_one(&mut self, value: T) -> bool {
         // The common case: the successor of the largest member.
         if let Some(last) = self.ranges.back_mut()
-            && last.1.checked_add(1) == Some(value)
+            && last.1.checked_add(1) == Some(value.to_u64())
         {
-            last.1 = value;
+            last.1 = value.to_u64();
             return true;
         }
         let mut added = false;
@@ -70,7 +87,8 @@ impl RangeSet {
     }
 
     /// Members below `value`.
-    pub(crate) fn len_below(&self, value: u64) -> u64 {
+    pub(crate) fn len_below(&self, value: T) -> u64 {
+        let value = value.to_u64();
         let below = self.ranges.iter().take_while(|range| range.0 < value);
         below.map(|(low, high)| value.min(high + 1) - low).sum()
     }
@@ -82,7 +100,8 @@ impl RangeSet {
     }
 
     /// Forget every member below `floor`.
-    pub(crate) fn remove_below(&mut self, floor: u64) {
+    pub(crate) fn remove_below(&mut self, floor: T) {
+        let floor = floor.to_u64();
         while let Some(first) = self.ranges.front_mut() {
             if first.1 < floor {
                 self.ranges.pop_front();
@@ -102,35 +121,44 @@ impl RangeSet {
 }
 
 /// A set that fills from 0 upwards: all numbers below its base, and ranges of others above.
-#[derive(Debug, Default)]
-pub(crate) struct Filling {
-    base: u64,
-    above: RangeSet,
+#[derive(Debug)]
+pub(crate) struct Filling<T> {
+    base: T,
+    above: RangeSet<T>,
 }
 
-impl Filling {
+impl<T: Ordinal> Default for Filling<T> {
+    fn default() -> Self {
+        Self {
+            base: T::from_u64(0),
+            above: RangeSet::default(),
+        }
+    }
+}
+
+impl<T: Ordinal> Filling<T> {
     /// Every number below is a member, this one is not.
-    pub(crate) fn base(&self) -> u64 {
+    pub(crate) fn base(&self) -> T {
         self.base
     }
 
     /// The members above, as rising ranges.
-    pub(crate) fn above(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(crate) fn above(&self) -> impl Iterator<Item = (T, T)> + '_ {
         self.above.iter()
     }
 
     /// Whether `value` is a member.
-    pub(crate) fn contains(&self, value: u64) -> bool {
+    pub(crate) fn contains(&self, value: T) -> bool {
         value < self.base || self.above.contains(value)
     }
 
     /// Members below `value`.
-    pub(crate) fn len_below(&self, value: u64) -> u64 {
-        self.base.min(value) + self.above.len_below(value)
+    pub(crate) fn len_below(&self, value: T) -> u64 {
+        self.base.min(value).to_u64() + self.above.len_below(value)
     }
 
     /// Adds a number.
-    pub(crate) fn insert(&mut self, value: u64) {
+    pub(crate) fn insert(&mut self, value: T) {
         if value < self.base {
             return;
         }
@@ -139,7 +167,7 @@ impl Filling {
         if let Some((low, high)) = lowest
             && low <= self.base
         {
-            self.base = high + 1;
+            self.base = T::from_u64(high.to_u64() + 1);
             self.above.remove_below(self.base);
         }
     }

@@ -5,22 +5,20 @@ use std::collections::VecDeque;
 use sphinx_fec::span::SpanLimits;
 use sphinx_fec::{Added, CodeId, Row};
 
-use crate::Nanos;
 use crate::blocks::{Assembly, Complete, Completion, Covering, Key, Restoring, RxBlocks, Shape};
 use crate::config::Config;
 use crate::streams::{IMPOSSIBLE, RecvStreams, RecvWindow, Resetting};
 use crate::types::{
-    CoveredBlock, Incomplete, PartPlacement, PastBlock, Placement, Slot, StreamId, StreamPart,
-    share_cost,
+    AbandonedBlock, CoveredBlock, Incomplete, PartPlacement, PastBlock, Placement, Slot, StreamId,
+    StreamPart, share_cost,
 };
 use crate::wire::{
-    Fragment, Frame, Header, MAX_SYMBOL_LEN, Reset, SymbolId, WindowSpan, block_symbols_max,
-    expand_packet_number,
+    Fragment, Frame, Header, MAX_SYMBOL_LEN, Reset, SpanBlock, SymbolId, WindowSpan,
+    block_symbols_max,
 };
+use crate::{BlockId, Time, WindowNumber};
 
-/// What the peer is told that gives up what its sliding windows may need …
-const COVERED: &str = "a block that windows cover is given up";
-/// … and whose blocks hold more of a stream than its RESET says.
+/// What the peer is told whose blocks hold more of a stream than its RESET says.
 const TOO_MUCH: &str = "more of a stream than there is";
 
 /// What arrives at this end.
@@ -32,8 +30,6 @@ pub(crate) struct Receiver {
     completed: VecDeque<Completed>,
     /// Symbols of which a part has arrived.
     assembly: Assembly,
-    /// The peer has sent a repair of a sliding window.
-    has_windows: bool,
     symbols_redundant: u64,
     packets_refused: u64,
 }
@@ -49,7 +45,7 @@ enum Opened {
 /// A block of which all that is needed is there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Completed {
-    pub(crate) block: u64,
+    pub(crate) block: BlockId,
     pub(crate) complete: Complete,
     /// What windows need of it.
     pub(crate) window: Option<PastBlock>,
@@ -60,7 +56,7 @@ pub(crate) struct Completed {
 pub(crate) struct Violation(pub(crate) &'static str);
 
 impl Receiver {
-    pub(crate) fn new(config: &Config, now: Nanos) -> Self {
+    pub(crate) fn new(config: &Config, now: Time) -> Self {
         Self {
             streams: RecvStreams::new(
                 config.role,
@@ -72,7 +68,6 @@ impl Receiver {
             restoring: Restoring::new(config.recv_window),
             completed: VecDeque::new(),
             assembly: Assembly::default(),
-            has_windows: false,
             symbols_redundant: 0,
             packets_refused: 0,
         }
@@ -102,7 +97,7 @@ impl Receiver {
 
     /// The incomplete block with this id, which is made if window and limits allow; `code` is that of its
     /// first symbol.
-    fn open(&mut self, id: u64, shape: Shape, code: Option<CodeId>) -> Opened {
+    fn open(&mut self, id: BlockId, shape: Shape, code: Option<CodeId>) -> Opened {
         if self.completion.is_complete(id) {
             return Opened::Complete;
         }
@@ -176,8 +171,8 @@ impl Receiver {
         }
     }
 
-    fn expand_block(&self, block: u32) -> u64 {
-        expand_packet_number(block, self.completion.base())
+    fn expand_block(&self, block: u32) -> BlockId {
+        BlockId::expand(block, self.completion.base())
     }
 
     /// A symbol came for a block that needs none.
@@ -187,7 +182,7 @@ impl Receiver {
     }
 
     /// More of a block is known: what follows, for others too that rows of windows have in common with it.
-    fn advance(&mut self, mut block: u64) {
+    fn advance(&mut self, mut block: BlockId) {
         loop {
             if let Some(complete) = self.blocks.take_complete(block) {
                 self.completion.on_complete(block);
@@ -248,20 +243,28 @@ impl Receiver {
         header: &Header,
         span: &WindowSpan,
     ) -> Option<(Row, Vec<CoveredBlock>)> {
-        self.has_windows = true;
         let newest = self.expand_block(header.block);
         let blocks: Vec<_> = span.blocks().collect();
-        let first = newest.checked_sub(blocks.len() as u64 - 1);
-        let is_named = blocks.first().is_some_and(|(n, _)| *n == header.n);
+        let is_named = blocks.first().is_some_and(|named| named.n == header.n);
         let is_named = is_named && header.code == CodeId::Window.to_wire();
-        let (Some(first), Some(row)) = (first.filter(|_| is_named), Row::new(header.row)) else {
+        let begins_before_all = blocks
+            .last()
+            .is_some_and(|oldest| oldest.back > newest.get());
+        let row = Row::new(header.row).filter(|_| is_named && !begins_before_all);
+        let Some(row) = row else {
             self.refuse();
             return None;
         };
         self.restoring.begin();
         let mut covered = Vec::with_capacity(blocks.len());
         let mut is_of_use = true;
-        for (block, (n, symbol_len)) in (first..=newest).zip(blocks.into_iter().rev()) {
+        for SpanBlock {
+            back,
+            n,
+            symbol_len,
+        } in blocks.into_iter().rev()
+        {
+            let block = BlockId::new(newest.get() - back);
             if !is_possible(n, usize::from(symbol_len)) {
                 self.refuse();
                 return None;
@@ -343,12 +346,9 @@ impl Receiver {
     pub(crate) fn on_reset(
         &mut self,
         reset: &Reset,
-        abandoned: &mut Vec<Slot>,
+        abandoned: &mut Vec<AbandonedBlock>,
     ) -> Result<bool, &'static str> {
         let resetting = self.streams.on_reset(reset)?;
-        if self.has_windows && !reset.blocks.is_empty() {
-            return Err(COVERED);
-        }
         if resetting == Resetting::Ended {
             return Ok(false);
         }
@@ -371,12 +371,9 @@ impl Receiver {
     /// What the peer did wrong.
     pub(crate) fn on_gone(
         &mut self,
-        blocks: &[(u64, u64)],
-        abandoned: &mut Vec<Slot>,
+        blocks: &[(BlockId, u64)],
+        abandoned: &mut Vec<AbandonedBlock>,
     ) -> Result<(), &'static str> {
-        if self.has_windows && !blocks.is_empty() {
-            return Err(COVERED);
-        }
         for &block in blocks {
             if self.give_up(block, abandoned)? {
                 self.streams.on_empty(block.1);
@@ -388,15 +385,19 @@ impl Receiver {
     /// From now on a block of this cost counts as complete. Whether it did not before.
     fn give_up(
         &mut self,
-        (id, cost): (u64, u64),
-        abandoned: &mut Vec<Slot>,
+        (id, cost): (BlockId, u64),
+        abandoned: &mut Vec<AbandonedBlock>,
     ) -> Result<bool, &'static str> {
         if self.completion.is_complete(id) {
             return Ok(false);
         }
         match self.blocks.get(id) {
             Some((_, shape)) if shape.cost() != cost => return Err("a block of another cost"),
-            Some(_) => abandoned.extend(self.blocks.abandon(id)),
+            Some(_) => {
+                self.restoring.give_up(id);
+                let slot = self.blocks.abandon(id);
+                abandoned.extend(slot.map(|slot| AbandonedBlock { block: id, slot }));
+            }
             None if self.completion.may_open(id) && self.streams.has_room(cost) => {
                 self.streams.on_open(cost);
             }
@@ -448,17 +449,17 @@ impl Receiver {
     }
 
     /// The window has another size: its number, which the peer is to be told.
-    pub(crate) fn resize_window(&mut self, size: u64) -> Option<u64> {
+    pub(crate) fn resize_window(&mut self, size: u64) -> Option<WindowNumber> {
         self.streams.resize_window(size)
     }
 
     /// The window with this number has held the peer up.
-    pub(crate) fn on_held(&mut self, number: u64) {
+    pub(crate) fn on_held(&mut self, number: WindowNumber) {
         self.streams.on_held(number);
     }
 
     /// The peer keeps within this credit since the window with this number is smaller. `false`: that cannot be.
-    pub(crate) fn on_shrunk(&mut self, number: u64, credit: u64) -> bool {
+    pub(crate) fn on_shrunk(&mut self, number: WindowNumber, credit: u64) -> bool {
         self.streams.on_shrunk(number, credit)
     }
 
@@ -469,7 +470,7 @@ impl Receiver {
 
     /// The application has taken a part of this cost. Whether the sender must be sure to hear of it, since it may be
     /// waiting for nothing else.
-    pub(crate) fn on_taken(&mut self, now: Nanos, stream: StreamId, cost: u64) -> bool {
+    pub(crate) fn on_taken(&mut self, now: Time, stream: StreamId, cost: u64) -> bool {
         self.streams.on_taken(now, stream, cost)
     }
 

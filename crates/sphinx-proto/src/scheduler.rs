@@ -10,16 +10,17 @@
 //!    sliding windows, repairs that are owed, then new data;
 //! 5. small PINGs behind the probes of a silent path.
 
-use crate::Nanos;
 use crate::admission::Admission;
 use crate::blocks::{Idle, SymbolChoice, WindowChoice};
 use crate::control_queue::ControlQueue;
 use crate::demand::Demand;
+use crate::numbers::{PacketNumber, WindowNumber};
 use crate::path::{Path, PathPacket, fragments_for};
 use crate::sender::Sender;
 use crate::session::BASE_DATAGRAM;
 use crate::types::{Urgency, block_cost};
 use crate::wire::{Fragment, OVERHEAD};
+use crate::{Nanos, Time};
 
 /// PINGs behind the probes of a silent path: one of them or its answer may be lost too.
 const SMALL_PROBES: u8 = 2;
@@ -49,7 +50,7 @@ pub(crate) enum Next {
     /// Nothing but a PING.
     Ping,
     /// Nothing, for the peer's window with this number is too small, which it does not know yet.
-    Held(u64),
+    Held(WindowNumber),
 }
 
 /// A symbol that is leaving in parts.
@@ -58,14 +59,14 @@ struct Leaving {
     choice: SymbolChoice,
     next: Fragment,
     /// Packet number of the first part.
-    first: u64,
+    first: PacketNumber,
 }
 
 /// What is sent for its own sake, and what has begun to leave.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     /// When the session began: time has no other origin.
-    began: Nanos,
+    began: Time,
     /// Packets that may leave beyond the window, to find out about a silent path.
     probes: u32,
     /// PINGs that are to follow the probes.
@@ -76,7 +77,7 @@ pub(crate) struct Scheduler {
     /// Rate control knows that there is nothing to send.
     app_limited_told: bool,
     /// Since when the peer's window is all that keeps symbols from leaving, and how long it was before.
-    held_since: Option<Nanos>,
+    held_since: Option<Time>,
     held_for: Nanos,
 }
 
@@ -90,7 +91,7 @@ pub(crate) struct Sources<'a> {
 }
 
 impl Scheduler {
-    pub(crate) fn new(now: Nanos) -> Self {
+    pub(crate) fn new(now: Time) -> Self {
         Self {
             began: now,
             probes: 0,
@@ -104,12 +105,12 @@ impl Scheduler {
     }
 
     /// How long the peer's window was all that kept symbols from leaving.
-    pub(crate) fn held_for(&self, now: Nanos) -> Nanos {
+    pub(crate) fn held_for(&self, now: Time) -> Nanos {
         let still = self.held_since.map_or(0, |since| now.saturating_sub(since));
         self.held_for + still
     }
 
-    fn goes_on(&mut self, now: Nanos) {
+    fn goes_on(&mut self, now: Time) {
         self.held_for = self.held_for(now);
         self.held_since = None;
     }
@@ -139,7 +140,7 @@ impl Scheduler {
     }
 
     /// What the next packet carries; it leaves now, as [`Path::next_pn`].
-    pub(crate) fn next(&mut self, now: Nanos, sources: &mut Sources<'_>) -> Option<Next> {
+    pub(crate) fn next(&mut self, now: Time, sources: &mut Sources<'_>) -> Option<Next> {
         if let Some(packet) = sources.path.poll_response() {
             return Some(Next::PathResponse(packet));
         }
@@ -162,7 +163,7 @@ impl Scheduler {
         Some(Next::Ping)
     }
 
-    fn next_symbol(&mut self, now: Nanos, sources: &mut Sources<'_>) -> Option<Next> {
+    fn next_symbol(&mut self, now: Time, sources: &mut Sources<'_>) -> Option<Next> {
         let allowed = sources.path.is_open(now);
         if self.probes == 0 && !allowed {
             return None;
@@ -171,7 +172,7 @@ impl Scheduler {
             return Some(part);
         }
         let room = usize::from(sources.path.mtu()) - OVERHEAD;
-        if let Some(mut window) = sources.sender.next_window(room) {
+        if let Some(mut window) = sources.sender.next_window(now, room, sources.path) {
             protect_tail(now, sources);
             window.choice.last_of_flight = self.ends_flight(sources);
             return Some(Next::Window(window));
@@ -205,7 +206,7 @@ impl Scheduler {
         self.next_part(sources)
     }
 
-    fn nothing_left(&mut self, now: Nanos, sources: &mut Sources<'_>) -> Option<Next> {
+    fn nothing_left(&mut self, now: Time, sources: &mut Sources<'_>) -> Option<Next> {
         sources.path.rest();
         if self.probes > 0 {
             // Nothing to repair: ask for a sign of life. If it was a PING that got lost, the peer has not
@@ -275,7 +276,7 @@ impl Scheduler {
 }
 
 /// If nothing more is to be sent: protects what is on its way.
-fn protect_tail(now: Nanos, sources: &mut Sources<'_>) {
+fn protect_tail(now: Time, sources: &mut Sources<'_>) {
     if sources.sender.has_symbol() {
         return;
     }

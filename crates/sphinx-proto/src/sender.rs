@@ -2,9 +2,8 @@
 
 use sphinx_fec::CodeId;
 
-use crate::Nanos;
 use crate::blocks::{
-    BlockStore, Compensation, Horizon, Idle, NewBlock, Protection, Redundancy, Rides,
+    Ahead, BlockStore, Compensation, Horizon, Idle, NewBlock, Protection, Redundancy, Rides,
     SlidingWindow, SymbolChoice, Tail, WindowChoice,
 };
 use crate::config::{Config, Profile};
@@ -13,6 +12,7 @@ use crate::path::{Arrived, Contents, Monitor, Path, Probes};
 use crate::streams::SendStreams;
 use crate::types::{Lifetime, Slot, StreamId, StreamPart, Urgency, block_cost};
 use crate::wire::{BUNDLE_MAX, Blocks, MAX_RESET_BLOCKS, OVERHEAD, Reset, Streams, SymbolId};
+use crate::{BlockId, Nanos, PacketNumber, Time, WindowNumber};
 
 /// Longest time that a repair waits for a packet to ride in; half a round trip if that is shorter.
 const RIDE_WAIT_MAX: Nanos = 25_000_000;
@@ -44,6 +44,7 @@ pub(crate) struct Sender {
     compensation: Compensation,
     protection: Protection,
     window: SlidingWindow,
+    ahead: Ahead,
     counters: Counters,
     /// More has been confirmed, since this was last looked at.
     progress: bool,
@@ -59,6 +60,7 @@ impl Sender {
             compensation: Compensation::default(),
             protection: Protection::default(),
             window: SlidingWindow::default(),
+            ahead: Ahead::default(),
             counters: Counters::default(),
             progress: false,
         }
@@ -133,10 +135,10 @@ impl Sender {
     /// what each costs, rising; their memory goes to `abandoned`.
     pub(crate) fn give_up_expired(
         &mut self,
-        now: Nanos,
+        now: Time,
         patience: Nanos,
         abandoned: &mut Vec<Slot>,
-    ) -> Vec<(u64, u64)> {
+    ) -> Vec<(BlockId, u64)> {
         let mut gone = Vec::new();
         while let Some(sequence) = self.blocks.next_expired(now, patience) {
             if let Some(block) = self.blocks.settle(sequence) {
@@ -155,17 +157,17 @@ impl Sender {
     /// Block-SACK. The memory of what it completes goes to `delivered`.
     pub(crate) fn on_blocks(&mut self, blocks: &Blocks, delivered: &mut Vec<Slot>) {
         let (first, next) = (self.blocks.first_sequence(), self.blocks.next_sequence());
-        for sequence in first..blocks.base.min(next) {
+        for sequence in first.until(blocks.base.min(next)) {
             delivered.extend(self.complete_block(sequence));
         }
         for &(low, high) in &blocks.complete {
-            for sequence in low.max(first)..=high.min(next.saturating_sub(1)) {
+            for sequence in low.max(first).until(next.min(high + 1)) {
                 delivered.extend(self.complete_block(sequence));
             }
         }
     }
 
-    fn complete_block(&mut self, sequence: u64) -> Option<Slot> {
+    fn complete_block(&mut self, sequence: BlockId) -> Option<Slot> {
         let block = self.blocks.settle(sequence)?;
         self.compensation.settled(sequence);
         if block.streams.is_empty() {
@@ -204,7 +206,7 @@ impl Sender {
         if chunks.is_empty() {
             chunks.push(&[]);
         }
-        let reset = |blocks: &[(u64, u64)]| Reset {
+        let reset = |blocks: &[(BlockId, u64)]| Reset {
             stream,
             code,
             cost,
@@ -224,30 +226,35 @@ impl Sender {
     }
 
     /// In this packet the peer allows blocks of so much cost in all.
-    pub(crate) fn on_credit(&mut self, packet_number: u64, credit: u64) {
+    pub(crate) fn on_credit(&mut self, packet_number: PacketNumber, credit: u64) {
         self.streams.on_credit(packet_number, credit);
     }
 
     /// In this packet the peer says that its window has another size. The credit to be told, if it has shrunk.
-    pub(crate) fn on_window(&mut self, packet_number: u64, number: u64, size: u64) -> Option<u64> {
+    pub(crate) fn on_window(
+        &mut self,
+        packet_number: PacketNumber,
+        number: WindowNumber,
+        size: u64,
+    ) -> Option<u64> {
         self.streams.on_window(packet_number, number, size)
     }
 
     /// The window keeps this end from using the path: its number, if the peer has not been told.
-    pub(crate) fn note_held(&mut self) -> Option<u64> {
+    pub(crate) fn note_held(&mut self) -> Option<WindowNumber> {
         self.streams.note_held()
     }
 
     /// The receiver lacks `deficit` symbols of a block whose flight has passed. To be called after the SACK that came
     /// with it, which says what is still in flight.
-    pub(crate) fn on_deficit(&mut self, sequence: u64, deficit: u32, monitor: &Monitor) {
+    pub(crate) fn on_deficit(&mut self, sequence: BlockId, deficit: u32, monitor: &Monitor) {
         let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
         self.compensation
             .on_deficit(blocks, redundancy, (sequence, deficit), monitor);
     }
 
     /// Everything in a packet with feedback has been heard.
-    pub(crate) fn on_feedback(&mut self, now: Nanos, path: &Path) {
+    pub(crate) fn on_feedback(&mut self, now: Time, path: &Path) {
         let (blocks, rtt) = (&mut self.blocks, path.rtt().smoothed());
         self.compensation
             .on_feedback(blocks, self.redundancy, (now, rtt), path.monitor());
@@ -262,11 +269,12 @@ impl Sender {
 
     /// Whether there is a symbol to send.
     pub(crate) fn has_symbol(&self) -> bool {
-        self.blocks.is_owing() || self.blocks.has_unsent() || self.window.is_due()
+        let is_owing = self.blocks.is_owing() || self.window.is_due() || self.ahead.is_due();
+        is_owing || self.blocks.has_unsent()
     }
 
     /// Nothing that is as urgent is left to send: protects what is on its way, once per block.
-    pub(crate) fn protect_tail(&mut self, now: Nanos, idle: Idle, urgency: Urgency, path: &Path) {
+    pub(crate) fn protect_tail(&mut self, now: Time, idle: Idle, urgency: Urgency, path: &Path) {
         let tail = Tail {
             now,
             idle,
@@ -290,7 +298,7 @@ impl Sender {
     /// Repairs that ride in the packet of this symbol.
     pub(crate) fn next_riders(
         &mut self,
-        now: Nanos,
+        now: Time,
         main: &SymbolChoice,
         path: &Path,
     ) -> Vec<SymbolChoice> {
@@ -311,7 +319,7 @@ impl Sender {
     }
 
     /// The next symbol: the most urgent one, and of these repair of the oldest deficient block first, then new source symbols.
-    pub(crate) fn next_symbol(&mut self, now: Nanos, path: &Path) -> Option<SymbolChoice> {
+    pub(crate) fn next_symbol(&mut self, now: Time, path: &Path) -> Option<SymbolChoice> {
         if !self.blocks.owes_first() {
             return self.next_source(now, path);
         }
@@ -327,15 +335,12 @@ impl Sender {
         Some(choice)
     }
 
-    fn next_source(&mut self, now: Nanos, path: &Path) -> Option<SymbolChoice> {
+    fn next_source(&mut self, now: Time, path: &Path) -> Option<SymbolChoice> {
         let monitor = path.monitor();
         let (choice, index) = self.blocks.next_source(self.redundancy, monitor)?;
         self.counters.source += 1;
         if index + 1 == choice.n {
-            let (redundancy, plr) = (self.redundancy, monitor.plr());
-            let horizon = path.horizon(now);
-            self.blocks
-                .protect_in_time(redundancy, choice.sequence, horizon, plr);
+            self.protect_in_time(now, choice.sequence, path);
         }
         let block = self.blocks.get(choice.sequence);
         if let Some(urgency) = block
@@ -354,16 +359,47 @@ impl Sender {
         Some(choice)
     }
 
-    /// The repair of a sliding window that is due, if its body has at most `room` bytes.
-    pub(crate) fn next_window(&mut self, room: usize) -> Option<WindowChoice> {
-        let window = self.window.take_due(&mut self.blocks, room)?;
+    /// The last source symbol of a block leaves: if it holds datagrams, and only repair ahead of loss would be in time, that is due.
+    fn protect_in_time(&mut self, now: Time, sequence: BlockId, path: &Path) {
+        let Some(last) = self.blocks.needs_repair_ahead(sequence, path.horizon(now)) else {
+            return;
+        };
+        let (redundancy, plr) = (self.redundancy, path.monitor().plr());
+        let room = usize::from(path.mtu()) - OVERHEAD;
+        let (blocks, block) = (&mut self.blocks, (sequence, last));
+        if !self
+            .ahead
+            .cover(blocks, redundancy, block, (now, plr), room)
+        {
+            blocks.protect_alone(redundancy, sequence, plr);
+        }
+    }
+
+    /// Repairs ahead of loss for every symbol of a block of n that is of use until then, as `horizon` shows when it leaves.
+    pub(crate) fn repair_ahead(&self, n: u16, until: Time, horizon: Horizon, plr: f64) -> f64 {
+        horizon.repair_ahead(self.redundancy, (n, until), plr)
+    }
+
+    /// A repair over several blocks that is due, if its body has at most `room` bytes.
+    pub(crate) fn next_window(
+        &mut self,
+        now: Time,
+        room: usize,
+        path: &Path,
+    ) -> Option<WindowChoice> {
+        let blocks = &mut self.blocks;
+        let window = match self.window.take_due(blocks, room) {
+            Some(window) => window,
+            None if self.ahead.is_due() => self.ahead.take_due(blocks, path.horizon(now), room)?,
+            None => return None,
+        };
         self.counters.repair_proactive += 1;
         self.counters.repair_proactive_bytes += u64::from(window.choice.symbol_len);
         Some(window)
     }
 
     /// A symbol leaves, or a part of it.
-    pub(crate) fn note_sent(&mut self, now: Nanos, choice: &SymbolChoice) {
+    pub(crate) fn note_sent(&mut self, now: Time, choice: &SymbolChoice) {
         self.blocks.note_sent(choice.sequence, now);
     }
 
@@ -371,7 +407,7 @@ impl Sender {
 
     /// When a packet counts as lost by time, a block is to be compensated, a repair has waited long enough for a packet to ride in, or a
     /// probe is due.
-    pub(crate) fn timeout(&self, path: &Path) -> Option<Nanos> {
+    pub(crate) fn timeout(&self, path: &Path) -> Option<Time> {
         let wait = path.probe_wait();
         let overdue = self
             .compensation
@@ -381,11 +417,12 @@ impl Sender {
             self.probe_deadline(path),
             overdue,
             self.blocks.rides_until(),
+            self.ahead.ends_at(),
         ];
         timers.into_iter().flatten().min()
     }
 
-    fn probe_deadline(&self, path: &Path) -> Option<Nanos> {
+    fn probe_deadline(&self, path: &Path) -> Option<Time> {
         // The peer lacks something although nothing is left to send.
         let waiting = !self.blocks.is_empty() && !self.has_symbol();
         path.probe_deadline(waiting)
@@ -393,7 +430,7 @@ impl Sender {
 
     /// A probe is due: repair for the oldest incomplete blocks that have been sent. How many packets are to leave;
     /// one in any case, which will be a PING if there is nothing to repair.
-    fn probe(&mut self, now: Nanos, path: &Path) -> u32 {
+    fn probe(&mut self, now: Time, path: &Path) -> u32 {
         let (monitor, rtt) = (path.monitor(), path.rtt().smoothed());
         let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
         // Silence: no later block will tell of these.
@@ -417,9 +454,12 @@ pub(crate) struct Carriage<'a> {
 
 impl Carriage<'_> {
     /// Time has passed: losses, compensation and probes. How many probes are to leave beyond the window.
-    pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Nanos) -> u32 {
+    pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Time) -> u32 {
         path.lose_overdue(now, self);
         self.sender.blocks.end_rides(now);
+        self.sender
+            .ahead
+            .on_timeout(&self.sender.blocks, self.horizon);
         let wait = path.probe_wait();
         let sender = &mut *self.sender;
         let (blocks, redundancy) = (&mut sender.blocks, sender.redundancy);
@@ -436,7 +476,7 @@ impl Carriage<'_> {
 }
 
 impl Contents for Carriage<'_> {
-    fn symbol_arrived(&mut self, block: u64, symbol: SymbolId, arrived: Arrived) -> bool {
+    fn symbol_arrived(&mut self, block: BlockId, symbol: SymbolId, arrived: Arrived) -> bool {
         let sender = &mut *self.sender;
         let news = match arrived {
             Arrived::Part => true,
@@ -452,7 +492,7 @@ impl Contents for Carriage<'_> {
         news
     }
 
-    fn symbol_lost(&mut self, block: u64, round: u8, symbol: SymbolId, monitor: &Monitor) {
+    fn symbol_lost(&mut self, block: BlockId, round: u8, symbol: SymbolId, monitor: &Monitor) {
         let (blocks, redundancy) = (&mut self.sender.blocks, self.sender.redundancy);
         let lost = (block, round, symbol);
         self.sender
@@ -460,11 +500,11 @@ impl Contents for Carriage<'_> {
             .symbol_lost(blocks, redundancy, lost, self.horizon, monitor);
     }
 
-    fn frames_arrived(&mut self, packet_number: u64) {
+    fn frames_arrived(&mut self, packet_number: PacketNumber) {
         self.control.arrived(packet_number);
     }
 
-    fn frames_lost(&mut self, packet_number: u64) {
+    fn frames_lost(&mut self, packet_number: PacketNumber) {
         self.control.lost(packet_number);
     }
 

@@ -8,9 +8,9 @@ mod sending;
 
 use std::collections::VecDeque;
 
-use crate::Nanos;
 use crate::admission::Admission;
-use crate::cc::CcKind;
+use crate::blocks::Horizon;
+use crate::cc::{CcKind, time_for};
 use crate::config::{Config, PathMemory, Profile};
 use crate::control_queue::ControlQueue;
 use crate::demand::Demand;
@@ -27,6 +27,7 @@ use crate::types::{
 use crate::wire::{
     FlowNews, Frame, MAX_RESET_BLOCKS, MAX_SYMBOL_LEN, OVERHEAD, VARINT_MAX, block_symbols_max,
 };
+use crate::{Nanos, PacketNumber, Time};
 use ending::{CLOSE_TIMES, DRAIN, Life};
 use refusal::Refusals;
 
@@ -75,7 +76,7 @@ const REPORT_INTERVAL: Nanos = 10 * MS;
 /// Then the driver sleeps until [`poll_timeout`](Self::poll_timeout), which is later than now, or the next input. What
 /// is late does no harm but to speed. Everything else only looks.
 ///
-/// * Time is in nanoseconds of any origin and never steps back: nothing but the times in SACKs depends on the origin.
+/// * [`Time`] has any origin and never steps back: nothing but the times in SACKs depends on the origin.
 /// * Whatever a peer sends, nothing panics, and memory and work per packet are bounded.
 /// * A session is finished when `poll_timeout` gives nothing.
 pub struct Session {
@@ -91,21 +92,21 @@ pub struct Session {
     demand: Demand,
     scheduler: Scheduler,
     /// When the streams were last reported because the peer asked.
-    reported_at: Nanos,
+    reported_at: Time,
     local_ids: LocalIds,
     peer_ids: PeerIds,
-    fresh_id_at: Nanos,
+    fresh_id_at: Time,
     /// PINGs sent into a silence.
     silence: u32,
     refusals: Option<Refusals>,
-    last_sent: Nanos,
-    last_received: Nanos,
+    last_sent: Time,
+    last_received: Time,
     counts: SessionStats,
 }
 
 impl Session {
     /// A session whose keys are ready.
-    pub fn new(config: Config, now: Nanos) -> Self {
+    pub fn new(config: Config, now: Time) -> Self {
         Self {
             life: Life::Open,
             sender: Sender::new(&config),
@@ -208,12 +209,36 @@ impl Session {
                 .can_open(&self.sender, &self.path, urgency, shape)
     }
 
-    /// When the last symbol of a block of so many bytes and this urgency leaves, if it is handed over now and the present rate holds.
-    pub fn last_leaves(&self, now: Nanos, bytes: u64, urgency: Urgency) -> Nanos {
+    /// When the last symbol of a block of datagrams leaves, if it is handed over now and the present rate holds. What is to leave before it takes
+    /// as much repair as this block does.
+    pub fn last_leaves(
+        &self,
+        now: Time,
+        (n, symbol_len): (u16, u16),
+        urgency: Urgency,
+        lifetime: Lifetime,
+    ) -> Time {
+        let bytes = u64::from(n) * u64::from(symbol_len);
         let ahead = self.sender.blocks().unsent_before(urgency);
-        let rate = u128::from(self.path.cc().pacing_rate().max(1));
-        let time = u128::from(ahead + bytes) * 1_000_000_000 / rate;
-        now.saturating_add(u64::try_from(time).unwrap_or(u64::MAX))
+        let cc = self.path.cc();
+        let rate = cc.pacing_rate().min(cc.bandwidth_estimate()).max(1);
+        let after = |bytes: f64| now.saturating_add(time_for(bytes, rate as f64));
+        let leaves = after((ahead + bytes) as f64);
+        if ahead == 0 || !lifetime.repair {
+            return leaves;
+        }
+        let (plr, until) = (self.path.monitor().plr(), lifetime.until);
+        let horizon = Horizon {
+            now: leaves,
+            ..self.path.horizon(now)
+        };
+        let share = self.sender.repair_ahead(n, until, horizon, plr);
+        after(ahead as f64 * (1.0 + share) + bytes as f64)
+    }
+
+    /// How long what leaves now is on its way, as far as the other end can tell: half of the smallest round trip, and the queue.
+    pub fn one_way(&self) -> Nanos {
+        self.path.rtt().smoothed() - self.path.rtt().min() / 2
     }
 
     /// The smallest round-trip time.
@@ -223,7 +248,7 @@ impl Session {
 
     /// Hands over a block of datagrams, as [`submit`](Self::submit) does one of streams, after asking
     /// [`can_submit_datagrams`](Self::can_submit_datagrams). When its time is over it is [abandoned](Event::BlockAbandoned), unless
-    /// it has been delivered. (A session that sends repairs of sliding windows, which may need every block, repairs it until it is.)
+    /// it has been delivered.
     pub fn submit_datagrams(
         &mut self,
         slot: Slot,
@@ -256,10 +281,7 @@ impl Session {
             self.control_queue.push(&Frame::Reset(reset));
         }
         let abandoned = abandoned.into_iter();
-        let abandoned = abandoned.map(|slot| Event::BlockAbandoned {
-            slot,
-            is_sent: true,
-        });
+        let abandoned = abandoned.map(|slot| Event::BlockAbandoned { slot });
         self.events.extend(abandoned);
         self.note_ended();
     }
@@ -283,7 +305,7 @@ impl Session {
     /// of the one before; packets under way stay under way.
     ///
     /// [`Config::cc`]: crate::Config::cc
-    pub fn set_cc(&mut self, now: Nanos, cc: CcKind) {
+    pub fn set_cc(&mut self, now: Time, cc: CcKind) {
         self.path.set_cc(now, cc);
     }
 
@@ -322,12 +344,12 @@ impl Session {
     }
 
     /// Largest packet number that the peer has acknowledged.
-    pub fn largest_acked(&self) -> Option<u64> {
+    pub fn largest_acked(&self) -> Option<PacketNumber> {
         self.path.largest_acked()
     }
 
     /// When the last packet opened; when the session began, before the first.
-    pub fn last_received(&self) -> Nanos {
+    pub fn last_received(&self) -> Time {
         self.last_received
     }
 
@@ -337,12 +359,12 @@ impl Session {
 
     /// When [`Session::handle_timeout`] and [`Session::poll_transmit`] are to be called next;
     /// `None` once the session is finished.
-    pub fn poll_timeout(&mut self) -> Option<Nanos> {
+    pub fn poll_timeout(&mut self) -> Option<Time> {
         match &self.life {
             Life::Open => {}
             Life::Closing { copies, since, .. } => {
                 let next = CLOSE_TIMES.get(*copies).copied().unwrap_or(DRAIN);
-                return Some(since + next);
+                return Some(*since + next);
             }
             Life::Draining { until, .. } => return Some(*until),
             Life::Finished => return None,
@@ -371,11 +393,11 @@ impl Session {
     }
 
     /// Time has passed.
-    pub fn handle_timeout(&mut self, now: Nanos) {
+    pub fn handle_timeout(&mut self, now: Time) {
         match &self.life {
             Life::Open => {}
             Life::Closing { copies, since, .. } => {
-                if *copies >= CLOSE_TIMES.len() && now >= since + DRAIN {
+                if *copies >= CLOSE_TIMES.len() && now >= *since + DRAIN {
                     self.life = Life::Finished;
                 }
                 return;
@@ -435,7 +457,7 @@ impl Session {
     }
 
     /// Loss by time, and probes of a silent path.
-    fn look_for_losses(&mut self, now: Nanos) {
+    fn look_for_losses(&mut self, now: Time) {
         let mut carriage = Carriage {
             horizon: self.path.horizon(now),
             sender: &mut self.sender,
@@ -447,7 +469,7 @@ impl Session {
     }
 
     /// Datagrams whose time is over are repaired no more, and the peer waits for them no more.
-    pub(super) fn give_up_expired(&mut self, now: Nanos) {
+    pub(super) fn give_up_expired(&mut self, now: Time) {
         let mut abandoned = Vec::new();
         let patience = 2 * self.path.rtt().smoothed();
         let gone = self.sender.give_up_expired(now, patience, &mut abandoned);
@@ -456,15 +478,12 @@ impl Session {
         }
         let abandoned = abandoned.into_iter();
         self.events
-            .extend(abandoned.map(|slot| Event::BlockAbandoned {
-                slot,
-                is_sent: true,
-            }));
+            .extend(abandoned.map(|slot| Event::BlockAbandoned { slot }));
     }
 
     // ---- waiting for the peer's application ---------------------------------------------------
 
-    fn stall_timeout(&self) -> Option<Nanos> {
+    fn stall_timeout(&self) -> Option<Time> {
         let patience = (self.config.idle_timeout, self.keep_alive());
         self.demand.stall_timeout(patience, self.has_data())
     }

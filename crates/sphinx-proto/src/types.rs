@@ -6,12 +6,12 @@ use std::ops::Range;
 
 use sphinx_fec::Row;
 
-use crate::Nanos;
 use crate::config::Role;
 use crate::path::Losses;
 use crate::wire::{
     ConnectionId, FlowNews, Fragment, Header, Rider, SymbolId, VARINT_MAX, WindowSpan, WireError,
 };
+use crate::{BlockId, JobId, Nanos, PacketNumber, Time};
 
 /// Charged to the window for every block besides its symbols.
 pub(crate) const BLOCK_OVERHEAD: u64 = 512;
@@ -129,7 +129,7 @@ impl Default for Urgency {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetime {
     /// What arrives later is of no use.
-    pub until: Nanos,
+    pub until: Time,
     /// Whether what is lost of it is replaced; if not, the block is given up with the first symbol that is lost.
     pub repair: bool,
 }
@@ -220,11 +220,11 @@ pub struct Slot(pub u32);
 #[derive(Debug, Clone, Copy)]
 pub struct PacketMeta {
     /// Present time.
-    pub now: Nanos,
+    pub now: Time,
     /// When the packet arrived, on the same clock.
-    pub received_at: Nanos,
+    pub received_at: Time,
     /// Full packet number.
-    pub packet_number: u64,
+    pub packet_number: PacketNumber,
     /// Addresses that it travelled between.
     pub tuple: Tuple,
     /// ECN codepoint, 0–3.
@@ -258,6 +258,19 @@ pub enum Received {
         /// The blocks that it covers, oldest first; never empty.
         covered: Vec<CoveredBlock>,
     },
+    /// These blocks will never be complete: their streams were given up, or the time of their datagrams is over. What repairs of sliding
+    /// windows wait for of them is [given up](sphinx_fec::span::SpanDecoder::give_up), behind all that came before; then their memory may
+    /// go, and [`block_forgotten`](crate::Session::block_forgotten) is to be told.
+    Abandoned(Vec<AbandonedBlock>),
+}
+
+/// A block that the peer sends and that will never be complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AbandonedBlock {
+    /// Block id.
+    pub block: BlockId,
+    /// Its memory.
+    pub slot: Slot,
 }
 
 /// A symbol of a packet that carries several.
@@ -292,7 +305,7 @@ pub enum Placement {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoveredBlock {
     /// Block id.
-    pub block: u64,
+    pub block: BlockId,
     /// What is there of it; `None` if the block was complete before. Then it is one of [those kept](PastBlock).
     pub incomplete: Option<Incomplete>,
     /// Source symbols in the block.
@@ -335,7 +348,7 @@ pub struct PartPlacement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
     /// For [`Session::job_done`](crate::Session::job_done).
-    pub id: u64,
+    pub id: JobId,
     /// Block memory.
     pub slot: Slot,
     /// How the missing source symbols are to be restored; `None` if by now none is missing.
@@ -358,7 +371,7 @@ pub struct Decoding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PastBlock {
     /// Block id.
-    pub block: u64,
+    pub block: BlockId,
     /// So many of the oldest copies, this one included, may go.
     pub forget: usize,
 }
@@ -369,7 +382,7 @@ pub enum Event {
     /// All of a received block is in its slot. Call [`Session::block_unpacked`](crate::Session::block_unpacked) with what it holds.
     BlockComplete {
         /// Block id.
-        block: u64,
+        block: BlockId,
         /// Block memory.
         slot: Slot,
     },
@@ -378,13 +391,10 @@ pub enum Event {
         /// Block memory.
         slot: Slot,
     },
-    /// A block will never be complete, at either end: its stream was given up, or the time of its datagrams is over. Its memory may go; of one that the peer sends,
-    /// [`Session::block_forgotten`](crate::Session::block_forgotten) is to be told.
+    /// A block that this end sends will never be complete: its stream was given up, or the time of its datagrams is over. Its memory may go.
     BlockAbandoned {
         /// Block memory.
         slot: Slot,
-        /// One that this end sends.
-        is_sent: bool,
     },
     /// The peer says something about a flow of datagrams.
     Flow(FlowNews),
@@ -482,7 +492,7 @@ pub struct RidingSymbol {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transmit {
     /// Full packet number.
-    pub packet_number: u64,
+    pub packet_number: PacketNumber,
     /// Where it goes.
     pub to: Tuple,
     /// Header; the key phase is the sealer's business.

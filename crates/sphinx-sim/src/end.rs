@@ -11,7 +11,7 @@ use sphinx_driver::{
 use sphinx_link::{Datagram, Packet};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, Nanos, Role, Session, Tuple};
+use sphinx_proto::{Config, Nanos, Role, Session, Time, Tuple};
 
 use crate::app::{Heard, Listener, Local, Readers, Talker, Writers};
 use crate::arrivals::Arrivals;
@@ -37,7 +37,7 @@ pub struct Delays {
 }
 
 impl Executor for Delays {
-    fn done_at(&mut self, now: Nanos, kind: JobKind) -> Option<Nanos> {
+    fn done_at(&mut self, now: Time, kind: JobKind) -> Option<Time> {
         let max = match kind {
             JobKind::Decode => self.decode_max,
             JobKind::Open | JobKind::Seal => self.packet_max,
@@ -147,7 +147,12 @@ impl<P: PacketProtection> End<P> {
             cids: BTreeSet::from([config.local_cid]),
             // Both ends allow as many.
             queues: Queues::new(role, config.recv_streams),
-            driver: Driver::new(Session::new(config, 0), protection, delays, is_client),
+            driver: Driver::new(
+                Session::new(config, Time::ZERO),
+                protection,
+                delays,
+                is_client,
+            ),
             workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
             writers: Writers::new(seed, plan),
             readers: Readers::new(plan, peer.0, peer.1.streams()),
@@ -190,7 +195,7 @@ impl<P: PacketProtection> End<P> {
     /// The next time at which this end has something to do.
     pub(crate) fn next_event(&mut self) -> Option<Nanos> {
         let timers = [
-            self.driver.poll_timeout(),
+            self.driver.poll_timeout().map(Time::as_nanos),
             self.writers.next_write(),
             self.talker.next(),
             self.readers.next_read(),
@@ -326,13 +331,13 @@ impl<P: PacketProtection> End<P> {
 
     /// The network says that nobody listens at the peer's address.
     pub fn peer_refused(&mut self, now: Nanos) {
-        self.driver.peer_refused(now);
+        self.driver.peer_refused(Time::from_nanos(now));
         self.is_woken = true;
     }
 
     /// The operating system says that datagrams of `len` bytes are too large.
     pub fn datagram_too_large(&mut self, now: Nanos, len: usize) {
-        self.driver.datagram_too_large(now, len);
+        self.driver.datagram_too_large(Time::from_nanos(now), len);
         self.is_woken = true;
     }
 
@@ -343,8 +348,9 @@ impl<P: PacketProtection> End<P> {
         if !cid.is_some_and(|cid| self.cids.contains(&cid)) {
             return;
         }
+        let clock = Time::from_nanos(now);
         let origin = Origin {
-            received_at: now,
+            received_at: clock,
             tuple: Tuple {
                 remote: datagram.source,
                 local_ip: Some(self.own_address.ip()),
@@ -352,7 +358,7 @@ impl<P: PacketProtection> End<P> {
             ecn: datagram.ecn,
         };
         self.driver
-            .handle_datagram(now, origin, payload, &mut self.workshop);
+            .handle_datagram(clock, origin, payload, &mut self.workshop);
         self.is_woken = true;
         self.rx_held_max = self.rx_held_max.max(self.rx_held());
         let most = match self.accepted_at {
@@ -373,6 +379,7 @@ impl<P: PacketProtection> End<P> {
     /// Lets application and driver do what is due, as often as one has something for the other, and collects
     /// what they send.
     pub(crate) fn drive(&mut self, now: Nanos, out: &mut Vec<Datagram>) {
+        let clock = Time::from_nanos(now);
         for _ in 0..TURNS_MAX {
             let shape = self.session().block_shape(self.queues.writers());
             let shape = self.shape.unwrap_or(shape);
@@ -396,7 +403,7 @@ impl<P: PacketProtection> End<P> {
             }
 
             if self.accepted_at.take_if(|at| *at <= now).is_some() {
-                self.driver.open_window(now);
+                self.driver.open_window(clock);
                 self.is_woken = true;
             }
             while let Some((_, limit)) = self.limits.pop_front_if(|(at, _)| *at <= now) {
@@ -404,7 +411,7 @@ impl<P: PacketProtection> End<P> {
                 self.is_woken = true;
             }
             while let Some((_, size)) = self.windows.pop_front_if(|(at, _)| *at <= now) {
-                self.set_window(now, size);
+                self.set_window(clock, size);
             }
             if let Some(size) = self
                 .session()
@@ -412,14 +419,14 @@ impl<P: PacketProtection> End<P> {
                 .map(|size| size.min(self.window_max))
                 && size > self.session().recv_window()
             {
-                self.set_window(now, size);
+                self.set_window(clock, size);
             }
             while let Some((_, cc)) = self.controllers.pop_front_if(|(at, _)| *at <= now) {
-                self.driver.set_cc(now, cc);
+                self.driver.set_cc(clock, cc);
                 self.is_woken = true;
             }
             let is_wanted = self.queues.take_wanted();
-            let is_due = self.driver.poll_timeout().is_some_and(|at| at <= now);
+            let is_due = self.driver.poll_timeout().is_some_and(|at| at <= clock);
             if !(is_wanted | is_due | std::mem::take(&mut self.is_woken)) {
                 return;
             }
@@ -428,7 +435,7 @@ impl<P: PacketProtection> End<P> {
         panic!("stuck in a loop at {now} ns");
     }
 
-    fn set_window(&mut self, now: Nanos, size: u64) {
+    fn set_window(&mut self, now: Time, size: u64) {
         self.driver.set_recv_window(now, size);
         self.window_largest = self.window_largest.max(size);
         self.is_woken = true;
@@ -436,9 +443,10 @@ impl<P: PacketProtection> End<P> {
 
     /// A turn of the driver, as an engine takes it.
     fn turn(&mut self, now: Nanos, out: &mut Vec<Datagram>) {
-        self.driver.handle_timeout(now, &mut self.workshop);
+        let clock = Time::from_nanos(now);
+        self.driver.handle_timeout(clock, &mut self.workshop);
         let pool = self.workshop.pool();
-        self.is_news |= self.driver.exchange(now, &mut self.queues, pool);
+        self.is_news |= self.driver.exchange(clock, &mut self.queues, pool);
         self.arrivals.note(now, &self.queues);
         self.bytes_received = self.arrivals.bytes;
         let (random, ids, cids) = (&mut self.random, &mut self.ids, &mut self.cids);
@@ -454,7 +462,7 @@ impl<P: PacketProtection> End<P> {
         let changes = self.driver.take_path_changes().into_iter();
         self.paths.extend(changes.map(|tuple| (now, tuple)));
         self.driver
-            .transmit(now, usize::MAX, &mut self.workshop, &mut self.sent);
+            .transmit(clock, usize::MAX, &mut self.workshop, &mut self.sent);
         if let Some(reason) = self.driver.poll_end() {
             self.events.push((now, reason));
             self.queues.end();

@@ -7,7 +7,8 @@
 //! threads would. Coding is really done and every byte that arrives is compared, but takes no time, unless
 //! the plan says how long jobs take: what comes out is what the protocol does, however fast the link and
 //! however slow the machine. Every run repeats exactly. Packets are not sealed but carry a checksum
-//! ([`Plain`]), unless [`Scenario::build_with`] gives them keys.
+//! ([`Plain`]), unless [`Scenario::build_with`] gives them keys. Every time is one since the beginning of the run, where the clocks of
+//! both ends have their origin.
 //!
 //! ```
 //! use sphinx_link::Loss;

@@ -4,22 +4,22 @@ use std::ops::Range;
 
 use sphinx_driver::PacketProtection;
 use sphinx_driver::keys::{OpenError, SealError};
-use sphinx_proto::Nanos;
 use sphinx_proto::wire::{HEADER_LEN, Header, OVERHEAD, TAG_LEN};
+use sphinx_proto::{Nanos, PacketNumber, Time};
 
 /// Leaves packets readable and puts a checksum where the tag of a sealed packet is: what was changed on its
 /// way does not open. As with real keys, a packet number is used once.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Plain {
     /// One above the largest packet number sealed.
-    next: u64,
+    next: PacketNumber,
 }
 
 impl PacketProtection for Plain {
     fn seal(
         &mut self,
         header: &Header,
-        packet_number: u64,
+        packet_number: PacketNumber,
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
         if packet_number < self.next {
@@ -27,7 +27,7 @@ impl PacketProtection for Plain {
         }
         self.next = packet_number + 1;
         let header = Header {
-            packet_number: packet_number as u32,
+            packet_number: packet_number.truncated(),
             ..*header
         };
         datagram[..HEADER_LEN].copy_from_slice(&header.encode());
@@ -36,7 +36,7 @@ impl PacketProtection for Plain {
         Ok(())
     }
 
-    fn acked(&mut self, _packet_number: u64) {}
+    fn acked(&mut self, _packet_number: PacketNumber) {}
 
     fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {
         if datagram.len() < OVERHEAD {
@@ -48,9 +48,9 @@ impl PacketProtection for Plain {
     fn open(
         &mut self,
         _header: &Header,
-        packet_number: u64,
+        packet_number: PacketNumber,
         datagram: &mut [u8],
-        _now: Nanos,
+        _now: Time,
         _pto: Nanos,
     ) -> Result<Range<usize>, OpenError> {
         let body = HEADER_LEN..datagram.len() - TAG_LEN;
@@ -63,8 +63,8 @@ impl PacketProtection for Plain {
 }
 
 /// Of everything in front of the tag, and of the packet number's upper half, which no packet carries.
-fn checksum(packet_number: u64, sealed: &[u8]) -> [u8; TAG_LEN] {
-    let mut sum = packet_number ^ (sealed.len() as u64) << 48;
+fn checksum(packet_number: PacketNumber, sealed: &[u8]) -> [u8; TAG_LEN] {
+    let mut sum = packet_number.get() ^ (sealed.len() as u64) << 48;
     let mut add = |word: u64| {
         sum = (sum ^ word)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)

@@ -10,7 +10,7 @@ use sphinx_driver::keys::Keys;
 use sphinx_driver::{Driver, EndReason, Inline, Origin, Outbox, Workshop};
 use sphinx_net::{Destination, DropReason, Dropped, Ecn, PacketTx};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, Session, Tuple};
+use sphinx_proto::{Nanos, Session, Time, Tuple};
 
 use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
@@ -59,7 +59,7 @@ pub(crate) struct Association {
     strays_before: u64,
     /// How long the session had lasted when it was over for the application.
     lasted: Option<Duration>,
-    stats_at: Nanos,
+    stats_at: Time,
     stats_names: Stats,
     idle_timeout: Duration,
     /// How the control connection is to be closed.
@@ -90,7 +90,7 @@ impl Association {
             strays,
             strays_before: strays,
             lasted: None,
-            stats_at: 0,
+            stats_at: Time::ZERO,
             stats_names,
             idle_timeout: options.idle_timeout,
             farewell: (0, String::new()),
@@ -102,7 +102,7 @@ impl Association {
     /// A data-plane datagram with one of this session's connection ids.
     pub(crate) fn handle_datagram(
         &mut self,
-        now: Nanos,
+        now: Time,
         origin: Origin,
         datagram: &mut [u8],
         workshop: &mut Workshop,
@@ -114,7 +114,7 @@ impl Association {
     /// the endpoint that belonged to nobody.
     pub(crate) fn service(
         &mut self,
-        now: Nanos,
+        now: Time,
         clock: Instant,
         traffic: Option<Traffic>,
         strays: u64,
@@ -171,7 +171,7 @@ impl Association {
     /// Seal what may leave now into frames of `tx`, until `limit` bytes of them are taken.
     pub(crate) fn transmit(
         &mut self,
-        now: Nanos,
+        now: Time,
         limit: usize,
         workshop: &mut Workshop,
         tx: &mut impl PacketTx,
@@ -200,12 +200,12 @@ impl Association {
     }
 
     /// The window for received blocks is so large from now on, bytes.
-    pub(crate) fn set_window(&mut self, now: Nanos, size: u64) {
+    pub(crate) fn set_window(&mut self, now: Time, size: u64) {
         self.driver.set_recv_window(now, size);
     }
 
     /// A window that has grown beyond this fair share of the memory shrinks to it, or to what it was at the beginning. Whether it does.
-    pub(crate) fn shrink_window(&mut self, now: Nanos, fair: u64) -> bool {
+    pub(crate) fn shrink_window(&mut self, now: Time, fair: u64) -> bool {
         let core = self.driver.core();
         let size = fair.max(core.recv_window_min());
         let shrinks = core.recv_window() > size;
@@ -222,7 +222,7 @@ impl Association {
 
     /// When [`Association::service`] and [`Association::transmit`] are to be called next, if nothing
     /// happens before.
-    pub(crate) fn poll_timeout(&mut self) -> Option<Nanos> {
+    pub(crate) fn poll_timeout(&mut self) -> Option<Time> {
         self.driver.poll_timeout()
     }
 
@@ -242,7 +242,7 @@ impl Association {
     }
 
     /// The network says that nobody listens at `remote`; whether that is where the peer is.
-    pub(crate) fn on_refused(&mut self, now: Nanos, remote: SocketAddr) -> bool {
+    pub(crate) fn on_refused(&mut self, now: Time, remote: SocketAddr) -> bool {
         let is_peer = remote == self.driver.core().tuple().remote;
         if is_peer {
             self.driver.peer_refused(now);
@@ -251,7 +251,7 @@ impl Association {
     }
 
     /// The operating system did not send datagrams to `to`; whether they may have been this session's.
-    pub(crate) fn on_dropped(&mut self, now: Nanos, to: &Destination, dropped: &Dropped) -> bool {
+    pub(crate) fn on_dropped(&mut self, now: Time, to: &Destination, dropped: &Dropped) -> bool {
         if to.remote != self.driver.core().tuple().remote {
             return false;
         }
@@ -284,7 +284,7 @@ impl Association {
     }
 
     /// Begin to close, for an engine that stops.
-    pub(crate) fn stop(&mut self, now: Nanos) {
+    pub(crate) fn stop(&mut self, now: Time) {
         const REASON: &str = "the other end has stopped";
         self.driver.close(now, close_code::CANCELLED, REASON);
         self.farewell = (close_code::CANCELLED, REASON.to_owned());

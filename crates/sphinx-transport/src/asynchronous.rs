@@ -66,11 +66,13 @@ mod io;
 mod recv_stream;
 mod send_stream;
 mod session;
+mod unordered;
 
 pub use datagram::LiveReceiver;
 pub use recv_stream::RecvStream;
 pub use send_stream::SendStream;
 pub use session::Session;
+pub use unordered::UnorderedReceiver;
 
 use crate::endpoint::Connecting;
 use crate::error::Error;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sphinx_driver::{Arrived, LiveEnd, Refusal, SendAs};
 use sphinx_proto::wire::{Datagram, Delivery, FlowKind, MAX_DATAGRAM};
-use sphinx_proto::{Nanos, Urgency};
+use sphinx_proto::{Nanos, Time, Urgency};
 
 use crate::error::{Error, ErrorKind};
 use crate::shared::{Inner, Session, Shared};
@@ -493,7 +493,7 @@ impl Drop for LiveReceiver {
 /// Takes the next message of a flow, if it fits `buf`.
 fn next_live(
     inner: &mut Inner,
-    (flow, now): (u64, Nanos),
+    (flow, now): (u64, Time),
     buf: &mut [u8],
 ) -> Option<Result<Option<LiveInfo>, Error>> {
     let Some(len) = inner.queues.next_live_len(flow) else {

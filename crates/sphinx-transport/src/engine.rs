@@ -15,7 +15,7 @@ use sphinx_net::{
     Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
-use sphinx_proto::{Nanos, PathMemory, Tuple};
+use sphinx_proto::{Nanos, PathMemory, Time, Tuple};
 
 use crate::association::Association;
 use crate::budget::{Budget, Growth};
@@ -102,7 +102,7 @@ pub(crate) struct Engine<Io: PacketIo> {
     windows: u64,
     /// A window could not grow since others hold the memory; and when these were last told to shrink.
     is_scarce: bool,
-    shared_at: Nanos,
+    shared_at: Time,
     /// There has been a session.
     has_met: bool,
     /// Sessions, and on a server handshakes under way, by control connection.
@@ -142,7 +142,7 @@ impl<Io: PacketIo> Engine<Io> {
             routes: Routes::default(),
             windows: 0,
             is_scarce: false,
-            shared_at: 0,
+            shared_at: Time::ZERO,
             has_met: false,
             connections: HashMap::new(),
             strays: 0,
@@ -196,7 +196,7 @@ impl<Io: PacketIo> Engine<Io> {
             }
         }
         let clock = Instant::now();
-        let now = nanos_since(self.base, clock);
+        let now = time_since(self.base, clock);
         for remote in self.io.rx().take_refused() {
             self.note_refused(clock, now, remote);
         }
@@ -259,7 +259,7 @@ impl<Io: PacketIo> Engine<Io> {
 
     /// Everything that the sessions with something to do want to do. Those that become ready
     /// meanwhile wait for the next turn.
-    fn serve(&mut self, now: Nanos, clock: Instant) {
+    fn serve(&mut self, now: Time, clock: Instant) {
         let count = self.sessions.ready();
         let quantum = (TURN_BYTES / count.max(1)).max(QUANTUM_MIN);
         let strays = self.strays();
@@ -294,7 +294,7 @@ impl<Io: PacketIo> Engine<Io> {
             self.windows = self.windows - *cost + held + *state;
             *cost = held + *state;
             // Telling threads the news may have taken a while, and packets carry the time at which they leave.
-            let now = nanos_since(self.base, Instant::now());
+            let now = time_since(self.base, Instant::now());
             let tx = self.io.tx();
             let limit = TURN_BYTES.min(tx.taken_bytes() + quantum);
             association.transmit(now, limit, &mut self.workshop, tx);
@@ -323,7 +323,7 @@ impl<Io: PacketIo> Engine<Io> {
     }
 
     /// There are more sessions or fewer, or one of them needs what others hold: windows that have grown beyond a fair share shrink to it.
-    fn share_memory(&mut self, now: Nanos) {
+    fn share_memory(&mut self, now: Time) {
         self.shared_at = now;
         let (budget, sessions) = (self.budget(), self.sessions.len());
         let fair = budget.fair_share(sessions);
@@ -336,7 +336,7 @@ impl<Io: PacketIo> Engine<Io> {
 
     /// Tell sessions what the operating system did not send.
     fn note_dropped(&mut self, dropped: &[(Destination, Dropped)]) {
-        let now = nanos_since(self.base, Instant::now());
+        let now = time_since(self.base, Instant::now());
         for (to, dropped) in dropped {
             self.sessions
                 .wake_where(|member| member.association.on_dropped(now, to, dropped));
@@ -344,7 +344,7 @@ impl<Io: PacketIo> Engine<Io> {
     }
 
     /// The network says that nobody listens at `remote`.
-    fn note_refused(&mut self, clock: Instant, now: Nanos, remote: SocketAddr) {
+    fn note_refused(&mut self, clock: Instant, now: Time, remote: SocketAddr) {
         self.sessions
             .wake_where(|member| member.association.on_refused(now, remote));
         self.attempt_refused(clock, remote);
@@ -364,7 +364,7 @@ impl<Io: PacketIo> Engine<Io> {
             return Ok((0, false));
         }
         let clock = Instant::now();
-        let now = nanos_since(self.base, clock);
+        let now = time_since(self.base, clock);
         let wall = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -381,7 +381,7 @@ impl<Io: PacketIo> Engine<Io> {
                 .min(100_000_000);
             let (remote, local_ip) = (received.remote, received.local_ip);
             let origin = Origin {
-                received_at: now.saturating_sub(age),
+                received_at: now.earlier_by(age),
                 tuple: Tuple { remote, local_ip },
                 ecn: received.ecn.bits(),
             };
@@ -411,7 +411,7 @@ impl<Io: PacketIo> Engine<Io> {
     // ---- the end ------------------------------------------------------------------------------
 
     /// Close all sessions once the application has let go of the endpoint.
-    fn stop(&mut self, clock: Instant, now: Nanos) {
+    fn stop(&mut self, clock: Instant, now: Time) {
         if self.stopping.is_none() && self.lobby.stop.load(Ordering::Relaxed) {
             self.stopping = Some(clock + STOP_WAIT);
             for member in self.sessions.wake_all() {
@@ -456,9 +456,8 @@ pub(crate) fn settings(service: Service, options: &Options) -> Settings {
     }
 }
 
-fn nanos_since(base: Instant, clock: Instant) -> Nanos {
-    clock
-        .saturating_duration_since(base)
-        .as_nanos()
-        .min(u128::from(u64::MAX)) as Nanos
+/// The sessions' time, whose origin is `base`.
+fn time_since(base: Instant, clock: Instant) -> Time {
+    let span = clock.saturating_duration_since(base).as_nanos();
+    Time::from_nanos(span.min(u128::from(u64::MAX)) as Nanos)
 }

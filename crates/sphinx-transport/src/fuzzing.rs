@@ -4,10 +4,11 @@ use std::sync::LazyLock;
 
 use sphinx_fuzz::Input;
 use sphinx_proto::wire::{ConnectionId, Header, OVERHEAD, PacketKind};
+use sphinx_proto::{PacketNumber, PathId, Time};
 
 use crate::control::Params;
 use crate::ticket::Ticket;
-use sphinx_driver::keys::{Arrival, Direction, ReplayWindow, SECRET_LEN, SessionSecret};
+use sphinx_driver::keys::{Arrival, Direction, ReplayWindow, SECRET_LEN, SealError, SessionSecret};
 
 /// Text that is meant to be a ticket; and the same bytes behind a prefix and in front of a right
 /// checksum, as a program that wants to do harm would write them.
@@ -42,29 +43,29 @@ pub fn datagram(data: &[u8]) {
     static SECRET: LazyLock<SessionSecret> =
         LazyLock::new(|| SessionSecret::new(&[1; SECRET_LEN], &[2; SECRET_LEN]));
     let input = &mut Input::new(data);
-    let mut opener = SECRET.opener(Direction::ClientToServer, 0);
-    let mut sealer = SECRET.sealer(Direction::ClientToServer, 0);
+    let mut opener = SECRET.opener(Direction::ClientToServer, PathId::FIRST);
+    let mut sealer = SECRET.sealer(Direction::ClientToServer, PathId::FIRST);
 
     let mut invented = input.take(64).to_vec();
     if let Some(header) = opener.unprotect(&mut invented) {
-        let number = input.any();
-        let opened = opener.open(&header, number, &mut invented, 0, 0);
+        let number = PacketNumber::new(input.any());
+        let opened = opener.open(&header, number, &mut invented, Time::ZERO, 0);
         assert!(opened.is_err(), "opened what nobody sealed");
     }
 
     let (mut replay, mut seen) = (ReplayWindow::default(), Vec::new());
-    let mut number = 0u64;
+    let mut number = PacketNumber::ZERO;
     while !input.is_empty() {
         let step = 1 + input.below(300);
         // Now and then further than the window is wide.
         let far = if step.is_multiple_of(8) { 300 } else { 1 };
-        number = number.saturating_add(step * far);
+        number = PacketNumber::new(number.get().saturating_add(step * far));
         let header = Header {
             kind: PacketKind::Symbol,
             phase: false,
             last_of_flight: false,
             cid: ConnectionId::new([9; 8]).expect("not zero"),
-            packet_number: number as u32,
+            packet_number: number.truncated(),
             block: input.number(4) as u32,
             code: 0,
             n: 1,
@@ -72,16 +73,18 @@ pub fn datagram(data: &[u8]) {
         };
         let body_len = usize::from(input.byte());
         let mut datagram = vec![0; body_len + OVERHEAD];
-        sealer
-            .seal(&header, number, &mut datagram)
-            .expect("numbers rise within one epoch");
+        match sealer.seal(&header, number, &mut datagram) {
+            // Nobody acknowledges anything, so there is no second epoch.
+            Err(SealError::EpochExhausted) => return,
+            sealed => sealed.expect("numbers rise"),
+        }
         let (at, turned) = (input.below(datagram.len() as u64) as usize, input.byte());
         // Kept as it is as often as not.
         let turned = if turned & 1 == 0 { 0 } else { turned };
         datagram[at] ^= turned;
         let opened = opener.unprotect(&mut datagram).and_then(|header| {
             opener
-                .open(&header, number, &mut datagram, 0, 0)
+                .open(&header, number, &mut datagram, Time::ZERO, 0)
                 .ok()
                 .map(|body| (header, body))
         });

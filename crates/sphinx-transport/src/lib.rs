@@ -79,6 +79,7 @@ mod signal;
 mod stats;
 mod sync;
 mod ticket;
+mod unordered;
 
 pub use datagram::{
     DatagramInfo, DatagramOptions, LiveInfo, LiveOptions, LiveReceiver, LiveSender,
@@ -98,3 +99,4 @@ pub use sphinx_proto::wire::BUNDLE_MAX;
 pub use sphinx_proto::{Losses, Urgency, cc};
 pub use stats::Stats;
 pub use ticket::{Ticket, TicketError};
+pub use unordered::UnorderedReceiver;

@@ -8,6 +8,7 @@ use sphinx_proto::wire::{Reader, put_varint, varint_len};
 use crate::error::{Error, ErrorKind};
 use crate::recv_stream::RecvStream;
 use crate::send_stream::SendStream;
+use crate::unordered::check_len;
 
 /// Longest message, bytes.
 pub const MAX_MESSAGE: usize = 16 << 20;
@@ -54,11 +55,7 @@ impl MessageSender {
     /// # Errors
     /// Those of [`SendStream::write_all`]; and if the message is too long: nothing of it is sent then.
     pub fn send(&mut self, message: &[u8]) -> Result<(), Error> {
-        if message.len() > MAX_MESSAGE {
-            let len = message.len();
-            let why = format!("a message of {len} bytes; the longest has {MAX_MESSAGE}");
-            return Err(Error::new(ErrorKind::Usage, why));
-        }
+        check_len(message)?;
         let mut prefix = Vec::with_capacity(varint_len(message.len() as u64));
         put_varint(&mut prefix, message.len() as u64);
         self.0.write_all(&prefix)?;

@@ -20,12 +20,20 @@ pub struct RecvStream {
     /// Data being read; not empty.
     chunk: Option<Chunk>,
     ended: bool,
-    /// What [`RecvStream::read_unordered`] has begun and not done.
-    part: Option<Part>,
+    partly: Partly,
     /// More has arrived.
     changed: Waiter,
     /// Why no more is wanted, once the stream is dropped.
     stop_code: u64,
+}
+
+/// What [`RecvStream::read_unordered`] has begun and not done.
+enum Partly {
+    Nothing,
+    /// In a box: streams that wait for nothing of the kind hold no memory for it.
+    Begun(Box<Part>),
+    /// An error has come in between: nobody knows what became of the rest.
+    Torn,
 }
 
 /// A part of the stream that is read in the order in which it arrives.
@@ -35,8 +43,6 @@ struct Part {
     left: u64,
     /// The rest of the block in which it ends.
     beyond: Option<Chunk>,
-    /// An error has come in between: nobody knows what became of the rest.
-    torn: bool,
 }
 
 impl fmt::Debug for RecvStream {
@@ -59,7 +65,7 @@ impl RecvStream {
             position: 0,
             chunk: None,
             ended: false,
-            part: None,
+            partly: Partly::Nothing,
             stop_code: 0,
         }
     }
@@ -129,15 +135,15 @@ impl RecvStream {
                     let before = |inner: &mut Inner| chunk_before(inner, stream, end);
                     match self.shared.wait(self.changed.signal(), before).flatten() {
                         Ok(chunk) => chunk,
-                        Err(error) => return Err(self.tear(part, error.into())),
+                        Err(error) => return Err(self.tear(*part, error.into())),
                     }
                 }
             };
             if let Err(error) = self.give_part(&mut part, chunk, &mut sink) {
-                return Err(self.tear(part, error));
+                return Err(self.tear(*part, error));
             }
         }
-        self.end_part(part);
+        self.end_part(*part);
         Ok(())
     }
 
@@ -159,27 +165,27 @@ impl RecvStream {
                     match polled.map(Result::flatten) {
                         Poll::Ready(Ok(chunk)) => chunk,
                         Poll::Ready(Err(error)) => {
-                            return Poll::Ready(Err(self.tear(part, error.into())));
+                            return Poll::Ready(Err(self.tear(*part, error.into())));
                         }
                         Poll::Pending => {
-                            self.part = Some(part);
+                            self.partly = Partly::Begun(part);
                             return Poll::Pending;
                         }
                     }
                 }
             };
             if let Err(error) = self.give_part(&mut part, chunk, sink) {
-                return Poll::Ready(Err(self.tear(part, error)));
+                return Poll::Ready(Err(self.tear(*part, error)));
             }
         }
-        self.end_part(part);
+        self.end_part(*part);
         Poll::Ready(Ok(()))
     }
 
     fn whole(&self) -> Result<(), Error> {
-        match self.part {
-            Some(_) => Err(partly_read()),
-            None => Ok(()),
+        match self.partly {
+            Partly::Nothing => Ok(()),
+            Partly::Begun(_) | Partly::Torn => Err(partly_read()),
         }
     }
 
@@ -213,21 +219,21 @@ impl RecvStream {
     }
 
     /// The part that has been begun, or a new one. Until it is ended or put back, the stream counts as torn.
-    fn part(&mut self, len: u64) -> Result<Part, Error> {
+    fn part(&mut self, len: u64) -> Result<Box<Part>, Error> {
         let (start, end) = (self.position, self.position.saturating_add(len));
-        let begun = self.part.take_if(|part| !part.torn && part.end == end);
-        if self.part.is_some() {
-            return Err(partly_read());
+        match std::mem::replace(&mut self.partly, Partly::Torn) {
+            Partly::Nothing => Ok(Box::new(Part {
+                start,
+                end,
+                left: len,
+                beyond: None,
+            })),
+            Partly::Begun(part) if part.end == end => Ok(part),
+            other => {
+                self.partly = other;
+                Err(partly_read())
+            }
         }
-        let new = |torn| Part {
-            start,
-            end,
-            left: len,
-            beyond: None,
-            torn,
-        };
-        self.part = Some(new(true));
-        Ok(begun.unwrap_or_else(|| new(false)))
     }
 
     /// Gives what of the chunk belongs to the part.
@@ -253,12 +259,15 @@ impl RecvStream {
     fn end_part(&mut self, part: Part) {
         self.chunk = part.beyond.or(self.chunk.take());
         self.position = part.end;
-        self.part = None;
+        self.partly = Partly::Nothing;
     }
 
-    /// The stream cannot be read any further.
+    /// The stream cannot be read any further: it stays torn.
     fn tear<E>(&mut self, part: Part, error: E) -> E {
-        self.part = Some(Part { torn: true, ..part });
+        if let Some(beyond) = part.beyond {
+            let taken = beyond.into_taken();
+            self.shared.update(|inner| inner.queues.release(taken));
+        }
         error
     }
 }
@@ -288,7 +297,10 @@ fn chunk_before(inner: &mut Inner, stream: StreamId, end: u64) -> Option<Result<
 impl Drop for RecvStream {
     /// What the application does not want must not fill the window.
     fn drop(&mut self) {
-        let beyond = self.part.take().and_then(|part| part.beyond);
+        let beyond = match std::mem::replace(&mut self.partly, Partly::Torn) {
+            Partly::Begun(part) => part.beyond,
+            Partly::Nothing | Partly::Torn => None,
+        };
         let unread = [self.chunk.take(), beyond].into_iter().flatten();
         let unread: Vec<Taken> = unread.map(Chunk::into_taken).collect();
         self.shared.update(|inner| {

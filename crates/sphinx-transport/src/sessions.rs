@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use sphinx_proto::Nanos;
+use sphinx_proto::Time;
 use sphinx_proto::wire::ConnectionId;
 
 /// Sessions of type `T` with the order in which they are to be served.
@@ -11,7 +11,7 @@ pub(crate) struct Sessions<T> {
     entries: HashMap<ConnectionId, Entry<T>>,
     /// Those with something to do, first come, first served.
     ready: VecDeque<ConnectionId>,
-    timers: BTreeSet<(Nanos, ConnectionId)>,
+    timers: BTreeSet<(Time, ConnectionId)>,
 }
 
 struct Entry<T> {
@@ -19,7 +19,7 @@ struct Entry<T> {
     /// In `ready`.
     is_ready: bool,
     /// The entry in `timers`.
-    timer: Option<Nanos>,
+    timer: Option<Time>,
 }
 
 impl<T> Sessions<T> {
@@ -91,7 +91,7 @@ impl<T> Sessions<T> {
     }
 
     /// Those whose time has come become ready.
-    pub(crate) fn expire(&mut self, now: Nanos) {
+    pub(crate) fn expire(&mut self, now: Time) {
         while let Some((at, cid)) = self.timers.first().copied() {
             if at > now {
                 break;
@@ -123,7 +123,7 @@ impl<T> Sessions<T> {
     }
 
     /// When the session is to become ready if nothing happens before.
-    pub(crate) fn set_timer(&mut self, cid: ConnectionId, at: Option<Nanos>) {
+    pub(crate) fn set_timer(&mut self, cid: ConnectionId, at: Option<Time>) {
         let Some(entry) = self.entries.get_mut(&cid) else {
             return;
         };
@@ -137,7 +137,7 @@ impl<T> Sessions<T> {
     }
 
     /// When the next session becomes ready by its timer.
-    pub(crate) fn next_timer(&self) -> Option<Nanos> {
+    pub(crate) fn next_timer(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
     }
 }
@@ -177,12 +177,12 @@ mod tests {
             sessions.insert(cid(n), n);
         }
         served(&mut sessions);
-        sessions.set_timer(cid(1), Some(30));
-        sessions.set_timer(cid(2), Some(10));
-        sessions.set_timer(cid(3), Some(5));
-        sessions.set_timer(cid(3), Some(20));
-        assert_eq!(sessions.next_timer(), Some(10));
-        sessions.expire(20);
+        sessions.set_timer(cid(1), Some(Time::from_nanos(30)));
+        sessions.set_timer(cid(2), Some(Time::from_nanos(10)));
+        sessions.set_timer(cid(3), Some(Time::from_nanos(5)));
+        sessions.set_timer(cid(3), Some(Time::from_nanos(20)));
+        assert_eq!(sessions.next_timer(), Some(Time::from_nanos(10)));
+        sessions.expire(Time::from_nanos(20));
         assert_eq!(served(&mut sessions), [2, 3]);
         sessions.set_timer(cid(1), None);
         assert_eq!(sessions.next_timer(), None);
@@ -192,7 +192,7 @@ mod tests {
     fn a_session_that_is_gone_is_neither_served_nor_timed() {
         let mut sessions = Sessions::new();
         sessions.insert(cid(1), 1);
-        sessions.set_timer(cid(1), Some(5));
+        sessions.set_timer(cid(1), Some(Time::from_nanos(5)));
         assert_eq!(sessions.remove(cid(1)), Some(1));
         assert_eq!(sessions.next_timer(), None);
         assert!(sessions.wake(cid(1)).is_none());

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use sphinx_driver::{Application, BufferPool, Queues, SharedSlicer, Slicer};
 use sphinx_net::Waker;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, PathMemory, Role, StreamId};
+use sphinx_proto::{Nanos, PathMemory, Role, StreamId, Time};
 
 use crate::error::{Error, ErrorKind, close_code};
 use crate::memory::PathFile;
@@ -156,7 +156,7 @@ impl Shared {
         remote: SocketAddr,
         (role, streams_max, datagram_max): (Role, u64, usize),
         base: Instant,
-        since: Nanos,
+        since: Time,
     ) -> Self {
         let inner = Inner {
             queues: Queues::new(role, streams_max),
@@ -182,7 +182,7 @@ impl Shared {
             pool,
             remote: Mutex::new(remote),
             base,
-            started: base + Duration::from_nanos(since),
+            started: base + Duration::from_nanos(since.as_nanos()),
             shape: AtomicU32::new(0),
         }
     }
@@ -201,8 +201,9 @@ impl Shared {
     }
 
     /// The engine's time.
-    pub(crate) fn now(&self) -> Nanos {
-        self.base.elapsed().as_nanos().min(u128::from(u64::MAX)) as Nanos
+    pub(crate) fn now(&self) -> Time {
+        let span = self.base.elapsed().as_nanos();
+        Time::from_nanos(span.min(u128::from(u64::MAX)) as Nanos)
     }
 
     /// Since the first handshake datagram.

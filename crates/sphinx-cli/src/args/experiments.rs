@@ -30,6 +30,9 @@ pub(crate) struct FigureArgs {
     /// Fewer points and shorter runs: all the paper's figures in less than six minutes
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Seeds of each case of snoop, snoop-ber, snoop-delay and eln [default: 10, with --quick 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) seeds: Option<u64>,
     /// Directory for CSV, SVG, PNG, Markdown and NDJSON; runs that are there are not run again
     /// [default: docs/results, with --quick lab-quick]
     #[arg(long = "output", short, value_name = "DIR")]
@@ -79,8 +82,18 @@ pub(crate) enum Which {
     Eleven,
     /// Reliability, goodput, efficiency, computation and latency as numbers
     Table1,
+    /// What carries small messages: streams, live messages, datagrams, beside TCP, QUIC and SRT
+    Modes,
     /// What else matters: block size, redundancy, bursts, feedback loss, round-trip times, rates
     Ablations,
-    /// All of the paper's; without --quick the ablations as well
+    /// Kernel TCP over a hop with bit errors, with and without agents in its path (sphx pep)
+    Snoop,
+    /// The same, by the rate of errors
+    SnoopBer,
+    /// Kernel TCP over a hop that loses packets, by the length of the path, with and without agents
+    SnoopDelay,
+    /// Uploads over a hop with errors, with and without agents on both sides of it
+    Eln,
+    /// All of the paper's; without --quick all others as well
     All,
 }

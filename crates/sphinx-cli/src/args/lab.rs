@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use sphinx_lab::emulator::{LinkArgs, LinkCommand};
+use sphinx_lab::path::PathArgs;
 use sphinx_lab::peers::Peer;
 
 use super::experiments::{FigureArgs, ReportArgs, RunArgs};
@@ -17,6 +18,8 @@ pub(crate) struct LabArgs {
 pub(crate) enum LabCommand {
     /// Emulate a link between two network namespaces
     Link(Box<LinkArgs>),
+    /// Download or upload over two hops, with any programs on the way
+    Path(Box<PathArgs>),
     /// Run an experiment: links, workloads and contestants from a file
     Run(RunArgs),
     /// Reproduce a figure of the paper
@@ -34,7 +37,7 @@ impl LabCommand {
     pub(crate) fn needs_namespaces(&self) -> bool {
         match self {
             LabCommand::Link(args) => args.command.is_none() && args.run.interfaces.is_none(),
-            LabCommand::Run(_) | LabCommand::Figure(_) => true,
+            LabCommand::Path(_) | LabCommand::Run(_) | LabCommand::Figure(_) => true,
             LabCommand::Report(_) | LabCommand::Peer(_) => false,
         }
     }
@@ -53,6 +56,7 @@ impl LabCommand {
                 Some(LinkCommand::Show(args)) => (args.json, false),
                 Some(LinkCommand::Init) => (false, true),
             },
+            LabCommand::Path(args) => (args.json, args.quiet),
             LabCommand::Run(args) => (args.output.json, false),
             LabCommand::Figure(args) => (args.output.json, false),
             LabCommand::Report(args) => (args.output.json, false),

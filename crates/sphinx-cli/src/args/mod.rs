@@ -218,8 +218,8 @@ pub(crate) struct PerfClientArgs {
     /// Size of one block [default: what --rate carries in 40 ms, at most 100kB]
     #[arg(long, value_name = "SIZE", value_parser = units::size_positive, requires = "rate")]
     pub(crate) block_size: Option<u64>,
-    /// Streams side by side
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Streams side by side, at most 10000; with --rate or --message-size 256
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) streams: u16,
     /// The server sends, the client receives
     #[arg(long)]
@@ -355,7 +355,7 @@ mod tests {
                 "cannot be used with",
             ),
             ("sphx perf client t --block-size 1kB", "--rate"),
-            ("sphx perf client t --streams 0", "1..=256"),
+            ("sphx perf client t --streams 0", "1..=10000"),
             ("sphx perf client t --bundle 9", "at most 8"),
             (
                 "sphx perf client t --bundle 1 --bytes 1MB",

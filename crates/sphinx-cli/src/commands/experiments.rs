@@ -94,7 +94,7 @@ fn allowed(namespaces: Option<Result<(), TestbedError>>) -> Outcome<()> {
 }
 
 /// Becomes true when the user wants to stop, for as long as the registration lives.
-fn stop_flag(context: &Context) -> (Arc<AtomicBool>, Registration) {
+pub(super) fn stop_flag(context: &Context) -> (Arc<AtomicBool>, Registration) {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     let registration = context
@@ -174,6 +174,7 @@ pub(super) fn figure(
         programs: &programs,
         directory: &directory,
         quick: args.quick,
+        seeds: args.seeds,
         environment: &environment,
         stop: &stop,
         progress: Progress::new(args.output.quiet || args.output.json),
@@ -218,7 +219,12 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
         Which::Ten => vec![Figure::Blocks],
         Which::Eleven => vec![Figure::Video],
         Which::Table1 => vec![Figure::Table1],
+        Which::Modes => vec![Figure::Modes],
         Which::Ablations => vec![Figure::Ablations],
+        Which::Snoop => vec![Figure::Snoop],
+        Which::SnoopBer => vec![Figure::SnoopBer],
+        Which::SnoopDelay => vec![Figure::SnoopDelay],
+        Which::Eln => vec![Figure::Eln],
         Which::All if quick => Figure::PAPER.to_vec(),
         Which::All => Figure::ALL.to_vec(),
     }

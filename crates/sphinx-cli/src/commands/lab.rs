@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use sphinx_lab::TestbedError;
 
-use super::{Context, experiments, link, requests};
+use super::{Context, experiments, link, path, requests};
 use crate::args::lab::LabCommand;
 use crate::failure::Outcome;
 
@@ -24,6 +24,7 @@ pub(crate) fn run(
     let prepared = |namespaces: Option<Namespaces>| namespaces.map(|found| found.prepared);
     match command {
         LabCommand::Link(args) => link::run(*args, namespaces, context),
+        LabCommand::Path(args) => path::run(*args, prepared(namespaces), context),
         LabCommand::Run(args) => experiments::run(&args, prepared(namespaces), context).map(|()| 0),
         LabCommand::Figure(args) => {
             experiments::figure(&args, prepared(namespaces), context).map(|()| 0)

@@ -53,11 +53,7 @@ fn emulate(args: RunArgs, namespaces: Option<Namespaces>, context: &Context) -> 
         // Interfaces are those of this process's own namespace.
         None => directory(),
     };
-    let program = std::env::current_exe()
-        .map_err(|error| local_io("find", "the file of this program", error))?;
-    let mut init = Command::new(program);
-    init.args(["lab", "link", "__init"]);
-    let session = Session::start(plan, &directory, init).map_err(failure)?;
+    let session = Session::start(plan, &directory, init()?).map_err(failure)?;
     let stopper = session.stopper();
     let _registration = context.stop.on_stop(move || stopper.stop());
 
@@ -81,6 +77,15 @@ fn emulate(args: RunArgs, namespaces: Option<Namespaces>, context: &Context) -> 
         return Ok(exit_code(ErrorKind::LocalIo, None));
     }
     Ok(code)
+}
+
+/// The first process of a namespace for programs.
+pub(super) fn init() -> Outcome<Command> {
+    let program = std::env::current_exe()
+        .map_err(|error| local_io("find", "the file of this program", error))?;
+    let mut init = Command::new(program);
+    init.args(["lab", "link", "__init"]);
+    Ok(init)
 }
 
 fn introduction(state: &State) -> String {
@@ -109,7 +114,7 @@ fn state_event(name: &str, state: &State) -> Event {
         })
 }
 
-fn failure(error: LinkError) -> Failure {
+pub(super) fn failure(error: LinkError) -> Failure {
     let kind = match error.kind {
         LinkErrorKind::Usage => ErrorKind::Usage,
         LinkErrorKind::Local => ErrorKind::LocalIo,

@@ -11,6 +11,8 @@ pub(crate) mod lab;
 #[cfg(feature = "lab")]
 mod link;
 mod listen;
+#[cfg(feature = "lab")]
+mod path;
 #[cfg(feature = "pep")]
 pub(crate) mod pep;
 pub(crate) mod perf;

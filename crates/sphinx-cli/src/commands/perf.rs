@@ -11,8 +11,8 @@ use crate::channel::Mode;
 use crate::failure::{Outcome, usage};
 use crate::perf::client::Request;
 use crate::perf::{
-    BLOCK_BYTES_MIN, DATAGRAM_BYTES_MAX, Direction, Limit, Measured, Messages, Pacing, client,
-    server,
+    BLOCK_BYTES_MIN, DATAGRAM_BYTES_MAX, Direction, Limit, Measured, Messages, PACED_STREAMS_MAX,
+    Pacing, client, server,
 };
 use crate::report::{Figures, Progress, Reporter, Role, Ticker};
 use crate::units::{show_rate, show_size};
@@ -153,6 +153,12 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
         });
     let pacing = blocks.or(messages).transpose().map_err(usage)?;
     check_mode(args)?;
+    if pacing.is_some() && args.streams > PACED_STREAMS_MAX {
+        return Err(usage(format!(
+            "blocks and messages at fixed times go over at most {PACED_STREAMS_MAX} streams, not {}",
+            args.streams
+        )));
+    }
     if let Some(pacing) = pacing {
         pacing.blocks(limit).map_err(usage)?;
     }

@@ -14,7 +14,9 @@ use crate::report::{BlockNumbers, Role};
 pub(super) const VERSION: u32 = 2;
 /// Longest message.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-pub(super) const STREAMS_MAX: u16 = 256;
+pub(super) const STREAMS_MAX: u16 = 10_000;
+/// Each has a thread, which waits for the time of its next block.
+pub(crate) const PACED_STREAMS_MAX: u16 = 256;
 /// Every block carries its header inside.
 pub(crate) const BLOCK_BYTES_MIN: u64 = 32;
 pub(super) const BLOCK_BYTES_MAX: u64 = 16 << 20;
@@ -149,7 +151,8 @@ impl Plan {
     pub(super) fn check(&self) -> Outcome<()> {
         let bounded = (1..=STREAMS_MAX).contains(&self.streams)
             && self.pacing.is_none_or(|pacing| {
-                (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&pacing.block_bytes)
+                self.streams <= PACED_STREAMS_MAX
+                    && (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&pacing.block_bytes)
                     && pacing.block_bytes * u64::from(self.streams) <= BLOCKS_BYTES_MAX
                     && pacing.interval_ns > 0
                     && (pacing.mode() == Mode::Stream || self.streams == 1)

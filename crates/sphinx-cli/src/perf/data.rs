@@ -1,10 +1,11 @@
 //! The measured streams themselves.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sphinx_transport::{ErrorKind, Stats};
 
+use super::bulk::{Bulk, threads};
 use super::clock::ClockOffset;
 use super::control::{Direction, Limit, Pacing, Plan};
 use super::pattern::Pattern;
@@ -14,9 +15,6 @@ use crate::failure::{Outcome, fail, local_io, protocol};
 use crate::report::{BlockNumbers, Progress};
 use crate::usage::monotonic_ns;
 
-/// Bytes handed over at a time in bulk.
-const CHUNK_BYTES: usize = 64 << 10;
-const READ_BYTES: usize = 64 << 10;
 /// In front of every block, inside its size: index u64, scheduled time u64 (ns), size u32.
 const HEADER_BYTES: usize = 20;
 
@@ -34,33 +32,37 @@ pub(super) struct Received {
 /// Sends on `plan.streams` new streams side by side; returns when everything has been delivered.
 pub(super) fn send<C: Channel>(channel: &C, plan: &Plan, progress: &Progress) -> Outcome<Sent> {
     let pattern = Pattern::new(plan.seed);
-    let started = Instant::now();
     let work = |index| SendWork {
         plan,
         pattern: &pattern,
         progress,
         index: u16::try_from(index).unwrap_or(u16::MAX),
     };
-    let sent = match plan.pacing {
+    let bytes = match plan.pacing {
         Some(pacing) => {
             let (mode, deadline) = (pacing.mode(), pacing.deadline());
             let open = |_| channel.send_messages(mode, deadline);
             let outs: Outcome<Vec<_>> = (0..plan.streams).map(open).collect();
             // The first block is due when all threads are there.
             let first_due_ns = monotonic_ns() + 2_000_000;
-            side_by_side(outs?, |(index, out)| {
+            let sent = side_by_side(outs?, |(index, out)| {
                 work(index).blocks(out, pacing, first_due_ns)
-            })?
+            })?;
+            sent.into_iter().sum()
         }
         None => {
-            let streams = (0..plan.streams).map(|_| channel.open_uni());
-            let streams: Outcome<Vec<C::Out>> = streams.collect();
-            side_by_side(streams?, |(index, stream)| {
-                work(index).bulk(stream, started)
-            })?
+            let open = |_| Ok(channel.open_uni()?.into_task());
+            let outs: Outcome<Vec<_>> = (0..plan.streams).map(open).collect();
+            let bulk = Bulk {
+                plan,
+                pattern: &pattern,
+                progress,
+            };
+            let outs = threads::<C, _>(outs?);
+            let sent = side_by_side(outs, |(_, streams)| bulk.send(streams))?;
+            sent.into_iter().sum()
         }
     };
-    let bytes = sent.into_iter().sum();
     Ok(Sent {
         bytes,
         stats: channel.stats(),
@@ -82,31 +84,38 @@ pub(super) fn receive<C: Channel>(
         index: u16::try_from(index).unwrap_or(u16::MAX),
         offset,
     };
-    let received = match plan.pacing {
+    let (bytes, blocks) = match plan.pacing {
         Some(pacing) => {
             let accept = |_| channel.recv_messages(pacing.mode());
             let ins: Outcome<Vec<_>> = (0..plan.streams).map(accept).collect();
-            side_by_side(ins?, |(index, input)| {
+            let received = side_by_side(ins?, |(index, input)| {
                 let work = work(index);
                 match pacing.mode().is_lossy() {
                     true => work.lossy_blocks(input, pacing),
                     false => work.blocks(input, pacing),
                 }
-            })?
+            })?;
+            let mut bytes = 0;
+            let mut samples = Samples::default();
+            for (stream_bytes, stream_samples) in received {
+                bytes += stream_bytes;
+                samples.merge(stream_samples);
+            }
+            (bytes, Some(samples.numbers(pacing.messages)))
         }
         None => {
-            let streams = (0..plan.streams).map(|_| channel.accept_uni());
-            let streams: Outcome<Vec<C::In>> = streams.collect();
-            side_by_side(streams?, |(index, stream)| work(index).bulk(stream))?
+            let accept = |_| Ok(channel.accept_uni()?.into_task());
+            let ins: Outcome<Vec<_>> = (0..plan.streams).map(accept).collect();
+            let bulk = Bulk {
+                plan,
+                pattern: &pattern,
+                progress,
+            };
+            let ins = threads::<C, _>(ins?);
+            let received = side_by_side(ins, |(_, streams)| bulk.receive(streams))?;
+            (received.into_iter().sum(), None)
         }
     };
-    let mut bytes = 0;
-    let mut samples = Samples::default();
-    for (stream_bytes, stream_samples) in received {
-        bytes += stream_bytes;
-        samples.merge(stream_samples);
-    }
-    let blocks = plan.pacing.map(|pacing| samples.numbers(pacing.messages));
     Ok(Received {
         bytes,
         stats: channel.stats(),
@@ -114,7 +123,7 @@ pub(super) fn receive<C: Channel>(
     })
 }
 
-/// Runs `job` for every stream on a thread of its own.
+/// Runs `job` for each, a stream or all of a thread, on a thread of its own.
 fn side_by_side<S: Send, T: Send>(
     streams: Vec<S>,
     job: impl Fn((usize, S)) -> Outcome<T> + Sync,
@@ -144,27 +153,6 @@ struct SendWork<'a> {
 }
 
 impl SendWork<'_> {
-    /// As fast as the session takes it.
-    fn bulk(&self, mut stream: impl Outgoing, started: Instant) -> Outcome<u64> {
-        let (bytes_max, time_max) = match self.plan.limit {
-            Limit::Bytes(bytes) => (self.plan.stream_bytes(bytes, self.index), None),
-            Limit::Nanoseconds(time) => (u64::MAX, Some(Duration::from_nanos(time))),
-        };
-        let mut at = 0;
-        while at < bytes_max && time_max.is_none_or(|max| started.elapsed() < max) {
-            let max = usize::try_from(bytes_max - at)
-                .unwrap_or(usize::MAX)
-                .min(CHUNK_BYTES);
-            let chunk = self.pattern.slice(self.index, at, max);
-            stream.write_all(chunk)?;
-            at += chunk.len() as u64;
-            self.progress.add_bytes(chunk.len() as u64);
-        }
-        stream.finish()?;
-        stream.wait_delivered()?;
-        Ok(at)
-    }
-
     /// Every block at its time; those that are late go at once and keep their scheduled time.
     fn blocks(
         &self,
@@ -227,29 +215,6 @@ struct ReceiveWork<'a> {
 }
 
 impl ReceiveWork<'_> {
-    fn bulk(&self, mut stream: impl Incoming) -> Outcome<(u64, Samples)> {
-        let mut buffer = vec![0; READ_BYTES];
-        let mut at = 0_u64;
-        loop {
-            let read = stream.read(&mut buffer)?;
-            if read == 0 {
-                break;
-            }
-            if !self.pattern.matches(self.index, at, &buffer[..read]) {
-                return Err(damaged());
-            }
-            at += read as u64;
-            self.progress.add_bytes(read as u64);
-        }
-        match self.plan.limit {
-            Limit::Bytes(bytes) if at != self.plan.stream_bytes(bytes, self.index) => Err(fail(
-                ErrorKind::Integrity,
-                "the stream has another length than agreed",
-            )),
-            _ => Ok((at, Samples::default())),
-        }
-    }
-
     fn blocks(&self, mut input: Box<dyn MessageIn>, pacing: Pacing) -> Outcome<(u64, Samples)> {
         let blocks = pacing.blocks(self.plan.limit).map_err(protocol)?;
         let mut block = vec![0; pacing.block_bytes as usize];
@@ -335,6 +300,6 @@ impl ReceiveWork<'_> {
     }
 }
 
-fn damaged() -> crate::failure::Failure {
+pub(super) fn damaged() -> crate::failure::Failure {
     fail(ErrorKind::Integrity, "data arrived damaged or out of place")
 }

@@ -2,6 +2,7 @@
 //!
 //! `docs/perf.md` specifies it.
 
+mod bulk;
 pub(crate) mod client;
 mod clock;
 mod control;
@@ -11,12 +12,14 @@ pub(crate) mod fuzzing;
 mod pattern;
 mod samples;
 pub(crate) mod server;
+mod tasks;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use control::{
-    BLOCK_BYTES_MIN, DATAGRAM_BYTES_MAX, Direction, Limit, Messages, Pacing, Report,
+    BLOCK_BYTES_MIN, DATAGRAM_BYTES_MAX, Direction, Limit, Messages, PACED_STREAMS_MAX, Pacing,
+    Report,
 };
 
 use std::time::Duration;

@@ -174,10 +174,16 @@ fn what_arrives_is_verified() {
     assert_eq!(failure.kind, ErrorKind::Integrity);
     assert_eq!(hostile(plan, &[]).unwrap_err().kind, ErrorKind::Integrity);
     let many = Plan {
-        streams: 1000,
+        streams: 10_001,
         ..plan
     };
     assert_eq!(hostile(many, &[]).unwrap_err().kind, ErrorKind::Protocol);
+    let paced = Plan {
+        streams: 257,
+        pacing: Pacing::new(8_000_000, 1000).ok(),
+        ..plan
+    };
+    assert_eq!(hostile(paced, &[]).unwrap_err().kind, ErrorKind::Protocol);
     let none = Plan { streams: 0, ..plan };
     assert_eq!(hostile(none, &[]).unwrap_err().kind, ErrorKind::Protocol);
     let unpaced = Plan {

@@ -1,6 +1,6 @@
 //! When, by this end's clock, a peer's live messages were handed over.
 
-use sphinx_proto::Nanos;
+use sphinx_proto::Time;
 
 /// The fastest message of so long tells the distance between the clocks, half as long ago at least: so drift is followed.
 const SPAN_US: i64 = 10_000_000;
@@ -21,8 +21,8 @@ pub(crate) struct Clock {
 
 impl Clock {
     /// A message with this time arrives now: when it was handed over.
-    pub(crate) fn arrived(&mut self, now: Nanos, time: u32) -> Nanos {
-        let now = (now / 1000) as i64;
+    pub(crate) fn arrived(&mut self, now: Time, time: u32) -> Time {
+        let now = (now.as_nanos() / 1000) as i64;
         let sent = match self.latest {
             None => i64::from(time),
             // The nearest to the latest one.
@@ -38,7 +38,7 @@ impl Clock {
         let smallest = self.smallest.map_or(distance, |known| known.min(distance));
         self.smallest = Some(smallest);
         let fastest = self.before.map_or(smallest, |before| before.min(smallest));
-        ((sent + fastest).max(0) as Nanos).saturating_mul(1000)
+        Time::from_nanos(((sent + fastest).max(0) as u64).saturating_mul(1000))
     }
 }
 
@@ -46,26 +46,29 @@ impl Clock {
 mod tests {
     use super::*;
 
-    const US: Nanos = 1000;
+    /// So many microseconds after the origin.
+    fn us(us: u64) -> Time {
+        Time::from_nanos(1000 * us)
+    }
 
     #[test]
     fn the_fastest_message_is_the_measure() {
         let mut clock = Clock::default();
         // The peer's clock is 5 s behind; the first message takes 3 ms longer than the second one.
-        assert_eq!(clock.arrived(6_003_000 * US, 1_000_000), 6_003_000 * US);
-        assert_eq!(clock.arrived(6_010_000 * US, 1_010_000), 6_010_000 * US);
-        assert_eq!(clock.arrived(6_033_000 * US, 1_020_000), 6_020_000 * US);
+        assert_eq!(clock.arrived(us(6_003_000), 1_000_000), us(6_003_000));
+        assert_eq!(clock.arrived(us(6_010_000), 1_010_000), us(6_010_000));
+        assert_eq!(clock.arrived(us(6_033_000), 1_020_000), us(6_020_000));
     }
 
     #[test]
     fn time_goes_on_where_its_bits_end() {
         let mut clock = Clock::default();
-        let first = clock.arrived(1_000_000 * US, u32::MAX - 499);
-        let second = clock.arrived(1_001_000 * US, 500);
-        assert_eq!(second - first, 1000 * US);
+        let first = clock.arrived(us(1_000_000), u32::MAX - 499);
+        let second = clock.arrived(us(1_001_000), 500);
+        assert_eq!(second - first, 1_000_000);
         // An older one, which was repaired.
-        let third = clock.arrived(1_002_000 * US, u32::MAX - 99);
-        assert_eq!(third - first, 400 * US);
+        let third = clock.arrived(us(1_002_000), u32::MAX - 99);
+        assert_eq!(third - first, 400_000);
     }
 
     /// A peer whose clock is slow by 100 ppm: what was the fastest message 20 s ago is not the measure any more.
@@ -75,9 +78,9 @@ mod tests {
         for ms in 0..60_000_u64 {
             let now = 1_000_000 + ms * 1000;
             let sent = ms * 1000 - ms * 1000 / 10_000;
-            let at = clock.arrived(now * US, sent as u32);
-            let error = now * US - at;
-            assert!(error <= 2_000 * US, "{error} ns after {ms} ms");
+            let at = clock.arrived(us(now), sent as u32);
+            let error = us(now) - at;
+            assert!(error <= 2_000_000, "{error} ns after {ms} ms");
         }
     }
 }

@@ -8,7 +8,7 @@ mod receiving;
 mod sending;
 
 use sphinx_proto::wire::{Datagram, Delivery, FlowKind, Stamp};
-use sphinx_proto::{Lifetime, Nanos, Urgency};
+use sphinx_proto::{Lifetime, Nanos, Time, Urgency};
 
 pub(crate) use receiving::RecvQueue;
 pub use receiving::{Arrived, LiveEnd};
@@ -60,8 +60,8 @@ pub struct DatagramCounts {
 }
 
 /// Microseconds of a time, as datagrams carry them.
-fn stamp_time(now: Nanos) -> u32 {
-    (now / 1000) as u32
+fn stamp_time(now: Time) -> u32 {
+    (now.as_nanos() / 1000) as u32
 }
 
 /// All datagrams of a session.
@@ -91,7 +91,7 @@ impl<S: Clone + Default> Datagrams<S> {
     }
 
     /// When something is out of date or due.
-    pub(crate) fn timeout(&self) -> Option<Nanos> {
+    pub(crate) fn timeout(&self) -> Option<Time> {
         let timers = [self.sending.next_expiry(), self.receiving.next_due()];
         timers.into_iter().flatten().min()
     }

@@ -7,7 +7,7 @@ use sphinx_proto::wire::{FLOWS_MAX, FlowNews};
 
 use super::clock::Clock;
 use super::numbers::Numbers;
-use super::{Datagram, DatagramCounts, Delivery, FlowKind, Nanos, Stamp};
+use super::{Datagram, DatagramCounts, Delivery, FlowKind, Nanos, Stamp, Time};
 use crate::pool::PoolBuffer;
 
 /// What one costs besides its memory.
@@ -23,7 +23,7 @@ const END_PATIENCE: Nanos = 1_000_000_000;
 pub struct Arrived {
     flow: u64,
     number: Option<u64>,
-    sent: Option<Nanos>,
+    sent: Option<Time>,
     memory: PoolBuffer,
     data: Range<usize>,
 }
@@ -40,7 +40,7 @@ impl Arrived {
     }
 
     /// When its sender handed it over, by this end's clock, if the fastest of late took no time.
-    pub fn sent(&self) -> Option<Nanos> {
+    pub fn sent(&self) -> Option<Time> {
         self.sent
     }
 
@@ -72,8 +72,8 @@ struct Ordered {
     /// Numbers that will not arrive.
     missing: Numbers,
     /// By number, and when it is given out whatever is missing.
-    waiting: BTreeMap<u64, (Nanos, Arrived)>,
-    used_at: Nanos,
+    waiting: BTreeMap<u64, (Time, Arrived)>,
+    used_at: Time,
 }
 
 /// A flow of live messages.
@@ -86,12 +86,12 @@ struct Live<S> {
     /// Messages are given out when their time has come, all as long after they were sent.
     on_time: bool,
     /// By number, and when it is given out.
-    waiting: BTreeMap<u64, (Nanos, Arrived)>,
+    waiting: BTreeMap<u64, (Time, Arrived)>,
     ready: VecDeque<Arrived>,
     missing: VecDeque<Range<u64>>,
     /// How many there have been, and when the last of these are not waited for any more.
-    total: Option<(u64, Nanos)>,
-    latest_due: Nanos,
+    total: Option<(u64, Time)>,
+    latest_due: Time,
     is_unwanted: bool,
     signal: S,
 }
@@ -117,8 +117,8 @@ impl<S> Live<S> {
     }
 
     /// Whether nothing more will come.
-    fn is_over(&self, now: Nanos) -> bool {
-        let is_complete = |(total, until): (u64, Nanos)| {
+    fn is_over(&self, now: Time) -> bool {
+        let is_complete = |(total, until): (u64, Time)| {
             self.waiting.is_empty() && (self.settled_count >= total || now >= until)
         };
         self.total.is_some_and(is_complete)
@@ -185,7 +185,7 @@ impl<S: Clone + Default> RecvQueue<S> {
     /// If its sender has too many flows of live messages.
     pub(crate) fn add(
         &mut self,
-        now: Nanos,
+        now: Time,
         way: Nanos,
         datagram: &Datagram,
         (memory, data): (PoolBuffer, Range<usize>),
@@ -238,7 +238,7 @@ impl<S: Clone + Default> RecvQueue<S> {
     }
 
     /// A flow of datagrams in order. The one that has been silent for longest makes room for a new one.
-    fn ordered(&mut self, now: Nanos, flow: u64) -> &mut Ordered {
+    fn ordered(&mut self, now: Time, flow: u64) -> &mut Ordered {
         if !self.ordered.contains_key(&flow) && self.ordered.len() >= FLOWS_MAX {
             let oldest = self.ordered.iter().min_by_key(|(_, flow)| flow.used_at);
             if let Some(oldest) = oldest.map(|(flow, _)| *flow) {
@@ -254,7 +254,7 @@ impl<S: Clone + Default> RecvQueue<S> {
         ordered
     }
 
-    fn add_ordered(&mut self, now: Nanos, due: Nanos, arrived: Arrived, number: u64) {
+    fn add_ordered(&mut self, now: Time, due: Time, arrived: Arrived, number: u64) {
         let flow = arrived.flow;
         let Some(ordered) = self.ordered.get_mut(&flow) else {
             return;
@@ -272,7 +272,7 @@ impl<S: Clone + Default> RecvQueue<S> {
     }
 
     /// Gives out what nothing is waited for any more.
-    fn release(&mut self, now: Nanos, flow: u64) {
+    fn release(&mut self, now: Time, flow: u64) {
         let Some(ordered) = self.ordered.get_mut(&flow) else {
             return;
         };
@@ -303,7 +303,7 @@ impl<S: Clone + Default> RecvQueue<S> {
         Ok(self.live.get_mut(&flow))
     }
 
-    fn add_live(&mut self, now: Nanos, due: Nanos, arrived: Arrived, number: u64) {
+    fn add_live(&mut self, now: Time, due: Time, arrived: Arrived, number: u64) {
         let Some(live) = self.live.get_mut(&arrived.flow) else {
             return;
         };
@@ -359,7 +359,7 @@ impl<S: Clone + Default> RecvQueue<S> {
     ///
     /// # Errors
     /// If there are too many.
-    pub(crate) fn on_news(&mut self, now: Nanos, news: FlowNews) -> Result<(), &'static str> {
+    pub(crate) fn on_news(&mut self, now: Time, news: FlowNews) -> Result<(), &'static str> {
         match news {
             FlowNews::Expired {
                 kind: FlowKind::Ordered,
@@ -403,7 +403,7 @@ impl<S: Clone + Default> RecvQueue<S> {
         Ok(())
     }
 
-    fn forget_unwanted(&mut self, now: Nanos, flow: u64) {
+    fn forget_unwanted(&mut self, now: Time, flow: u64) {
         let is_over = |live: &Live<S>| live.is_unwanted && live.is_over(now);
         if self.live.get(&flow).is_some_and(is_over) {
             self.live.remove(&flow);
@@ -417,8 +417,8 @@ impl<S: Clone + Default> RecvQueue<S> {
     // ---- time -------------------------------------------------------------------------------------
 
     /// When something is to be given out, or not to be waited for any more.
-    pub(crate) fn next_due(&self) -> Option<Nanos> {
-        let first = |waiting: &BTreeMap<u64, (Nanos, Arrived)>| {
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        let first = |waiting: &BTreeMap<u64, (Time, Arrived)>| {
             waiting.first_key_value().map(|(_, (due, _))| *due)
         };
         let ordered = self
@@ -427,14 +427,14 @@ impl<S: Clone + Default> RecvQueue<S> {
             .filter_map(|flow| first(&flow.waiting));
         let live = self.live.values().filter_map(|flow| {
             let end = flow.total.map(|(_, until)| until);
-            let end = end.filter(|until| *until < Nanos::MAX);
+            let end = end.filter(|until| *until < Time::MAX);
             [first(&flow.waiting), end].into_iter().flatten().min()
         });
         ordered.chain(live).min()
     }
 
     /// Gives out what is due.
-    pub(crate) fn handle_timeout(&mut self, now: Nanos) {
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
         if self.next_due().is_none_or(|at| at > now) {
             return;
         }
@@ -461,7 +461,7 @@ impl<S: Clone + Default> RecvQueue<S> {
                 && until <= now
             {
                 // Whatever is missing still.
-                live.total = Some((total.min(live.settled_count), Nanos::MAX));
+                live.total = Some((total.min(live.settled_count), Time::MAX));
                 has_news = true;
             }
             if has_news {
@@ -512,7 +512,7 @@ impl<S: Clone + Default> RecvQueue<S> {
     /// Whether more may come of a flow.
     pub(crate) fn live_end(&self, flow: u64) -> LiveEnd {
         let live = self.live.get(&flow);
-        match live.is_none_or(|live| live.ready.is_empty() && live.is_over(0)) {
+        match live.is_none_or(|live| live.ready.is_empty() && live.is_over(Time::ZERO)) {
             true => LiveEnd::Ended,
             false => LiveEnd::Open,
         }
@@ -537,7 +537,7 @@ impl<S: Clone + Default> RecvQueue<S> {
     }
 
     /// The application wants no more of a flow.
-    pub(crate) fn let_go(&mut self, now: Nanos, flow: u64) {
+    pub(crate) fn let_go(&mut self, now: Time, flow: u64) {
         let Some(live) = self.live.get_mut(&flow) else {
             return;
         };

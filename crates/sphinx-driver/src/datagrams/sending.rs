@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sphinx_proto::wire::{DATAGRAMS_MAX, FLOWS_MAX, FlowNews, MAX_DATAGRAM};
 
 use super::{
-    Datagram, DatagramCounts, Delivery, FlowKind, Lifetime, Nanos, SendAs, Stamp, Urgency,
+    Datagram, DatagramCounts, Delivery, FlowKind, Lifetime, Nanos, SendAs, Stamp, Time, Urgency,
     stamp_time,
 };
 use crate::outgoing::shape;
@@ -20,7 +20,7 @@ const HEADER_MAX: usize = 1 + 8 + 8 + 4 + 8 + 4;
 struct Waiting {
     datagram: Datagram,
     memory: PoolBuffer,
-    expires: Nanos,
+    expires: Time,
     repair: bool,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct First {
     pub(crate) urgency: Urgency,
     /// Of a block of it alone.
     pub(crate) shape: (u16, u16),
-    pub(crate) expires: Nanos,
+    pub(crate) lifetime: Lifetime,
     /// It is of no use if it arrives later, not only if it leaves later.
     pub(crate) is_timed: bool,
 }
@@ -84,7 +84,7 @@ struct Flow {
 #[derive(Default)]
 pub(crate) struct SendQueue<S> {
     waiting: BTreeMap<(Urgency, u64), Waiting>,
-    expiries: BTreeSet<(Nanos, Urgency, u64)>,
+    expiries: BTreeSet<(Time, Urgency, u64)>,
     next: u64,
     bytes: usize,
     flows: BTreeMap<(FlowKind, u64), Flow>,
@@ -164,7 +164,7 @@ impl<S: Clone + Default> SendQueue<S> {
     /// Takes a datagram; its number, if its flow has numbers. What is out of date goes, and where there is no room the oldest of the least urgent.
     pub(crate) fn push(
         &mut self,
-        now: Nanos,
+        now: Time,
         data: &[u8],
         send_as: SendAs,
         pool: &BufferPool,
@@ -240,7 +240,7 @@ impl<S: Clone + Default> SendQueue<S> {
     }
 
     /// What is out of date goes. Whether anything did.
-    pub(crate) fn expire(&mut self, now: Nanos) -> bool {
+    pub(crate) fn expire(&mut self, now: Time) -> bool {
         let before = self.counts.expired;
         while let Some(&(at, urgency, number)) =
             self.expiries.first().filter(|first| first.0 <= now)
@@ -273,7 +273,7 @@ impl<S: Clone + Default> SendQueue<S> {
     }
 
     /// When the next one is out of date.
-    pub(crate) fn next_expiry(&self) -> Option<Nanos> {
+    pub(crate) fn next_expiry(&self) -> Option<Time> {
         self.expiries.first().map(|(at, ..)| *at)
     }
 
@@ -283,7 +283,10 @@ impl<S: Clone + Default> SendQueue<S> {
         Some(First {
             urgency: *urgency,
             shape: shape(waiting.bytes(), symbol_len_max),
-            expires: waiting.expires,
+            lifetime: Lifetime {
+                until: waiting.expires,
+                repair: waiting.repair,
+            },
             is_timed: waiting.datagram.delivery != Delivery::Plain,
         })
     }
@@ -416,7 +419,10 @@ mod tests {
         let mut queue = SendQueue::<()>::default();
         for (urgency, byte) in [(3, 1), (0, 2), (3, 3)] {
             let send_as = send_as(None, urgency, MS);
-            assert_eq!(queue.push(0, &[byte; 10], send_as, &pool), Ok(None));
+            assert_eq!(
+                queue.push(Time::ZERO, &[byte; 10], send_as, &pool),
+                Ok(None)
+            );
         }
         let first = queue.pack(1000, &pool, |_| true).expect("one waits");
         assert_eq!((first.sent.len(), first.data_len), (1, 10));
@@ -428,7 +434,10 @@ mod tests {
         // Two together would be more than there is room for.
         for byte in [4, 5] {
             let send_as = send_as(None, 3, MS);
-            assert_eq!(queue.push(0, &[byte; 10], send_as, &pool), Ok(None));
+            assert_eq!(
+                queue.push(Time::ZERO, &[byte; 10], send_as, &pool),
+                Ok(None)
+            );
         }
         let alone = queue.pack(1000, &pool, |(_, symbol_len)| symbol_len < 20);
         assert_eq!(alone.map(|packed| packed.sent.len()), Some(1));
@@ -443,7 +452,7 @@ mod tests {
         assert!(queue.has_room(data.len()));
         for _ in 0..20 {
             let live = send_as(Some(FlowKind::Live), 5, MS);
-            assert!(queue.push(0, &data, live, &pool).is_ok());
+            assert!(queue.push(Time::ZERO, &data, live, &pool).is_ok());
         }
         assert!(queue.bytes <= BYTES_MAX && !queue.has_room(data.len()));
         let counts = queue.counts();
@@ -456,14 +465,14 @@ mod tests {
         };
         assert_eq!(queue.take_news(), [expired]);
         let urgent = send_as(None, 0, MS);
-        assert!(queue.push(0, &data, urgent, &pool).is_ok());
+        assert!(queue.push(Time::ZERO, &data, urgent, &pool).is_ok());
         assert_eq!(queue.counts().evicted, 5);
         assert_eq!(
             queue.first(1000).map(|first| first.urgency),
             Some(Urgency::MOST)
         );
         assert_eq!(
-            queue.push(0, &[0; MAX_DATAGRAM + 1], urgent, &pool),
+            queue.push(Time::ZERO, &[0; MAX_DATAGRAM + 1], urgent, &pool),
             Err(Refusal::TooLong)
         );
     }
@@ -474,19 +483,20 @@ mod tests {
         let mut queue = SendQueue::<()>::default();
         let kind = Some(FlowKind::Ordered);
         assert_eq!(
-            queue.push(0, &[1], send_as(kind, 3, 5 * MS), &pool),
+            queue.push(Time::ZERO, &[1], send_as(kind, 3, 5 * MS), &pool),
             Ok(Some(0))
         );
         assert_eq!(
-            queue.push(0, &[2], send_as(kind, 3, 9 * MS), &pool),
+            queue.push(Time::ZERO, &[2], send_as(kind, 3, 9 * MS), &pool),
             Ok(Some(1))
         );
-        assert_eq!(queue.next_expiry(), Some(5 * MS));
-        assert!(queue.expire(5 * MS) && !queue.expire(5 * MS));
+        let due = Time::from_nanos(5 * MS);
+        assert_eq!(queue.next_expiry(), Some(due));
+        assert!(queue.expire(due) && !queue.expire(due));
         assert_eq!(queue.counts().expired, 1);
         assert_eq!(queue.take_news().len(), 1);
         let packed = queue.pack(100, &pool, |_| true).expect("one is left");
-        assert_eq!(packed.lifetime.until, 9 * MS);
+        assert_eq!(packed.lifetime.until, Time::from_nanos(9 * MS));
         queue.on_lost(&packed.sent);
         assert_eq!((queue.counts().lost, queue.take_news().len()), (1, 1));
     }
@@ -506,7 +516,10 @@ mod tests {
             flow: 7,
             ..send_as(Some(FlowKind::Live), 3, MS)
         };
-        assert_eq!(queue.push(0, &[1], live, &pool), Err(Refusal::Unwanted));
+        assert_eq!(
+            queue.push(Time::ZERO, &[1], live, &pool),
+            Err(Refusal::Unwanted)
+        );
         queue.end_live(7);
         assert!(queue.take_news().is_empty(), "nobody wants to hear of it");
         assert_eq!(queue.open_live(), Some(FLOWS_MAX as u64));

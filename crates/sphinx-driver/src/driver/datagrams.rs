@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sphinx_proto::Nanos;
+use sphinx_proto::Time;
 use sphinx_proto::wire::{DATAGRAMS_MAX, Datagram, FlowNews, WireError};
 
 use super::Driver;
@@ -18,7 +18,7 @@ type Unpacked = Result<Vec<(Datagram, Range<usize>)>, WireError>;
 
 impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// What is out of date goes, and what is due is given out.
-    pub(super) fn handle_datagrams<A: Application>(&mut self, now: Nanos, queues: &mut Queues<A>) {
+    pub(super) fn handle_datagrams<A: Application>(&mut self, now: Time, queues: &mut Queues<A>) {
         let datagrams = &mut queues.datagrams;
         datagrams.receiving.handle_timeout(now);
         if datagrams.sending.expire(now) {
@@ -29,7 +29,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Hands over a block of datagrams, unless what streams have is more urgent or there is no room. Whether there was one.
     pub(super) fn submit_datagrams<A: Application>(
         &mut self,
-        now: Nanos,
+        now: Time,
         queues: &mut Queues<A>,
         pool: &BufferPool,
     ) -> bool {
@@ -40,7 +40,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let Some(First {
             urgency,
             shape,
-            expires,
+            lifetime,
             is_timed,
         }) = sending.first(symbol_len)
         else {
@@ -54,14 +54,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             return false;
         }
         // One that would be late is not begun: else, where there is more than the path carries, all would be late.
-        let bytes = u64::from(shape.0) * u64::from(shape.1);
-        let way = if is_timed { self.core.min_rtt() / 2 } else { 0 };
-        if self
-            .core
-            .last_leaves(now, bytes, urgency)
-            .saturating_add(way)
-            > expires
-        {
+        let way = if is_timed { self.core.one_way() } else { 0 };
+        let leaves = self.core.last_leaves(now, shape, urgency, lifetime);
+        if leaves.saturating_add(way) > lifetime.until {
             sending.expire_first();
             return true;
         }
@@ -107,7 +102,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// The peer says something of a flow.
     pub(super) fn hear_of_flow<A: Application>(
         &mut self,
-        now: Nanos,
+        now: Time,
         news: FlowNews,
         queues: &mut Queues<A>,
     ) {
@@ -124,7 +119,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Gives the application what a block holds.
     pub(super) fn give_datagrams<A: Application>(
         &mut self,
-        now: Nanos,
+        now: Time,
         memory: PoolBuffer,
         datagrams: Unpacked,
         (queues, pool): (&mut Queues<A>, &BufferPool),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sphinx_proto::wire::{DATAGRAMS_MAX, DatagramIter, Segment, SegmentIter};
-use sphinx_proto::{Event, Nanos, Room, Slot, StreamId, StreamPart, Urgency};
+use sphinx_proto::{Event, Nanos, Room, Slot, StreamId, StreamPart, Time, Urgency};
 
 use super::{Driver, EndReason};
 use crate::blocks::TxBlock;
@@ -24,7 +24,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// either.
     pub fn exchange<A: Application>(
         &mut self,
-        now: Nanos,
+        now: Time,
         queues: &mut Queues<A>,
         pool: &BufferPool,
     ) -> bool {
@@ -74,7 +74,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         news
     }
 
-    fn release(&mut self, now: Nanos, taken: Taken) {
+    fn release(&mut self, now: Time, taken: Taken) {
         self.rx.release(taken.cost);
         self.core.taken(now, taken.stream, taken.cost);
     }
@@ -82,7 +82,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Whether there were any.
     fn handle_events<A: Application>(
         &mut self,
-        now: Nanos,
+        now: Time,
         queues: &mut Queues<A>,
         pool: &BufferPool,
     ) -> bool {
@@ -100,21 +100,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                         queues.datagrams.sending.on_delivered(&block.datagrams);
                     }
                 }
-                Event::BlockAbandoned {
-                    slot,
-                    is_sent: true,
-                } => {
+                Event::BlockAbandoned { slot } => {
                     if let Some(block) = self.tx.remove(slot) {
                         queues.datagrams.sending.on_lost(&block.datagrams);
                     }
                 }
                 Event::Flow(news) => self.hear_of_flow(now, news, queues),
-                Event::BlockAbandoned { slot, .. } => {
-                    if let Some((_, cost)) = self.rx.remove(slot) {
-                        self.rx.release(cost);
-                    }
-                    self.core.block_forgotten(slot);
-                }
                 Event::StreamEnded(stream) => queues.on_ended(stream),
                 Event::StreamReset { stream, code } => self.drop_unread(now, stream, code, queues),
                 Event::StreamOver(stream) => {
@@ -149,7 +140,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// The peer gives a stream up: what has arrived and was not read is not wanted either.
     fn drop_unread<A: Application>(
         &mut self,
-        now: Nanos,
+        now: Time,
         stream: StreamId,
         code: u64,
         queues: &mut Queues<A>,
@@ -163,7 +154,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
     }
 
-    pub(super) fn violation(&mut self, now: Nanos, what: &'static str) {
+    pub(super) fn violation(&mut self, now: Time, what: &'static str) {
         self.core.close(now, 5, what);
         self.end(EndReason::Violation(what));
     }
@@ -171,7 +162,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Give what a complete block holds to its streams.
     fn assemble<A: Application>(
         &mut self,
-        now: Nanos,
+        now: Time,
         slot: Slot,
         (queues, pool): (&mut Queues<A>, &BufferPool),
     ) {
@@ -236,7 +227,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// A stream that is not read at the other end does not hold the others up.
     fn submit_ready<A: Application>(
         &mut self,
-        now: Nanos,
+        now: Time,
         queues: &mut Queues<A>,
         pool: &BufferPool,
     ) -> bool {
@@ -335,7 +326,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     fn watch_writers<A: Application>(
         &mut self,
         queues: &mut Queues<A>,
-        now: Nanos,
+        now: Time,
         pool: &BufferPool,
     ) -> bool {
         let mut again: Option<Nanos> = None;

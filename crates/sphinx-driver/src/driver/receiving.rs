@@ -1,8 +1,10 @@
 //! Opening packets, and making blocks of what they carry.
 
 use sphinx_fec::Error;
-use sphinx_proto::wire::{FRAGMENT_PREFIX_LEN, Header, expand_packet_number};
-use sphinx_proto::{Job, Nanos, PacketMeta, PartPlacement, Placement, Received};
+use sphinx_proto::wire::{FRAGMENT_PREFIX_LEN, Header};
+use sphinx_proto::{
+    AbandonedBlock, Job, JobId, PacketMeta, PacketNumber, PartPlacement, Placement, Received, Time,
+};
 
 use super::{Driver, EndReason, Origin, Workshop};
 use crate::blocks::RxBlock;
@@ -22,7 +24,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// of no use afterwards.
     pub fn handle_datagram(
         &mut self,
-        now: Nanos,
+        now: Time,
         origin: Origin,
         datagram: &mut [u8],
         workshop: &mut Workshop,
@@ -33,13 +35,13 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
     }
 
-    fn defer(&mut self, at: Nanos, job: Deferred) {
+    fn defer(&mut self, at: Time, job: Deferred) {
         self.deferred.insert((at, self.deferred_count), job);
         self.deferred_count += 1;
     }
 
     /// The jobs whose results are there now.
-    pub(super) fn finish_deferred(&mut self, now: Nanos, workshop: &mut Workshop) {
+    pub(super) fn finish_deferred(&mut self, now: Time, workshop: &mut Workshop) {
         while let Some(first) = self.deferred.first_entry().filter(|job| job.key().0 <= now) {
             match first.remove() {
                 Deferred::Open(origin, mut datagram) => {
@@ -53,12 +55,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
     }
 
-    fn open(&mut self, now: Nanos, origin: Origin, datagram: &mut [u8], workshop: &mut Workshop) {
+    fn open(&mut self, now: Time, origin: Origin, datagram: &mut [u8], workshop: &mut Workshop) {
         let Some(header) = self.protection.unprotect(datagram) else {
             self.counters.invalid += 1;
             return;
         };
-        let packet_number = expand_packet_number(header.packet_number, self.replay.expected());
+        let packet_number = PacketNumber::expand(header.packet_number, self.replay.expected());
         match self.replay.check(packet_number) {
             Arrival::New => {}
             arrival @ (Arrival::Replay | Arrival::Late) => {
@@ -117,12 +119,18 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 }));
                 self.settle(now, workshop);
             }
+            Received::Abandoned(blocks) => {
+                for block in blocks {
+                    self.window.push(Step::Abandoned(block));
+                }
+                self.settle(now, workshop);
+            }
         }
     }
 
     fn store_part(
         &mut self,
-        now: Nanos,
+        now: Time,
         header: &Header,
         to: PartPlacement,
         part: &[u8],
@@ -145,7 +153,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Store a symbol, and decode what it completes.
     fn store(
         &mut self,
-        now: Nanos,
+        now: Time,
         header: &Header,
         placement: Placement,
         symbol: &[u8],
@@ -157,7 +165,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 
     /// Does what the core wants to be done.
-    fn settle(&mut self, now: Nanos, workshop: &mut Workshop) {
+    fn settle(&mut self, now: Time, workshop: &mut Workshop) {
         while let Some(job) = self.core.poll_job() {
             if job.window.is_some() {
                 self.window.push(Step::Job(job));
@@ -183,6 +191,10 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                     self.begin(now, job, workshop);
                     Ok(())
                 }
+                Step::Abandoned(block) => {
+                    self.forget(block);
+                    Ok(())
+                }
             };
             if let Err(error) = done {
                 self.cannot_decode(now, error);
@@ -190,7 +202,16 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
     }
 
-    fn begin(&mut self, now: Nanos, job: Job, workshop: &mut Workshop) {
+    /// A block will never be complete, and nothing before waits for it.
+    fn forget(&mut self, block: AbandonedBlock) {
+        self.window.give_up(block.block);
+        if let Some((_, cost)) = self.rx.remove(block.slot) {
+            self.rx.release(cost);
+        }
+        self.core.block_forgotten(block.slot);
+    }
+
+    fn begin(&mut self, now: Time, job: Job, workshop: &mut Workshop) {
         if job.decoding.is_none() {
             return self.finish(now, &job);
         }
@@ -210,7 +231,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 
     /// More waits for a block to be decoded than is good: it is decoded at once.
-    fn finish_early(&mut self, now: Nanos, id: u64, workshop: &mut Workshop) {
+    fn finish_early(&mut self, now: Time, id: JobId, workshop: &mut Workshop) {
         let is_it =
             |deferred: &Deferred| matches!(deferred, Deferred::Decode(job, _) if job.id == id);
         let mut deferred = self.deferred.iter();
@@ -222,7 +243,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
     }
 
-    fn decode(&mut self, now: Nanos, job: &Job, mut block: RxBlock, workshop: &mut Workshop) {
+    fn decode(&mut self, now: Time, job: &Job, mut block: RxBlock, workshop: &mut Workshop) {
         let decoder = match job.decoding {
             Some(decoding) if decoding.maximum_likelihood => &mut workshop.thorough_decoder,
             _ => &mut workshop.decoder,
@@ -236,7 +257,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 
     /// All of a block is in its memory.
-    fn finish(&mut self, now: Nanos, job: &Job) {
+    fn finish(&mut self, now: Time, job: &Job) {
         if let Some(past) = job.window
             && let Err(error) = self.window.complete(job, past, &mut self.rx)
         {
@@ -247,7 +268,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     /// The core follows the rank of the same rows, so this cannot happen; if it ever did, the data would be
     /// wrong, and the session must not go on.
-    fn cannot_decode(&mut self, now: Nanos, error: Error) {
+    fn cannot_decode(&mut self, now: Time, error: Error) {
         debug_assert!(false, "out of step with the core: {error}");
         self.core.close(now, 1, "cannot decode");
         self.end(EndReason::CannotDecode(error));

@@ -6,7 +6,7 @@ use sphinx_fec::span::{self, SpanBlock};
 use sphinx_proto::wire::{
     ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, Header, OVERHEAD, SymbolId, put_varint,
 };
-use sphinx_proto::{Content, Nanos, Transmit, Tuple};
+use sphinx_proto::{Content, PacketNumber, Time, Transmit, Tuple};
 
 use super::{Driver, EndReason, Workshop};
 use crate::blocks::{TxBlock, TxBlocks};
@@ -16,10 +16,10 @@ use crate::protection::PacketProtection;
 
 /// A packet that is being sealed elsewhere.
 pub(super) struct Leaving {
-    pub(super) at: Nanos,
+    pub(super) at: Time,
     to: Tuple,
     header: Header,
-    packet_number: u64,
+    packet_number: PacketNumber,
     datagram: Vec<u8>,
 }
 
@@ -27,7 +27,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Seals what may leave now into `out`, until it holds `limit` bytes.
     pub fn transmit(
         &mut self,
-        now: Nanos,
+        now: Time,
         limit: usize,
         workshop: &mut Workshop,
         out: &mut impl Outbox,
@@ -41,7 +41,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     fn send(
         &mut self,
-        now: Nanos,
+        now: Time,
         limit: usize,
         workshop: &mut Workshop,
         out: &mut impl Outbox,
@@ -83,14 +83,14 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Writes a packet's body while its blocks are there; it is sealed later.
     fn defer_sealing(
         &mut self,
-        at: Nanos,
+        at: Time,
         transmit: &Transmit,
         workshop: &mut Workshop,
     ) -> Result<(), EndReason> {
         let mut datagram = vec![0; transmit.body_len + OVERHEAD];
         let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
         write_body(&mut self.tx, transmit, workshop, body).map_err(EndReason::CannotSeal)?;
-        let before = self.leaving.back().map_or(0, |last| last.at);
+        let before = self.leaving.back().map_or(Time::ZERO, |last| last.at);
         self.leaving.push_back(Leaving {
             at: at.max(before),
             to: transmit.to,
@@ -101,7 +101,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         Ok(())
     }
 
-    fn send_sealed(&mut self, now: Nanos, out: &mut impl Outbox) -> Result<(), EndReason> {
+    fn send_sealed(&mut self, now: Time, out: &mut impl Outbox) -> Result<(), EndReason> {
         while let Some(packet) = self.leaving.pop_front_if(|packet| packet.at <= now) {
             let to = self.source.tuple(&packet.to);
             let datagram = out.push(&to, packet.datagram.len());
@@ -145,17 +145,17 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 
     /// The network says that nobody listens at the peer's address. Anybody can forge that.
-    pub fn peer_refused(&mut self, now: Nanos) {
+    pub fn peer_refused(&mut self, now: Time) {
         self.core.peer_refused(now);
     }
 
     /// The operating system did not send a datagram of `len` bytes: it is larger than the interface takes.
-    pub fn datagram_too_large(&mut self, now: Nanos, len: usize) {
+    pub fn datagram_too_large(&mut self, now: Time, len: usize) {
         self.core.datagram_too_large(now, len);
     }
 
     /// The operating system did not send from this end's address, or not to the peer's network.
-    pub fn local_address_lost(&mut self, now: Nanos) {
+    pub fn local_address_lost(&mut self, now: Time) {
         self.source.on_refused();
         self.core.local_address_lost(now);
     }

@@ -1,5 +1,7 @@
 //! The replay window of one path (`docs/protocol.md` §4).
 
+use sphinx_proto::PacketNumber;
+
 /// Packet numbers that the window spans.
 const REPLAY_WINDOW: u64 = 1 << 16;
 const WORDS: usize = (REPLAY_WINDOW / 64) as usize;
@@ -18,7 +20,7 @@ pub enum Arrival {
 /// Remembers which of the last 2^16 packet numbers have been opened: a bitmap used as a ring.
 pub struct ReplayWindow {
     /// One above the largest number committed.
-    next: u64,
+    next: PacketNumber,
     bits: Box<[u64; WORDS]>,
 }
 
@@ -26,7 +28,7 @@ impl Default for ReplayWindow {
     /// Nothing seen.
     fn default() -> Self {
         Self {
-            next: 0,
+            next: PacketNumber::ZERO,
             bits: Box::new([0; WORDS]),
         }
     }
@@ -34,17 +36,17 @@ impl Default for ReplayWindow {
 
 impl ReplayWindow {
     /// One above the largest number committed: what packet numbers are expanded against.
-    pub fn expected(&self) -> u64 {
+    pub fn expected(&self) -> PacketNumber {
         self.next
     }
 
     /// Whether `packet_number` may be opened; changes nothing.
-    pub fn check(&self, packet_number: u64) -> Arrival {
+    pub fn check(&self, packet_number: PacketNumber) -> Arrival {
         if packet_number >= self.next {
             Arrival::New
         } else if self.next - packet_number > REPLAY_WINDOW {
             Arrival::Late
-        } else if self.bits[word(packet_number)] & bit(packet_number) != 0 {
+        } else if self.bits[word(packet_number.get())] & bit(packet_number.get()) != 0 {
             Arrival::Replay
         } else {
             Arrival::New
@@ -52,18 +54,20 @@ impl ReplayWindow {
     }
 
     /// Remembers `packet_number`; to be called only after the packet has opened. Numbers below the
-    /// window and `u64::MAX` are ignored.
-    pub fn commit(&mut self, packet_number: u64) {
+    /// window and [`PacketNumber::MAX`] are ignored.
+    pub fn commit(&mut self, packet_number: PacketNumber) {
         if packet_number >= self.next {
-            let Some(next) = packet_number.checked_add(1) else {
+            if packet_number == PacketNumber::MAX {
                 return;
-            };
-            self.clear(self.next.max(next.saturating_sub(REPLAY_WINDOW)), next);
-            self.next = next;
+            }
+            let next = packet_number.get() + 1;
+            let from = next.saturating_sub(REPLAY_WINDOW);
+            self.clear(self.next.get().max(from), next);
+            self.next = PacketNumber::new(next);
         } else if self.next - packet_number > REPLAY_WINDOW {
             return;
         }
-        self.bits[word(packet_number)] |= bit(packet_number);
+        self.bits[word(packet_number.get())] |= bit(packet_number.get());
     }
 
     /// Forgets `from..to`, whole words at a time.
@@ -81,12 +85,12 @@ impl ReplayWindow {
     }
 }
 
-fn word(packet_number: u64) -> usize {
-    (packet_number / 64) as usize % WORDS
+fn word(number: u64) -> usize {
+    (number / 64) as usize % WORDS
 }
 
-fn bit(packet_number: u64) -> u64 {
-    1 << (packet_number % 64)
+fn bit(number: u64) -> u64 {
+    1 << (number % 64)
 }
 
 #[cfg(test)]
@@ -115,19 +119,22 @@ mod tests {
     #[test]
     fn edges() {
         let mut window = ReplayWindow::default();
-        assert_eq!(window.check(0), Arrival::New);
-        window.commit(0);
-        assert_eq!(window.check(0), Arrival::Replay);
-        window.commit(REPLAY_WINDOW - 1);
-        assert_eq!(window.check(0), Arrival::Replay);
-        window.commit(REPLAY_WINDOW);
-        assert_eq!(window.check(0), Arrival::Late);
-        assert_eq!(window.check(1), Arrival::New);
-        window.commit(1 << 40);
-        assert_eq!(window.check((1 << 40) - 1), Arrival::New);
-        assert_eq!(window.check(REPLAY_WINDOW), Arrival::Late);
-        window.commit(u64::MAX);
-        assert_eq!(window.expected(), (1 << 40) + 1);
+        assert_eq!(window.check(PacketNumber::new(0)), Arrival::New);
+        window.commit(PacketNumber::new(0));
+        assert_eq!(window.check(PacketNumber::new(0)), Arrival::Replay);
+        window.commit(PacketNumber::new(REPLAY_WINDOW - 1));
+        assert_eq!(window.check(PacketNumber::new(0)), Arrival::Replay);
+        window.commit(PacketNumber::new(REPLAY_WINDOW));
+        assert_eq!(window.check(PacketNumber::new(0)), Arrival::Late);
+        assert_eq!(window.check(PacketNumber::new(1)), Arrival::New);
+        window.commit(PacketNumber::new(1 << 40));
+        assert_eq!(window.check(PacketNumber::new((1 << 40) - 1)), Arrival::New);
+        assert_eq!(
+            window.check(PacketNumber::new(REPLAY_WINDOW)),
+            Arrival::Late
+        );
+        window.commit(PacketNumber::new(u64::MAX));
+        assert_eq!(window.expected(), PacketNumber::new((1 << 40) + 1));
     }
 
     proptest! {
@@ -147,12 +154,12 @@ mod tests {
             let mut number = 100_000u64;
             for step in steps {
                 number = number.saturating_add_signed(step);
-                let arrival = window.check(number);
+                let arrival = window.check(PacketNumber::new(number));
                 prop_assert_eq!(arrival, naive.check(number));
                 if arrival == Arrival::New {
-                    window.commit(number);
+                    window.commit(PacketNumber::new(number));
                     naive.0.insert(number);
-                    prop_assert_eq!(window.check(number), Arrival::Replay);
+                    prop_assert_eq!(window.check(PacketNumber::new(number)), Arrival::Replay);
                 }
             }
         }

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use sphinx_proto::wire::{ConnectionId, PacketKind, expand_packet_number};
+use sphinx_proto::wire::{ConnectionId, PacketKind};
 
 use super::*;
 
@@ -23,9 +23,9 @@ fn pair(epoch_packets: u64) -> (Sealer, Opener) {
     let session = session();
     (
         session
-            .sealer(Direction::ClientToServer, 0)
+            .sealer(Direction::ClientToServer, PathId::FIRST)
             .with_epoch_packets(epoch_packets),
-        session.opener(Direction::ClientToServer, 0),
+        session.opener(Direction::ClientToServer, PathId::FIRST),
     )
 }
 
@@ -39,17 +39,23 @@ fn hex(text: &str) -> Vec<u8> {
 
 fn seal(sealer: &mut Sealer, number: u64, body: &[u8]) -> Vec<u8> {
     let mut datagram = vec![0; body.len() + OVERHEAD];
-    let header = Header::control(cid(), 0, false);
+    let header = Header::control(cid(), PacketNumber::ZERO, false);
     sealer
-        .seal_from(&header, number, body, &mut datagram)
+        .seal_from(&header, PacketNumber::new(number), body, &mut datagram)
         .expect("sealed");
     datagram
 }
 
-fn open(opener: &mut Opener, number: u64, datagram: &[u8], now: u64) -> Result<Vec<u8>, OpenError> {
+fn open(
+    opener: &mut Opener,
+    number: u64,
+    datagram: &[u8],
+    now: Nanos,
+) -> Result<Vec<u8>, OpenError> {
     let mut datagram = datagram.to_vec();
     let header = opener.unprotect(&mut datagram).ok_or(OpenError::Invalid)?;
-    let number = expand_packet_number(header.packet_number, number);
+    let number = PacketNumber::expand(header.packet_number, PacketNumber::new(number));
+    let now = Time::from_nanos(now);
     let body = opener.open(&header, number, &mut datagram, now, PTO)?;
     Ok(datagram[body].to_vec())
 }
@@ -101,7 +107,7 @@ mod vectors {
                 ],
             ),
         ] {
-            let mut of_epoch = session.epoch_zero(direction, 0);
+            let mut of_epoch = session.epoch_zero(direction, PathId::FIRST);
             assert_eq!(of_epoch.as_slice(), hex(secret));
             assert_eq!(
                 expand::<16>(&of_epoch, &[b"sphinx/2 hp"]).as_slice(),
@@ -120,7 +126,7 @@ mod vectors {
 
     #[test]
     fn header_protection() {
-        let hp = HeaderKey::new(&session().epoch_zero(Direction::ClientToServer, 0));
+        let hp = HeaderKey::new(&session().epoch_zero(Direction::ClientToServer, PathId::FIRST));
         let sample = hex("50dedc9c208ab706e430dadca2a02ca5");
         assert_eq!(
             hp.mask(sample.try_into().expect("16 bytes")).as_slice(),
@@ -131,7 +137,7 @@ mod vectors {
     #[test]
     fn symbol_packet() {
         let (mut sealer, mut opener) = pair(EPOCH_PACKETS);
-        sealer.acked(0);
+        sealer.acked(PacketNumber::new(0));
         let header = Header {
             kind: PacketKind::Symbol,
             phase: true,
@@ -143,7 +149,7 @@ mod vectors {
             n: 100,
             row: 7,
         };
-        let number = 0x1_0000_0002;
+        let number = PacketNumber::new(0x1_0000_0002);
         // The vector is of epoch 0; a jump this far would begin the next one.
         sealer.first = number;
         let body: Vec<u8> = (0..20).collect();
@@ -168,7 +174,7 @@ mod vectors {
             }
         );
         let range = opener
-            .open(&opened_header, number, &mut datagram, 0, PTO)
+            .open(&opened_header, number, &mut datagram, Time::ZERO, PTO)
             .expect("opens");
         assert_eq!(datagram[range], body);
     }
@@ -178,7 +184,7 @@ mod vectors {
         let (mut sealer, _) = pair(3);
         for number in 0..3 {
             seal(&mut sealer, number, b"x");
-            sealer.acked(number);
+            sealer.acked(PacketNumber::new(number));
         }
         assert_eq!(
             seal(&mut sealer, 3, &[1]),
@@ -193,25 +199,28 @@ mod vectors {
 #[test]
 fn directions_paths_and_secrets_have_their_own_keys() {
     let session = session();
-    let mut sealer = session.sealer(Direction::ClientToServer, 0);
+    let mut sealer = session.sealer(Direction::ClientToServer, PathId::FIRST);
     let datagram = seal(&mut sealer, 0, b"body");
     let other = SessionSecret::new(&[9; 32], &[1; 32]);
     for mut wrong in [
-        session.opener(Direction::ServerToClient, 0),
-        session.opener(Direction::ClientToServer, 1),
-        session.opener(Direction::ClientToServer, 1 << 24),
-        other.opener(Direction::ClientToServer, 0),
+        session.opener(Direction::ServerToClient, PathId::FIRST),
+        session.opener(Direction::ClientToServer, PathId::new(1)),
+        session.opener(Direction::ClientToServer, PathId::new(1 << 24)),
+        other.opener(Direction::ClientToServer, PathId::FIRST),
     ] {
         assert_eq!(open(&mut wrong, 0, &datagram, 0), Err(OpenError::Invalid));
     }
-    let mut right = session.opener(Direction::ClientToServer.reverse().reverse(), 0);
+    let mut right = session.opener(Direction::ClientToServer.reverse().reverse(), PathId::FIRST);
     assert_eq!(open(&mut right, 0, &datagram, 0), Ok(b"body".to_vec()));
 }
 
 #[test]
 fn a_nonce_has_the_whole_path_and_the_whole_number() {
-    let key = EpochKey::new(&session().epoch_zero(Direction::ClientToServer, 0));
-    let nonce = key.nonce(0x0102_0304, 0x0506_0708_090a_0b0c);
+    let key = EpochKey::new(&session().epoch_zero(Direction::ClientToServer, PathId::FIRST));
+    let nonce = key.nonce(
+        PathId::new(0x0102_0304),
+        PacketNumber::new(0x0506_0708_090a_0b0c),
+    );
     for (at, byte) in nonce.as_ref().iter().enumerate() {
         assert_eq!(byte ^ key.iv[at], at as u8 + 1);
     }
@@ -280,24 +289,30 @@ fn after_too_many_forgeries_nothing_opens() {
 #[test]
 fn numbers_are_sealed_once() {
     let (mut sealer, _) = pair(EPOCH_PACKETS);
-    let header = Header::control(cid(), 0, false);
+    let header = Header::control(cid(), PacketNumber::ZERO, false);
     let mut datagram = [0; OVERHEAD];
-    assert_eq!(sealer.seal(&header, 5, &mut datagram), Ok(()));
+    assert_eq!(
+        sealer.seal(&header, PacketNumber::new(5), &mut datagram),
+        Ok(())
+    );
     for number in [0, 4, 5, u64::MAX] {
         assert_eq!(
-            sealer.seal(&header, number, &mut datagram),
+            sealer.seal(&header, PacketNumber::new(number), &mut datagram),
             Err(SealError::NumberUsed)
         );
     }
     assert_eq!(
-        sealer.seal(&header, 6, &mut datagram[1..]),
+        sealer.seal(&header, PacketNumber::new(6), &mut datagram[1..]),
         Err(SealError::BufferSize)
     );
     assert_eq!(
-        sealer.seal_from(&header, 6, b"1", &mut datagram),
+        sealer.seal_from(&header, PacketNumber::new(6), b"1", &mut datagram),
         Err(SealError::BufferSize)
     );
-    assert_eq!(sealer.seal(&header, 6, &mut datagram), Ok(()));
+    assert_eq!(
+        sealer.seal(&header, PacketNumber::new(6), &mut datagram),
+        Ok(())
+    );
 }
 
 #[test]
@@ -306,24 +321,27 @@ fn an_epoch_ends_only_after_an_acknowledgement() {
     for number in 0..4 {
         seal(&mut sealer, number, b"");
     }
-    let header = Header::control(cid(), 0, false);
+    let header = Header::control(cid(), PacketNumber::ZERO, false);
     let mut datagram = [0; OVERHEAD];
     // Numbers never sent acknowledge nothing.
-    sealer.acked(4);
+    sealer.acked(PacketNumber::new(4));
     assert_eq!(
-        sealer.seal(&header, 4, &mut datagram),
+        sealer.seal(&header, PacketNumber::new(4), &mut datagram),
         Err(SealError::EpochExhausted)
     );
-    sealer.acked(3);
-    assert_eq!(sealer.seal(&header, 4, &mut datagram), Ok(()));
+    sealer.acked(PacketNumber::new(3));
+    assert_eq!(
+        sealer.seal(&header, PacketNumber::new(4), &mut datagram),
+        Ok(())
+    );
     assert_eq!((sealer.epoch(), sealer.phase()), (1, true));
     // An acknowledgement of an earlier epoch does not count.
-    sealer.acked(3);
+    sealer.acked(PacketNumber::new(3));
     for number in 5..8 {
         seal(&mut sealer, number, b"");
     }
     assert_eq!(
-        sealer.seal(&header, 8, &mut datagram),
+        sealer.seal(&header, PacketNumber::new(8), &mut datagram),
         Err(SealError::EpochExhausted)
     );
 }
@@ -332,7 +350,7 @@ fn an_epoch_ends_only_after_an_acknowledgement() {
 fn the_previous_key_is_kept_for_three_ptos() {
     let (mut sealer, mut opener) = pair(4);
     let early: Vec<_> = (0..4).map(|n| seal(&mut sealer, n, b"old")).collect();
-    sealer.acked(0);
+    sealer.acked(PacketNumber::new(0));
     let next = seal(&mut sealer, 4, b"new");
 
     assert!(open(&mut opener, 0, &early[0], 0).is_ok());
@@ -364,7 +382,7 @@ fn a_forgery_costs_one_opening_and_no_key() {
     let (mut sealer, mut opener) = pair(4);
     for number in 0..6 {
         let packet = seal(&mut sealer, number, b"body");
-        sealer.acked(number);
+        sealer.acked(PacketNumber::new(number));
         assert!(open(&mut opener, number, &packet, 0).is_ok());
     }
     let (epoch, next) = (opener.epoch(), opener.next_secret.clone());
@@ -385,7 +403,7 @@ fn a_peer_that_keeps_flipping_the_phase_has_one_key_derived_a_millisecond() {
     let (mut sealer, mut opener) = pair(1);
     for number in 0..1000 {
         let packet = seal(&mut sealer, number, b"body");
-        sealer.acked(number);
+        sealer.acked(PacketNumber::new(number));
         let _ = open(&mut opener, number, &packet, number * MS / 100);
     }
     assert!(opener.epoch() <= 11, "{} epochs in 10 ms", opener.epoch());
@@ -400,7 +418,7 @@ fn a_packet_two_epochs_late_does_not_open_and_does_no_harm() {
     let mut late = Vec::new();
     for number in 0..16 {
         let datagram = seal(&mut sealer, number, b"body");
-        sealer.acked(number);
+        sealer.acked(PacketNumber::new(number));
         if number % 4 == 1 {
             late.push((number, datagram));
             continue;
@@ -441,12 +459,12 @@ proptest! {
             on_the_way.sort_by_key(|(at, number, _)| (*at, *number));
             while on_the_way.first().is_some_and(|(at, ..)| *at <= number) {
                 let (at, number, datagram) = on_the_way.remove(0);
-                prop_assert_eq!(window.check(number), Arrival::New);
-                let body = open(&mut opener, window.expected(), &datagram, at * MS);
+                prop_assert_eq!(window.check(PacketNumber::new(number)), Arrival::New);
+                let body = open(&mut opener, window.expected().get(), &datagram, at * MS);
                 prop_assert_eq!(body, Ok(number.to_be_bytes().to_vec()));
-                window.commit(number);
-                prop_assert_eq!(window.check(number), Arrival::Replay);
-                sealer.acked(number);
+                window.commit(PacketNumber::new(number));
+                prop_assert_eq!(window.check(PacketNumber::new(number)), Arrival::Replay);
+                sealer.acked(PacketNumber::new(number));
             }
         }
         prop_assert!(opener.epoch() >= 3);

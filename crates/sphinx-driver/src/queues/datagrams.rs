@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sphinx_proto::Nanos;
+use sphinx_proto::{Nanos, Time};
 
 use super::{Application, Queues};
 use crate::datagrams::{Arrived, DatagramCounts, LiveEnd, Refusal, SendAs};
@@ -32,7 +32,7 @@ impl<A: Application> Queues<A> {
     /// Why not.
     pub fn send_datagram(
         &mut self,
-        now: Nanos,
+        now: Time,
         data: &[u8],
         send_as: SendAs,
         pool: &BufferPool,
@@ -132,7 +132,7 @@ impl<A: Application> Queues<A> {
     }
 
     /// The application wants no more of a flow, which the peer is told.
-    pub fn stop_live(&mut self, now: Nanos, flow: u64) {
+    pub fn stop_live(&mut self, now: Time, flow: u64) {
         self.datagrams.receiving.let_go(now, flow);
         self.set_latency(flow, 0);
     }

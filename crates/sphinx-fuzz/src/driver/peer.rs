@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sphinx_fec::span::{self, SpanBlock};
 use sphinx_fec::{CodeId, Encoder, Row, RowMaker, fft_rs};
 use sphinx_proto::wire::{MAX_RESET_BLOCKS, Reset, Segment, VARINT_MAX, WindowSpan, put_varint};
-use sphinx_proto::{Role, StreamId, StreamPart, block_cost, share_cost};
+use sphinx_proto::{BlockId, Role, StreamId, StreamPart, block_cost, share_cost};
 
 use crate::Input;
 use crate::session::STREAMS;
@@ -77,9 +77,9 @@ pub(super) struct Peer {
     pub(super) named: BTreeSet<StreamId>,
     /// Blocks that were given up.
     pub(super) given_up: BTreeSet<u32>,
-    /// It has sent repairs of sliding windows.
-    has_windows: bool,
     encoder: Encoder,
+    /// Rows of transforms that have been made, by block and row.
+    transformed: BTreeMap<(u32, Row), Vec<u8>>,
     rows: RowMaker,
     /// It has done something forbidden; and it has sent bytes that are not those of their stream.
     pub(super) has_lied: bool,
@@ -95,8 +95,8 @@ impl Peer {
             streams: BTreeMap::new(),
             named: BTreeSet::new(),
             given_up: BTreeSet::new(),
-            has_windows: false,
             encoder: Encoder::new(),
+            transformed: BTreeMap::new(),
             rows: RowMaker::new(),
             has_lied: false,
             has_forged: false,
@@ -219,12 +219,8 @@ impl Peer {
             let cost: u64 = its.map(|(_, cost)| *cost).sum();
             reset.cost += cost;
             let is_its_alone = made.is_right && cost > 0 && made.segments.len() == 1;
-            if is_its_alone
-                && begun.contains(id)
-                && !self.has_windows
-                && reset.blocks.len() < MAX_RESET_BLOCKS
-            {
-                reset.blocks.push((u64::from(*id), cost));
+            if is_its_alone && begun.contains(id) && reset.blocks.len() < MAX_RESET_BLOCKS {
+                reset.blocks.push((BlockId::new(u64::from(*id)), cost));
                 self.given_up.insert(*id);
             }
         }
@@ -314,17 +310,38 @@ impl Peer {
 
     /// A repair of a block; `None` if it has no such row.
     pub(super) fn repair(&mut self, id: u32, code: CodeId, row: u32) -> Option<(Row, Vec<u8>)> {
+        if code == CodeId::FftRs {
+            return self.transformed(id, 2 + row % 3, row >> 2 & 3);
+        }
         let made = &self.blocks[&id];
-        let row = match code {
-            CodeId::FftRs => fft_rs::row(2 + row % 3, row >> 2 & 3)?,
-            _ => Row::new(row)?,
-        };
+        let row = Row::new(row)?;
         let (n, len) = (usize::from(made.n), usize::from(made.symbol_len));
         let mut symbol = vec![0; len];
         let encoded = self
             .encoder
             .encode(code, n, len, &made.bytes, row, &mut symbol);
         encoded.ok().map(|()| (row, symbol))
+    }
+
+    /// A row of a transform with `1 << size` rows, of which the first four are made at once: one costs as much.
+    fn transformed(&mut self, id: u32, size: u32, index: u32) -> Option<(Row, Vec<u8>)> {
+        let row = fft_rs::row(size, index)?;
+        if !self.transformed.contains_key(&(id, row)) {
+            let made = &self.blocks[&id];
+            let (n, len) = (usize::from(made.n), usize::from(made.symbol_len));
+            let rows = (0..4).filter_map(|index| fft_rs::row(size, index));
+            let rows: Vec<_> = rows.map(|row| (CodeId::FftRs, row)).collect();
+            let mut symbols = vec![0; rows.len() * len];
+            let encoded = self
+                .encoder
+                .encode_rows(n, len, &made.bytes, &rows, &mut symbols);
+            encoded.ok()?;
+            let symbols = symbols.chunks(len.max(1)).map(<[u8]>::to_vec);
+            let rows = rows.into_iter().map(|(_, row)| (id, row));
+            self.transformed.extend(rows.zip(symbols));
+        }
+        let symbol = self.transformed.get(&(id, row))?;
+        Some((row, symbol.clone()))
     }
 
     /// The body of a repair of a window: of this block and those before it that have been made.
@@ -341,7 +358,7 @@ impl Peer {
             let Some(made) = self.blocks.get(&before) else {
                 break;
             };
-            if !span.extend(made.n, made.symbol_len, usize::MAX) {
+            if !span.extend(0, made.n, made.symbol_len, usize::MAX) {
                 break;
             }
             self.has_lied |= !made.is_right;
@@ -352,10 +369,6 @@ impl Peer {
             });
         }
         blocks.reverse();
-        if !self.given_up.is_empty() {
-            return None;
-        }
-        self.has_windows = true;
         let mut symbol = vec![0; span.symbol_len()];
         span::encode(&mut self.rows, Row::new(row)?, &blocks, &mut symbol).ok()?;
         Some([span.encode(), symbol].concat())

@@ -8,7 +8,7 @@ use sphinx_proto::wire::{
     Blocks, Bundle, DATAGRAMS_MAX, Datagram, DatagramIter, Fragment, Frame, FrameIter, Header,
     PacketKind, Reset, Sack, Segment, SegmentIter, SymbolId, WindowSpan,
 };
-use sphinx_proto::{Role, StreamId, StreamPart, Tuple, block_cost, share_cost};
+use sphinx_proto::{PacketNumber, Role, StreamId, StreamPart, Time, Tuple, block_cost, share_cost};
 use sphinx_sim::Plain;
 
 use super::peer::data;
@@ -26,7 +26,9 @@ struct Sent {
     missing: BTreeSet<u16>,
     /// Parts of symbols: row, count; of each the parts that are missing.
     parts: BTreeMap<(u16, u8), BTreeSet<u8>>,
+    /// Repairs that have not been compared yet, and how many have been.
     repairs: Vec<(CodeId, Row, Vec<u8>)>,
+    compared: usize,
 }
 
 impl Sent {
@@ -146,7 +148,13 @@ impl Wire {
             assert!(number <= self.next + 1, "more than one number is left out");
             self.left_out.extend(self.next..number);
             self.next = number + 1;
-            let opened = self.peer.open(&header, number, &mut datagram, 0, 0);
+            let opened = self.peer.open(
+                &header,
+                PacketNumber::new(number),
+                &mut datagram,
+                Time::ZERO,
+                0,
+            );
             let body = &datagram[opened.expect("it is sealed")];
             match header.kind {
                 PacketKind::Control => {
@@ -172,8 +180,8 @@ impl Wire {
         match frame {
             Frame::Sack(sack) => self.feedback.sack = Some(sack),
             Frame::Blocks(blocks) => {
-                self.complete_base = blocks.base as u32;
-                let deficits = blocks.deficits.iter().map(|(id, _)| *id as u32);
+                self.complete_base = blocks.base.truncated();
+                let deficits = blocks.deficits.iter().map(|(id, _)| id.truncated());
                 self.begun.extend(deficits);
                 self.feedback.blocks = Some(blocks);
             }
@@ -190,7 +198,7 @@ impl Wire {
             Frame::Reset(reset) => self.reset(&reset),
             Frame::Gone(blocks) => {
                 for (id, cost) in blocks {
-                    let block = id as u32;
+                    let block = id.truncated();
                     let sent = self.blocks.get(&block);
                     assert!(sent.is_none_or(|sent| sent.cost() == cost));
                     // It may have been whole before.
@@ -220,7 +228,7 @@ impl Wire {
         assert!(is_known || self.has_chance, "given up by nobody");
         let mut cost = 0;
         for &(id, block_cost) in &reset.blocks {
-            let id = id as u32;
+            let id = id.truncated();
             if id < self.base || !self.given_up.insert(id) {
                 continue;
             }
@@ -259,6 +267,7 @@ impl Wire {
             missing: (0..n).collect(),
             parts: BTreeMap::new(),
             repairs: Vec::new(),
+            compared: 0,
         });
         assert_eq!((sent.n, sent.symbol_len), (n, symbol_len));
         sent
@@ -278,7 +287,7 @@ impl Wire {
                 sent.missing.remove(&index);
             }
             SymbolId::Repair(code, row) => {
-                if sent.repairs.len() < REPAIRS_MAX {
+                if sent.compared + sent.repairs.len() < REPAIRS_MAX {
                     sent.repairs.push((code, row, body.to_vec()));
                 }
             }
@@ -291,12 +300,18 @@ impl Wire {
 
     /// The repairs of a block that has wholly been seen are what it makes them.
     fn check_repairs(&mut self, block: u32) {
-        let (sent, encoder) = (&self.blocks[&block], &mut self.encoder);
-        let mut symbol = vec![0; usize::from(sent.symbol_len)];
-        for (code, row, bytes) in &sent.repairs {
-            let (n, len) = (usize::from(sent.n), symbol.len());
-            let encoded = encoder.encode(*code, n, len, &sent.bytes, *row, &mut symbol);
-            assert!(encoded.is_ok() && symbol == *bytes, "a wrong repair");
+        let sent = self.blocks.get_mut(&block).expect("it is known");
+        let repairs = std::mem::take(&mut sent.repairs);
+        sent.compared += repairs.len();
+        let (n, len) = (usize::from(sent.n), usize::from(sent.symbol_len));
+        // All rows of a transform cost as much as one.
+        for same in repairs.chunk_by(|one, next| one.0 == next.0) {
+            let rows: Vec<_> = same.iter().map(|(code, row, _)| (*code, *row)).collect();
+            let mut symbols = vec![0; rows.len() * len];
+            let encoder = &mut self.encoder;
+            let encoded = encoder.encode_rows(n, len, &sent.bytes, &rows, &mut symbols);
+            let sent = same.iter().flat_map(|(_, _, bytes)| bytes);
+            assert!(encoded.is_ok() && symbols.iter().eq(sent), "a wrong repair");
         }
     }
 

@@ -14,8 +14,9 @@ use sphinx_proto::wire::{
     Streams, SymbolId, VARINT_MAX, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, Content, CoveredBlock, Event, Job, Lifetime, Nanos, PartPlacement, Placement,
-    RidingSymbol, Room, Session, Slot, StreamId, StreamPart, Transmit, Tuple, Urgency, block_cost,
+    AbandonedBlock, BlockId, Config, Content, CoveredBlock, Event, Job, Lifetime, PacketNumber,
+    PartPlacement, Placement, RidingSymbol, Room, Session, Slot, StreamId, StreamPart, Time,
+    Transmit, Tuple, Urgency, block_cost,
 };
 
 use sphinx_sim::Rng;
@@ -62,7 +63,7 @@ enum RxState {
 
 /// A block being sent.
 struct TxBlock {
-    id: u64,
+    id: BlockId,
     n: u16,
     symbol_len: u16,
     /// Of which it has a part.
@@ -116,26 +117,26 @@ pub(super) struct Model {
     was_impossible: bool,
     /// Memory of blocks that the peer has given up: the session is about to say so.
     given_up: BTreeSet<Slot>,
+    /// Those of them that the session has named and that the driver has yet to forget.
+    abandoned: Vec<AbandonedBlock>,
     /// Blocks of which something has come, by low bits.
     seen: BTreeSet<u32>,
     jobs: Vec<Job>,
     windows: Windows,
-    /// The peer has sent a repair of a window.
-    pub(super) has_windows: bool,
     /// Blocks that the driver has been told of, by full id.
-    complete: BTreeSet<u64>,
+    complete: BTreeSet<BlockId>,
     /// Blocks that have all they need, by low bits; and those that the core took for such before it said so.
     whole: BTreeSet<u32>,
     presumed: Vec<u32>,
     /// Blocks of datagrams that have been given up, and what each cost.
-    gone: BTreeMap<u64, u64>,
+    gone: BTreeMap<BlockId, u64>,
     /// Datagrams have been handed over, for which others wait as they come.
     has_datagrams: bool,
     tx: BTreeMap<Slot, TxBlock>,
     tx_held: u64,
     tx_streams: TxStreams,
     slots: u32,
-    next_id: u64,
+    next_id: BlockId,
     /// One above the largest number of a packet sent, and the numbers below that no packet has.
     next_number: u64,
     left_out: BTreeSet<u64>,
@@ -192,10 +193,10 @@ impl Model {
             rx_streams: RxStreams::new(config.role, is_tame),
             was_impossible: false,
             given_up: BTreeSet::new(),
+            abandoned: Vec::new(),
             seen: BTreeSet::new(),
             jobs: Vec::new(),
             windows: Windows::default(),
-            has_windows: false,
             complete: BTreeSet::new(),
             whole: BTreeSet::new(),
             presumed: Vec::new(),
@@ -205,7 +206,7 @@ impl Model {
             tx_held: 0,
             tx_streams: TxStreams::new(config.role, config.peer_window, is_tame),
             slots: 0,
-            next_id: 0,
+            next_id: BlockId::ZERO,
             next_number: 0,
             left_out: BTreeSet::new(),
             skipped: BTreeSet::new(),
@@ -289,17 +290,15 @@ impl Model {
         !self.is_closed && !self.was_impossible && self.end.is_none()
     }
 
-    /// The peer's frames that the model must know of. Whether there can be such a frame, as far as the model says.
+    /// The peer's frames that the model must know of. Whether there can be such a frame, as far as the model says. Whether the session goes on
+    /// has to be known for RESET, STOP and GONE ([`is_going_on`](Model::is_going_on)).
     pub(super) fn said(
         &mut self,
-        session: &mut Session,
-        (from, packet_number): (Tuple, u64),
+        (from, packet_number): (Tuple, PacketNumber),
         frame: &Frame<'_>,
     ) -> bool {
         match frame {
             Frame::Reset(_) | Frame::Stop { .. } | Frame::Gone(_) => {
-                // Whether the session goes on is to be known.
-                self.events(session);
                 let is_possible = !self.is_open()
                     || match frame {
                         Frame::Reset(reset) => self.heard_reset(reset),
@@ -313,7 +312,7 @@ impl Model {
             Frame::PathResponse(data) => self.place_at(from).answers.push(*data),
             Frame::NewConnectionId { cid, .. } => self.peer_ids.push(*cid),
             Frame::Skipped { packet_number, .. } => {
-                self.skipped.insert(*packet_number);
+                self.skipped.insert(packet_number.get());
             }
             Frame::Sack(sack) => self.tx_streams.heard_credit(packet_number, sack.credit),
             Frame::Window { number, size } => {
@@ -349,14 +348,12 @@ impl Model {
 
     /// The peer gives a stream up. Whether it may, in this way.
     fn heard_reset(&mut self, reset: &Reset) -> bool {
-        let names_covered = self.has_windows && !reset.blocks.is_empty();
         if !self.rx_streams.may_be(reset.stream) {
             // News of an ended stream may come late.
-            return self.rx_streams.has_ended(reset.stream) && !names_covered;
+            return self.rx_streams.has_ended(reset.stream);
         }
-        let is_late = self.rx_streams.is_here(reset.stream);
-        if names_covered || is_late {
-            return !names_covered;
+        if self.rx_streams.is_here(reset.stream) {
+            return true;
         }
         if !self.rx_streams.reset(reset) {
             return false;
@@ -372,19 +369,22 @@ impl Model {
     }
 
     /// The peer gives up blocks of datagrams. Whether it may.
-    fn heard_gone(&mut self, blocks: &[(u64, u64)]) -> bool {
-        let is_covered = self.has_windows && !blocks.is_empty();
+    fn heard_gone(&mut self, blocks: &[(BlockId, u64)]) -> bool {
         let mut blocks = blocks.iter();
-        !is_covered && blocks.all(|block| self.heard_given_up(*block).is_some())
+        blocks.all(|block| self.heard_given_up(*block).is_some())
     }
 
     /// Nothing more comes of a block, which costs so much. Whether that is news; `None`: it cannot be.
-    fn heard_given_up(&mut self, (id, cost): (u64, u64)) -> Option<bool> {
-        let low = id as u32;
-        if self.whole.contains(&low) && id == u64::from(low) {
+    fn heard_given_up(&mut self, (id, cost): (BlockId, u64)) -> Option<bool> {
+        let low = id.truncated();
+        if self.whole.contains(&low) && id.get() == u64::from(low) {
             return Some(false);
         }
-        match self.rx.iter().find(|(_, rx)| u64::from(rx.block) == id) {
+        match self
+            .rx
+            .iter()
+            .find(|(_, rx)| u64::from(rx.block) == id.get())
+        {
             Some((_, rx)) if block_cost(rx.n, rx.symbol_len) != cost => return None,
             Some((slot, _)) => {
                 self.given_up.insert(*slot);
@@ -392,7 +392,7 @@ impl Model {
             }
             None => {
                 let base = (0..).find(|id| !self.whole.contains(id)).expect("not all");
-                let is_near = id < u64::from(base) + BLOCKS_AHEAD_MAX;
+                let is_near = id.get() < u64::from(base) + BLOCKS_AHEAD_MAX;
                 if !is_near || self.rx_held + cost > self.rx_room() {
                     return None;
                 }
@@ -404,17 +404,17 @@ impl Model {
     }
 
     /// Blocks that the peer gives up and what each costs, mostly as it may.
-    pub(super) fn blocks_to_give_up(&self, input: &mut Input<'_>) -> BTreeMap<u64, u64> {
+    pub(super) fn blocks_to_give_up(&self, input: &mut Input<'_>) -> BTreeMap<BlockId, u64> {
         let mut blocks = BTreeMap::new();
-        if self.is_tame && self.has_windows {
-            return blocks;
-        }
-        let cost_of = |id: u64| {
-            let mut known = self.rx.values().filter(|rx| u64::from(rx.block) == id);
+        let cost_of = |id: BlockId| {
+            let mut known = self
+                .rx
+                .values()
+                .filter(|rx| u64::from(rx.block) == id.get());
             known.next().map(|rx| block_cost(rx.n, rx.symbol_len))
         };
         for _ in 0..input.below(4) {
-            let id = input.below(32);
+            let id = BlockId::new(input.below(32));
             let cost = cost_of(id).unwrap_or_else(|| block_cost(1, 1) + input.below(40));
             let lies = !self.is_tame && input.rarely(16);
             blocks.insert(id, if lies { input.any() >> 2 } else { cost });
@@ -423,14 +423,18 @@ impl Model {
             return blocks;
         }
         // It keeps within the window.
-        let is_open = |id: &u64| !self.whole.contains(&(*id as u32));
-        let is_clear = |id: &u64| cost_of(*id).is_some() || !self.seen.contains(&(*id as u32));
+        let is_open = |id: &BlockId| !self.whole.contains(&id.truncated());
+        let is_clear =
+            |id: &BlockId| cost_of(*id).is_some() || !self.seen.contains(&id.truncated());
         blocks.retain(|id, _| !is_open(id) || is_clear(id));
-        let is_unseen = |id: &u64| is_open(id) && cost_of(*id).is_none();
+        let is_unseen = |id: &BlockId| is_open(id) && cost_of(*id).is_none();
         let unseen = blocks.iter().filter(|(id, _)| is_unseen(id));
         let unseen: u64 = unseen.map(|(_, cost)| *cost).sum();
         // A block may be open of which no symbol was of use.
-        let is_hidden = self.seen.iter().any(|low| is_unseen(&u64::from(*low)));
+        let is_hidden = self
+            .seen
+            .iter()
+            .any(|low| is_unseen(&BlockId::new(u64::from(*low))));
         if is_hidden || self.rx_held + unseen > self.rx_room() {
             blocks.retain(|id, _| !is_unseen(id));
         }
@@ -441,7 +445,7 @@ impl Model {
     pub(super) fn reset(&self, input: &mut Input<'_>) -> Reset {
         let flags = input.byte();
         let stream = self.rx_streams.any_stream(input, flags);
-        let is_open = |id: &u64| !self.whole.contains(&(*id as u32));
+        let is_open = |id: &BlockId| !self.whole.contains(&id.truncated());
         let mut blocks = match flags & 0x20 {
             0 => self.blocks_to_give_up(input),
             _ => BTreeMap::new(),
@@ -602,26 +606,22 @@ impl Model {
 
     /// The session keeps a repair of a window.
     pub(super) fn cover(&mut self, row: Row, covered: &[CoveredBlock]) {
-        assert!(
-            covered
-                .windows(2)
-                .all(|pair| pair[0].block + 1 == pair[1].block)
-        );
+        assert!(covered.windows(2).all(|pair| pair[0].block < pair[1].block));
         for block in covered {
             let (n, symbol_len) = (block.n, block.symbol_len);
             assert!((1..=n).contains(&block.count));
             assert!(usize::from(n) <= block_symbols_max(usize::from(symbol_len)));
             match &block.incomplete {
                 Some(incomplete) => {
-                    let id = block.block as u32;
+                    let id = block.block.truncated();
                     let rx = self.open(incomplete.slot, id, (n, symbol_len));
                     let mut known =
                         (0..usize::from(n)).filter(|i| bits::contains(&incomplete.known, *i));
                     assert!(known.all(|i| bits::contains(&rx.have, i)), "not there");
                 }
                 None => {
-                    self.presumed.push(block.block as u32);
-                    let is_kept = self.windows.keeps(block.block as u32, (n, symbol_len));
+                    self.presumed.push(block.block.truncated());
+                    let is_kept = self.windows.keeps(block.block.truncated(), (n, symbol_len));
                     assert!(is_kept, "a block that is not kept");
                 }
             }
@@ -682,7 +682,7 @@ impl Model {
             assert!(self.jobs.iter().all(|known| known.id != job.id));
             self.jobs.push(job);
             if let Some(past) = job.window {
-                assert_eq!(past.block as u32, block);
+                assert_eq!(past.block.truncated(), block);
                 self.windows.complete(past, shape);
                 self.take_restored();
                 let bytes = self.windows.kept_bytes();
@@ -740,7 +740,7 @@ impl Model {
     }
 
     /// The driver unpacks a block, or the application takes a part of a stream, or lets go of one.
-    pub(super) fn take(&mut self, session: &mut Session, now: Nanos, input: &mut Input<'_>) {
+    pub(super) fn take(&mut self, session: &mut Session, now: Time, input: &mut Input<'_>) {
         let complete = self.complete_slots();
         match input.byte() {
             0..0x90 if !complete.is_empty() => {
@@ -774,7 +774,7 @@ impl Model {
     }
 
     /// Tells the session what a complete block holds. Its slot is free from then on.
-    fn unpack(&mut self, session: &mut Session, now: Nanos, slot: Slot, input: &mut Input<'_>) {
+    fn unpack(&mut self, session: &mut Session, now: Time, slot: Slot, input: &mut Input<'_>) {
         self.events(session);
         let rx = self.rx.remove(&slot).expect("a slot in use");
         let (cost, bytes) = (
@@ -820,7 +820,7 @@ impl Model {
         }
     }
 
-    fn take_part(&mut self, session: &mut Session, now: Nanos, held: Held) {
+    fn take_part(&mut self, session: &mut Session, now: Time, held: Held) {
         session.taken(now, held.stream, held.cost);
         self.rx_streams.taken(held);
         self.free(held.cost);
@@ -837,7 +837,7 @@ impl Model {
     }
 
     /// There is memory for a window of this size.
-    pub(super) fn resize_window(&mut self, session: &mut Session, now: Nanos, size: u64) {
+    pub(super) fn resize_window(&mut self, session: &mut Session, now: Time, size: u64) {
         self.events(session);
         session.set_recv_window(now, size);
         let changes = self.is_open() && !self.rx_window.is_shrinking();
@@ -882,7 +882,7 @@ impl Model {
     }
 
     /// Does all jobs, unpacks all blocks and takes all that they hold.
-    pub(super) fn release_all(&mut self, session: &mut Session, now: Nanos) {
+    pub(super) fn release_all(&mut self, session: &mut Session, now: Time) {
         for job in std::mem::take(&mut self.jobs) {
             self.do_job(session, job);
         }
@@ -956,7 +956,7 @@ impl Model {
     pub(super) fn submit_datagrams(
         &mut self,
         session: &mut Session,
-        now: Nanos,
+        now: Time,
         input: &mut Input<'_>,
         shape: (u16, u16),
     ) {
@@ -1028,7 +1028,7 @@ impl Model {
     // ---- outputs ------------------------------------------------------------------------------
 
     /// Takes everything that the session has for its driver, except jobs to do.
-    pub(super) fn drain(&mut self, session: &mut Session, now: Nanos) {
+    pub(super) fn drain(&mut self, session: &mut Session, now: Time) {
         self.take_jobs(session);
         self.events(session);
         self.supply(session);
@@ -1040,7 +1040,20 @@ impl Model {
         }
     }
 
+    /// The session has given up blocks of the peer's.
+    pub(super) fn abandon(&mut self, blocks: Vec<AbandonedBlock>) {
+        for AbandonedBlock { block, slot } in &blocks {
+            assert_eq!(self.rx[slot].block, block.truncated());
+        }
+        self.abandoned.extend(blocks);
+    }
+
     fn events(&mut self, session: &mut Session) {
+        for AbandonedBlock { slot, .. } in self.abandoned.drain(..) {
+            assert!(self.given_up.remove(&slot), "not given up");
+            self.rx.remove(&slot).expect("a slot in use");
+            session.block_forgotten(slot);
+        }
         while let Some(event) = session.poll_event() {
             match event {
                 Event::BlockComplete { block, slot } => self.block_complete(block, slot),
@@ -1054,10 +1067,7 @@ impl Model {
                         assert!(!is_delivered || session.stream_delivered(stream));
                     }
                 }
-                Event::BlockAbandoned {
-                    slot,
-                    is_sent: true,
-                } => {
+                Event::BlockAbandoned { slot } => {
                     let tx = self.tx.remove(&slot).expect("a slot in use");
                     self.tx_held -= block_cost(tx.n, tx.symbol_len);
                     match tx.streams[..] {
@@ -1068,13 +1078,10 @@ impl Model {
                         _ => panic!("others' data is in it"),
                     }
                 }
-                Event::BlockAbandoned { slot, .. } => {
-                    assert!(self.given_up.remove(&slot), "not given up");
-                    self.rx.remove(&slot).expect("a slot in use");
-                    session.block_forgotten(slot);
-                }
                 Event::Flow(_) => {}
                 Event::StreamReset { stream, code } => self.rx_streams.told_reset(stream, code),
+                // Half of a RESET that cannot be may have been followed.
+                Event::StreamOver(_) if self.was_impossible => {}
                 Event::StreamOver(stream) => self.rx_streams.told_over(stream),
                 Event::StreamStopped { stream, .. } => {
                     assert!(stream.has_sender(self.config.role));
@@ -1121,9 +1128,9 @@ impl Model {
         }
     }
 
-    fn block_complete(&mut self, block: u64, slot: Slot) {
+    fn block_complete(&mut self, block: BlockId, slot: Slot) {
         let rx = self.rx.get_mut(&slot).expect("a slot in use");
-        assert_eq!(u64::from(rx.block), block);
+        assert_eq!(u64::from(rx.block), block.get());
         let n = usize::from(rx.n);
         match rx.state {
             RxState::Open => {
@@ -1139,14 +1146,15 @@ impl Model {
 
     fn sent(&mut self, transmit: &Transmit) {
         let header = &transmit.header;
-        let left_out = self.next_number..transmit.packet_number;
-        assert!(transmit.packet_number >= self.next_number, "used before");
+        let number = transmit.packet_number.get();
+        let left_out = self.next_number..number;
+        assert!(number >= self.next_number, "used before");
         assert!(left_out.clone().count() <= 1, "more than one left out");
         self.left_out.extend(left_out);
-        assert_eq!(header.packet_number, transmit.packet_number as u32);
+        assert_eq!(header.packet_number, number as u32);
         assert!(self.peer_ids.contains(&header.cid));
         assert_eq!(Header::decode(&header.encode()).as_ref(), Some(header));
-        self.next_number = transmit.packet_number + 1;
+        self.next_number = number + 1;
         let datagram_max =
             usize::from(self.config.peer_datagram_max).min(MAX_SYMBOL_LEN + OVERHEAD);
         let datagram_len = transmit.body_len + OVERHEAD;
@@ -1180,12 +1188,10 @@ impl Model {
                     (CodeId::Window.to_wire(), row.number())
                 );
                 assert!(transmit.body_len == span.body_len() && transmit.fragment.is_none());
-                let mut next = Some(u64::from(header.block));
-                for (slot, shape) in slots.iter().rev().zip(span.blocks()) {
+                for (slot, block) in slots.iter().rev().zip(span.blocks()) {
                     let tx = self.tx.get(slot).expect("a block on its way");
-                    assert_eq!(Some(tx.id), next);
-                    assert_eq!((tx.n, tx.symbol_len), shape);
-                    next = tx.id.checked_sub(1);
+                    assert_eq!((tx.id + block.back).truncated(), header.block);
+                    assert_eq!((tx.n, tx.symbol_len), (block.n, block.symbol_len));
                 }
                 assert_eq!(slots.len(), span.blocks().count());
             }
@@ -1254,7 +1260,7 @@ impl Model {
     fn rides(&mut self, riding: &RidingSymbol, main: u32) {
         let rider = &riding.rider;
         let tx = self.tx.get_mut(&riding.slot).expect("a slot in use");
-        assert_eq!(tx.id, u64::from(main) - u64::from(rider.distance));
+        assert_eq!(tx.id.get(), u64::from(main) - u64::from(rider.distance));
         assert_eq!((tx.n, tx.symbol_len), (rider.n, rider.symbol_len));
         let is_rateless = self.config.code == Some(CodeId::Lt);
         assert!(
@@ -1283,7 +1289,7 @@ impl Model {
     fn tx_block(&self, slot: Slot, transmit: &Transmit) -> usize {
         let tx = self.tx.get(&slot).expect("a slot in use");
         let header = &transmit.header;
-        assert_eq!(u64::from(header.block), tx.id);
+        assert_eq!(u64::from(header.block), tx.id.get());
         assert_eq!(header.n, tx.n);
         match transmit.fragment {
             None => usize::from(tx.symbol_len),
@@ -1297,7 +1303,11 @@ impl Model {
 
     /// Acknowledges what came and nothing else, and allows what the window does.
     fn told_sack(&mut self, sack: &Sack) {
-        for &(low, high) in &sack.ranges {
+        for (low, high) in sack
+            .ranges
+            .iter()
+            .map(|(low, high)| (low.get(), high.get()))
+        {
             let came = self.received.range(low..=high).count();
             let skipped = self.skipped.range(low..=high);
             let skipped = skipped.filter(|n| !self.received.contains(n)).count();
@@ -1314,10 +1324,10 @@ impl Model {
         if self.was_impossible {
             return;
         }
-        let is_whole = |id: u64| self.whole.contains(&(id as u32));
-        assert!((0..blocks.base).all(is_whole));
+        let is_whole = |id: BlockId| self.whole.contains(&id.truncated());
+        assert!(BlockId::ZERO.until(blocks.base).all(is_whole));
         for &(low, high) in &blocks.complete {
-            assert!((low..=high).all(is_whole));
+            assert!(low.until(high + 1).all(is_whole));
         }
         for &(id, deficit) in &blocks.deficits {
             assert!((1..=1024).contains(&deficit) && !is_whole(id));

@@ -10,6 +10,8 @@ use crate::{Contestant, Side, Task, Workload, peers::PeerTask};
 pub enum Adapter {
     /// TCP goes through it; it has a server and a client.
     Tunnel,
+    /// Datagrams go through it.
+    Relay,
     /// It transfers one file.
     File,
     /// It is iperf3.
@@ -19,7 +21,7 @@ pub enum Adapter {
 /// Two commands and how to use them.
 ///
 /// In the commands, `{host}`, `{port}`, `{address}` are where the receiver listens, `{local}` is where a tunnel's
-/// client listens and `{inner}` where its server connects to, `{bytes}` is the size of the transfer,
+/// or relay's sender listens and `{inner}` where its receiver connects or sends to, `{bytes}` is the size of the transfer,
 /// `{file}` the file to send and `{directory}` a directory of the run; files received go to
 /// `{directory}/inbox`.
 #[derive(Clone, Debug)]
@@ -91,6 +93,7 @@ impl External {
     fn command(&self, side: Side, task: &Task) -> Command {
         let (prefix, words) = match self.adapter {
             Adapter::Tunnel => ("tunnel", &self.receiver),
+            Adapter::Relay => ("relay", &self.receiver),
             Adapter::File => ("file", &self.receiver),
             Adapter::Iperf => ("iperf", &self.receiver),
         };
@@ -139,6 +142,8 @@ impl Contestant for External {
 
     fn check_workload(&self, workload: &Workload) -> Result<(), String> {
         match (workload, self.adapter) {
+            (Workload::Live { .. }, Adapter::Relay) => Ok(()),
+            (_, Adapter::Relay) => Err("a relay carries live messages only".to_owned()),
             (Workload::Bulk { .. }, _) => Ok(()),
             (Workload::Blocks { .. } | Workload::Live { .. }, Adapter::Tunnel) => Ok(()),
             _ => Err("the adapter does not do this".to_owned()),

@@ -14,6 +14,7 @@ pub struct Quinn {
     name: String,
     program: Program,
     congestion: String,
+    datagrams: bool,
 }
 
 impl Quinn {
@@ -28,11 +29,22 @@ impl Quinn {
             name: name.to_owned(),
             program: program.clone(),
             congestion: congestion.to_owned(),
+            datagrams: false,
+        }
+    }
+
+    /// Messages are datagrams, of which nothing is repaired, instead of streams.
+    #[must_use]
+    pub fn with_datagrams(self) -> Quinn {
+        Quinn {
+            datagrams: true,
+            ..self
         }
     }
 
     fn command(&self, peer: &str, task: &Task) -> Command {
-        let peer_task = PeerTask::new(task, &self.congestion);
+        let mut peer_task = PeerTask::new(task, &self.congestion);
+        peer_task.datagrams = self.datagrams;
         let mut command = self.program.command(peer);
         command.arg(peer_task.to_argument());
         command
@@ -48,22 +60,31 @@ impl Contestant for Quinn {
         let version = |name| version(LOCK, name).unwrap_or("unknown");
         format!(
             "quinn {}, quinn-proto {}, {}; windows 32 MB, socket buffers 16 MB, GSO, MTU discovery \
-             to 1452, TLS 1.3 (aws-lc-rs), 2 threads",
+             to 1452, TLS 1.3 (aws-lc-rs), 2 threads; {}",
             version("quinn"),
             version("quinn-proto"),
-            self.congestion
+            self.congestion,
+            match self.datagrams {
+                true => "messages are datagrams",
+                false => "a stream for each block",
+            }
         )
     }
 
     fn check(&self) -> Result<(), String> {
         let mut command = self.program.command("quic-check");
         command.arg(PeerTask::about(&self.congestion).to_argument());
-        let run = command
-            .stdin(Stdio::null())
+        // It ends itself when its standard input does, so that has to stay open.
+        let child = command
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            .status();
-        match run {
+            .spawn();
+        let status = child.and_then(|mut child| {
+            let _open = child.stdin.take();
+            child.wait()
+        });
+        match status {
             Ok(status) if status.success() => Ok(()),
             _ => Err(format!(
                 "no program with quinn's {} (make bench-link builds one)",
@@ -74,7 +95,8 @@ impl Contestant for Quinn {
 
     fn check_workload(&self, workload: &Workload) -> Result<(), String> {
         match workload {
-            Workload::Bulk { .. } | Workload::Blocks { .. } => Ok(()),
+            Workload::Live { .. } => Ok(()),
+            Workload::Bulk { .. } | Workload::Blocks { .. } if !self.datagrams => Ok(()),
             _ => Err("the QUIC program does not do this".to_owned()),
         }
     }

@@ -15,6 +15,9 @@ use crate::{Contestant, Side, Simulated, Task, Workload, machine::output, peers:
 /// Exit code of `sphx` for a command line that it does not take.
 const USAGE: i32 = 2;
 
+/// Some messages.
+const MESSAGES: [&str; 2] = ["--message-size=100B", "--interval=10ms"];
+
 /// `sphx perf` with any options. Requests (video, web) go over the streams of a session between two
 /// [peers](crate::peers), with the same options.
 #[derive(Debug)]
@@ -23,6 +26,7 @@ pub struct Sphinx {
     sphx: PathBuf,
     program: Program,
     options: Vec<String>,
+    knows_deadline: bool,
     version: OnceLock<Option<String>>,
 }
 
@@ -34,7 +38,18 @@ impl Sphinx {
             sphx: sphx.to_owned(),
             program: program.clone(),
             options,
+            knows_deadline: true,
             version: OnceLock::new(),
+        }
+    }
+
+    /// It is not told how long messages are of use, so that its datagrams are not repaired. How many are late
+    /// is then not known.
+    #[must_use]
+    pub fn without_deadline(self) -> Sphinx {
+        Sphinx {
+            knows_deadline: false,
+            ..self
         }
     }
 
@@ -46,6 +61,15 @@ impl Sphinx {
             Some(format!("{version} (build {})", &build[..8]))
         };
         self.version.get_or_init(find).as_deref()
+    }
+
+    /// Whether the options are about what carries messages.
+    fn is_of_messages(&self) -> bool {
+        let is_one = |option: &String| {
+            let name = option.split('=').next().unwrap_or_default();
+            ["--mode", "--bundle"].contains(&name)
+        };
+        self.options.iter().any(is_one)
     }
 
     fn perf(&self, role: &str, task: &Task) -> Command {
@@ -96,9 +120,13 @@ impl Contestant for Sphinx {
 
     fn settings(&self) -> String {
         let version = self.version().unwrap_or("sphx of unknown version");
-        match self.options.as_slice() {
+        let mut words = self.options.clone();
+        if !self.knows_deadline {
+            words.push("(without --deadline)".to_owned());
+        }
+        match words.as_slice() {
             [] => version.to_owned(),
-            options => format!("{version}, {}", options.join(" ")),
+            words => format!("{version}, {}", words.join(" ")),
         }
     }
 
@@ -106,15 +134,22 @@ impl Contestant for Sphinx {
         if self.version().is_none() {
             return Err(format!("{} does not run", self.sphx.display()));
         }
-        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
-        self.refusal(&options)
+        let schedule: &[&str] = match self.is_of_messages() {
+            true => &MESSAGES,
+            false => &[],
+        };
+        let options = self.options.iter().map(String::as_str);
+        self.refusal(&schedule.iter().copied().chain(options).collect::<Vec<_>>())
     }
 
     fn check_workload(&self, workload: &Workload) -> Result<(), String> {
         match workload {
             Workload::Live { .. } => {
-                self.refusal(&["--message-size=100B", "--interval=10ms", "--deadline=50ms"])
+                let options = self.options.iter().map(String::as_str);
+                let schedule = MESSAGES.into_iter().chain(["--deadline=50ms"]);
+                self.refusal(&schedule.chain(options).collect::<Vec<_>>())
             }
+            _ if self.is_of_messages() => Err("these options are for messages".to_owned()),
             _ => Ok(()),
         }
     }
@@ -160,12 +195,16 @@ impl Contestant for Sphinx {
                 interval,
                 deadline,
                 ..
-            } => command
-                .arg("--message-size")
-                .arg(format!("{bytes}B"))
-                .arg(format!("--interval={}us", interval.as_micros()))
-                .arg(format!("--deadline={}us", deadline.as_micros()))
-                .args(["--time", &micros]),
+            } => {
+                if self.knows_deadline {
+                    command.arg(format!("--deadline={}us", deadline.as_micros()));
+                }
+                command
+                    .arg("--message-size")
+                    .arg(format!("{bytes}B"))
+                    .arg(format!("--interval={}us", interval.as_micros()))
+                    .args(["--time", &micros])
+            }
             Workload::Video(_) | Workload::Web(_) => &mut command,
         };
         command.args(&self.options);

@@ -121,8 +121,26 @@ impl DirectionState {
 }
 
 impl State {
+    /// Of a link that begins.
+    pub(crate) fn of(name: &str, [left, right]: [Vec<String>; 2]) -> State {
+        State {
+            name: name.to_owned(),
+            process: std::process::id(),
+            seconds: 0.0,
+            left,
+            right,
+            forward: DirectionState::default(),
+            back: DirectionState::default(),
+            lateness: Lateness::default(),
+            cpu_seconds: 0.0,
+            ignored_packets: 0,
+            refused_packets: 0,
+            faults: Vec::new(),
+        }
+    }
+
     /// Fills in what changes.
-    pub(super) fn count(&mut self, settings: [&Settings; 2], counters: &FrontCounters) {
+    pub(crate) fn count(&mut self, settings: [&Settings; 2], counters: &FrontCounters) {
         self.forward = DirectionState::new(
             settings[0],
             &counters.left_to_right,

@@ -31,7 +31,7 @@ pub enum LinkErrorKind {
 }
 
 impl LinkError {
-    pub(super) fn new(
+    pub(crate) fn new(
         kind: LinkErrorKind,
         message: impl Into<String>,
         hint: impl Into<String>,
@@ -49,7 +49,7 @@ impl LinkError {
     }
 
     /// Something that this machine refuses: what was attempted on what.
-    pub(super) fn io(what: &str, subject: impl AsRef<str>, error: &io::Error) -> LinkError {
+    pub(crate) fn io(what: &str, subject: impl AsRef<str>, error: &io::Error) -> LinkError {
         let hint = match error.kind() {
             io::ErrorKind::StorageFull => "free some space, or write to another disk",
             io::ErrorKind::PermissionDenied => "check the permissions",

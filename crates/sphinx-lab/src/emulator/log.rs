@@ -14,7 +14,7 @@ use super::{LinkError, State};
 
 /// A log file.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(crate) struct Log {
     file: BufWriter<File>,
 }
 
@@ -49,6 +49,9 @@ enum Line<'a> {
 #[derive(Debug, Serialize)]
 struct Packet {
     at_ns: Time,
+    /// The link, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link: Option<&'static str>,
     direction: &'static str,
     /// What happened: `loss`, `queue`, `marked`.
     what: &'static str,
@@ -67,7 +70,7 @@ struct Packet {
 }
 
 impl Log {
-    pub(super) fn create(path: &Path) -> Result<Log, LinkError> {
+    pub(crate) fn create(path: &Path) -> Result<Log, LinkError> {
         let file = File::create(path)
             .map_err(|error| LinkError::io("create the log", path.to_string_lossy(), &error))?;
         Ok(Log {
@@ -75,7 +78,7 @@ impl Log {
         })
     }
 
-    pub(super) fn start(&mut self, started: SystemTime, link: &State) -> io::Result<()> {
+    pub(crate) fn start(&mut self, started: SystemTime, link: &State) -> io::Result<()> {
         let unix = started
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
@@ -84,10 +87,17 @@ impl Log {
         self.file.flush()
     }
 
-    pub(super) fn records(&mut self, direction: Direction, records: &[Record]) -> io::Result<()> {
+    /// `link` is its name, where there are several.
+    pub(crate) fn records(
+        &mut self,
+        link: Option<&'static str>,
+        direction: Direction,
+        records: &[Record],
+    ) -> io::Result<()> {
         for record in records {
             let packet = Packet {
                 at_ns: record.at,
+                link,
                 direction: match direction {
                     Direction::LeftToRight => "forward",
                     Direction::RightToLeft => "return",
@@ -113,15 +123,15 @@ impl Log {
         self.line(&Line::Set { at_ns, settings })
     }
 
-    pub(super) fn missed(&mut self, records: u64) -> io::Result<()> {
+    pub(crate) fn missed(&mut self, records: u64) -> io::Result<()> {
         self.line(&Line::Missed { records })
     }
 
-    pub(super) fn end(&mut self, link: &State) -> io::Result<()> {
+    pub(crate) fn end(&mut self, link: &State) -> io::Result<()> {
         self.line(&Line::End { link })
     }
 
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
 

@@ -24,3 +24,4 @@ pub use error::{LinkError, LinkErrorKind};
 pub use place::{NAME, SOCKET, directory};
 pub use plan::Plan;
 pub use session::{Ended, Session, Stopper};
+pub(crate) use {log::Log, plan::read_file, session::describe, shared::RECORDS_MAX};

@@ -148,7 +148,7 @@ fn scalar(key: &str, value: Value) -> Result<String, LinkError> {
 }
 
 /// Reads a text file of bounded size.
-pub(super) fn read_file(path: &str) -> std::io::Result<String> {
+pub(crate) fn read_file(path: &str) -> std::io::Result<String> {
     let mut text = String::new();
     File::open(path)?
         .take(FILE_BYTES_MAX + 1)

@@ -102,7 +102,7 @@ fn exit_code(status: ExitStatus) -> u8 {
 }
 
 /// Says how a program ended.
-fn describe(status: ExitStatus) -> String {
+pub(crate) fn describe(status: ExitStatus) -> String {
     status.to_string().replace("exit status: ", "exit code ")
 }
 

@@ -18,13 +18,12 @@ use sphinx_link::{
 };
 
 use super::{
-    Answer, DirectionState, LinkError, Plan, Request, State, control::Answerer, log::Log,
-    plan::read_file, session::Event,
+    Answer, LinkError, Plan, Request, State, control::Answerer, log::Log, plan::read_file,
+    session::Event,
 };
-use crate::Lateness;
 
 /// Records that are kept between two looks at them.
-pub(super) const RECORDS_MAX: usize = 1 << 17;
+pub(crate) const RECORDS_MAX: usize = 1 << 17;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(10);
 /// After the programs have ended, counters and records are complete once this has passed.
@@ -77,20 +76,7 @@ impl Shared {
             (None, Some(names)) => names.clone().map(|name| vec![name]),
             (None, None) => [vec![], vec![]],
         };
-        let base = State {
-            name: plan.name.clone(),
-            process: std::process::id(),
-            seconds: 0.0,
-            left,
-            right,
-            forward: DirectionState::default(),
-            back: DirectionState::default(),
-            lateness: Lateness::default(),
-            cpu_seconds: 0.0,
-            ignored_packets: 0,
-            refused_packets: 0,
-            faults: Vec::new(),
-        };
+        let base = State::of(&plan.name, [left, right]);
         let has_log = log.is_some();
         let shared = Arc::new(Shared {
             started: Instant::now(),
@@ -193,7 +179,7 @@ impl Shared {
         for direction in [Direction::LeftToRight, Direction::RightToLeft] {
             records.clear();
             self.link().take_records(direction, &mut records);
-            self.write(|log| log.records(direction, &records));
+            self.write(|log| log.records(None, direction, &records));
         }
         let missed = self.link().counters().records_missed;
         let before = std::mem::replace(&mut lock(&self.changing).missed, missed);

@@ -9,20 +9,10 @@ use sphinx_proto::EPSILON;
 
 use super::{
     Sheet, Studio,
-    curves::{
-        Pick, caveat, csv, curves, extra_percent, goodput, loss_percent, mean_ms, p99_ms, table,
-    },
+    curves::{extra_percent, goodput, loss_percent, mean_ms, p99_ms},
+    sweep::{Sweep, View},
 };
 use crate::{Cell, Workload, runner::ScenarioFailure};
-
-macro_rules! scenario {
-    ($name:literal) => {
-        (
-            $name,
-            include_str!(concat!("../../scenarios/", $name, ".toml")),
-        )
-    };
-}
 
 pub(super) const SCENARIOS: &[(&str, &str)] = &[
     scenario!("ablation-rtt"),
@@ -32,58 +22,15 @@ pub(super) const SCENARIOS: &[(&str, &str)] = &[
     scenario!("ablation-block-size"),
     scenario!("ablation-profile"),
     scenario!("ablation-epsilon"),
-    scenario!("ablation-thin"),
-    scenario!("ablation-live"),
     scenario!("ablation-web"),
 ];
-
-/// One sweep, in the order of the scenarios.
-struct Sweep {
-    part: &'static str,
-    title: &'static str,
-    about: &'static str,
-    x_label: &'static str,
-    x: fn(&Cell) -> f64,
-    is_x_logarithmic: bool,
-    views: &'static [View],
-}
-
-/// What is shown of a sweep.
-struct View {
-    /// Behind the name of the sweep in that of the file, where there are several.
-    suffix: &'static str,
-    y_label: &'static str,
-    is_y_logarithmic: bool,
-    pick: Pick,
-}
-
-impl View {
-    const fn linear(y_label: &'static str, pick: Pick) -> View {
-        View {
-            suffix: "",
-            y_label,
-            is_y_logarithmic: false,
-            pick,
-        }
-    }
-
-    const fn logarithmic(y_label: &'static str, pick: Pick) -> View {
-        View {
-            is_y_logarithmic: true,
-            ..View::linear(y_label, pick)
-        }
-    }
-}
 
 const GOODPUT: &str = "goodput (Mbit/s)";
 const P99: View = View::logarithmic("99th percentile (ms)", p99_ms);
 /// Headers, repairs and what is sent again.
-const EXTRA: View = View {
-    suffix: "-extra",
-    ..View::linear("bytes sent beyond the payload (%)", extra_percent)
-};
+const EXTRA: View = View::linear("bytes sent beyond the payload (%)", extra_percent).part("-extra");
 
-const SWEEPS: [Sweep; 10] = [
+const SWEEPS: [Sweep; 8] = [
     Sweep {
         part: "rtt",
         title: "Round-trip time",
@@ -153,27 +100,6 @@ const SWEEPS: [Sweep; 10] = [
         views: &[P99, EXTRA],
     },
     Sweep {
-        part: "thin",
-        title: "A thin stream",
-        about: "200 bytes every 20 ms, RTT 50 ms: games, shells, control.",
-        x_label: "packet loss rate (%)",
-        x: loss_percent,
-        is_x_logarithmic: false,
-        views: &[P99],
-    },
-    Sweep {
-        part: "live",
-        title: "A live stream",
-        about: "1000 bytes every 5 ms, RTT 50 ms; what comes more than 100 ms behind its time is of no use.",
-        x_label: "packet loss rate (%)",
-        x: loss_percent,
-        is_x_logarithmic: false,
-        views: &[View::linear(
-            "messages too late (%)",
-            super::curves::late_percent,
-        )],
-    },
-    Sweep {
         part: "web",
         title: "Web pages",
         about: "Pages of 31 objects, six side by side, RTT 50 ms, 50 Mbit/s.",
@@ -207,35 +133,9 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         "One parameter at a time; cells in which we lose are shown like the others.",
     );
     for (scenario, sweep) in SCENARIOS.iter().zip(&SWEEPS) {
-        let Some(results) = studio.run(*scenario)? else {
+        if !sweep.draw(*scenario, studio, sheet)? {
             return Ok(false);
-        };
-        sheet.note(&results);
-        sheet.paragraph(&format!(
-            "## {}\n\n{} {}",
-            sweep.title,
-            sweep.about,
-            caveat(&results)
-        ));
-        for view in sweep.views {
-            let series = curves(&results, &sweep.x, view.pick);
-            sheet.chart(
-                &format!("{}{}", sweep.part, view.suffix),
-                &Chart {
-                    title: sweep.title.to_owned(),
-                    x_label: sweep.x_label.to_owned(),
-                    y_label: view.y_label.to_owned(),
-                    is_x_logarithmic: sweep.is_x_logarithmic,
-                    is_y_logarithmic: view.is_y_logarithmic,
-                    series,
-                },
-            )?;
-            let column = |cell: &Cell| format!("{}", (sweep.x)(cell));
-            let (mut header, rows) = table(&results, &column, 1, view.pick);
-            header[0] = format!("{} by {}", view.y_label, sweep.x_label);
-            sheet.summary(&header, &rows);
         }
-        sheet.data(sweep.part, &csv(&results))?;
         if sweep.part == "bursts" {
             draw_interleaving(sheet)?;
         }

@@ -59,6 +59,27 @@ pub(super) fn late_percent(numbers: &GroupNumbers) -> Option<Value> {
     })
 }
 
+pub(super) fn dropped_percent(numbers: &GroupNumbers) -> Option<Value> {
+    Some(Value {
+        value: numbers.dropped_share? * 100.0,
+        interval: None,
+    })
+}
+
+pub(super) fn wire_ratio(numbers: &GroupNumbers) -> Option<Value> {
+    Some(Value {
+        value: numbers.wire_ratio,
+        interval: None,
+    })
+}
+
+pub(super) fn packets_per_message(numbers: &GroupNumbers) -> Option<Value> {
+    Some(Value {
+        value: numbers.packets_per_block?,
+        interval: None,
+    })
+}
+
 pub(super) fn page_ms(numbers: &GroupNumbers) -> Option<Value> {
     Some(Value {
         value: numbers.web?.page_ms_mean,
@@ -145,7 +166,7 @@ const COLUMNS: &str = "cell,contestant,loss_percent,rtt_ms,rate_mbit_s,goodput_m
     goodput_high,packets_per_s,block_interval_ms,goodput_ratio,wire_ratio,queue_drop_share,\
     cpu_seconds_per_gb,machine_seconds_per_gb,peak_rss_bytes,blocks,block_ms_mean,block_ms_mean_low,\
     block_ms_mean_high,block_ms_p50,block_ms_p99,block_ms_p99_low,block_ms_p99_high,block_ms_max,\
-    messages_late_share,startup_seconds,stalls,stall_seconds,quality_mbit_s,page_ms_mean,page_ms_max,\
+    messages_late_share,messages_dropped_share,packets_per_block,startup_seconds,stalls,stall_seconds,quality_mbit_s,page_ms_mean,page_ms_max,\
     object_ms_p99,runs,runs_used,runs_complete,validity,clock\n";
 
 /// Everything about every group, a line each.
@@ -196,6 +217,8 @@ pub(super) fn csv(results: &Results) -> String {
                 p99_high,
                 show(blocks.map(|blocks| blocks.max_ms)),
                 show(numbers.late_share),
+                show(numbers.dropped_share),
+                show(numbers.packets_per_block),
                 show(video.and_then(|video| video.startup_seconds)),
                 show(video.map(|video| video.stalls as f64)),
                 show(video.map(|video| video.stall_seconds)),

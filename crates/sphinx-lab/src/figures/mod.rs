@@ -4,12 +4,29 @@
 //! Published numbers are those of the paper's text (IPCCC 2019, §4). Orderings that must hold on every
 //! machine are [`Check`]s; absolute numbers never are.
 
+/// A scenario of `crates/sphinx-lab/scenarios`: its name and its text.
+macro_rules! scenario {
+    ($name:literal) => {
+        (
+            $name,
+            include_str!(concat!("../../scenarios/", $name, ".toml")),
+        )
+    };
+}
+
 mod ablations;
 mod blocks;
 mod codes;
 mod curves;
+mod eln;
 mod goodput;
+mod modes;
+mod paths;
 mod sheet;
+mod snoop;
+mod snoop_ber;
+mod snoop_delay;
+mod sweep;
 mod table1;
 mod video;
 mod virtual_time;
@@ -43,8 +60,18 @@ pub enum Figure {
     Video,
     /// Table 1 as numbers.
     Table1,
+    /// What carries small messages.
+    Modes,
     /// What else matters.
     Ablations,
+    /// What agents in the path do for kernel TCP.
+    Snoop,
+    /// By the rate of errors.
+    SnoopBer,
+    /// By the length of the wired part.
+    SnoopDelay,
+    /// What agents on both sides of a hop do for uploads.
+    Eln,
 }
 
 impl Figure {
@@ -59,14 +86,19 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 7] = [
+    pub const ALL: [Figure; 12] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
         Figure::Goodput,
         Figure::Blocks,
         Figure::Video,
+        Figure::Modes,
         Figure::Ablations,
+        Figure::Snoop,
+        Figure::SnoopBer,
+        Figure::SnoopDelay,
+        Figure::Eln,
     ];
 
     /// The argument of `sphx lab figure`.
@@ -78,7 +110,12 @@ impl Figure {
             Figure::Blocks => "10",
             Figure::Video => "11",
             Figure::Table1 => "table1",
+            Figure::Modes => "modes",
             Figure::Ablations => "ablations",
+            Figure::Snoop => "snoop",
+            Figure::SnoopBer => "snoop-ber",
+            Figure::SnoopDelay => "snoop-delay",
+            Figure::Eln => "eln",
         }
     }
 
@@ -99,7 +136,9 @@ impl Figure {
             Figure::Blocks => blocks::SCENARIOS,
             Figure::Video => video::SCENARIOS,
             Figure::Table1 => table1::SCENARIOS,
+            Figure::Modes => modes::SCENARIOS,
             Figure::Ablations => ablations::SCENARIOS,
+            Figure::Snoop | Figure::SnoopBer | Figure::SnoopDelay | Figure::Eln => &[],
         }
     }
 }
@@ -151,6 +190,8 @@ pub struct Studio<'a> {
     pub directory: &'a Path,
     /// Fewer points and shorter runs.
     pub quick: bool,
+    /// Seeds of each case over a path of two hops, instead of the usual number.
+    pub seeds: Option<u64>,
     /// Where it is measured.
     pub environment: &'a Environment,
     /// Becomes true when the user wants to stop.
@@ -176,9 +217,15 @@ impl Studio<'_> {
                 least += shorter;
                 most += longer;
             }
-            let coding = codes::duration(*figure, self.quick);
-            least += coding / 2;
-            most += coding;
+            let other = match figure {
+                Figure::Snoop => snoop::EXPERIMENT.duration(self),
+                Figure::SnoopBer => snoop_ber::EXPERIMENT.duration(self),
+                Figure::SnoopDelay => snoop_delay::EXPERIMENT.duration(self),
+                Figure::Eln => eln::EXPERIMENT.duration(self),
+                _ => codes::duration(*figure, self.quick),
+            };
+            least += other / 2;
+            most += other;
         }
         (least, most)
     }
@@ -196,7 +243,12 @@ impl Studio<'_> {
             Figure::Blocks => blocks::draw(self, &mut sheet)?,
             Figure::Video => video::draw(self, &mut sheet)?,
             Figure::Table1 => table1::draw(self, &mut sheet)?,
+            Figure::Modes => modes::draw(self, &mut sheet)?,
             Figure::Ablations => ablations::draw(self, &mut sheet)?,
+            Figure::Snoop => snoop::draw(self, &mut sheet)?,
+            Figure::SnoopBer => snoop_ber::draw(self, &mut sheet)?,
+            Figure::SnoopDelay => snoop_delay::draw(self, &mut sheet)?,
+            Figure::Eln => eln::draw(self, &mut sheet)?,
         };
         match finished {
             true => sheet.finish(),

@@ -18,6 +18,7 @@ pub(super) struct Sheet {
     argument: &'static str,
     directory: PathBuf,
     quick: bool,
+    seeds: Option<u64>,
     environment: Environment,
     text: String,
     starved: bool,
@@ -31,6 +32,7 @@ impl Sheet {
             argument: figure.argument(),
             directory: studio.directory.to_owned(),
             quick: studio.quick,
+            seeds: studio.seeds,
             environment: studio.environment.clone(),
             text: String::new(),
             starved: false,
@@ -100,6 +102,11 @@ impl Sheet {
         }
     }
 
+    /// Notes what could not be measured, and why.
+    pub(super) fn missing(&mut self, name: String, reason: String) {
+        self.outcome.missing.push((name, reason));
+    }
+
     /// Claims an ordering. One that does not hold is no evidence on a machine that starves the emulator.
     pub(super) fn check(&mut self, mut check: Check) {
         if self.starved && check.holds == Some(false) {
@@ -151,9 +158,11 @@ impl Sheet {
             .as_ref()
             .map_or(String::new(), |commit| format!(", commit {commit}"));
         let quick = if self.quick { " --quick" } else { "" };
+        let seeds = self.seeds.map(|seeds| format!(" --seeds {seeds}"));
+        let seeds = seeds.unwrap_or_default();
         let place = format!(
             "Measured on {cpu}, {cores} cores, Linux {kernel}{commit}.\n\nReproduce this: \
-             `sphx lab figure {}{quick}`",
+             `sphx lab figure {}{quick}{seeds}`",
             self.argument
         );
         self.paragraph(&place);

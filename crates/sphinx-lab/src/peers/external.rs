@@ -18,16 +18,16 @@ use serde_json::Value;
 use super::{PATIENCE, Pattern, PeerError, PeerTask, Received, tcp, tried};
 use crate::{Workload, machine::monotonic_ns};
 
-/// Where the TCP ends behind a tunnel listen: the receiver's, and the sender's entrance.
-const INNER_PORT: u16 = 5299;
-const ENTRANCE_PORT: u16 = 5298;
+/// Where the ends behind a tunnel or a relay listen: the receiver's, and the sender's entrance.
+pub(super) const INNER_PORT: u16 = 5299;
+pub(super) const ENTRANCE_PORT: u16 = 5298;
 /// How long a program gets until it listens.
-const START: Duration = Duration::from_millis(500);
+pub(super) const START: Duration = Duration::from_millis(500);
 /// Between two looks.
-const POLL: Duration = Duration::from_millis(5);
+pub(super) const POLL: Duration = Duration::from_millis(5);
 
 /// A running program; dropping it ends it.
-struct Program(Child);
+pub(super) struct Program(Child);
 
 impl Drop for Program {
     fn drop(&mut self) {
@@ -38,7 +38,7 @@ impl Drop for Program {
 }
 
 impl Program {
-    fn start(task: &PeerTask, keeps_output: bool) -> Result<Program, PeerError> {
+    pub(super) fn start(task: &PeerTask, keeps_output: bool) -> Result<Program, PeerError> {
         let directory = directory(task)?;
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, ENTRANCE_PORT));
         let fill = |word: &String| {
@@ -86,7 +86,7 @@ impl Program {
     }
 }
 
-fn directory(task: &PeerTask) -> Result<&Path, PeerError> {
+pub(super) fn directory(task: &PeerTask) -> Result<&Path, PeerError> {
     task.directory
         .as_deref()
         .ok_or(PeerError::Cannot("do without a directory"))
@@ -173,6 +173,7 @@ pub(super) fn file_receive(
                 complete,
                 blocks: 0,
                 late: 0,
+                dropped: None,
                 block_ms: None,
             });
         }
@@ -236,6 +237,7 @@ pub(super) fn iperf_receive(
         complete: report["error"].is_null() && have > 0,
         blocks: 0,
         late: 0,
+        dropped: None,
         block_ms: None,
     })
 }

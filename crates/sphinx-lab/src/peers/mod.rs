@@ -13,6 +13,7 @@ mod pattern;
 mod player;
 #[cfg(feature = "quinn")]
 pub mod quic;
+mod relay;
 pub mod socket;
 mod tally;
 pub mod tcp;
@@ -32,6 +33,10 @@ pub use tally::{Preamble, Received, Tally};
 
 /// How long an end waits for the other one.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where what is lost stays lost: without a datagram for this long behind the time of the next one, the
+/// sender has nothing more.
+const SILENCE: Duration = Duration::from_millis(300);
 
 /// One end of a transfer, as a command line.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
@@ -58,6 +63,10 @@ pub enum Role {
     TunnelReceive,
     /// Send over TCP through a tunnel
     TunnelSend,
+    /// Receive messages through a relay of datagrams
+    RelayReceive,
+    /// Send messages through a relay of datagrams
+    RelaySend,
     /// Receive a file by another program
     FileReceive,
     /// Send a file by another program
@@ -93,6 +102,9 @@ pub struct PeerTask {
     pub congestion: String,
     /// Whether TCP is multipath TCP.
     pub mptcp: bool,
+    /// Whether messages over QUIC are datagrams instead of streams.
+    #[serde(default)]
+    pub datagrams: bool,
     /// Bits per second of plain UDP.
     pub rate: Option<u64>,
     /// The transfer is cut off after this time.
@@ -128,6 +140,7 @@ impl PeerTask {
             workload: Workload::Bulk { bytes: 0 },
             congestion: congestion.to_owned(),
             mptcp: false,
+            datagrams: false,
             rate: None,
             limit: Duration::ZERO,
             warmup: Duration::ZERO,

@@ -9,7 +9,7 @@ use std::{
 use rustix::process::{Signal, getpgrp, getpid, kill_current_process_group};
 use serde_json::{Value, json};
 
-use super::{Peer, PeerError, PeerTask, Received, Role, external, http, tcp, udp};
+use super::{Peer, PeerError, PeerTask, Received, Role, external, http, relay, tcp, udp};
 use crate::machine::process_cpu;
 
 /// A receiver: it calls the closure when a sender may come.
@@ -24,6 +24,8 @@ pub fn run(peer: &Peer, more: impl FnOnce(Role, &PeerTask) -> Result<Value, Peer
         Role::TcpSend => send(task, tcp::send),
         Role::TunnelReceive => receive(task, external::tunnel_receive),
         Role::TunnelSend => send(task, external::tunnel_send),
+        Role::RelayReceive => receive(task, relay::receive),
+        Role::RelaySend => send(task, relay::send),
         Role::FileReceive => receive(task, external::file_receive),
         Role::FileSend => send(task, external::file_send),
         Role::IperfReceive => receive(task, external::iperf_receive),
@@ -89,6 +91,7 @@ fn receive(task: &PeerTask, program: Receive) -> Result<Value, PeerError> {
         "complete": received.complete,
         "blocks": received.blocks,
         "messages_late": received.late,
+        "messages_dropped": received.dropped,
         "blocks_measured": blocks.map(|blocks| blocks.count),
         "block_ms_mean": blocks.map(|blocks| blocks.mean),
         "block_ms_p50": blocks.map(|blocks| blocks.p50),

@@ -10,8 +10,8 @@ use std::{
 };
 
 use quinn::{
-    ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream,
-    ServerConfig, TokioRuntime, TransportConfig, VarInt, WriteError,
+    ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream,
+    SendDatagramError, SendStream, ServerConfig, TokioRuntime, TransportConfig, VarInt, WriteError,
     congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig},
 };
 use rustix::net::sockopt::{
@@ -25,7 +25,9 @@ use rustls::{
 use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
 
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally, tally::block_head, tried,
+    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, SILENCE, Tally,
+    tally::{checked_head, write_block},
+    tried,
 };
 use crate::{Workload, machine::monotonic_ns};
 
@@ -158,8 +160,16 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
         let transfer = async {
             match workload {
                 Workload::Bulk { .. } => bulk_from(stream, &mut tally, &pattern).await,
-                Workload::Blocks { bytes, .. } => {
+                Workload::Blocks { bytes, .. } | Workload::Live { bytes, .. }
+                    if !task.datagrams =>
+                {
                     blocks_from(&connection, bytes as usize, &mut tally, &pattern).await
+                }
+                Workload::Live {
+                    bytes, interval, ..
+                } => {
+                    let schedule = (bytes, interval);
+                    datagrams_from(&connection, schedule, &mut tally, &pattern).await
                 }
                 _ => Err(PeerError::Cannot("carry this over QUIC")),
             }
@@ -169,7 +179,10 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
         connection.close(VarInt::from_u32(0), b"");
         // Repeats the close if need be, at most as long as the sender may still send.
         let _ = timeout(Duration::from_millis(500), endpoint.wait_idle()).await;
-        Ok(tally.close())
+        Ok(match task.datagrams {
+            true => tally.close_at_last(),
+            false => tally.close(),
+        })
     })
 }
 
@@ -209,14 +222,31 @@ async fn blocks_from(
             }
             Some((block, now_ns)) = blocks.recv() => {
                 let block = refused("read", block)?;
-                let (head, rest) = block.split_first_chunk().ok_or(PeerError::Closed(tally.bytes()))?;
-                if block.len() != block_bytes || !pattern.matches(head.len() as u64, rest) {
-                    return Err(PeerError::Corrupt(tally.bytes()));
-                }
+                let head = checked_head(&block, block_bytes as u64, pattern)?;
                 tally.add(block.len() as u64, now_ns);
-                tally.add_block(*head, now_ns)?;
+                tally.add_block(head, now_ns)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Messages as datagrams: what is lost stays lost, and silence is the end.
+async fn datagrams_from(
+    connection: &Connection,
+    (bytes, interval): (u64, Duration),
+    tally: &mut Tally,
+    pattern: &Pattern,
+) -> Result<(), PeerError> {
+    while !tally.is_complete() {
+        let Ok(datagram) = timeout(interval + SILENCE, connection.read_datagram()).await else {
+            break;
+        };
+        let datagram = refused("datagram", datagram)?;
+        let now_ns = monotonic_ns();
+        let head = checked_head(&datagram, bytes, pattern)?;
+        tally.add(bytes, now_ns);
+        tally.add_block(head, now_ns)?;
     }
     Ok(())
 }
@@ -257,9 +287,19 @@ pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
                     count,
                     bytes,
                     interval,
+                }
+                | Workload::Live {
+                    count,
+                    bytes,
+                    interval,
+                    ..
                 } => {
-                    let task = (count, bytes, interval);
-                    blocks_to(&connection, start_ns, task, &pattern, &mut sent).await?;
+                    let schedule = (count, bytes, interval);
+                    let carrier = Carrier {
+                        connection: &connection,
+                        datagrams: task.datagrams,
+                    };
+                    blocks_to(&carrier, start_ns, schedule, &pattern, &mut sent).await?;
                 }
                 _ => return Err(PeerError::Cannot("carry this over QUIC")),
             }
@@ -296,8 +336,46 @@ async fn bulk_to(
     Ok(())
 }
 
+/// What takes whole blocks.
+struct Carrier<'a> {
+    connection: &'a Connection,
+    /// Else a stream for each.
+    datagrams: bool,
+}
+
+impl Carrier<'_> {
+    /// False if the receiver has closed.
+    async fn begin(&self, preamble: Preamble) -> Result<bool, PeerError> {
+        let mut stream = refused("stream", self.connection.open_uni().await)?;
+        let open = write(&mut stream, &preamble.to_bytes()).await?;
+        let _ = stream.finish();
+        Ok(open)
+    }
+
+    /// False if the receiver has closed.
+    async fn send(&self, block: &[u8]) -> Result<bool, PeerError> {
+        if self.datagrams {
+            return match self.connection.send_datagram(block.to_vec().into()) {
+                Ok(()) => Ok(true),
+                Err(SendDatagramError::ConnectionLost(ConnectionError::ApplicationClosed(_))) => {
+                    Ok(false)
+                }
+                Err(error) => refused("datagram", Err(error)),
+            };
+        }
+        let mut stream = match self.connection.open_uni().await {
+            Ok(stream) => stream,
+            Err(ConnectionError::ApplicationClosed(_)) => return Ok(false),
+            Err(error) => return refused("stream", Err(error)),
+        };
+        let open = write(&mut stream, block).await?;
+        let _ = stream.finish();
+        Ok(open)
+    }
+}
+
 async fn blocks_to(
-    connection: &Connection,
+    carrier: &Carrier<'_>,
     start_ns: u64,
     (count, bytes, interval): (u64, u64, Duration),
     pattern: &Pattern,
@@ -308,32 +386,18 @@ async fn blocks_to(
         start_ns,
         schedule_ns: monotonic_ns(),
     };
-    let mut stream = refused("stream", connection.open_uni().await)?;
-    let mut open = write(&mut stream, &preamble.to_bytes()).await?;
-    let _ = stream.finish();
+    let mut open = carrier.begin(preamble).await?;
+    let mut block = Vec::new();
     for number in 0..count {
         let after = interval.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX));
         let after_ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-        let mut block = Vec::with_capacity(bytes as usize);
-        block.extend(block_head(
-            number,
-            preamble.schedule_ns.saturating_add(after_ns),
-        ));
-        while (block.len() as u64) < bytes {
-            let offset = block.len() as u64;
-            block.extend_from_slice(pattern.piece(offset, bytes - offset));
-        }
+        let due_ns = preamble.schedule_ns.saturating_add(after_ns);
+        write_block(&mut block, (number, due_ns), bytes, pattern);
         tokio::time::sleep_until((schedule + after).into()).await;
+        open = open && carrier.send(&block).await?;
         if !open {
             break;
         }
-        let mut stream = match connection.open_uni().await {
-            Ok(stream) => stream,
-            Err(ConnectionError::ApplicationClosed(_)) => break,
-            Err(error) => return refused("stream", Err(error)),
-        };
-        open = write(&mut stream, &block).await?;
-        let _ = stream.finish();
         *sent += bytes;
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::PeerError;
+use super::{Pattern, PeerError};
 use crate::{Workload, stats::Distribution};
 
 /// The first bytes of a transfer.
@@ -33,7 +33,42 @@ impl Preamble {
     }
 }
 
-/// The first bytes of a block, in place of its pattern: its number and its scheduled time.
+/// A block as it is sent: its number and its scheduled time in place of the pattern's first bytes.
+pub(super) fn write_block(
+    block: &mut Vec<u8>,
+    (number, scheduled_ns): (u64, u64),
+    bytes: u64,
+    pattern: &Pattern,
+) {
+    block.clear();
+    block.extend(block_head(number, scheduled_ns));
+    while (block.len() as u64) < bytes {
+        let offset = block.len() as u64;
+        block.extend_from_slice(pattern.piece(offset, bytes - offset));
+    }
+}
+
+/// The first bytes of a block that is of `bytes`, all of them as they were sent.
+pub(super) fn checked_head(
+    block: &[u8],
+    bytes: u64,
+    pattern: &Pattern,
+) -> Result<[u8; 16], PeerError> {
+    let (head, rest) = block.split_first_chunk().ok_or(PeerError::Corrupt(0))?;
+    match block.len() as u64 == bytes && pattern.matches(head.len() as u64, rest) {
+        true => Ok(*head),
+        false => Err(PeerError::Corrupt(0)),
+    }
+}
+
+/// When the schedule began in which the block with this head is, one every `interval`.
+pub(super) fn schedule_of(head: [u8; 16], interval: Duration) -> u64 {
+    let (number, scheduled_ns) = unpair(head);
+    let after = u128::from(number) * interval.as_nanos();
+    scheduled_ns.saturating_sub(u64::try_from(after).unwrap_or(u64::MAX))
+}
+
+/// The number of a block and its scheduled time.
 pub(super) fn block_head(number: u64, scheduled_ns: u64) -> [u8; 16] {
     pair(number, scheduled_ns)
 }
@@ -146,8 +181,8 @@ impl Tally {
             .ok_or(PeerError::Impossible("time of a block"))?;
         if now_ns <= self.deadline_ns {
             self.blocks += 1;
-            self.late += u64::from(u128::from(late) > deadline.as_nanos());
             if after >= self.warmup.as_nanos() {
+                self.late += u64::from(u128::from(late) > deadline.as_nanos());
                 self.latencies_ms.push(late as f64 * 1e-6);
             }
         }
@@ -172,17 +207,17 @@ impl Tally {
         } else {
             self.deadline_ns
         };
-        // What never came is late as well.
-        let missing = match self.workload {
-            Workload::Live { count, .. } => count.saturating_sub(self.blocks),
-            _ => 0,
+        let dropped = match self.workload {
+            Workload::Live { count, .. } => Some(count.saturating_sub(self.blocks)),
+            _ => None,
         };
         Received {
             bytes: self.bytes,
             seconds: (end_ns - self.start_ns) as f64 * 1e-9,
             complete,
             blocks: self.blocks,
-            late: self.late + missing,
+            late: self.late,
+            dropped,
             block_ms: Distribution::of(&self.latencies_ms),
         }
     }
@@ -199,8 +234,10 @@ pub struct Received {
     pub complete: bool,
     /// Whole blocks.
     pub blocks: u64,
-    /// Those that came behind their deadline.
+    /// Those that came behind their deadline, without the warm-up.
     pub late: u64,
+    /// Messages that did not come before the cut-off, if they had a deadline.
+    pub dropped: Option<u64>,
     /// Their latencies from the scheduled time, without the warm-up.
     pub block_ms: Option<Distribution>,
 }

@@ -10,7 +10,7 @@ use std::{
 use super::{
     PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally,
     socket::{listen, socket},
-    tally::block_head,
+    tally::write_block,
     tried,
 };
 use crate::{Workload, machine::monotonic_ns};
@@ -214,12 +214,8 @@ impl Outgoing {
         for number in 0..count {
             let after = interval.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX));
             let after_ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-            block.clear();
-            block.extend(block_head(number, schedule_ns.saturating_add(after_ns)));
-            while (block.len() as u64) < bytes {
-                let offset = block.len() as u64;
-                block.extend_from_slice(pattern.piece(offset, bytes - offset));
-            }
+            let due_ns = schedule_ns.saturating_add(after_ns);
+            write_block(&mut block, (number, due_ns), bytes, pattern);
             thread::sleep((schedule + after).saturating_duration_since(Instant::now()));
             open = open && self.write(&block)?;
             if !open {

@@ -8,7 +8,8 @@ use std::{
 };
 
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally, tally::block_head, tried,
+    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, SILENCE, Tally, tally::block_head,
+    tried,
 };
 use crate::{Workload, machine::monotonic_ns};
 
@@ -16,8 +17,6 @@ use crate::{Workload, machine::monotonic_ns};
 const HEADER_BYTES: usize = 24;
 /// Payload of a datagram: with all headers 1400 bytes of IP.
 const PAYLOAD_BYTES: u64 = 1400 - 28 - HEADER_BYTES as u64;
-/// Without a datagram for this long behind the end, the sender has nothing more.
-const SILENCE: Duration = Duration::from_millis(300);
 /// Datagrams are due in groups that take this long: a sleep for each would be late.
 const GROUP: Duration = Duration::from_millis(1);
 

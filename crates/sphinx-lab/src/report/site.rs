@@ -131,11 +131,20 @@ fn figure(directory: &Path, file: &str, title: &str) -> io::Result<String> {
 
 /// Links to the data.
 fn files(directory: &Path, name: &str) -> io::Result<String> {
+    let is_of = |file: &str, name: &str| {
+        let rest = file.strip_prefix(name).unwrap_or_default();
+        rest.starts_with('.') || rest.starts_with('-')
+    };
+    // The name of a figure may be the beginning of another one's.
+    let longer: Vec<String> = Figure::ALL
+        .iter()
+        .map(|figure| figure.name())
+        .filter(|other| is_of(other, name))
+        .collect();
     let mut names: Vec<String> = fs::read_dir(directory)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|file| {
-            let rest = file.strip_prefix(name).unwrap_or_default();
-            let own = rest.starts_with('.') || rest.starts_with('-');
+            let own = is_of(file, name) && !longer.iter().any(|other| is_of(file, other));
             own && [".csv", ".png", ".ndjson"]
                 .iter()
                 .any(|end| file.ends_with(end))
@@ -190,5 +199,16 @@ mod tests {
             !html.contains("http") && !html.contains("<p><figure"),
             "{html}"
         );
+    }
+
+    #[test]
+    fn files_of_figures_with_longer_names_are_not_ones_own() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["snoop.csv", "snoop-cubic.png", "snoop-ber.csv"] {
+            fs::write(directory.path().join(name), "").unwrap();
+        }
+        let links = |name| files(directory.path(), name).unwrap();
+        assert_eq!(links("snoop").matches("href").count(), 2);
+        assert_eq!(links("snoop-ber").matches("href").count(), 1);
     }
 }

@@ -23,13 +23,17 @@ struct Written {
     kind: KindName,
     /// Of `sphinx`: options of `sphx perf client`.
     options: Option<String>,
-    /// Of `tunnel` and `file`: commands.
+    /// Of `sphinx`: false if it is not told how long messages are of use.
+    deadline: Option<bool>,
+    /// Of `tunnel`, `relay` and `file`: commands.
     receiver: Option<String>,
     sender: Option<String>,
     /// Of `udp`.
     rate: Option<Rate>,
     /// Of `tcp`, `mptcp` and `quinn`.
     congestion: Option<String>,
+    /// Of `quinn`: messages are datagrams.
+    datagrams: Option<bool>,
     /// Of `tcp`.
     sack: Option<bool>,
     /// Of `tcp`.
@@ -49,6 +53,7 @@ enum KindName {
     Srt,
     Uftp,
     Tunnel,
+    Relay,
     File,
 }
 
@@ -56,10 +61,12 @@ enum KindName {
 enum Kind {
     Sphinx {
         options: Vec<String>,
+        knows_deadline: bool,
     },
     Tcp(TcpSettings),
     Quinn {
         congestion: String,
+        datagrams: bool,
     },
     Udp {
         rate: u64,
@@ -80,22 +87,26 @@ impl TryFrom<Written> for ContestantTable {
             name,
             kind,
             options,
+            deadline,
             receiver,
             sender,
             rate,
             congestion,
+            datagrams,
             sack,
             rack,
         } = written;
         let is_tcp = matches!(kind, KindName::Tcp | KindName::Mptcp);
-        let is_external = matches!(kind, KindName::Tunnel | KindName::File);
+        let is_external = matches!(kind, KindName::Tunnel | KindName::Relay | KindName::File);
         let has_congestion = is_tcp || kind == KindName::Quinn;
         for (key, is_given, belongs) in [
             ("options", options.is_some(), kind == KindName::Sphinx),
+            ("deadline", deadline.is_some(), kind == KindName::Sphinx),
             ("receiver", receiver.is_some(), is_external),
             ("sender", sender.is_some(), is_external),
             ("rate", rate.is_some(), kind == KindName::Udp),
             ("congestion", congestion.is_some(), has_congestion),
+            ("datagrams", datagrams.is_some(), kind == KindName::Quinn),
             ("sack", sack.is_some(), is_tcp),
             ("rack", rack.is_some(), is_tcp),
         ] {
@@ -108,7 +119,11 @@ impl TryFrom<Written> for ContestantTable {
             KindName::Sphinx => {
                 let options = options.unwrap_or_default();
                 let options = options.split_whitespace().map(ToOwned::to_owned).collect();
-                ("sphinx".to_owned(), Kind::Sphinx { options })
+                let kind = Kind::Sphinx {
+                    options,
+                    knows_deadline: deadline.unwrap_or(true),
+                };
+                ("sphinx".to_owned(), kind)
             }
             KindName::Tcp | KindName::Mptcp => {
                 let mptcp = kind == KindName::Mptcp;
@@ -125,9 +140,10 @@ impl TryFrom<Written> for ContestantTable {
             KindName::Kcptun => ("kcptun".to_owned(), Kind::Known("kcptun")),
             KindName::Srt => ("srt".to_owned(), Kind::Known("srt")),
             KindName::Uftp => ("uftp".to_owned(), Kind::Known("uftp")),
-            KindName::Tunnel | KindName::File => {
+            KindName::Tunnel | KindName::Relay | KindName::File => {
                 let adapter = match kind {
                     KindName::Tunnel => Adapter::Tunnel,
+                    KindName::Relay => Adapter::Relay,
                     _ => Adapter::File,
                 };
                 let receiver = receiver.ok_or("it needs the 'receiver''s command")?;
@@ -145,8 +161,14 @@ impl TryFrom<Written> for ContestantTable {
                 ("udp".to_owned(), Kind::Udp { rate })
             }
             KindName::Quinn => {
-                let name = format!("quinn-{congestion}");
-                (name, Kind::Quinn { congestion })
+                let datagrams = datagrams.unwrap_or(false);
+                let suffix = if datagrams { "-datagrams" } else { "" };
+                let name = format!("quinn-{congestion}{suffix}");
+                let kind = Kind::Quinn {
+                    congestion,
+                    datagrams,
+                };
+                (name, kind)
             }
         };
         Ok(ContestantTable {
@@ -160,8 +182,15 @@ impl ContestantTable {
     pub(super) fn build(self, programs: &Programs) -> Box<dyn Contestant> {
         let ContestantTable { name, kind } = self;
         match kind {
-            Kind::Sphinx { options } => {
-                Box::new(Sphinx::new(&programs.sphx, &programs.peers, &name, options))
+            Kind::Sphinx {
+                options,
+                knows_deadline,
+            } => {
+                let sphinx = Sphinx::new(&programs.sphx, &programs.peers, &name, options);
+                Box::new(match knows_deadline {
+                    true => sphinx,
+                    false => sphinx.without_deadline(),
+                })
             }
             Kind::Tcp(settings) => Box::new(Tcp::with_settings(&programs.peers, &name, settings)),
             Kind::Known(kind) => match External::known(&programs.peers, kind, &name) {
@@ -180,8 +209,15 @@ impl ContestantTable {
                 &sender,
             )),
             Kind::Udp { rate } => Box::new(Udp::new(&programs.peers, &name, rate)),
-            Kind::Quinn { congestion } => {
-                Box::new(Quinn::with_name(&programs.quinn, &name, &congestion))
+            Kind::Quinn {
+                congestion,
+                datagrams,
+            } => {
+                let quinn = Quinn::with_name(&programs.quinn, &name, &congestion);
+                Box::new(match datagrams {
+                    true => quinn.with_datagrams(),
+                    false => quinn,
+                })
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Which packets the channel loses.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{TraceError, trace};
 
@@ -15,6 +15,11 @@ pub enum Loss {
     Bernoulli(f64),
     /// In bursts.
     GilbertElliott(GilbertElliott),
+    /// Errors of the channel, so many bytes from one to the next on average (at least 1), at exponentially
+    /// distributed distances: a packet of n bytes is lost with probability 1 − e^(−n/mean).
+    Bytes(u64),
+    /// By turns, in time.
+    Periods(Periods),
     /// Exactly these indexes, in any order.
     Packets(Vec<u64>),
     /// As recorded on a real link.
@@ -22,14 +27,78 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// Long-term share of lost packets; 0 for a list of packets.
+    /// Long-term share of lost packets; 0 for a list of packets. With [`Loss::Bytes`], of packets of 1500
+    /// bytes; with [`Loss::Periods`], of packets at even distances.
     pub fn mean(&self) -> f64 {
         match self {
             Loss::None | Loss::Packets(_) => 0.0,
             Loss::Bernoulli(probability) => *probability,
             Loss::GilbertElliott(model) => model.mean_loss(),
+            Loss::Bytes(mean) => per_byte(*mean, 1500),
+            Loss::Periods(periods) => periods.mean_loss(),
             Loss::Trace(trace) => trace.mean_loss(),
         }
+    }
+}
+
+/// Probability that an error hits one of so many bytes.
+pub(crate) fn per_byte(mean: u64, bytes: usize) -> f64 {
+    -(-(bytes as f64) / mean as f64).exp_m1()
+}
+
+/// A channel that is good for a while, then bad for a while, and so on, whatever is sent: a different loss
+/// probability in each. All flows meet the same periods, which depend on the link's seed and begin with a good one.
+///
+/// They begin anew every 2^40 ns (18 minutes), so that any time can be reached in bounded work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Periods {
+    /// How long good periods are.
+    pub good: Span,
+    /// How long bad periods are.
+    pub bad: Span,
+    /// Loss probability in good periods.
+    pub loss_in_good: f64,
+    /// Loss probability in bad periods.
+    pub loss_in_bad: f64,
+}
+
+impl Periods {
+    /// Long-term share of lost packets that are sent at even distances.
+    pub fn mean_loss(&self) -> f64 {
+        let (good, bad) = (self.good.mean_seconds(), self.bad.mean_seconds());
+        (good * self.loss_in_good + bad * self.loss_in_bad) / (good + bad)
+    }
+}
+
+/// Durations whose logarithm is uniform between those of two others; always the same where these are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// At least 1 ms.
+    pub shortest: Duration,
+    /// Not less than that, at most a minute.
+    pub longest: Duration,
+}
+
+impl Span {
+    /// The one that a uniform number from 0 to 1 stands for.
+    pub(crate) fn at(&self, uniform: f64) -> Duration {
+        self.shortest.mul_f64(self.ratio().powf(uniform))
+    }
+
+    fn ratio(&self) -> f64 {
+        self.longest.as_secs_f64() / self.shortest.as_secs_f64()
+    }
+
+    fn mean_seconds(&self) -> f64 {
+        match self.shortest == self.longest {
+            true => self.shortest.as_secs_f64(),
+            false => (self.longest - self.shortest).as_secs_f64() / self.ratio().ln(),
+        }
+    }
+
+    pub(super) fn is_possible(&self) -> bool {
+        let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(60));
+        shortest <= self.shortest && self.shortest <= self.longest && self.longest <= longest
     }
 }
 

@@ -1,6 +1,6 @@
 //! The description of one direction of a link.
 
-mod loss;
+pub(crate) mod loss;
 mod queue;
 mod rate;
 mod trace;
@@ -10,11 +10,14 @@ use std::time::Duration;
 use thiserror::Error;
 
 pub use self::{
-    loss::{GilbertElliott, Loss, LossTrace},
+    loss::{GilbertElliott, Loss, LossTrace, Periods, Span},
     queue::{Aqm, CoDel, Depth, Policer, Red, Signal},
     rate::{Rate, RateStep, RateTrace},
     trace::TraceError,
 };
+
+/// The largest DSCP (RFC 2474).
+const DSCP_MAX: u8 = 63;
 
 /// One direction of a link. The default is a perfect one: no limit, no delay, no loss.
 ///
@@ -33,6 +36,8 @@ pub struct LinkConfig {
     /// How much may wait for the link besides the packet being sent; a packet that would exceed it
     /// is dropped (drop-tail).
     pub queue: Depth,
+    /// The DSCP (0 to 63) of packets that overtake all others that wait.
+    pub priority: Option<u8>,
     /// Signals congestion before the queue is full.
     pub aqm: Aqm,
     /// Packets lost by the channel, after they have used the link.
@@ -65,6 +70,7 @@ impl Default for LinkConfig {
             policer: None,
             rate: Rate::Unlimited,
             queue: Depth::Packets(1000),
+            priority: None,
             aqm: Aqm::None,
             loss: Loss::None,
             blackouts: Vec::new(),
@@ -91,6 +97,17 @@ impl LinkConfig {
         match &self.loss {
             Loss::None | Loss::Packets(_) | Loss::Trace(_) => {}
             Loss::Bernoulli(probability) => probabilities.push(("loss", *probability)),
+            Loss::Bytes(0) => return Err(ConfigError::LossBytes),
+            Loss::Bytes(_) => {}
+            Loss::Periods(periods)
+                if ![periods.good, periods.bad].iter().all(Span::is_possible) =>
+            {
+                return Err(ConfigError::Periods);
+            }
+            Loss::Periods(periods) => probabilities.extend([
+                ("loss.loss_in_good", periods.loss_in_good),
+                ("loss.loss_in_bad", periods.loss_in_bad),
+            ]),
             Loss::GilbertElliott(model) => probabilities.extend([
                 ("loss.good_to_bad", model.good_to_bad),
                 ("loss.bad_to_good", model.bad_to_good),
@@ -108,6 +125,9 @@ impl LinkConfig {
             if !(0.0..=1.0).contains(&value) {
                 return Err(ConfigError::Probability { field, value });
             }
+        }
+        if self.priority.is_some_and(|dscp| dscp > DSCP_MAX) {
+            return Err(ConfigError::Priority);
         }
         if self
             .blackouts
@@ -136,6 +156,15 @@ pub enum ConfigError {
     /// A blackout does not end after it starts.
     #[error("a blackout must end after it starts")]
     EmptyBlackout,
+    /// Errors at a mean distance of no bytes.
+    #[error("errors must be at least 1 byte apart on average")]
+    LossBytes,
+    /// Periods are too short, too long, or the shortest ones are longer than the longest.
+    #[error("periods must be between 1 ms and 60 s, the shorter time first")]
+    Periods,
+    /// No DSCP.
+    #[error("a DSCP is a number from 0 to {DSCP_MAX}")]
+    Priority,
     /// A probability is outside 0 to 1, or not a number.
     #[error("{field} must be between 0 and 1, not {value}")]
     Probability {
@@ -253,6 +282,42 @@ mod tests {
             ..LinkConfig::default()
         };
         assert_eq!(config.validate(), Err(ConfigError::EmptyBlackout));
+    }
+
+    #[test]
+    fn impossible_errors_periods_and_priorities_are_refused() {
+        let span = |shortest, longest| Span {
+            shortest: Duration::from_millis(shortest),
+            longest: Duration::from_millis(longest),
+        };
+        let periods = |good, loss_in_bad| {
+            let loss = Periods {
+                good,
+                bad: span(1, 2),
+                loss_in_good: 0.0,
+                loss_in_bad,
+            };
+            LinkConfig {
+                loss: Loss::Periods(loss),
+                ..LinkConfig::default()
+            }
+        };
+        assert_eq!(periods(span(1, 60_000), 1.0).validate(), Ok(()));
+        for impossible in [span(0, 5), span(5, 4), span(1, 60_001)] {
+            let refused = periods(impossible, 1.0).validate();
+            assert_eq!(refused, Err(ConfigError::Periods));
+        }
+        assert!(periods(span(1, 1), 1.1).validate().is_err());
+        let loss = LinkConfig {
+            loss: Loss::Bytes(0),
+            ..LinkConfig::default()
+        };
+        assert_eq!(loss.validate(), Err(ConfigError::LossBytes));
+        let priority = LinkConfig {
+            priority: Some(64),
+            ..LinkConfig::default()
+        };
+        assert_eq!(priority.validate(), Err(ConfigError::Priority));
     }
 
     #[test]

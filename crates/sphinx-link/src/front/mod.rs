@@ -3,6 +3,7 @@
 //!
 //! [`Link`]: crate::Link
 
+mod between;
 mod engine;
 mod lateness;
 mod pool;
@@ -11,19 +12,20 @@ mod thread;
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{Ipv4Addr, Ipv6Addr},
     process::{Child, Command},
     time::{Duration, SystemTime},
 };
 
 use sphinx_netdev::{
     netns::Namespace,
-    tun::{MTU_MAX, Tun, TunConfig},
+    tun::{MTU_MAX, Tun},
 };
 use thiserror::Error;
 
 use self::port::Port;
 pub use self::{
+    between::{Interface, between},
     lateness::Lateness,
     thread::{LinkThread, join},
 };
@@ -350,8 +352,8 @@ impl Front {
 fn open_end(
     name: &str,
     config: &FrontConfig,
-    (ipv4, ipv4_prefix): (Ipv4Addr, u8),
-    (ipv6, ipv6_prefix): (Ipv6Addr, u8),
+    ipv4: (Ipv4Addr, u8),
+    ipv6: (Ipv6Addr, u8),
     warnings: &mut Vec<String>,
 ) -> io::Result<(End, Tun)> {
     let namespace = Namespace::new()?;
@@ -360,25 +362,30 @@ fn open_end(
             warnings.push(format!("{name}: {error}"));
         }
     }
-    let mut tun = TunConfig {
-        name: name.to_owned(),
-        mtu: config.mtu,
-        queue_packets: config.kernel_queue_packets,
-        addresses: vec![(IpAddr::V4(ipv4), ipv4_prefix)],
-    };
-    let has_ipv6 = std::path::Path::new("/proc/sys/net/ipv6").exists();
-    if has_ipv6 {
-        tun.addresses.push((IpAddr::V6(ipv6), ipv6_prefix));
-    } else {
+    let has_ipv6 = has_ipv6();
+    if !has_ipv6 {
         warnings.push(format!("{name}: the kernel has no IPv6"));
     }
-    let tun = namespace.run(|| Tun::open(&tun))??;
+    let interface = Interface {
+        namespace: &namespace,
+        name,
+        ipv4,
+        ipv6: has_ipv6.then_some(ipv6),
+        mtu: config.mtu,
+        queue_packets: config.kernel_queue_packets,
+    };
+    let tun = interface.open()?;
     Ok((
         End {
             namespace,
-            ipv4,
-            ipv6: has_ipv6.then_some(ipv6),
+            ipv4: ipv4.0,
+            ipv6: has_ipv6.then_some(ipv6.0),
         },
         tun,
     ))
+}
+
+/// Whether the kernel has IPv6.
+pub fn has_ipv6() -> bool {
+    std::path::Path::new("/proc/sys/net/ipv6").exists()
 }

@@ -29,7 +29,7 @@ pub struct Setting {
 }
 
 /// All settings, in the order in which a packet meets them.
-pub const SETTINGS: [Setting; 14] = [
+pub const SETTINGS: [Setting; 15] = [
     Setting {
         key: "mtu",
         value_name: "BYTES",
@@ -47,6 +47,12 @@ pub const SETTINGS: [Setting; 14] = [
         value_name: "DEPTH",
         default: "1000p",
         help: "What may wait: 100p (packets), 250kB or 50ms (of the present rate)",
+    },
+    Setting {
+        key: "priority",
+        value_name: "DSCP",
+        default: "none",
+        help: "Packets with this DSCP, such as 46, overtake all others in the queue",
     },
     Setting {
         key: "aqm",
@@ -67,7 +73,9 @@ pub const SETTINGS: [Setting; 14] = [
         value_name: "LOSS",
         default: "0",
         help: "What the channel loses: 2%, burst:5%,8 (mean loss, mean burst in packets), \
-               gilbert:P,R[,LOSS_GOOD,LOSS_BAD], packets:0,7-9 or trace:FILE (0s and 1s)",
+               gilbert:P,R[,LOSS_GOOD,LOSS_BAD], bytes:64KiB (mean distance of errors), \
+               periods:GOOD,BAD[,LOSS_GOOD,LOSS_BAD] (times such as 2s or 1ms-20s), packets:0,7-9 or trace:FILE \
+               (0s and 1s)",
     },
     Setting {
         key: "blackout",
@@ -286,6 +294,7 @@ fn apply(
     let result = match key {
         "mtu" => value::optional(text, sphinx_units::packet_size).map(|mtu| config.mtu = mtu),
         "policer" => value::optional(text, queue::policer).map(|policer| config.policer = policer),
+        "priority" => value::priority(text).map(|dscp| config.priority = dscp),
         "queue" => queue::depth(text).map(|depth| config.queue = depth),
         "aqm" => queue::aqm(text).map(|aqm| config.aqm = aqm),
         "rate" | "loss" => {
@@ -323,8 +332,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Aqm, Blackout, CoDel, Corruption, Depth, GilbertElliott, Jitter, Loss, Order, Policer,
-        Rate, RateStep, RateTrace, Red, Reorder, Signal,
+        Aqm, Blackout, CoDel, Corruption, Depth, GilbertElliott, Jitter, Loss, Order, Periods,
+        Policer, Rate, RateStep, RateTrace, Red, Reorder, Signal, Span,
     };
 
     fn read(path: &str) -> io::Result<String> {
@@ -466,6 +475,28 @@ mod tests {
         };
         assert_eq!(loss("gilbert:1%,25%"), gilbert(0.0, 1.0));
         assert_eq!(loss("gilbert:1%,25%,0.1%,50%"), gilbert(0.001, 0.5));
+        assert_eq!(loss("bytes:64KiB"), Loss::Bytes(65_536));
+        let periods = |good: (u64, u64), bad: (u64, u64), loss_in_good, loss_in_bad| {
+            let span = |(shortest, longest)| Span {
+                shortest: ms(shortest),
+                longest: ms(longest),
+            };
+            Loss::Periods(Periods {
+                good: span(good),
+                bad: span(bad),
+                loss_in_good,
+                loss_in_bad,
+            })
+        };
+        assert_eq!(
+            loss("periods:2s,50ms"),
+            periods((2000, 2000), (50, 50), 0.0, 1.0)
+        );
+        assert_eq!(
+            loss("periods:1ms-20s,5ms-10ms,0.1%,50%"),
+            periods((1, 20_000), (5, 10), 0.001, 0.5)
+        );
+        assert_eq!(config("priority=46").unwrap().priority, Some(46));
         assert_eq!(loss("packets:0,7-9"), Loss::Packets(vec![0, 7, 8, 9]));
         assert!(matches!(loss("trace:lossy"), Loss::Trace(trace) if trace.packets() == 4));
         let corruption = |bits| Corruption {
@@ -506,6 +537,22 @@ mod tests {
             ),
             ("loss=burst:100%,8", "loss: "),
             ("loss=gilbert:1%", "loss: write gilbert:P,R"),
+            (
+                "loss=bytes:0B",
+                "loss: errors must be at least 1 byte apart",
+            ),
+            ("loss=bytes:64", "loss: '64' has no unit: did you mean 64B?"),
+            ("loss=periods:2s", "loss: write periods:GOOD,BAD"),
+            (
+                "loss=periods:2s,0.5ms",
+                "loss: periods must be between 1 ms and 60 s",
+            ),
+            (
+                "loss=periods:2s-1s,5ms",
+                "loss: periods must be between 1 ms and 60 s",
+            ),
+            ("priority=64", "priority: a DSCP is a number from 0 to 63"),
+            ("priority=high", "priority: 'high' is not a whole number"),
             ("loss=packets:9-7", "loss: '9-7' ends before it begins"),
             ("loss=packets:0-99999999999", "loss: more than"),
             ("loss=trace:nowhere", "loss: cannot read nowhere: "),

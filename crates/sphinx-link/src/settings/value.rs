@@ -5,8 +5,8 @@ use std::time::Duration;
 use sphinx_units as units;
 
 use crate::{
-    Blackout, Corruption, Flows, GilbertElliott, Jitter, LinkConfig, Loss, LossTrace, Order, Rate,
-    RateStep, RateTrace, Reorder,
+    Blackout, Corruption, Flows, GilbertElliott, Jitter, LinkConfig, Loss, LossTrace, Order,
+    Periods, Rate, RateStep, RateTrace, Reorder, Span,
 };
 
 /// Most packets that a list may name.
@@ -103,12 +103,47 @@ pub(super) fn loss(text: &str) -> Result<Loss, String> {
                 loss_in_bad: losses[1],
             }))
         }
+        Some(("bytes", mean)) => units::size(mean.trim()).map(Loss::Bytes),
+        Some(("periods", list)) => match &parts(list)[..] {
+            [good, bad, losses @ ..] => periods(good, bad, losses),
+            _ => Err(PERIODS_FORM.into()),
+        },
         Some(("packets", list)) => packets(list).map(Loss::Packets),
         _ => units::fraction(text).map(|share| match share {
             0.0 => Loss::None,
             _ => Loss::Bernoulli(share),
         }),
     }
+}
+
+const PERIODS_FORM: &str = "write periods:GOOD,BAD or periods:GOOD,BAD,LOSS_GOOD,LOSS_BAD: how long a channel is good \
+                            and bad, each a time or a range such as 1ms-20s, and the shares lost";
+
+fn periods(good: &str, bad: &str, losses: &[String]) -> Result<Loss, String> {
+    let span = |text: &str| -> Result<Span, String> {
+        let (shortest, longest) = text.split_once('-').unwrap_or((text, text));
+        Ok(Span {
+            shortest: units::period(shortest)?,
+            longest: units::period(longest)?,
+        })
+    };
+    let (loss_in_good, loss_in_bad) = match losses {
+        [] => (0.0, 1.0),
+        [good, bad] => (units::fraction(good)?, units::fraction(bad)?),
+        _ => return Err(PERIODS_FORM.into()),
+    };
+    Ok(Loss::Periods(Periods {
+        good: span(good)?,
+        bad: span(bad)?,
+        loss_in_good,
+        loss_in_bad,
+    }))
+}
+
+pub(super) fn priority(text: &str) -> Result<Option<u8>, String> {
+    let dscp = optional(text, number)?;
+    // What does not fit is no DSCP either.
+    Ok(dscp.map(|dscp| u8::try_from(dscp).unwrap_or(u8::MAX)))
 }
 
 /// Numbers and ranges of numbers.

@@ -130,7 +130,11 @@ impl Agent {
         if known.is_none() {
             self.flows_seen += 1;
         }
-        let mut flow = known.unwrap_or_else(|| Flow::missed(self.now));
+        let mut flow = known.unwrap_or_else(|| {
+            let mut flow = Box::new(Flow::missed());
+            flow.is_wanted = self.config.wants(&key);
+            flow
+        });
         if flow.may_be(message.opened) {
             self.take_over(message, &mut flow);
         }

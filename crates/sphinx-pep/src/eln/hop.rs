@@ -56,9 +56,11 @@ impl Hop {
         (stood || stands) && !used.unwrap_or(!was_full && !self.delay.is_full())
     }
 
-    /// Packets have passed unseen.
+    /// Packets have passed unseen, as the agent was late: by which those that it saw last looked late too. How long
+    /// the queue gets is to be learned anew.
     pub(super) fn skip(&mut self) {
         self.pace = Pace::default();
+        self.delay.longest = [0; 2];
     }
 }
 

@@ -12,15 +12,18 @@ pub(crate) mod watch;
 pub use channel::{Opener, Sealer};
 pub use post::Post;
 
+use serde::Serialize;
+
 use crate::FlowKey;
 
 /// Most ranges of one report.
 pub(crate) const RANGES_MAX: usize = 32;
 
 /// What the base station has seen the hop lose of a flow's upload.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LossReport {
     /// The flow.
+    #[serde(flatten)]
     pub flow: FlowKey,
     /// Sequence numbers, from the first that is missing to the one behind the last; at most 32 ranges.
     pub ranges: Vec<(u32, u32)>,

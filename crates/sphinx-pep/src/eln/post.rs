@@ -59,12 +59,14 @@ impl Post {
         })
     }
 
-    /// Hands over what has come, or sends what the agent has to tell.
-    pub(crate) fn serve(&mut self, agent: &mut Agent, now: &dyn Fn() -> Time) {
+    /// Hands over what has come, or sends what the agent has to tell, and returns that.
+    pub(crate) fn serve(&mut self, agent: &mut Agent, now: &dyn Fn() -> Time) -> Vec<LossReport> {
+        let mut told = Vec::new();
         match &mut self.way {
             Way::Tell { .. } => {
                 while let Some(report) = agent.poll_report() {
                     self.refused += u64::from(self.send(&report).is_err());
+                    told.push(report);
                 }
             }
             Way::Hear(opener) => {
@@ -72,7 +74,7 @@ impl Post {
                 for _ in 0..BATCH {
                     // An error is of one datagram, or says that there is none.
                     let Ok(length) = self.socket.recv(&mut buffer) else {
-                        return;
+                        break;
                     };
                     if let Some(report) = opener.open(&buffer[..length]) {
                         agent.handle_report(now(), &report);
@@ -82,6 +84,7 @@ impl Post {
                 }
             }
         }
+        told
     }
 
     /// What to wait for.

@@ -21,6 +21,8 @@ pub(super) struct Cached {
     pub(super) end: u64,
     /// When it went, or will have gone, over the hop, last; `NEVER` if it has not.
     pub(super) departed: Time,
+    /// What [`Snoop::repairing`](super::Snoop) was when that was known.
+    pub(super) repairing: Time,
     /// Its timestamp.
     pub(super) sent: Option<u32>,
     /// How often it was sent again here.
@@ -225,6 +227,7 @@ mod tests {
             packet: Bytes::from_static(&[0; 40]),
             end,
             departed: 0,
+            repairing: 0,
             sent: None,
             repairs: 0,
             sender_repaired: false,

@@ -108,7 +108,7 @@ impl Snoop {
             .cache
             .overlapping(self.acknowledged, self.acknowledged + 1);
         let (start, cached) = head.next()?;
-        let timeout = self.rtt.timeout().max(TICK_NS);
+        let timeout = self.rtt.timeout().max(TICK_NS) + self.overtaken(cached);
         (cached.repairs < REPAIRS_MAX).then(|| (start, cached.departed.saturating_add(timeout)))
     }
 }

@@ -147,6 +147,11 @@ pub(crate) struct Snoop {
     yielded: Option<u64>,
     /// And is not repaired here either: the loss is a sign of congestion.
     congested: bool,
+    /// When something left for the hop last that the receiver may have had already: without SACK, its answer looks like the report of a hole.
+    repeated: Option<Time>,
+    /// The time that repairs of all flows in the agent's own queue take on the hop, so far. They overtake what waits,
+    /// and delay it by that.
+    repairing: Time,
     /// The timestamp that the receiver echoed last: the latest one at `acknowledged`.
     echoed: Option<u32>,
     /// When the packet left for the hop that left last of all that have arrived.
@@ -178,6 +183,8 @@ impl Snoop {
             hidden: None,
             yielded: None,
             congested: false,
+            repeated: None,
+            repairing: 0,
             echoed: None,
             newest_delivered: 0,
             reorders: 0,
@@ -189,6 +196,11 @@ impl Snoop {
 
     pub(crate) fn set_path_rtt(&mut self, rtt: Time) {
         self.path_rtt = rtt;
+    }
+
+    /// To be told before everything else, where the queue of the hop is the agent's; see `repairing`.
+    pub(crate) fn see_queue(&mut self, repairing: Time) {
+        self.repairing = repairing;
     }
 
     /// Bytes of memory besides the flow's own.
@@ -211,7 +223,13 @@ impl Snoop {
         let length = u64::from(segment.sequence_len());
         let start = nearest(self.highest, segment.sequence);
         let end = start + length;
-        if length == 0 || end <= self.acknowledged {
+        if length == 0 {
+            return;
+        }
+        if start < self.highest {
+            self.repeated = self.repeated.max(departs);
+        }
+        if end <= self.acknowledged {
             return;
         }
         self.segment_bytes = self.segment_bytes.max(segment.payload as u64);
@@ -222,18 +240,20 @@ impl Snoop {
             return self.see_sender_repair(start, end, None);
         };
         let sent = segment.options.timestamps.map(|(sent, _)| sent);
-        if let Some(cached) = self.cache.get_mut(start).filter(|cached| cached.end == end) {
+        let repairing = self.repairing;
+        let known = self.cache.get_mut(start);
+        if known.is_some_and(|cached| cached.end == end) {
             // The bytes may be others than before: timestamps go on.
-            let packet = segment.packet.clone();
-            *cached = Cached {
-                packet,
+            let cached = Cached {
+                packet: segment.packet.clone(),
                 end,
                 departed,
+                repairing,
                 sent,
                 repairs: 0,
                 sender_repaired: true,
             };
-            return;
+            return self.cache.insert(start, cached);
         }
         if self.cache.overlaps(start, end) {
             return self.see_sender_repair(start, end, departs);
@@ -249,6 +269,7 @@ impl Snoop {
             packet: segment.packet.clone(),
             end,
             departed,
+            repairing,
             sent,
             repairs: 0,
             sender_repaired,
@@ -262,10 +283,13 @@ impl Snoop {
     /// The sender has sent a range again, in other segments; `departs` as for [`data`](Snoop::data).
     fn see_sender_repair(&mut self, start: u64, end: u64, departs: Option<Time>) {
         let starts: Vec<u64> = self.cache.overlapping(start, end).map(|it| it.0).collect();
+        let repairing = self.repairing;
         for start in starts {
             if let Some(cached) = self.cache.get_mut(start) {
                 cached.sender_repaired = true;
-                cached.departed = departs.unwrap_or(cached.departed);
+                if let Some(departs) = departs {
+                    (cached.departed, cached.repairing) = (departs, repairing);
+                }
             }
         }
     }

@@ -165,6 +165,7 @@ impl Snoop {
             packet: segment.packet.clone(),
             end,
             departed: NEVER,
+            repairing: self.repairing,
             sent,
             // It may have gone over the other hop: it tells no round trip (Karn).
             repairs: 1,
@@ -216,7 +217,7 @@ impl Snoop {
             let Some(cached) = self.cache.get_mut(start) else {
                 continue;
             };
-            cached.departed = context.now;
+            (cached.departed, cached.repairing) = (context.now, self.repairing);
             let packet = cached.packet.clone();
             context.counts.resumed += 1;
             context.emit(packet, Cause::Repair);

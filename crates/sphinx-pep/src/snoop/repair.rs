@@ -40,7 +40,7 @@ impl Snoop {
                 };
                 let fresh = cached.repairs == 0 && !cached.sender_repaired;
                 let lost = match fresh {
-                    true => behind >= threshold,
+                    true => behind >= threshold && !self.may_repeat(context.now),
                     false => self.is_overtaken(cached),
                 };
                 // What has never gone over this hop has its own turn (`resume`).
@@ -54,6 +54,13 @@ impl Snoop {
         for start in due {
             self.send_again(context, start);
         }
+    }
+
+    /// Without SACK, whether a duplicate acknowledgement that comes now may answer something that came twice, instead of something behind a hole.
+    /// A repair that is not needed would be answered so too, and if that was taken for another hole there would be no end of it.
+    fn may_repeat(&self, now: Time) -> bool {
+        let until = |at: Time| at.saturating_add(self.rtt.timeout());
+        !self.sack && self.repeated.is_some_and(|at| now < until(at))
     }
 
     /// What is missing before the last report.
@@ -145,11 +152,35 @@ impl Snoop {
 
     /// When a cached packet that was sent again, or of which nothing was heard, counts as lost.
     pub(super) fn due(&self, cached: &Cached) -> Time {
-        let timeout = self.rtt.timeout() << cached.repairs.min(REPAIRS_MAX);
-        // A lone segment may wait for its acknowledgement.
-        let alone = self.reported.is_empty() && cached.end == self.highest;
-        let delayed = if alone { DELAYED_ACK_NS } else { 0 };
-        cached.departed.saturating_add(timeout + delayed)
+        let backoff = cached.repairs.max(self.rtt.backoff()).min(REPAIRS_MAX);
+        let timeout = self.rtt.timeout() << backoff;
+        // Where nothing is missing, the receiver may wait for the segment behind it.
+        let is_whole = self.reported.is_empty() && self.classic.duplicates == 0;
+        let delayed = if is_whole { self.until_next(cached) } else { 0 };
+        // What may have overtaken it in the own queue has delayed it.
+        let overtaken = self.overtaken(cached);
+        cached
+            .departed
+            .saturating_add(timeout + delayed)
+            .saturating_add(overtaken)
+    }
+
+    /// How long after a packet the one behind it leaves for the hop, as far as its receiver waits for that.
+    fn until_next(&self, cached: &Cached) -> Time {
+        let mut behind = self.cache.overlapping(cached.end, cached.end + 1);
+        let until = match behind.next() {
+            Some((_, next)) => next.departed.saturating_sub(cached.departed),
+            None if cached.end == self.highest => DELAYED_ACK_NS,
+            // It was dropped, or is not kept.
+            None => 0,
+        };
+        until.min(DELAYED_ACK_NS)
+    }
+
+    /// By how much repairs in the own queue may have delayed a packet since its departure was foretold: those that
+    /// came after it has left count too, as nobody remembers when that was.
+    pub(super) fn overtaken(&self, cached: &Cached) -> Time {
+        self.repairing.saturating_sub(cached.repairing)
     }
 
     pub(super) fn send_again(&mut self, context: &mut Context<'_>, start: u64) {
@@ -157,12 +188,13 @@ impl Snoop {
             return;
         };
         cached.repairs += 1;
-        cached.departed = context.now;
+        (cached.departed, cached.repairing) = (context.now, self.repairing);
         let (end, packet) = (cached.end, cached.packet.clone());
         if self.repaired.len() == REMEMBERED_MAX {
             self.repaired.remove(0);
         }
         self.repaired.push((start, end));
+        self.repeated = self.repeated.max(Some(context.now));
         context.counts.repaired += 1;
         context.emit(packet, Cause::Repair);
     }
@@ -209,6 +241,9 @@ impl Snoop {
         if let Some((start, at)) = self.next_repair()
             && at <= now
         {
+            if self.cache.get_mut(start).is_some_and(|it| it.repairs == 0) {
+                self.rtt.back_off();
+            }
             self.send_again(context, start);
         }
         let stuck = self

@@ -128,10 +128,26 @@ impl Snoop {
         self.see_arrival(now, left, right);
         // Round-trip time from the last packet, if it was sent once (Karn).
         let last = self.cache.overlapping(left, right).last();
-        if let Some((_, cached)) = last.filter(|(_, c)| c.repairs == 0 && !c.sender_repaired) {
-            let sample = now.saturating_sub(cached.departed);
+        if let Some(sample) = last.and_then(|(_, cached)| self.sample(now, cached)) {
             self.rtt.add(now, sample);
         }
+    }
+
+    /// Whether nothing was missing before what is acknowledged next, which has then just arrived. Without SACK, only duplicates
+    /// and repairs tell.
+    fn is_in_order(&self) -> bool {
+        let mut head = self
+            .cache
+            .overlapping(self.acknowledged, self.acknowledged + 1);
+        let once = |cached: &super::Cached| cached.repairs == 0 && !cached.sender_repaired;
+        self.classic.duplicates == 0 && head.next().is_some_and(|(_, cached)| once(cached))
+    }
+
+    /// The round trip of a packet that has just arrived: if it was sent once (Karn), and when it left is known.
+    fn sample(&self, now: Time, cached: &super::Cached) -> Option<Time> {
+        let once = cached.repairs == 0 && !cached.sender_repaired;
+        let known = self.overtaken(cached) == 0;
+        (once && known).then(|| now.saturating_sub(cached.departed))
     }
 
     /// The packets of a range have arrived. Of one that was sent twice, an answer that comes sooner than the
@@ -151,6 +167,7 @@ impl Snoop {
     /// Something more is acknowledged (§1.2 "New ACK").
     pub(super) fn advance(&mut self, context: &mut Context<'_>, position: u64) {
         let was_whole = self.reported.is_empty();
+        let is_fresh = was_whole && self.is_in_order();
         if was_whole {
             self.see_arrival(context.now, position - 1, position);
         } else {
@@ -163,12 +180,8 @@ impl Snoop {
         if let Some(attributed) = &mut self.attributed {
             attributed.remove_below(position);
         }
-        if let Some(cached) = last
-            && was_whole
-            && cached.repairs == 0
-            && !cached.sender_repaired
-        {
-            let sample = context.now.saturating_sub(cached.departed);
+        let sample = last.and_then(|cached| self.sample(context.now, &cached));
+        if let Some(sample) = sample.filter(|_| is_fresh) {
             self.rtt.add(context.now, sample);
         }
         if self.reported.contains(position) {

@@ -24,6 +24,8 @@ pub(crate) struct Rtt {
     base_since: Time,
     /// How many of the last samples were so long, without a shorter one between them.
     long: u32,
+    /// Repairs by time since the last sample. What is repaired gives none (Karn): where the hop has become slower than any timeout, all would be, for ever.
+    backoff: u32,
 }
 
 impl Rtt {
@@ -35,10 +37,12 @@ impl Rtt {
             base: [Time::MAX; 2],
             base_since: 0,
             long: 0,
+            backoff: 0,
         }
     }
 
     pub(crate) fn add(&mut self, now: Time, sample: Time) {
+        self.backoff = 0;
         if self.measured {
             let error = self.smoothed.abs_diff(sample);
             self.variation = (3 * self.variation + error) / 4;
@@ -78,6 +82,16 @@ impl Rtt {
             true => self.base[0].min(self.base[1]),
             false => 0,
         }
+    }
+
+    /// Something is repaired because its time was over.
+    pub(super) fn back_off(&mut self) {
+        self.backoff = self.backoff.saturating_add(1);
+    }
+
+    /// How often the timeout is to be doubled.
+    pub(super) fn backoff(&self) -> u32 {
+        self.backoff
     }
 
     /// When a packet that was sent at time 0 counts as lost.

@@ -71,6 +71,7 @@ pub(crate) struct Sender {
     rack_rtt: Time,
     reordered: bool,
     reorder_steps: u64,
+    widened_until: u64,
     reorder_at: Option<Time>,
     retransmit_at: Option<Time>,
     backoff: u32,
@@ -111,6 +112,7 @@ impl Sender {
             rack_rtt: 0,
             reordered: false,
             reorder_steps: 1,
+            widened_until: 0,
             reorder_at: None,
             retransmit_at: None,
             backoff: 0,
@@ -134,13 +136,20 @@ impl Sender {
         self.una
     }
 
-    pub(crate) fn next_event(&self) -> Option<Time> {
-        self.reorder_at.into_iter().chain(self.retransmit_at).min()
+    /// When to call again: `now` where something may go.
+    pub(crate) fn next_event(&self, now: Time) -> Option<Time> {
+        let sends = self.may_send().then_some(now);
+        let timers = self.reorder_at.into_iter().chain(self.retransmit_at);
+        timers.chain(sends).min()
+    }
+
+    fn may_send(&self) -> bool {
+        self.pipe as f64 + 1.0 <= self.cwnd.max(1.0)
     }
 
     /// The next segment that may go.
     pub(crate) fn poll(&mut self, now: Time) -> Option<u64> {
-        if self.pipe as f64 + 1.0 > self.cwnd.max(1.0) {
+        if !self.may_send() {
             return None;
         }
         let lost = self.flights.iter().position(|it| it.lost && !it.sacked);
@@ -304,8 +313,12 @@ impl Sender {
     }
 
     fn see_duplicate(&mut self, count: u64) {
-        self.reorder_steps = (self.reorder_steps + 1).min(255);
         self.reordered = true;
+        // Once in a round trip (RFC 8985 §6.2 step 4).
+        if self.una >= self.widened_until {
+            self.reorder_steps = (self.reorder_steps + 1).min(255);
+            self.widened_until = self.next;
+        }
         if let Some(undo) = &mut self.undo
             && undo.open > 0
         {

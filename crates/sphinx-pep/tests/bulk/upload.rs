@@ -217,7 +217,10 @@ fn run(case: &Case) -> Ended {
             warm = receiver.expected;
         }
         let events = links.iter().filter_map(Link::next_event);
-        let timers = sender.next_event().into_iter().chain(receiver.next_event());
+        let timers = sender
+            .next_event(now)
+            .into_iter()
+            .chain(receiver.next_event());
         let agents = agents
             .iter()
             .flat_map(|(mobile, base)| [mobile.agent.next_timeout(), base.agent.next_timeout()]);

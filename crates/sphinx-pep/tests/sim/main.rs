@@ -1,15 +1,17 @@
-//! Model TCP, an agent and emulated links in virtual time: whatever the links do, and whenever the
-//! agent vanishes, the streams are those of a path without an agent.
+//! TCP, an agent and emulated links in virtual time: whatever the links do, and whenever the
+//! agent vanishes, the streams are those of a path without an agent. TCP is a model, which does what this needs, or smoltcp, which others wrote.
 //!
 //! `SPHINX_PEP_SEEDS` says how many random paths are taken (`make sim-pep SEEDS=…`).
 
 #[path = "../common/mod.rs"]
 mod common;
+mod smol;
 mod tcp;
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use smol::Smol;
 use sphinx_link::{
     Corruption, GilbertElliott, IpPacket, Jitter, Link, LinkConfig, Loss, Order, Rate, Reorder,
 };
@@ -53,6 +55,25 @@ impl Random {
     }
 }
 
+/// One end of a connection.
+trait End {
+    /// It may fall silent with something left to say.
+    const MAY_HANG: bool;
+
+    /// Packets to be sent.
+    fn take(&mut self) -> Vec<Bytes>;
+    fn receive(&mut self, now: Time, packet: &[u8]);
+    fn next_event(&mut self, now: Time) -> Option<Time>;
+    fn timeout(&mut self, now: Time);
+    /// Everything was sent and acknowledged, and the peer has said that it was all.
+    fn is_done(&self) -> bool;
+    fn is_reset(&self) -> bool;
+    /// For people.
+    fn state(&self) -> String;
+    /// All that has come.
+    fn received(self) -> Vec<u8>;
+}
+
 /// What happens to the agent.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
@@ -80,6 +101,8 @@ struct Ended {
     to_mobile: Vec<u8>,
     to_fixed: Vec<u8>,
     reset: bool,
+    /// Nothing more would have happened, and an end did not have everything.
+    hung: bool,
     at: Time,
     counts: Option<Counts>,
 }
@@ -236,36 +259,26 @@ fn report_of(scene: &Scene, packet: &[u8]) -> LossReport {
 }
 
 /// Lets a scene run until both ends have everything, or one has aborted.
-fn run(scene: &Scene, with_agent: bool) -> Ended {
-    let mut ends = [
-        Tcp::new(scene.fixed.clone()),
-        Tcp::new(scene.mobile.clone()),
-    ];
-    let mut links = scene
+fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> Ended {
+    let mut ends = [begin(scene.fixed.clone()), begin(scene.mobile.clone())];
+    let mut links: [Link<IpPacket>; 4] = scene
         .links
         .clone()
         .map(|config| Link::new(config).expect("a link"));
-    let mut agent = with_agent.then(|| Agent::new(scene.agent));
+    let mut agent = with_agent.then(|| Agent::new(scene.agent.clone()));
     let mut laws = Laws::default();
     let mut late = scene.late.map(Random);
     let (mut now, mut packets, mut steps) = (0, 0, 0_u64);
     loop {
         steps += 1;
         assert!(steps < 5_000_000, "no end in sight at {now}");
-        // What the ends have to say.
-        for (index, end) in ends.iter_mut().enumerate() {
-            for packet in end.take() {
-                let link = &mut links[if index == 0 { 0 } else { 3 }];
-                link.enqueue(now, IpPacket(packet.to_vec()));
-            }
-        }
         // What arrives in the middle.
         for (from, link, onward) in [(Side::Fixed, 0, 2), (Side::Mobile, 3, 1)] {
             while let Some(delivery) = links[link].poll(now) {
                 packets += 1;
                 match scene.fate {
                     Fate::Restarts(at) if at == packets && agent.is_some() => {
-                        agent = Some(Agent::new(scene.agent));
+                        agent = Some(Agent::new(scene.agent.clone()));
                     }
                     Fate::Vanishes(at) if at == packets => agent = None,
                     _ => {}
@@ -304,23 +317,36 @@ fn run(scene: &Scene, with_agent: bool) -> Ended {
                 ends[index].receive(now, &delivery.packet.0);
             }
         }
-        let reset = ends.iter().any(Tcp::is_reset);
-        if ends.iter().all(Tcp::is_done) || reset || now > PATIENCE {
+        // What the ends have to say, to that too.
+        for (index, end) in ends.iter_mut().enumerate() {
+            for packet in end.take() {
+                let link = &mut links[if index == 0 { 0 } else { 3 }];
+                link.enqueue(now, IpPacket(packet.to_vec()));
+            }
+        }
+        let events = links.iter().filter_map(Link::next_event);
+        let timers = ends.iter_mut().filter_map(|end| end.next_event(now));
+        let timeout = agent.as_ref().and_then(Agent::next_timeout);
+        let next = events.chain(timers).chain(timeout).min();
+        let reset = ends.iter().any(E::is_reset);
+        let ended = ends.iter().all(E::is_done) || reset;
+        let Some(next) = next.filter(|_| !ended && now <= PATIENCE) else {
             let [fixed, mobile] = ends;
-            assert!(now <= PATIENCE, "{}\n{}", fixed.state(), mobile.state());
-
+            assert!(
+                ended || E::MAY_HANG,
+                "{now} {next:?}\n{}\n{}",
+                fixed.state(),
+                mobile.state()
+            );
             return Ended {
-                to_mobile: mobile.received,
-                to_fixed: fixed.received,
+                to_mobile: mobile.received(),
+                to_fixed: fixed.received(),
                 reset,
+                hung: !ended,
                 at: now,
                 counts: agent.map(|agent| agent.counts()),
             };
-        }
-        let events = links.iter().filter_map(Link::next_event);
-        let timers = ends.iter().filter_map(|end| end.next_event(now));
-        let agent = agent.as_ref().and_then(Agent::next_timeout);
-        let next = events.chain(timers).chain(agent).min().expect("an event");
+        };
         now = next.max(now);
         for end in &mut ends {
             if end.next_event(now).is_some_and(|at| at <= now) {
@@ -330,14 +356,14 @@ fn run(scene: &Scene, with_agent: bool) -> Ended {
     }
 }
 
-fn check(seed: u64) -> Option<Counts> {
+fn check<E: End>(seed: u64, begin: fn(Settings) -> E) -> (Ended, Ended) {
     let scene = scene(seed);
     // Shown if this fails.
     println!("seed {seed}: {:?}, {:?}", scene.agent, scene.fate);
-    let with = run(&scene, true);
-    let without = run(&scene, false);
+    let with = run(&scene, begin, true);
+    let without = run(&scene, begin, false);
     for ended in [&with, &without] {
-        if ended.reset {
+        if ended.reset || ended.hung {
             // What came before the end is what was sent.
             assert!(
                 scene.fixed.data.starts_with(&ended.to_mobile),
@@ -352,32 +378,104 @@ fn check(seed: u64) -> Option<Counts> {
             assert!(ended.to_fixed == scene.mobile.data, "seed {seed}");
         }
     }
-    if !with.reset && !without.reset {
-        assert!(with.to_mobile == without.to_mobile && with.to_fixed == without.to_fixed);
+    (with, without)
+}
+
+/// Checks `SPHINX_PEP_SEEDS` random paths, 100 if that says nothing: with an agent at most so many of a hundred may hang.
+fn check_all<E: End>(begin: fn(Settings) -> E, hanging: u64) {
+    let seeds = std::env::var("SPHINX_PEP_SEEDS").ok();
+    let seeds = seeds.map_or(100, |seeds| seeds.parse().expect("a number"));
+    let (mut repaired, mut held, mut hung) = (0, 0, [0, 0]);
+    for seed in 0..seeds {
+        let (with, without) = check(seed, begin);
+        hung[0] += u64::from(with.hung);
+        hung[1] += u64::from(without.hung);
+        if let Some(counts) = with.counts {
+            repaired += counts.repaired;
+            held += counts.held;
+        }
     }
-    with.counts
+    // The agents have had something to do.
+    assert!(repaired > seeds && 2 * held > seeds, "{repaired} {held}");
+    println!(
+        "{} of {seeds} hang with an agent, {} without",
+        hung[0], hung[1]
+    );
+    assert!(100 * hung[0] <= hanging * seeds, "{hung:?} hang");
 }
 
 #[test]
 fn random_paths_carry_the_same_streams() {
-    let seeds = std::env::var("SPHINX_PEP_SEEDS").ok();
-    let seeds = seeds.map_or(100, |seeds| seeds.parse().expect("a number"));
-    let mut total = (0, 0, 0);
-    for seed in 0..seeds {
-        if let Some(counts) = check(seed) {
-            total.0 += counts.repaired;
-            total.1 += counts.held;
-            total.2 += counts.concealed;
-        }
-    }
-    // The agents have had something to do.
-    assert!(total.0 > seeds && total.1 > seeds, "{total:?}");
+    check_all(Tcp::new, 0);
+}
+
+/// What smoltcp 0.14 has received is right in any case. Now and then it goes on no more: as a sender whose timer a fast retransmission has stopped
+/// that had nothing to send, as a receiver that does not see a FIN which comes again with data that is there. That happens without an agent too.
+#[test]
+fn random_paths_carry_the_same_streams_of_another_stack() {
+    check_all(Smol::new, 6);
 }
 
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in [3, 14, 15] {
         let scene = scene(seed);
-        assert_eq!(run(&scene, true), run(&scene, true));
+        assert_eq!(run(&scene, Tcp::new, true), run(&scene, Tcp::new, true));
+        assert_eq!(run(&scene, Smol::new, true), run(&scene, Smol::new, true));
+    }
+}
+
+/// 2 MB of a sender that fills the queue of a hop without errors, at first too fast: what the agent repairs there, it repairs for nothing, and without SACK
+/// nobody tells it so.
+#[test]
+fn a_hop_without_errors_is_left_alone() {
+    let at = |host: u8, port: u16| ([10, 0, 0, host], port).into();
+    let (fixed, mobile) = (at(1, 443), at(2, 40_000));
+    for (sack, own_queue) in [(false, false), (false, true), (true, false), (true, true)] {
+        let end = |local, remote, active, bytes| Settings {
+            local,
+            remote,
+            isn: 1000,
+            sack,
+            timestamps: true,
+            rack: false,
+            segment: 1348,
+            buffer: 1_000_000,
+            stall: None,
+            active,
+            data: vec![7; bytes],
+            reset_after: None,
+        };
+        let link = |delay, rate, queue| LinkConfig {
+            delay: Duration::from_millis(delay),
+            rate: Rate::Constant(rate),
+            queue: sphinx_link::Depth::Bytes(queue),
+            ..LinkConfig::default()
+        };
+        let wired = link(48, 10_000_000, 1_000_000);
+        let hop = link(2, 2_000_000, 32_000);
+        let radio = Radio {
+            bits_per_second: 1_960_000,
+            queue_bytes: 32_000,
+        };
+        let scene = Scene {
+            fixed: end(fixed, mobile, false, 2_000_000),
+            mobile: end(mobile, fixed, true, 200),
+            links: [wired.clone(), wired, hop.clone(), hop],
+            agent: Config {
+                radio: own_queue.then_some(radio),
+                ..Config::default()
+            },
+            late: None,
+            fate: Fate::Lives,
+        };
+        let (with, without) = (run(&scene, Tcp::new, true), run(&scene, Tcp::new, false));
+        let repaired = with.counts.map_or(0, |counts| counts.repaired);
+        println!(
+            "SACK {sack}, own queue {own_queue}: {repaired} repaired, {} and {} ns",
+            with.at, without.at
+        );
+        assert!(repaired <= 20, "{repaired} repaired");
+        assert!(with.at as f64 <= without.at as f64 * 1.03);
     }
 }

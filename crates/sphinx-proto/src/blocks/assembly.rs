@@ -1,5 +1,7 @@
 //! Symbols that arrive in several packets are put together (`docs/protocol.md` §10.1).
 
+use crate::BlockId;
+
 use std::collections::VecDeque;
 
 /// Symbols that a receiver puts together at one time.
@@ -8,7 +10,7 @@ const UNFINISHED_MAX: usize = 64;
 /// Which transmission of which symbol a fragment belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
-    pub(crate) block: u64,
+    pub(crate) block: BlockId,
     pub(crate) code: u8,
     pub(crate) row: u32,
     pub(crate) symbol_len: u16,
@@ -77,7 +79,7 @@ mod tests {
 
     fn key(row: u32) -> Key {
         Key {
-            block: 0,
+            block: BlockId::ZERO,
             code: 1,
             row,
             symbol_len: 1432,

@@ -1,5 +1,6 @@
 //! Which of the peer's blocks are complete, and what is told of them (Block-SACK).
 
+use crate::BlockId;
 use crate::ranges::Filling;
 use crate::wire::{BLOCKS_AHEAD_MAX, Blocks};
 
@@ -16,36 +17,36 @@ const DEFICITS_MAX: usize = 32;
 /// What is known of the blocks that the peer sends, those that are complete included.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
-    complete: Filling,
+    complete: Filling<BlockId>,
     /// Highest block of which a symbol arrived, plus one.
-    seen: u64,
+    seen: BlockId,
     /// SACKs that will have a BLOCKS frame even if no block is open.
     news: u8,
 }
 
 impl Completion {
     /// Every block below is complete.
-    pub(crate) fn base(&self) -> u64 {
+    pub(crate) fn base(&self) -> BlockId {
         self.complete.base()
     }
 
     /// Whether the block is complete, or was.
-    pub(crate) fn is_complete(&self, id: u64) -> bool {
+    pub(crate) fn is_complete(&self, id: BlockId) -> bool {
         self.complete.contains(id)
     }
 
     /// Whether the block is not too far ahead to be opened.
-    pub(crate) fn may_open(&self, id: u64) -> bool {
+    pub(crate) fn may_open(&self, id: BlockId) -> bool {
         id < self.base() + BLOCKS_AHEAD_MAX
     }
 
     /// A symbol of the block has arrived, or could.
-    pub(crate) fn on_open(&mut self, id: u64) {
+    pub(crate) fn on_open(&mut self, id: BlockId) {
         self.seen = self.seen.max(id + 1);
     }
 
     /// The block has all it needs.
-    pub(crate) fn on_complete(&mut self, id: u64) {
+    pub(crate) fn on_complete(&mut self, id: BlockId) {
         self.complete.insert(id);
         self.repeat_news();
     }
@@ -57,7 +58,7 @@ impl Completion {
 
     /// The next feedback says which blocks are complete, although it may have been said.
     pub(crate) fn report(&mut self) {
-        self.news = self.news.max(u8::from(self.seen > 0));
+        self.news = self.news.max(u8::from(self.seen > BlockId::ZERO));
     }
 
     /// What feedback says, if there is anything to say; deficits are those of blocks whose flight has passed: all but
@@ -70,7 +71,7 @@ impl Completion {
         let passed = if flight_over {
             self.seen
         } else {
-            self.seen.saturating_sub(1)
+            BlockId::new(self.seen.get().saturating_sub(1))
         };
         Some(Blocks {
             base: self.base(),

@@ -4,8 +4,7 @@
 //! symbols as are missing: another one can follow. The last one that fits has as many as it takes. Only where no answer fits
 //! is repair sent ahead.
 
-use crate::Nanos;
-use crate::types::Lifetime;
+use crate::{BlockId, Nanos, Time};
 
 use super::Redundancy;
 use super::coding;
@@ -15,7 +14,7 @@ use super::store::BlockStore;
 /// What a packet that leaves now takes to arrive, and to be answered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Horizon {
-    pub(crate) now: Nanos,
+    pub(crate) now: Time,
     /// Smoothed round-trip time.
     pub(crate) rtt: Nanos,
     /// Until a packet without which others have arrived counts as lost, after it left.
@@ -24,34 +23,39 @@ pub(crate) struct Horizon {
 
 impl Horizon {
     /// How many further answers to losses fit behind what leaves now; `None` if that itself comes too late.
-    fn answers(&self, until: Nanos) -> Option<u64> {
+    pub(super) fn answers(&self, until: Time) -> Option<u64> {
         let left = until.checked_sub(self.now + self.rtt / 2)?;
         Some(left / self.loss_after.max(1))
+    }
+
+    /// Repairs for every symbol of a block of n that is of use until then, if only those that are sent ahead of loss are in time, and it is protected alone.
+    pub(crate) fn repair_ahead(
+        &self,
+        redundancy: Redundancy,
+        (n, until): (u16, Time),
+        plr: f64,
+    ) -> f64 {
+        if redundancy.code.is_none() || self.answers(until) != Some(0) {
+            return 0.0;
+        }
+        let n = u32::from(n);
+        f64::from(flight_repair(n, n, plr, redundancy.epsilon)) / f64::from(n)
     }
 }
 
 impl BlockStore {
-    /// The last source symbol of a block of datagrams leaves: repair ahead, if that is all that can be in time.
-    pub(crate) fn protect_in_time(
-        &mut self,
-        redundancy: Redundancy,
-        sequence: u64,
-        horizon: Horizon,
-        plr: f64,
-    ) {
+    /// Whether a block of datagrams needs repair ahead of loss, as all that can be in time: then when that has to leave at the latest.
+    pub(crate) fn needs_repair_ahead(&self, sequence: BlockId, horizon: Horizon) -> Option<Time> {
+        let lifetime = self.get(sequence)?.lifetime.filter(|l| l.repair)?;
+        let is_all = horizon.answers(lifetime.until) == Some(0);
+        is_all.then(|| lifetime.until.earlier_by(horizon.rtt / 2))
+    }
+
+    /// The last source symbol of a block that needs repair ahead leaves, and it is protected alone.
+    pub(crate) fn protect_alone(&mut self, redundancy: Redundancy, sequence: BlockId, plr: f64) {
         let (Some(code), Some(block)) = (redundancy.code, self.get_mut(sequence)) else {
             return;
         };
-        let Some(Lifetime {
-            until,
-            repair: true,
-        }) = block.lifetime
-        else {
-            return;
-        };
-        if horizon.answers(until) != Some(0) {
-            return;
-        }
         let needed = block.needed().saturating_sub(block.acked());
         let rows = flight_repair(needed, block.expected(), plr, redundancy.epsilon);
         if rows > 0 {
@@ -64,14 +68,14 @@ impl BlockStore {
     pub(super) fn answer_in_time(
         &mut self,
         redundancy: Redundancy,
-        (sequence, round): (u64, u8),
+        (sequence, round): (BlockId, u8),
         horizon: Horizon,
         plr: f64,
     ) {
         let Some(block) = self.get_mut(sequence) else {
             return;
         };
-        let until = block.lifetime.map_or(0, |lifetime| lifetime.until);
+        let until = block.lifetime.map_or(Time::ZERO, |lifetime| lifetime.until);
         let (missing, expected) = (block.deficit(), block.expected());
         let rows = match horizon.answers(until) {
             None => 0,
@@ -93,13 +97,14 @@ impl BlockStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::time;
 
     const MS: Nanos = 1_000_000;
 
     #[test]
     fn answers_that_fit() {
         let horizon = Horizon {
-            now: 1000 * MS,
+            now: time(1000 * MS),
             rtt: 50 * MS,
             loss_after: 60 * MS,
         };
@@ -110,7 +115,11 @@ mod tests {
             (85, Some(1)),
             (145, Some(2)),
         ] {
-            assert_eq!(horizon.answers((1000 + left) * MS), answers, "{left} ms");
+            assert_eq!(
+                horizon.answers(time((1000 + left) * MS)),
+                answers,
+                "{left} ms"
+            );
         }
     }
 }

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::Nanos;
 use crate::config::{Icm, Profile};
 use crate::path::Monitor;
 use crate::wire::SymbolId;
+use crate::{BlockId, Nanos, Time};
 
 use super::Redundancy;
 use super::coding;
@@ -35,10 +35,10 @@ pub(crate) struct Compensation {
     /// Fraction of a repair packet owed to later deficits (pooled ReFEC).
     carry: f64,
     /// Sequences with losses whose compensation waits ([`Icm::Paper`], [`Icm::Off`]).
-    waiting: BTreeSet<u64>,
+    waiting: BTreeSet<BlockId>,
     /// Highest sequence of which a symbol arrived, and of a complete block.
-    latest_seen: u64,
-    latest_complete: u64,
+    latest_seen: BlockId,
+    latest_complete: BlockId,
 }
 
 impl Compensation {
@@ -47,7 +47,7 @@ impl Compensation {
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (sequence, symbol, late): (u64, SymbolId, bool),
+        (sequence, symbol, late): (BlockId, SymbolId, bool),
     ) -> bool {
         self.latest_seen = self.latest_seen.max(sequence);
         let Some(block) = blocks.get_mut(sequence) else {
@@ -66,7 +66,7 @@ impl Compensation {
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (sequence, round, symbol): (u64, u8, SymbolId),
+        (sequence, round, symbol): (BlockId, u8, SymbolId),
         horizon: Horizon,
         monitor: &Monitor,
     ) {
@@ -96,12 +96,12 @@ impl Compensation {
     }
 
     /// The block will never be complete.
-    pub(crate) fn forget(&mut self, sequence: u64) {
+    pub(crate) fn forget(&mut self, sequence: BlockId) {
         self.waiting.remove(&sequence);
     }
 
     /// The block is complete.
-    pub(crate) fn settled(&mut self, sequence: u64) {
+    pub(crate) fn settled(&mut self, sequence: BlockId) {
         self.forget(sequence);
         self.latest_complete = self.latest_complete.max(sequence);
     }
@@ -111,7 +111,7 @@ impl Compensation {
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (sequence, round): (u64, u8),
+        (sequence, round): (BlockId, u8),
         monitor: &Monitor,
     ) {
         let plr = monitor.plr();
@@ -154,7 +154,7 @@ impl Compensation {
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (sequence, deficit): (u64, u32),
+        (sequence, deficit): (BlockId, u32),
         monitor: &Monitor,
     ) {
         let Some(block) = blocks
@@ -179,7 +179,7 @@ impl Compensation {
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (now, rtt): (Nanos, Nanos),
+        (now, rtt): (Time, Nanos),
         monitor: &Monitor,
     ) {
         if redundancy.icm == Icm::Paper {
@@ -193,14 +193,14 @@ impl Compensation {
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (now, rtt): (Nanos, Nanos),
+        (now, rtt): (Time, Nanos),
         monitor: &Monitor,
     ) {
-        self.compensate_below(blocks, redundancy, (now, rtt, u64::MAX), monitor);
+        self.compensate_below(blocks, redundancy, (now, rtt, BlockId::MAX), monitor);
     }
 
     /// Blocks below this sequence that are not complete count as missing.
-    fn known_missing_below(&self, blocks: &BlockStore) -> u64 {
+    fn known_missing_below(&self, blocks: &BlockStore) -> BlockId {
         let reported = blocks.iter().take_while(|(at, _)| *at <= self.latest_seen);
         let is_many = reported.take(RULE_BLOCKS + 1).count() > RULE_BLOCKS;
         let latest = blocks.get(self.latest_seen);
@@ -216,7 +216,7 @@ impl Compensation {
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (now, rtt, below): (Nanos, Nanos, u64),
+        (now, rtt, below): (Time, Nanos, BlockId),
         monitor: &Monitor,
     ) {
         let due = |sequence, block: &TxBlock| {
@@ -234,7 +234,7 @@ impl Compensation {
         blocks: &BlockStore,
         redundancy: Redundancy,
         wait: Nanos,
-    ) -> Option<Nanos> {
+    ) -> Option<Time> {
         if redundancy.icm != Icm::Off {
             return None;
         }
@@ -251,7 +251,7 @@ impl Compensation {
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (now, wait): (Nanos, Nanos),
+        (now, wait): (Time, Nanos),
         monitor: &Monitor,
     ) {
         if redundancy.icm == Icm::Off {
@@ -264,16 +264,16 @@ impl Compensation {
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        now: Nanos,
+        now: Time,
         monitor: &Monitor,
-        due: impl Fn(u64, &TxBlock) -> bool,
+        due: impl Fn(BlockId, &TxBlock) -> bool,
     ) {
         let peeling = redundancy.is_peeling();
-        let is_due = |sequence: &u64| {
+        let is_due = |sequence: &BlockId| {
             let block = blocks.get(*sequence);
             block.is_some_and(|block| block.is_deficient(peeling) && due(*sequence, block))
         };
-        let chosen: Vec<u64> = self.waiting.iter().copied().filter(is_due).collect();
+        let chosen: Vec<BlockId> = self.waiting.iter().copied().filter(is_due).collect();
         for sequence in chosen {
             self.waiting.remove(&sequence);
             let Some(block) = blocks.get_mut(sequence) else {
@@ -291,7 +291,12 @@ impl Compensation {
 }
 
 /// Repair for what only the peer says is missing.
-fn grant_claim(blocks: &mut BlockStore, redundancy: Redundancy, sequence: u64, monitor: &Monitor) {
+fn grant_claim(
+    blocks: &mut BlockStore,
+    redundancy: Redundancy,
+    sequence: BlockId,
+    monitor: &Monitor,
+) {
     let Some(block) = blocks.get_mut(sequence) else {
         return;
     };

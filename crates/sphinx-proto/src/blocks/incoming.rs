@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker, bits, srlt};
 
+use crate::BlockId;
 use crate::types::{Decoding, Slot, block_cost};
 use crate::wire::SymbolId;
 
@@ -131,7 +132,7 @@ pub(crate) struct Complete {
 /// Blocks being received, by id, and the slots of these and of those whose parts have not been given to streams.
 #[derive(Default)]
 pub(crate) struct RxBlocks {
-    blocks: BTreeMap<u64, RxBlock>,
+    blocks: BTreeMap<BlockId, RxBlock>,
     rows: RowMaker,
     /// What the block in each slot costs; `None`: it is free.
     slots: Vec<Option<Shape>>,
@@ -145,13 +146,13 @@ impl RxBlocks {
     }
 
     /// Slot and shape of a block that lacks symbols.
-    pub(crate) fn get(&self, id: u64) -> Option<(Slot, Shape)> {
+    pub(crate) fn get(&self, id: BlockId) -> Option<(Slot, Shape)> {
         let block = self.blocks.get(&id)?;
         Some((block.slot, block.shape))
     }
 
     /// Opens a block; `code` is that of its first symbol. `None` if there is no such shape.
-    pub(crate) fn open(&mut self, id: u64, shape: Shape, code: Option<CodeId>) -> Option<Slot> {
+    pub(crate) fn open(&mut self, id: BlockId, shape: Shape, code: Option<CodeId>) -> Option<Slot> {
         let tracker = Tracker::new(usize::from(shape.n)).ok()?;
         // Of a block of `lt` no source symbol is sent.
         let maximum_likelihood = coding::is_rateless(code);
@@ -181,7 +182,7 @@ impl RxBlocks {
     }
 
     /// An authenticated symbol of an open block.
-    pub(crate) fn add(&mut self, id: u64, symbol: SymbolId) -> Added {
+    pub(crate) fn add(&mut self, id: BlockId, symbol: SymbolId) -> Added {
         let Some(block) = self.blocks.get_mut(&id) else {
             return Added::Redundant;
         };
@@ -203,7 +204,7 @@ impl RxBlocks {
     }
 
     /// A source symbol of an open block has been restored from elsewhere.
-    pub(crate) fn restore(&mut self, id: u64, index: u16) {
+    pub(crate) fn restore(&mut self, id: BlockId, index: u16) {
         if let Some(block) = self.blocks.get_mut(&id)
             && block.tracker.add_source(usize::from(index)) != Added::Invalid
         {
@@ -212,18 +213,18 @@ impl RxBlocks {
     }
 
     /// Source symbols that are in an open block's memory, as a bit map.
-    pub(crate) fn stored(&self, id: u64) -> Option<&[u64]> {
+    pub(crate) fn stored(&self, id: BlockId) -> Option<&[u64]> {
         Some(&self.blocks.get(&id)?.stored)
     }
 
     #[cfg(test)]
-    fn rows_looked_at(&self, id: u64) -> usize {
+    fn rows_looked_at(&self, id: BlockId) -> usize {
         let block = self.blocks.get(&id);
         block.map_or(0, |block| block.looked_at.len())
     }
 
     /// The block, if it has all it needs by now; it is open no more.
-    pub(crate) fn take_complete(&mut self, id: u64) -> Option<Complete> {
+    pub(crate) fn take_complete(&mut self, id: BlockId) -> Option<Complete> {
         let block = self.blocks.get(&id)?;
         if !block.tracker.is_decodable() {
             return None;
@@ -239,12 +240,12 @@ impl RxBlocks {
     }
 
     /// The block will never be complete: its slot, to be [freed](Self::free).
-    pub(crate) fn abandon(&mut self, id: u64) -> Option<Slot> {
+    pub(crate) fn abandon(&mut self, id: BlockId) -> Option<Slot> {
         self.blocks.remove(&id).map(|block| block.slot)
     }
 
     /// Symbols that open blocks lack, by id, of those below `end`.
-    pub(crate) fn deficits(&self, end: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
+    pub(crate) fn deficits(&self, end: BlockId) -> impl Iterator<Item = (BlockId, u32)> + '_ {
         self.blocks
             .range(..end)
             .map(|(id, block)| (*id, block.tracker.deficit() as u32))
@@ -264,7 +265,7 @@ mod tests {
 
     use super::*;
 
-    const ID: u64 = 0;
+    const ID: BlockId = BlockId::ZERO;
 
     /// An open block of which nothing has arrived.
     fn open(n: u16, symbol_len: u16) -> RxBlocks {
@@ -286,10 +287,10 @@ mod tests {
             symbol_len: 10,
         };
         for id in 0..100 {
-            let slot = blocks.open(id, shape, None);
+            let slot = blocks.open(BlockId::new(id), shape, None);
             assert_eq!(slot, Some(Slot(0)));
-            blocks.add(id, SymbolId::Source(0));
-            assert!(blocks.take_complete(id).is_some());
+            blocks.add(BlockId::new(id), SymbolId::Source(0));
+            assert!(blocks.take_complete(BlockId::new(id)).is_some());
             assert_eq!(blocks.free(Slot(0)), Some(shape));
             assert_eq!(blocks.free(Slot(0)), None);
         }

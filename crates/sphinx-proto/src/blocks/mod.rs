@@ -1,5 +1,6 @@
 //! Blocks: what of them was sent and arrived, what they are owed, and which symbol goes next.
 
+mod ahead;
 mod assembly;
 mod coding;
 mod completion;
@@ -18,6 +19,7 @@ use sphinx_fec::CodeId;
 
 use crate::config::{Config, Icm, Profile};
 
+pub(crate) use ahead::Ahead;
 pub(crate) use assembly::{Assembly, Key};
 pub(crate) use coding::{block_symbols, symbol_reserve};
 pub(crate) use completion::Completion;

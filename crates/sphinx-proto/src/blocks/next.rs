@@ -2,10 +2,10 @@
 
 use sphinx_fec::CodeId;
 
-use crate::Nanos;
 use crate::config::Icm;
 use crate::path::Monitor;
 use crate::wire::{Bundle, Rider, SymbolId};
+use crate::{BlockId, Time};
 
 use super::Redundancy;
 use super::coding;
@@ -37,7 +37,7 @@ impl BlockStore {
         redundancy: Redundancy,
         monitor: &Monitor,
         main: &SymbolChoice,
-        (now, rides): (Nanos, Rides),
+        (now, rides): (Time, Rides),
     ) -> Vec<SymbolChoice> {
         let until = now.saturating_add(rides.wait);
         let mut space = Bundle::space(rides.room, usize::from(main.symbol_len));
@@ -91,7 +91,7 @@ impl BlockStore {
     }
 
     /// A symbol of the block leaves, or a part of it.
-    pub(crate) fn note_sent(&mut self, sequence: u64, now: Nanos) {
+    pub(crate) fn note_sent(&mut self, sequence: BlockId, now: Time) {
         if let Some(block) = self.get_mut(sequence) {
             block.sent(now);
         }
@@ -101,7 +101,7 @@ impl BlockStore {
     /// How many these are.
     pub(crate) fn owe_probes(&mut self, most: u32, again: bool, plr: f64) -> u32 {
         let mut probes = 0;
-        for sequence in self.first_sequence()..self.next_sequence() {
+        for sequence in self.first_sequence().until(self.next_sequence()) {
             let Some(block) = self.get_mut(sequence).filter(|b| b.is_repaired()) else {
                 continue;
             };

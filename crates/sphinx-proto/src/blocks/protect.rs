@@ -1,9 +1,9 @@
 //! Proactive repair (ProFEC): what is sent ahead of loss, and how much.
 
-use crate::Nanos;
 use crate::config::Profile;
 use crate::path::Monitor;
 use crate::types::Urgency;
+use crate::{BlockId, Time};
 
 use super::Redundancy;
 use super::coding;
@@ -23,7 +23,7 @@ pub(crate) enum Idle {
 /// A flight that ends: nothing is left to send that is as urgent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tail {
-    pub(crate) now: Nanos,
+    pub(crate) now: Time,
     pub(crate) idle: Idle,
     /// Of the link, bytes per second.
     pub(crate) capacity: u64,
@@ -60,7 +60,7 @@ impl Protection {
             block.urgency <= tail.urgency && !block.protected && block.acked() < block.needed()
         };
         let bare = blocks.iter().filter(|(_, block)| is_bare(block));
-        let (sequences, bytes): (Vec<u64>, Vec<u64>) =
+        let (sequences, bytes): (Vec<BlockId>, Vec<u64>) =
             bare.map(|(at, block)| (at, block.bytes())).unzip();
         let bytes = bytes.into_iter().sum();
         if bytes == 0 {

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use sphinx_fec::span::{CoveredSymbols, SpanLimits, SpanTracker};
 use sphinx_fec::{Added, Row, RowMaker};
 
+use crate::BlockId;
 use crate::types::PastBlock;
 use crate::wire::MAX_BLOCK_SYMBOLS;
 
@@ -25,7 +26,7 @@ const STRIDE: u64 = MAX_BLOCK_SYMBOLS as u64;
 
 /// A block of which a repair covers the first `count` symbols.
 pub(crate) struct Covering<'a> {
-    pub(crate) block: u64,
+    pub(crate) block: BlockId,
     pub(crate) count: u16,
     /// As a bit map; `None`: it is complete.
     pub(crate) known: Option<&'a [u64]>,
@@ -37,7 +38,7 @@ pub(crate) struct Restoring {
     /// There is one as soon as a repair has come.
     tracker: Option<SpanTracker>,
     /// Complete blocks that repairs may cover, oldest first, and their bytes.
-    past: VecDeque<(u64, Shape)>,
+    past: VecDeque<(BlockId, Shape)>,
     past_bytes: u64,
 }
 
@@ -68,7 +69,7 @@ impl Restoring {
     }
 
     /// Whether this complete block is remembered.
-    pub(crate) fn remembers(&self, block: u64, shape: Shape) -> bool {
+    pub(crate) fn remembers(&self, block: BlockId, shape: Shape) -> bool {
         self.past.iter().rev().any(|past| *past == (block, shape))
     }
 
@@ -84,7 +85,7 @@ impl Restoring {
             return Added::Redundant;
         };
         let symbols = covered.map(|covering| CoveredSymbols {
-            first: STRIDE * covering.block,
+            first: STRIDE * covering.block.get(),
             count: usize::from(covering.count),
             known: covering.known,
         });
@@ -92,16 +93,24 @@ impl Restoring {
     }
 
     /// A source symbol has arrived.
-    pub(crate) fn learn(&mut self, block: u64, index: u16) {
+    pub(crate) fn learn(&mut self, block: BlockId, index: u16) {
         if let Some(tracker) = &mut self.tracker {
-            tracker.learn(STRIDE * block + u64::from(index));
+            tracker.learn(STRIDE * block.get() + u64::from(index));
+        }
+    }
+
+    /// A block will never be complete.
+    pub(crate) fn give_up(&mut self, block: BlockId) {
+        if let Some(tracker) = &mut self.tracker {
+            let first = STRIDE * block.get();
+            tracker.give_up(first, first + STRIDE);
         }
     }
 
     /// All of a block is there or can be decoded. What is to be done with it, in a session with windows.
-    pub(crate) fn complete(&mut self, block: u64, shape: Shape) -> Option<PastBlock> {
+    pub(crate) fn complete(&mut self, block: BlockId, shape: Shape) -> Option<PastBlock> {
         let tracker = self.tracker.as_mut()?;
-        let first = STRIDE * block;
+        let first = STRIDE * block.get();
         let unknown: Vec<u64> = tracker.unknown(first, first + STRIDE).collect();
         unknown.into_iter().for_each(|symbol| tracker.learn(symbol));
         self.past.push_back((block, shape));
@@ -118,8 +127,8 @@ impl Restoring {
     }
 
     /// The next source symbol that repairs have restored: its block, which is incomplete, and its index there.
-    pub(crate) fn next_restored(&mut self) -> Option<(u64, u16)> {
+    pub(crate) fn next_restored(&mut self) -> Option<(BlockId, u16)> {
         let symbol = self.tracker.as_mut()?.next_restored()?;
-        Some((symbol / STRIDE, (symbol % STRIDE) as u16))
+        Some((BlockId::new(symbol / STRIDE), (symbol % STRIDE) as u16))
     }
 }

@@ -3,8 +3,8 @@
 //! A packet of a small message is mostly headers, and a repair ahead of loss that leaves in a packet of its own costs as much again. Where
 //! messages follow each other at a steady pace the next one is soon there to take the repair along.
 
-use crate::Nanos;
 use crate::wire::Rider;
+use crate::{Nanos, Time};
 
 use super::store::TxBlock;
 
@@ -39,7 +39,7 @@ impl Rides {
 /// How flights that are protected ahead follow each other.
 #[derive(Debug)]
 pub(super) struct Pace {
-    latest: Option<Nanos>,
+    latest: Option<Time>,
     /// Between the latest three.
     gaps: [Nanos; 2],
 }
@@ -55,7 +55,7 @@ impl Default for Pace {
 
 impl Pace {
     /// A flight ends.
-    pub(super) fn note(&mut self, now: Nanos) {
+    pub(super) fn note(&mut self, now: Time) {
         let gap = self
             .latest
             .map_or(Nanos::MAX, |latest| now.saturating_sub(latest));
@@ -74,8 +74,10 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BlockId;
     use crate::blocks::store::Demands;
     use crate::blocks::{BlockStore, NewBlock};
+    use crate::time::time;
     use crate::types::{Slot, Urgency};
 
     const MS: Nanos = 1_000_000;
@@ -98,7 +100,7 @@ mod tests {
         store
     }
 
-    fn any(_: u64, _: &TxBlock) -> bool {
+    fn any(_: BlockId, _: &TxBlock) -> bool {
         true
     }
 
@@ -107,12 +109,12 @@ mod tests {
         let mut pace = Pace::default();
         for at in [100, 120, 140] {
             assert!(!pace.is_within(25 * MS));
-            pace.note(at * MS);
+            pace.note(time(at * MS));
             // What leaves at the same time is no pace.
-            pace.note(at * MS + 1000);
+            pace.note(time(at * MS + 1000));
         }
         assert!(pace.is_within(25 * MS) && !pace.is_within(19 * MS));
-        pace.note(166 * MS);
+        pace.note(time(166 * MS));
         assert!(!pace.is_within(25 * MS));
     }
 
@@ -124,7 +126,7 @@ mod tests {
             room,
         };
         let store = store(1);
-        let block = store.get(0).expect("just made");
+        let block = store.get(BlockId::ZERO).expect("just made");
         assert_eq!(rides(1, 1162).of_block(block), 1);
         assert_eq!(rides(8, 1162).of_block(block), 4);
         assert_eq!(rides(8, 421).of_block(block), 0);
@@ -135,20 +137,30 @@ mod tests {
     #[test]
     fn a_repair_rides_with_a_later_block_or_leaves_alone() {
         let mut store = store(3);
-        store.owe_rides(0, 2, 30);
-        store.owe_rides(1, 1, 40);
+        store.owe_rides(BlockId::ZERO, 2, time(30));
+        store.owe_rides(BlockId::new(1), 1, time(40));
         assert!(!store.is_owing());
-        assert_eq!(store.rides_until(), Some(30));
-        assert_eq!(store.take_ride(0, 50, any), None, "its own packet");
+        assert_eq!(store.rides_until(), Some(time(30)));
+        assert_eq!(
+            store.take_ride(BlockId::ZERO, time(50), any),
+            None,
+            "its own packet"
+        );
         // Each block once in a packet, the one that has waited longest first.
-        assert_eq!(store.take_ride(2, 50, any), Some(0));
-        assert_eq!(store.take_ride(2, 60, |at, _| at > 1), None);
-        assert_eq!(store.rides_until(), Some(40));
-        store.end_rides(39);
+        assert_eq!(
+            store.take_ride(BlockId::new(2), time(50), any),
+            Some(BlockId::ZERO)
+        );
+        assert_eq!(
+            store.take_ride(BlockId::new(2), time(60), |at, _| at > BlockId::new(1)),
+            None
+        );
+        assert_eq!(store.rides_until(), Some(time(40)));
+        store.end_rides(time(39));
         assert!(!store.is_owing());
-        store.end_rides(50);
-        assert_eq!(store.take_due(), Some((0, true)));
-        assert_eq!(store.take_due(), Some((1, true)));
+        store.end_rides(time(50));
+        assert_eq!(store.take_due(), Some((BlockId::ZERO, true)));
+        assert_eq!(store.take_due(), Some((BlockId::new(1), true)));
         assert!(!store.is_owing() && store.rides_until().is_none());
     }
 
@@ -156,14 +168,17 @@ mod tests {
     fn what_has_arrived_does_not_ride() {
         let mut store = store(3);
         for sequence in 0..2 {
-            store.owe_rides(sequence, 1, 30);
+            store.owe_rides(BlockId::new(sequence), 1, time(30));
         }
-        let block = store.get_mut(0).expect("on its way");
+        let block = store.get_mut(BlockId::ZERO).expect("on its way");
         block.arrived(crate::wire::SymbolId::Source(0), false);
-        assert_eq!(store.take_ride(2, 50, any), Some(1));
-        assert!(store.settle(0).is_some());
+        assert_eq!(
+            store.take_ride(BlockId::new(2), time(50), any),
+            Some(BlockId::new(1))
+        );
+        assert!(store.settle(BlockId::ZERO).is_some());
         assert_eq!(store.rides_until(), None);
-        store.end_rides(30);
+        store.end_rides(time(30));
         assert!(!store.is_owing());
     }
 }

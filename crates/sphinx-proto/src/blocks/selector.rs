@@ -2,7 +2,7 @@
 
 use sphinx_fec::params;
 
-use crate::Nanos;
+use crate::Time;
 
 /// Block failure probability that is accepted in the first flight of what is protected ahead, unless
 /// a [`Config`](crate::Config) says otherwise.
@@ -83,7 +83,7 @@ impl BurstRepair {
 /// What the application hands over between one protected flight and the next.
 #[derive(Debug, Default)]
 pub(crate) struct Offered {
-    latest: Option<Nanos>,
+    latest: Option<Time>,
     /// Smoothed, bytes per second.
     rate: Option<f64>,
 }
@@ -95,7 +95,7 @@ impl Offered {
 
     /// Repairs for every symbol for which `capacity`, bytes per second, leaves room, now that
     /// another flight of `bytes` ends.
-    pub(crate) fn spare(&mut self, now: Nanos, bytes: u64, capacity: u64) -> f64 {
+    pub(crate) fn spare(&mut self, now: Time, bytes: u64, capacity: u64) -> f64 {
         if let Some(latest) = self.latest.replace(now) {
             let span = now.saturating_sub(latest).max(1);
             let sample = bytes as f64 * 1e9 / span as f64;
@@ -127,6 +127,7 @@ fn shortfall(sent: u32, needed: u32, plr: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::time;
 
     #[test]
     fn matches_the_published_tables() {
@@ -173,16 +174,16 @@ mod tests {
     fn room_for_repairs_follows_the_load() {
         let mut offered = Offered::default();
         // A single flight may take what it likes.
-        assert!(offered.spare(0, 100_000, 25_000_000) > 100.0);
+        assert!(offered.spare(time(0), 100_000, 25_000_000) > 100.0);
         // 100 kB every 8 ms are 12.5 MB/s.
         for i in 1..20 {
-            let spare = offered.spare(i * 8_000_000, 100_000, 25_000_000);
+            let spare = offered.spare(time(i * 8_000_000), 100_000, 25_000_000);
             assert!((spare - 0.6).abs() < 1e-6, "{spare}");
         }
         for i in 1..100 {
-            offered.spare(160_000_000 + i * 4_000_000, 100_000, 25_000_000);
+            offered.spare(time(160_000_000 + i * 4_000_000), 100_000, 25_000_000);
         }
-        assert_eq!(offered.spare(564_000_000, 100_000, 25_000_000), 0.0);
+        assert_eq!(offered.spare(time(564_000_000), 100_000, 25_000_000), 0.0);
     }
 
     #[test]

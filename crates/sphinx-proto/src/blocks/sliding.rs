@@ -2,6 +2,7 @@
 
 use sphinx_fec::{CodeId, Row};
 
+use crate::BlockId;
 use crate::types::Slot;
 use crate::wire::{SymbolId, WindowSpan};
 
@@ -25,7 +26,7 @@ pub(crate) struct SlidingWindow {
     /// Owed, in fractions of one.
     owed: f64,
     /// The newest block of a window whose repair is due.
-    due: Option<u64>,
+    due: Option<BlockId>,
     /// The next row of any.
     next_row: u32,
 }
@@ -33,7 +34,7 @@ pub(crate) struct SlidingWindow {
 impl SlidingWindow {
     /// A source symbol of this block is about to be sent, the first of it if it `begins`: perhaps a repair is due
     /// behind it.
-    pub(crate) fn owe(&mut self, sequence: u64, begins: bool, plr: f64) {
+    pub(crate) fn owe(&mut self, sequence: BlockId, begins: bool, plr: f64) {
         if begins {
             self.rate = coding::window_rate(plr);
         }
@@ -63,13 +64,13 @@ impl SlidingWindow {
             return None;
         }
         let mut slots = vec![newest.slot];
-        for before in (blocks.first_sequence()..sequence).rev() {
+        for before in blocks.first_sequence().until(sequence).rev() {
             // What lies before a complete block has had its round trip.
             let Some(block) = blocks.get(before) else {
                 break;
             };
             let is_enough = span.symbols() >= coding::WINDOW_SYMBOLS;
-            if is_enough || block.unsent() > 0 || !span.extend(block.n, block.symbol_len, room) {
+            if is_enough || block.unsent() > 0 || !span.extend(0, block.n, block.symbol_len, room) {
                 break;
             }
             slots.push(block.slot);

@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use sphinx_fec::bits;
 
-use crate::Nanos;
 use crate::types::{Lifetime, Slot, StreamId, Urgency, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, SymbolId};
+use crate::{BlockId, Nanos, Time};
 
 /// What [`BlockStore::push`] is told of a block.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct TxBlock {
     /// If it holds datagrams; such a block is not protected with the flight that it is part of, but for its own time.
     pub(crate) lifetime: Option<Lifetime>,
     /// When it is looked at whether it is to be given up.
-    looked_at: Nanos,
+    looked_at: Time,
     /// Next source symbol to send for the first time.
     next_source: u16,
     /// Next repair row.
@@ -60,7 +60,7 @@ pub(crate) struct TxBlock {
     due_ahead: u32,
     /// Rows ahead of loss that wait for packets to ride in, and until when the next one does.
     rides: u32,
-    ride_until: Nanos,
+    ride_until: Time,
     /// Repairs of a sliding window that count as this block's.
     pub(super) windowed: u32,
     /// Repair rows that only the peer's word asked for.
@@ -82,9 +82,9 @@ pub(crate) struct TxBlock {
     /// Latest round of the packets that were lost.
     pub(super) lost_round: u8,
     /// When a symbol was sent last.
-    last_sent: Nanos,
+    last_sent: Time,
     /// When it was compensated last.
-    pub(super) compensated: Option<Nanos>,
+    pub(super) compensated: Option<Time>,
 }
 
 impl TxBlock {
@@ -102,7 +102,7 @@ impl TxBlock {
             tail: new.tail,
             urgency: new.urgency,
             lifetime: new.lifetime,
-            looked_at: new.lifetime.map_or(0, |lifetime| lifetime.until),
+            looked_at: new.lifetime.map_or(Time::ZERO, |lifetime| lifetime.until),
             next_source: 0,
             next_row: 0,
             in_flight: 0,
@@ -110,7 +110,7 @@ impl TxBlock {
             due: 0,
             due_ahead: 0,
             rides: 0,
-            ride_until: 0,
+            ride_until: Time::ZERO,
             windowed: 0,
             claimed: 0,
             rounds: 0,
@@ -121,7 +121,7 @@ impl TxBlock {
             arrived: vec![0; marks],
             wanted: 0,
             lost_round: 0,
-            last_sent: 0,
+            last_sent: Time::ZERO,
             compensated: None,
         }
     }
@@ -201,12 +201,12 @@ impl TxBlock {
     }
 
     /// When a symbol was sent last.
-    pub(crate) fn last_sent(&self) -> Nanos {
+    pub(crate) fn last_sent(&self) -> Time {
         self.last_sent
     }
 
     /// A symbol of it leaves, or a part of one.
-    pub(super) fn sent(&mut self, now: Nanos) {
+    pub(super) fn sent(&mut self, now: Time) {
         self.last_sent = now;
     }
 
@@ -235,7 +235,7 @@ impl TxBlock {
     }
 
     /// A symbol of this block to send next.
-    pub(crate) fn choice(&self, sequence: u64, symbol: SymbolId) -> SymbolChoice {
+    pub(crate) fn choice(&self, sequence: BlockId, symbol: SymbolId) -> SymbolChoice {
         SymbolChoice {
             sequence,
             round: self.rounds,
@@ -251,7 +251,7 @@ impl TxBlock {
 /// A symbol that is to be sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SymbolChoice {
-    pub(crate) sequence: u64,
+    pub(crate) sequence: BlockId,
     /// Round of repair that the symbol belongs to.
     pub(crate) round: u8,
     pub(crate) slot: Slot,
@@ -271,23 +271,23 @@ pub(crate) struct SymbolChoice {
 pub(crate) struct BlockStore {
     /// From sequence `first` up; `None` once complete.
     blocks: VecDeque<Option<TxBlock>>,
-    first: u64,
+    first: BlockId,
     /// Sequences with unsent source symbols, the most urgent first, and the bytes of these, of each urgency.
-    unsent: BTreeSet<(Urgency, u64)>,
+    unsent: BTreeSet<(Urgency, BlockId)>,
     unsent_bytes: [u64; Urgency::LEVELS],
     /// Sequences of blocks that are owed repair, the most urgent first.
-    owed: BTreeSet<(Urgency, u64)>,
+    owed: BTreeSet<(Urgency, BlockId)>,
     /// When to look whether a block is worth its window any longer, by time.
-    expiring: BTreeSet<(Nanos, u64)>,
+    expiring: BTreeSet<(Time, BlockId)>,
     /// Sequences of blocks with rows that are to ride in packets of others, and until when they wait, the earliest first.
-    riding: BTreeSet<(Nanos, u64)>,
+    riding: BTreeSet<(Time, BlockId)>,
     /// Sums of the costs of all incomplete blocks, of each urgency.
     open_cost: [u64; Urgency::LEVELS],
 }
 
 impl BlockStore {
     /// Takes a block; its sequence.
-    pub(crate) fn push(&mut self, new: NewBlock, demands: Demands) -> u64 {
+    pub(crate) fn push(&mut self, new: NewBlock, demands: Demands) -> BlockId {
         let sequence = self.next_sequence();
         let block = TxBlock::new(new, demands);
         let urgency = block.urgency;
@@ -304,16 +304,16 @@ impl BlockStore {
     // ---- blocks that are of use for a while -------------------------------------------------------
 
     /// When the next block of datagrams may have to be given up.
-    pub(crate) fn next_expiry(&self) -> Option<Nanos> {
+    pub(crate) fn next_expiry(&self) -> Option<Time> {
         self.expiring.first().map(|(at, _)| *at)
     }
 
     /// A block of datagrams that is to be given up: its time is over and nothing of it is on its way that may have arrived. What is
     /// on its way then is waited for, for `patience`.
-    pub(crate) fn next_expired(&mut self, now: Nanos, patience: Nanos) -> Option<u64> {
+    pub(crate) fn next_expired(&mut self, now: Time, patience: Nanos) -> Option<BlockId> {
         while let Some(&(at, sequence)) = self.expiring.first().filter(|(at, _)| *at <= now) {
             let block = self.get(sequence)?;
-            let until = block.lifetime.map_or(0, |lifetime| lifetime.until);
+            let until = block.lifetime.map_or(Time::ZERO, |lifetime| lifetime.until);
             let last = until.saturating_add(patience);
             let may_arrive = block.unsent() == 0 && block.in_flight > 0;
             if at < until || now >= last || !may_arrive {
@@ -324,7 +324,7 @@ impl BlockStore {
         None
     }
 
-    fn look_at(&mut self, sequence: u64, at: Nanos) {
+    fn look_at(&mut self, sequence: BlockId, at: Time) {
         let Some(block) = self.get_mut(sequence) else {
             return;
         };
@@ -334,33 +334,34 @@ impl BlockStore {
     }
 
     /// The block is to be given up at once: [`next_expired`](Self::next_expired) gives it.
-    pub(super) fn doom(&mut self, sequence: u64) {
-        self.look_at(sequence, 0);
+    pub(super) fn doom(&mut self, sequence: BlockId) {
+        self.look_at(sequence, Time::ZERO);
     }
 
     /// The sequence of the next block.
-    pub(crate) fn next_sequence(&self) -> u64 {
+    pub(crate) fn next_sequence(&self) -> BlockId {
         self.first + self.blocks.len() as u64
     }
 
     /// Sequence of the oldest block that is kept.
-    pub(crate) fn first_sequence(&self) -> u64 {
+    pub(crate) fn first_sequence(&self) -> BlockId {
         self.first
     }
 
-    pub(crate) fn get(&self, sequence: u64) -> Option<&TxBlock> {
+    pub(crate) fn get(&self, sequence: BlockId) -> Option<&TxBlock> {
         let at = sequence.checked_sub(self.first)?;
         self.blocks.get(usize::try_from(at).ok()?)?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, sequence: u64) -> Option<&mut TxBlock> {
+    pub(crate) fn get_mut(&mut self, sequence: BlockId) -> Option<&mut TxBlock> {
         let at = sequence.checked_sub(self.first)?;
         self.blocks.get_mut(usize::try_from(at).ok()?)?.as_mut()
     }
 
     /// Incomplete blocks with their sequences, oldest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &TxBlock)> {
-        (self.first..)
+    pub(super) fn iter(&self) -> impl Iterator<Item = (BlockId, &TxBlock)> {
+        self.first
+            .until(self.next_sequence())
             .zip(&self.blocks)
             .filter_map(|(sequence, block)| Some((sequence, block.as_ref()?)))
     }
@@ -373,7 +374,7 @@ impl BlockStore {
 
     /// Whether something is to be sent of blocks that are as urgent as this, or more.
     pub(crate) fn has_symbol_before(&self, urgency: Urgency) -> bool {
-        let is_before = |(first, _): &(Urgency, u64)| *first <= urgency;
+        let is_before = |(first, _): &(Urgency, BlockId)| *first <= urgency;
         self.owed.first().is_some_and(is_before) || self.unsent.first().is_some_and(is_before)
     }
 
@@ -414,7 +415,7 @@ impl BlockStore {
 
     /// Whether repair is next: of what is equally urgent, it goes before new symbols.
     pub(crate) fn owes_first(&self) -> bool {
-        let urgency = |(urgency, _): &(Urgency, u64)| *urgency;
+        let urgency = |(urgency, _): &(Urgency, BlockId)| *urgency;
         match (self.owed.first(), self.unsent.first()) {
             (Some(owed), Some(unsent)) => urgency(owed) <= urgency(unsent),
             (owed, _) => owed.is_some(),
@@ -422,7 +423,7 @@ impl BlockStore {
     }
 
     /// The next source symbol that has not been sent: its block's sequence and its index. It counts as sent, and in flight.
-    pub(super) fn take_source(&mut self) -> Option<(u64, u16)> {
+    pub(super) fn take_source(&mut self) -> Option<(BlockId, u16)> {
         let &(urgency, sequence) = self.unsent.first()?;
         let block = self.get_mut(sequence)?;
         let index = block.next_source;
@@ -437,7 +438,7 @@ impl BlockStore {
     }
 
     /// Owes the block so many rows more; `ahead` of any loss.
-    pub(super) fn owe(&mut self, sequence: u64, rows: u32, ahead: bool) {
+    pub(super) fn owe(&mut self, sequence: BlockId, rows: u32, ahead: bool) {
         let Some(block) = self.get_mut(sequence).filter(|_| rows > 0) else {
             return;
         };
@@ -449,7 +450,7 @@ impl BlockStore {
 
     /// One row of the oldest of the most urgent blocks that are owed some is going to be sent: its block's sequence, and whether it
     /// was owed ahead of loss. It counts as in flight.
-    pub(super) fn take_due(&mut self) -> Option<(u64, bool)> {
+    pub(super) fn take_due(&mut self) -> Option<(BlockId, bool)> {
         let &(urgency, sequence) = self.owed.first()?;
         let block = self.get_mut(sequence)?;
         let ahead = block.due_ahead > 0;
@@ -463,7 +464,7 @@ impl BlockStore {
     }
 
     /// Takes back a row that was owed for a loss.
-    pub(super) fn forgive(&mut self, sequence: u64) {
+    pub(super) fn forgive(&mut self, sequence: BlockId) {
         let Some(block) = self.get_mut(sequence).filter(|b| b.due > b.due_ahead) else {
             return;
         };
@@ -475,7 +476,7 @@ impl BlockStore {
     }
 
     /// So many rows of the block, ahead of loss, are to ride in packets of later blocks; the first one until this time.
-    pub(super) fn owe_rides(&mut self, sequence: u64, rows: u32, until: Nanos) {
+    pub(super) fn owe_rides(&mut self, sequence: BlockId, rows: u32, until: Time) {
         let Some(block) = self.get_mut(sequence).filter(|_| rows > 0) else {
             return;
         };
@@ -490,11 +491,11 @@ impl BlockStore {
     /// in flight; the next one of this block waits until `until`.
     pub(super) fn take_ride(
         &mut self,
-        main: u64,
-        until: Nanos,
-        fits: impl Fn(u64, &TxBlock) -> bool,
-    ) -> Option<u64> {
-        let rides = |(at, sequence): &(Nanos, u64)| {
+        main: BlockId,
+        until: Time,
+        fits: impl Fn(BlockId, &TxBlock) -> bool,
+    ) -> Option<BlockId> {
+        let rides = |(at, sequence): &(Time, BlockId)| {
             let block = self.get(*sequence).filter(|_| *sequence < main)?;
             let is_wanted = block.acked < block.needed() && fits(*sequence, block);
             is_wanted.then_some((*at, *sequence))
@@ -513,7 +514,7 @@ impl BlockStore {
     }
 
     /// Rows that have waited for a packet until now are owed.
-    pub(crate) fn end_rides(&mut self, now: Nanos) {
+    pub(crate) fn end_rides(&mut self, now: Time) {
         while let Some(&(until, sequence)) = self.riding.first().filter(|(until, _)| *until <= now)
         {
             self.riding.remove(&(until, sequence));
@@ -528,19 +529,19 @@ impl BlockStore {
     }
 
     /// Until when the next row waits for a packet to ride in.
-    pub(crate) fn rides_until(&self) -> Option<Nanos> {
+    pub(crate) fn rides_until(&self) -> Option<Time> {
         self.riding.first().map(|(until, _)| *until)
     }
 
     /// Sequences of the blocks with a part of this stream alone, rising, and what each costs.
-    pub(crate) fn of_stream(&self, stream: StreamId) -> Vec<(u64, u64)> {
+    pub(crate) fn of_stream(&self, stream: StreamId) -> Vec<(BlockId, u64)> {
         let only = self.iter().filter(|(_, block)| *block.streams == [stream]);
         only.map(|(sequence, block)| (sequence, block.cost()))
             .collect()
     }
 
     /// The peer has the whole block, or needs it no more: nothing more is owed.
-    pub(crate) fn settle(&mut self, sequence: u64) -> Option<TxBlock> {
+    pub(crate) fn settle(&mut self, sequence: BlockId) -> Option<TxBlock> {
         let at = usize::try_from(sequence.checked_sub(self.first)?).ok()?;
         let block = self.blocks.get_mut(at)?.take()?;
         let place = (block.urgency, sequence);

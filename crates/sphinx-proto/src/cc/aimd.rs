@@ -2,7 +2,9 @@
 //! trip and is halved on congestion. CE means congestion and loss means channel; a path without
 //! ECN leaves loss as the only sign of congestion.
 
-use super::{AckSummary, CcParams, MS, Nanos, RateControl, rate_of};
+use crate::PacketNumber;
+
+use super::{AckSummary, CcParams, MS, Nanos, RateControl, Time, rate_of};
 
 /// Round trip assumed before the first sample.
 const INITIAL_RTT: Nanos = 100 * MS;
@@ -20,9 +22,9 @@ pub struct AimdEcn {
     min_rtt: Option<Nanos>,
     /// Packets sent before this one were sent before the last halving; signs of congestion among
     /// them belong to it (RFC 9002, section 7.3.2).
-    recovery_until_pn: u64,
-    next_pn: u64,
-    app_limited_until_pn: u64,
+    recovery_until_pn: PacketNumber,
+    next_pn: PacketNumber,
+    app_limited_until_pn: PacketNumber,
     acked: u64,
     lost: u64,
 }
@@ -41,9 +43,9 @@ impl AimdEcn {
             cwnd: first.max(2.0 * packet),
             srtt: params.before.map(|before| before.srtt),
             min_rtt: params.before.map(|before| before.min_rtt),
-            recovery_until_pn: 0,
-            next_pn: 0,
-            app_limited_until_pn: 0,
+            recovery_until_pn: PacketNumber::ZERO,
+            next_pn: PacketNumber::ZERO,
+            app_limited_until_pn: PacketNumber::ZERO,
             acked: 0,
             lost: 0,
         }
@@ -51,7 +53,7 @@ impl AimdEcn {
 }
 
 impl RateControl for AimdEcn {
-    fn on_sent(&mut self, _now: Nanos, pn: u64, _ip_bytes: u32, _bytes_in_flight: u64) {
+    fn on_sent(&mut self, _now: Time, pn: PacketNumber, _ip_bytes: u32, _bytes_in_flight: u64) {
         self.next_pn = pn.saturating_add(1);
     }
 
@@ -82,11 +84,11 @@ impl RateControl for AimdEcn {
         self.cwnd += self.block_bytes * useful as f64 / self.cwnd;
     }
 
-    fn on_app_limited(&mut self, _now: Nanos) {
+    fn on_app_limited(&mut self, _now: Time) {
         self.app_limited_until_pn = self.next_pn;
     }
 
-    fn on_persistent_loss(&mut self, _now: Nanos) {
+    fn on_persistent_loss(&mut self, _now: Time) {
         self.cwnd = self.min_cwnd;
         self.recovery_until_pn = self.next_pn;
     }

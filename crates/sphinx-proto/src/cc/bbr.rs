@@ -28,12 +28,14 @@
 mod cycle;
 mod span;
 
+use crate::PacketNumber;
+
 use super::loss::{ChannelLoss, Pace};
 use super::path::PathDelay;
 use super::resume::{CarefulResume, Jump};
 use super::sampler::{RateSampler, Sample};
 use super::startup::{INITIAL_PACKETS, Startup, Verdict};
-use super::{AckSummary, CcParams, MS, Nanos, RateControl, bytes_in, rate_of, time_for};
+use super::{AckSummary, CcParams, MS, Nanos, RateControl, Time, bytes_in, rate_of, time_for};
 
 /// Round trip assumed before the first sample.
 const INITIAL_RTT: Nanos = 100 * MS;
@@ -95,14 +97,14 @@ pub struct Bbr {
     /// Estimate of the link, bytes per second.
     bw: f64,
     phase: Phase,
-    phase_at: Nanos,
+    phase_at: Time,
     phase_round: u64,
     /// First run of the phase (see [`RateSampler::start_run`]).
     phase_run: u64,
     /// Round trips, counted by packets (draft-ietf-ccwg-bbr, section 5.5.1).
     round: u64,
-    round_at: Nanos,
-    round_end_pn: u64,
+    round_at: Time,
+    round_end_pn: PacketNumber,
     startup: Startup,
     /// Estimate when probe up began.
     up_from: f64,
@@ -120,7 +122,7 @@ pub struct Bbr {
     in_doubt: bool,
     /// Samples in a row far below the estimate, and with too much loss.
     slow_samples: u32,
-    slow_since: Nanos,
+    slow_since: Time,
     lossy_samples: u32,
     /// Round of the last reaction to CE.
     ce_round: Option<u64>,
@@ -165,12 +167,12 @@ impl Bbr {
             loss: ChannelLoss::default(),
             bw: startup.initial_rate(),
             phase: Phase::Startup,
-            phase_at: 0,
+            phase_at: Time::ZERO,
             phase_round: 0,
             phase_run: 0,
             round: 0,
-            round_at: 0,
-            round_end_pn: 0,
+            round_at: Time::ZERO,
+            round_end_pn: PacketNumber::ZERO,
             startup,
             up_from: 0.0,
             up_sent: 0.0,
@@ -180,7 +182,7 @@ impl Bbr {
             lossy_probes: 0,
             in_doubt: false,
             slow_samples: 0,
-            slow_since: 0,
+            slow_since: Time::ZERO,
             lossy_samples: 0,
             ce_round: None,
             resume: CarefulResume::new(params.memory),
@@ -223,7 +225,7 @@ impl Bbr {
         self.delay.queue() > self.queue_threshold()
     }
 
-    fn enter(&mut self, phase: Phase, now: Nanos) {
+    fn enter(&mut self, phase: Phase, now: Time) {
         self.phase = phase;
         self.phase_at = now;
         self.phase_round = self.round;
@@ -258,7 +260,7 @@ impl Bbr {
         MIN_ROUND.max(time_for(ROUND_PACKETS * self.packet_bytes, self.bw))
     }
 
-    fn on_round(&mut self, now: Nanos) {
+    fn on_round(&mut self, now: Time) {
         self.round += 1;
         self.round_at = now;
         self.sampler.on_round();
@@ -278,7 +280,7 @@ impl Bbr {
         }
     }
 
-    fn judge_startup(&mut self, verdict: Verdict, now: Nanos) {
+    fn judge_startup(&mut self, verdict: Verdict, now: Time) {
         self.found |= verdict != Verdict::Grow;
         match verdict {
             Verdict::Grow => {}
@@ -292,7 +294,7 @@ impl Bbr {
         }
     }
 
-    fn on_sample(&mut self, s: Sample, now: Nanos) {
+    fn on_sample(&mut self, s: Sample, now: Time) {
         let channel = self.loss.channel();
         let lossy = s.loss() > channel + self.tolerance(&s, channel);
         let strict = (s.delivered_rate() / (1.0 - channel)).min(s.full_rate());
@@ -327,7 +329,7 @@ impl Bbr {
         }
     }
 
-    fn on_ce(&mut self, now: Nanos) {
+    fn on_ce(&mut self, now: Time) {
         if self.ce_round == Some(self.round) {
             return;
         }
@@ -346,7 +348,7 @@ impl Bbr {
     }
 
     /// First feedback after a blackout, or first round trip of a resumed path.
-    fn resume(&mut self, rate: f64, loss: Option<f64>, now: Nanos) {
+    fn resume(&mut self, rate: f64, loss: Option<f64>, now: Time) {
         self.bw = rate.max(1.0);
         self.enter(Phase::Startup, now);
         let least = INITIAL_PACKETS * self.packet_bytes;
@@ -354,7 +356,7 @@ impl Bbr {
     }
 
     /// The first packets have arrived: may the rest of start-up be skipped?
-    fn try_resume(&mut self, sample: &Sample, now: Nanos) {
+    fn try_resume(&mut self, sample: &Sample, now: Time) {
         let jump = self.resume.judge(&Jump {
             rtt: self.rtt(),
             has_queue: self.has_queue(),
@@ -370,7 +372,7 @@ impl Bbr {
 }
 
 impl RateControl for Bbr {
-    fn on_sent(&mut self, now: Nanos, pn: u64, ip_bytes: u32, _bytes_in_flight: u64) {
+    fn on_sent(&mut self, now: Time, pn: PacketNumber, ip_bytes: u32, _bytes_in_flight: u64) {
         self.sampler.on_sent(now, pn, ip_bytes, self.bw);
         match self.phase {
             Phase::Startup => self.startup.on_sent(ip_bytes),
@@ -441,12 +443,12 @@ impl RateControl for Bbr {
         self.step(now, ack.bytes_in_flight as f64, round_done);
     }
 
-    fn on_app_limited(&mut self, _now: Nanos) {
+    fn on_app_limited(&mut self, _now: Time) {
         self.sampler.on_app_limited();
         self.startup.on_app_limited();
     }
 
-    fn on_persistent_loss(&mut self, now: Nanos) {
+    fn on_persistent_loss(&mut self, now: Time) {
         // Before the first round trip the timer is a guess and the first flight bounds the harm.
         if self.phase != Phase::Blackout && self.delay.min_rtt().is_some() {
             self.enter(Phase::Blackout, now);

@@ -1,7 +1,9 @@
 //! CUBIC (RFC 9438) with HyStart++ (RFC 9406): what most of the Internet does, for comparison. Every loss counts as
 //! congestion, so random loss keeps it slow.
 
-use super::{AckSummary, CcParams, MS, Nanos, PacketInfo, RateControl, SEC, rate_of};
+use crate::PacketNumber;
+
+use super::{AckSummary, CcParams, MS, Nanos, PacketInfo, RateControl, SEC, Time, rate_of};
 
 /// Round trip assumed before the first sample.
 const INITIAL_RTT: Nanos = 100 * MS;
@@ -38,17 +40,16 @@ pub struct Cubic {
     srtt: Option<Nanos>,
     min_rtt: Option<Nanos>,
     /// Packets sent before this one were sent before the last reduction; their losses belong to it.
-    recovery_until_pn: u64,
-    next_pn: u64,
-    app_limited_until_pn: u64,
+    recovery_until_pn: PacketNumber,
+    next_pn: PacketNumber,
+    app_limited_until_pn: PacketNumber,
 }
 
 /// Growth since the last reduction.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
-    since: Nanos,
-    /// When it grew last: time in which the application sent less does not count (RFC 9438, section 5.8).
-    grew_at: Nanos,
+    /// `None` until the first acknowledgement since then: time begins with that.
+    epoch: Option<Epoch>,
     /// Window of the cubic function at its inflection, and time to there in seconds.
     origin: f64,
     k: f64,
@@ -57,9 +58,30 @@ struct Growth {
     before: f64,
 }
 
+/// The time that the cubic function goes by.
+#[derive(Debug, Clone, Copy)]
+struct Epoch {
+    since: Time,
+    /// When the window grew last: time in which the application sent less does not count (RFC 9438, section 5.8).
+    grew_at: Time,
+}
+
 impl Growth {
-    fn cubic(&self, at: Nanos) -> f64 {
-        let t = (at - self.since) as f64 / SEC as f64 - self.k;
+    /// How much of the epoch is over now that the window grows.
+    fn elapsed(&mut self, now: Time, rtt: Nanos) -> Nanos {
+        let epoch = self.epoch.get_or_insert(Epoch {
+            since: now,
+            grew_at: now,
+        });
+        let idle = (now - epoch.grew_at).saturating_sub(2 * rtt);
+        epoch.since += idle;
+        epoch.grew_at = now;
+        now - epoch.since
+    }
+
+    /// The window of the cubic function, so long after the epoch began.
+    fn cubic(&self, elapsed: Nanos) -> f64 {
+        let t = elapsed as f64 / SEC as f64 - self.k;
         C * t * t * t + self.origin
     }
 }
@@ -67,7 +89,7 @@ impl Growth {
 /// Rounds of slow start (RFC 9406).
 #[derive(Debug, Default)]
 struct SlowStart {
-    round_until_pn: u64,
+    round_until_pn: PacketNumber,
     samples: u32,
     round_min: Option<Nanos>,
     before_min: Option<Nanos>,
@@ -98,7 +120,7 @@ impl SlowStart {
     }
 
     /// The packet with this number was acknowledged; `true` if slow start is over.
-    fn on_acked(&mut self, pn: u64, next_pn: u64) -> bool {
+    fn on_acked(&mut self, pn: PacketNumber, next_pn: PacketNumber) -> bool {
         if pn < self.round_until_pn {
             return false;
         }
@@ -136,9 +158,9 @@ impl Cubic {
             most: 0.0,
             srtt: params.before.map(|before| before.srtt),
             min_rtt: params.before.map(|before| before.min_rtt),
-            recovery_until_pn: 0,
-            next_pn: 0,
-            app_limited_until_pn: 0,
+            recovery_until_pn: PacketNumber::ZERO,
+            next_pn: PacketNumber::ZERO,
+            app_limited_until_pn: PacketNumber::ZERO,
         }
     }
 
@@ -160,8 +182,7 @@ impl Cubic {
     fn begin_growth(&mut self, before: f64) {
         let most = self.most.max(self.cwnd);
         self.growth = Some(Growth {
-            since: 0,
-            grew_at: 0,
+            epoch: None,
             origin: most,
             k: ((most - self.cwnd) / C).cbrt(),
             reno: self.cwnd,
@@ -170,7 +191,7 @@ impl Cubic {
     }
 
     /// So many packets were acknowledged while the window was full.
-    fn grow(&mut self, now: Nanos, packets: f64) {
+    fn grow(&mut self, now: Time, packets: f64) {
         if self.is_starting() {
             let share = match self.start.cautious {
                 Some(_) => CAUTIOUS_GROWTH,
@@ -186,28 +207,25 @@ impl Cubic {
         let Some(growth) = &mut self.growth else {
             return;
         };
-        if growth.grew_at == 0 {
-            (growth.since, growth.grew_at) = (now, now);
-        }
-        let idle = (now - growth.grew_at).saturating_sub(2 * rtt);
-        growth.since += idle;
-        growth.grew_at = now;
+        let elapsed = growth.elapsed(now, rtt);
         let alpha = match growth.reno < growth.before {
             true => 3.0 * (1.0 - BETA) / (1.0 + BETA),
             false => 1.0,
         };
         growth.reno += alpha * packets / self.cwnd;
-        if growth.cubic(now) < growth.reno {
+        if growth.cubic(elapsed) < growth.reno {
             self.cwnd = self.cwnd.max(growth.reno);
             return;
         }
-        let target = growth.cubic(now + rtt).clamp(self.cwnd, 1.5 * self.cwnd);
+        let target = growth
+            .cubic(elapsed + rtt)
+            .clamp(self.cwnd, 1.5 * self.cwnd);
         self.cwnd += (target - self.cwnd) / self.cwnd * packets;
     }
 }
 
 impl RateControl for Cubic {
-    fn on_sent(&mut self, _now: Nanos, pn: u64, _ip_bytes: u32, _bytes_in_flight: u64) {
+    fn on_sent(&mut self, _now: Time, pn: PacketNumber, _ip_bytes: u32, _bytes_in_flight: u64) {
         self.next_pn = pn.saturating_add(1);
     }
 
@@ -237,11 +255,11 @@ impl RateControl for Cubic {
         }
     }
 
-    fn on_app_limited(&mut self, _now: Nanos) {
+    fn on_app_limited(&mut self, _now: Time) {
         self.app_limited_until_pn = self.next_pn;
     }
 
-    fn on_persistent_loss(&mut self, _now: Nanos) {
+    fn on_persistent_loss(&mut self, _now: Time) {
         if self.cwnd > MIN_PACKETS {
             self.reduce();
         }
@@ -280,14 +298,18 @@ impl RateControl for Cubic {
 
     fn set_packet_bytes(&mut self, ip_bytes: u32) {
         let packet = f64::from(ip_bytes.max(1));
+        if packet == self.packet {
+            // It is said again with every SACK, and growth is not to begin anew.
+            return;
+        }
         // The window stays what it is in bytes.
         let scale = self.packet / packet;
         self.packet = packet;
         self.cwnd = (self.cwnd * scale).max(MIN_PACKETS);
         self.threshold *= scale;
         self.most *= scale;
-        if self.growth.is_some() {
-            self.begin_growth(self.cwnd);
+        if let Some(growth) = self.growth {
+            self.begin_growth(growth.before * scale);
         }
     }
 
@@ -297,5 +319,55 @@ impl RateControl for Cubic {
             (true, Some(_)) => "cautious-start",
             (false, _) => "avoidance",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::time;
+
+    /// Windows after a loss, and packets acknowledged one by one from then on, by a clock that shows `begun` at first. `heard`: what else the
+    /// controller hears each time.
+    fn windows(begun: Nanos, heard: fn(&mut Cubic)) -> Vec<u64> {
+        let mut cubic = Cubic::new(CcParams::default());
+        let acks = (0..30_u64).map(|number| {
+            let now = time(begun + number.saturating_sub(1) * 150 * MS);
+            let packet = PacketInfo {
+                pn: PacketNumber::new(number),
+                sent_at: now,
+                ip_bytes: 1500,
+            };
+            cubic.on_sent(now, packet.pn, packet.ip_bytes, 0);
+            let (acked, lost): (&[_], &[_]) = match number {
+                0 => (&[], &[packet]),
+                _ => (&[packet], &[]),
+            };
+            cubic.on_ack(&AckSummary {
+                now,
+                acked,
+                lost,
+                rtt_sample: Some(100 * MS),
+                srtt: 100 * MS,
+                arrival: None,
+                ce_marked: 0,
+                ecn_capable: false,
+                bytes_in_flight: 0,
+            });
+            heard(&mut cubic);
+            cubic.cwnd()
+        });
+        acks.collect()
+    }
+
+    #[test]
+    fn growth_does_not_depend_on_what_the_clock_shows() {
+        assert_eq!(windows(0, |_| ()), windows(SEC, |_| ()));
+    }
+
+    #[test]
+    fn a_packet_size_that_is_said_again_changes_nothing() {
+        let again = |cubic: &mut Cubic| cubic.set_packet_bytes(1500);
+        assert_eq!(windows(SEC, again), windows(SEC, |_| ()));
     }
 }

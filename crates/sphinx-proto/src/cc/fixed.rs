@@ -1,6 +1,8 @@
 //! The rate that the user asked for, whatever the link does.
 
-use super::{AckSummary, CcParams, MS, Nanos, RateControl, bytes_in};
+use crate::PacketNumber;
+
+use super::{AckSummary, CcParams, MS, Nanos, RateControl, Time, bytes_in};
 
 /// Room in the window for feedback that comes late (SACK interval, reverse jitter).
 const MARGIN: Nanos = 50 * MS;
@@ -33,7 +35,7 @@ impl Fixed {
 }
 
 impl RateControl for Fixed {
-    fn on_sent(&mut self, _now: Nanos, _pn: u64, _ip_bytes: u32, _bytes_in_flight: u64) {}
+    fn on_sent(&mut self, _now: Time, _pn: PacketNumber, _ip_bytes: u32, _bytes_in_flight: u64) {}
 
     fn on_ack(&mut self, ack: &AckSummary<'_>) {
         if ack.srtt > 0 {
@@ -51,9 +53,9 @@ impl RateControl for Fixed {
         }
     }
 
-    fn on_app_limited(&mut self, _now: Nanos) {}
+    fn on_app_limited(&mut self, _now: Time) {}
 
-    fn on_persistent_loss(&mut self, _now: Nanos) {}
+    fn on_persistent_loss(&mut self, _now: Time) {}
 
     fn pacing_rate(&self) -> u64 {
         self.rate

@@ -5,7 +5,7 @@
 //! arrive closer together than the link could have sent them tell how long the first of them was held, and
 //! nothing that a queue does looks like that.
 
-use super::{MS, Nanos, rate_of, time_for};
+use super::{MS, Nanos, Time, rate_of, time_for};
 
 /// Shorter holds are the noise of clocks.
 const HOLD_MIN: f64 = (MS / 2) as f64;
@@ -50,7 +50,7 @@ impl Jitter {
 }
 
 /// The spread within one sample: `arrivals` are bytes delivered so far, and when.
-pub(super) fn spread_within(arrivals: &[(u64, Nanos)]) -> Nanos {
+pub(super) fn spread_within(arrivals: &[(u64, Time)]) -> Nanos {
     let (Some(first), Some(last)) = (arrivals.first(), arrivals.last()) else {
         return 0;
     };
@@ -83,6 +83,7 @@ fn add(early: f64, least: Nanos, received: Nanos) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::time;
 
     #[test]
     fn packets_that_are_let_go_together_show_how_long_they_were_held() {
@@ -115,11 +116,13 @@ mod tests {
 
     #[test]
     fn a_sample_shows_by_itself_whether_packets_came_evenly() {
-        let even: Vec<_> = (0..20).map(|i| (1500 * i, i * MS)).collect();
+        let even: Vec<_> = (0..20).map(|i| (1500 * i, time(i * MS))).collect();
         assert_eq!(spread_within(&even), 0);
-        let clumps: Vec<_> = (0..20).map(|i| (1500 * i, i / 10 * 19 * MS)).collect();
+        let clumps: Vec<_> = (0..20)
+            .map(|i| (1500 * i, time(i / 10 * 19 * MS)))
+            .collect();
         assert!(spread_within(&clumps) > 9 * MS);
         assert_eq!(spread_within(&[]), 0);
-        assert_eq!(spread_within(&[(0, 5), (1500, 5)]), 0);
+        assert_eq!(spread_within(&[(0, time(5)), (1500, time(5))]), 0);
     }
 }

@@ -1,6 +1,8 @@
 //! A cap on what any controller allows, and the change from one to another.
 
-use super::{AckSummary, Nanos, PacketInfo, RateControl};
+use crate::PacketNumber;
+
+use super::{AckSummary, Nanos, PacketInfo, RateControl, Time};
 
 /// A controller, and the rate that it is not to exceed: whoever shares the line, or pays for it, may say so.
 pub(crate) struct Limited {
@@ -8,7 +10,7 @@ pub(crate) struct Limited {
     /// IP bytes per second.
     limit: Option<u64>,
     /// Packets with lower numbers left under another controller.
-    first_pn: u64,
+    first_pn: PacketNumber,
     /// What a SACK says of the others, kept for its memory.
     acked: Vec<PacketInfo>,
     lost: Vec<PacketInfo>,
@@ -19,14 +21,14 @@ impl Limited {
         Self {
             inner,
             limit,
-            first_pn: 0,
+            first_pn: PacketNumber::ZERO,
             acked: Vec::new(),
             lost: Vec::new(),
         }
     }
 
     /// From packet `first_pn` on, `inner` is the controller.
-    pub(crate) fn replace(&mut self, inner: Box<dyn RateControl>, first_pn: u64) {
+    pub(crate) fn replace(&mut self, inner: Box<dyn RateControl>, first_pn: PacketNumber) {
         self.inner = inner;
         self.first_pn = first_pn;
     }
@@ -46,7 +48,7 @@ impl Limited {
 }
 
 impl RateControl for Limited {
-    fn on_sent(&mut self, now: Nanos, pn: u64, ip_bytes: u32, bytes_in_flight: u64) {
+    fn on_sent(&mut self, now: Time, pn: PacketNumber, ip_bytes: u32, bytes_in_flight: u64) {
         self.inner.on_sent(now, pn, ip_bytes, bytes_in_flight);
         let estimate = self.inner.bandwidth_estimate();
         // What arrives of less than the path is known to carry says nothing about it.
@@ -77,11 +79,11 @@ impl RateControl for Limited {
         });
     }
 
-    fn on_app_limited(&mut self, now: Nanos) {
+    fn on_app_limited(&mut self, now: Time) {
         self.inner.on_app_limited(now);
     }
 
-    fn on_persistent_loss(&mut self, now: Nanos) {
+    fn on_persistent_loss(&mut self, now: Time) {
         self.inner.on_persistent_loss(now);
     }
 

@@ -40,6 +40,8 @@ mod testflows;
 #[cfg(test)]
 mod tests;
 
+pub use crate::numbers::PacketNumber;
+pub use crate::time::{Nanos, Time};
 pub use aimd::AimdEcn;
 pub use bbr::{Bbr, Phase};
 pub use cubic::Cubic;
@@ -50,9 +52,6 @@ pub use scavenger::Scavenger;
 
 use crate::config::PathMemory;
 
-/// A point in time, or a span of it, in nanoseconds.
-pub type Nanos = u64;
-
 /// One millisecond.
 pub(crate) const MS: Nanos = 1_000_000;
 /// One second.
@@ -62,9 +61,9 @@ pub(crate) const SEC: Nanos = 1_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketInfo {
     /// Packet number.
-    pub pn: u64,
+    pub pn: PacketNumber,
     /// Sender's clock when the packet was released.
-    pub sent_at: Nanos,
+    pub sent_at: Time,
     /// Size on the wire, IP header included.
     pub ip_bytes: u32,
 }
@@ -73,10 +72,10 @@ pub struct PacketInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The packet: the largest packet number that this SACK newly acknowledges.
-    pub pn: u64,
+    pub pn: PacketNumber,
     /// Receiver's clock, any origin, when the kernel or the driver took the packet in. Differences
     /// between arrivals matter and steps of the clock are tolerated. Expected noise: 0.1 ms.
-    pub received_at: Nanos,
+    pub received_at: Time,
 }
 
 /// Everything a controller learns from one SACK.
@@ -86,7 +85,7 @@ pub struct Arrival {
 #[derive(Clone, Copy, Debug)]
 pub struct AckSummary<'a> {
     /// Sender's clock.
-    pub now: Nanos,
+    pub now: Time,
     /// Packets acknowledged for the first time, in any order.
     pub acked: &'a [PacketInfo],
     /// Packets declared lost by this SACK, in any order.
@@ -111,17 +110,17 @@ pub struct AckSummary<'a> {
 /// are not reported. Limits may change in any call; read them again afterwards.
 pub trait RateControl: Send {
     /// A packet was released. `bytes_in_flight` includes it. Packet numbers grow.
-    fn on_sent(&mut self, now: Nanos, pn: u64, ip_bytes: u32, bytes_in_flight: u64);
+    fn on_sent(&mut self, now: Time, pn: PacketNumber, ip_bytes: u32, bytes_in_flight: u64);
 
     /// A SACK was processed. Also called with nothing acknowledged when a timer declares losses.
     fn on_ack(&mut self, ack: &AckSummary<'_>);
 
     /// The window and the pacer would have allowed another packet, but there was none to send.
-    fn on_app_limited(&mut self, now: Nanos);
+    fn on_app_limited(&mut self, now: Time);
 
     /// Nothing has been acknowledged for at least three probe timeouts although three probes were
     /// sent (a blackout). May be repeated. Until something is acknowledged the controller allows probes only.
-    fn on_persistent_loss(&mut self, now: Nanos);
+    fn on_persistent_loss(&mut self, now: Time);
 
     /// Rate at which packets may be released, IP bytes per second, at least 1.
     fn pacing_rate(&self) -> u64;
@@ -169,7 +168,7 @@ pub struct CcParams {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Before {
     /// Sender's clock.
-    pub now: Nanos,
+    pub now: Time,
     /// Its [estimate](RateControl::bandwidth_estimate), IP bytes per second.
     pub rate: u64,
     /// Its [window](RateControl::cwnd), IP bytes.

@@ -3,7 +3,7 @@
 //! A queue is what is above the smallest delay. Where the delay varies without a queue, the smallest one is rare:
 //! there the usual delay of the round that was fastest of late counts instead, within what jitter explains.
 
-use super::{AckSummary, MS, Nanos, SEC};
+use super::{AckSummary, MS, Nanos, SEC, Time};
 
 /// A minimum is believed for this long (draft-ietf-ccwg-bbr, MinRTTFilterLen), or for
 /// [`WINDOW_ROUNDS`] round trips if that is longer.
@@ -24,7 +24,8 @@ const RECENT: usize = 3;
 struct RotatingMin {
     current: Option<i64>,
     previous: Option<i64>,
-    rotated_at: Nanos,
+    /// Nanoseconds since the clock's origin, or rounds.
+    rotated_at: u64,
 }
 
 impl RotatingMin {
@@ -32,7 +33,7 @@ impl RotatingMin {
         self.current.into_iter().chain(self.previous).min()
     }
 
-    fn update(&mut self, now: Nanos, window: Nanos, value: i64) -> i64 {
+    fn update(&mut self, now: u64, window: u64, value: i64) -> i64 {
         if now.saturating_sub(self.rotated_at) > window {
             self.previous = self.current.take();
             self.rotated_at = now;
@@ -83,7 +84,7 @@ impl RoundMean {
 pub(super) struct PathDelay {
     min_rtt: Option<Nanos>,
     /// When a round trip close to the minimum was last seen.
-    confirmed_at: Nanos,
+    confirmed_at: Time,
     smoothed_rtt: f64,
     deviation: f64,
     base: RotatingMin,
@@ -139,18 +140,18 @@ impl PathDelay {
     }
 
     /// Whether the minimum has not been seen for so long that it must be measured again.
-    pub(super) fn is_stale(&self, now: Nanos) -> bool {
+    pub(super) fn is_stale(&self, now: Time) -> bool {
         let rounds = self.min_rtt.unwrap_or(0).saturating_mul(WINDOW_ROUNDS);
         now.saturating_sub(self.confirmed_at) > WINDOW.max(rounds)
     }
 
     /// Whether a round trip close to the minimum was seen after `since`.
-    pub(super) fn confirmed_since(&self, since: Nanos) -> bool {
+    pub(super) fn confirmed_since(&self, since: Time) -> bool {
         self.confirmed_at >= since
     }
 
     /// Replaces the minimum by a new measurement.
-    pub(super) fn replace_min_rtt(&mut self, now: Nanos, rtt: Nanos) {
+    pub(super) fn replace_min_rtt(&mut self, now: Time, rtt: Nanos) {
         self.min_rtt = Some(rtt);
         self.confirmed_at = now;
         self.base = RotatingMin::default();
@@ -185,7 +186,7 @@ impl PathDelay {
             && let Some(packet) = ack.acked.iter().find(|p| p.pn == arrival.pn)
         {
             let one_way = arrival.received_at.wrapping_sub(packet.sent_at) as i64;
-            let base = self.base.update(ack.now, WINDOW, one_way);
+            let base = self.base.update(ack.now.as_nanos(), WINDOW, one_way);
             let base = base.saturating_add(self.usual_one_way.above(base, most));
             self.usual_one_way.add(one_way);
             queue = queue.min(one_way.saturating_sub(base).max(0) as Nanos);
@@ -200,6 +201,8 @@ impl PathDelay {
 mod tests {
     use super::*;
     use crate::cc::{Arrival, PacketInfo};
+    use crate::numbers::pn;
+    use crate::time::time;
 
     fn feed(delay: &mut PathDelay, now: Nanos, rtt: Nanos, received_at: Nanos) {
         feed_jitter(delay, now, rtt, received_at, 0);
@@ -212,10 +215,10 @@ mod tests {
         received_at: Nanos,
         jitter: Nanos,
     ) {
-        let pn = now;
-        let sent_at = now - rtt;
+        let pn = pn(now);
+        let (sent_at, received_at) = (time(now - rtt), time(received_at));
         let ack = AckSummary {
-            now,
+            now: time(now),
             acked: &[PacketInfo {
                 pn,
                 sent_at,

@@ -11,9 +11,11 @@
 
 use std::collections::VecDeque;
 
+use crate::PacketNumber;
+
 use super::bbr::Phase;
 use super::jitter::{Jitter, spread_within};
-use super::{AckSummary, Arrival, MS, Nanos, rate_of, time_for};
+use super::{AckSummary, Arrival, MS, Nanos, Time, rate_of, time_for};
 
 /// Noise of one receive interval: two kernel timestamps, receive coalescing.
 pub(super) const CLOCK_NOISE: Nanos = MS / 10;
@@ -42,8 +44,8 @@ pub(super) struct Run {
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    pn: u64,
-    sent_at: Nanos,
+    pn: PacketNumber,
+    sent_at: Time,
     bytes: u32,
     run: Run,
     fate: Fate,
@@ -51,16 +53,16 @@ struct Record {
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    pn: u64,
-    received_at: Nanos,
+    pn: PacketNumber,
+    received_at: Time,
     queue: Nanos,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
-    pn: u64,
-    sent_at: Nanos,
-    received_at: Nanos,
+    pn: PacketNumber,
+    sent_at: Time,
+    received_at: Time,
     queue: Nanos,
     run: Run,
     totals: Totals,
@@ -154,7 +156,7 @@ pub(super) struct Settled {
     pub(super) packets_lost: u64,
     /// Bytes delivered until the anchor, from any origin, and when it arrived.
     pub(super) delivered_until: u64,
-    pub(super) received_at: Nanos,
+    pub(super) received_at: Time,
     /// Larger of the queueing delays at both anchors.
     pub(super) queue: Nanos,
     /// Everything since the sample began, if the anchor is in its run.
@@ -173,14 +175,14 @@ pub(super) struct RateSampler {
     latest: Option<Anchor>,
     jitter: Jitter,
     /// Of a sample of start-up, bytes delivered at each anchor and its time.
-    arrivals: Vec<(u64, Nanos)>,
+    arrivals: Vec<(u64, Time)>,
     last: Totals,
     last_run: u64,
     last_queue: Nanos,
     run: Run,
-    last_sent: Option<Nanos>,
-    last_pn: u64,
-    app_limited_pn: Option<u64>,
+    last_sent: Option<Time>,
+    last_pn: PacketNumber,
+    app_limited_pn: Option<PacketNumber>,
 }
 
 impl RateSampler {
@@ -198,7 +200,7 @@ impl RateSampler {
             last_queue: 0,
             run: Run { id: 0, phase },
             last_sent: None,
-            last_pn: 0,
+            last_pn: PacketNumber::ZERO,
             app_limited_pn: None,
         }
     }
@@ -213,7 +215,7 @@ impl RateSampler {
     }
 
     /// Number of the latest packet sent.
-    pub(super) fn last_pn(&self) -> u64 {
+    pub(super) fn last_pn(&self) -> PacketNumber {
         self.last_pn
     }
 
@@ -228,7 +230,7 @@ impl RateSampler {
     }
 
     /// Records a packet; after an idle gap it starts a new run.
-    pub(super) fn on_sent(&mut self, now: Nanos, pn: u64, bytes: u32, pacing_rate: f64) {
+    pub(super) fn on_sent(&mut self, now: Time, pn: PacketNumber, bytes: u32, pacing_rate: f64) {
         let gap = IDLE_GAP.max(time_for(4.0 * f64::from(bytes), pacing_rate));
         let idle = self.last_sent.is_some_and(|t| now.saturating_sub(t) > gap);
         if idle {
@@ -405,12 +407,14 @@ impl RateSampler {
         settled
     }
 
-    fn mark(&mut self, pn: u64, fate: Fate) {
+    fn mark(&mut self, pn: PacketNumber, fate: Fate) {
         let Some(front) = self.records.front() else {
             return;
         };
         // Packet numbers are dense unless another path or a probe took some.
-        let guess = usize::try_from(pn.wrapping_sub(front.pn)).unwrap_or(usize::MAX);
+        let guess = pn
+            .checked_sub(front.pn)
+            .map_or(usize::MAX, |at| usize::try_from(at).unwrap_or(usize::MAX));
         let index = match self.records.get(guess) {
             Some(r) if r.pn == pn => guess,
             _ => self.records.partition_point(|r| r.pn < pn),
@@ -427,11 +431,13 @@ impl RateSampler {
 mod tests {
     use super::*;
     use crate::cc::PacketInfo;
+    use crate::numbers::pn;
+    use crate::time::time;
 
-    fn info(pn: u64) -> PacketInfo {
+    fn info(number: u64) -> PacketInfo {
         PacketInfo {
-            pn,
-            sent_at: 0,
+            pn: pn(number),
+            sent_at: Time::ZERO,
             ip_bytes: 1000,
         }
     }
@@ -439,10 +445,10 @@ mod tests {
     fn ack<'a>(acked: &'a [PacketInfo], lost: &'a [PacketInfo], at: Nanos) -> AckSummary<'a> {
         let arrival = acked.iter().max_by_key(|p| p.pn).map(|p| Arrival {
             pn: p.pn,
-            received_at: at,
+            received_at: time(at),
         });
         AckSummary {
-            now: 0,
+            now: Time::ZERO,
             acked,
             lost,
             rtt_sample: None,
@@ -461,9 +467,9 @@ mod tests {
     #[test]
     fn lost_packets_count_and_order_does_not_matter() {
         let mut sampler = RateSampler::new(Phase::Cruise);
-        for pn in 0..11 {
+        for n in 0..11 {
             // 1000 bytes per millisecond, numbers with holes.
-            sampler.on_sent(pn * MS, 3 * pn, 1000, 1e6);
+            sampler.on_sent(time(n * MS), pn(3 * n), 1000, 1e6);
         }
         sampler.on_ack(&ack(&[info(0)], &[], 100 * MS), 0);
         assert!(drain(&mut sampler)[0].sample.is_none());
@@ -484,13 +490,13 @@ mod tests {
     #[test]
     fn no_sample_spans_an_idle_gap() {
         let mut sampler = RateSampler::new(Phase::Cruise);
-        for pn in 0..40 {
-            let block = pn / 20;
-            sampler.on_sent(block * 40 * MS + pn * MS / 10, pn, 1000, 1e7);
+        for n in 0..40 {
+            let block = n / 20;
+            sampler.on_sent(time(block * 40 * MS + n * MS / 10), pn(n), 1000, 1e7);
         }
-        for pn in [0, 19, 20, 39] {
-            let acked: Vec<_> = (pn / 20 * 20..=pn).map(info).collect();
-            sampler.on_ack(&ack(&acked, &[], pn / 20 * 40 * MS + pn * MS), 0);
+        for n in [0, 19, 20, 39] {
+            let acked: Vec<_> = (n / 20 * 20..=n).map(info).collect();
+            sampler.on_ack(&ack(&acked, &[], n / 20 * 40 * MS + n * MS), 0);
         }
         let settled = drain(&mut sampler);
         let samples: Vec<_> = settled
@@ -503,8 +509,8 @@ mod tests {
     #[test]
     fn a_clock_that_steps_back_raises_nothing() {
         let mut sampler = RateSampler::new(Phase::Cruise);
-        for pn in 0..11 {
-            sampler.on_sent(pn * MS, pn, 1000, 1e6);
+        for n in 0..11 {
+            sampler.on_sent(time(n * MS), pn(n), 1000, 1e6);
         }
         sampler.on_ack(&ack(&[info(0)], &[], 1_000 * MS), 0);
         let acked: Vec<_> = (1..11).map(info).collect();

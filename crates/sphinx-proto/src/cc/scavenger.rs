@@ -14,8 +14,10 @@
 //! - *Loss* without delay is the channel's, unless far more is lost than before and a smaller window makes that vanish ([`Losses`]):
 //!   then there is a policer, or a queue too short to be seen. CE halves the window.
 
+use crate::PacketNumber;
+
 use super::loss::{Counts, Dispersion, Pace};
-use super::{AckSummary, CcParams, MS, Nanos, PacketInfo, RateControl, SEC, rate_of};
+use super::{AckSummary, CcParams, MS, Nanos, PacketInfo, RateControl, SEC, Time, rate_of};
 
 /// Round trip assumed before the first sample.
 const INITIAL_RTT: Nanos = 100 * MS;
@@ -70,12 +72,12 @@ const MINUTES: usize = 10;
 #[derive(Debug, Default)]
 struct BaseDelay {
     minutes: [Option<Nanos>; MINUTES],
-    minute: Nanos,
+    minute: u64,
 }
 
 impl BaseDelay {
-    fn update(&mut self, now: Nanos, rtt: Nanos) {
-        let minute = now / (60 * SEC);
+    fn update(&mut self, now: Time, rtt: Nanos) {
+        let minute = now.as_nanos() / (60 * SEC);
         let passed = minute.saturating_sub(self.minute).min(MINUTES as u64);
         for gone in 1..=passed {
             self.minutes[((self.minute + gone) % MINUTES as u64) as usize] = None;
@@ -213,8 +215,8 @@ struct Slow {
     /// The window before, packets.
     window: f64,
     /// Its first packet; and the one that ends it, once the first has arrived.
-    from_pn: u64,
-    until_pn: Option<u64>,
+    from_pn: PacketNumber,
+    until_pn: Option<PacketNumber>,
 }
 
 /// A window that yields to every queue, and to no random loss.
@@ -229,22 +231,22 @@ pub struct Scavenger {
     srtt: Option<Nanos>,
     /// Smallest queueing delay of this round, as far as it has been judged.
     queue: Option<Nanos>,
-    next_pn: u64,
+    next_pn: PacketNumber,
     /// Packets sent before this one were sent with another window.
-    window_from_pn: u64,
-    round_until_pn: u64,
-    app_limited_until_pn: u64,
+    window_from_pn: PacketNumber,
+    round_until_pn: PacketNumber,
+    app_limited_until_pn: PacketNumber,
     /// Rounds since the queue was left to empty, and packets that left meanwhile.
     rounds: u32,
     slow: Option<Slow>,
-    low: std::ops::Range<u64>,
+    low: std::ops::Range<PacketNumber>,
     losses: Losses,
     /// Window of the latest rounds: packets whose losses are known now left with the older one.
     past: [f64; 2],
     /// A window beyond which more was lost, and the rounds for which it is kept.
     ceiling: Option<(f64, u32)>,
     /// Packets before this one left with a window that was found too large: their losses are known.
-    loss_from_pn: u64,
+    loss_from_pn: PacketNumber,
     /// The window before nothing came back any more.
     silent: Option<f64>,
 }
@@ -269,17 +271,17 @@ impl Scavenger {
             readings: Readings::default(),
             srtt: None,
             queue: None,
-            next_pn: 0,
-            window_from_pn: 0,
-            round_until_pn: 0,
-            app_limited_until_pn: 0,
+            next_pn: PacketNumber::ZERO,
+            window_from_pn: PacketNumber::ZERO,
+            round_until_pn: PacketNumber::ZERO,
+            app_limited_until_pn: PacketNumber::ZERO,
             rounds: 0,
             slow: None,
-            low: 0..0,
+            low: PacketNumber::ZERO..PacketNumber::ZERO,
             losses: Losses::new(),
             past: [window; 2],
             ceiling: None,
-            loss_from_pn: 0,
+            loss_from_pn: PacketNumber::ZERO,
             silent: None,
         };
         if let Some(before) = params.before {
@@ -362,13 +364,13 @@ impl Scavenger {
                 from_pn: self.next_pn,
                 until_pn: None,
             });
-            self.low = self.next_pn..u64::MAX;
+            self.low = self.next_pn..PacketNumber::MAX;
             self.window *= SLOW_WINDOW;
         }
     }
 
     /// The packet with this number has arrived: has the queue had its time to empty?
-    fn end_slow(&mut self, pn: u64) {
+    fn end_slow(&mut self, pn: PacketNumber) {
         let Some(slow) = &mut self.slow else { return };
         if pn < slow.from_pn {
             return;
@@ -384,7 +386,7 @@ impl Scavenger {
     }
 
     /// What was lost beside no queue: by the channel, or because so much is sent?
-    fn judge_losses(&mut self, ack: &AckSummary<'_>, newest: Option<u64>) {
+    fn judge_losses(&mut self, ack: &AckSummary<'_>, newest: Option<PacketNumber>) {
         for (packets, lost) in [(ack.acked, 0), (ack.lost, 1)] {
             for packet in packets {
                 if self.low.contains(&packet.pn) {
@@ -416,7 +418,7 @@ impl Scavenger {
 }
 
 impl RateControl for Scavenger {
-    fn on_sent(&mut self, _now: Nanos, pn: u64, _ip_bytes: u32, _bytes_in_flight: u64) {
+    fn on_sent(&mut self, _now: Time, pn: PacketNumber, _ip_bytes: u32, _bytes_in_flight: u64) {
         self.next_pn = pn.saturating_add(1);
     }
 
@@ -456,11 +458,11 @@ impl RateControl for Scavenger {
         }
     }
 
-    fn on_app_limited(&mut self, _now: Nanos) {
+    fn on_app_limited(&mut self, _now: Time) {
         self.app_limited_until_pn = self.next_pn;
     }
 
-    fn on_persistent_loss(&mut self, _now: Nanos) {
+    fn on_persistent_loss(&mut self, _now: Time) {
         if self.silent.is_none() {
             self.silent = Some(self.slow.take().map_or(self.window, |slow| slow.window));
             self.low.end = self.low.end.min(self.next_pn);
@@ -518,19 +520,20 @@ impl RateControl for Scavenger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::time;
 
     #[test]
     fn the_smallest_round_trip_is_kept_for_ten_minutes() {
         let mut base = BaseDelay::default();
-        base.update(30 * SEC, 20 * MS);
+        base.update(time(30 * SEC), 20 * MS);
         for minute in 1..10 {
-            base.update(minute * 60 * SEC, 50 * MS);
+            base.update(time(minute * 60 * SEC), 50 * MS);
             assert_eq!(base.get(), Some(20 * MS), "minute {minute}");
         }
-        base.update(600 * SEC, 50 * MS);
+        base.update(time(600 * SEC), 50 * MS);
         assert_eq!(base.get(), Some(50 * MS));
         // However long nothing was measured.
-        base.update(u64::MAX, 70 * MS);
+        base.update(Time::MAX, 70 * MS);
         assert_eq!(base.get(), Some(70 * MS));
     }
 

@@ -8,7 +8,7 @@
 //! those groups is then the policer's rate.
 
 use super::sampler::{CLOCK_NOISE, Sample, Settled};
-use super::{MS, Nanos, rate_of};
+use super::{MS, Nanos, Time, rate_of};
 
 /// First flight, packets.
 pub(super) const INITIAL_PACKETS: f64 = 32.0;
@@ -89,7 +89,7 @@ pub(super) struct Startup {
     clean: (u64, u64),
     lossy_groups: u32,
     /// Bytes delivered until the end of the first of them, and when that was.
-    lossy_from: (u64, Nanos),
+    lossy_from: (u64, Time),
     /// What has arrived since, as the rate of a link with the last round's loss.
     lossy_rate: Option<f64>,
     /// Bytes that may still leave faster than the estimate in this round.
@@ -130,7 +130,7 @@ impl Startup {
             group: (0, 0),
             clean: (0, 0),
             lossy_groups: 0,
-            lossy_from: (0, 0),
+            lossy_from: (0, Time::ZERO),
             lossy_rate: None,
             train: cwnd,
             measured: true,

@@ -11,6 +11,9 @@ use sphinx_link::{
     RateStep,
 };
 
+use crate::PacketNumber;
+use crate::time::time;
+
 use super::{AckSummary, Arrival, MS, Nanos, PacketInfo, RateControl, SEC, time_for};
 
 pub(super) const PACKET: u32 = 1500;
@@ -215,14 +218,11 @@ enum Event {
 enum Carried {
     Data {
         flow: usize,
-        pn: u64,
+        pn: PacketNumber,
         ce: bool,
     },
     /// Everything in the receive log up to `len`.
-    Sack {
-        flow: usize,
-        len: usize,
-    },
+    Sack { flow: usize, len: usize },
 }
 
 impl Packet for Carried {
@@ -272,17 +272,17 @@ struct Flow {
     app: App,
     starts: Nanos,
     backlog: u64,
-    next_pn: u64,
+    next_pn: PacketNumber,
     release_at: Nanos,
     wake_at: Option<Nanos>,
-    in_flight: BTreeMap<u64, InFlight>,
+    in_flight: BTreeMap<PacketNumber, InFlight>,
     bytes_in_flight: u64,
-    largest_acked: Option<u64>,
+    largest_acked: Option<PacketNumber>,
     srtt: Nanos,
     last_progress: Nanos,
     probes: u32,
     // receiver
-    log: Vec<(u64, Nanos, bool)>,
+    log: Vec<(PacketNumber, Nanos, bool)>,
     log_seen: usize,
     unsacked: u32,
     sack_due: bool,
@@ -329,7 +329,7 @@ impl World {
             app,
             starts,
             backlog: 0,
-            next_pn: 0,
+            next_pn: PacketNumber::ZERO,
             release_at: starts,
             wake_at: None,
             in_flight: BTreeMap::new(),
@@ -508,7 +508,7 @@ impl World {
                 return;
             }
             if empty {
-                flow.cc.on_app_limited(now);
+                flow.cc.on_app_limited(time(now));
                 return;
             }
             self.send(f);
@@ -524,13 +524,13 @@ impl World {
         flow.bytes_in_flight += u64::from(PACKET);
         let info = PacketInfo {
             pn,
-            sent_at: now,
+            sent_at: time(now),
             ip_bytes: PACKET,
         };
         flow.in_flight.insert(pn, InFlight { info, acked: false });
         let span = time_for(f64::from(PACKET), flow.cc.pacing_rate() as f64);
         flow.release_at = flow.release_at.max(now.saturating_sub(self.link.quantum)) + span;
-        flow.cc.on_sent(now, pn, PACKET, flow.bytes_in_flight);
+        flow.cc.on_sent(time(now), pn, PACKET, flow.bytes_in_flight);
         flow.report.sent += 1;
         bump(&mut flow.report.offered, now, 1);
 
@@ -556,7 +556,7 @@ impl World {
         }
     }
 
-    fn arrive(&mut self, f: usize, pn: u64, ce: bool) {
+    fn arrive(&mut self, f: usize, pn: PacketNumber, ce: bool) {
         // Another clock: an arbitrary origin, coarse and noisy.
         let noise = (self.random() * self.link.clock_noise as f64) as Nanos;
         let stamp = self.now + 1_234_567 * MS + noise;
@@ -605,7 +605,7 @@ impl World {
         {
             flow.largest_acked = Some(pn);
             if let Some(p) = flow.in_flight.get(&pn) {
-                let rtt = now - p.info.sent_at;
+                let rtt = time(now) - p.info.sent_at;
                 rtt_sample = Some(rtt);
                 flow.srtt = if flow.srtt == 0 {
                     rtt
@@ -614,7 +614,7 @@ impl World {
                 };
                 arrival = Some(Arrival {
                     pn,
-                    received_at: stamp,
+                    received_at: time(stamp),
                 });
             }
         }
@@ -636,7 +636,7 @@ impl World {
         let now = self.now;
         let flow = &mut self.flows[f];
         let mut lost = Vec::new();
-        let largest = flow.largest_acked.unwrap_or(0);
+        let largest = flow.largest_acked.unwrap_or_default();
         let old = flow.srtt + flow.srtt / 8 + MS;
         while let Some((&pn, p)) = flow
             .in_flight
@@ -645,7 +645,7 @@ impl World {
             .map(|p| (p.0, *p.1))
         {
             let late = pn + REORDER_PACKETS <= largest && self.link.jitter == 0;
-            let timed_out = pn < largest && now > p.info.sent_at + old;
+            let timed_out = pn < largest && time(now) > p.info.sent_at + old;
             if !late && !timed_out {
                 break;
             }
@@ -660,7 +660,7 @@ impl World {
             .map_or(flow.next_pn, |p| *p.0);
         flow.in_flight = flow.in_flight.split_off(&first_open);
         flow.cc.on_ack(&AckSummary {
-            now,
+            now: time(now),
             acked,
             lost: &lost,
             rtt_sample,
@@ -682,7 +682,7 @@ impl World {
         if flow.bytes_in_flight > 0 && waited > pto * (1 << flow.probes.min(5)) {
             flow.probes += 1;
             if flow.probes >= 3 {
-                flow.cc.on_persistent_loss(now);
+                flow.cc.on_persistent_loss(time(now));
             }
             self.send(f);
         } else {

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use crate::Nanos;
 use crate::ranges::RangeSet;
 use crate::types::PacketMeta;
 use crate::wire::{Frame, MAX_SACK_RANGES, Sack, varint_len};
+use crate::{Nanos, PacketNumber, Time};
 
 use super::arrivals::Arrivals;
 use super::monitor::Losses;
@@ -34,25 +34,25 @@ const SACK_FRAME_MIN: usize = 1 + 9 * 8;
 /// The receiver's side of a packet number space.
 #[derive(Debug)]
 pub(crate) struct Acks {
-    received: RangeSet,
+    received: RangeSet<PacketNumber>,
     arrivals: Arrivals,
     /// Largest number, and when its packet arrived.
-    largest: Option<(u64, Nanos)>,
+    largest: Option<(PacketNumber, Time)>,
     /// Packets seen with ECT and CE.
     ect: u64,
     ce: u64,
     sequence: u64,
     /// Packets that no SACK has told of.
     unacked: u64,
-    sack_at: Option<Nanos>,
-    last_sack: Option<Nanos>,
+    sack_at: Option<Time>,
+    last_sack: Option<Time>,
     /// When the last SACK is repeated unless more arrives, repetitions left, and the time between them.
-    tail_at: Option<Nanos>,
+    tail_at: Option<Time>,
     tail_repeats: u8,
     tail_delay: Nanos,
     /// Largest packets of the last `SACK_REPEATS` SACKs, oldest first.
-    told: VecDeque<u64>,
-    last_eliciting: Nanos,
+    told: VecDeque<PacketNumber>,
+    last_eliciting: Time,
     /// The last packet to be acknowledged carried the last-of-flight mark.
     flight_over: bool,
 }
@@ -63,7 +63,7 @@ pub(super) fn sack_delay(rtt: Nanos) -> Nanos {
 }
 
 impl Acks {
-    pub(super) fn new(now: Nanos) -> Self {
+    pub(super) fn new(now: Time) -> Self {
         Self {
             received: RangeSet::default(),
             arrivals: Arrivals::default(),
@@ -84,7 +84,7 @@ impl Acks {
     }
 
     /// Largest packet number opened.
-    pub(crate) fn largest(&self) -> Option<u64> {
+    pub(crate) fn largest(&self) -> Option<PacketNumber> {
         self.largest.map(|(pn, _)| pn)
     }
 
@@ -120,7 +120,7 @@ impl Acks {
         self.tail_delay = (delay / 2).max(SACK_INTERVAL_MIN);
         self.unacked += 1;
         let (least, most) = PACKETS_PER_SACK;
-        let packets_per_sack = (meta.packet_number / SACK_PART).clamp(least, most);
+        let packets_per_sack = (meta.packet_number.get() / SACK_PART).clamp(least, most);
         self.flight_over = last_of_flight;
         let first_after_idle = meta.now.saturating_sub(self.last_eliciting) > 2 * rtt.max(delay);
         self.last_eliciting = meta.now;
@@ -133,13 +133,14 @@ impl Acks {
 
     /// The peer says that no packet has this number. From then on it counts as received: a gap that never fills would
     /// take the place of a range that the peer has to hear of.
-    pub(super) fn on_skipped(&mut self, packet_number: u64) {
-        let is_received = |n: Option<u64>| n.is_some_and(|n| self.received.contains(n));
-        if is_received(Some(packet_number)) {
+    pub(super) fn on_skipped(&mut self, packet_number: PacketNumber) {
+        if self.received.contains(packet_number) {
             return;
         }
-        let alone =
-            is_received(packet_number.checked_sub(1)) && is_received(packet_number.checked_add(1));
+        let number = packet_number.get();
+        let is_received = |n: u64| self.received.contains(PacketNumber::new(n));
+        let alone = number.checked_sub(1).is_some_and(is_received)
+            && number.checked_add(1).is_some_and(is_received);
         if self.arrivals.on_skipped(packet_number, alone) {
             self.received.insert_one(packet_number);
             self.received.truncate_low(MAX_SACK_RANGES);
@@ -147,7 +148,7 @@ impl Acks {
     }
 
     /// There are news that are worth a SACK at this time, or as soon after it as may be.
-    pub(crate) fn want_sack(&mut self, at: Nanos) {
+    pub(crate) fn want_sack(&mut self, at: Time) {
         let at = self
             .last_sack
             .map_or(at, |last| at.max(last + SACK_INTERVAL_MIN));
@@ -155,7 +156,7 @@ impl Acks {
     }
 
     /// When a SACK is due.
-    pub(crate) fn timeout(&self) -> Option<Nanos> {
+    pub(crate) fn timeout(&self) -> Option<Time> {
         self.largest?;
         self.sack_at.into_iter().chain(self.tail_at).min()
     }
@@ -166,7 +167,7 @@ impl Acks {
     /// Block-SACKs come first: the sender then does not compensate losses in blocks that are complete.
     pub(crate) fn write(
         &mut self,
-        (now, credit, room): (Nanos, u64, usize),
+        (now, credit, room): (Time, u64, usize),
         out: &mut Vec<u8>,
         blocks: impl FnOnce(usize, bool, &mut Vec<u8>),
     ) {
@@ -187,7 +188,7 @@ impl Acks {
         let sack = Sack {
             sequence: self.sequence,
             delay_us: now.saturating_sub(received_at) / 1000,
-            time_us: received_at / 1000,
+            time_us: received_at.as_nanos() / 1000,
             ect: self.ect,
             ce: self.ce,
             credit,
@@ -202,16 +203,16 @@ impl Acks {
     }
 
     /// The largest packet numbers: what arrived since the last few SACKs, in at most `room` bytes.
-    fn ranges(&self, room: usize) -> Vec<(u64, u64)> {
+    fn ranges(&self, room: usize) -> Vec<(PacketNumber, PacketNumber)> {
         let floor = match self.told.front() {
             Some(oldest) if self.told.len() == SACK_REPEATS => *oldest,
-            _ => 0,
+            _ => PacketNumber::ZERO,
         };
         let mut ranges = Vec::new();
         let mut room_left = room;
         let mut below = None;
         for (low, high) in self.received.iter().rev() {
-            let gap = below.map_or(0, |below: u64| below - high - 2);
+            let gap = below.map_or(0, |below: PacketNumber| below - high - 2);
             let size = varint_len(gap) + varint_len(high - low);
             let enough = high < floor && ranges.len() >= SACK_RANGES_MIN;
             if !ranges.is_empty() && (enough || size > room_left) {

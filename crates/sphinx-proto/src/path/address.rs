@@ -1,11 +1,11 @@
 //! What belongs to the pair of addresses that packets travel between. A peer that moves gets a new one.
 
-use crate::Nanos;
 use crate::cc::{self, Before, CcParams, Limited, PacketInfo};
 use crate::config::{Config, PathMemory};
 use crate::session::BASE_DATAGRAM;
 use crate::types::Tuple;
 use crate::wire::{MAX_SYMBOL_LEN, OVERHEAD};
+use crate::{Nanos, PacketNumber, Time};
 
 use super::ecn::Ecn;
 use super::monitor::Monitor;
@@ -81,7 +81,7 @@ impl Settings {
 pub(crate) struct Address {
     pub(super) tuple: Tuple,
     /// Packets below this number left for other addresses; their fate says nothing about these.
-    first_packet: u64,
+    first_packet: PacketNumber,
     pub(super) rtt: Rtt,
     pub(super) monitor: Monitor,
     pub(super) cc: Limited,
@@ -97,11 +97,11 @@ pub(crate) struct Address {
 
 impl Address {
     /// Where the handshake found the peer.
-    pub(super) fn first(settings: &Settings, config: &Config, now: Nanos) -> Self {
+    pub(super) fn first(settings: &Settings, config: &Config, now: Time) -> Self {
         let memory = config.memory;
         Self {
             tuple: config.tuple,
-            first_packet: 0,
+            first_packet: PacketNumber::ZERO,
             rtt: Rtt::new(config.initial_rtt),
             monitor: Monitor::remembering(memory.map(|memory| memory.plr)),
             cc: settings.rate_control(memory),
@@ -120,8 +120,8 @@ impl Address {
         &self,
         settings: &Settings,
         tuple: Tuple,
-        (first_packet, round_trip): (u64, Nanos),
-        now: Nanos,
+        (first_packet, round_trip): (PacketNumber, Nanos),
+        now: Time,
     ) -> Self {
         let mut mtu = settings.path_mtu(None);
         mtu.fall(now);
@@ -146,8 +146,8 @@ impl Address {
     pub(super) fn change_rate_control(
         &mut self,
         settings: &Settings,
-        (first_packet, packet_bytes): (u64, u32),
-        now: Nanos,
+        (first_packet, packet_bytes): (PacketNumber, u32),
+        now: Time,
     ) {
         let old = self.cc.unlimited();
         let before = Before {
@@ -168,7 +168,7 @@ impl Address {
     }
 
     /// Whether the packet left for these addresses.
-    pub(super) fn has_sent(&self, packet_number: u64) -> bool {
+    pub(super) fn has_sent(&self, packet_number: PacketNumber) -> bool {
         packet_number >= self.first_packet
     }
 
@@ -178,7 +178,7 @@ impl Address {
     }
 
     /// A packet has arrived.
-    pub(super) fn acked(&mut self, now: Nanos, packet: &Settled) {
+    pub(super) fn acked(&mut self, now: Time, packet: &Settled) {
         let PacketInfo {
             pn,
             sent_at,

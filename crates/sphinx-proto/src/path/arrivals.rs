@@ -1,5 +1,7 @@
 //! Which of the peer's packets have arrived: its losses as this end sees them.
 
+use crate::PacketNumber;
+
 use super::monitor::{Losses, Monitor};
 
 /// Packets of a gap that are counted one by one. A longer gap is further than any estimate looks back, and
@@ -12,22 +14,22 @@ const GAP_MAX: u64 = 4096;
 pub(crate) struct Arrivals {
     monitor: Monitor,
     /// One above the largest number that has arrived.
-    next: u64,
+    next: PacketNumber,
     /// The last number that the peer has said that it left out. It says so in their order.
-    skipped: Option<u64>,
+    skipped: Option<PacketNumber>,
 }
 
 impl Arrivals {
     /// A packet that has not arrived before.
-    pub(crate) fn on_packet(&mut self, packet_number: u64) {
+    pub(crate) fn on_packet(&mut self, packet_number: PacketNumber) {
         if packet_number < self.next {
             // It counted as lost when it was overtaken.
             self.monitor.spurious();
             return;
         }
         let counted = (packet_number - self.next).min(GAP_MAX);
-        for missing in packet_number - counted..packet_number {
-            self.monitor.lost(missing);
+        for distance in (1..=counted).rev() {
+            self.monitor.lost(packet_number - distance);
         }
         self.monitor.acknowledged();
         self.next = packet_number.saturating_add(1);
@@ -35,7 +37,7 @@ impl Arrivals {
 
     /// The peer says that no packet has this number, which has not arrived; whether that is news. `alone`: its neighbours
     /// have.
-    pub(crate) fn on_skipped(&mut self, packet_number: u64, alone: bool) -> bool {
+    pub(crate) fn on_skipped(&mut self, packet_number: PacketNumber, alone: bool) -> bool {
         let is_news = packet_number < self.next && self.skipped.is_none_or(|n| n < packet_number);
         if is_news {
             self.skipped = Some(packet_number);
@@ -53,10 +55,11 @@ impl Arrivals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numbers::pn;
 
     fn after(numbers: impl IntoIterator<Item = u64>) -> Losses {
         let mut arrivals = Arrivals::default();
-        numbers.into_iter().for_each(|n| arrivals.on_packet(n));
+        numbers.into_iter().for_each(|n| arrivals.on_packet(pn(n)));
         arrivals.losses().unwrap()
     }
 
@@ -82,16 +85,16 @@ mod tests {
         let mut arrivals = Arrivals::default();
         for n in 0..1010 {
             if n % 101 != 100 && n % 10 != 5 {
-                arrivals.on_packet(n);
+                arrivals.on_packet(pn(n));
             }
         }
         for _ in 0..2 {
             // It is said again, but counts once.
             for skipped in (0..1000).filter(|n| n % 101 == 100) {
-                arrivals.on_skipped(skipped, skipped % 10 != 4 && skipped % 10 != 6);
+                arrivals.on_skipped(pn(skipped), skipped % 10 != 4 && skipped % 10 != 6);
             }
         }
-        assert!(!arrivals.on_skipped(1010, true), "that may still come");
+        assert!(!arrivals.on_skipped(pn(1010), true), "that may still come");
         let lost = (0..1009).filter(|n| n % 101 != 100 && n % 10 == 5).count();
         let losses = arrivals.losses().unwrap();
         assert_eq!(losses.mean, lost as f64 / 1000.0);

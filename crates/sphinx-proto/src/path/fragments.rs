@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::PacketNumber;
 use crate::wire::{FRAGMENT_PREFIX_LEN, FRAGMENTS_MAX, OVERHEAD};
 
 /// Fragments that a symbol of `symbol_len` bytes needs in UDP payloads of `datagram_max` bytes; 1 if it
@@ -18,7 +19,7 @@ pub(crate) fn fragments_for(symbol_len: u16, datagram_max: u16) -> u8 {
 
 /// What the sender knows of symbols in flight in fragments, by the number of the first packet.
 #[derive(Debug, Default)]
-pub(crate) struct Groups(BTreeMap<u64, Group>);
+pub(crate) struct Groups(BTreeMap<PacketNumber, Group>);
 
 #[derive(Debug)]
 struct Group {
@@ -27,7 +28,7 @@ struct Group {
     /// The symbol has been given up.
     lost: bool,
     /// Number of the last packet so far.
-    last: u64,
+    last: PacketNumber,
 }
 
 /// What an acknowledgement or a loss of a fragment means for its symbol.
@@ -45,7 +46,7 @@ pub(crate) enum Meaning {
 
 impl Groups {
     /// Packet `pn` carries one of `count` fragments; `first` carried the first one.
-    pub(crate) fn sent(&mut self, first: u64, pn: u64, count: u8) {
+    pub(crate) fn sent(&mut self, first: PacketNumber, pn: PacketNumber, count: u8) {
         let group = self.0.entry(first).or_insert(Group {
             left: count,
             lost: false,
@@ -54,7 +55,7 @@ impl Groups {
         group.last = pn;
     }
 
-    pub(crate) fn acked(&mut self, first: u64) -> Meaning {
+    pub(crate) fn acked(&mut self, first: PacketNumber) -> Meaning {
         let Some(group) = self.0.get_mut(&first) else {
             return Meaning::Nothing;
         };
@@ -71,7 +72,7 @@ impl Groups {
         }
     }
 
-    pub(crate) fn lost(&mut self, first: u64) -> Meaning {
+    pub(crate) fn lost(&mut self, first: PacketNumber) -> Meaning {
         match self.0.get_mut(&first) {
             Some(group) if !group.lost => {
                 group.lost = true;
@@ -82,7 +83,7 @@ impl Groups {
     }
 
     /// Packets below `pn` are forgotten. The newest symbol may still be leaving.
-    pub(crate) fn forget_below(&mut self, pn: u64) {
+    pub(crate) fn forget_below(&mut self, pn: PacketNumber) {
         while self.0.len() > 1
             && let Some(entry) = self.0.first_entry()
             && entry.get().last < pn
@@ -95,6 +96,7 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numbers::pn;
 
     #[test]
     fn counts() {
@@ -122,22 +124,22 @@ mod tests {
     #[test]
     fn a_symbol_is_lost_once_and_arrives_once() {
         let mut groups = Groups::default();
-        groups.sent(10, 10, 2);
-        groups.sent(10, 11, 2);
-        assert_eq!(groups.acked(10), Meaning::Nothing);
-        assert_eq!(groups.acked(10), Meaning::Arrived);
-        assert_eq!(groups.acked(10), Meaning::Nothing);
-        groups.sent(12, 12, 2);
-        assert_eq!(groups.lost(12), Meaning::Lost);
-        assert_eq!(groups.lost(12), Meaning::Nothing);
-        assert_eq!(groups.acked(12), Meaning::Nothing);
-        assert_eq!(groups.acked(12), Meaning::ArrivedLate);
-        groups.sent(14, 14, 2);
-        groups.sent(14, 17, 2);
-        groups.forget_below(17);
-        assert_eq!(groups.lost(14), Meaning::Lost);
-        groups.sent(20, 20, 2);
-        groups.forget_below(18);
-        assert_eq!(groups.acked(14), Meaning::Nothing);
+        groups.sent(pn(10), pn(10), 2);
+        groups.sent(pn(10), pn(11), 2);
+        assert_eq!(groups.acked(pn(10)), Meaning::Nothing);
+        assert_eq!(groups.acked(pn(10)), Meaning::Arrived);
+        assert_eq!(groups.acked(pn(10)), Meaning::Nothing);
+        groups.sent(pn(12), pn(12), 2);
+        assert_eq!(groups.lost(pn(12)), Meaning::Lost);
+        assert_eq!(groups.lost(pn(12)), Meaning::Nothing);
+        assert_eq!(groups.acked(pn(12)), Meaning::Nothing);
+        assert_eq!(groups.acked(pn(12)), Meaning::ArrivedLate);
+        groups.sent(pn(14), pn(14), 2);
+        groups.sent(pn(14), pn(17), 2);
+        groups.forget_below(pn(17));
+        assert_eq!(groups.lost(pn(14)), Meaning::Lost);
+        groups.sent(pn(20), pn(20), 2);
+        groups.forget_below(pn(18));
+        assert_eq!(groups.acked(pn(14)), Meaning::Nothing);
     }
 }

@@ -16,6 +16,7 @@ mod fragments;
 mod monitor;
 mod mtu;
 mod pacer;
+mod pauses;
 mod reordering;
 mod rtt;
 mod sent;
@@ -28,13 +29,13 @@ mod tests;
 mod timer;
 mod validation;
 
-use crate::Nanos;
-use crate::blocks::Horizon;
+use crate::blocks::{EPSILON, Horizon};
 use crate::cc::{CcKind, RateControl};
 use crate::config::{Config, PathMemory};
 use crate::receiver::Receiver;
 use crate::session::BASE_DATAGRAM;
 use crate::types::{PacketMeta, Tuple};
+use crate::{Nanos, PacketNumber, PathId, Time};
 
 use acks::Acks;
 use address::{Address, Settings};
@@ -52,7 +53,7 @@ pub(crate) use validation::PathPacket;
 use validation::{Validated, Validation};
 
 /// The id of the only path that a session has.
-pub(crate) const PATH: u32 = 0;
+pub(crate) const PATH: PathId = PathId::FIRST;
 /// A sender whose packets are further apart than this is thin (Redundant Data Bundling, `tcp_thin_dpifl_itt_lower_bound`).
 const THIN_INTERVAL: Nanos = 10_000_000;
 
@@ -71,7 +72,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    pub(crate) fn new(config: &Config, now: Nanos) -> Self {
+    pub(crate) fn new(config: &Config, now: Time) -> Self {
         let settings = Settings::new(config);
         Self {
             address: Address::first(&settings, config, now),
@@ -110,7 +111,7 @@ impl Path {
     }
 
     /// Next packet number.
-    pub(crate) fn next_pn(&self) -> u64 {
+    pub(crate) fn next_pn(&self) -> PacketNumber {
         self.space.sent.next_pn()
     }
 
@@ -123,7 +124,7 @@ impl Path {
     }
 
     /// Largest packet number that the peer has acknowledged.
-    pub(crate) fn largest_acked(&self) -> Option<u64> {
+    pub(crate) fn largest_acked(&self) -> Option<PacketNumber> {
         self.space.sent.largest_acked()
     }
 
@@ -152,7 +153,7 @@ impl Path {
     }
 
     /// From now on this controls the rate, beginning with what has been found out so far.
-    pub(crate) fn set_cc(&mut self, now: Nanos, kind: CcKind) {
+    pub(crate) fn set_cc(&mut self, now: Time, kind: CcKind) {
         if self.settings.set_cc(kind) {
             let from = (self.next_pn(), self.packet_bytes());
             self.address.change_rate_control(&self.settings, from, now);
@@ -162,7 +163,7 @@ impl Path {
     // ---- sending ---------------------------------------------------------------------------------
 
     /// Whether rate control allows another packet now.
-    pub(crate) fn is_open(&mut self, now: Nanos) -> bool {
+    pub(crate) fn is_open(&mut self, now: Time) -> bool {
         let rate = self.address.cc.pacing_rate();
         self.has_window() && self.address.pacer.ready(now, rate)
     }
@@ -172,7 +173,7 @@ impl Path {
     }
 
     /// When the pacer lets a packet leave, if the window does.
-    pub(crate) fn next_departure(&self) -> Option<Nanos> {
+    pub(crate) fn next_departure(&self) -> Option<Time> {
         let rate = self.address.cc.pacing_rate();
         self.has_window().then(|| self.address.pacer.next(rate))
     }
@@ -183,7 +184,7 @@ impl Path {
     }
 
     /// Rate control would have allowed another packet.
-    pub(crate) fn on_app_limited(&mut self, now: Nanos) {
+    pub(crate) fn on_app_limited(&mut self, now: Time) {
         self.address.cc.on_app_limited(now);
     }
 
@@ -205,7 +206,7 @@ impl Path {
     /// Packet [`Self::next_pn`] leaves. `eliciting`: it is to be acknowledged. The number behind it may be left out.
     pub(crate) fn record(
         &mut self,
-        now: Nanos,
+        now: Time,
         ip_bytes: u32,
         carried: (Carried, bool),
         contents: &mut impl Contents,
@@ -216,7 +217,7 @@ impl Path {
 
     fn record_packet(
         &mut self,
-        now: Nanos,
+        now: Time,
         ip_bytes: u32,
         (carried, eliciting): (Carried, bool),
         contents: &mut impl Contents,
@@ -228,7 +229,9 @@ impl Path {
             self.forget_settled(now, contents);
             return;
         }
-        self.space.last_sent = now;
+        let latest = std::mem::replace(&mut self.space.last_sent, now);
+        let span = 2 * self.address.rtt.smoothed();
+        self.space.pauses.note(now, latest, span);
         if self.space.sent.packets_in_flight() == 1 {
             self.address.timer.on_news(now);
         }
@@ -240,7 +243,7 @@ impl Path {
     }
 
     /// A packet number that was left out and that the peer is to know of.
-    pub(crate) fn poll_spent_skip(&mut self) -> Option<u64> {
+    pub(crate) fn poll_spent_skip(&mut self) -> Option<PacketNumber> {
         let spent = self.space.sent.poll_spent_skip()?;
         self.space.sent.draw_skip(&mut self.stock);
         Some(spent)
@@ -269,19 +272,19 @@ impl Path {
     }
 
     /// The peer says that no packet has this number.
-    pub(crate) fn on_skipped(&mut self, packet_number: u64) {
+    pub(crate) fn on_skipped(&mut self, packet_number: PacketNumber) {
         self.space.acks.on_skipped(packet_number);
     }
 
     /// There are news that are worth a SACK at once.
-    pub(crate) fn want_sack(&mut self, now: Nanos) {
+    pub(crate) fn want_sack(&mut self, now: Time) {
         self.space.acks.want_sack(now);
     }
 
     /// Writes BLOCKS and SACK frames into `out`, at most `room` bytes.
     pub(crate) fn write_feedback(
         &mut self,
-        now: Nanos,
+        now: Time,
         room: usize,
         receiver: &mut Receiver,
         out: &mut Vec<u8>,
@@ -309,22 +312,26 @@ impl Path {
     }
 
     /// What is left of the time of datagrams is measured by this.
-    pub(crate) fn horizon(&self, now: Nanos) -> Horizon {
+    pub(crate) fn horizon(&self, now: Time) -> Horizon {
         let rtt = &self.address.rtt;
+        let pause = now.saturating_sub(self.space.last_sent);
+        let pause = pause.max(self.space.pauses.longest());
+        let behind = packets_behind(self.address.monitor.plr());
+        let shown = rtt.smoothed().saturating_add(behind * pause);
         Horizon {
             now,
             rtt: rtt.smoothed(),
-            loss_after: rtt.loss_delay() + acks::sack_delay(rtt.smoothed()),
+            loss_after: rtt.loss_delay().max(shown) + acks::sack_delay(rtt.smoothed()),
         }
     }
 
     /// When a packet will count as lost by time.
-    pub(crate) fn loss_deadline(&self) -> Option<Nanos> {
+    pub(crate) fn loss_deadline(&self) -> Option<Time> {
         self.space.sent.loss_deadline()
     }
 
     /// When a probe is due. `waiting`: something waits for the peer although nothing can be sent.
-    pub(crate) fn probe_deadline(&self, waiting: bool) -> Option<Nanos> {
+    pub(crate) fn probe_deadline(&self, waiting: bool) -> Option<Time> {
         if self.space.sent.packets_in_flight() == 0 && !waiting {
             return None;
         }
@@ -333,7 +340,7 @@ impl Path {
     }
 
     /// The probe timer has run out.
-    pub(crate) fn on_probe_timeout(&mut self, now: Nanos) {
+    pub(crate) fn on_probe_timeout(&mut self, now: Time) {
         let pto = self.probe_timeout();
         if self.address.timer.on_timeout(now, pto) {
             self.address.cc.on_persistent_loss(now);
@@ -347,7 +354,13 @@ impl Path {
 
     // ---- addresses -------------------------------------------------------------------------------
 
-    fn on_packet_from(&mut self, now: Nanos, place: (Tuple, u64), len: usize, newest: bool) {
+    fn on_packet_from(
+        &mut self,
+        now: Time,
+        place: (Tuple, PacketNumber),
+        len: usize,
+        newest: bool,
+    ) {
         let tuple = place.0;
         let current = &mut self.address.tuple;
         if !current.is_same(&tuple) {
@@ -361,7 +374,13 @@ impl Path {
     }
 
     /// A packet that had opened before has come again, from `tuple`.
-    pub(crate) fn on_replay(&mut self, now: Nanos, tuple: Tuple, packet_number: u64, len: usize) {
+    pub(crate) fn on_replay(
+        &mut self,
+        now: Time,
+        tuple: Tuple,
+        packet_number: PacketNumber,
+        len: usize,
+    ) {
         let present = (&self.address.tuple, self.probe_timeout());
         let (place, random) = ((tuple, packet_number), &mut self.stock);
         self.validation.on_replay(now, place, len, present, random);
@@ -373,19 +392,19 @@ impl Path {
     }
 
     /// An answer to a challenge came from `tuple`; whether the peer is found there now.
-    pub(crate) fn on_response(&mut self, now: Nanos, tuple: Tuple, answer: [u8; 8]) -> bool {
+    pub(crate) fn on_response(&mut self, now: Time, tuple: Tuple, answer: [u8; 8]) -> bool {
         let present = (self.address.tuple, self.probe_timeout());
         let validated = self.validation.on_response(now, tuple, answer, present);
         self.move_to(now, validated)
     }
 
     /// Whether the peer is found elsewhere now, since it does not answer from where it was.
-    pub(crate) fn poll_moved(&mut self, now: Nanos) -> bool {
+    pub(crate) fn poll_moved(&mut self, now: Time) -> bool {
         let validated = self.validation.poll_proven(now, self.address.tuple);
         self.move_to(now, validated)
     }
 
-    fn move_to(&mut self, now: Nanos, validated: Option<Validated>) -> bool {
+    fn move_to(&mut self, now: Time, validated: Option<Validated>) -> bool {
         let Some(Validated { tuple, round_trip }) = validated else {
             return false;
         };
@@ -405,14 +424,14 @@ impl Path {
     }
 
     /// A copy of a challenge that is due.
-    pub(crate) fn poll_challenge(&mut self, now: Nanos) -> Option<PathPacket> {
+    pub(crate) fn poll_challenge(&mut self, now: Time) -> Option<PathPacket> {
         let pto = self.probe_timeout();
         let len_max = usize::from(BASE_DATAGRAM);
         self.validation.poll_challenge(now, pto, len_max)
     }
 
     /// When [`Self::poll_challenge`] has something to do.
-    pub(crate) fn challenge_timeout(&self) -> Option<Nanos> {
+    pub(crate) fn challenge_timeout(&self) -> Option<Time> {
         self.validation.timeout()
     }
 
@@ -432,22 +451,28 @@ impl Path {
     // ---- path MTU --------------------------------------------------------------------------------
 
     /// UDP payload of a path MTU probe that is due.
-    pub(crate) fn poll_mtu_probe(&mut self, now: Nanos) -> Option<u16> {
+    pub(crate) fn poll_mtu_probe(&mut self, now: Time) -> Option<u16> {
         let rtt = self.address.rtt.smoothed();
         self.address.mtu.poll(now, rtt)
     }
 
     /// When [`Self::poll_mtu_probe`] has something to do.
-    pub(crate) fn mtu_timeout(&self) -> Option<Nanos> {
+    pub(crate) fn mtu_timeout(&self) -> Option<Time> {
         self.address.mtu.timeout()
     }
 
     /// The operating system refused a UDP payload of `size` as too large.
-    pub(crate) fn datagram_too_large(&mut self, now: Nanos, size: usize) {
+    pub(crate) fn datagram_too_large(&mut self, now: Time, size: usize) {
         let size = u16::try_from(size).unwrap_or(u16::MAX);
         let before = self.mtu();
         self.address.mtu.too_large(now, size);
         self.mtu_falls += u64::from(self.mtu() < before);
         self.tell_packet_size();
     }
+}
+
+/// Of so many packets behind one that is lost at least one arrives: the probability that all are lost is at most [`EPSILON`].
+fn packets_behind(plr: f64) -> u64 {
+    let plr = plr.clamp(EPSILON, 0.5);
+    ((EPSILON / plr).ln() / plr.ln()).ceil().max(1.0) as u64
 }

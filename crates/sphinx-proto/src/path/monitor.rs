@@ -1,5 +1,7 @@
 //! The Monitor: the packet loss rate, how it varies, and whether losses come in bursts.
 
+use crate::PacketNumber;
+
 use std::{collections::VecDeque, mem};
 
 /// Packets per bucket.
@@ -44,7 +46,7 @@ pub(crate) struct Monitor {
     buckets: VecDeque<Bucket>,
     current: Bucket,
     packets: u32,
-    last_lost: Option<u64>,
+    last_lost: Option<PacketNumber>,
     packets_total: u64,
     path_packets: u64,
     lost_total: u64,
@@ -69,7 +71,7 @@ impl Monitor {
     }
 
     /// The packet with this number was lost.
-    pub(crate) fn lost(&mut self, packet_number: u64) {
+    pub(crate) fn lost(&mut self, packet_number: PacketNumber) {
         let continues = self.last_lost.is_some_and(|last| last + 1 == packet_number);
         self.last_lost = Some(packet_number);
         self.lost_total += 1;
@@ -215,6 +217,7 @@ impl Monitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numbers::pn;
 
     #[test]
     fn starts_careful_and_becomes_exact() {
@@ -222,7 +225,7 @@ mod tests {
         assert!(monitor.plr() > 0.0 && monitor.is_cold() && !monitor.knows_loss());
         for i in 0..10_000 {
             match i % 16 {
-                0 => monitor.lost(i),
+                0 => monitor.lost(pn(i)),
                 _ => monitor.acknowledged(),
             }
         }
@@ -261,7 +264,7 @@ mod tests {
             let mut monitor = Monitor::default();
             for i in 0..8000 {
                 match i % period < row {
-                    true => monitor.lost(i),
+                    true => monitor.lost(pn(i)),
                     false => monitor.acknowledged(),
                 }
             }
@@ -279,7 +282,7 @@ mod tests {
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(seed);
                 match (state >> 33) % 100 < 6 {
-                    true => monitor.lost(i),
+                    true => monitor.lost(pn(i)),
                     false => monitor.acknowledged(),
                 }
             }
@@ -291,7 +294,7 @@ mod tests {
     fn spurious_losses_are_taken_back() {
         let mut monitor = Monitor::default();
         for i in 0..500 {
-            monitor.lost(i);
+            monitor.lost(pn(i));
             monitor.spurious();
         }
         assert_eq!(monitor.losses().unwrap().mean, 0.0);

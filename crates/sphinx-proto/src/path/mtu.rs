@@ -1,7 +1,7 @@
 //! Path MTU discovery with padded probes (compare RFC 8899), and noticing that the path has become
 //! too narrow (`docs/protocol.md` §10.1).
 
-use crate::Nanos;
+use crate::{Nanos, Time};
 
 /// Copies of each probe, so that random loss does not hide a larger MTU.
 const COPIES: u8 = 3;
@@ -39,9 +39,9 @@ pub(crate) struct PathMtu {
     failed: Option<u16>,
     /// How long to leave a size alone that fails.
     pause: Nanos,
-    fell_at: Nanos,
+    fell_at: Time,
     copies_sent: u8,
-    next_copy: Nanos,
+    next_copy: Time,
     /// What an earlier session found: probed first, and nothing larger right after it.
     remembered: Option<u16>,
 }
@@ -57,9 +57,9 @@ impl PathMtu {
             sizes: candidates.iter().copied().filter(wanted).collect(),
             failed: None,
             pause: AGAIN,
-            fell_at: 0,
+            fell_at: Time::ZERO,
             copies_sent: 0,
-            next_copy: 0,
+            next_copy: Time::ZERO,
             remembered: remembered.filter(|size| candidates.contains(size) && wanted(size)),
         }
     }
@@ -88,7 +88,7 @@ impl PathMtu {
     }
 
     /// Size of a probe to send now.
-    pub(crate) fn poll(&mut self, now: Nanos, rtt: Nanos) -> Option<u16> {
+    pub(crate) fn poll(&mut self, now: Time, rtt: Nanos) -> Option<u16> {
         if self.timeout().is_none_or(|at| at > now) {
             return None;
         }
@@ -116,14 +116,14 @@ impl PathMtu {
         Some(size)
     }
 
-    fn search_from(&mut self, at: Nanos) {
+    fn search_from(&mut self, at: Time) {
         self.copies_sent = 0;
         self.failed = None;
         self.next_copy = at;
     }
 
     /// When [`PathMtu::poll`] has something to do.
-    pub(crate) fn timeout(&self) -> Option<Nanos> {
+    pub(crate) fn timeout(&self) -> Option<Time> {
         let is_searching = self.remembered.is_some() || self.larger().next().is_some();
         is_searching.then_some(self.next_copy)
     }
@@ -135,7 +135,11 @@ impl PathMtu {
             // An earlier session has tried the larger sizes.
             let known = self.remembered.take() == Some(size);
             let failed = self.failed;
-            self.search_from(if known { self.next_copy + AGAIN } else { 0 });
+            self.search_from(if known {
+                self.next_copy + AGAIN
+            } else {
+                Time::ZERO
+            });
             self.failed = failed;
             if failed.is_none() {
                 self.pause = AGAIN;
@@ -144,14 +148,14 @@ impl PathMtu {
     }
 
     /// A packet of `size` that left at `sent_at` was acknowledged.
-    pub(crate) fn carried(&mut self, sent_at: Nanos, size: u16) {
+    pub(crate) fn carried(&mut self, sent_at: Time, size: u16) {
         if sent_at >= self.fell_at {
             self.acked(size);
         }
     }
 
     /// Nothing is known about the path any more: back to the safe size, and search at once.
-    pub(crate) fn fall(&mut self, now: Nanos) {
+    pub(crate) fn fall(&mut self, now: Time) {
         self.current = self.base;
         self.remembered = None;
         self.search_from(now);
@@ -160,7 +164,7 @@ impl PathMtu {
     }
 
     /// This end's own interface does not take datagrams of `size`.
-    pub(crate) fn too_large(&mut self, now: Nanos, size: u16) {
+    pub(crate) fn too_large(&mut self, now: Time, size: u16) {
         if size <= self.base {
             return;
         }
@@ -184,11 +188,11 @@ pub(crate) struct BlackHole {
     small: u32,
     /// Large packets lost in a row, and when the first and the last of them left.
     run: u32,
-    first: Nanos,
-    last: Nanos,
+    first: Time,
+    last: Time,
     /// When the last small and the last large packet left that got through.
-    small_arrived: Option<Nanos>,
-    large_arrived: Option<Nanos>,
+    small_arrived: Option<Time>,
+    large_arrived: Option<Time>,
 }
 
 impl BlackHole {
@@ -196,8 +200,8 @@ impl BlackHole {
         Self {
             small,
             run: 0,
-            first: 0,
-            last: 0,
+            first: Time::ZERO,
+            last: Time::ZERO,
             small_arrived: None,
             large_arrived: None,
         }
@@ -208,7 +212,7 @@ impl BlackHole {
         ip_bytes > self.small
     }
 
-    pub(crate) fn lost(&mut self, sent_at: Nanos, ip_bytes: u32) {
+    pub(crate) fn lost(&mut self, sent_at: Time, ip_bytes: u32) {
         if !self.is_large(ip_bytes) || self.large_arrived >= Some(sent_at) {
             return;
         }
@@ -221,7 +225,7 @@ impl BlackHole {
     }
 
     /// A SACK's acknowledgements come before the losses that they show.
-    pub(crate) fn acked(&mut self, sent_at: Nanos, ip_bytes: u32) {
+    pub(crate) fn acked(&mut self, sent_at: Time, ip_bytes: u32) {
         if !self.is_large(ip_bytes) {
             self.small_arrived = self.small_arrived.max(Some(sent_at));
             return;
@@ -251,19 +255,20 @@ impl BlackHole {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::time;
 
     #[test]
     fn climbs_stops_and_tries_again_a_minute_later() {
         let mut mtu = PathMtu::new(1200, &[1200, 1472, 8972], 9000, None);
-        assert_eq!(mtu.poll(0, 8), Some(1472));
-        assert_eq!(mtu.poll(1, 8), None);
-        assert_eq!(mtu.poll(2, 8), Some(1472));
+        assert_eq!(mtu.poll(time(0), 8), Some(1472));
+        assert_eq!(mtu.poll(time(1), 8), None);
+        assert_eq!(mtu.poll(time(2), 8), Some(1472));
         mtu.acked(1472);
-        assert_eq!((mtu.current(), mtu.poll(3, 8)), (1472, Some(8972)));
+        assert_eq!((mtu.current(), mtu.poll(time(3), 8)), (1472, Some(8972)));
         mtu.acked(1472);
-        let mut now = 3;
+        let mut now = time(3);
         let mut copies = 1;
-        while let Some(at) = mtu.timeout().filter(|at| *at < AGAIN) {
+        while let Some(at) = mtu.timeout().filter(|at| *at < time(AGAIN)) {
             now = now.max(at);
             copies += usize::from(mtu.poll(now, 8).is_some());
         }
@@ -280,7 +285,7 @@ mod tests {
             let sizes = mtu_candidates(28);
             let mut search = PathMtu::new(1200, &sizes, 9000, None);
             let mut probes = 0;
-            while let Some(at) = search.timeout().filter(|at| *at < AGAIN) {
+            while let Some(at) = search.timeout().filter(|at| *at < time(AGAIN)) {
                 if let Some(size) = search.poll(at, 8) {
                     probes += 1;
                     if size + 28 <= mtu {
@@ -298,17 +303,17 @@ mod tests {
     fn tries_first_what_is_remembered() {
         let new = |size| PathMtu::new(1200, &[1472, 8972], 9000, Some(size));
         let mut mtu = new(8972);
-        assert_eq!(mtu.poll(0, 8), Some(8972));
+        assert_eq!(mtu.poll(time(0), 8), Some(8972));
         mtu.acked(8972);
         assert_eq!((mtu.current(), mtu.timeout()), (8972, None));
         // Nothing larger for a minute.
         let mut mtu = new(1472);
-        assert_eq!(mtu.poll(0, 8), Some(1472));
+        assert_eq!(mtu.poll(time(0), 8), Some(1472));
         mtu.acked(1472);
-        assert!(mtu.timeout() > Some(AGAIN));
+        assert!(mtu.timeout() > Some(time(AGAIN)));
         // It does not get through any more.
         let mut mtu = new(8972);
-        let mut now = 0;
+        let mut now = Time::ZERO;
         let sizes: Vec<u16> = (0..4)
             .filter_map(|_| {
                 now = mtu.timeout()?;
@@ -316,18 +321,18 @@ mod tests {
             })
             .collect();
         assert_eq!(sizes, [8972, 8972, 8972, 1472]);
-        assert_eq!(new(1300).poll(0, 8), Some(1472));
+        assert_eq!(new(1300).poll(time(0), 8), Some(1472));
     }
 
     #[test]
     fn falls_and_climbs_at_once() {
         let mut mtu = PathMtu::new(1200, &[1472], 9000, None);
         mtu.acked(1472);
-        mtu.fall(100);
-        assert_eq!((mtu.current(), mtu.poll(100, 8)), (1200, Some(1472)));
-        mtu.carried(99, 1472);
+        mtu.fall(time(100));
+        assert_eq!((mtu.current(), mtu.poll(time(100), 8)), (1200, Some(1472)));
+        mtu.carried(time(99), 1472);
         assert_eq!(mtu.current(), 1200);
-        mtu.carried(100, 1472);
+        mtu.carried(time(100), 1472);
         assert_eq!(mtu.current(), 1472);
     }
 
@@ -335,26 +340,29 @@ mod tests {
     fn believes_its_own_interface() {
         let mut mtu = PathMtu::new(1200, &[1372, 1472], 9000, None);
         mtu.acked(1472);
-        mtu.too_large(5, 1472);
-        mtu.too_large(5, 1200);
-        mtu.too_large(5, 8972);
-        assert_eq!((mtu.current(), mtu.poll(5, 8)), (1200, Some(1372)));
+        mtu.too_large(time(5), 1472);
+        mtu.too_large(time(5), 1200);
+        mtu.too_large(time(5), 8972);
+        assert_eq!((mtu.current(), mtu.poll(time(5), 8)), (1200, Some(1372)));
         mtu.acked(1372);
         // The size that was refused is not tried before a minute has passed.
-        mtu.too_large(6, 1472);
-        assert_eq!((mtu.poll(6, 8), mtu.timeout()), (None, Some(6 + AGAIN)));
+        mtu.too_large(time(6), 1472);
+        assert_eq!(
+            (mtu.poll(time(6), 8), mtu.timeout()),
+            (None, Some(time(6 + AGAIN)))
+        );
     }
 
     #[test]
     fn a_run_of_large_losses_needs_a_small_packet_as_witness() {
         let mut hole = BlackHole::new(1228);
         for at in 0..21 {
-            hole.lost(at, 1500);
+            hole.lost(time(at), 1500);
         }
         assert!(!hole.is_found(10, 0.1));
-        hole.acked(0, 100);
+        hole.acked(time(0), 100);
         assert!(hole.is_found(10, 0.1) && !hole.is_found(11, 0.1));
-        hole.acked(5, 1500);
+        hole.acked(time(5), 1500);
         assert!(!hole.is_found(10, 0.1));
     }
 
@@ -362,12 +370,12 @@ mod tests {
     fn losses_of_small_packets_do_not_count() {
         let mut hole = BlackHole::new(1228);
         for at in 0..5 {
-            hole.lost(100 * at, 1500);
-            hole.lost(100 * at, 1228);
+            hole.lost(time(100 * at), 1500);
+            hole.lost(time(100 * at), 1228);
         }
-        hole.acked(500, 100);
+        hole.acked(time(500), 100);
         assert!(!hole.is_found(10, 0.1));
-        hole.lost(500, 1500);
+        hole.lost(time(500), 1500);
         assert!(hole.is_found(10, 0.1) && !hole.is_found(10, 0.2));
     }
 }

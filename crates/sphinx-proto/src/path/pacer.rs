@@ -1,6 +1,6 @@
 //! Spreads packets over time at the rate that rate control allows.
 
-use crate::Nanos;
+use crate::{Nanos, Time};
 
 const SECOND: u64 = 1_000_000_000;
 /// Longest burst in time at the pacing rate.
@@ -18,13 +18,13 @@ const BURST_MAX: u64 = 64_000;
 pub(crate) struct Pacer {
     /// May be negative: the last packet overdrew.
     tokens: i64,
-    updated: Nanos,
+    updated: Time,
     /// There was nothing to send: what was not used is not made up for.
     resting: bool,
 }
 
 impl Pacer {
-    pub(crate) fn new(now: Nanos) -> Self {
+    pub(crate) fn new(now: Time) -> Self {
         Self {
             tokens: BURST_MIN as i64,
             updated: now,
@@ -36,7 +36,7 @@ impl Pacer {
         (rate.saturating_mul(QUANTUM) / SECOND).clamp(BURST_MIN, BURST_MAX)
     }
 
-    fn refill(&mut self, now: Nanos, rate: u64) {
+    fn refill(&mut self, now: Time, rate: u64) {
         let elapsed = now.saturating_sub(self.updated);
         let earned = u128::from(elapsed) * u128::from(rate) / u128::from(SECOND);
         if earned > 0 {
@@ -56,7 +56,7 @@ impl Pacer {
     }
 
     /// Whether a packet may leave now.
-    pub(crate) fn ready(&mut self, now: Nanos, rate: u64) -> bool {
+    pub(crate) fn ready(&mut self, now: Time, rate: u64) -> bool {
         self.refill(now, rate);
         self.tokens > 0
     }
@@ -73,7 +73,7 @@ impl Pacer {
     }
 
     /// When the next burst may leave: at half a bucket, so that wake-ups are few and bursts short.
-    pub(crate) fn next(&self, rate: u64) -> Nanos {
+    pub(crate) fn next(&self, rate: u64) -> Time {
         let wanted = (Self::burst(rate) / 2) as i64 - self.tokens;
         if wanted <= 0 {
             return self.updated;
@@ -88,20 +88,21 @@ impl Pacer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::time;
 
     #[test]
     fn the_next_burst_is_later_at_any_rate() {
-        let mut pacer = Pacer::new(0);
+        let mut pacer = Pacer::new(Time::ZERO);
         pacer.spent(9000);
-        assert!(pacer.next(u64::MAX) > 0 && pacer.next(1) == SECOND);
+        assert!(pacer.next(u64::MAX) > Time::ZERO && pacer.next(1) == time(SECOND));
     }
 
     #[test]
     fn long_run_rate_is_exact_and_bursts_are_short() {
         let rate = 25_000_000;
-        let mut pacer = Pacer::new(0);
-        let (mut now, mut sent) = (0, 0u64);
-        while now < SECOND {
+        let mut pacer = Pacer::new(Time::ZERO);
+        let (mut now, mut sent) = (Time::ZERO, 0u64);
+        while now < time(SECOND) {
             let mut burst = 0;
             while pacer.ready(now, rate) {
                 pacer.spent(1500);
@@ -119,13 +120,13 @@ mod tests {
         let rate = 25_000_000;
         let burst = |pacer: &mut Pacer, now| {
             let mut bytes = 0;
-            while pacer.ready(now, rate) {
+            while pacer.ready(time(now), rate) {
                 pacer.spent(1500);
                 bytes += 1500;
             }
             bytes
         };
-        let mut pacer = Pacer::new(0);
+        let mut pacer = Pacer::new(Time::ZERO);
         burst(&mut pacer, 0);
         assert!((49_000..54_000).contains(&burst(&mut pacer, 2_000_000)));
         assert!(burst(&mut pacer, 100_000_000) < 65_500);

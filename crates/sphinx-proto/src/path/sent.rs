@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use crate::Nanos;
 use crate::cc::PacketInfo;
 use crate::ranges::RangeSet;
 use crate::wire::SymbolId;
+use crate::{BlockId, Nanos, PacketNumber, Time};
 
 use super::skips::Skips;
 use super::stock::Stock;
@@ -18,13 +18,13 @@ const PACKETS_MAX: usize = 1 << 18;
 pub(crate) enum Carried {
     /// A symbol of the block with this sequence.
     Symbol {
-        block: u64,
+        block: BlockId,
         round: u8,
         symbol: SymbolId,
     },
     /// Part of such a symbol; the number of its first part is lower by `after`.
     Fragment {
-        block: u64,
+        block: BlockId,
         round: u8,
         symbol: SymbolId,
         after: u32,
@@ -64,7 +64,7 @@ enum State {
 
 #[derive(Debug)]
 struct SentPacket {
-    sent_at: Nanos,
+    sent_at: Time,
     ip_bytes: u32,
     carried: Carried,
     state: State,
@@ -86,26 +86,26 @@ pub(crate) struct Settled {
 pub(crate) struct SentLog {
     packets: VecDeque<SentPacket>,
     /// Number of the first packet in the log.
-    first: u64,
+    first: PacketNumber,
     /// No packet below is in flight.
-    settled_below: u64,
-    largest_acked: Option<u64>,
-    acked_ranges: RangeSet,
+    settled_below: PacketNumber,
+    largest_acked: Option<PacketNumber>,
+    acked_ranges: RangeSet<PacketNumber>,
     packets_in_flight: u64,
     /// Those of them that carry new data.
     sources_in_flight: u64,
     skips: Skips,
     /// When time will declare the next packet lost.
-    loss_deadline: Option<Nanos>,
+    loss_deadline: Option<Time>,
 }
 
 impl SentLog {
-    pub(crate) fn largest_acked(&self) -> Option<u64> {
+    pub(crate) fn largest_acked(&self) -> Option<PacketNumber> {
         self.largest_acked
     }
 
     /// Next packet number.
-    pub(crate) fn next_pn(&self) -> u64 {
+    pub(crate) fn next_pn(&self) -> PacketNumber {
         self.first + self.packets.len() as u64
     }
 
@@ -117,13 +117,13 @@ impl SentLog {
         self.sources_in_flight
     }
 
-    pub(crate) fn loss_deadline(&self) -> Option<Nanos> {
+    pub(crate) fn loss_deadline(&self) -> Option<Time> {
         self.loss_deadline
     }
 
     /// Record packet [`SentLog::next_pn`]. Packets that want no acknowledgement are recorded too,
     /// so that numbers stay dense.
-    pub(crate) fn record(&mut self, now: Nanos, ip_bytes: u32, carried: Carried, eliciting: bool) {
+    pub(crate) fn record(&mut self, now: Time, ip_bytes: u32, carried: Carried, eliciting: bool) {
         let state = if eliciting {
             self.packets_in_flight += 1;
             self.sources_in_flight += u64::from(carried.is_source());
@@ -144,7 +144,7 @@ impl SentLog {
     pub(crate) fn skip(&mut self, stock: &mut Stock) {
         if self.skips.leaves_out(self.next_pn()) {
             let nothing = Carried::Frames { reliable: false };
-            self.record(0, 0, nothing, false);
+            self.record(Time::ZERO, 0, nothing, false);
             self.draw_skip(stock);
         }
     }
@@ -155,28 +155,35 @@ impl SentLog {
     }
 
     /// A number that was left out and that the peer may know of now.
-    pub(crate) fn poll_spent_skip(&mut self) -> Option<u64> {
+    pub(crate) fn poll_spent_skip(&mut self) -> Option<PacketNumber> {
         self.skips.poll_spent(self.first, self.largest_acked)
     }
 
     /// Whether the peer may have the packets in `ranges` (largest first): they have been sent.
-    pub(crate) fn may_have(&self, ranges: &[(u64, u64)]) -> bool {
-        let newest = ranges.first().map_or(0, |(_, largest)| *largest);
+    pub(crate) fn may_have(&self, ranges: &[(PacketNumber, PacketNumber)]) -> bool {
+        let newest = ranges
+            .first()
+            .map_or(PacketNumber::ZERO, |(_, largest)| *largest);
         newest < self.next_pn() && !self.skips.are_named_in(ranges)
     }
 
-    fn packet_mut(&mut self, pn: u64) -> Option<&mut SentPacket> {
+    fn packet_mut(&mut self, pn: PacketNumber) -> Option<&mut SentPacket> {
         let at = pn.checked_sub(self.first)?;
         self.packets.get_mut(usize::try_from(at).ok()?)
     }
 
     /// The peer has the packets in `ranges` (largest first). Those that are news go to `acked`.
-    pub(crate) fn acknowledge(&mut self, ranges: &[(u64, u64)], acked: &mut Vec<Settled>) {
+    pub(crate) fn acknowledge(
+        &mut self,
+        ranges: &[(PacketNumber, PacketNumber)],
+        acked: &mut Vec<Settled>,
+    ) {
         let mut known = std::mem::take(&mut self.acked_ranges);
         let first = self.first;
         for &(low, high) in ranges.iter().take_while(|(_, high)| *high >= first) {
             known.insert(low.max(first), high, |low, high| {
-                acked.extend((low..=high).filter_map(|pn| self.acknowledge_one(pn)));
+                let numbers = low.until(high + 1);
+                acked.extend(numbers.filter_map(|pn| self.acknowledge_one(pn)));
             });
         }
         self.acked_ranges = known;
@@ -184,7 +191,7 @@ impl SentLog {
         self.largest_acked = self.largest_acked.max(newest);
     }
 
-    fn acknowledge_one(&mut self, pn: u64) -> Option<Settled> {
+    fn acknowledge_one(&mut self, pn: PacketNumber) -> Option<Settled> {
         let packet = self.packet_mut(pn)?;
         let was = std::mem::replace(&mut packet.state, State::Acked);
         let (sent_at, ip_bytes, carried) = (packet.sent_at, packet.ip_bytes, packet.carried);
@@ -209,16 +216,17 @@ impl SentLog {
     }
 
     /// How many packets behind this one have left up to the largest one that was acknowledged.
-    fn overtaken_by(&self, pn: u64) -> u64 {
-        let largest = self.largest_acked.unwrap_or(0);
-        largest.saturating_sub(pn) - self.skips.between(pn, largest)
+    fn overtaken_by(&self, pn: PacketNumber) -> u64 {
+        let largest = self.largest_acked.unwrap_or_default();
+        let behind = largest.checked_sub(pn).unwrap_or(0);
+        behind - self.skips.between(pn, largest)
     }
 
     /// Declare packets lost by number and by time (RFC 9002 §6.1) and hand them to `lost`: those before
     /// `threshold` acknowledged ones, and those sent before an acknowledged one and `delay` ago.
     pub(crate) fn detect_losses(
         &mut self,
-        now: Nanos,
+        now: Time,
         (threshold, delay): (u64, Nanos),
         lost: &mut Vec<Settled>,
     ) {
@@ -251,7 +259,7 @@ impl SentLog {
         }
     }
 
-    fn lose(&mut self, pn: u64) -> Option<Settled> {
+    fn lose(&mut self, pn: PacketNumber) -> Option<Settled> {
         let packet = self.packet_mut(pn)?;
         packet.state = State::Lost;
         let (sent_at, ip_bytes, carried) = (packet.sent_at, packet.ip_bytes, packet.carried);
@@ -271,7 +279,7 @@ impl SentLog {
 
     /// Drop settled packets from the front; lost ones stay for `patience`, so that late
     /// acknowledgements are recognised. What must leave a full log unsettled goes to `lost`.
-    pub(crate) fn forget(&mut self, now: Nanos, patience: Nanos, lost: &mut Vec<Settled>) {
+    pub(crate) fn forget(&mut self, now: Time, patience: Nanos, lost: &mut Vec<Settled>) {
         while let Some(front) = self.packets.front() {
             let is_full = self.packets.len() > PACKETS_MAX;
             let gone = match front.state {
@@ -294,7 +302,7 @@ impl SentLog {
     }
 
     /// Number of the oldest packet in the log.
-    pub(crate) fn first_pn(&self) -> u64 {
+    pub(crate) fn first_pn(&self) -> PacketNumber {
         self.first
     }
 }
@@ -302,35 +310,37 @@ impl SentLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numbers::pn;
+    use crate::time::time;
 
     const DELAY: Nanos = 100;
 
     fn log(packets: u64) -> SentLog {
         let mut log = SentLog::default();
         for at in 0..packets {
-            log.record(at, 1000, Carried::Frames { reliable: false }, true);
+            log.record(time(at), 1000, Carried::Frames { reliable: false }, true);
         }
         log
     }
 
     fn numbers(settled: &[Settled]) -> Vec<u64> {
-        settled.iter().map(|s| s.info.pn).collect()
+        settled.iter().map(|s| s.info.pn.get()).collect()
     }
 
     #[test]
     fn number_and_time_declare_losses() {
         let mut log = log(10);
         let (mut acked, mut lost) = (Vec::new(), Vec::new());
-        log.acknowledge(&[(5, 5), (1, 2)], &mut acked);
+        log.acknowledge(&[(pn(5), pn(5)), (pn(1), pn(2))], &mut acked);
         assert_eq!(numbers(&acked), [5, 1, 2]);
-        log.detect_losses(20, (3, DELAY), &mut lost);
+        log.detect_losses(time(20), (3, DELAY), &mut lost);
         assert_eq!(numbers(&lost), [0], "three later ones arrived");
-        assert_eq!(log.loss_deadline(), Some(3 + DELAY));
-        log.detect_losses(3 + DELAY, (3, DELAY), &mut lost);
+        assert_eq!(log.loss_deadline(), Some(time(3 + DELAY)));
+        log.detect_losses(time(3 + DELAY), (3, DELAY), &mut lost);
         assert_eq!(numbers(&lost), [0, 3]);
         assert_eq!(log.packets_in_flight(), 5);
-        log.forget(1000, DELAY, &mut lost);
-        assert_eq!((log.first, lost.len()), (4, 2));
+        log.forget(time(1000), DELAY, &mut lost);
+        assert_eq!((log.first, lost.len()), (pn(4), 2));
     }
 
     /// Packets 0, 2, 4, 5 and 6: of the numbers 1 and 3 there is none.
@@ -340,9 +350,9 @@ mod tests {
         stock.add([0; 8]);
         let mut log = SentLog::default();
         log.draw_skip(&mut stock);
-        while log.next_pn() < 7 {
-            let at = log.next_pn();
-            log.record(at, 1000, Carried::Frames { reliable: false }, true);
+        while log.next_pn() < pn(7) {
+            let at = log.next_pn().get();
+            log.record(time(at), 1000, Carried::Frames { reliable: false }, true);
             log.skip(&mut stock);
         }
         assert_eq!(log.packets_in_flight(), 5);
@@ -353,15 +363,15 @@ mod tests {
     fn numbers_left_out_are_not_lost_and_overtake_nothing() {
         let mut log = log_with_gaps();
         let (mut acked, mut lost) = (Vec::new(), Vec::new());
-        log.acknowledge(&[(4, 4)], &mut acked);
-        log.detect_losses(20, (3, DELAY), &mut lost);
+        log.acknowledge(&[(pn(4), pn(4))], &mut acked);
+        log.detect_losses(time(20), (3, DELAY), &mut lost);
         assert!(lost.is_empty(), "one packet or two are between");
-        log.acknowledge(&[(5, 5)], &mut acked);
-        log.detect_losses(20, (3, DELAY), &mut lost);
+        log.acknowledge(&[(pn(5), pn(5))], &mut acked);
+        log.detect_losses(time(20), (3, DELAY), &mut lost);
         assert_eq!(numbers(&lost), [0], "three later ones");
-        log.acknowledge(&[(0, 0)], &mut acked);
+        log.acknowledge(&[(pn(0), pn(0))], &mut acked);
         assert_eq!(acked.last().map(|late| late.overtaken_by), Some(4));
-        log.detect_losses(1000, (3, DELAY), &mut lost);
+        log.detect_losses(time(1000), (3, DELAY), &mut lost);
         assert_eq!(numbers(&lost), [0, 2], "never 1 or 3");
         assert_eq!(log.packets_in_flight(), 1);
     }
@@ -369,22 +379,22 @@ mod tests {
     #[test]
     fn numbers_left_out_must_not_be_acknowledged_before_they_are_told() {
         let mut log = log_with_gaps();
-        assert!(log.may_have(&[(4, 6), (2, 2), (0, 0)]));
-        assert!(!log.may_have(&[(0, 6)]) && !log.may_have(&[(1, 1)]));
-        assert!(!log.may_have(&[(7, 7)]), "never sent");
+        assert!(log.may_have(&[(pn(4), pn(6)), (pn(2), pn(2)), (pn(0), pn(0))]));
+        assert!(!log.may_have(&[(pn(0), pn(6))]) && !log.may_have(&[(pn(1), pn(1))]));
+        assert!(!log.may_have(&[(pn(7), pn(7))]), "never sent");
         let (mut acked, mut lost) = (Vec::new(), Vec::new());
-        log.acknowledge(&[(2, 2), (0, 0)], &mut acked);
-        log.forget(0, DELAY, &mut lost);
-        assert_eq!(log.poll_spent_skip(), Some(1));
+        log.acknowledge(&[(pn(2), pn(2)), (pn(0), pn(0))], &mut acked);
+        log.forget(time(0), DELAY, &mut lost);
+        assert_eq!(log.poll_spent_skip(), Some(pn(1)));
         assert_eq!(log.poll_spent_skip(), None, "nothing behind 3 has arrived");
-        assert!(log.may_have(&[(0, 2)]) && !log.may_have(&[(0, 4)]));
+        assert!(log.may_have(&[(pn(0), pn(2))]) && !log.may_have(&[(pn(0), pn(4))]));
     }
 
     #[test]
     fn a_full_log_gives_up_the_oldest() {
         let mut log = log(PACKETS_MAX as u64 + 3);
         let mut lost = Vec::new();
-        log.forget(0, DELAY, &mut lost);
+        log.forget(time(0), DELAY, &mut lost);
         assert_eq!(numbers(&lost), [0, 1, 2]);
         assert_eq!(log.packets_in_flight(), PACKETS_MAX as u64);
     }

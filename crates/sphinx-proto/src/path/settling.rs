@@ -1,9 +1,9 @@
 //! What becomes of sent packets: who hears of acknowledgements and losses, and in which order.
 
-use crate::Nanos;
 use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl as _};
 use crate::session::BASE_DATAGRAM;
 use crate::wire::Sack;
+use crate::{Nanos, Time};
 
 use super::Path;
 use super::sent::{Carried, Settled};
@@ -28,12 +28,7 @@ struct Observed {
 
 impl Path {
     /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
-    pub(crate) fn on_sack(
-        &mut self,
-        now: Nanos,
-        sack: &Sack,
-        contents: &mut impl Contents,
-    ) -> bool {
+    pub(crate) fn on_sack(&mut self, now: Time, sack: &Sack, contents: &mut impl Contents) -> bool {
         let Some(&(_, largest)) = sack.ranges.first() else {
             return true;
         };
@@ -73,7 +68,7 @@ impl Path {
             .on_sack(counts, sack.ect, sack.ce, acked_count);
         let arrival = newest.map(|newest| Arrival {
             pn: newest.pn,
-            received_at: sack.time_us.saturating_mul(1000),
+            received_at: Time::from_nanos(sack.time_us.saturating_mul(1000)),
         });
         let observed = Observed {
             rtt_sample,
@@ -85,7 +80,7 @@ impl Path {
         true
     }
 
-    fn on_packet_acked(&mut self, now: Nanos, packet: &Settled, contents: &mut impl Contents) {
+    fn on_packet_acked(&mut self, now: Time, packet: &Settled, contents: &mut impl Contents) {
         let address = &mut self.address;
         address.acked(now, packet);
         if address.counts(packet) {
@@ -108,7 +103,7 @@ impl Path {
     }
 
     /// Finds lost packets and tells of them; they are in `lost_infos` afterwards.
-    fn detect_losses(&mut self, now: Nanos, contents: &mut impl Contents) {
+    fn detect_losses(&mut self, now: Time, contents: &mut impl Contents) {
         let mut lost = std::mem::take(&mut self.scratch.lost);
         lost.clear();
         let delay = self.address.rtt.loss_delay();
@@ -129,7 +124,7 @@ impl Path {
         }
     }
 
-    fn tell_rate_control(&mut self, now: Nanos, observed: Observed) {
+    fn tell_rate_control(&mut self, now: Time, observed: Observed) {
         let address = &mut self.address;
         address.cc.on_ack(&AckSummary {
             now,
@@ -144,7 +139,7 @@ impl Path {
         });
     }
 
-    pub(super) fn forget_settled(&mut self, now: Nanos, contents: &mut impl Contents) {
+    pub(super) fn forget_settled(&mut self, now: Time, contents: &mut impl Contents) {
         let mut lost = std::mem::take(&mut self.scratch.lost);
         lost.clear();
         let patience = 3 * self.address.rtt.loss_delay();
@@ -159,7 +154,7 @@ impl Path {
     }
 
     /// Everything in a packet, or about a timeout, has been heard: whether the path has become too narrow.
-    pub(crate) fn settle(&mut self, now: Nanos) {
+    pub(crate) fn settle(&mut self, now: Time) {
         let address = &mut self.address;
         let (rtt, plr) = (address.rtt.smoothed(), address.monitor.plr());
         if address.hole.is_found(rtt, plr) {
@@ -183,7 +178,7 @@ impl Path {
     }
 
     /// Declares packets lost by time, if that is due.
-    pub(crate) fn lose_overdue(&mut self, now: Nanos, contents: &mut impl Contents) {
+    pub(crate) fn lose_overdue(&mut self, now: Time, contents: &mut impl Contents) {
         if self.loss_deadline().is_some_and(|at| at <= now) {
             self.detect_losses(now, contents);
             if !self.scratch.lost_infos.is_empty() {

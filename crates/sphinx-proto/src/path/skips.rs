@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use crate::PacketNumber;
+
 use super::stock::Stock;
 
 /// At most 2 to this power packets are between the beginning and the first number left out.
@@ -12,16 +14,16 @@ const REACH_MAX: u32 = 16;
 /// Numbers left out that the peer has not been told of. While there are more, none is added.
 const SECRET_MAX: usize = 8;
 /// No number is to be left out.
-const NEVER: u64 = u64::MAX;
+const NEVER: PacketNumber = PacketNumber::MAX;
 
 /// The numbers left out in a packet number space.
 #[derive(Debug)]
 pub(super) struct Skips {
     /// The next one, or [`NEVER`] while it has not been drawn.
-    next: u64,
+    next: PacketNumber,
     reach: u32,
     /// Those that no honest peer acknowledges, rising.
-    secret: VecDeque<u64>,
+    secret: VecDeque<PacketNumber>,
 }
 
 impl Default for Skips {
@@ -37,7 +39,7 @@ impl Default for Skips {
 impl Skips {
     /// Decides on the next number, if that is possible and has not been done. No packet with number `next_pn` or above
     /// has been sent.
-    pub(super) fn draw(&mut self, next_pn: u64, stock: &mut Stock) {
+    pub(super) fn draw(&mut self, next_pn: PacketNumber, stock: &mut Stock) {
         if self.next != NEVER || self.secret.len() >= SECRET_MAX {
             return;
         }
@@ -49,7 +51,7 @@ impl Skips {
     }
 
     /// Whether no packet is to have this number; if so, it is left out.
-    pub(super) fn leaves_out(&mut self, next_pn: u64) -> bool {
+    pub(super) fn leaves_out(&mut self, next_pn: PacketNumber) -> bool {
         if next_pn != self.next {
             return false;
         }
@@ -60,7 +62,7 @@ impl Skips {
     }
 
     /// Whether `ranges`, largest first, hold a number that has been left out.
-    pub(super) fn are_named_in(&self, ranges: &[(u64, u64)]) -> bool {
+    pub(super) fn are_named_in(&self, ranges: &[(PacketNumber, PacketNumber)]) -> bool {
         self.secret.iter().any(|number| {
             let at = ranges.partition_point(|(low, _)| low > number);
             ranges.get(at).is_some_and(|(_, high)| high >= number)
@@ -68,7 +70,7 @@ impl Skips {
     }
 
     /// How many numbers have been left out between these two.
-    pub(super) fn between(&self, low: u64, high: u64) -> u64 {
+    pub(super) fn between(&self, low: PacketNumber, high: PacketNumber) -> u64 {
         self.secret
             .iter()
             .filter(|n| (low..high).contains(*n))
@@ -77,8 +79,14 @@ impl Skips {
 
     /// A number that is of no more use: every packet below it is forgotten (those below `settled` are), and the peer has
     /// acknowledged a later one without it. From now on the peer may be told.
-    pub(super) fn poll_spent(&mut self, settled: u64, largest_acked: Option<u64>) -> Option<u64> {
-        let spent = |n: &mut u64| *n < settled && largest_acked.is_some_and(|largest| *n < largest);
+    pub(super) fn poll_spent(
+        &mut self,
+        settled: PacketNumber,
+        largest_acked: Option<PacketNumber>,
+    ) -> Option<PacketNumber> {
+        let spent = |n: &mut PacketNumber| {
+            *n < settled && largest_acked.is_some_and(|largest| *n < largest)
+        };
         self.secret.pop_front_if(spent)
     }
 }
@@ -86,6 +94,7 @@ impl Skips {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numbers::pn;
 
     /// Randomness that draws the shortest distance, or the longest.
     fn stock(byte: u8) -> Stock {
@@ -99,13 +108,13 @@ mod tests {
     /// The numbers that are left out of the first `count`.
     fn left_out(byte: u8, count: u64) -> Vec<u64> {
         let (mut skips, mut all) = (Skips::default(), Vec::new());
-        let mut next_pn = 0;
-        while next_pn < count {
+        let mut next_pn = PacketNumber::ZERO;
+        while next_pn.get() < count {
             skips.draw(next_pn, &mut stock(byte));
             // A packet.
             next_pn += 1;
             if skips.leaves_out(next_pn) {
-                all.push(next_pn);
+                all.push(next_pn.get());
                 next_pn += 1;
             }
             while skips.poll_spent(next_pn, Some(next_pn)).is_some() {}
@@ -126,18 +135,18 @@ mod tests {
     #[test]
     fn without_randomness_nothing_is_left_out_until_there_is_some() {
         let mut skips = Skips::default();
-        skips.draw(0, &mut Stock::default());
-        assert!((0..1000).all(|n| !skips.leaves_out(n)));
-        skips.draw(1000, &mut stock(0));
-        assert!(!skips.leaves_out(1000) && skips.leaves_out(1001));
+        skips.draw(pn(0), &mut Stock::default());
+        assert!((0..1000).all(|n| !skips.leaves_out(pn(n))));
+        skips.draw(pn(1000), &mut stock(0));
+        assert!(!skips.leaves_out(pn(1000)) && skips.leaves_out(pn(1001)));
     }
 
     #[test]
     fn a_peer_that_acknowledges_nothing_costs_bounded_memory() {
         let mut skips = Skips::default();
         for n in 0..1000 {
-            skips.draw(n, &mut stock(0));
-            skips.leaves_out(n);
+            skips.draw(pn(n), &mut stock(0));
+            skips.leaves_out(pn(n));
         }
         assert_eq!(skips.secret.len(), SECRET_MAX);
     }
@@ -145,8 +154,12 @@ mod tests {
     #[test]
     fn named_numbers_are_found_and_spent_ones_forgotten() {
         let mut skips = Skips::default();
-        skips.draw(9, &mut stock(0));
-        assert!(skips.leaves_out(10));
+        skips.draw(pn(9), &mut stock(0));
+        assert!(skips.leaves_out(pn(10)));
+        let are_named = |skips: &Skips, ranges: &[(u64, u64)]| {
+            let ranges = ranges.iter().map(|(low, high)| (pn(*low), pn(*high)));
+            skips.are_named_in(&ranges.collect::<Vec<_>>())
+        };
         for (ranges, named) in [
             (&[(11, 20), (0, 9)][..], false),
             (&[(11, 20)], false),
@@ -156,14 +169,17 @@ mod tests {
             (&[(30, 40), (8, 20), (0, 1)], true),
             (&[(30, 40), (8, 10)], true),
         ] {
-            assert_eq!(skips.are_named_in(ranges), named, "{ranges:?}");
+            assert_eq!(are_named(&skips, ranges), named, "{ranges:?}");
         }
-        assert_eq!((skips.between(9, 11), skips.between(11, 20)), (1, 0));
+        assert_eq!(
+            (skips.between(pn(9), pn(11)), skips.between(pn(11), pn(20))),
+            (1, 0)
+        );
         // Packets before it are not settled, or none behind it has arrived.
         for (settled, acked) in [(10, Some(12)), (13, Some(9)), (13, None)] {
-            assert_eq!(skips.poll_spent(settled, acked), None);
+            assert_eq!(skips.poll_spent(pn(settled), acked.map(pn)), None);
         }
-        assert_eq!(skips.poll_spent(11, Some(12)), Some(10));
-        assert!(!skips.are_named_in(&[(10, 10)]));
+        assert_eq!(skips.poll_spent(pn(11), Some(pn(12))), Some(pn(10)));
+        assert!(!are_named(&skips, &[(10, 10)]));
     }
 }

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::Nanos;
 use crate::wire::SymbolId;
+use crate::{BlockId, Nanos, PacketNumber, Time};
 
 use super::acks::Acks;
 use super::ecn::EcnCounts;
 use super::fragments::{Groups, Meaning};
 use super::monitor::Monitor;
+use super::pauses::Pauses;
 use super::sent::{Carried, SentLog, Settled};
 
 /// How much of a symbol has arrived.
@@ -26,16 +27,16 @@ pub(crate) enum Arrived {
 /// Who owns what packets carry, and hears what becomes of it.
 pub(crate) trait Contents {
     /// A symbol of the block with this sequence has arrived; whether the block may have needed it.
-    fn symbol_arrived(&mut self, block: u64, symbol: SymbolId, arrived: Arrived) -> bool;
+    fn symbol_arrived(&mut self, block: BlockId, symbol: SymbolId, arrived: Arrived) -> bool;
 
     /// A symbol will not arrive; `monitor` has been told of its packet.
-    fn symbol_lost(&mut self, block: u64, round: u8, symbol: SymbolId, monitor: &Monitor);
+    fn symbol_lost(&mut self, block: BlockId, round: u8, symbol: SymbolId, monitor: &Monitor);
 
     /// The reliable frames of this packet have arrived.
-    fn frames_arrived(&mut self, packet_number: u64);
+    fn frames_arrived(&mut self, packet_number: PacketNumber);
 
     /// They have not.
-    fn frames_lost(&mut self, packet_number: u64);
+    fn frames_lost(&mut self, packet_number: PacketNumber);
 
     /// Whether the peer has every block.
     fn is_empty(&self) -> bool;
@@ -44,7 +45,7 @@ pub(crate) trait Contents {
 /// A symbol that rides in a packet beside its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Riding {
-    pub(crate) block: u64,
+    pub(crate) block: BlockId,
     pub(crate) round: u8,
     pub(crate) symbol: SymbolId,
 }
@@ -57,15 +58,16 @@ pub(crate) struct PacketSpace {
     /// Symbols in flight in parts.
     fragments: Groups,
     /// What rides in which packet, of those in the log.
-    riders: BTreeMap<u64, Box<[Riding]>>,
+    riders: BTreeMap<PacketNumber, Box<[Riding]>>,
     /// What the peer says of the marks of its arrivals.
     pub(super) ecn: EcnCounts,
     /// When the last packet left that is to be acknowledged.
-    pub(super) last_sent: Nanos,
+    pub(super) last_sent: Time,
+    pub(super) pauses: Pauses,
 }
 
 impl PacketSpace {
-    pub(super) fn new(now: Nanos) -> Self {
+    pub(super) fn new(now: Time) -> Self {
         Self {
             sent: SentLog::default(),
             acks: Acks::new(now),
@@ -73,6 +75,7 @@ impl PacketSpace {
             riders: BTreeMap::new(),
             ecn: EcnCounts::default(),
             last_sent: now,
+            pauses: Pauses::default(),
         }
     }
 
@@ -87,7 +90,7 @@ impl PacketSpace {
         self.riders.insert(self.sent.next_pn(), riders);
     }
 
-    fn riders(&self, pn: u64) -> &[Riding] {
+    fn riders(&self, pn: PacketNumber) -> &[Riding] {
         self.riders.get(&pn).map_or(&[], |riders| riders)
     }
 
@@ -165,7 +168,7 @@ impl PacketSpace {
     }
 
     /// Forgets packets whose fate is known; those that a full log gives up are in `lost`.
-    pub(super) fn forget(&mut self, now: Nanos, patience: Nanos, lost: &mut Vec<Settled>) {
+    pub(super) fn forget(&mut self, now: Time, patience: Nanos, lost: &mut Vec<Settled>) {
         self.sent.forget(now, patience, lost);
     }
 

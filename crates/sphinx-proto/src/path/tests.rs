@@ -1,3 +1,7 @@
+use crate::numbers::pn;
+use crate::time::time;
+use crate::{BlockId, PacketNumber};
+
 use super::*;
 use crate::cc::CcKind;
 use crate::config::{ConnectionIds, Role};
@@ -9,15 +13,15 @@ const MS: Nanos = 1_000_000;
 struct Nobody;
 
 impl Contents for Nobody {
-    fn symbol_arrived(&mut self, _block: u64, _symbol: SymbolId, _arrived: Arrived) -> bool {
+    fn symbol_arrived(&mut self, _block: BlockId, _symbol: SymbolId, _arrived: Arrived) -> bool {
         true
     }
 
-    fn symbol_lost(&mut self, _block: u64, _round: u8, _symbol: SymbolId, _monitor: &Monitor) {}
+    fn symbol_lost(&mut self, _block: BlockId, _round: u8, _symbol: SymbolId, _monitor: &Monitor) {}
 
-    fn frames_arrived(&mut self, _packet_number: u64) {}
+    fn frames_arrived(&mut self, _packet_number: PacketNumber) {}
 
-    fn frames_lost(&mut self, _packet_number: u64) {}
+    fn frames_lost(&mut self, _packet_number: PacketNumber) {}
 
     fn is_empty(&self) -> bool {
         false
@@ -40,7 +44,7 @@ fn path() -> Path {
     let mut config = Config::new(Role::Client, tuple(1, 1), ids);
     config.initial_rtt = 10 * MS;
     config.cc = CcKind::Fixed(1_000_000);
-    let mut path = Path::new(&config, 0);
+    let mut path = Path::new(&config, Time::ZERO);
     for n in 0..4 {
         // So that no packet number is left out for long.
         path.add_random([!n; 8]);
@@ -50,20 +54,21 @@ fn path() -> Path {
 
 fn send(path: &mut Path, now: Nanos) {
     let carried = Carried::Frames { reliable: false };
-    path.record(now, 1000, (carried, true), &mut Nobody);
+    path.record(time(now), 1000, (carried, true), &mut Nobody);
 }
 
 fn sack(path: &mut Path, now: Nanos, low: u64, high: u64) {
     let sack = Sack {
-        ranges: vec![(low, high)],
+        ranges: vec![(pn(low), pn(high))],
         ..Sack::default()
     };
-    assert!(path.on_sack(now, &sack, &mut Nobody));
+    assert!(path.on_sack(time(now), &sack, &mut Nobody));
 }
 
 /// The peer is found at other addresses.
 fn move_to(path: &mut Path, now: Nanos, to: Tuple) {
-    path.on_packet_from(now, (to, 9), 1200, true);
+    let now = time(now);
+    path.on_packet_from(now, (to, pn(9)), 1200, true);
     let challenge = path.poll_challenge(now).expect("challenged");
     assert_eq!(challenge.to, to);
     assert!(path.on_response(now + 7 * MS, to, challenge.data));
@@ -81,7 +86,7 @@ fn what_left_for_other_addresses_says_nothing_about_these() {
     assert_eq!(path.address.bytes_in_flight, 0);
     assert_eq!(path.rtt().smoothed(), 7 * MS);
     send(&mut path, 8 * MS);
-    assert_eq!(path.next_pn(), 6, "numbers go on");
+    assert_eq!(path.next_pn(), pn(6), "numbers go on");
     sack(&mut path, 9 * MS, 4, 5);
     // The peer has packets 4 and 5: the others are lost, and of 5 alone the Monitor hears.
     let losses = path.monitor().losses().expect("one");
@@ -90,7 +95,10 @@ fn what_left_for_other_addresses_says_nothing_about_these() {
     assert_eq!(path.space.sent.packets_in_flight(), 0);
     // Late packets of the other addresses do not make these patient.
     sack(&mut path, 10 * MS, 0, 5);
-    assert_eq!(path.address.reordering.thresholds(10 * MS, MS), (3, MS));
+    assert_eq!(
+        path.address.reordering.thresholds(time(10 * MS), MS),
+        (3, MS)
+    );
     assert_eq!(path.losses_spurious(), 0);
 }
 

@@ -1,6 +1,6 @@
 //! When an end that hears nothing sends a probe (RFC 9002 §6.2).
 
-use crate::Nanos;
+use crate::{Nanos, Time};
 
 use super::monitor::Monitor;
 
@@ -25,8 +25,8 @@ pub(crate) struct ProbeTimer {
     /// Probe timeouts since an acknowledgement that brought something forward.
     unanswered: u32,
     /// When something was last acknowledged, or first sent after that.
-    last_news: Nanos,
-    last_probe: Nanos,
+    last_news: Time,
+    last_probe: Time,
 }
 
 /// How many probes are to be sent.
@@ -38,7 +38,7 @@ pub(crate) struct Probes {
 }
 
 impl ProbeTimer {
-    pub(crate) fn new(now: Nanos) -> Self {
+    pub(crate) fn new(now: Time) -> Self {
         Self {
             unanswered: 0,
             last_news: now,
@@ -47,7 +47,7 @@ impl ProbeTimer {
     }
 
     /// Something was acknowledged, or is in flight where nothing was before.
-    pub(crate) fn on_news(&mut self, now: Nanos) {
+    pub(crate) fn on_news(&mut self, now: Time) {
         self.last_news = now;
     }
 
@@ -75,14 +75,14 @@ impl ProbeTimer {
     }
 
     /// When the next probe is due, if the last packet to be acknowledged left at `last_sent`.
-    pub(crate) fn deadline(&self, last_sent: Nanos, wait: Nanos) -> Nanos {
+    pub(crate) fn deadline(&self, last_sent: Time, wait: Nanos) -> Time {
         // A window that is still open must not hide that nothing comes back.
         let heard = self.last_news.saturating_add(wait).max(self.last_probe);
         last_sent.min(heard).saturating_add(wait)
     }
 
     /// A probe is due. Whether the silence has become a blackout.
-    pub(crate) fn on_timeout(&mut self, now: Nanos, pto: Nanos) -> bool {
+    pub(crate) fn on_timeout(&mut self, now: Time, pto: Nanos) -> bool {
         self.unanswered += 1;
         self.last_probe = now;
         let silence = now.saturating_sub(self.last_news);

@@ -1,8 +1,8 @@
 //! Where the peer is, and proof that it is there (`docs/protocol.md` §10.2).
 
-use crate::Nanos;
 use crate::types::Tuple;
 use crate::wire::OVERHEAD;
+use crate::{Nanos, PacketNumber, Time};
 
 use super::stock::Stock;
 
@@ -26,17 +26,17 @@ const PACKET_MIN: usize = OVERHEAD + 9;
 struct Candidate {
     tuple: Tuple,
     /// Number of the packet that made it one.
-    first_pn: u64,
+    first_pn: PacketNumber,
     challenge: [u8; 8],
     received: u64,
     sent: u64,
     copies: u8,
-    next_copy: Nanos,
-    first_copy: Nanos,
+    next_copy: Time,
+    first_copy: Time,
 }
 
 impl Candidate {
-    fn new(tuple: Tuple, pn: u64, challenge: [u8; 8], len: usize, due: Nanos) -> Self {
+    fn new(tuple: Tuple, pn: PacketNumber, challenge: [u8; 8], len: usize, due: Time) -> Self {
         Self {
             tuple,
             first_pn: pn,
@@ -96,15 +96,15 @@ pub(crate) struct Validation {
     /// Where originals come from: the place in use, or the one before.
     home: Option<Candidate>,
     /// When it counts as gone.
-    home_until: Nanos,
+    home_until: Time,
     /// A candidate that has answered while the home had not: it is believed if the home does not answer.
-    proven: Option<(Validated, u64)>,
+    proven: Option<(Validated, PacketNumber)>,
     /// The place before the present one, and the number of the packet that made the present one a candidate.
-    before: Option<(Tuple, u64)>,
+    before: Option<(Tuple, PacketNumber)>,
     /// The peer has proved to be where it is: until then nobody else becomes a candidate.
-    trusted_until: Nanos,
+    trusted_until: Time,
     /// No other candidate gets its first challenge before.
-    quiet_until: Nanos,
+    quiet_until: Time,
     unanswered: Option<Challenge>,
 }
 
@@ -128,8 +128,8 @@ impl Validation {
     /// of; without it nobody is challenged.
     pub(crate) fn on_packet(
         &mut self,
-        now: Nanos,
-        (tuple, pn): (Tuple, u64),
+        now: Time,
+        (tuple, pn): (Tuple, PacketNumber),
         len: usize,
         newest: bool,
         random: &mut Stock,
@@ -156,8 +156,8 @@ impl Validation {
     /// A packet that had opened before has come again, from `tuple`; `current` is where the peer is.
     pub(crate) fn on_replay(
         &mut self,
-        now: Nanos,
-        (tuple, pn): (Tuple, u64),
+        now: Time,
+        (tuple, pn): (Tuple, PacketNumber),
         len: usize,
         (current, pto): (&Tuple, Nanos),
         random: &mut Stock,
@@ -195,7 +195,7 @@ impl Validation {
     /// An answer came from `tuple`; `current` is where the peer is, as far as is known. Where it is instead.
     pub(crate) fn on_response(
         &mut self,
-        now: Nanos,
+        now: Time,
         tuple: Tuple,
         answer: [u8; 8],
         (current, pto): (Tuple, Nanos),
@@ -219,7 +219,7 @@ impl Validation {
     }
 
     /// Where the peer is after all, if it has answered from there and not from home.
-    pub(crate) fn poll_proven(&mut self, now: Nanos, current: Tuple) -> Option<Validated> {
+    pub(crate) fn poll_proven(&mut self, now: Time, current: Tuple) -> Option<Validated> {
         self.home.take_if(|_| self.home_until <= now);
         if self.home.is_some() {
             return None;
@@ -249,7 +249,7 @@ impl Validation {
     /// A copy of a challenge that is due.
     pub(crate) fn poll_challenge(
         &mut self,
-        now: Nanos,
+        now: Time,
         pto: Nanos,
         len_max: usize,
     ) -> Option<PathPacket> {
@@ -279,7 +279,7 @@ impl Validation {
     }
 
     /// When [`Validation::poll_challenge`] has something to do.
-    pub(crate) fn timeout(&self) -> Option<Nanos> {
+    pub(crate) fn timeout(&self) -> Option<Time> {
         let places = self.candidates.iter().chain(&self.home);
         let copies = places
             .filter(|c| c.copies == COPIES || c.may_send())
@@ -294,6 +294,8 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
     use super::*;
+    use crate::numbers::pn;
+    use crate::time::time;
 
     const PTO: Nanos = 40_000_000;
     const LEN: usize = 1200;
@@ -326,24 +328,28 @@ mod tests {
     #[test]
     fn only_the_newest_packet_makes_a_candidate() {
         let mut validation = Validation::default();
-        validation.on_packet(0, (tuple(2, 1), 5), 1500, false, &mut stock());
-        assert_eq!(validation.poll_challenge(0, PTO, LEN), None);
-        validation.on_packet(0, (tuple(2, 1), 5), 1500, true, &mut stock());
-        let packet = validation.poll_challenge(0, PTO, LEN).expect("challenged");
+        validation.on_packet(time(0), (tuple(2, 1), pn(5)), 1500, false, &mut stock());
+        assert_eq!(validation.poll_challenge(time(0), PTO, LEN), None);
+        validation.on_packet(time(0), (tuple(2, 1), pn(5)), 1500, true, &mut stock());
+        let packet = validation
+            .poll_challenge(time(0), PTO, LEN)
+            .expect("challenged");
         assert_eq!((packet.to, packet.len), (tuple(2, 1), LEN));
     }
 
     #[test]
     fn a_challenge_is_answered_from_where_it_went() {
         let mut validation = Validation::default();
-        validation.on_packet(0, (tuple(2, 1), 5), 1500, true, &mut stock());
-        let packet = validation.poll_challenge(5, PTO, LEN).expect("challenged");
+        validation.on_packet(time(0), (tuple(2, 1), pn(5)), 1500, true, &mut stock());
+        let packet = validation
+            .poll_challenge(time(5), PTO, LEN)
+            .expect("challenged");
         assert_eq!(
-            validation.on_response(9, tuple(1, 1), packet.data, HERE),
+            validation.on_response(time(9), tuple(1, 1), packet.data, HERE),
             None
         );
         assert_eq!(
-            validation.on_response(9, tuple(2, 1), [0xff; 8], HERE),
+            validation.on_response(time(9), tuple(2, 1), [0xff; 8], HERE),
             None
         );
         let moved = Validated {
@@ -351,11 +357,11 @@ mod tests {
             round_trip: 4,
         };
         assert_eq!(
-            validation.on_response(9, tuple(2, 1), packet.data, HERE),
+            validation.on_response(time(9), tuple(2, 1), packet.data, HERE),
             Some(moved)
         );
         assert_eq!(
-            validation.on_response(10, tuple(2, 1), packet.data, HERE),
+            validation.on_response(time(10), tuple(2, 1), packet.data, HERE),
             None
         );
     }
@@ -363,11 +369,13 @@ mod tests {
     #[test]
     fn a_newer_packet_from_the_old_place_ends_it() {
         let mut validation = Validation::default();
-        validation.on_packet(0, (tuple(2, 1), 5), 1500, true, &mut stock());
-        let packet = validation.poll_challenge(0, PTO, LEN).expect("challenged");
+        validation.on_packet(time(0), (tuple(2, 1), pn(5)), 1500, true, &mut stock());
+        let packet = validation
+            .poll_challenge(time(0), PTO, LEN)
+            .expect("challenged");
         validation.on_packet_from_peer(&tuple(1, 1));
         assert_eq!(
-            validation.on_response(2, tuple(2, 1), packet.data, HERE),
+            validation.on_response(time(2), tuple(2, 1), packet.data, HERE),
             None
         );
         assert_eq!(validation.timeout(), None);
@@ -377,14 +385,14 @@ mod tests {
     fn a_silent_place_gets_at_most_three_times_its_bytes_and_eight_copies() {
         for len in [49, 200, 1500, 100_000] {
             let mut validation = Validation::default();
-            validation.on_packet(0, (tuple(2, 1), 5), len, true, &mut stock());
+            validation.on_packet(time(0), (tuple(2, 1), pn(5)), len, true, &mut stock());
             validation.on_challenge(tuple(2, 1), [7; 8], len);
             let answer = validation.poll_response(LEN).expect("answered");
             assert!(answer.len <= len);
-            let (mut sent, mut copies, mut now) = (answer.len, 0, 0);
+            let (mut sent, mut copies, mut now) = (answer.len, 0, Time::ZERO);
             while let Some(at) = validation.timeout() {
                 now = at.max(now);
-                assert!(now < 20 * PTO);
+                assert!(now < time(20 * PTO));
                 if let Some(packet) = validation.poll_challenge(now, PTO, LEN) {
                     sent += packet.len;
                     copies += 1;
@@ -401,15 +409,19 @@ mod tests {
     fn doubted() -> (Validation, PathPacket, PathPacket) {
         let mut validation = Validation::default();
         let stock = &mut stock();
-        validation.on_packet(0, (tuple(2, 1), 5), 1500, true, stock);
-        let candidate = validation.poll_challenge(0, PTO, LEN).expect("challenged");
-        validation.on_replay(1, (HERE.0, 4), 1500, (&HERE.0, PTO), stock);
+        validation.on_packet(time(0), (tuple(2, 1), pn(5)), 1500, true, stock);
+        let candidate = validation
+            .poll_challenge(time(0), PTO, LEN)
+            .expect("challenged");
+        validation.on_replay(time(1), (HERE.0, pn(4)), 1500, (&HERE.0, PTO), stock);
         assert!(
             validation.home.is_none(),
             "a copy of what came before it says nothing"
         );
-        validation.on_replay(1, (HERE.0, 5), 1500, (&HERE.0, PTO), stock);
-        let home = validation.poll_challenge(1, PTO, LEN).expect("challenged");
+        validation.on_replay(time(1), (HERE.0, pn(5)), 1500, (&HERE.0, PTO), stock);
+        let home = validation
+            .poll_challenge(time(1), PTO, LEN)
+            .expect("challenged");
         assert_eq!((candidate.to, home.to), (tuple(2, 1), HERE.0));
         (validation, candidate, home)
     }
@@ -417,14 +429,14 @@ mod tests {
     #[test]
     fn a_home_that_answers_stays_whoever_passes_its_answer_on() {
         let (mut validation, candidate, home) = doubted();
-        let mut respond = |now, data| validation.on_response(now, tuple(2, 1), data, HERE);
+        let mut respond = |now, data| validation.on_response(time(now), tuple(2, 1), data, HERE);
         assert_eq!(respond(2, candidate.data), None);
         assert_eq!(respond(3, home.data), None);
         assert_eq!(respond(4, candidate.data), None);
-        assert_eq!(validation.poll_proven(9 * PTO, HERE.0), None);
+        assert_eq!(validation.poll_proven(time(9 * PTO), HERE.0), None);
         // For a while nobody else is believed.
-        for (now, is_challenged) in [(8 * PTO, false), (9 * PTO, true)] {
-            validation.on_packet(now, (tuple(2, 1), 9), 1500, true, &mut stock());
+        for (now, is_challenged) in [(time(8 * PTO), false), (time(9 * PTO), true)] {
+            validation.on_packet(now, (tuple(2, 1), pn(9)), 1500, true, &mut stock());
             let challenge = validation.poll_challenge(now, PTO, LEN);
             assert_eq!(challenge.is_some(), is_challenged);
         }
@@ -434,15 +446,15 @@ mod tests {
     #[test]
     fn a_home_that_does_not_answer_is_left() {
         let (mut validation, candidate, _) = doubted();
-        let response = validation.on_response(2, tuple(2, 1), candidate.data, HERE);
+        let response = validation.on_response(time(2), tuple(2, 1), candidate.data, HERE);
         assert_eq!(response, None);
-        let until = 1 + HOME_WAIT * PTO;
+        let until = time(1 + HOME_WAIT * PTO);
         let mut challenges = 0;
         while let Some(at) = validation.timeout().filter(|at| *at < until) {
             challenges += u8::from(validation.poll_challenge(at, PTO, LEN).is_some());
         }
         assert!((5..=16).contains(&challenges), "{challenges}");
-        assert_eq!(validation.poll_proven(until - 1, HERE.0), None);
+        assert_eq!(validation.poll_proven(until.earlier_by(1), HERE.0), None);
         let moved = validation.poll_proven(until, HERE.0).expect("moved");
         assert_eq!((moved.tuple, moved.round_trip), (tuple(2, 1), 2));
         assert_eq!(validation.timeout(), None);
@@ -451,20 +463,24 @@ mod tests {
     #[test]
     fn the_place_before_is_home_again_if_originals_come_from_there() {
         let (mut validation, stock) = (Validation::default(), &mut stock());
-        validation.on_packet(0, (tuple(2, 1), 5), 1500, true, stock);
-        let packet = validation.poll_challenge(0, PTO, LEN).expect("challenged");
-        let moved = validation.on_response(2, tuple(2, 1), packet.data, HERE);
+        validation.on_packet(time(0), (tuple(2, 1), pn(5)), 1500, true, stock);
+        let packet = validation
+            .poll_challenge(time(0), PTO, LEN)
+            .expect("challenged");
+        let moved = validation.on_response(time(2), tuple(2, 1), packet.data, HERE);
         let now_at = (moved.expect("moved").tuple, PTO);
-        for (place, pn) in [(tuple(3, 1), 6), (HERE.0, 4), (now_at.0, 6)] {
-            validation.on_replay(3, (place, pn), 1500, (&now_at.0, PTO), stock);
-            assert_eq!(validation.poll_challenge(3, PTO, LEN), None);
+        for (place, number) in [(tuple(3, 1), 6), (HERE.0, 4), (now_at.0, 6)] {
+            validation.on_replay(time(3), (place, pn(number)), 1500, (&now_at.0, PTO), stock);
+            assert_eq!(validation.poll_challenge(time(3), PTO, LEN), None);
         }
-        validation.on_replay(4, (HERE.0, 6), 1500, (&now_at.0, PTO), stock);
-        let packet = validation.poll_challenge(4, PTO, LEN).expect("challenged");
+        validation.on_replay(time(4), (HERE.0, pn(6)), 1500, (&now_at.0, PTO), stock);
+        let packet = validation
+            .poll_challenge(time(4), PTO, LEN)
+            .expect("challenged");
         assert_eq!(packet.to, HERE.0);
         // What comes by the relay does not end that.
         validation.on_packet_from_peer(&now_at.0);
-        let back = validation.on_response(5, tuple(2, 1), packet.data, now_at);
+        let back = validation.on_response(time(5), tuple(2, 1), packet.data, now_at);
         assert_eq!(back.map(|v| v.tuple), Some(HERE.0));
     }
 
@@ -472,7 +488,7 @@ mod tests {
     fn candidates_are_bounded() {
         let (mut validation, mut stock) = (Validation::default(), stock());
         for n in 2..200 {
-            validation.on_packet(0, (tuple(n, 1), 5), 1500, true, &mut stock);
+            validation.on_packet(time(0), (tuple(n, 1), pn(5)), 1500, true, &mut stock);
             stock.add([n; 8]);
         }
         assert_eq!(validation.candidates.len(), CANDIDATES_MAX);

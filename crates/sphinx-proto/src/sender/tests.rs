@@ -1,5 +1,7 @@
 //! ICM: when losses are compensated.
 
+use crate::BlockId;
+
 use super::*;
 use crate::blocks::TxBlock;
 use crate::cc::CcKind;
@@ -16,10 +18,10 @@ struct Bench {
     sender: Sender,
     control: ControlQueue,
     path: Path,
-    now: Nanos,
+    now: Time,
     /// With the time of sending.
-    arrived: Vec<(u64, Nanos)>,
-    repairs: Vec<(Nanos, u64, bool)>,
+    arrived: Vec<(PacketNumber, Time)>,
+    repairs: Vec<(Time, BlockId, bool)>,
 }
 
 impl Bench {
@@ -52,8 +54,8 @@ impl Bench {
         Self {
             sender,
             control: ControlQueue::default(),
-            path: Path::new(&config, 0),
-            now: 0,
+            path: Path::new(&config, Time::ZERO),
+            now: Time::ZERO,
             arrived: Vec::new(),
             repairs: Vec::new(),
         }
@@ -100,11 +102,11 @@ impl Bench {
     }
 
     /// The peer reports what was sent until then and arrived.
-    fn report(&mut self, until: Nanos) {
+    fn report(&mut self, until: Time) {
         let known = self.arrived.iter().filter(|(_, sent_at)| *sent_at <= until);
         let ranges = known.rev().map(|(pn, _)| (*pn, *pn)).collect();
         let sack = Sack {
-            time_us: self.now / 1000,
+            time_us: self.now.as_nanos() / 1000,
             ranges,
             ..Sack::default()
         };
@@ -114,7 +116,7 @@ impl Bench {
         self.sender.on_feedback(now, &self.path);
     }
 
-    fn timeout(&self) -> Option<Nanos> {
+    fn timeout(&self) -> Option<Time> {
         self.sender.timeout(&self.path)
     }
 
@@ -124,7 +126,7 @@ impl Bench {
         carriage.on_timeout(path, now)
     }
 
-    fn block_deadline(&self) -> Option<Nanos> {
+    fn block_deadline(&self) -> Option<Time> {
         let wait = self.path.probe_wait();
         let sender = &self.sender;
         sender
@@ -132,7 +134,7 @@ impl Bench {
             .deadline(&sender.blocks, sender.redundancy, wait)
     }
 
-    fn due(&self, sequence: u64) -> u32 {
+    fn due(&self, sequence: BlockId) -> u32 {
         self.sender.blocks.get(sequence).map_or(0, TxBlock::due)
     }
 }
@@ -143,7 +145,7 @@ fn default_compensates_what_is_lost_at_once() {
     bench.send(6, &[1]);
     bench.now += RTT;
     bench.sack();
-    assert!(bench.due(0) > 0);
+    assert!(bench.due(BlockId::ZERO) > 0);
 }
 
 #[test]
@@ -153,18 +155,26 @@ fn paper_waits_for_more_than_two_blocks_and_three_symbols() {
     bench.send(10, &[2]);
     bench.now += RTT;
     bench.sack();
-    assert_eq!((bench.due(0), bench.due(1)), (0, 0), "two blocks");
+    assert_eq!(
+        (bench.due(BlockId::ZERO), bench.due(BlockId::new(1))),
+        (0, 0),
+        "two blocks"
+    );
     bench.send(3, &[]);
     bench.sack();
-    assert_eq!((bench.due(0), bench.due(1)), (0, 0), "three symbols");
+    assert_eq!(
+        (bench.due(BlockId::ZERO), bench.due(BlockId::new(1))),
+        (0, 0),
+        "three symbols"
+    );
     bench.send(1, &[]);
     bench.sack();
-    assert!(bench.due(0) >= 2 && bench.due(1) >= 1);
+    assert!(bench.due(BlockId::ZERO) >= 2 && bench.due(BlockId::new(1)) >= 1);
     // Lost originals go first, the rest is repair.
     bench.send(6, &[]);
     let kinds: Vec<_> = bench.repairs.iter().map(|r| (r.1, r.2)).collect();
-    assert_eq!(kinds[..2], [(0, true), (0, true)]);
-    assert!(kinds.contains(&(1, true)), "{kinds:?}");
+    assert_eq!(kinds[..2], [(BlockId::ZERO, true); 2]);
+    assert!(kinds.contains(&(BlockId::new(1), true)), "{kinds:?}");
 }
 
 #[test]
@@ -176,17 +186,23 @@ fn paper_is_damped_to_once_per_round_trip() {
     bench.now += RTT;
     bench.sack();
     let first = bench.now;
-    assert_eq!((bench.due(0), bench.due(1)), (1, 1));
+    assert_eq!(
+        (bench.due(BlockId::ZERO), bench.due(BlockId::new(1))),
+        (1, 1)
+    );
     // Both compensations are lost, and later packets tell so before a round trip is over.
     bench.send(2, &[0, 1]);
     bench.send(20, &[]);
     bench.sack();
-    assert_eq!((bench.due(0), bench.due(1)), (0, 0));
-    while bench.now < first + 2 * RTT && bench.due(0) == 0 {
+    assert_eq!(
+        (bench.due(BlockId::ZERO), bench.due(BlockId::new(1))),
+        (0, 0)
+    );
+    while bench.now < first + 2 * RTT && bench.due(BlockId::ZERO) == 0 {
         bench.send(1, &[]);
         bench.sack();
     }
-    assert!(bench.due(0) > 0);
+    assert!(bench.due(BlockId::ZERO) > 0);
     let waited = bench.now - first;
     assert!(waited >= bench.path.rtt().smoothed(), "{waited}");
 }
@@ -198,14 +214,14 @@ fn paper_hears_of_a_missing_block_from_a_later_one() {
     bench.send(10, &[]);
     bench.now += RTT;
     bench.sack();
-    assert_eq!(bench.due(0), 0);
+    assert_eq!(bench.due(BlockId::ZERO), 0);
     let blocks = Blocks {
-        complete: vec![(1, 1)],
+        complete: vec![(BlockId::new(1), BlockId::new(1))],
         ..Blocks::default()
     };
     bench.sender.on_blocks(&blocks, &mut Vec::new());
     bench.sack();
-    assert_eq!(bench.due(0), 1);
+    assert_eq!(bench.due(BlockId::ZERO), 1);
 }
 
 #[test]
@@ -214,10 +230,10 @@ fn paper_finds_tails_by_the_probe_timer() {
     bench.send(10, &[1, 2, 3, 4]);
     bench.now += RTT;
     bench.sack();
-    assert_eq!(bench.due(0), 0);
+    assert_eq!(bench.due(BlockId::ZERO), 0);
     bench.now = bench.timeout().expect("a probe");
     assert!(bench.on_timeout() > 0);
-    assert!(bench.due(0) >= 4);
+    assert!(bench.due(BlockId::ZERO) >= 4);
 }
 
 #[test]
@@ -225,27 +241,32 @@ fn off_waits_for_the_timer_of_the_block() {
     for code in [CodeId::Rlc, CodeId::Srlt] {
         let mut bench = Bench::new(Icm::Off, code, 200);
         bench.send(3, &[1]);
-        while bench.sender.blocks.get(0).is_some_and(|b| !b.is_sent()) {
+        while bench
+            .sender
+            .blocks
+            .get(BlockId::ZERO)
+            .is_some_and(|b| !b.is_sent())
+        {
             bench.send(1, &[]);
         }
         let sent = bench
             .sender
             .blocks
-            .get(0)
-            .map_or(0, |block| block.last_sent());
+            .get(BlockId::ZERO)
+            .map_or(Time::ZERO, |block| block.last_sent());
         let timer = loop {
-            assert_eq!(bench.due(0), 0, "{code:?}");
+            assert_eq!(bench.due(BlockId::ZERO), 0, "{code:?}");
             bench.send(1, &[]);
-            bench.report(bench.now.saturating_sub(RTT));
+            bench.report(bench.now.earlier_by(RTT));
             match bench.block_deadline() {
                 Some(at) if at <= bench.now => break at,
                 _ => {}
             }
         };
         assert!(timer > sent + RTT, "{code:?}");
-        assert_eq!(bench.due(0), 0, "{code:?}");
+        assert_eq!(bench.due(BlockId::ZERO), 0, "{code:?}");
         bench.on_timeout();
-        assert!(bench.due(0) > 0, "{code:?}");
+        assert!(bench.due(BlockId::ZERO) > 0, "{code:?}");
     }
 }
 
@@ -256,10 +277,10 @@ fn a_late_symbol_takes_its_repair_back() {
         bench.send(24, &[2]);
         bench.now += RTT;
         bench.sack();
-        let due = bench.due(0);
+        let due = bench.due(BlockId::ZERO);
         assert!(due > 0, "{icm:?}");
-        bench.arrived.insert(2, (2, 0));
+        bench.arrived.insert(2, (PacketNumber::new(2), Time::ZERO));
         bench.sack();
-        assert_eq!(bench.due(0), due - 1, "{icm:?}");
+        assert_eq!(bench.due(BlockId::ZERO), due - 1, "{icm:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! How a session ends (`docs/protocol.md` §9).
 
 use super::{MS, Session};
-use crate::Nanos;
 use crate::types::Event;
+use crate::{Nanos, Time};
 
 /// When copies of CLOSE are sent, counted from the first.
 pub(super) const CLOSE_TIMES: [Nanos; 6] = [0, 5 * MS, 20 * MS, 60 * MS, 150 * MS, 300 * MS];
@@ -17,19 +17,19 @@ pub(super) enum Life {
         code: u64,
         reason: String,
         copies: usize,
-        since: Nanos,
+        since: Time,
     },
     /// The peer closed: answers owed, and until when to answer.
     Draining {
         answers: u32,
-        until: Nanos,
+        until: Time,
     },
     Finished,
 }
 
 impl Session {
     /// End the session: CLOSE is sent several times.
-    pub fn close(&mut self, now: Nanos, code: u64, reason: &str) {
+    pub fn close(&mut self, now: Time, code: u64, reason: &str) {
         if matches!(self.life, Life::Open) {
             self.life = Life::Closing {
                 code,
@@ -45,7 +45,7 @@ impl Session {
         self.life = Life::Finished;
     }
 
-    pub(super) fn peer_closed(&mut self, now: Nanos, code: u64, reason: &str) {
+    pub(super) fn peer_closed(&mut self, now: Time, code: u64, reason: &str) {
         match &mut self.life {
             Life::Open => {
                 let reason = reason.to_owned();
@@ -67,7 +67,7 @@ impl Session {
         }
     }
 
-    pub(super) fn stalled(&mut self, now: Nanos) {
+    pub(super) fn stalled(&mut self, now: Time) {
         let held_up = self.demand.held_up();
         self.events.push_back(Event::Stalled { held_up });
         let reason = match held_up {
@@ -77,7 +77,7 @@ impl Session {
         self.close(now, 6, &reason);
     }
 
-    pub(super) fn violation(&mut self, now: Nanos, what: &'static str) {
+    pub(super) fn violation(&mut self, now: Time, what: &'static str) {
         if matches!(self.life, Life::Open) {
             self.events.push_back(Event::Violation(what));
             self.close(now, 5, what);

@@ -1,9 +1,9 @@
 //! What a session does when its path changes: other addresses, another MTU (`docs/protocol.md` §10).
 
 use super::{Life, MS, Session};
-use crate::Nanos;
 use crate::types::{Event, Tuple};
 use crate::wire::ConnectionId;
+use crate::{Nanos, PacketNumber, Time};
 
 /// Silence after which a receiver that lacks symbols says where it is.
 const SILENCE: (Nanos, Nanos) = (50 * MS, 1_000 * MS);
@@ -20,20 +20,26 @@ impl Session {
 
     /// A datagram of `len` bytes whose packet had opened before has come again, from `tuple`. It is not opened again, and only where it
     /// came from matters: the original of a packet whose copy was faster comes from where the peer is.
-    pub fn handle_replay(&mut self, now: Nanos, tuple: Tuple, packet_number: u64, len: usize) {
+    pub fn handle_replay(
+        &mut self,
+        now: Time,
+        tuple: Tuple,
+        packet_number: PacketNumber,
+        len: usize,
+    ) {
         if matches!(self.life, Life::Open) {
             self.path.on_replay(now, tuple, packet_number, len);
         }
     }
 
     /// The operating system refused a UDP payload of `size` as too large.
-    pub fn datagram_too_large(&mut self, now: Nanos, size: usize) {
+    pub fn datagram_too_large(&mut self, now: Time, size: usize) {
         self.path.datagram_too_large(now, size);
     }
 
     /// The operating system cannot send from this end's address any more: what follows will come from
     /// another one, and is not to be linked with what came before.
-    pub fn local_address_lost(&mut self, now: Nanos) {
+    pub fn local_address_lost(&mut self, now: Time) {
         if now >= self.fresh_id_at {
             self.fresh_id_at = now + FRESH_ID_INTERVAL;
             self.peer_ids.change();
@@ -72,7 +78,7 @@ impl Session {
     }
 
     /// When a receiver that misses symbols asks for a sign of life.
-    pub(super) fn silence_timeout(&self) -> Option<Nanos> {
+    pub(super) fn silence_timeout(&self) -> Option<Time> {
         if !self.receiver.is_waiting() {
             return None;
         }

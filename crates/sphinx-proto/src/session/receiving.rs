@@ -4,17 +4,18 @@ use sphinx_fec::CodeId;
 use sphinx_fec::span::SpanLimits;
 
 use super::{Life, REPORT_INTERVAL, Session};
-use crate::Nanos;
 use crate::path::PATH;
 use crate::receiver::Violation;
 use crate::sender::Carriage;
 use crate::streams::IMPOSSIBLE;
 use crate::types::{
-    BundledSymbol, Event, Job, PacketMeta, Placement, Received, Slot, StreamId, StreamPart,
+    AbandonedBlock, BundledSymbol, Event, Job, PacketMeta, Placement, Received, Slot, StreamId,
+    StreamPart,
 };
 use crate::wire::{
     Bundle, Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, VARINT_MAX, WindowSpan,
 };
+use crate::{JobId, Time};
 
 /// With so many frames on their way the peer hears of numbers left out later: there is no hurry.
 pub(super) const FRAMES_BEFORE_SKIPPED: usize = 4;
@@ -28,8 +29,12 @@ impl Session {
     pub fn handle_packet(&mut self, meta: &PacketMeta, header: &Header, body: &[u8]) -> Received {
         match header.kind {
             PacketKind::Control => {
-                self.handle_control(meta, header, body);
-                Received::Nothing
+                let mut abandoned = Vec::new();
+                self.handle_control(meta, header, body, &mut abandoned);
+                match abandoned.is_empty() {
+                    true => Received::Nothing,
+                    false => Received::Abandoned(abandoned),
+                }
             }
             PacketKind::Fragment => match Fragment::split(body) {
                 Some((fragment, _)) => self.handle_fragment(meta, header, fragment),
@@ -124,7 +129,7 @@ impl Session {
     }
 
     /// The next symbol of a [bundle](Received::Bundle): where it goes. It is handled as if it had come alone.
-    pub fn handle_bundled(&mut self, now: Nanos, symbol: &BundledSymbol) -> Placement {
+    pub fn handle_bundled(&mut self, now: Time, symbol: &BundledSymbol) -> Placement {
         if !matches!(self.life, Life::Open) {
             return Placement::Discard;
         }
@@ -139,7 +144,7 @@ impl Session {
     }
 
     /// What follows from a packet with symbols.
-    fn progress(&mut self, now: Nanos, result: Result<(), Violation>) {
+    fn progress(&mut self, now: Time, result: Result<(), Violation>) {
         while let Some(completed) = self.receiver.next_completed() {
             self.path.want_sack(now);
             let (block, complete) = (completed.block, completed.complete);
@@ -155,14 +160,20 @@ impl Session {
         }
     }
 
-    fn handle_control(&mut self, meta: &PacketMeta, header: &Header, body: &[u8]) {
+    /// Blocks that will never be complete go to `abandoned`.
+    fn handle_control(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        body: &[u8],
+        abandoned: &mut Vec<AbandonedBlock>,
+    ) {
         let eliciting = FrameIter::new(body)
             .flatten()
             .any(|frame| frame.is_ack_eliciting());
         self.received(meta, header, eliciting);
         let window_news = self.window_news();
         let mut delivered = Vec::new();
-        let mut abandoned = Vec::new();
         let mut deficits = Vec::new();
         let mut closed = None;
         for frame in FrameIter::new(body) {
@@ -209,7 +220,7 @@ impl Session {
                 }
                 Frame::Reset(_) | Frame::Stop { .. } if !matches!(self.life, Life::Open) => {}
                 Frame::Reset(reset) => {
-                    match self.receiver.on_reset(&reset, &mut abandoned) {
+                    match self.receiver.on_reset(&reset, abandoned) {
                         Ok(is_news) => {
                             let Reset { stream, code, .. } = reset;
                             let event = is_news.then_some(Event::StreamReset { stream, code });
@@ -245,7 +256,7 @@ impl Session {
                 }
                 Frame::Gone(_) | Frame::Flow(_) if !matches!(self.life, Life::Open) => {}
                 Frame::Gone(blocks) => {
-                    if let Err(what) = self.receiver.on_gone(&blocks, &mut abandoned) {
+                    if let Err(what) = self.receiver.on_gone(&blocks, abandoned) {
                         return self.violation(meta.now, what);
                     }
                     self.path.want_sack(meta.now);
@@ -272,12 +283,6 @@ impl Session {
         let delivered = delivered.into_iter();
         let delivered = delivered.map(|slot| Event::BlockDelivered { slot });
         self.events.extend(delivered);
-        let abandoned = abandoned.into_iter();
-        let abandoned = abandoned.map(|slot| Event::BlockAbandoned {
-            slot,
-            is_sent: false,
-        });
-        self.events.extend(abandoned);
         self.give_up_expired(meta.now);
         self.note_ended();
         if let Some((code, reason)) = closed {
@@ -330,7 +335,7 @@ impl Session {
 
     /// The complete block in this slot holds these parts, whose costs are filled in; its memory is elsewhere now. Whether
     /// there can be such parts: else the peer broke the protocol.
-    pub fn block_unpacked(&mut self, now: Nanos, slot: Slot, parts: &mut [StreamPart]) -> bool {
+    pub fn block_unpacked(&mut self, now: Time, slot: Slot, parts: &mut [StreamPart]) -> bool {
         let received = self.receiver.on_parts(slot, parts);
         if let Err(what) = received {
             self.violation(now, what);
@@ -338,7 +343,7 @@ impl Session {
         received.is_ok()
     }
 
-    /// The memory of an [abandoned](Event::BlockAbandoned) block that the peer sent has gone: its slot is free.
+    /// The memory of an [abandoned](Received::Abandoned) block that the peer sent has gone: its slot is free.
     pub fn block_forgotten(&mut self, slot: Slot) {
         self.receiver.on_forgotten(slot);
     }
@@ -361,7 +366,7 @@ impl Session {
     }
 
     /// The application has taken a part of a stream that cost so much.
-    pub fn taken(&mut self, now: Nanos, stream: StreamId, cost: u64) {
+    pub fn taken(&mut self, now: Time, stream: StreamId, cost: u64) {
         let is_urgent = self.receiver.on_taken(now, stream, cost);
         self.note_over();
         if is_urgent {
@@ -374,7 +379,7 @@ impl Session {
     /// The application wants what the peer sends: from now on that may fill the whole window, not only [`Config::recv_credit`] of it.
     ///
     /// [`Config::recv_credit`]: crate::Config::recv_credit
-    pub fn open_window(&mut self, now: Nanos) {
+    pub fn open_window(&mut self, now: Time) {
         if self.receiver.open_window() {
             // The PING makes the news reliable.
             self.scheduler.ping();
@@ -405,7 +410,7 @@ impl Session {
     }
 
     /// The receive window is so large from now on, bytes. A smaller one needs the peer's consent: until that is here, nothing changes it again.
-    pub fn set_recv_window(&mut self, now: Nanos, size: u64) {
+    pub fn set_recv_window(&mut self, now: Time, size: u64) {
         if !matches!(self.life, Life::Open) {
             return;
         }
@@ -423,7 +428,7 @@ impl Session {
     }
 
     /// The job has been done.
-    pub fn job_done(&mut self, id: u64) {
+    pub fn job_done(&mut self, id: JobId) {
         self.events.extend(self.jobs.done(id));
     }
 }

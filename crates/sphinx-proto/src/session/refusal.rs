@@ -4,8 +4,8 @@
 //! shortens how long it waits for the answer: docs/decisions/0017-refusals.md.
 
 use super::{KEEP_ALIVE_MAX, Life, MS, Session};
-use crate::Nanos;
 use crate::types::Event;
+use crate::{Nanos, Time};
 
 /// A live peer is heard at least every [`KEEP_ALIVE_MAX`], wherever it has moved to. This much later it is
 /// gone, if refusals go on.
@@ -22,15 +22,15 @@ const ASK_INTERVAL: Nanos = 250 * MS;
 /// Refusals since the last packet that opened.
 #[derive(Debug)]
 pub(super) struct Refusals {
-    first: Nanos,
-    last: Nanos,
+    first: Time,
+    last: Time,
     count: u32,
-    asked: Nanos,
+    asked: Time,
 }
 
 impl Session {
     /// The network says that nobody listens where the peer is. Anybody may have said so.
-    pub fn peer_refused(&mut self, now: Nanos) {
+    pub fn peer_refused(&mut self, now: Time) {
         if !matches!(self.life, Life::Open) {
             return;
         }
@@ -44,14 +44,14 @@ impl Session {
         refusals.count = refusals.count.saturating_add(1);
     }
 
-    pub(super) fn refusals_timeout(&self) -> Option<Nanos> {
+    pub(super) fn refusals_timeout(&self) -> Option<Time> {
         self.refusals
             .as_ref()
             .map(|refusals| refusals.asked + ASK_INTERVAL)
     }
 
     /// Asks, forgets, or ends the session.
-    pub(super) fn consider_refusals(&mut self, now: Nanos) {
+    pub(super) fn consider_refusals(&mut self, now: Time) {
         let Some(refusals) = &mut self.refusals else {
             return;
         };

@@ -3,7 +3,7 @@
 use super::ending::{CLOSE_TIMES, Life};
 use super::receiving::FRAMES_BEFORE_SKIPPED;
 use super::{BASE_DATAGRAM, Session};
-use crate::Nanos;
+use crate::Time;
 use crate::blocks::{SymbolChoice, WindowChoice};
 use crate::path::{Carried, PathPacket, Riding};
 use crate::scheduler::{Next, Sources};
@@ -25,7 +25,7 @@ const ACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, true
 
 impl Session {
     /// The next packet to send now.
-    pub fn poll_transmit(&mut self, now: Nanos) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         match &mut self.life {
             Life::Open => {}
             Life::Closing {
@@ -36,7 +36,7 @@ impl Session {
             } => {
                 let due = CLOSE_TIMES
                     .get(*copies)
-                    .is_some_and(|after| *since + after <= now);
+                    .is_some_and(|after| *since + *after <= now);
                 if !due {
                     return None;
                 }
@@ -100,7 +100,7 @@ impl Session {
         })
     }
 
-    fn path_packet(&mut self, now: Nanos, packet: PathPacket, frame: Frame<'_>) -> Transmit {
+    fn path_packet(&mut self, now: Time, packet: PathPacket, frame: Frame<'_>) -> Transmit {
         let mut body = Vec::with_capacity(packet.len);
         frame.encode(&mut body);
         body.resize(packet.len - OVERHEAD, 0);
@@ -114,7 +114,7 @@ impl Session {
     }
 
     /// Feedback, and frames that wait.
-    fn feedback(&mut self, now: Nanos, ping: bool) -> Transmit {
+    fn feedback(&mut self, now: Time, ping: bool) -> Transmit {
         let mut body = Vec::new();
         // Feedback must get through whatever becomes of the path MTU.
         let most = usize::from(BASE_DATAGRAM) - OVERHEAD;
@@ -132,7 +132,7 @@ impl Session {
         self.control(now, body, (carried, ping || reliable))
     }
 
-    fn symbol(&mut self, now: Nanos, choice: &SymbolChoice) -> Transmit {
+    fn symbol(&mut self, now: Time, choice: &SymbolChoice) -> Transmit {
         let body_len = usize::from(choice.symbol_len);
         let ip_bytes = self.account_sent(now, body_len);
         let transmit = self.symbol_transmit(choice, None, body_len);
@@ -141,7 +141,7 @@ impl Session {
     }
 
     /// A symbol, and repairs of older blocks behind it.
-    fn bundle(&mut self, now: Nanos, choice: &SymbolChoice, riders: &[SymbolChoice]) -> Transmit {
+    fn bundle(&mut self, now: Time, choice: &SymbolChoice, riders: &[SymbolChoice]) -> Transmit {
         let symbols: Vec<_> = riders.iter().map(|rider| riding(choice, rider)).collect();
         let prefixes = symbols.iter().map(|symbol| &symbol.rider);
         let body_len = Bundle::body_len(choice.symbol_len, prefixes);
@@ -167,7 +167,7 @@ impl Session {
     }
 
     /// A part of a symbol, `after` packets behind the first.
-    fn part(&mut self, now: Nanos, choice: &SymbolChoice, part: Fragment, after: u32) -> Transmit {
+    fn part(&mut self, now: Time, choice: &SymbolChoice, part: Fragment, after: u32) -> Transmit {
         let body_len = FRAGMENT_PREFIX_LEN + part.range().len();
         let ip_bytes = self.account_sent(now, body_len);
         let transmit = self.symbol_transmit(choice, Some(part), body_len);
@@ -184,7 +184,7 @@ impl Session {
         transmit
     }
 
-    fn window(&mut self, now: Nanos, window: WindowChoice) -> Transmit {
+    fn window(&mut self, now: Time, window: WindowChoice) -> Transmit {
         let WindowChoice {
             choice,
             span,
@@ -216,8 +216,8 @@ impl Session {
             phase: false,
             last_of_flight: choice.last_of_flight,
             cid: self.peer_ids.current(),
-            packet_number: packet_number as u32,
-            block: choice.sequence as u32,
+            packet_number: packet_number.truncated(),
+            block: choice.sequence.truncated(),
             code,
             n: choice.n,
             row,
@@ -233,7 +233,7 @@ impl Session {
     }
 
     /// A control packet leaves; what of it is to be acknowledged.
-    fn control(&mut self, now: Nanos, body: Vec<u8>, carried: (Carried, bool)) -> Transmit {
+    fn control(&mut self, now: Time, body: Vec<u8>, carried: (Carried, bool)) -> Transmit {
         let ip_bytes = self.account_sent(now, body.len());
         let transmit = self.control_transmit(body);
         self.sent(now, ip_bytes, carried);
@@ -241,7 +241,7 @@ impl Session {
     }
 
     /// A whole symbol leaves.
-    fn sent_symbol(&mut self, now: Nanos, ip_bytes: u32, choice: &SymbolChoice) {
+    fn sent_symbol(&mut self, now: Time, ip_bytes: u32, choice: &SymbolChoice) {
         self.sender.note_sent(now, choice);
         let carried = Carried::Symbol {
             block: choice.sequence,
@@ -253,7 +253,7 @@ impl Session {
     }
 
     /// The packet with the next number leaves.
-    fn sent(&mut self, now: Nanos, ip_bytes: u32, carried: (Carried, bool)) {
+    fn sent(&mut self, now: Time, ip_bytes: u32, carried: (Carried, bool)) {
         let mut carriage = Carriage {
             horizon: self.path.horizon(now),
             sender: &mut self.sender,
@@ -267,14 +267,14 @@ impl Session {
         Transmit {
             packet_number,
             to: self.path.tuple(),
-            header: Header::control(self.peer_ids.current(), packet_number as u32, false),
+            header: Header::control(self.peer_ids.current(), packet_number, false),
             fragment: None,
             body_len: body.len(),
             content: Content::Control(body),
         }
     }
 
-    fn account_sent(&mut self, now: Nanos, body_len: usize) -> u32 {
+    fn account_sent(&mut self, now: Time, body_len: usize) -> u32 {
         let ip_bytes = (body_len + OVERHEAD) as u32 + u32::from(self.config.ip_overhead);
         self.last_sent = now;
         self.counts.packets_sent += 1;

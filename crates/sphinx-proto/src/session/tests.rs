@@ -3,6 +3,10 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+use crate::numbers::pn;
+use crate::time::time;
+use crate::{BlockId, PacketNumber};
+
 use super::*;
 use crate::config::{ConnectionIds, Role};
 use crate::types::{Content, PacketMeta, Placement, Received, Transmit, Tuple};
@@ -29,7 +33,7 @@ struct End {
 }
 
 impl End {
-    fn new(role: Role, own: u8, peer: u8, now: Nanos) -> Self {
+    fn new(role: Role, own: u8, peer: u8, now: Time) -> Self {
         let cid = |n| ConnectionId::new([n; 8]).expect("not zero");
         let tuple = Tuple {
             remote: SocketAddr::from(([10, 0, 0, peer], 1)),
@@ -49,7 +53,7 @@ impl End {
         }
     }
 
-    fn receive(&mut self, now: Nanos, from: u8, transmit: &Transmit) {
+    fn receive(&mut self, now: Time, from: u8, transmit: &Transmit) {
         let body = match &transmit.content {
             Content::Control(body) => body.clone(),
             _ => vec![0; transmit.body_len],
@@ -71,7 +75,7 @@ impl End {
         assert!(!is_control || received == Received::Nothing);
     }
 
-    fn drive(&mut self, now: Nanos) -> Vec<Transmit> {
+    fn drive(&mut self, now: Time) -> Vec<Transmit> {
         if self.session.poll_timeout().is_some_and(|at| at <= now) {
             self.session.handle_timeout(now);
         }
@@ -111,12 +115,12 @@ impl End {
 
 /// What left in a transfer over a path that loses every 13th packet, with times from the beginning at `origin`;
 /// without the times in SACKs.
-fn run(origin: Nanos) -> Vec<(Nanos, u64, String)> {
+fn run(origin: Time) -> Vec<(Nanos, u64, String)> {
     let mut ends = [
         End::new(Role::Client, 1, 2, origin),
         End::new(Role::Server, 2, 1, origin),
     ];
-    let mut under_way: [VecDeque<(Nanos, Transmit)>; 2] = [VecDeque::new(), VecDeque::new()];
+    let mut under_way: [VecDeque<(Time, Transmit)>; 2] = [VecDeque::new(), VecDeque::new()];
     let mut sent = Vec::new();
     let (mut now, mut slot) = (origin, 0);
     while now < origin + END {
@@ -147,8 +151,8 @@ fn run(origin: Nanos) -> Vec<(Nanos, u64, String)> {
                     }
                     content => format!("{content:?}"),
                 };
-                sent.push((now - origin, transmit.packet_number, content));
-                if transmit.packet_number % 13 != 12 {
+                sent.push((now - origin, transmit.packet_number.get(), content));
+                if transmit.packet_number.get() % 13 != 12 {
                     under_way[side].push_back((now + DELAY, transmit));
                 }
             }
@@ -168,18 +172,18 @@ fn run(origin: Nanos) -> Vec<(Nanos, u64, String)> {
 }
 
 /// What a session has for its application after a packet with this number and these frames.
-fn hear(session: &mut Session, packet_number: u64, frames: &[Frame<'_>]) -> Vec<Event> {
+fn hear(session: &mut Session, packet_number: PacketNumber, frames: &[Frame<'_>]) -> Vec<Event> {
     let mut body = Vec::new();
     frames.iter().for_each(|frame| frame.encode(&mut body));
     let meta = PacketMeta {
-        now: 0,
-        received_at: 0,
+        now: Time::ZERO,
+        received_at: Time::ZERO,
         packet_number,
         tuple: session.tuple(),
         ecn: 0,
         datagram_len: body.len() + OVERHEAD,
     };
-    let header = Header::control(session.config.local_cid, packet_number as u32, false);
+    let header = Header::control(session.config.local_cid, packet_number, false);
     session.handle_packet(&meta, &header, &body);
     std::iter::from_fn(|| session.poll_event()).collect()
 }
@@ -188,11 +192,11 @@ fn hear(session: &mut Session, packet_number: u64, frames: &[Frame<'_>]) -> Vec<
 /// would never forget it.
 #[test]
 fn a_late_stop_says_nothing() {
-    let mut session = End::new(Role::Server, 2, 1, 0).session;
+    let mut session = End::new(Role::Server, 2, 1, Time::ZERO).session;
     let (stream, code) = (StreamId::bi(Role::Client, 0), 7);
     let stop = || Frame::Stop { stream, code };
     let stopped = Event::StreamStopped { stream, code };
-    assert_eq!(hear(&mut session, 0, &[stop()]), [stopped]);
+    assert_eq!(hear(&mut session, pn(0), &[stop()]), [stopped]);
     session.reset_stream(stream, code);
     let taken = Streams {
         kind: stream.kind(),
@@ -200,15 +204,15 @@ fn a_late_stop_says_nothing() {
         ended: Vec::new(),
         taken: Vec::new(),
     };
-    let events = hear(&mut session, 1, &[Frame::Streams(taken)]);
+    let events = hear(&mut session, pn(1), &[Frame::Streams(taken)]);
     assert_eq!(events, [Event::StreamEnded(stream)]);
-    assert_eq!(hear(&mut session, 2, &[stop()]), []);
+    assert_eq!(hear(&mut session, pn(2), &[stop()]), []);
 }
 
 /// Blocks beyond what a RESET says that its stream has cost are wrong, also where the ones before have ended it.
 #[test]
 fn a_reset_names_no_more_blocks_than_there_are() {
-    let mut session = End::new(Role::Server, 2, 1, 0).session;
+    let mut session = End::new(Role::Server, 2, 1, Time::ZERO).session;
     let stream = StreamId::new(Role::Client, 0);
     session.stop_stream(stream, 0);
     let cost = block_cost(1, 100);
@@ -216,18 +220,18 @@ fn a_reset_names_no_more_blocks_than_there_are() {
         stream,
         code: 0,
         cost,
-        blocks: vec![(0, cost), (1, cost)],
+        blocks: vec![(BlockId::ZERO, cost), (BlockId::new(1), cost)],
     });
-    let events = hear(&mut session, 0, &[reset]);
+    let events = hear(&mut session, pn(0), &[reset]);
     assert!(matches!(events[..], [Event::Violation(_)]), "{events:?}");
 }
 
 /// However urgent blocks are, what is on its way keeps to the memory for it, but for one block of each urgency.
 #[test]
 fn urgent_blocks_have_no_memory_of_their_own() {
-    let mut config = End::new(Role::Client, 1, 2, 0).session.config;
+    let mut config = End::new(Role::Client, 1, 2, Time::ZERO).session.config;
     config.send_window = 60_000;
-    let mut session = Session::new(config, 0);
+    let mut session = Session::new(config, Time::ZERO);
     let parts = &mut [part()];
     let mut blocks = 0;
     for level in (0..Urgency::LEVELS as u8).rev() {
@@ -243,7 +247,7 @@ fn urgent_blocks_have_no_memory_of_their_own() {
 #[test]
 fn time_has_any_origin() {
     let origins = [0, 3_000 * MS, 1_000_000_000 * MS];
-    let [first, later, much_later] = origins.map(run);
+    let [first, later, much_later] = origins.map(|origin| run(time(origin)));
     assert!(first.len() > 1000);
     assert_eq!(first, later);
     assert_eq!(first, much_later);
@@ -251,13 +255,13 @@ fn time_has_any_origin() {
 
 #[test]
 fn a_finished_session_asks_for_nothing() {
-    let mut end = End::new(Role::Client, 1, 2, 0);
-    end.session.close(0, 0, "done");
-    let mut now = 0;
+    let mut end = End::new(Role::Client, 1, 2, Time::ZERO);
+    end.session.close(Time::ZERO, 0, "done");
+    let mut now = Time::ZERO;
     while let Some(at) = end.session.poll_timeout() {
         now = at;
         end.drive(now);
-        assert!(now < 10_000 * MS, "closes in time");
+        assert!(now < time(10_000 * MS), "closes in time");
     }
     assert!(end.session.is_finished() && end.drive(now).is_empty());
     assert_eq!(end.session.connection_ids_wanted(), 0);
@@ -267,17 +271,17 @@ fn a_finished_session_asks_for_nothing() {
 
 /// The symbols of a bundle with this body, in a packet of block 5, are handed over; how many are placed, and whether the session is accused.
 fn bundle(body: &[u8]) -> (usize, bool) {
-    let mut end = End::new(Role::Server, 2, 1, 0);
+    let mut end = End::new(Role::Server, 2, 1, Time::ZERO);
     let cid = ConnectionId::new([2; 8]).expect("not zero");
     let header = Header {
         kind: PacketKind::Bundle,
         block: 5,
-        ..Header::control(cid, 0, false)
+        ..Header::control(cid, pn(0), false)
     };
     let meta = PacketMeta {
-        now: 0,
-        received_at: 0,
-        packet_number: 0,
+        now: Time::ZERO,
+        received_at: Time::ZERO,
+        packet_number: pn(0),
         tuple: end.session.tuple(),
         ecn: 0,
         datagram_len: body.len() + OVERHEAD,
@@ -291,7 +295,7 @@ fn bundle(body: &[u8]) -> (usize, bool) {
     };
     let mut placed = 0;
     for symbol in &symbols {
-        let placement = end.session.handle_bundled(0, symbol);
+        let placement = end.session.handle_bundled(Time::ZERO, symbol);
         placed += usize::from(placement != Placement::Discard);
     }
     let mut events = std::iter::from_fn(|| end.session.poll_event());

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::Nanos;
 use crate::config::Role;
 use crate::ranges::Filling;
 use crate::types::{StreamId, StreamPart};
 use crate::wire::{Frame, MAX_TAKEN, Reset, Streams, varint_len};
+use crate::{Time, WindowNumber};
 
 use super::Key;
 use super::shares::likely_share;
@@ -44,8 +44,8 @@ struct RecvStream {
     taken_told: u64,
     /// All of it is here, to its end.
     is_whole: bool,
-    /// Its sender has given it up: why, and what all that it has handed over of it costs.
-    reset: Option<(u64, u64)>,
+    /// Its sender has given it up: why, and what all that it has handed over of it costs. In a box: few streams end so.
+    reset: Option<Box<(u64, u64)>>,
     /// The application reads no more of it.
     is_let_go: bool,
     /// This end has an answer to send on it, of which its opener has not taken everything.
@@ -57,23 +57,24 @@ struct RecvStream {
 impl RecvStream {
     /// Whether nothing more comes, and everything has been taken.
     fn is_over(&self) -> bool {
-        let is_here = match self.reset {
+        let is_here = match self.reset.as_deref() {
             None => self.is_whole,
-            Some((_, cost)) => self.is_let_go && self.received == cost,
+            Some((_, cost)) => self.is_let_go && self.received == *cost,
         };
         is_here && self.taken == self.received
     }
 
     /// Whether more has come than its sender ever handed over.
     fn is_overfull(&self) -> bool {
-        self.reset.is_some_and(|(_, cost)| self.received > cost)
+        let claimed = self.reset.as_deref();
+        claimed.is_some_and(|(_, cost)| self.received > *cost)
     }
 }
 
 /// Streams of one kind that have ended: all of them has been taken, and of the answer too if there is one.
 #[derive(Debug, Default)]
 struct Ended {
-    indices: Filling,
+    indices: Filling<u64>,
     /// SACKs that will tell which.
     news: u8,
     /// Where the next STREAMS frame begins, where one has no room for all.
@@ -214,10 +215,10 @@ impl RecvStreams {
             return Ok(Resetting::Ended);
         }
         let claimed = (reset.code, reset.cost);
-        match stream.reset.replace(claimed) {
+        match stream.reset.replace(Box::new(claimed)) {
             None if stream.is_let_go => Ok(Resetting::Goes),
             None => Ok(Resetting::Begins),
-            Some(known) if known == claimed => Ok(Resetting::Goes),
+            Some(known) if *known == claimed => Ok(Resetting::Goes),
             Some(_) => Err("a stream reset in two ways"),
         }
     }
@@ -281,7 +282,7 @@ impl RecvStreams {
 
     /// The application has taken a part of this cost. Whether the sender must be sure to hear of it, since it may be
     /// waiting for nothing else.
-    pub(crate) fn on_taken(&mut self, now: Nanos, stream: StreamId, cost: u64) -> bool {
+    pub(crate) fn on_taken(&mut self, now: Time, stream: StreamId, cost: u64) -> bool {
         let is_urgent = self.window.on_taken(now, cost);
         self.release(stream, cost) || is_urgent
     }
@@ -329,22 +330,22 @@ impl RecvStreams {
     }
 
     /// The window has another size: its number, which the peer is to be told.
-    pub(crate) fn resize_window(&mut self, size: u64) -> Option<u64> {
+    pub(crate) fn resize_window(&mut self, size: u64) -> Option<WindowNumber> {
         self.window.resize(size)
     }
 
     /// The window with this number has held the peer up.
-    pub(crate) fn on_held(&mut self, number: u64) {
+    pub(crate) fn on_held(&mut self, number: WindowNumber) {
         self.window.on_held(number);
     }
 
     /// The peer keeps within this credit since the window with this number is smaller. `false`: that cannot be.
-    pub(crate) fn on_shrunk(&mut self, number: u64, credit: u64) -> bool {
+    pub(crate) fn on_shrunk(&mut self, number: WindowNumber, credit: u64) -> bool {
         self.window.on_shrunk(number, credit)
     }
 
     /// When a window that has grown is to be as at the beginning again, and what that was.
-    pub(crate) fn window_idle(&self) -> Option<(Nanos, u64)> {
+    pub(crate) fn window_idle(&self) -> Option<(Time, u64)> {
         Some((self.window.idle_at()?, self.window.initial()))
     }
 

@@ -6,6 +6,7 @@ use crate::config::Role;
 use crate::ranges::Filling;
 use crate::types::{StreamId, StreamPart};
 use crate::wire::Streams;
+use crate::{PacketNumber, WindowNumber};
 
 use super::Key;
 use super::shares::Shares;
@@ -50,16 +51,16 @@ pub(crate) struct SendStreams {
     credit: u64,
     /// The peer's window and its number, and what is known to be taken.
     window: u64,
-    window_number: u64,
+    window_number: WindowNumber,
     taken: u64,
     /// Packet since which credit counts: the window has shrunk there.
-    credit_from: u64,
+    credit_from: PacketNumber,
     /// The window that the peer has been told, or is to be told, to be too small.
-    held_told: Option<u64>,
+    held_told: Option<WindowNumber>,
     /// How often more credit, or more that has been taken, was heard of.
     news: u64,
     /// Indices of streams that have ended, of each kind, and those that have since they were last asked for.
-    over: [Filling; StreamId::KINDS as usize],
+    over: [Filling<u64>; StreamId::KINDS as usize],
     ended: Vec<StreamId>,
 }
 
@@ -73,9 +74,9 @@ impl SendStreams {
             opened: 0,
             credit: window.min(credit),
             window,
-            window_number: 0,
+            window_number: WindowNumber::ZERO,
             taken: 0,
-            credit_from: 0,
+            credit_from: PacketNumber::ZERO,
             held_told: None,
             news: 0,
             over: Default::default(),
@@ -99,7 +100,7 @@ impl SendStreams {
     }
 
     /// The window keeps this end from using the path: its number, if the peer has not been told.
-    pub(crate) fn note_held(&mut self) -> Option<u64> {
+    pub(crate) fn note_held(&mut self) -> Option<WindowNumber> {
         let number = self.window_number;
         (self.held_told.replace(number) != Some(number)).then_some(number)
     }
@@ -108,8 +109,8 @@ impl SendStreams {
     /// told: the window has shrunk.
     pub(crate) fn on_window(
         &mut self,
-        packet_number: u64,
-        number: u64,
+        packet_number: PacketNumber,
+        number: WindowNumber,
         window: u64,
     ) -> Option<u64> {
         if number <= self.window_number {
@@ -239,7 +240,7 @@ impl SendStreams {
     }
 
     /// In this packet the peer allows blocks of so much cost in all.
-    pub(crate) fn on_credit(&mut self, packet_number: u64, credit: u64) {
+    pub(crate) fn on_credit(&mut self, packet_number: PacketNumber, credit: u64) {
         if packet_number < self.credit_from {
             return;
         }

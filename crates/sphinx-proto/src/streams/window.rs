@@ -3,7 +3,7 @@
 //! The window grows where three things come together: the peer says that it held it up, half of it was taken within a few round trips, and
 //! whoever owns the memory grants it. The second is what a peer cannot feign: it is the application here that reads.
 
-use crate::Nanos;
+use crate::{Nanos, Time, WindowNumber};
 
 const MS: Nanos = 1_000_000;
 /// Half a window that is taken within so many of the smallest round trips is the path's pace (those with a queue would make any pace quick enough); a reader who takes longer is slow himself, and would fill
@@ -19,7 +19,7 @@ pub(crate) struct RecvWindow {
     initial: u64,
     size: u64,
     /// Rises with every change of size.
-    number: u64,
+    number: WindowNumber,
     /// What of it the peer may fill.
     granted: u64,
     /// Costs of all blocks opened here, and of what the application has taken of them.
@@ -34,19 +34,19 @@ pub(crate) struct RecvWindow {
     /// This size has held the peer up.
     is_short: bool,
     /// When half a window was last complete, and what had been released by then; how long that took.
-    since: (Nanos, u64),
+    since: (Time, u64),
     half_took: Option<Nanos>,
-    taken_at: Nanos,
+    taken_at: Time,
 }
 
 impl RecvWindow {
     /// A window of so many bytes, of which the peer may fill so many for now.
-    pub(crate) fn new(size: u64, credit: u64, now: Nanos) -> Self {
+    pub(crate) fn new(size: u64, credit: u64, now: Time) -> Self {
         let granted = size.min(credit);
         Self {
             initial: size,
             size,
-            number: 0,
+            number: WindowNumber::ZERO,
             granted,
             opened: 0,
             released: 0,
@@ -102,7 +102,7 @@ impl RecvWindow {
     }
 
     /// The application has taken so much. Whether the peer must be sure to hear of it, since it may be waiting for credit.
-    pub(super) fn on_taken(&mut self, now: Nanos, cost: u64) -> bool {
+    pub(super) fn on_taken(&mut self, now: Time, cost: u64) -> bool {
         self.released += cost;
         self.taken_at = now;
         let (from, before) = self.since;
@@ -129,7 +129,7 @@ impl RecvWindow {
     }
 
     /// The window with this number has held the peer up.
-    pub(super) fn on_held(&mut self, number: u64) {
+    pub(super) fn on_held(&mut self, number: WindowNumber) {
         self.is_short |= number == self.number;
     }
 
@@ -144,7 +144,7 @@ impl RecvWindow {
     }
 
     /// When the window is to be given back if nothing is taken before.
-    pub(super) fn idle_at(&self) -> Option<Nanos> {
+    pub(super) fn idle_at(&self) -> Option<Time> {
         let has_grown = self.size > self.initial && self.shrinking_from.is_none();
         has_grown.then(|| self.taken_at.saturating_add(IDLE))
     }
@@ -156,7 +156,7 @@ impl RecvWindow {
 
     /// The window has another size from now on: the number that the peer is to be told, if it is to be told. It cannot shrink again before the
     /// peer has agreed.
-    pub(super) fn resize(&mut self, size: u64) -> Option<u64> {
+    pub(super) fn resize(&mut self, size: u64) -> Option<WindowNumber> {
         if self.shrinking_from.is_some() || size == self.size {
             return None;
         }
@@ -177,7 +177,7 @@ impl RecvWindow {
 
     /// The peer has heard that the window has shrunk, and opens nothing beyond this credit until it is told more. `false`: it never had so
     /// much, or has used more.
-    pub(super) fn on_shrunk(&mut self, number: u64, credit: u64) -> bool {
+    pub(super) fn on_shrunk(&mut self, number: WindowNumber, credit: u64) -> bool {
         // Another one says nothing: it has been heard before.
         if self.shrinking_from.is_none() || number != self.number {
             return true;
@@ -195,20 +195,21 @@ impl RecvWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::time;
 
     const RTT: Nanos = 100 * MS;
 
     fn fill_and_take(window: &mut RecvWindow, now: Nanos, cost: u64) {
         assert!(window.has_room(cost));
         window.on_open(cost);
-        window.on_taken(now, cost);
+        window.on_taken(time(now), cost);
     }
 
     #[test]
     fn it_grows_for_a_path_and_not_for_a_slow_reader() {
         for (took, grows) in [(RTT, true), (4 * RTT, true), (5 * RTT, false)] {
-            let mut window = RecvWindow::new(1000, u64::MAX, 0);
-            window.on_held(0);
+            let mut window = RecvWindow::new(1000, u64::MAX, Time::ZERO);
+            window.on_held(WindowNumber::ZERO);
             assert_eq!(window.wanted(RTT), None, "nothing has been read");
             fill_and_take(&mut window, took, 500);
             assert_eq!(window.wanted(RTT), grows.then_some(2000));
@@ -217,67 +218,76 @@ mod tests {
 
     #[test]
     fn it_grows_only_where_it_held_up() {
-        let mut window = RecvWindow::new(1000, 600, 0);
+        let mut window = RecvWindow::new(1000, 600, Time::ZERO);
         fill_and_take(&mut window, RTT, 500);
         assert_eq!(window.wanted(RTT), None);
-        window.on_held(1);
+        window.on_held(WindowNumber::new(1));
         assert_eq!(window.wanted(RTT), None, "there is no such window");
-        window.on_held(0);
+        window.on_held(WindowNumber::ZERO);
         assert_eq!(window.wanted(RTT), None, "not all of it may be used");
         assert!(window.open() && !window.open());
         assert_eq!(window.wanted(RTT), Some(2000));
-        assert_eq!(window.resize(2000), Some(1));
+        assert_eq!(window.resize(2000), Some(WindowNumber::new(1)));
         assert_eq!((window.credit(), window.cost()), (2500, 2000));
         // What held the peer up and what was read says nothing about a window of another size.
         assert_eq!(window.wanted(RTT), None);
-        window.on_held(0);
+        window.on_held(WindowNumber::ZERO);
         fill_and_take(&mut window, 2 * RTT, 1000);
         assert_eq!(window.wanted(RTT), None);
-        window.on_held(1);
+        window.on_held(WindowNumber::new(1));
         assert_eq!(window.wanted(RTT), Some(4000));
     }
 
     #[test]
     fn what_has_been_promised_is_kept_until_the_peer_lets_go_of_it() {
-        let mut window = RecvWindow::new(4000, u64::MAX, 0);
+        let mut window = RecvWindow::new(4000, u64::MAX, Time::ZERO);
         window.on_open(1000);
-        assert_eq!(window.resize(2000), Some(1));
+        assert_eq!(window.resize(2000), Some(WindowNumber::new(1)));
         assert_eq!(window.resize(8000), None, "the peer has not answered");
         assert_eq!((window.credit(), window.cost()), (2000, 4000));
         assert!(window.has_room(3000) && !window.has_room(3001));
         window.on_open(500);
-        assert!(window.on_shrunk(0, 1), "an answer to another one");
+        assert!(
+            window.on_shrunk(WindowNumber::ZERO, 1),
+            "an answer to another one"
+        );
         window.on_open(1000);
-        assert!(!window.on_shrunk(1, 2499) && !window.on_shrunk(1, 4001));
-        assert!(window.on_shrunk(1, 3500));
+        assert!(
+            !window.on_shrunk(WindowNumber::new(1), 2499)
+                && !window.on_shrunk(WindowNumber::new(1), 4001)
+        );
+        assert!(window.on_shrunk(WindowNumber::new(1), 3500));
         assert_eq!(window.cost(), 3500);
-        assert!(window.on_shrunk(1, 2499), "it comes again, later");
-        window.on_taken(RTT, 2500);
+        assert!(
+            window.on_shrunk(WindowNumber::new(1), 2499),
+            "it comes again, later"
+        );
+        window.on_taken(time(RTT), 2500);
         assert_eq!((window.credit(), window.cost()), (4500, 2000));
         assert!(window.has_room(2000) && !window.has_room(2001));
-        assert_eq!(window.resize(8000), Some(2));
+        assert_eq!(window.resize(8000), Some(WindowNumber::new(2)));
         assert_eq!(window.credit(), 10_500);
     }
 
     /// More has been told, and used, before the answer comes.
     #[test]
     fn the_answer_may_be_late() {
-        let mut window = RecvWindow::new(4000, u64::MAX, 0);
+        let mut window = RecvWindow::new(4000, u64::MAX, Time::ZERO);
         window.on_open(1000);
         window.resize(2000);
-        window.on_taken(RTT, 1000);
+        window.on_taken(time(RTT), 1000);
         window.on_open(1500);
-        assert!(window.on_shrunk(1, 2000));
+        assert!(window.on_shrunk(WindowNumber::new(1), 2000));
         assert_eq!((window.credit(), window.cost()), (3000, 2000));
     }
 
     #[test]
     fn one_that_nobody_reads_any_more_is_given_back() {
-        let mut window = RecvWindow::new(1000, u64::MAX, 0);
+        let mut window = RecvWindow::new(1000, u64::MAX, Time::ZERO);
         assert_eq!(window.idle_at(), None);
         window.resize(4000);
         fill_and_take(&mut window, 5 * RTT, 100);
-        assert_eq!(window.idle_at(), Some(5 * RTT + IDLE));
+        assert_eq!(window.idle_at(), Some(time(5 * RTT + IDLE)));
         window.resize(window.initial());
         assert_eq!(window.idle_at(), None);
     }

@@ -129,6 +129,7 @@ impl Bundle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numbers::pn;
     use crate::wire::{ConnectionId, HEADER_LEN};
     use proptest::prelude::*;
 
@@ -139,7 +140,7 @@ mod tests {
             block,
             row: 0,
             n: 1,
-            ..Header::control(cid, 7, false)
+            ..Header::control(cid, pn(7), false)
         }
     }
 

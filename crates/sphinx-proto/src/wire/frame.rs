@@ -1,6 +1,7 @@
 //! Frames of control packets (`docs/protocol.md` §6).
 
 use super::{ConnectionId, FlowKind, Reader, VARINT_MAX, WireError, put_varint};
+use crate::numbers::{BlockId, CidSequence, Ordinal, PacketNumber, PathId, WindowNumber};
 use crate::types::StreamId;
 
 /// Most packet-number ranges in one SACK.
@@ -36,19 +37,19 @@ pub struct Sack {
     /// Sum of block costs that the sender may reach (§7).
     pub credit: u64,
     /// Received packet numbers, inclusive, largest first, disjoint and not adjacent; never empty.
-    pub ranges: Vec<(u64, u64)>,
+    pub ranges: Vec<(PacketNumber, PacketNumber)>,
 }
 
 /// Block-SACK: which blocks are complete, and how much others lack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Blocks {
     /// Every block below is complete.
-    pub base: u64,
+    pub base: BlockId,
     /// Complete blocks above `base`, inclusive, rising, disjoint and not adjacent; the first begins
     /// above `base`.
-    pub complete: Vec<(u64, u64)>,
+    pub complete: Vec<(BlockId, BlockId)>,
     /// (block, symbols still missing), oldest first.
-    pub deficits: Vec<(u64, u32)>,
+    pub deficits: Vec<(BlockId, u32)>,
 }
 
 /// A stream is given up by its sender.
@@ -61,7 +62,7 @@ pub struct Reset {
     /// What all segments of the stream that were ever handed over have cost.
     pub cost: u64,
     /// Blocks of this stream alone of which no more comes, rising, and what each costs.
-    pub blocks: Vec<(u64, u64)>,
+    pub blocks: Vec<(BlockId, u64)>,
 }
 
 /// What the application has taken of the streams of one kind that the other end opened.
@@ -119,7 +120,7 @@ pub enum Frame<'a> {
     /// Symbol-SACK of another path.
     PathSack {
         /// The path, not 0.
-        path: u32,
+        path: PathId,
         /// What has arrived on it.
         sack: Sack,
     },
@@ -141,18 +142,18 @@ pub enum Frame<'a> {
     /// A spare connection id for this end.
     NewConnectionId {
         /// The path whose packets may carry it.
-        path: u32,
+        path: PathId,
         /// Rises by one with every id of the path.
-        sequence: u64,
+        sequence: CidSequence,
         /// The id.
         cid: ConnectionId,
     },
     /// No packet has this number.
     Skipped {
         /// The path of which no packet has it.
-        path: u32,
+        path: PathId,
         /// The number.
-        packet_number: u64,
+        packet_number: PacketNumber,
     },
     /// A stream is given up by its sender.
     Reset(Reset),
@@ -166,24 +167,24 @@ pub enum Frame<'a> {
     /// The window with this number keeps its sender from using the path.
     Held {
         /// How often the window had changed.
-        number: u64,
+        number: WindowNumber,
     },
     /// The receiver of data has another window from now on.
     Window {
         /// Rises by one with every change.
-        number: u64,
+        number: WindowNumber,
         /// Its size, bytes (§7).
         size: u64,
     },
     /// The answer to a window that has shrunk.
     Shrunk {
         /// Of the window.
-        number: u64,
+        number: WindowNumber,
         /// The credit that its sender keeps within until it is told more.
         credit: u64,
     },
     /// Blocks of datagrams of which no more comes, rising, and what each costs.
-    Gone(Vec<(u64, u64)>),
+    Gone(Vec<(BlockId, u64)>),
     /// Something about a flow of datagrams.
     Flow(FlowNews),
 }
@@ -240,8 +241,8 @@ impl Frame<'_> {
                 cid,
             } => {
                 out.push(7);
-                put_varint(out, u64::from(*path));
-                put_varint(out, *sequence);
+                put_varint(out, u64::from(path.get()));
+                put_varint(out, sequence.get());
                 out.extend_from_slice(&cid.bytes());
             }
             Frame::Skipped {
@@ -249,8 +250,8 @@ impl Frame<'_> {
                 packet_number,
             } => {
                 out.push(10);
-                put_varint(out, u64::from(*path));
-                put_varint(out, *packet_number);
+                put_varint(out, u64::from(path.get()));
+                put_varint(out, packet_number.get());
             }
             Frame::Reset(reset) => encode_reset(reset, out),
             Frame::Stop { stream, code } => {
@@ -260,16 +261,16 @@ impl Frame<'_> {
             }
             Frame::Held { number } => {
                 out.push(13);
-                put_varint(out, *number);
+                put_varint(out, number.get());
             }
             Frame::Window { number, size } => {
                 out.push(14);
-                put_varint(out, *number);
+                put_varint(out, number.get());
                 put_varint(out, *size);
             }
             Frame::Shrunk { number, credit } => {
                 out.push(15);
-                put_varint(out, *number);
+                put_varint(out, number.get());
                 put_varint(out, *credit);
             }
             Frame::Gone(blocks) => {
@@ -282,7 +283,7 @@ impl Frame<'_> {
 }
 
 /// A SACK; with a path, that of the path.
-fn encode_sack(path: Option<u32>, sack: &Sack, out: &mut Vec<u8>) {
+fn encode_sack(path: Option<PathId>, sack: &Sack, out: &mut Vec<u8>) {
     let Some(&(low, high)) = sack.ranges.first() else {
         return;
     };
@@ -290,12 +291,12 @@ fn encode_sack(path: Option<u32>, sack: &Sack, out: &mut Vec<u8>) {
         None => out.push(2),
         Some(path) => {
             out.push(8);
-            put_varint(out, u64::from(path));
+            put_varint(out, u64::from(path.get()));
         }
     }
     for value in [
         sack.sequence,
-        high,
+        high.get(),
         sack.delay_us,
         sack.time_us,
         sack.ect,
@@ -349,10 +350,10 @@ fn encode_reset(reset: &Reset, out: &mut Vec<u8>) {
 }
 
 /// Blocks, rising, and what each costs.
-fn encode_costs(blocks: &[(u64, u64)], out: &mut Vec<u8>) {
+fn encode_costs(blocks: &[(BlockId, u64)], out: &mut Vec<u8>) {
     let blocks = &blocks[..blocks.len().min(MAX_RESET_BLOCKS)];
     put_varint(out, blocks.len() as u64);
-    let mut next = 0;
+    let mut next = BlockId::ZERO;
     for &(block, cost) in blocks {
         put_varint(out, block - next);
         put_varint(out, cost);
@@ -387,12 +388,15 @@ fn encode_flow(news: &FlowNews, out: &mut Vec<u8>) {
 }
 
 /// A base, and inclusive ranges above it.
-fn encode_ranges(base: u64, ranges: &[(u64, u64)], out: &mut Vec<u8>) {
-    put_varint(out, base);
+fn encode_ranges<T: Ordinal>(base: T, ranges: &[(T, T)], out: &mut Vec<u8>) {
+    put_varint(out, base.to_u64());
     let ranges = &ranges[..ranges.len().min(MAX_BLOCK_RANGES)];
     put_varint(out, ranges.len() as u64);
-    let mut next = base;
-    for &(low, high) in ranges {
+    let mut next = base.to_u64();
+    for (low, high) in ranges
+        .iter()
+        .map(|(low, high)| (low.to_u64(), high.to_u64()))
+    {
         put_varint(out, low - next);
         put_varint(out, high - low);
         next = high + 1;
@@ -437,13 +441,13 @@ impl<'a> FrameIter<'a> {
             6 => Frame::PathResponse(r.array()?),
             7 => Frame::NewConnectionId {
                 path: decode_path(r)?,
-                sequence: r.varint()?,
+                sequence: CidSequence::new(r.varint()?),
                 cid: ConnectionId::new(r.array()?).ok_or(WireError::Invalid("connection id"))?,
             },
             8 => {
                 // Path 0 has a SACK of its own: each thing is said in one way only.
                 let path = decode_path(r)?;
-                if path == 0 {
+                if path == PathId::FIRST {
                     return Err(WireError::Invalid("path"));
                 }
                 let sack = decode_sack(r)?;
@@ -452,7 +456,7 @@ impl<'a> FrameIter<'a> {
             9 => Frame::Streams(decode_streams(r)?),
             10 => Frame::Skipped {
                 path: decode_path(r)?,
-                packet_number: r.varint()?,
+                packet_number: PacketNumber::new(r.varint()?),
             },
             11 => Frame::Reset(decode_reset(r)?),
             12 => Frame::Stop {
@@ -460,14 +464,14 @@ impl<'a> FrameIter<'a> {
                 code: r.varint()?,
             },
             13 => Frame::Held {
-                number: r.varint()?,
+                number: WindowNumber::new(r.varint()?),
             },
             14 => Frame::Window {
-                number: r.varint()?,
+                number: WindowNumber::new(r.varint()?),
                 size: r.varint()?,
             },
             15 => Frame::Shrunk {
-                number: r.varint()?,
+                number: WindowNumber::new(r.varint()?),
                 credit: r.varint()?,
             },
             16 => Frame::Gone(decode_costs(r)?),
@@ -505,8 +509,9 @@ impl<'a> Iterator for FrameIter<'a> {
     }
 }
 
-fn decode_path(r: &mut Reader<'_>) -> Result<u32, WireError> {
-    u32::try_from(r.varint()?).map_err(|_| WireError::Invalid("path"))
+fn decode_path(r: &mut Reader<'_>) -> Result<PathId, WireError> {
+    let number = u32::try_from(r.varint()?).map_err(|_| WireError::Invalid("path"))?;
+    Ok(PathId::new(number))
 }
 
 fn decode_sack(r: &mut Reader<'_>) -> Result<Sack, WireError> {
@@ -521,14 +526,14 @@ fn decode_sack(r: &mut Reader<'_>) -> Result<Sack, WireError> {
     }
     let mut low = largest.checked_sub(r.varint()?).ok_or(BAD)?;
     let mut ranges = Vec::with_capacity(further as usize + 1);
-    ranges.push((low, largest));
+    ranges.push((PacketNumber::new(low), PacketNumber::new(largest)));
     for _ in 0..further {
         let high = low
             .checked_sub(r.varint()?)
             .and_then(|v| v.checked_sub(2))
             .ok_or(BAD)?;
         low = high.checked_sub(r.varint()?).ok_or(BAD)?;
-        ranges.push((low, high));
+        ranges.push((PacketNumber::new(low), PacketNumber::new(high)));
     }
     Ok(Sack {
         sequence,
@@ -542,14 +547,15 @@ fn decode_sack(r: &mut Reader<'_>) -> Result<Sack, WireError> {
 }
 
 fn decode_blocks(r: &mut Reader<'_>) -> Result<Blocks, WireError> {
-    let (base, complete) = decode_ranges(r)?;
+    let (base, complete) = decode_ranges::<BlockId>(r)?;
     let count = r.varint()?;
     if count > MAX_DEFICITS as u64 {
         return Err(BAD_RANGE);
     }
     let mut deficits = Vec::with_capacity(count as usize);
     for _ in 0..count {
-        let block = base.checked_add(r.varint()?).ok_or(BAD_RANGE)?;
+        let block = base.get().checked_add(r.varint()?).ok_or(BAD_RANGE)?;
+        let block = BlockId::new(block);
         deficits.push((block, r.varint()?.min(u64::from(u32::MAX)) as u32));
     }
     Ok(Blocks {
@@ -564,7 +570,7 @@ fn decode_streams(r: &mut Reader<'_>) -> Result<Streams, WireError> {
     if kind > 3 {
         return Err(WireError::Invalid("kind of stream"));
     }
-    let (base, ended) = decode_ranges(r)?;
+    let (base, ended) = decode_ranges::<u64>(r)?;
     let count = r.varint()?;
     if count > MAX_TAKEN as u64 {
         return Err(BAD_RANGE);
@@ -595,7 +601,7 @@ fn decode_reset(r: &mut Reader<'_>) -> Result<Reset, WireError> {
     })
 }
 
-fn decode_costs(r: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, WireError> {
+fn decode_costs(r: &mut Reader<'_>) -> Result<Vec<(BlockId, u64)>, WireError> {
     let count = r.varint()?;
     if count > MAX_RESET_BLOCKS as u64 {
         return Err(BAD_RANGE);
@@ -605,7 +611,7 @@ fn decode_costs(r: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, WireError> {
     for _ in 0..count {
         let block = next.checked_add(r.varint()?).filter(|b| *b <= VARINT_MAX);
         let block = block.ok_or(BAD_RANGE)?;
-        blocks.push((block, r.varint()?));
+        blocks.push((BlockId::new(block), r.varint()?));
         next = block + 1;
     }
     Ok(blocks)
@@ -630,7 +636,7 @@ fn decode_expired(r: &mut Reader<'_>) -> Result<FlowNews, WireError> {
     })
 }
 
-fn decode_ranges(r: &mut Reader<'_>) -> Result<(u64, Vec<(u64, u64)>), WireError> {
+fn decode_ranges<T: Ordinal>(r: &mut Reader<'_>) -> Result<(T, Vec<(T, T)>), WireError> {
     let base = r.varint()?;
     let count = r.varint()?;
     if count > MAX_BLOCK_RANGES as u64 {
@@ -645,15 +651,16 @@ fn decode_ranges(r: &mut Reader<'_>) -> Result<(u64, Vec<(u64, u64)>), WireError
         }
         let low = next.checked_add(gap).ok_or(BAD_RANGE)?;
         let high = low.checked_add(r.varint()?).ok_or(BAD_RANGE)?;
-        ranges.push((low, high));
+        ranges.push((T::from_u64(low), T::from_u64(high)));
         next = high.checked_add(1).ok_or(BAD_RANGE)?;
     }
-    Ok((base, ranges))
+    Ok((T::from_u64(base), ranges))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numbers::pn;
     use proptest::prelude::*;
 
     fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
@@ -671,7 +678,7 @@ mod tests {
             ect: 3,
             ce: 1,
             credit: 70_000,
-            ranges: vec![(90, 100), (80, 85), (10, 10)],
+            ranges: vec![(pn(90), pn(100)), (pn(80), pn(85)), (pn(10), pn(10))],
         };
         let bytes = bytes_of(&Frame::Sack(sack.clone()));
         assert_eq!(
@@ -684,7 +691,10 @@ mod tests {
             FrameIter::new(&bytes).next(),
             Some(Ok(Frame::Sack(sack.clone())))
         );
-        let frame = Frame::PathSack { path: 300, sack };
+        let frame = Frame::PathSack {
+            path: PathId::new(300),
+            sack,
+        };
         let of_path = [&[8, 0x41, 0x2c], &bytes[1..]].concat();
         assert_eq!(bytes_of(&frame), of_path);
         assert_eq!(FrameIter::new(&of_path).next(), Some(Ok(frame)));
@@ -694,8 +704,8 @@ mod tests {
     fn connection_id_vector() {
         let cid = ConnectionId::new([1, 2, 3, 4, 5, 6, 7, 8]).expect("not zero");
         let frame = Frame::NewConnectionId {
-            path: 0,
-            sequence: 70,
+            path: PathId::FIRST,
+            sequence: CidSequence::new(70),
             cid,
         };
         let bytes = [7, 0, 0x40, 70, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -706,8 +716,8 @@ mod tests {
     #[test]
     fn skipped_vector() {
         let frame = Frame::Skipped {
-            path: 0,
-            packet_number: 300,
+            path: PathId::FIRST,
+            packet_number: pn(300),
         };
         let bytes = [10, 0, 0x41, 0x2c];
         assert_eq!(bytes_of(&frame), bytes);
@@ -724,18 +734,20 @@ mod tests {
         }
         let body = [&[8, 0xc0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff][..], &sack].concat();
         let found = FrameIter::new(&body).next();
-        assert!(matches!(
-            found,
-            Some(Ok(Frame::PathSack { path: u32::MAX, .. }))
-        ));
+        assert!(
+            matches!(found, Some(Ok(Frame::PathSack { path, .. })) if path == PathId::new(u32::MAX))
+        );
     }
 
     #[test]
     fn blocks_vector() {
         let blocks = Blocks {
-            base: 10,
-            complete: vec![(11, 12), (15, 15)],
-            deficits: vec![(10, 3), (13, 1)],
+            base: BlockId::new(10),
+            complete: vec![
+                (BlockId::new(11), BlockId::new(12)),
+                (BlockId::new(15), BlockId::new(15)),
+            ],
+            deficits: vec![(BlockId::new(10), 3), (BlockId::new(13), 1)],
         };
         let bytes = bytes_of(&Frame::Blocks(blocks.clone()));
         assert_eq!(bytes, [3, 10, 2, 1, 1, 2, 0, 2, 0, 3, 3, 1]);
@@ -808,9 +820,14 @@ mod tests {
 
     #[test]
     fn window_vectors() {
-        let (number, size, credit) = (300, 48 << 20, 100_000);
+        let (number, size, credit) = (WindowNumber::new(300), 48 << 20, 100_000);
         for (frame, bytes) in [
-            (Frame::Held { number: 3 }, &[13, 3][..]),
+            (
+                Frame::Held {
+                    number: WindowNumber::new(3),
+                },
+                &[13, 3][..],
+            ),
             (
                 Frame::Window { number, size },
                 &[14, 0x41, 0x2c, 0x83, 0, 0, 0],
@@ -844,7 +861,7 @@ mod tests {
         };
         for (frame, bytes) in [
             (
-                Frame::Gone(vec![(9, 1512), (11, 700)]),
+                Frame::Gone(vec![(BlockId::new(9), 1512), (BlockId::new(11), 700)]),
                 &[16, 2, 9, 0x45, 0xe8, 1, 0x42, 0xbc][..],
             ),
             (Frame::Flow(expired), &[17, 1, 2, 0x41, 0x2c, 1]),
@@ -867,7 +884,11 @@ mod tests {
             stream,
             code: 300,
             cost: 5000,
-            blocks: vec![(9, 1512), (10, 700), (14, 63)],
+            blocks: vec![
+                (BlockId::new(9), 1512),
+                (BlockId::new(10), 700),
+                (BlockId::new(14), 63),
+            ],
         };
         for (frame, bytes) in [
             (
@@ -895,21 +916,21 @@ mod tests {
     proptest! {
         #[test]
         fn frames_of_paths_survive(
-            path in 1..=u32::MAX,
+            path in (1..=u32::MAX).prop_map(PathId::new),
             number in 0..=VARINT_MAX,
             cid in any::<[u8; 8]>(),
             low in 0..1u64 << 40,
             len in 0..1u64 << 40,
             skipped in any::<Vec<u8>>(),
         ) {
-            let sack = Sack { sequence: number, ranges: vec![(low, low + len)], ..Sack::default() };
+            let sack = Sack { sequence: number, ranges: vec![(pn(low), pn(low + len))], ..Sack::default() };
             let mut frames = vec![
                 Frame::Sack(sack.clone()),
                 Frame::PathSack { path, sack },
-                Frame::Skipped { path, packet_number: number },
+                Frame::Skipped { path, packet_number: pn(number) },
             ];
             let cid = ConnectionId::new(cid);
-            frames.extend(cid.map(|cid| Frame::NewConnectionId { path, sequence: number, cid }));
+            frames.extend(cid.map(|cid| Frame::NewConnectionId { path, sequence: CidSequence::new(number), cid }));
             let mut body = Vec::new();
             for frame in &frames {
                 // Something of a later version before each.

@@ -23,12 +23,12 @@ pub use frame::{
 };
 pub use header::{
     BLOCKS_AHEAD_MAX, ConnectionId, HEADER_LEN, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN,
-    OVERHEAD, PacketKind, TAG_LEN, block_symbols_max, expand_packet_number, is_data_plane,
+    OVERHEAD, PacketKind, TAG_LEN, block_symbols_max, is_data_plane,
 };
 pub use segment::{Segment, SegmentIter};
 pub use symbol::SymbolId;
 pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};
-pub use window::{WINDOW_PREFIX_LEN, WindowSpan};
+pub use window::{SpanBlock, WINDOW_PREFIX_LEN, WindowSpan};
 
 /// A malformed packet body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -2,9 +2,9 @@
 
 use super::{MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN};
 
-/// Runs of blocks of one shape in a window.
-const RUNS_MAX: usize = 4;
-/// Blocks in a window.
+/// Runs of blocks in a window.
+const RUNS_MAX: usize = 8;
+/// Covered blocks in a window.
 const BLOCKS_MAX: usize = 32;
 /// Symbols in a window.
 const SYMBOLS_MAX: usize = 512;
@@ -12,12 +12,29 @@ const RUN_LEN: usize = 5;
 /// Bytes before the symbol if the window has one run of blocks, or two.
 pub const WINDOW_PREFIX_LEN: usize = 3 + 2 * RUN_LEN;
 
-/// Consecutive blocks of one shape.
+/// Consecutive blocks of one shape, or some that are not covered: of these n and the symbol size are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     blocks: u8,
     n: u16,
     symbol_len: u16,
+}
+
+impl Run {
+    fn is_covered(&self) -> bool {
+        self.n > 0
+    }
+}
+
+/// A block that a repair covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanBlock {
+    /// Blocks from it to the newest one, 0 for that itself.
+    pub back: u64,
+    /// Source symbols in the block.
+    pub n: u16,
+    /// Bytes per symbol.
+    pub symbol_len: u16,
 }
 
 /// The symbols that a repair covers: whole blocks up to the newest one, of that only the first.
@@ -43,10 +60,17 @@ impl WindowSpan {
         span.is_valid().then_some(span)
     }
 
-    /// Covers the block before as well, all n symbols of it, if the body then has at most `room` bytes and
-    /// no limit is passed; whether it does.
-    pub fn extend(&mut self, n: u16, symbol_len: u16, room: usize) -> bool {
+    /// Covers an older block as well, all n symbols of it, behind `skipped` ones that are not covered, if the body then has at most
+    /// `room` bytes and no limit is passed; whether it does.
+    pub fn extend(&mut self, skipped: u8, n: u16, symbol_len: u16, room: usize) -> bool {
         let mut longer = self.clone();
+        if skipped > 0 {
+            longer.runs.push(Run {
+                blocks: skipped,
+                n: 0,
+                symbol_len: 0,
+            });
+        }
         match longer.runs.last_mut() {
             Some(run) if (run.n, run.symbol_len) == (n, symbol_len) => {
                 run.blocks = run.blocks.saturating_add(1);
@@ -66,12 +90,14 @@ impl WindowSpan {
 
     fn is_valid(&self) -> bool {
         let is_block = |run: &Run| {
-            (1..=MAX_BLOCK_SYMBOLS).contains(&run.n)
-                && (1..=MAX_SYMBOL_LEN).contains(&usize::from(run.symbol_len))
+            run.n <= MAX_BLOCK_SYMBOLS
+                && usize::from(run.symbol_len) <= MAX_SYMBOL_LEN
+                && run.is_covered() == (run.symbol_len > 0)
                 && run.blocks > 0
         };
         (1..=RUNS_MAX).contains(&self.runs.len())
             && self.runs.iter().all(is_block)
+            && self.runs.last().is_some_and(Run::is_covered)
             && (1..=self.runs[0].n).contains(&self.upto)
             && self.blocks().count() <= BLOCKS_MAX
             && self.symbols() <= SYMBOLS_MAX
@@ -82,16 +108,30 @@ impl WindowSpan {
         self.upto
     }
 
-    /// Symbols and symbol size of each block, newest first.
-    pub fn blocks(&self) -> impl Iterator<Item = (u16, u16)> + '_ {
-        self.runs
-            .iter()
-            .flat_map(|run| std::iter::repeat_n((run.n, run.symbol_len), usize::from(run.blocks)))
+    /// The covered blocks, newest first.
+    pub fn blocks(&self) -> impl Iterator<Item = SpanBlock> + '_ {
+        let runs = self.runs.iter().scan(0, |back, run| {
+            let first = *back;
+            *back += u64::from(run.blocks);
+            Some((first..*back, run))
+        });
+        let covered = runs.filter(|(_, run)| run.is_covered());
+        covered.flat_map(|(backs, run)| {
+            backs.map(|back| SpanBlock {
+                back,
+                n: run.n,
+                symbol_len: run.symbol_len,
+            })
+        })
     }
 
     /// Symbols covered.
     pub fn symbols(&self) -> usize {
-        let before: usize = self.blocks().skip(1).map(|(n, _)| usize::from(n)).sum();
+        let before: usize = self
+            .blocks()
+            .skip(1)
+            .map(|block| usize::from(block.n))
+            .sum();
         before + usize::from(self.upto)
     }
 
@@ -152,7 +192,7 @@ mod tests {
     #[test]
     fn vector() {
         let mut span = WindowSpan::new(3, 64, 4).unwrap();
-        assert!(span.extend(64, 4, 100) && span.extend(2, 6, 100));
+        assert!(span.extend(0, 64, 4, 100) && span.extend(0, 2, 6, 100));
         let prefix = [0, 3, 2, 2, 0, 64, 0, 4, 1, 0, 2, 0, 6];
         assert_eq!(span.encode(), prefix);
         assert_eq!(span.symbols(), 3 + 64 + 2);
@@ -161,16 +201,34 @@ mod tests {
         assert_eq!(WindowSpan::split(&body), Some((span, &[7; 6][..])));
     }
 
+    /// Two blocks of one symbol, three that are not covered between them.
+    #[test]
+    fn blocks_that_are_not_covered() {
+        let mut span = WindowSpan::new(1, 1, 2).unwrap();
+        assert!(span.extend(3, 1, 2, 100));
+        let prefix = [0, 1, 3, 1, 0, 1, 0, 2, 3, 0, 0, 0, 0, 1, 0, 1, 0, 2];
+        assert_eq!(span.encode(), prefix);
+        assert!(span.blocks().map(|block| block.back).eq([0, 4]));
+        assert_eq!((span.symbols(), span.symbol_len()), (2, 2));
+        let body = [&prefix[..], &[7; 2]].concat();
+        assert_eq!(WindowSpan::split(&body), Some((span, &[7; 2][..])));
+        // None of them may be the last.
+        let body = [0, 1, 2, 1, 0, 1, 0, 2, 3, 0, 0, 0, 0, 7, 7];
+        assert_eq!(WindowSpan::split(&body), None);
+    }
+
     #[test]
     fn limits() {
         let mut span = WindowSpan::new(1, 1, 1000).unwrap();
-        let blocks = (0..100).take_while(|_| span.extend(1, 1000, 1300)).count();
+        let blocks = (0..100)
+            .take_while(|_| span.extend(0, 1, 1000, 1300))
+            .count();
         assert_eq!(blocks + 1, BLOCKS_MAX);
         let mut span = WindowSpan::new(1, 100, 1000).unwrap();
-        assert!(!span.extend(100, 1001, 3 + 2 * RUN_LEN + 1000));
-        assert!(span.extend(100, 1001, 3 + 2 * RUN_LEN + 1001));
+        assert!(!span.extend(0, 100, 1001, 3 + 2 * RUN_LEN + 1000));
+        assert!(span.extend(0, 100, 1001, 3 + 2 * RUN_LEN + 1001));
         let symbols = (0..100)
-            .take_while(|_| span.extend(100, 1001, 2000))
+            .take_while(|_| span.extend(0, 100, 1001, 2000))
             .count();
         assert!(symbols == 4 && span.symbols() <= SYMBOLS_MAX);
     }

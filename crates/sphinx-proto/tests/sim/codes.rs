@@ -65,7 +65,9 @@ fn every_code_survives_heavy_loss() {
 fn every_code_takes_every_block() {
     for code in CODES {
         for shape in [(1, 1160), (2, 13), (32, 33), (255, 1160), (1024, 1160)] {
-            let scenario = Scenario::new(link(100, 20, bernoulli(0.1), 3)).bulk(700_000);
+            let block = u64::from(shape.0) * u64::from(shape.1);
+            let bytes = (600 * block).min(700_000);
+            let scenario = Scenario::new(link(100, 20, bernoulli(0.1), 3)).bulk(bytes);
             let mut scenario = with_code(code, scenario);
             scenario.client.shape = Some(shape);
             scenario.build().must_transfer(30 * SEC);

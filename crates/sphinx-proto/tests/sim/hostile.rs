@@ -7,8 +7,9 @@ use sphinx_proto::wire::{
     Blocks, ConnectionId, Frame, Header, OVERHEAD, PacketKind, Sack, Streams, block_symbols_max,
 };
 use sphinx_proto::{
-    Config, ConnectionIds, Content, Event, Nanos, PacketMeta, Placement, Profile, Received, Role,
-    Session, Slot, StreamId, StreamPart, Tuple, Urgency,
+    BlockId, CidSequence, Config, ConnectionIds, Content, Event, Nanos, PacketMeta, PacketNumber,
+    PathId, Placement, Profile, Received, Role, Session, Slot, StreamId, StreamPart, Time, Tuple,
+    Urgency,
 };
 use sphinx_sim::{MS, Rng, SEC};
 
@@ -23,7 +24,7 @@ const TUPLE: Tuple = Tuple {
 /// A server under attack, and what the attacker has seen of it.
 struct Victim {
     session: Session,
-    now: Nanos,
+    now: Time,
     next_pn: u64,
     packets_sent: u64,
     /// Number of the newest packet.
@@ -49,8 +50,8 @@ impl Victim {
         config.mtu_candidates = vec![1472];
         config.peer_datagram_max = 1472;
         Self {
-            session: Session::new(config, 0),
-            now: 0,
+            session: Session::new(config, Time::ZERO),
+            now: Time::ZERO,
             next_pn: 0,
             packets_sent: 0,
             newest: 0,
@@ -65,7 +66,7 @@ impl Victim {
         PacketMeta {
             now: self.now,
             received_at: self.now,
-            packet_number: self.next_pn,
+            packet_number: PacketNumber::new(self.next_pn),
             tuple: TUPLE,
             ecn: 0,
             datagram_len: len,
@@ -86,7 +87,7 @@ impl Victim {
 
     fn control_body(&mut self, meta: &PacketMeta, body: &[u8]) {
         let cid = ConnectionId::new([8; 8]).expect("not zero");
-        let header = Header::control(cid, meta.packet_number as u32, false);
+        let header = Header::control(cid, meta.packet_number, false);
         let received = self.session.handle_packet(meta, &header, body);
         assert_eq!(received, Received::Nothing);
     }
@@ -98,7 +99,7 @@ impl Victim {
             phase: false,
             last_of_flight: false,
             cid: ConnectionId::new([9; 8]).expect("not zero"),
-            packet_number: meta.packet_number as u32,
+            packet_number: meta.packet_number.truncated(),
             block,
             code,
             n,
@@ -123,7 +124,7 @@ impl Victim {
         while let Some(event) = self.session.poll_event() {
             match event {
                 Event::BlockComplete { block, slot } => {
-                    let mut parts = [part(Role::Client, block % 7)];
+                    let mut parts = [part(Role::Client, block.get() % 7)];
                     let session = &mut self.session;
                     if session.block_unpacked(self.now, slot, &mut parts) {
                         session.taken(self.now, parts[0].stream, parts[0].cost);
@@ -140,7 +141,7 @@ impl Victim {
         }
         while let Some(transmit) = self.session.poll_transmit(self.now) {
             self.packets_sent += 1;
-            self.newest = transmit.packet_number;
+            self.newest = transmit.packet_number.get();
             if !matches!(transmit.content, Content::Control(_)) {
                 self.symbols_sent += 1;
             }
@@ -196,7 +197,7 @@ fn sack(low: u64, high: u64) -> Frame<'static> {
         time_us: u64::MAX,
         ect: u64::MAX,
         ce: u64::MAX,
-        ranges: vec![(low, high)],
+        ranges: vec![(PacketNumber::new(low), PacketNumber::new(high))],
     })
 }
 
@@ -219,7 +220,10 @@ fn ignorable_frames_change_nothing() {
     sack(0, newest).encode(&mut body);
     body.extend([0x3f, 0]);
     victim.body(&body);
-    assert_eq!(victim.session.largest_acked(), Some(newest));
+    assert_eq!(
+        victim.session.largest_acked(),
+        Some(PacketNumber::new(newest))
+    );
     // They are not acknowledged for their own sake, as a PING is.
     victim.wait(SEC);
     let before = victim.packets_sent;
@@ -242,15 +246,15 @@ fn other_unknown_frames_and_cut_ones_end_the_session() {
 #[test]
 fn paths_that_do_not_exist_end_the_session() {
     let path_sack = Frame::PathSack {
-        path: 1,
+        path: PathId::new(1),
         sack: Sack {
-            ranges: vec![(0, 0)],
+            ranges: vec![(PacketNumber::ZERO, PacketNumber::ZERO)],
             ..Sack::default()
         },
     };
     let new_id = Frame::NewConnectionId {
-        path: 1,
-        sequence: 1,
+        path: PathId::new(1),
+        sequence: CidSequence::new(1),
         cid: ConnectionId::new([7; 8]).expect("not zero"),
     };
     for frame in [path_sack, new_id] {
@@ -291,9 +295,9 @@ fn absurd_deficits_cost_a_bounded_number_of_rows() {
     for round in 0..20_000 {
         let pn = victim.packets_sent - 1;
         let blocks = Blocks {
-            base: 0,
+            base: BlockId::ZERO,
             complete: Vec::new(),
-            deficits: (0..64).map(|i| (i, u32::MAX)).collect(),
+            deficits: (0..64).map(|i| (BlockId::new(i), u32::MAX)).collect(),
         };
         victim.control(&[Frame::Blocks(blocks), sack(0, pn)]);
         victim.wait(MS * (round % 3));
@@ -320,8 +324,14 @@ fn completing_what_was_never_sent_frees_it_and_no_more() {
             deficits: Vec::new(),
         })
     };
-    victim.control(&[blocks(0, vec![(3, 5), (7, 1 << 60)])]);
-    victim.control(&[blocks(1 << 61, Vec::new())]);
+    victim.control(&[blocks(
+        BlockId::ZERO,
+        vec![
+            (BlockId::new(3), BlockId::new(5)),
+            (BlockId::new(7), BlockId::new(1 << 60)),
+        ],
+    )]);
+    victim.control(&[blocks(BlockId::new(1 << 61), Vec::new())]);
     let stream = StreamId::new(Role::Server, 0);
     assert!(victim.session.stream_delivered(stream));
     victim.wait(SEC);
@@ -440,9 +450,9 @@ fn anything() {
                     let base = rng.below(40);
                     let low = base + 1 + small(rng) % 100;
                     let blocks = Blocks {
-                        base,
-                        complete: vec![(low, low + small(rng) % 1000)],
-                        deficits: vec![(base + rng.below(30), small(rng) as u32)],
+                        base: BlockId::new(base),
+                        complete: vec![(BlockId::new(low), BlockId::new(low + small(rng) % 1000))],
+                        deficits: vec![(BlockId::new(base + rng.below(30)), small(rng) as u32)],
                     };
                     let streams = Streams {
                         kind: if rng.chance(0.001) {

@@ -388,6 +388,20 @@ fn a_controller_may_change_at_any_time() {
     }
 }
 
+/// CUBIC that meets random loss carries what RFC 9438 says (section 4.3: as much as Reno, where the round trip is short): 1500 bytes × √(1.5/p) in a
+/// round trip. Losses by chance and not evenly make it a little more.
+#[test]
+fn cubic_yields_to_random_loss_as_reno_does() {
+    for loss in [0.001_f64, 0.01] {
+        let mut scenario = Scenario::new(link(60, 40, bernoulli(loss), 3)).bulk(1_000_000_000);
+        scenario.cc = CcKind::Cubic;
+        let mut pair = scenario.build();
+        pair.run_until(10 * SEC, |_| false);
+        let ratio = carried(&mut pair, 110 * SEC) / (1500.0 * 8.0 * (1.5 / loss).sqrt() / 0.04);
+        assert!((0.85..1.25).contains(&ratio), "{loss}: {ratio}");
+    }
+}
+
 /// What a scavenger carries of bulk data alone, losses repaired: goodput over rate × (1 − p), medians over seeds.
 #[test]
 fn a_scavenger_alone_fills_a_lossy_link() {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use sphinx_driver::{BufferPool, LiveEnd, Queues, SendAs};
-use sphinx_proto::Nanos;
 use sphinx_proto::wire::FlowKind;
+use sphinx_proto::{Nanos, Time};
 
 use super::Local;
 use crate::data::Rng;
@@ -83,7 +83,8 @@ impl Talker {
             }
             let data = content(self.seed, self.said, say.len);
             self.said += 1;
-            let sent = queues.send_datagram(now, &data, say.send_as, pool);
+            let clock = Time::from_nanos(now);
+            let sent = queues.send_datagram(clock, &data, say.send_as, pool);
             assert!(sent.is_ok(), "{sent:?}");
             if self.says.is_empty() {
                 (0..self.live).for_each(|flow| queues.end_live(flow));
@@ -153,7 +154,7 @@ impl Listener {
             flow: arrived.flow(),
             number: arrived.number(),
             index: index.map(|index| index as usize),
-            sent: arrived.sent(),
+            sent: arrived.sent().map(Time::as_nanos),
         });
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_driver::{BufferPool, Piece, Queues, StreamEnd};
-use sphinx_proto::{Nanos, StreamId, Urgency};
+use sphinx_proto::{Nanos, StreamId, Time, Urgency};
 
 use super::{Local, LocalSlicer, Signal};
 use crate::data::fill;
@@ -204,6 +204,7 @@ impl Writer {
             pool,
             ref mut bytes,
         } = *around;
+        let clock = Time::from_nanos(now);
         let id = self.id;
         if queues.has_ended() {
             return;
@@ -250,7 +251,7 @@ impl Writer {
                 fill(seed, self.offset, bytes);
                 let written = self
                     .slicer
-                    .with(|slicer| slicer.write(now, bytes, shape, pool));
+                    .with(|slicer| slicer.write(clock, bytes, shape, pool));
                 self.offset += written.len as u64;
                 *left -= written.len as u64;
                 if written.begins {

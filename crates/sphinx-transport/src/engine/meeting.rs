@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sphinx_driver::keys::Keys;
 use sphinx_net::{Destination, Ecn, PacketIo, PacketTx};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, ConnectionIds, Nanos, Role, Session as Core, Tuple};
+use sphinx_proto::{Config, ConnectionIds, Nanos, PathId, Role, Session as Core, Time, Tuple};
 
 use super::{Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings};
 use crate::association::Association;
@@ -26,7 +26,7 @@ const REFUSALS_MIN: u32 = 3;
 const REFUSED_FOR: Duration = Duration::from_millis(250);
 
 impl<Io: PacketIo> Engine<Io> {
-    pub(super) fn run_control(&mut self, clock: Instant, now: Nanos) {
+    pub(super) fn run_control(&mut self, clock: Instant, now: Time) {
         if self.control.poll_timeout().is_some_and(|at| at <= clock) {
             self.control.handle_timeout(clock);
         }
@@ -59,7 +59,7 @@ impl<Io: PacketIo> Engine<Io> {
                         self.control.close(clock, id, close_code::CANCELLED, why);
                         continue;
                     }
-                    let keys = secret.keys(direction, 0);
+                    let keys = secret.keys(direction, PathId::FIRST);
                     let place = (remote, local_ip);
                     self.establish(now, (id, local_cid), place, (window, &peer), keys, rtt);
                 }
@@ -88,7 +88,7 @@ impl<Io: PacketIo> Engine<Io> {
 
     fn establish(
         &mut self,
-        now: Nanos,
+        now: Time,
         (id, local_cid): (ConnId, ConnectionId),
         (remote, local_ip): (SocketAddr, Option<IpAddr>),
         (window, peer): (Window, &Params),
@@ -129,7 +129,7 @@ impl<Io: PacketIo> Engine<Io> {
         let core = Core::new(config, now);
         let waiting = self.holding.end(local_cid);
         // A client's first datagram left when its engine began.
-        let started = waiting.as_ref().map_or(0, |waiting| waiting.since);
+        let started = waiting.as_ref().map_or(Time::ZERO, |waiting| waiting.since);
         let shared = Shared::new(
             Arc::clone(&self.doorbell),
             local_cid,

@@ -3,13 +3,17 @@
 //! Their engines look at a session as the real one does and sleep until the doorbell rings, without a timeout. What
 //! they are not told of is never seen: loom reports a deadlock.
 
+mod arriving;
+
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use loom::thread::{self, JoinHandle};
 use sphinx_driver::keys::{Direction, SessionSecret};
-use sphinx_driver::{PAUSE, StreamEnd, Workshop};
+use sphinx_driver::{Origin, PAUSE, StreamEnd, Workshop};
 use sphinx_net::{Interest, MemoryIo, PacketIo, PacketTx};
-use sphinx_proto::{Config, ConnectionIds, Session as Core, Tuple};
+use sphinx_proto::wire::MAX_DATAGRAM;
+use sphinx_proto::{Config, ConnectionIds, PathId, Session as Core, Tuple};
 
 use super::*;
 use crate::association::Association;
@@ -33,38 +37,52 @@ pub(crate) fn in_every_order(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-fn cid(n: u8) -> ConnectionId {
+/// The connection id of an end.
+fn cid(role: Role) -> ConnectionId {
+    let n = if role == Role::Client { 1 } else { 2 };
     ConnectionId::new([n; 8]).expect("not zero")
 }
 
 /// A session, its engine's doorbell, and what ends the engine's sleep.
 #[derive(Clone)]
 pub(crate) struct Meeting {
+    role: Role,
     shared: Arc<Shared>,
     doorbell: Arc<Doorbell>,
     waker: Waker,
+    /// Packets of the peer that arrive, one with each turn of the engine.
+    arriving: VecDeque<Vec<u8>>,
+    /// When the engine begins, by its clock.
+    begins: Time,
 }
 
 impl Meeting {
     pub(crate) fn new() -> Self {
+        Self::of(Role::Client)
+    }
+
+    fn of(role: Role) -> Self {
         let waker = Waker::new().unwrap();
         let doorbell = Arc::new(Doorbell::new(waker.clone()));
         // A clock that begins later stands at zero: what a model does must depend on the order alone.
         let base = Instant::now() + Duration::from_secs(3600);
         let shared = Arc::new(Shared::new(
             Arc::clone(&doorbell),
-            cid(1),
+            cid(role),
             BufferPool::new(1 << 20),
             peer(),
-            (Role::Client, 16, 0),
+            (role, 16, MAX_DATAGRAM),
             base,
-            0,
+            Time::ZERO,
         ));
         shared.set_shape((2, 100));
         Self {
+            role,
             shared,
             doorbell,
             waker,
+            arriving: VecDeque::new(),
+            begins: Time::ZERO,
         }
     }
 
@@ -72,14 +90,17 @@ impl Meeting {
         Session::new(Arc::clone(&self.shared))
     }
 
-    /// A thread that looks at the session whenever it is told to, until it finds at the end of a turn that `done`, and
-    /// then lets go of it.
+    /// A thread that looks at the session whenever it is told to, and for each packet, until it finds at the end of a turn that `done`,
+    /// and then lets go of it.
     fn engine(self, mut done: impl FnMut(&mut Inner) -> bool + Send + 'static) -> JoinHandle<()> {
         let builder = thread::Builder::new().stack_size(STACK);
         let run = move || {
             let mut engine = Engine::new(self);
             loop {
                 engine.turn();
+                if !engine.meeting.arriving.is_empty() {
+                    continue;
+                }
                 if done(&mut engine.meeting.shared.lock()) {
                     return;
                 }
@@ -100,9 +121,10 @@ struct Engine {
     meeting: Meeting,
     association: Association,
     workshop: Workshop,
-    /// Where packets go that nobody receives.
+    /// Where packets go, and where nobody or a model receives them.
     io: MemoryIo,
-    now: Nanos,
+    other: MemoryIo,
+    now: Time,
     rung: Vec<ConnectionId>,
 }
 
@@ -112,39 +134,65 @@ impl Engine {
             remote: peer(),
             local_ip: None,
         };
+        let role = meeting.role;
         let ids = ConnectionIds {
-            local: cid(1),
-            peer: cid(2),
+            local: cid(role),
+            peer: cid(role.other()),
         };
-        let keys = SessionSecret::new(&[1; 32], &[2; 32]).keys(Direction::ClientToServer, 0);
+        let direction = match role {
+            Role::Client => Direction::ClientToServer,
+            Role::Server => Direction::ServerToClient,
+        };
+        let keys = SessionSecret::new(&[1; 32], &[2; 32]).keys(direction, PathId::FIRST);
         let association = Association::new(
-            Core::new(Config::new(Role::Client, tuple, ids), 0),
+            Core::new(Config::new(role, tuple, ids), Time::ZERO),
             keys,
-            true,
+            role == Role::Client,
             Arc::clone(&meeting.shared),
             &Options::default(),
             0,
         );
+        let (io, other) = MemoryIo::pair(peer(), peer(), 64).unwrap();
         Self {
             association,
             workshop: Workshop::new(meeting.shared.pool.clone()),
-            io: MemoryIo::pair(peer(), peer(), 64).unwrap().0,
-            meeting,
-            now: 0,
+            io,
+            other,
+            now: meeting.begins,
             rung: Vec::new(),
+            meeting,
         }
     }
 
-    /// Looks if the session has rung, and then for as long as timers are due soon.
+    /// Looks if the session has rung or a packet has come, and then for as long as timers are due soon.
     fn turn(&mut self) {
         self.meeting.doorbell.take(&mut self.rung);
-        let mut timer = (!self.rung.is_empty()).then_some(self.now);
+        let has_heard = self.hear();
+        let mut timer = (has_heard || !self.rung.is_empty()).then_some(self.now);
         while let Some(at) = timer.filter(|at| *at <= self.now + SOON) {
             self.now = self.now.max(at);
             self.service();
             timer = self.association.poll_timeout();
             thread::yield_now();
         }
+    }
+
+    /// Takes the next packet that arrives, if there is one.
+    fn hear(&mut self) -> bool {
+        let Some(mut datagram) = self.meeting.arriving.pop_front() else {
+            return false;
+        };
+        let origin = Origin {
+            received_at: self.now,
+            tuple: Tuple {
+                remote: peer(),
+                local_ip: None,
+            },
+            ecn: 0,
+        };
+        self.association
+            .handle_datagram(self.now, origin, &mut datagram, &mut self.workshop);
+        true
     }
 
     fn service(&mut self) {

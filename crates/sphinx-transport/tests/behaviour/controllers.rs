@@ -2,7 +2,9 @@
 
 use std::thread;
 
-use sphinx_transport::cc::{AckSummary, CcParams, Nanos, OwnController, RateControl};
+use sphinx_transport::cc::{
+    AckSummary, CcParams, Nanos, OwnController, PacketNumber, RateControl, Time,
+};
 use sphinx_transport::{Cc, Options};
 
 use crate::support::*;
@@ -11,13 +13,13 @@ use crate::support::*;
 struct TenPackets(CcParams);
 
 impl RateControl for TenPackets {
-    fn on_sent(&mut self, _now: Nanos, _pn: u64, _ip_bytes: u32, _bytes_in_flight: u64) {}
+    fn on_sent(&mut self, _now: Time, _pn: PacketNumber, _ip_bytes: u32, _bytes_in_flight: u64) {}
 
     fn on_ack(&mut self, _ack: &AckSummary<'_>) {}
 
-    fn on_app_limited(&mut self, _now: Nanos) {}
+    fn on_app_limited(&mut self, _now: Time) {}
 
-    fn on_persistent_loss(&mut self, _now: Nanos) {}
+    fn on_persistent_loss(&mut self, _now: Time) {}
 
     fn pacing_rate(&self) -> u64 {
         1_000_000_000

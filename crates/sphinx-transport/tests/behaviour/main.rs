@@ -17,4 +17,5 @@ mod proxy;
 mod support;
 mod tasks;
 mod transfer;
+mod unordered;
 mod windows;

@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use sphinx_pep::{Config, Place, Profile, Radio, replay::Network};
+use sphinx_pep::{Config, Match, Network, Place, Profile, Radio};
 
 use crate::units;
 
@@ -27,6 +27,8 @@ Examples:
   sphx pep run --wireless wlan0                    until Ctrl-C; eth0 and all others are wired
   sphx pep run --wireless wlan0 --dry-run          changes no packet, counts what it would do
   sphx pep run --wireless sat0 --wired eth0 --radio-rate 19mbit --json
+  sphx pep run --wireless wlan0 --match 'tcp port 443' --match 'host 192.0.2.0/24'
+  sphx pep run --config /etc/sphx/pep.toml         the same options, as lines: wireless = 'wlan0'
 
 Needs root (CAP_NET_ADMIN) and a machine that forwards. When the process dies, traffic goes on
 without it. QUIC, VPNs and whatever else is no TCP in the clear is not touched.")]
@@ -65,6 +67,7 @@ Examples:
   sphx pep set dry-run=false
   sphx pep set radio-rate=18mbit radio-queue=128KiB lag-max=10ms
   sphx pep set radio-rate=off agent=snoop:profile=ll
+  sphx pep set match='tcp port 443' match='host 192.0.2.0/24'
 
 The values are those of the options of 'sphx pep run'. They hold until its worker ends.")]
     Set(SetArgs),
@@ -98,11 +101,15 @@ Example:
 pub(super) const RADIO_QUEUE_BYTES: usize = 256 << 10;
 
 /// What the agent does.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct AgentArgs {
     /// snoop, or snoop:profile=sack|classic|ll
     #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = agent)]
     pub(crate) agent: Profile,
+    /// Help only such connections: 'tcp port 443', 'port 80,8000-8080 and host 192.0.2.0/24'; either end may have the port or the
+    /// address. Once for each kind
+    #[arg(long = "match", value_name = "CONDITIONS")]
+    pub(crate) matches: Vec<Match>,
     /// Rate of the hop, at the IP layer: packets then wait here, repairs overtake them, and what
     /// does not fit is the sender's business
     #[arg(long, value_name = "RATE", value_parser = radio_rate)]
@@ -111,6 +118,9 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = units::size)]
     #[arg(requires = "radio_rate")]
     pub(crate) radio_queue: u64,
+    /// DSCP that repairs leave with (46 is expedited forwarding), for a queue behind this machine that lets them overtake
+    #[arg(long, value_name = "0-63", value_parser = clap::value_parser!(u8).range(0..64))]
+    pub(crate) repair_dscp: Option<u8>,
     /// Change nothing, count what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -126,6 +136,8 @@ impl AgentArgs {
     pub(crate) fn config(&self) -> Config {
         Config {
             profile: self.agent,
+            matches: self.matches.clone(),
+            repair_dscp: self.repair_dscp,
             radio: self.radio_rate.map(|bits_per_second| Radio {
                 bits_per_second,
                 queue_bytes: usize::try_from(self.radio_queue).unwrap_or(usize::MAX),
@@ -144,6 +156,11 @@ impl RunArgs {
             lag_ns_max: u64::try_from(self.lag_max.as_nanos()).unwrap_or(u64::MAX),
             ..self.agent.config()
         }
+    }
+
+    /// The interface to the hop. Only a line that has a file, which has not been read yet, lacks it.
+    pub(crate) fn wireless(&self) -> &str {
+        self.wireless.as_deref().unwrap_or_default()
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -177,14 +194,14 @@ pub(crate) enum Attach {
 }
 
 /// `sphx pep run`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
     /// How packets come to the agent
     #[arg(long, value_name = "WAY", default_value = "auto")]
     pub(crate) attach: Attach,
     /// The interface to the lossy hop
-    #[arg(long, value_name = "NAME")]
-    pub(crate) wireless: String,
+    #[arg(long, value_name = "NAME", required_unless_present = "config")]
+    pub(crate) wireless: Option<String>,
     /// An interface to the senders, once for each; for tun [default: all others that exist now]
     #[arg(long, value_name = "NAME")]
     pub(crate) wired: Vec<String>,
@@ -214,6 +231,9 @@ pub(crate) struct RunArgs {
         requires = "handoff_key"
     )]
     pub(crate) handoff_port: u16,
+    /// Options that are not given here come from this file (TOML): the names without dashes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
     /// Serve, and let another process, at standard input, watch
@@ -276,7 +296,7 @@ pub(crate) enum KeyCommand {
 /// `sphx pep set`.
 #[derive(Args, Debug)]
 pub(crate) struct SetArgs {
-    /// agent, dry-run, lag-max, radio-rate (or off), radio-queue
+    /// agent, dry-run, lag-max, match (or any), radio-queue, radio-rate (or off), repair-dscp (or own)
     #[arg(value_name = "KEY=VALUE", required = true)]
     pub(crate) settings: Vec<String>,
     /// One JSON object with the settings on standard output
@@ -337,7 +357,7 @@ pub(crate) struct ReplayArgs {
     #[arg(value_name = "OUT.pcap")]
     pub(crate) output: PathBuf,
     /// Addresses behind the lossy hop, once for each network
-    #[arg(long, value_name = "NET", required = true, value_parser = network)]
+    #[arg(long, value_name = "NET", required = true)]
     pub(crate) mobile: Vec<Network>,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
@@ -359,19 +379,6 @@ pub(super) fn radio_rate(text: &str) -> Result<u64, String> {
         0 => Err("a hop of rate 0 carries nothing".into()),
         rate => Ok(rate),
     }
-}
-
-fn network(text: &str) -> Result<Network, String> {
-    let (address, prefix) = text.split_once('/').unwrap_or((text, ""));
-    let parsed = address.parse::<IpAddr>().ok().and_then(|address| {
-        let whole = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = match prefix {
-            "" if !text.contains('/') => whole,
-            prefix => prefix.parse().ok()?,
-        };
-        Network::new(address, prefix)
-    });
-    parsed.ok_or_else(|| format!("'{text}' is no network, such as 10.0.0.0/8 or fd00::/8"))
 }
 
 #[cfg(test)]
@@ -446,6 +453,8 @@ mod tests {
             ("pep replay a b", "--mobile"),
             ("pep replay a b --mobile 10.0.0.0/33", "is no network"),
             ("pep replay a b --mobile 10.0.0.0/", "is no network"),
+            ("pep run --wireless w --match udp", "write 'tcp port 443'"),
+            ("pep run --wireless w --repair-dscp 64", "0..64"),
         ] {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(reason), "{line}: {error}");

@@ -40,7 +40,7 @@ enum Wish {
     Status,
     /// And the flows used last.
     Flows,
-    /// Other settings: words.
+    /// Other settings: words with tabs between them.
     Set(String),
     /// A mobile host goes or comes.
     Handoff(Change),
@@ -72,12 +72,10 @@ impl Questions {
             match wish {
                 Wish::Status => {}
                 Wish::Flows => flows = agent.newest_flows(FLOWS_MAX),
-                Wish::Set(words) => {
-                    match settings::changed(agent.config(), words.split_whitespace()) {
-                        Ok(config) => agent.reconfigure(now, config),
-                        Err(why) => refusal = Some(why),
-                    }
-                }
+                Wish::Set(words) => match settings::changed(agent.config(), words.split('\t')) {
+                    Ok(config) => agent.reconfigure(now, config),
+                    Err(why) => refusal = Some(why),
+                },
                 Wish::Handoff(change) => match change.follow(agent, now, self.courier) {
                     Ok(flows) => concerned = Some(flows),
                     Err(why) => refusal = Some(why),
@@ -85,7 +83,7 @@ impl Questions {
             }
             let answer = Answer {
                 status: agent.status(),
-                settings: settings::shown(&agent.config()),
+                settings: settings::shown(agent.config()),
                 flows: flows.iter().map(|flow| json!(flow)).collect(),
                 concerned,
                 refusal,

@@ -13,21 +13,22 @@ use sphinx_pep::attach;
 use sphinx_transport::ErrorKind;
 
 use super::args::{InstallArgs, UninstallArgs};
-use super::{Context, control};
+use super::{Context, control, file};
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, usage};
 
 const UNIT: &str = "sphx-pep.service";
 /// Where units of the administrator are, and what is started with the machine.
 const UNITS: &str = "etc/systemd/system";
 const WANTED: &str = "etc/systemd/system/multi-user.target.wants";
-/// Options with a key, what systemd calls it, and where it puts it; a user of its own cannot read the file itself.
-const KEYS: [(&str, &str, &str); 2] = [
+/// Options with a file, what systemd calls it, and where it puts it; a user of its own cannot read the file itself.
+const FILES: [(&str, &str, &str); 3] = [
     ("--eln-key", "eln.key", "${CREDENTIALS_DIRECTORY}/eln.key"),
     (
         "--handoff-key",
         "handoff.key",
         "${CREDENTIALS_DIRECTORY}/handoff.key",
     ),
+    ("--config", "pep.toml", "${CREDENTIALS_DIRECTORY}/pep.toml"),
 ];
 
 pub(super) fn install(args: &InstallArgs, context: &Context) -> Outcome<()> {
@@ -99,19 +100,30 @@ fn unit(args: &InstallArgs) -> Outcome<String> {
     }
     let program = std::env::current_exe().map_err(|error| local_io("find", "sphx", error))?;
     let mut words = vec![program.into_os_string(), "pep".into(), "run".into()];
-    words.extend(options(std::env::args_os()));
-    let line = words.into_iter().map(quoted).collect::<Outcome<Vec<_>>>()?;
+    let options = options(std::env::args_os());
+    let run = file::complete(&args.run, options.clone())?;
+    words.extend(options);
     let mut keys = String::new();
-    let files = [&args.run.eln_key, &args.run.handoff_key];
-    for ((_, name, _), file) in KEYS.iter().zip(files) {
-        let Some(path) = file else { continue };
+    let files = [
+        (&args.run.eln_key, &run.eln_key),
+        (&args.run.handoff_key, &run.handoff_key),
+        (&args.run.config, &None),
+    ];
+    for ((option, name, place), (given, of_file)) in FILES.iter().zip(files) {
+        let Some(path) = given.as_ref().or(of_file.as_ref()) else {
+            continue;
+        };
+        if given.is_none() {
+            words.extend([option.into(), place.into()]);
+        }
         let path = fs::canonicalize(path)
             .map_err(|error| local_io("read", &path.display().to_string(), error))?;
         // No quotes are read here.
         let path = one_line(path.into())?.replace('%', "%%");
         keys += &format!("LoadCredential={name}:{path}\n");
     }
-    let wireless = quoted(args.run.wireless.clone().into())?;
+    let line = words.into_iter().map(quoted).collect::<Outcome<Vec<_>>>()?;
+    let wireless = quoted(run.wireless().into())?;
     Ok(format!(
         "[Unit]
 Description=Help for TCP over {wireless} (sphx pep)
@@ -148,7 +160,7 @@ fn options(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
             Some((name, value)) => (name, Some(value)),
             None => (&*text, None),
         };
-        let key = KEYS.iter().find(|(option, _, _)| *option == name);
+        let key = FILES.iter().find(|(option, _, _)| *option == name);
         match key {
             Some((option, _, place)) => options.extend([option.into(), place.into()]),
             None if name == "--print" || name == "--root" => {}
@@ -167,7 +179,7 @@ fn options(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
 /// A word as systemd reads it in a command line.
 fn quoted(word: OsString) -> Outcome<String> {
     let word = one_line(word)?;
-    if KEYS.iter().any(|(_, _, place)| word == *place) {
+    if FILES.iter().any(|(_, _, place)| word == *place) {
         return Ok(word);
     }
     let plain = |it: char| it.is_ascii_alphanumeric() || "-_./:=,@+|".contains(it);
@@ -326,7 +338,7 @@ mod tests {
         for key in ["--eln-key k", "--eln-key=k"] {
             assert_eq!(
                 options(&format!("sphx pep install --eln base {key} -q")),
-                format!("--eln base --eln-key {} -q", KEYS[0].2)
+                format!("--eln base --eln-key {} -q", FILES[0].2)
             );
         }
     }

@@ -3,6 +3,7 @@
 mod args;
 mod control;
 mod doctor;
+mod file;
 mod guard;
 mod handoff;
 mod install;
@@ -25,7 +26,10 @@ use crate::report::Event;
 /// Runs the command and returns the exit code.
 pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
     match args.command {
-        PepCommand::Run(args) if args.worker => run::run(&args, context)?,
+        PepCommand::Run(args) if args.worker => {
+            let words = std::env::args_os().skip_while(|word| word != "run").skip(1);
+            run::run(&file::complete(&args, words.collect())?, context)?;
+        }
         PepCommand::Run(_) => return guard::run(context),
         PepCommand::Show(args) => show::run(&args, context)?,
         PepCommand::Set(args) => show::set(&args, context)?,

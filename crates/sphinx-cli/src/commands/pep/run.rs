@@ -11,7 +11,7 @@ use sphinx_pep::{Agent, Place};
 use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, Eln, RunArgs};
-use super::{Context, control, done, flow_event, guard, key, report};
+use super::{Context, control, done, fields, flow_event, guard, key, report, with_all};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
 
@@ -31,7 +31,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         (Attach::Tun, true) => interfaces()
             .map_err(|error| local_io("list", "the interfaces", error))?
             .into_iter()
-            .filter(|name| *name != args.wireless)
+            .filter(|name| name != args.wireless())
             .collect(),
         (Attach::Tun, false) => args.wired.clone(),
         (_, true) => Vec::new(),
@@ -42,8 +42,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     };
     let (post, courier) = (post(args)?, courier(args)?);
     let opened = match way {
-        Attach::Tun => Attachment::tun(&wired, &args.wireless),
-        _ => Attachment::nfqueue(&args.wireless, args.place()),
+        Attach::Tun => Attachment::tun(&wired, args.wireless()),
+        _ => Attachment::nfqueue(args.wireless(), args.place()),
     };
     let mut attachment = opened.map_err(refused)?;
     if let Some(post) = post {
@@ -68,7 +68,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     reporter.event(
         Event::new("started")
             .with("attach", json!(way))
-            .with("wireless", args.wireless.as_str())
+            .with("wireless", args.wireless())
             .with("wired", json!(wired))
             .with("metrics", json!(metrics))
             .with("worker", std::process::id())
@@ -82,7 +82,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             true => "of".to_owned(),
             false => format!("between {} and", wired.join(", ")),
         },
-        args.wireless,
+        args.wireless(),
         match args.agent.dry_run {
             true => ", unchanged",
             false => "",
@@ -97,6 +97,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             }
         }
         Notice::Ended(flow) => flow_event(&flow, context),
+        Notice::Reported(report) => {
+            reporter.event(with_all(Event::new("reported"), fields(json!(report))));
+        }
         Notice::Overload(true) => {
             reporter.event(Event::new("overload").with("lag_ms", agent.lag_ns_max() as f64 / 1e6));
             reporter.note("sphx: too late: packets only pass until this is in time again");

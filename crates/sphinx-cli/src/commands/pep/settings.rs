@@ -1,7 +1,7 @@
 //! Settings of an agent that runs: KEY=VALUE, as the options of `sphx pep run` are written.
 
 use serde_json::{Value, json};
-use sphinx_pep::{Config, Profile, Radio};
+use sphinx_pep::{Config, Match, Profile, Radio};
 
 use super::args::{self, RADIO_QUEUE_BYTES};
 use crate::units;
@@ -12,9 +12,11 @@ use crate::units;
 ///
 /// Says which word cannot be followed, and why.
 pub(super) fn changed<'a>(
-    mut config: Config,
+    config: &Config,
     words: impl Iterator<Item = &'a str>,
 ) -> Result<Config, String> {
+    let mut config = config.clone();
+    let mut matches: Option<Vec<Match>> = None;
     let mut rate = config.radio.map(|radio| radio.bits_per_second);
     let mut queue = config.radio.map(|radio| radio.queue_bytes);
     for word in words {
@@ -31,14 +33,26 @@ pub(super) fn changed<'a>(
                 let time = units::duration(value).map_err(refuse)?;
                 config.lag_ns_max = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             }
+            // What is said once replaces what was, and further ones are added.
+            "match" if value == "any" => matches = Some(Vec::new()),
+            "match" => {
+                let read: Match = value.parse().map_err(|why| refuse(format!("{why}")))?;
+                matches.get_or_insert_default().push(read);
+            }
             "radio-rate" if value == "off" => (rate, queue) = (None, None),
             "radio-rate" => rate = Some(args::radio_rate(value).map_err(refuse)?),
             "radio-queue" => {
                 let bytes = units::size(value).map_err(refuse)?;
                 queue = Some(usize::try_from(bytes).unwrap_or(usize::MAX));
             }
+            "repair-dscp" if value == "own" => config.repair_dscp = None,
+            "repair-dscp" => {
+                let dscp = value.parse().ok().filter(|dscp| *dscp < 64);
+                let why = || refuse("write 0 to 63, or own".to_owned());
+                config.repair_dscp = Some(dscp.ok_or_else(why)?);
+            }
             _ => {
-                let known = "agent, dry-run, lag-max, radio-rate, radio-queue";
+                let known = "agent, dry-run, lag-max, match, radio-queue, radio-rate, repair-dscp";
                 return Err(refuse(format!("the keys are {known}")));
             }
         }
@@ -51,6 +65,7 @@ pub(super) fn changed<'a>(
         (None, Some(_)) => return Err("radio-queue: there is no radio-rate".to_owned()),
         (None, None) => None,
     };
+    config.matches = matches.unwrap_or(config.matches);
     Ok(config)
 }
 
@@ -61,9 +76,11 @@ pub(super) fn shown(config: &Config) -> Value {
     json!({
         "profile": profile,
         "dry_run": config.dry_run,
+        "matches": config.matches.iter().map(Match::to_string).collect::<Vec<_>>(),
         "lag_ms_max": config.lag_ns_max as f64 / 1e6,
         "radio_bits_per_second": radio.map(|radio| radio.bits_per_second),
         "radio_queue_bytes": radio.map(|radio| radio.queue_bytes),
+        "repair_dscp": config.repair_dscp,
     })
 }
 
@@ -71,14 +88,14 @@ pub(super) fn shown(config: &Config) -> Value {
 mod tests {
     use super::*;
 
-    fn change(config: Config, words: &str) -> Result<Config, String> {
+    fn change(config: &Config, words: &str) -> Result<Config, String> {
         changed(config, words.split(' '))
     }
 
     #[test]
     fn all_words_are_followed_or_none() {
         let config = change(
-            Config::default(),
+            &Config::default(),
             "agent=snoop:profile=ll lag-max=7ms radio-rate=5mbit dry-run=true",
         );
         let config = config.expect("possible settings");
@@ -92,14 +109,28 @@ mod tests {
             (radio.bits_per_second, radio.queue_bytes),
             (5_000_000, RADIO_QUEUE_BYTES)
         );
-        let smaller = change(config, "radio-queue=10kB").expect("possible settings");
+        let smaller = change(&config, "radio-queue=10kB").expect("possible settings");
         let radio = smaller.radio.expect("a rate");
         assert_eq!(
             (radio.bits_per_second, radio.queue_bytes),
             (5_000_000, 10_000)
         );
-        let off = change(smaller, "radio-rate=off").expect("possible settings");
+        let off = change(&smaller, "radio-rate=off").expect("possible settings");
         assert_eq!(off.radio, None);
+        let words = [
+            "match=tcp port 443",
+            "match=port 80-81 and host fd00::/8",
+            "repair-dscp=46",
+        ];
+        let narrow = changed(&off, words.into_iter()).expect("possible settings");
+        let shown = shown(&narrow);
+        assert_eq!(
+            shown["matches"],
+            json!(["port 443", "port 80-81 and host fd00::/8"])
+        );
+        assert_eq!(narrow.repair_dscp, Some(46));
+        let again = change(&narrow, "match=any repair-dscp=own").expect("possible settings");
+        assert_eq!((again.matches.len(), again.repair_dscp), (0, None));
         for (words, reason) in [
             ("lag-max=7ms color=red", "color=red: the keys are"),
             ("lag-max", "KEY=VALUE"),
@@ -108,8 +139,10 @@ mod tests {
             ("radio-queue=10kB", "no radio-rate"),
             ("dry-run=maybe", "true or false"),
             ("agent=split", "write snoop"),
+            ("match=udp", "write 'tcp port 443'"),
+            ("repair-dscp=64", "0 to 63"),
         ] {
-            let error = change(Config::default(), words).expect_err(words);
+            let error = change(&Config::default(), words).expect_err(words);
             assert!(error.contains(reason), "{words}: {error}");
         }
     }

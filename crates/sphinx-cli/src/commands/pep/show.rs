@@ -44,11 +44,11 @@ pub(super) fn set(args: &SetArgs, context: &Context) -> Outcome<()> {
     if args
         .settings
         .iter()
-        .any(|word| word.contains(char::is_whitespace))
+        .any(|word| word.contains(char::is_control))
     {
-        return Err(usage("a setting has no blanks in it"));
+        return Err(usage("a setting is one line, without tabs"));
     }
-    let mut answer = control::ask(&format!("set {}", args.settings.join(" "))).map_err(refused)?;
+    let mut answer = control::ask(&format!("set {}", args.settings.join("\t"))).map_err(refused)?;
     if let Some(why) = answer["refusal"].as_str() {
         return Err(usage(format!("nothing was changed: {why}")));
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sphinx_proto::wire::{Reset, Streams};
-use sphinx_proto::{Role, StreamId, StreamPart};
+use sphinx_proto::{BlockId, PacketNumber, Role, StreamId, StreamPart, WindowNumber};
 
 use crate::Input;
 use crate::session::STREAMS;
@@ -492,7 +492,7 @@ struct TxStream {
     /// The peer has said that it has ended.
     is_over: bool,
     /// The application has given it up: why, and blocks of it alone with their costs.
-    reset: Option<(u64, BTreeMap<u64, u64>)>,
+    reset: Option<(u64, BTreeMap<BlockId, u64>)>,
 }
 
 impl TxStream {
@@ -510,11 +510,11 @@ pub(super) struct TxStreams {
     role: Role,
     /// The peer's; its number; and the numbers of those that have shrunk, each with the most credit to be kept within.
     window: u64,
-    window_number: u64,
-    shrunk: BTreeMap<u64, u64>,
+    window_number: WindowNumber,
+    shrunk: BTreeMap<WindowNumber, u64>,
     credit: u64,
     /// The packet since which the peer's credit counts.
-    credit_from: u64,
+    credit_from: PacketNumber,
     opened: u64,
     taken: u64,
     open: BTreeMap<StreamId, TxStream>,
@@ -533,10 +533,10 @@ impl TxStreams {
             role,
             is_tame,
             window,
-            window_number: 0,
+            window_number: WindowNumber::ZERO,
             shrunk: BTreeMap::new(),
             credit: window,
-            credit_from: 0,
+            credit_from: PacketNumber::ZERO,
             opened: 0,
             taken: 0,
             open: BTreeMap::new(),
@@ -571,7 +571,7 @@ impl TxStreams {
         &mut self,
         stream: StreamId,
         code: u64,
-        blocks: &BTreeMap<u64, u64>,
+        blocks: &BTreeMap<BlockId, u64>,
     ) -> bool {
         if self.ended.contains(&stream) {
             return false;
@@ -615,7 +615,7 @@ impl TxStreams {
     }
 
     /// A block of this stream alone is given up.
-    pub(super) fn abandoned(&mut self, stream: StreamId, block: u64) {
+    pub(super) fn abandoned(&mut self, stream: StreamId, block: BlockId) {
         let stream = self.open.get_mut(&stream).expect("it is open");
         let reset = stream.reset.as_ref().expect("it is given up");
         assert!(reset.1.contains_key(&block), "another one");
@@ -631,7 +631,7 @@ impl TxStreams {
         };
         let (code, blocks) = stream.reset.as_ref().expect("it is given up");
         assert_eq!((reset.code, reset.cost), (*code, stream.opened));
-        let is_right = |(id, cost): &(u64, u64)| blocks.get(id) == Some(cost);
+        let is_right = |(id, cost): &(BlockId, u64)| blocks.get(id) == Some(cost);
         assert!(reset.blocks.iter().all(is_right), "others are given up");
     }
 
@@ -724,13 +724,13 @@ impl TxStreams {
         self.credit.max(self.window.saturating_add(self.taken))
     }
 
-    pub(super) fn heard_credit(&mut self, packet_number: u64, credit: u64) {
+    pub(super) fn heard_credit(&mut self, packet_number: PacketNumber, credit: u64) {
         if packet_number >= self.credit_from {
             self.credit = self.credit.max(credit);
         }
     }
 
-    pub(super) fn window_number(&self) -> u64 {
+    pub(super) fn window_number(&self) -> WindowNumber {
         self.window_number
     }
 
@@ -740,7 +740,12 @@ impl TxStreams {
     }
 
     /// The peer has another window.
-    pub(super) fn heard_window(&mut self, packet_number: u64, number: u64, size: u64) {
+    pub(super) fn heard_window(
+        &mut self,
+        packet_number: PacketNumber,
+        number: WindowNumber,
+        size: u64,
+    ) {
         if number <= self.window_number {
             return;
         }
@@ -754,12 +759,12 @@ impl TxStreams {
     }
 
     /// The session says that this window holds it up.
-    pub(super) fn told_held(&self, number: u64) {
+    pub(super) fn told_held(&self, number: WindowNumber) {
         assert!(number <= self.window_number);
     }
 
     /// The session says that it keeps within this credit.
-    pub(super) fn told_shrunk(&self, number: u64, credit: u64) {
+    pub(super) fn told_shrunk(&self, number: WindowNumber, credit: u64) {
         let most = self.shrunk.get(&number).expect("it has shrunk");
         assert!(credit <= *most, "more than it may");
     }

@@ -1,5 +1,7 @@
 //! The window for what the session receives, as the protocol has it (`docs/protocol.md` §7.1).
 
+use sphinx_proto::WindowNumber;
+
 /// Its sizes so far, and what the peer may go by.
 pub(super) struct RxWindow {
     /// By number.
@@ -18,8 +20,8 @@ impl RxWindow {
         }
     }
 
-    fn number(&self) -> u64 {
-        self.sizes.len() as u64 - 1
+    fn number(&self) -> WindowNumber {
+        WindowNumber::new(self.sizes.len() as u64 - 1)
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -51,15 +53,15 @@ impl RxWindow {
     }
 
     /// The session tells a window.
-    pub(super) fn told(&self, number: u64, size: u64) {
-        assert_eq!(self.sizes.get(number as usize), Some(&size));
+    pub(super) fn told(&self, number: WindowNumber, size: u64) {
+        assert_eq!(self.sizes.get(number.get() as usize), Some(&size));
     }
 
     /// The peer has heard of a smaller window and keeps within this credit. Whether it may, where so much has arrived for certain, and
     /// so much has been taken.
     pub(super) fn heard_shrunk(
         &mut self,
-        number: u64,
+        number: WindowNumber,
         credit: u64,
         (opened, released): (u64, u64),
     ) -> bool {
@@ -76,7 +78,8 @@ impl RxWindow {
     }
 
     /// The number of the window, and of one that is not the newest.
-    pub(super) fn numbers(&self) -> [u64; 2] {
-        [self.number(), self.number() ^ 1]
+    pub(super) fn numbers(&self) -> [WindowNumber; 2] {
+        let number = self.number();
+        [number, WindowNumber::new(number.get() ^ 1)]
     }
 }

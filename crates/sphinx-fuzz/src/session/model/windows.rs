@@ -40,7 +40,7 @@ impl Windows {
             let known = block.incomplete.as_ref().map(|block| &block.known);
             (0..block.count).map(move |index| {
                 let is_known = known.is_none_or(|known| bits::contains(known, usize::from(index)));
-                (!is_known).then_some((block.block as u32, index))
+                (!is_known).then_some((block.block.truncated(), index))
             })
         });
         let symbols: Vec<_> = symbols.collect();
@@ -101,7 +101,7 @@ impl Windows {
 
     /// All of a block is known, and it is kept.
     pub(super) fn complete(&mut self, past: PastBlock, (n, symbol_len): (u16, u16)) {
-        let block = past.block as u32;
+        let block = past.block.truncated();
         (0..n).for_each(|index| self.learn(block, index));
         self.restored.retain(|(other, _)| *other != block);
         self.past.push_back((block, (n, symbol_len)));

@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 
 use bytes::Bytes;
 
+use super::End;
 use super::common::Segment;
 
 pub(crate) type Time = u64;
@@ -125,39 +126,6 @@ impl Tcp {
         }
     }
 
-    /// Everything was sent and acknowledged, and the peer has said that it was all.
-    pub(crate) fn is_done(&self) -> bool {
-        self.una == self.end() + 1 && self.fin == Some(self.expected.wrapping_sub(1))
-    }
-
-    pub(crate) fn is_reset(&self) -> bool {
-        self.state == State::Reset
-    }
-
-    /// What it waits for, for people.
-    pub(crate) fn state(&self) -> String {
-        format!(
-            "{:?} una {} next {} end {} window {} cwnd {} flights {} | expected {} behind {} fin {:?} \
-             timers {:?} {:?}",
-            self.state,
-            self.una,
-            self.next,
-            self.end(),
-            self.window,
-            self.cwnd,
-            self.flights.len(),
-            self.expected,
-            self.behind.len(),
-            self.fin,
-            self.timer,
-            self.ack_at
-        )
-    }
-
-    pub(crate) fn take(&mut self) -> Vec<Bytes> {
-        std::mem::take(&mut self.out)
-    }
-
     /// Position behind the data, where FIN is.
     fn end(&self) -> u64 {
         1 + self.settings.data.len() as u64
@@ -167,55 +135,6 @@ impl Tcp {
         self.settings
             .stall
             .is_none_or(|(from, to)| now < from || now >= to)
-    }
-
-    pub(crate) fn next_event(&self, now: Time) -> Option<Time> {
-        let stalled = self.read < self.received.len();
-        let wake = self
-            .settings
-            .stall
-            .map(|(_, to)| to)
-            .filter(|to| stalled && *to > now);
-        [self.timer, self.ack_at, wake].into_iter().flatten().min()
-    }
-
-    pub(crate) fn timeout(&mut self, now: Time) {
-        if self.state == State::Reset {
-            (self.timer, self.ack_at) = (None, None);
-            return;
-        }
-        self.read_all(now);
-        if self.ack_at.is_some_and(|at| at <= now) {
-            self.acknowledge(now);
-        }
-        if self.timer.is_some_and(|at| at <= now) {
-            self.timer = None;
-            self.backoff = (self.backoff + 1).min(8);
-            if self.state != State::Open {
-                // The SYN, or its answer, again.
-                if self.state == State::Closed {
-                    self.backoff = 0;
-                }
-                self.state = State::Opening;
-                self.next = 1;
-                self.emit(now, 0, 1, true);
-                self.arm(now);
-                return;
-            }
-            self.threshold = (self.in_flight() / 2).max(2 * self.settings.segment as u64);
-            self.cwnd = self.settings.segment as u64;
-            self.recover = Some(self.next);
-            for flight in &mut self.flights {
-                // A receiver may have given up what it reported.
-                (flight.lost, flight.sacked) = (true, false);
-            }
-            if self.flights.is_empty() && self.next < self.end() + 1 {
-                // Probes a window that is closed.
-                self.emit(now, self.next, self.next + 1, false);
-            }
-            self.arm(now);
-        }
-        self.send(now);
     }
 
     fn header(&mut self, now: Time) -> Segment {
@@ -236,7 +155,39 @@ impl Tcp {
         }
     }
 
-    pub(crate) fn receive(&mut self, now: Time, packet: &[u8]) {
+    fn receive_syn(&mut self, now: Time, segment: &Segment) {
+        if self.expected > 0 {
+            return self.acknowledge(now);
+        }
+        self.peer_isn = segment.sequence;
+        self.expected = 1;
+        self.peer_scale = segment.scale.unwrap_or(0);
+        self.settings.sack &= segment.sack_permitted;
+        self.last_timestamp = segment.timestamps.map_or(0, |it| it.0);
+        match (self.settings.active, segment.ack) {
+            (false, None) => {
+                self.state = State::Opening;
+                self.next = 1;
+                self.emit(now, 0, 1, false);
+                self.arm(now);
+            }
+            _ => {
+                self.receive_ack(now, segment, 1);
+                self.acknowledge(now);
+                self.send(now);
+            }
+        }
+    }
+}
+
+impl End for Tcp {
+    const MAY_HANG: bool = false;
+
+    fn take(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.out)
+    }
+
+    fn receive(&mut self, now: Time, packet: &[u8]) {
         let Some(segment) = Segment::read(packet) else {
             return;
         };
@@ -292,27 +243,83 @@ impl Tcp {
         self.send(now);
     }
 
-    fn receive_syn(&mut self, now: Time, segment: &Segment) {
-        if self.expected > 0 {
-            return self.acknowledge(now);
+    fn next_event(&mut self, now: Time) -> Option<Time> {
+        let stalled = self.read < self.received.len();
+        let wake = self
+            .settings
+            .stall
+            .map(|(_, to)| to)
+            .filter(|to| stalled && *to > now);
+        [self.timer, self.ack_at, wake].into_iter().flatten().min()
+    }
+
+    fn timeout(&mut self, now: Time) {
+        if self.state == State::Reset {
+            (self.timer, self.ack_at) = (None, None);
+            return;
         }
-        self.peer_isn = segment.sequence;
-        self.expected = 1;
-        self.peer_scale = segment.scale.unwrap_or(0);
-        self.settings.sack &= segment.sack_permitted;
-        self.last_timestamp = segment.timestamps.map_or(0, |it| it.0);
-        match (self.settings.active, segment.ack) {
-            (false, None) => {
+        self.read_all(now);
+        if self.ack_at.is_some_and(|at| at <= now) {
+            self.acknowledge(now);
+        }
+        if self.timer.is_some_and(|at| at <= now) {
+            self.timer = None;
+            self.backoff = (self.backoff + 1).min(8);
+            if self.state != State::Open {
+                // The SYN, or its answer, again.
+                if self.state == State::Closed {
+                    self.backoff = 0;
+                }
                 self.state = State::Opening;
                 self.next = 1;
-                self.emit(now, 0, 1, false);
+                self.emit(now, 0, 1, true);
                 self.arm(now);
+                return;
             }
-            _ => {
-                self.receive_ack(now, segment, 1);
-                self.acknowledge(now);
-                self.send(now);
+            self.threshold = (self.in_flight() / 2).max(2 * self.settings.segment as u64);
+            self.cwnd = self.settings.segment as u64;
+            self.recover = Some(self.next);
+            for flight in &mut self.flights {
+                // A receiver may have given up what it reported.
+                (flight.lost, flight.sacked) = (true, false);
             }
+            if self.flights.is_empty() && self.next < self.end() + 1 {
+                // Probes a window that is closed.
+                self.emit(now, self.next, self.next + 1, false);
+            }
+            self.arm(now);
         }
+        self.send(now);
+    }
+
+    fn is_done(&self) -> bool {
+        self.una == self.end() + 1 && self.fin == Some(self.expected.wrapping_sub(1))
+    }
+
+    fn is_reset(&self) -> bool {
+        self.state == State::Reset
+    }
+
+    fn state(&self) -> String {
+        format!(
+            "{:?} una {} next {} end {} window {} cwnd {} flights {} | expected {} behind {} fin {:?} \
+             timers {:?} {:?}",
+            self.state,
+            self.una,
+            self.next,
+            self.end(),
+            self.window,
+            self.cwnd,
+            self.flights.len(),
+            self.expected,
+            self.behind.len(),
+            self.fin,
+            self.timer,
+            self.ack_at
+        )
+    }
+
+    fn received(self) -> Vec<u8> {
+        self.received
     }
 }

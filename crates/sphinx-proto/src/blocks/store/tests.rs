@@ -1,3 +1,5 @@
+use crate::BlockId;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -22,11 +24,11 @@ proptest! {
         for (step, sequence, rows) in steps {
             match step {
                 0 => drop(store.push(new_block(rows as u16 + 1, sequence as u8), Demands::default())),
-                1 => store.owe(sequence, rows, false),
-                2 => store.owe(sequence, rows, true),
+                1 => store.owe(BlockId::new(sequence), rows, false),
+                2 => store.owe(BlockId::new(sequence), rows, true),
                 3 => drop((store.take_due(), store.take_source())),
-                4 => store.forgive(sequence),
-                _ => drop(store.settle(sequence)),
+                4 => store.forgive(BlockId::new(sequence)),
+                _ => drop(store.settle(BlockId::new(sequence))),
             }
             let due = store.iter().filter(|(_, b)| b.due > 0).map(|(s, b)| (b.urgency, s));
             prop_assert_eq!(due.collect::<BTreeSet<_>>(), store.owed.clone());

@@ -8,7 +8,7 @@
 
 use super::super::loss::Sudden;
 use super::super::sampler::Sample;
-use super::super::{MS, Nanos, time_for};
+use super::super::{MS, Nanos, Time, time_for};
 use super::{Bbr, Phase, UP_GAIN};
 
 /// Growth that proves new capacity in probe up.
@@ -57,7 +57,7 @@ impl Bbr {
         }
     }
 
-    pub(super) fn on_cycle_sample(&mut self, s: Sample, rate: f64, lossy: bool, now: Nanos) {
+    pub(super) fn on_cycle_sample(&mut self, s: Sample, rate: f64, lossy: bool, now: Time) {
         if lossy && s.run.phase == Phase::Up && !self.up_lost_too_much {
             // What this probe seemed to find was the bucket of a policer or the room in a queue.
             self.up_lost_too_much = true;
@@ -129,7 +129,7 @@ impl Bbr {
     }
 
     /// Moves through the phases.
-    pub(super) fn step(&mut self, now: Nanos, in_flight: f64, round_done: bool) {
+    pub(super) fn step(&mut self, now: Time, in_flight: f64, round_done: bool) {
         if !matches!(self.phase, Phase::Startup | Phase::Blackout) && self.is_start_up_refuted() {
             self.measured_over = Nanos::MAX;
             self.enter(Phase::Startup, now);
@@ -210,7 +210,7 @@ impl Bbr {
         self.trial_run = self.sampler.start_run(Phase::Cruise);
     }
 
-    pub(super) fn end_cycle(&mut self, now: Nanos) {
+    pub(super) fn end_cycle(&mut self, now: Time) {
         let caution = if self.up_lost_too_much {
             self.caution()
         } else {

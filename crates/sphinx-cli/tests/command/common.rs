@@ -1,0 +1,380 @@
+//! Runs the real binary in fresh directories.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Nothing a test waits for takes longer, also on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A directory of a test's own with the usual places in it.
+pub(crate) struct Scratch {
+    root: TempDir,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        fs::create_dir(root.path().join("in")).expect("a writable temporary directory");
+        Self { root }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// Writes a file with contents that depend on every position.
+    pub(crate) fn file(&self, name: &str, bytes: usize) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("below the root")).expect("a directory");
+        let contents: Vec<u8> = (0..bytes)
+            .map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8)
+            .collect();
+        fs::write(&path, contents).expect("a writable temporary directory");
+        path
+    }
+
+    /// `sphx recv` into `in`, on loopback, with the ticket in `t`; returns when it listens.
+    pub(crate) fn recv(&self, more: &[&str]) -> Running {
+        let mut running = self.start_recv(more);
+        running.event("listening");
+        running
+    }
+
+    /// The same without waiting.
+    pub(crate) fn start_recv(&self, more: &[&str]) -> Running {
+        let base = [
+            "recv",
+            "--json",
+            "--listen",
+            "127.0.0.1:0",
+            "--output",
+            "in",
+            "--ticket-file",
+        ];
+        Running::start(self, &[&base[..], &["t"], more].concat(), &[])
+    }
+
+    /// `sphx send` with the ticket in `t`.
+    pub(crate) fn send(&self, arguments: &[&str]) -> Running {
+        let base = ["send", "--json", "--ticket-file", "t"];
+        Running::start(self, &[&base[..], arguments].concat(), &[])
+    }
+
+    /// `sphx perf server --once` with the ticket in `t`; returns when it listens.
+    pub(crate) fn perf_server(&self, more: &[&str]) -> Running {
+        let base = [
+            "perf",
+            "server",
+            "--json",
+            "--once",
+            "--listen",
+            "127.0.0.1:0",
+        ];
+        let arguments = [&base[..], &["--ticket-file", "t"], more].concat();
+        let mut running = Running::start(self, &arguments, &[]);
+        running.event("listening");
+        running
+    }
+
+    pub(crate) fn perf_client(&self, arguments: &[&str]) -> Running {
+        let base = ["perf", "client", "--json", "--ticket-file", "t"];
+        Running::start(self, &[&base[..], arguments].concat(), &[])
+    }
+
+    /// What has arrived, temporaries included, sorted.
+    pub(crate) fn arrived(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.path("in"))
+            .expect("the output directory")
+            .map(|entry| {
+                entry
+                    .expect("an entry")
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn assert_same(&self, sent: &str, arrived: &str) {
+        let read = |name: &str| {
+            let path = self.path(name);
+            fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        };
+        assert!(read(sent) == read(arrived), "{arrived} is not {sent}");
+    }
+}
+
+/// The binary, running; killed when dropped.
+pub(crate) struct Running {
+    child: Child,
+    started: Instant,
+    events: Receiver<Value>,
+    seen: Vec<Value>,
+    errors: Option<JoinHandle<String>>,
+    line: String,
+}
+
+/// How it ended.
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) events: Vec<Value>,
+    pub(crate) stderr: String,
+    pub(crate) after: Duration,
+    line: String,
+}
+
+impl Running {
+    pub(crate) fn start(
+        scratch: &Scratch,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let mut command = command(scratch.root.path(), arguments);
+        command.envs(environment.iter().copied());
+        Self::spawn(command, arguments)
+    }
+
+    /// A command that runs it.
+    #[cfg(all(feature = "lab", feature = "pep"))]
+    pub(crate) fn of(scratch: &Scratch, mut command: Command) -> Self {
+        command.current_dir(scratch.root.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::spawn(command, &["by another command"])
+    }
+
+    /// The same in a directory.
+    pub(crate) fn start_in(directory: &Path, arguments: &[&str]) -> Self {
+        Self::spawn(command(directory, arguments), arguments)
+    }
+
+    fn spawn(mut command: Command, arguments: &[&str]) -> Self {
+        let mut child = (command.stdin(Stdio::piped()).spawn()).expect("the binary starts");
+        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let (sender, events) = mpsc::channel();
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let event = serde_json::from_str(&line)
+                    .unwrap_or_else(|error| panic!("not JSON ({error}): {line}"));
+                if sender.send(event).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut stderr = child.stderr.take().expect("it is piped");
+        let errors = thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = stderr.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Self {
+            child,
+            started: Instant::now(),
+            events,
+            seen: Vec::new(),
+            errors: Some(errors),
+            line: arguments.join(" "),
+        }
+    }
+
+    /// Writes to its standard input and ends that.
+    pub(crate) fn input(&mut self, text: &str) {
+        let mut stdin = self.stdin();
+        stdin.write_all(text.as_bytes()).expect("it reads");
+    }
+
+    /// Its standard input, to be written to piece by piece.
+    pub(crate) fn stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().expect("it is piped")
+    }
+
+    /// Waits for the next event of this name.
+    pub(crate) fn event(&mut self, name: &str) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let event = self.events.recv_timeout(left).unwrap_or_else(|_| {
+                let _ = self.child.kill();
+                let errors = self.errors.take().and_then(|thread| thread.join().ok());
+                panic!(
+                    "no event {name} from sphx {}; stderr: {errors:?}",
+                    self.line
+                )
+            });
+            self.seen.push(event.clone());
+            if event["event"] == name {
+                return event;
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("it is our child");
+    }
+
+    #[cfg(all(feature = "lab", feature = "pep"))]
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_some()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> Ended {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "sphx {} does not end", self.line);
+            thread::sleep(Duration::from_millis(5));
+        };
+        let after = self.started.elapsed();
+        // The reading threads end with the process's output.
+        let stderr = self
+            .errors
+            .take()
+            .expect("taken once")
+            .join()
+            .expect("a reading thread");
+        let mut events = std::mem::take(&mut self.seen);
+        events.extend(self.events.iter());
+        Ended {
+            code: status.code().unwrap_or(-1),
+            events,
+            stderr,
+            after,
+            line: std::mem::take(&mut self.line),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    /// Checks the exit code; shows everything if it is another.
+    #[track_caller]
+    pub(crate) fn expect(self, code: i32) -> Self {
+        assert_eq!(
+            self.code, code,
+            "sphx {} after {:?}\nevents: {:#?}\nstderr: {}",
+            self.line, self.after, self.events, self.stderr
+        );
+        self
+    }
+
+    /// The last event, which is `done`.
+    #[track_caller]
+    pub(crate) fn done(&self) -> &Value {
+        self.last("done")
+    }
+
+    /// The last event, which is `error` and has this exit code and kind.
+    #[track_caller]
+    pub(crate) fn error(&self, kind: &str) -> &Value {
+        let error = self.last("error");
+        assert_eq!(error["code"], self.code, "{error}");
+        assert_eq!(error["kind"], kind, "{error}");
+        for field in ["message", "hint"] {
+            assert!(error[field].is_string(), "{error}");
+        }
+        assert!(!self.stderr.is_empty(), "an error is told to people too");
+        error
+    }
+
+    /// The only event of this name.
+    #[track_caller]
+    pub(crate) fn event(&self, name: &str) -> &Value {
+        let mut found = self.events.iter().filter(|event| event["event"] == name);
+        match (found.next(), found.next()) {
+            (Some(event), None) => event,
+            _ => panic!("not one event {name}: {:#?}\n{}", self.events, self.stderr),
+        }
+    }
+
+    #[track_caller]
+    fn last(&self, name: &str) -> &Value {
+        let last = self
+            .events
+            .last()
+            .unwrap_or_else(|| panic!("no events: {}", self.stderr));
+        assert_eq!(last["event"], name, "{last}\n{}", self.stderr);
+        assert_eq!(last["v"], 1);
+        last
+    }
+}
+
+/// The binary with piped outputs.
+pub(crate) fn command(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sphx"));
+    command
+        .args(arguments)
+        .current_dir(directory)
+        .env_remove("SPHX_TICKET")
+        .env("XDG_CACHE_HOME", directory.join("cache"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Waits for a file that a process writes; how that has ended if it ends before.
+pub(crate) fn appears(path: &Path, process: &mut Child) -> Result<(), ExitStatus> {
+    let deadline = Instant::now() + PATIENCE;
+    while !path.exists() {
+        if let Some(status) = process.try_wait().expect("it is our child") {
+            return Err(status);
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{} does not appear",
+            path.display()
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// DESIGN §6: what `done` has at either end.
+#[track_caller]
+pub(crate) fn assert_done_schema(done: &Value) {
+    const NUMBERS: &str = "bytes seconds goodput_mbit_s wire_bytes_sent wire_packets_sent \
+        wire_bytes_received repair_proactive repair_reactive plr_mean rtt_ms blocks \
+        blocks_second_round invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes";
+    const TEXTS: &str = "cc codec profile io";
+    const MAYBE: &str = "overhead block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock";
+    for field in NUMBERS.split_whitespace() {
+        assert!(done[field].is_number(), "{field} in {done}");
+        assert!(
+            done[field].as_f64().is_some_and(|number| number >= 0.0),
+            "{field} in {done}"
+        );
+    }
+    for field in TEXTS.split_whitespace() {
+        assert!(
+            done[field].as_str().is_some_and(|text| !text.is_empty()),
+            "{field} in {done}"
+        );
+    }
+    for field in MAYBE.split_whitespace() {
+        assert!(done.get(field).is_some(), "{field} in {done}");
+    }
+}

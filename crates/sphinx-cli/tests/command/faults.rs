@@ -1,0 +1,239 @@
+//! Peers that are absent, wrong, in the way, interrupted or killed.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::common::{PATIENCE, Running, Scratch};
+use rustix::process::Signal;
+
+/// A transfer that takes long enough to be disturbed.
+const SLOW: [&str; 2] = ["--cc", "fixed:2mbit"];
+
+fn slow_transfer(scratch: &Scratch, recv: &[&str], send: &[&str]) -> (Running, Running) {
+    scratch.file("a", 20_000_000);
+    let mut recv = scratch.recv(&[&["--once"], recv].concat());
+    let mut sender = scratch.send(&[&SLOW, send, &["a"]].concat());
+    sender.event("progress");
+    recv.event("progress");
+    (recv, sender)
+}
+
+#[test]
+fn an_absent_peer_is_unreachable() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1);
+    drop(scratch.recv(&[]));
+    let ended = scratch
+        .send(&["--connect-timeout", "1s", "a"])
+        .end()
+        .expect(3);
+    ended.error("unreachable");
+}
+
+#[test]
+fn a_wrong_ticket_does_not_get_in() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1);
+    let mut first = scratch.start_recv(&[]);
+    let address = first.event("listening")["listen"]
+        .as_str()
+        .expect("an address")
+        .to_owned();
+    let old = fs::read_to_string(scratch.path("t")).unwrap();
+    drop(first);
+    // Another identity at the same address.
+    let ticket = ["--ticket-file", "second"];
+    let arguments = ["recv", "--json", "--listen", &address, "--output", "in"];
+    let arguments = [&arguments[..], &ticket].concat();
+    let mut second = Running::start(&scratch, &arguments, &[]);
+    second.event("listening");
+    fs::write(scratch.path("t"), old).unwrap();
+    scratch.send(&["a"]).end().expect(4).error("authentication");
+    assert_eq!(scratch.arrived(), Vec::<String>::new());
+}
+
+#[test]
+fn an_address_in_use_is_an_io_error() {
+    let scratch = Scratch::new();
+    let mut first = scratch.start_recv(&[]);
+    let address = first.event("listening")["listen"]
+        .as_str()
+        .expect("an address")
+        .to_owned();
+    for command in [&["recv"][..], &["perf", "server"]] {
+        let options = ["--json", "--ticket-file", "u", "--listen", &address];
+        let arguments = [command, &options].concat();
+        Running::start(&scratch, &arguments, &[])
+            .end()
+            .expect(8)
+            .error("local_io");
+    }
+}
+
+#[test]
+fn a_busy_port_names_its_holder_and_another_way() {
+    let scratch = Scratch::new();
+    let start = |listen: &str| {
+        // Every one that listens has a ticket of its own.
+        let ticket = scratch.path(&format!("t{}", listen.replace(['[', ']', ':', '.'], "-")));
+        let ticket = ticket.to_str().expect("it is text");
+        let arguments = ["recv", "--json", "--output", "in", "--ticket-file", ticket];
+        Running::start(
+            &scratch,
+            &[&arguments[..], &["--listen", listen]].concat(),
+            &[],
+        )
+    };
+    let port = |running: &mut Running| {
+        let listen = running.event("listening")["listen"].to_string();
+        let port = listen.trim_matches('"').rsplit(':').next();
+        port.expect("a port").to_owned()
+    };
+    let mut first = start(":0");
+    let busy = port(&mut first);
+    for listen in [format!(":{busy}"), format!("127.0.0.1:{busy}"), busy] {
+        let ended = start(&listen).end().expect(8);
+        let hint = ended.error("local_io")["hint"].to_string();
+        let holder = format!("sphx (pid {}) listens there", first.pid());
+        assert!(
+            hint.contains(&holder) && hint.contains("--listen :0"),
+            "{hint}"
+        );
+    }
+    for free in ["0", "[::]:0", "0.0.0.0:0"] {
+        assert_ne!(port(&mut start(free)), "0");
+    }
+}
+
+#[test]
+fn an_interrupted_sender_is_noticed() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let scratch = Scratch::new();
+        let (recv, sender) = slow_transfer(&scratch, &[], &[]);
+        sender.signal(signal);
+        sender.end().expect(code).error("interrupted");
+        recv.end().expect(6).error("cancelled");
+        assert_eq!(scratch.arrived(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn an_interrupted_receiver_is_noticed() {
+    let scratch = Scratch::new();
+    let (recv, sender) = slow_transfer(&scratch, &[], &[]);
+    recv.signal(Signal::INT);
+    recv.end().expect(130).error("interrupted");
+    sender.end().expect(6).error("cancelled");
+    assert_eq!(scratch.arrived(), Vec::<String>::new());
+}
+
+#[test]
+fn a_killed_receiver_is_lost() {
+    let scratch = Scratch::new();
+    let (recv, sender) = slow_transfer(&scratch, &[], &["--idle-timeout", "2s"]);
+    recv.signal(Signal::KILL);
+    sender.end().expect(6).error("peer_lost");
+}
+
+#[test]
+fn a_killed_receiver_is_noticed_by_what_the_network_says() {
+    let scratch = Scratch::new();
+    // Longer than this test waits for anything.
+    let (recv, sender) = slow_transfer(&scratch, &[], &["--idle-timeout", "300s"]);
+    recv.signal(Signal::KILL);
+    let ended = sender.end().expect(6);
+    let error = ended.error("peer_lost");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains("the peer is gone"), "{message}");
+}
+
+#[test]
+fn a_port_where_nobody_listens_is_refused_at_once() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1);
+    let mut recv = scratch.start_recv(&[]);
+    recv.event("listening");
+    drop(recv);
+    let commands = [
+        scratch.send(&["--connect-timeout", "300s", "a"]),
+        scratch.perf_client(&["--connect-timeout", "300s", "--bytes", "1kB"]),
+    ];
+    for command in commands {
+        let ended = command.end().expect(3);
+        let error = ended.error("unreachable");
+        let message = error["message"].as_str().expect("a message");
+        assert!(
+            message.contains("nobody listens at 127.0.0.1:"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_silent_peer_is_reported_long_before_it_is_lost() {
+    let scratch = Scratch::new();
+    let (recv, mut sender) = slow_transfer(&scratch, &[], &["--idle-timeout", "300s"]);
+    // It is there and says nothing, and the network says nothing either.
+    recv.signal(Signal::STOP);
+    let told = sender.event("silent");
+    let silent = told["silent_seconds"].as_f64().expect("a number");
+    assert!(silent >= 4.0, "{told}");
+    assert!(
+        told["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("nothing heard"))
+    );
+    recv.signal(Signal::CONT);
+    // It lives on.
+    let before = sender.event("progress")["bytes"].as_u64().expect("bytes");
+    while sender.event("progress")["bytes"].as_u64().expect("bytes") == before {}
+}
+
+#[test]
+fn a_killed_sender_is_lost_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    let (recv, sender) = slow_transfer(&scratch, &["--idle-timeout", "2s"], &[]);
+    sender.signal(Signal::KILL);
+    recv.end().expect(6).error("peer_lost");
+    assert_eq!(scratch.arrived(), Vec::<String>::new());
+}
+
+/// Waits until a process has a socket.
+fn wait_for_socket(pid: u32) {
+    let deadline = Instant::now() + PATIENCE;
+    let has_socket = || {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
+        let mut links = open.flatten().flat_map(|entry| fs::read_link(entry.path()));
+        links.any(|link| link.to_string_lossy().starts_with("socket:"))
+    };
+    while !has_socket() {
+        assert!(Instant::now() < deadline, "no socket");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn waiting_and_connecting_can_be_interrupted() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1);
+    let recv = scratch.recv(&[]);
+    recv.signal(Signal::INT);
+    recv.end().expect(130).error("interrupted");
+    // One that says nothing: the sender is still connecting.
+    fs::remove_file(scratch.path("t")).unwrap();
+    let silent = scratch.recv(&[]);
+    silent.signal(Signal::STOP);
+    let sender = scratch.send(&["a"]);
+    wait_for_socket(sender.pid());
+    sender.signal(Signal::INT);
+    sender.end().expect(130).error("interrupted");
+}
+
+#[test]
+fn files_and_perf_do_not_mix() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1);
+    let _server = scratch.perf_server(&[]);
+    let ended = scratch.send(&["a"]).end();
+    assert!(matches!(ended.code, 4 | 5), "exit code {}", ended.code);
+}

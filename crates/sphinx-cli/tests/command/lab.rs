@@ -1,0 +1,139 @@
+//! `sphx lab run`, `figure` and `report`, by the command. Measurements are skipped, saying so, where
+//! network namespaces are not allowed.
+
+use std::{collections::BTreeSet, fs};
+
+use crate::common::{Running, Scratch};
+use serde_json::Value;
+
+const SCENARIO: &str = r#"
+title = "Test"
+
+[link]
+rate = "50mbit"
+rtt = "2ms"
+loss = "1%"
+
+[[workload]]
+kind = "bulk"
+bytes = "200kB"
+
+[[workload]]
+kind = "video"
+time = "1s"
+segment = "200ms"
+buffer = "1s"
+quality = "2"
+
+[[workload]]
+kind = "web"
+pages = 1
+objects = 8
+
+[[contestant]]
+kind = "tcp"
+congestion = "reno"
+
+[[contestant]]
+kind = "sphinx"
+
+[[contestant]]
+name = "nonsense"
+kind = "sphinx"
+options = "--codec nonsense"
+
+[[contestant]]
+kind = "tunnel"
+receiver = "no-such-program"
+sender = "no-such-program"
+"#;
+
+fn has_namespaces() -> bool {
+    let allowed = sphinx_netdev::netns::probe();
+    if let Err(error) = &allowed {
+        eprintln!("skipped: {error}");
+    }
+    allowed.is_ok()
+}
+
+#[test]
+fn an_experiment_runs_and_goes_on_where_it_stopped() {
+    if !has_namespaces() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let results = scratch.path("r.ndjson");
+    fs::write(scratch.path("s.toml"), SCENARIO).unwrap();
+    let line = ["lab", "run", "s.toml", "--results", "r.ndjson", "--json"];
+    let ended = Running::start(&scratch, &line, &[]).end().expect(0);
+    let done = ended.done();
+    let missing = &done["missing"];
+    assert_eq!(
+        missing["no-such-program"],
+        "no-such-program is not installed"
+    );
+    assert!(missing["nonsense"].is_string(), "{missing}");
+    let text = fs::read_to_string(&results).unwrap();
+    // A machine that starves the emulator makes runs twice.
+    let runs = |text: &str| {
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let runs = lines.filter(|line| line["event"] == "run");
+        let names = runs.map(|run| format!("{} {}", run["cell"], run["contestant"]));
+        names.collect::<BTreeSet<String>>().len()
+    };
+    assert_eq!(runs(&text), 6, "{text}");
+    assert!(!text.contains("\"event\":\"failed\""), "{text}");
+    assert!(
+        text.contains("\"page_ms_mean\"") && text.contains("\"stalls\""),
+        "{text}"
+    );
+    // Half a line, and all runs but one.
+    let last = text.rfind("{\"v\":1,\"event\":\"run\"").unwrap();
+    fs::write(&results, &text[..last + 30]).unwrap();
+    Running::start(&scratch, &line, &[]).end().expect(0);
+    let again = fs::read_to_string(&results).unwrap();
+    assert_eq!(runs(&again), 6, "{again}");
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("s.toml"), SCENARIO.replace("rtt", "rrt")).unwrap();
+    let ended = Running::start(&scratch, &["lab", "run", "s.toml", "--json"], &[])
+        .end()
+        .expect(2);
+    let message = ended.events.last().expect("an error")["message"].to_string();
+    assert!(
+        message.contains("line 6") && message.contains("rrt"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_report_needs_figures() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("d")).unwrap();
+    Running::start(&scratch, &["lab", "report", "d"], &[])
+        .end()
+        .expect(8);
+    let figure = ["lab", "figure", "8", "--quick", "--output", "d"];
+    Running::start(&scratch, &figure, &[]).end().expect(0);
+    Running::start(&scratch, &["lab", "report", "d"], &[])
+        .end()
+        .expect(0);
+    let page = fs::read_to_string(scratch.path("d/index.html")).unwrap();
+    assert!(page.matches("<svg").count() == 2 && page.contains("lab figure 8 --quick"));
+}
+
+#[test]
+fn results_are_no_device() {
+    if !has_namespaces() {
+        return;
+    }
+    let scratch = Scratch::new();
+    fs::write(scratch.path("s.toml"), SCENARIO).unwrap();
+    let line = ["lab", "run", "s.toml", "--results", "/dev/full"];
+    Running::start(&scratch, &line, &[]).end().expect(8);
+}

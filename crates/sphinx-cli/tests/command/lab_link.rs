@@ -1,0 +1,328 @@
+//! `sphx lab link` as people use it. Skipped, saying why, where namespaces or TUN devices are not
+//! allowed.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::{Ended, PATIENCE, Running, Scratch};
+use rustix::process::Signal;
+use serde_json::Value;
+use sphinx_netdev::netns::probe;
+
+/// A directory for a test's links, or nothing where there can be none.
+fn ground() -> Option<Scratch> {
+    match probe() {
+        Ok(_) => Some(Scratch::new()),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+fn start(scratch: &Scratch, arguments: &[&str]) -> Running {
+    // Links are found below this directory.
+    let runtime = scratch.path(".").to_string_lossy().into_owned();
+    let environment = [
+        ("XDG_RUNTIME_DIR", runtime.as_str()),
+        ("SPHX_LINK_SOCKET", ""),
+    ];
+    Running::start(
+        scratch,
+        &[&["lab", "link"], arguments].concat(),
+        &environment,
+    )
+}
+
+fn run(scratch: &Scratch, arguments: &[&str]) -> Ended {
+    start(scratch, arguments).end()
+}
+
+/// A link that has started, with a program that stays.
+fn started(scratch: &Scratch, arguments: &[&str]) -> Running {
+    let mut running = start(scratch, &[&["--json"], arguments].concat());
+    running.event("started");
+    running
+}
+
+fn show(scratch: &Scratch, name: &str) -> Value {
+    let ended = run(scratch, &["show", "--json", "--name", name]).expect(0);
+    ended.events.last().expect("a state").clone()
+}
+
+/// Waits for a file that a program at an end writes.
+fn wait_for(path: &Path) -> String {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match fs::read_to_string(path) {
+            Ok(text) if text.ends_with('\n') => return text.trim().to_owned(),
+            _ => assert!(Instant::now() < deadline, "no {}", path.display()),
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process with this word in its command line is there.
+fn runs(word: &str) -> bool {
+    let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    entries
+        .filter_map(|entry| fs::read(entry.path().join("cmdline")).ok())
+        .any(|line| String::from_utf8_lossy(&line).contains(word))
+}
+
+fn assert_gone(word: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while runs(word) {
+        assert!(Instant::now() < deadline, "{word} is still there");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_left_program() {
+    let Some(scratch) = ground() else { return };
+    let ended = run(&scratch, &["--json", "--", "sh", "-c", "exit 7"]).expect(7);
+    assert_eq!(ended.done()["exit_code"], 7);
+    run(
+        &scratch,
+        &["--quiet", "--right", "exit 3", "--left", "sleep 0.1"],
+    )
+    .expect(0);
+    run(&scratch, &["--quiet", "--right", "exit 3"]).expect(3);
+    run(&scratch, &["--quiet", "--left", "kill -9 $$"]).expect(137);
+    let ended = run(&scratch, &["--json", "--", "no-such-command"]).expect(8);
+    let message = ended.error("local_io")["message"].to_string();
+    assert!(message.contains("no-such-command"), "{message}");
+    // Nothing is left of any of them.
+    let left: Vec<_> = fs::read_dir(scratch.path("sphx")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn programs_meet_over_the_link() {
+    let Some(scratch) = ground() else { return };
+    scratch.file("a", 200_000);
+    let binary = env!("CARGO_BIN_EXE_sphx");
+    let receive = format!("{binary} recv --once --output in --ticket-file t --quiet");
+    let send = "while ! test -s t; do sleep 0.02; done; ".to_owned()
+        + &format!("{binary} send --ticket-file t --quiet a");
+    let arguments = [
+        "--json", "--rate", "50mbit", "--rtt", "4ms", "--loss", "3%", "--log", "log", "--pcap",
+        "caps", "--right", &receive, "--left", &send,
+    ];
+    let ended = run(&scratch, &arguments).expect(0);
+    scratch.assert_same("a", "in/a");
+    let done = ended.done().clone();
+    let dropped = done["forward"]["dropped_loss"].as_u64().unwrap();
+    assert!(dropped > 0, "{done}");
+
+    // The log tells of every drop, and begins and ends with the link.
+    let log = fs::read_to_string(scratch.path("log")).unwrap();
+    let lines: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let drops = |direction: &str| {
+        let is_drop = |line: &&Value| {
+            line["event"] == "drop" && line["direction"] == direction && line["what"] == "loss"
+        };
+        lines.iter().filter(is_drop).count() as u64
+    };
+    assert_eq!(drops("forward"), dropped);
+    assert_eq!(Value::from(drops("return")), done["return"]["dropped_loss"]);
+    assert_eq!(lines[0]["event"], "start");
+    let last = lines.last().unwrap();
+    assert_eq!(last["event"], "end");
+    assert_eq!(last["link"]["forward"]["dropped_loss"], dropped);
+
+    // Each end has seen what it has sent and what has arrived there.
+    let records = |name: &str| {
+        let bytes = fs::read(scratch.path("caps").join(name)).unwrap();
+        let (mut count, mut rest) = (0, &bytes[24..]);
+        while let Some((header, data)) = rest.split_at_checked(16) {
+            let length = u32::from_ne_bytes(header[8..12].try_into().unwrap());
+            rest = &data[length as usize..];
+            count += 1;
+        }
+        Value::from(count)
+    };
+    let total = |out: &str, back: &str| {
+        let count = |direction: &str, field: &str| done[direction][field].as_u64().unwrap();
+        Value::from(count(out, "offered_packets") + count(back, "delivered_packets"))
+    };
+    assert_eq!(records("left.pcap"), total("forward", "return"));
+    assert_eq!(records("right.pcap"), total("return", "forward"));
+}
+
+#[test]
+fn a_link_is_shown_and_changed_while_it_runs() {
+    let Some(scratch) = ground() else { return };
+    let name = ["--name", "live"];
+    let running = started(
+        &scratch,
+        &[&name[..], &["--loss", "1%", "--left", "sleep 1000"]].concat(),
+    );
+    run(
+        &scratch,
+        &[&["set", "loss=2%", "return.rate=1mbit"], &name[..]].concat(),
+    )
+    .expect(0);
+    let state = show(&scratch, "live");
+    assert_eq!(state["forward"]["settings"]["loss"], "2%");
+    assert_eq!(state["forward"]["settings"]["rate"], "unlimited");
+    assert_eq!(state["return"]["settings"]["rate"], "1mbit");
+    assert_eq!(state["forward"]["offered_packets"], 0);
+    // All or nothing.
+    let ended = run(
+        &scratch,
+        &[&["set", "--json", "delay=5ms", "loss=300%"], &name[..]].concat(),
+    );
+    let ended = ended.expect(2);
+    assert!(
+        ended.error("usage")["message"]
+            .to_string()
+            .contains("loss: ")
+    );
+    fs::write(scratch.path("bad"), "1\n0\n").unwrap();
+    let bad = ["set", "--json", "rate=trace:bad"];
+    let ended = run(&scratch, &[&bad, &name[..]].concat()).expect(2);
+    let message = ended.error("usage")["message"].to_string();
+    assert!(message.contains("line 2"), "{message}");
+    assert_eq!(
+        show(&scratch, "live")["forward"]["settings"]["delay"],
+        "0ms"
+    );
+
+    // A name belongs to one at a time; another one is free.
+    let ended = run(
+        &scratch,
+        &[&["--json"], &name[..], &["--", "true"]].concat(),
+    )
+    .expect(8);
+    assert!(
+        ended.error("local_io")["hint"]
+            .to_string()
+            .contains("--name")
+    );
+    run(&scratch, &["--quiet", "--name", "other", "--", "true"]).expect(0);
+    let ended = run(&scratch, &["show", "--json", "--name", "other"]).expect(8);
+    ended.error("local_io");
+
+    // Killed in the worst way, it leaves no processes behind, and its name is free.
+    running.signal(Signal::KILL);
+    running.end();
+    let ended = run(
+        &scratch,
+        &[&["--quiet"], &name[..], &["--", "true"]].concat(),
+    );
+    ended.expect(0);
+}
+
+#[test]
+fn programs_find_their_own_link() {
+    let Some(scratch) = ground() else { return };
+    let binary = env!("CARGO_BIN_EXE_sphx");
+    let script = format!(
+        "{binary} lab link set delay=7ms && {binary} lab link show >shown && \
+         echo $SPHX_LEFT $SPHX_RIGHT >>shown"
+    );
+    run(&scratch, &["--quiet", "--name", "inner", "--left", &script]).expect(0);
+    let shown = fs::read_to_string(scratch.path("shown")).unwrap();
+    assert!(shown.starts_with("Link 'inner'"), "{shown}");
+    assert!(
+        shown.contains("7ms") && shown.contains("10.77.0.1 10.77.0.2"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn signals_end_everything() {
+    let Some(scratch) = ground() else { return };
+    for (signal, code) in [
+        (Signal::TERM, Some(143)),
+        (Signal::INT, Some(130)),
+        (Signal::KILL, None),
+    ] {
+        // Programs that do not want to end, one of them detached.
+        let word = format!("{}", 900_000_000 + u64::from(std::process::id()));
+        let script = format!(
+            "trap '' INT TERM; (setsid sleep {word} >/dev/null 2>&1 &); echo up >up; \
+             while :; do sleep {word}; done"
+        );
+        let right = format!("exec sleep {word}");
+        let running = started(&scratch, &["--left", &script, "--right", &right]);
+        wait_for(&scratch.path("up"));
+        fs::remove_file(scratch.path("up")).unwrap();
+        running.signal(signal);
+        let ended = running.end();
+        if let Some(code) = code {
+            let ended = ended.expect(code);
+            assert!(ended.after < Duration::from_secs(20));
+            assert_eq!(fs::read_dir(scratch.path("sphx")).unwrap().count(), 0);
+        }
+        assert_gone(&word);
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_and_the_program_goes_on() {
+    let Some(scratch) = ground() else { return };
+    let flag = scratch.path("went-on");
+    let script = format!("sleep 0.3; echo yes >{}", flag.display());
+    let arguments = ["--json", "--log", "/dev/full", "--left", &script];
+    let ended = run(&scratch, &arguments).expect(8);
+    assert_eq!(wait_for(&flag), "yes");
+    let fault = ended.done()["faults"][0].to_string();
+    assert!(
+        fault.contains("the log") && fault.contains("space"),
+        "{fault}"
+    );
+    let unwritable = ["--json", "--log", "/no/such/directory/log", "--", "true"];
+    run(&scratch, &unwritable).expect(8).error("local_io");
+}
+
+#[test]
+fn mistakes_are_usage_errors_wherever_they_are() {
+    let scratch = Scratch::new();
+    fs::write(
+        scratch.path("c.toml"),
+        "rate = '1mbit'\n[return]\nspeed = 3\n",
+    )
+    .unwrap();
+    fs::write(scratch.path("d.toml"), "rate = '1mbit\n").unwrap();
+    fs::write(scratch.path("t"), "5\nx\n").unwrap();
+    for (line, reason) in [
+        ("--json --loss 5", "5"),
+        ("--json --rate trace:t", "line 2"),
+        (
+            "--json --config c.toml",
+            "c.toml: there is no setting 'speed'",
+        ),
+        ("--json --config d.toml", "line 1"),
+        ("--json --name a/b", "cannot be a name"),
+        ("--json --return loss", "KEY=VALUE"),
+        ("--json --interfaces one", "two names"),
+        ("--json --interfaces a,b -- true", "cannot be used with"),
+        ("--json --interface-mtu 100000 -- true", "MTU"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ended = run(&scratch, &words);
+        if ended.code == 8 {
+            eprintln!("skipped: {line}");
+            continue;
+        }
+        let ended = ended.expect(2);
+        let message = ended.error("usage")["message"].to_string();
+        assert!(message.contains(reason), "{line}: {message}");
+    }
+    for line in [
+        "--json --rate trace:nowhere",
+        "--json --config nowhere.toml",
+        "--json --interfaces no-such-if,lo",
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        run(&scratch, &words).expect(8).error("local_io");
+    }
+}

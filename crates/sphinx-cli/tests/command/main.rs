@@ -1,0 +1,30 @@
+//! The `sphx` command as its users meet it: real processes, files, pipes, sockets and, where they are allowed, network
+//! namespaces. One binary for all of it: links once, and tests that wait do so together.
+
+mod common;
+mod deep_trees;
+#[cfg(feature = "lab")]
+mod demo;
+#[cfg(all(feature = "lab", feature = "pep"))]
+mod examples;
+mod faults;
+mod figures;
+mod files;
+#[cfg(feature = "lab")]
+mod lab;
+#[cfg(feature = "lab")]
+mod lab_link;
+#[cfg(all(feature = "lab", feature = "pep"))]
+mod lab_path;
+mod many_streams;
+mod memory;
+mod partial;
+#[cfg(all(feature = "lab", feature = "pep"))]
+mod pep;
+mod perf;
+mod pipes;
+mod receiving;
+mod streams;
+mod tickets;
+mod usage;
+mod values;

@@ -1,0 +1,321 @@
+//! Experiments with kernel TCP over paths of two hops, with and without help: what is common to them.
+
+mod page;
+mod run;
+mod truth;
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    sync::{Mutex, PoisonError, atomic::Ordering},
+    thread,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use self::{
+    page::{csv, goodput_table, late_paragraph, seeds_text, show, sweep, worst},
+    truth::Truth,
+};
+use super::{Figure, Sheet, Studio};
+use crate::{runner::ScenarioFailure, stats::median};
+
+const SEEDS: u64 = 10;
+const SEEDS_QUICK: u64 = 1;
+/// Hardly any run takes longer, whatever its limit.
+const USUAL_MAX: Duration = Duration::from_secs(60);
+
+/// Every path with every help under every sender, with some seeds.
+pub(super) struct Experiment {
+    pub(super) figure: Figure,
+    /// Whether the mobile host sends.
+    pub(super) upload: bool,
+    pub(super) paths: &'static [Hops],
+    pub(super) helps: &'static [Help],
+    pub(super) senders: &'static [Sender],
+    /// So many paths are measured at once. They have to leave a machine of two cores idle for most of the time.
+    pub(super) at_once: usize,
+}
+
+/// A path, and what is transferred over it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hops {
+    /// Empty where an experiment has only one.
+    pub(super) name: &'static str,
+    /// Where it is in a drawing; none for those that are not in it.
+    pub(super) x: Option<f64>,
+    pub(super) wired: &'static str,
+    pub(super) wireless: &'static str,
+    /// What else the wireless hop does, but for [`Middle::Free`].
+    pub(super) errors: &'static str,
+    pub(super) mtu: usize,
+    pub(super) bytes: u64,
+    /// What has arrived by then counts.
+    pub(super) limit: Duration,
+}
+
+/// What helps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Help {
+    pub(super) name: &'static str,
+    pub(super) middle: Middle,
+}
+
+impl Help {
+    pub(super) const fn new(name: &'static str, middle: Middle) -> Help {
+        Help { name, middle }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Middle {
+    Nothing,
+    /// Nothing, on a hop without errors.
+    Free,
+    /// A profile, and more options.
+    Agent(&'static str, &'static str),
+    /// Two agents, with reports of losses from one to the other.
+    Eln,
+    Split,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    pub(super) name: &'static str,
+    pub(super) congestion: &'static str,
+    pub(super) sack: bool,
+}
+
+impl Sender {
+    pub(super) const OLD: Sender = Sender::new("reno, no SACK", "reno", false);
+    pub(super) const RENO: Sender = Sender::new("reno", "reno", true);
+    pub(super) const CUBIC: Sender = Sender::new("cubic", "cubic", true);
+    pub(super) const BBR: Sender = Sender::new("bbr", "bbr", true);
+
+    const fn new(name: &'static str, congestion: &'static str, sack: bool) -> Sender {
+        Sender {
+            name,
+            congestion,
+            sack,
+        }
+    }
+}
+
+/// What is run once.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    hops: Hops,
+    help: Help,
+    sender: Sender,
+    seed: u64,
+}
+
+/// A line of the file of results.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Run {
+    #[serde(default)]
+    pub(super) path: String,
+    pub(super) help: String,
+    pub(super) sender: String,
+    seed: u64,
+    complete: bool,
+    seconds: f64,
+    pub(super) goodput_mbit_s: f64,
+    pub(super) pause_ms_max: f64,
+    pub(super) segments_sent: u64,
+    pub(super) segments_again: u64,
+    /// Payload for each byte that the wired and the wireless hop have carried towards the receiver.
+    pub(super) useful: [f64; 2],
+    /// Of the agent that repairs.
+    pub(super) repaired: Option<u64>,
+    pub(super) spurious: Option<u64>,
+    held: Option<u64>,
+    /// How often an agent was too late, and only passed packets for a while.
+    #[serde(default)]
+    pub(super) overloads: Option<u64>,
+    /// What the base station has reported, beside what the hop has lost.
+    #[serde(default)]
+    pub(super) truth: Option<Truth>,
+    /// The latest packet of the emulator.
+    late_ms_max: f64,
+}
+
+impl Run {
+    fn is(&self, case: &Case) -> bool {
+        let is_path = self.path == case.hops.name && self.seed == case.seed;
+        is_path && self.help == case.help.name && self.sender == case.sender.name
+    }
+}
+
+/// The runs of a help under a sender over a path.
+pub(super) fn select<'a>(
+    runs: &'a [Run],
+    path: &str,
+    help: &str,
+    sender: &str,
+) -> impl Iterator<Item = &'a Run> + Clone {
+    let wanted = move |run: &&Run| run.path == path && run.help == help && run.sender == sender;
+    runs.iter().filter(wanted)
+}
+
+/// The median goodput in Mbit/s.
+pub(super) fn goodput(runs: &[Run], path: &str, help: &str, sender: &str) -> Option<f64> {
+    let wanted = |run: &&Run| run.path == path && run.help == help && run.sender == sender;
+    median(runs.iter().filter(wanted).map(|run| run.goodput_mbit_s))
+}
+
+impl Experiment {
+    /// How long it takes at most if nothing is on file; half of that is usual.
+    pub(super) fn duration(&self, studio: &Studio<'_>) -> Duration {
+        let limits: Duration = self
+            .paths
+            .iter()
+            .map(|hops| hops.limit.min(USUAL_MAX))
+            .sum();
+        let runs = self.helps.len() * self.senders.len();
+        limits * runs as u32 * seeds(studio) as u32 / self.at_once as u32
+    }
+
+    fn cases(&self, seeds: u64) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for seed in 1..=seeds {
+            for &hops in self.paths {
+                for &help in self.helps {
+                    cases.extend(self.senders.iter().map(|&sender| Case {
+                        hops,
+                        help,
+                        sender,
+                        seed,
+                    }));
+                }
+            }
+        }
+        cases
+    }
+
+    /// Runs what is not on file yet; none after an interruption.
+    pub(super) fn measure(
+        &self,
+        studio: &Studio<'_>,
+        sheet: &mut Sheet,
+    ) -> Result<Option<Vec<Run>>, ScenarioFailure> {
+        let path = studio
+            .directory
+            .join(format!("{}.ndjson", self.figure.name()));
+        let failed = |error| ScenarioFailure::File {
+            path: path.clone(),
+            error,
+        };
+        let runs: Vec<Run> = match fs::read_to_string(&path) {
+            // A line that was cut off is measured again.
+            Ok(text) => text
+                .lines()
+                .filter_map(|line| serde_json::from_str(line).ok())
+                .collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut cases = self.cases(seeds(studio));
+        cases.retain(|case| !runs.iter().any(|run| run.is(case)));
+        // The first ones come last off the stack.
+        cases.reverse();
+        fs::create_dir_all(studio.directory).map_err(failed)?;
+        let file = File::options().create(true).append(true).open(&path);
+        let work = Mutex::new(Work {
+            cases,
+            runs,
+            file: file.map_err(failed)?,
+            missing: Vec::new(),
+        });
+        let written = thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.at_once)
+                .map(|_| scope.spawn(|| self.work(studio, &work)))
+                .collect();
+            threads.into_iter().try_for_each(|thread| {
+                let panicked = |_| Err(io::Error::other("a thread panicked"));
+                thread.join().unwrap_or_else(panicked)
+            })
+        });
+        written.map_err(failed)?;
+        let work = work.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for (name, reason) in work.missing {
+            sheet.missing(name, reason);
+        }
+        Ok((!studio.stop.load(Ordering::SeqCst)).then_some(work.runs))
+    }
+
+    /// Runs one case after the other.
+    fn work(&self, studio: &Studio<'_>, work: &Mutex<Work>) -> io::Result<()> {
+        let lock = || work.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let Some(case) = lock().cases.pop() else {
+                return Ok(());
+            };
+            let outcome = run::run(studio, self.upload, &case);
+            if studio.stop.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+            let (path, help, sender) = (case.hops.name, case.help.name, case.sender.name);
+            let words = [path, help, sender].into_iter().filter(|it| !it.is_empty());
+            let words: Vec<&str> = words.collect();
+            let name = format!("{}, seed {}", words.join(", "), case.seed);
+            match outcome {
+                Ok(run) => {
+                    let goodput = run.goodput_mbit_s;
+                    studio.progress.say(&format!("{name}: {goodput:.2} Mbit/s"));
+                    let mut line = serde_json::to_vec(&run)?;
+                    line.push(b'\n');
+                    let mut work = lock();
+                    work.file.write_all(&line)?;
+                    work.runs.push(run);
+                }
+                Err(reason) => lock().missing.push((name, reason)),
+            }
+        }
+    }
+}
+
+/// What the threads of an experiment share.
+struct Work {
+    cases: Vec<Case>,
+    runs: Vec<Run>,
+    file: File,
+    /// Cases that could not be run, and why.
+    missing: Vec<(String, String)>,
+}
+
+fn seeds(studio: &Studio<'_>) -> u64 {
+    let usual = if studio.quick { SEEDS_QUICK } else { SEEDS };
+    studio.seeds.unwrap_or(usual)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Whether all paths of an experiment can be, and no two of its runs have the same name.
+    pub(in crate::figures) fn check(experiment: &Experiment) {
+        for hops in experiment.paths {
+            for hop in [
+                hops.wired,
+                hops.wireless,
+                &format!("{} {}", hops.wireless, hops.errors),
+            ] {
+                let mut settings = sphinx_link::settings::LinkSettings::default();
+                for word in hop.split_whitespace() {
+                    settings.set_text(word).unwrap();
+                }
+                settings
+                    .configs(&|_| Err(io::ErrorKind::NotFound.into()))
+                    .unwrap();
+            }
+        }
+        let cases = experiment.cases(2);
+        let names = cases
+            .iter()
+            .map(|case| (case.hops.name, case.help.name, case.sender.name, case.seed));
+        let names: std::collections::BTreeSet<_> = names.collect();
+        assert_eq!(names.len(), cases.len());
+    }
+}

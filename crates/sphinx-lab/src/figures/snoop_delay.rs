@@ -1,0 +1,155 @@
+//! What agents in the path do for kernel TCP, by the round-trip time of the whole path.
+
+use std::time::Duration;
+
+use super::{
+    Check, Figure, Sheet, Studio,
+    paths::{
+        Experiment, Help, Hops, Middle, Run, Sender, csv, goodput, late_paragraph, seeds_text,
+        select, sweep, worst,
+    },
+};
+use crate::{runner::ScenarioFailure, stats::median};
+
+const WIRELESS: &str = "rate=50mbit rtt=4ms queue=50ms";
+const ERRORS: &str = "forward.loss=1%";
+const RADIO: &str = " --radio-rate 49mbit --radio-queue 312kB";
+const FREE: &str = "no errors";
+const NONE: &str = "none";
+const SACK: &str = "sack";
+const OWN_QUEUE: &str = "sack, own queue";
+const LONG: &str = "100 ms";
+const LIMIT: Duration = Duration::from_secs(10);
+
+const fn hops(name: &'static str, x: f64, wired: &'static str) -> Hops {
+    Hops {
+        name,
+        x: Some(x),
+        wired,
+        wireless: WIRELESS,
+        errors: ERRORS,
+        mtu: 1500,
+        // More than the hop carries in that time.
+        bytes: 1_000_000_000,
+        limit: LIMIT,
+    }
+}
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    figure: Figure::SnoopDelay,
+    upload: false,
+    paths: &[
+        hops("20 ms", 20.0, "rtt=16ms"),
+        hops("50 ms", 50.0, "rtt=46ms"),
+        hops(LONG, 100.0, "rtt=96ms"),
+        hops("200 ms", 200.0, "rtt=196ms"),
+    ],
+    helps: &[
+        Help::new(FREE, Middle::Free),
+        Help::new(NONE, Middle::Nothing),
+        Help::new("ll", Middle::Agent("ll", "")),
+        Help::new("classic", Middle::Agent("classic", "")),
+        Help::new(SACK, Middle::Agent("sack", "")),
+        Help::new(OWN_QUEUE, Middle::Agent("sack", RADIO)),
+        Help::new("split", Middle::Split),
+    ],
+    senders: &[Sender::CUBIC, Sender::BBR],
+    at_once: 2,
+};
+
+pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {
+    let Some(runs) = EXPERIMENT.measure(studio, sheet)? else {
+        return Ok(false);
+    };
+    sheet.title(
+        "Snoop by the length of the path",
+        &format!(
+            "What arrives within {} s, slow start included, from a fixed to a mobile host: a wired part without a bottleneck of 16 to 196 ms, then {WIRELESS} \
+             with {ERRORS}. The round-trip times are those of the whole path. The contestants are those of the figure `snoop`, with `{}` for \
+             the agent with its own queue. {}",
+            LIMIT.as_secs(),
+            RADIO.trim(),
+            seeds_text(&EXPERIMENT, &runs)
+        ),
+    );
+    late_paragraph(&runs, sheet);
+    sweep(
+        &EXPERIMENT,
+        "round-trip time of the path (ms)",
+        &runs,
+        sheet,
+    )?;
+    sheet.paragraph(
+        "There are no published numbers at these rates. For plain Snoop under senders with SACK, a loss against no agent was published (Vangala and \
+         Labrador, 2003): that is the row `classic`.",
+    );
+    checks(&runs, sheet);
+    sheet.data("", &csv(&runs))?;
+    Ok(true)
+}
+
+fn checks(runs: &[Run], sheet: &mut Sheet) {
+    let (cubic, bbr) = (Sender::CUBIC.name, Sender::BBR.name);
+    let of = |help, sender| goodput(runs, LONG, help, sender);
+    for (factor, base, words) in [
+        (10.0, NONE, "is 10 times as fast as no agent"),
+        (0.85, FREE, "reaches 0.85 of the rate without errors"),
+    ] {
+        sheet.check(Check::at_least(
+            &format!("cubic, {LONG}: `sack` with its own queue {words}"),
+            of(OWN_QUEUE, cubic),
+            factor,
+            of(base, cubic),
+        ));
+    }
+    sheet.check(Check::at_least(
+        &format!("bbr, {LONG}: `sack` with its own queue costs nothing against no agent (0.98)"),
+        of(OWN_QUEUE, bbr),
+        0.98,
+        of(NONE, bbr),
+    ));
+    sheet.check(sent_again(runs));
+    for help in [SACK, OWN_QUEUE] {
+        let claim =
+            format!("`{help}` costs nothing against no agent anywhere (0.98 in the worst cell)");
+        sheet.check(worst(&EXPERIMENT, runs, &claim, (help, 0.98, NONE)));
+    }
+}
+
+/// Claims that the sender hardly has to repair.
+fn sent_again(runs: &[Run]) -> Check {
+    let share = |help| {
+        let runs = select(runs, LONG, help, Sender::CUBIC.name);
+        median(runs.map(|run| run.segments_again as f64 / run.segments_sent.max(1) as f64))
+    };
+    let (helped, alone, free) = (share(OWN_QUEUE), share(NONE), share(FREE));
+    let percent = |share: Option<f64>| match share {
+        Some(share) => format!("{:.2} %", share * 100.0),
+        None => "–".to_owned(),
+    };
+    Check {
+        claim: format!(
+            "cubic, {LONG}: with `sack` and its own queue the sender has to repair a tenth of what it has to without agent, at most"
+        ),
+        measured: format!(
+            "{} against {}; {} without errors",
+            percent(helped),
+            percent(alone),
+            percent(free)
+        ),
+        holds: helped
+            .zip(alone)
+            .map(|(helped, alone)| helped <= alone / 10.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::paths;
+
+    #[test]
+    fn every_path_can_be() {
+        paths::tests::check(&EXPERIMENT);
+    }
+}

@@ -1,0 +1,161 @@
+//! What is to be run.
+
+use std::path::PathBuf;
+
+use sphinx_link::{LinkConfig, settings::LinkSettings};
+
+use super::{PathArgs, Transfer};
+use crate::{
+    emulator::{LinkError, LinkErrorKind, read_file},
+    peers::socket::check_congestion,
+};
+
+pub(super) const BYTES: &str = "2MB";
+pub(super) const LIMIT: &str = "60s";
+pub(super) const CONGESTION: &str = "cubic";
+pub(super) const INTERFACE_MTU: &str = "1500";
+
+/// Keeps the hops' random decisions apart where both have the same seed.
+const SECOND_SEED: u64 = 0x5851_f42d_4c95_7f2d;
+
+/// A path and what goes over it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The wired and the wireless hop; forward is from left to right.
+    pub(super) hops: [LinkSettings; 2],
+    pub(super) middle: Option<String>,
+    pub(super) right: Option<String>,
+    pub(super) transfer: Transfer,
+    pub(super) interface_mtu: usize,
+    pub(super) log: Option<PathBuf>,
+}
+
+impl Plan {
+    /// Puts together what the arguments say.
+    ///
+    /// # Errors
+    ///
+    /// A setting that does not exist or cannot be, a congestion control that the kernel does not have.
+    pub fn new(args: PathArgs) -> Result<Plan, LinkError> {
+        let [wired, wireless] = <[String; 2]>::try_from(args.hops).map_err(|hops| {
+            usage(format!(
+                "a path has two hops, not {}: write --hop twice",
+                hops.len()
+            ))
+        })?;
+        let plan = Plan {
+            hops: [
+                hop(&wired, args.seed, "first")?,
+                hop(&wireless, args.seed ^ SECOND_SEED, "second")?,
+            ],
+            middle: args.middle,
+            right: args.right,
+            transfer: Transfer {
+                upload: args.upload,
+                bytes: args.bytes,
+                limit: args.time,
+                congestion: args.cc,
+                sack: !args.no_sack,
+                split: args.split,
+            },
+            interface_mtu: args.interface_mtu,
+            log: args.log,
+        };
+        // What is wrong shall be said before anything is created.
+        plan.configs()?;
+        check_congestion(&plan.transfer.congestion, false).map_err(|error| {
+            let hint =
+                "'sysctl net.ipv4.tcp_available_congestion_control' shows those that are loaded";
+            LinkError::new(LinkErrorKind::Local, error.to_string(), hint)
+        })?;
+        Ok(plan)
+    }
+
+    /// Both directions of both hops.
+    pub(super) fn configs(&self) -> Result<[[LinkConfig; 2]; 2], LinkError> {
+        let configs = |hop: &LinkSettings| hop.configs(&read_file);
+        Ok([configs(&self.hops[0])?, configs(&self.hops[1])?])
+    }
+}
+
+fn hop(text: &str, seed: u64, which: &str) -> Result<LinkSettings, LinkError> {
+    let mut settings = LinkSettings::default();
+    let refuse = |error| {
+        let error = LinkError::from(error);
+        let message = format!("the {which} hop: {}", error.message);
+        LinkError::new(
+            error.kind,
+            message,
+            "sphx lab path --help shows what can be written",
+        )
+    };
+    settings.set("seed", &seed.to_string()).map_err(refuse)?;
+    for word in text.split_whitespace() {
+        settings.set_text(word).map_err(refuse)?;
+    }
+    settings.configs(&read_file).map_err(refuse)?;
+    Ok(settings)
+}
+
+fn usage(message: String) -> LinkError {
+    let hint = "sphx lab path --help shows what can be written";
+    LinkError::new(LinkErrorKind::Usage, message, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        path: PathArgs,
+    }
+
+    fn plan(words: &[&str]) -> Result<Plan, LinkError> {
+        let words = ["path"].iter().chain(words);
+        Plan::new(Line::try_parse_from(words).expect("the grammar").path)
+    }
+
+    #[test]
+    fn hops_are_described_by_settings() {
+        let hops = [
+            "--hop",
+            "rate=10mbit rtt=50ms",
+            "--hop",
+            " loss=1%  return.loss=0 ",
+        ];
+        let [wired, wireless] = plan(&hops).unwrap().configs().unwrap();
+        assert_eq!(wired[0].delay.as_millis(), 25);
+        assert_eq!(wireless[0].loss.mean(), 0.01);
+        assert_eq!(wireless[1].loss.mean(), 0.0);
+        assert_ne!(wired[0].seed, wireless[0].seed);
+        let seeded = ["--hop", "seed=5", "--hop", "", "--seed", "7"];
+        let [wired, _] = plan(&seeded).unwrap().configs().unwrap();
+        assert_eq!(wired[0].seed, 5);
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_hop() {
+        for (words, reason) in [
+            (&["--hop", "rtt=5ms"][..], "a path has two hops, not 1"),
+            (
+                &["--hop", "", "--hop", "los=1%"],
+                "the second hop: there is no setting 'los'",
+            ),
+            (
+                &["--hop", "rate=5", "--hop", ""],
+                "the first hop: rate: '5' has no unit",
+            ),
+            (
+                &["--hop", "", "--hop", "", "--cc", "no-such-thing"],
+                "no congestion control 'no-such-thing'",
+            ),
+        ] {
+            let error = plan(words).expect_err(reason);
+            assert!(error.message.starts_with(reason), "{}", error.message);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A program on one of the hosts.
+
+use std::{
+    io,
+    os::{fd::AsFd, unix::net::UnixDatagram},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sphinx_netdev::{netns::Namespace, pidns::PidNamespace};
+use tempfile::TempDir;
+
+use super::bed::local;
+use crate::emulator::LinkError;
+
+/// How long it gets to say that it is ready. Most programs never do.
+const READY: Duration = Duration::from_secs(2);
+/// How long it gets to end after SIGTERM.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Between two looks at whether it has.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A program, and everything that it starts. When this is dropped, all of it is killed.
+pub(super) struct Program {
+    /// Of the host.
+    name: &'static str,
+    processes: PidNamespace,
+    child: Child,
+    /// Where it says that it is ready, as to a service manager (sd_notify).
+    ready: UnixDatagram,
+    _directory: TempDir,
+}
+
+/// Where the standard output of a program goes.
+#[derive(Debug)]
+pub enum Output {
+    /// To that of this process.
+    Inherited,
+    /// To the standard error of this process.
+    Errors,
+    /// To a file.
+    File(std::fs::File),
+}
+
+impl Program {
+    /// `init` is the command of this program that calls
+    /// [`serve_as_init`](sphinx_netdev::pidns::serve_as_init).
+    pub(super) fn start(
+        script: &str,
+        (name, host): (&'static str, &Namespace),
+        init: &mut Command,
+        output: Output,
+    ) -> Result<Program, LinkError> {
+        Program::try_start(script, (name, host), init, output)
+            .map_err(|error| local(&format!("run the {name} command"), &error))
+    }
+
+    fn try_start(
+        script: &str,
+        (name, host): (&'static str, &Namespace),
+        init: &mut Command,
+        output: Output,
+    ) -> io::Result<Program> {
+        let directory = tempfile::tempdir()?;
+        let socket = directory.path().join("ready");
+        let ready = UnixDatagram::bind(&socket)?;
+        ready.set_read_timeout(Some(LOOK))?;
+        let processes = PidNamespace::start(init)?;
+        let mut command = Command::new("/bin/sh");
+        command
+            .arg("-c")
+            .arg(script)
+            .env("NOTIFY_SOCKET", &socket)
+            .stdin(Stdio::null());
+        match output {
+            Output::Inherited => {}
+            Output::Errors => {
+                command.stdout(io::stderr().as_fd().try_clone_to_owned()?);
+            }
+            Output::File(file) => {
+                command.stdout(file);
+            }
+        }
+        let child = processes.spawn(host, &mut command)?;
+        Ok(Program {
+            name,
+            processes,
+            child,
+            ready,
+            _directory: directory,
+        })
+    }
+
+    /// Of its host.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Waits until it is ready, has ended, or has said nothing for some time; true if it is ready.
+    pub(super) fn wait_ready(&mut self) -> io::Result<bool> {
+        let deadline = Instant::now() + READY;
+        let mut buffer = [0; 1024];
+        while Instant::now() < deadline && self.child.try_wait()?.is_none() {
+            if let Ok(length) = self.ready.recv(&mut buffer)
+                && says_ready(&buffer[..length])
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// How it has ended, if it has.
+    pub(super) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// Asks it to end, and kills it if it does not.
+    pub(super) fn end(mut self) -> io::Result<ExitStatus> {
+        let deadline = Instant::now() + FAREWELL;
+        if self.child.try_wait()?.is_none() {
+            // It may just have ended.
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        }
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            thread::sleep(LOOK);
+        }
+        self.processes.kill();
+        self.child.wait()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.processes.kill();
+        // Nothing can be done about errors.
+        let _ = self.child.wait();
+        let _ = self.processes.wait();
+    }
+}
+
+fn says_ready(message: &[u8]) -> bool {
+    message
+        .split(|byte| *byte == b'\n')
+        .any(|line| line == b"READY=1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readiness_is_a_line_of_its_own() {
+        assert!(says_ready(b"READY=1"));
+        assert!(says_ready(b"STATUS=well\nREADY=1\n"));
+        assert!(!says_ready(b"READY=10\nSTATUS=READY=1"));
+        assert!(!says_ready(b""));
+    }
+}

@@ -1,0 +1,200 @@
+//! One transfer over one path.
+
+use std::{
+    io,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use serde::Serialize;
+
+use super::{
+    Output, Plan, Transferred,
+    bed::{Bed, local},
+    program::Program,
+    transfer,
+};
+use crate::emulator::{LinkError, LinkErrorKind, Log, State, describe};
+
+/// Between two looks at what the hops have done.
+const LOOK: Duration = Duration::from_millis(10);
+/// After the transfer, counters and records are complete once this has passed.
+const SETTLE: Duration = Duration::from_millis(5);
+
+/// What came of a path.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Of the transfer.
+    #[serde(flatten)]
+    pub transfer: Transferred,
+    /// Whether the right host was the sender.
+    pub upload: bool,
+    /// Congestion control of the sender.
+    pub congestion: String,
+    /// Whether SACK was negotiated.
+    pub sack: bool,
+    /// The hop from left to middle, and the hop from middle to right, at the end.
+    pub hops: [State; 2],
+}
+
+/// Where the standard output of the programs goes.
+#[derive(Debug)]
+pub struct Outputs {
+    /// Of the one on the host in the middle.
+    pub middle: Output,
+    /// Of the one on the right host.
+    pub right: Output,
+}
+
+/// Transfers over a new path, and removes the path. `init` is the command of this program that calls
+/// [`serve_as_init`](sphinx_netdev::pidns::serve_as_init). `notice` gets what happens meanwhile, in words. None if `stop` became true before the
+/// end.
+///
+/// # Errors
+///
+/// No rights to namespaces or TUN devices; a command that cannot run or ends before the transfer begins; a
+/// log that cannot be written; a connection that breaks.
+pub fn run(
+    plan: &Plan,
+    mut init: Command,
+    outputs: Outputs,
+    stop: &AtomicBool,
+    notice: &mut dyn FnMut(&str),
+) -> Result<Option<Report>, LinkError> {
+    let log = plan.log.as_deref().map(Log::create).transpose()?;
+    let mut bed = Bed::start(plan)?;
+    let commands = [
+        (&plan.middle, ("middle", &bed.middle), outputs.middle),
+        (&plan.right, ("right", &bed.right), outputs.right),
+    ];
+    let mut programs = Vec::new();
+    for (script, host, output) in commands {
+        if let Some(script) = script {
+            let mut program = Program::start(script, host, &mut init, output)?;
+            await_ready(&mut program, notice)?;
+            programs.push(program);
+        }
+    }
+    let (transferred, log) = transfer_logged(&bed, plan, log, stop);
+    // The right one may still ask something of the one in the middle.
+    let ended = programs
+        .into_iter()
+        .rev()
+        .try_for_each(|program| end(program, stop, notice));
+    thread::sleep(SETTLE);
+    bed.halt()
+        .map_err(|error| local("keep the hops running", &error))?;
+    let hops = bed.states();
+    if let Some(log) = log {
+        finish_log(log, &bed, &hops)?;
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    ended?;
+    let transfer = transferred.map_err(|error| {
+        let message = format!("the transfer ended: {error}");
+        LinkError::new(LinkErrorKind::Other, message, "")
+    })?;
+    Ok(Some(Report {
+        transfer,
+        upload: plan.transfer.upload,
+        congestion: plan.transfer.congestion.clone(),
+        sack: plan.transfer.sack,
+        hops,
+    }))
+}
+
+fn await_ready(program: &mut Program, notice: &mut dyn FnMut(&str)) -> Result<(), LinkError> {
+    let name = program.name();
+    let look = |error| local(&format!("wait for the {name} command"), &error);
+    if program.wait_ready().map_err(look)? {
+        return Ok(());
+    }
+    match program.ended().map_err(look)? {
+        // It may have set up something that stays.
+        Some(status) if status.success() => {
+            notice(&format!("the {name} command has ended"));
+            Ok(())
+        }
+        Some(status) => Err(LinkError::new(
+            LinkErrorKind::Local,
+            format!("the {name} command has ended: {}", describe(status)),
+            "what it has said is above",
+        )),
+        None => {
+            notice(&format!(
+                "the {name} command has not said that it is ready (sd_notify); going on"
+            ));
+            Ok(())
+        }
+    }
+}
+
+/// The log that comes back has everything so far, or there is none as it could not be written.
+fn transfer_logged(
+    bed: &Bed,
+    plan: &Plan,
+    log: Option<Log>,
+    stop: &AtomicBool,
+) -> (io::Result<Transferred>, Option<Result<Log, io::Error>>) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let done = &done;
+        let logging = log.map(|log| scope.spawn(move || keep(log, bed, done)));
+        let transferred = transfer::run(bed, &plan.transfer, stop);
+        done.store(true, Ordering::Relaxed);
+        let panicked = |_| Err(io::Error::other("a thread panicked"));
+        let log = logging.map(|thread| thread.join().unwrap_or_else(panicked));
+        (transferred, log)
+    })
+}
+
+fn keep(mut log: Log, bed: &Bed, done: &AtomicBool) -> io::Result<Log> {
+    for hop in &bed.hops {
+        log.start(hop.started(), &hop.state())?;
+    }
+    while !done.load(Ordering::Relaxed) {
+        thread::sleep(LOOK);
+        bed.hops.iter().try_for_each(|hop| hop.log(&mut log))?;
+    }
+    Ok(log)
+}
+
+fn finish_log(log: io::Result<Log>, bed: &Bed, hops: &[State; 2]) -> Result<(), LinkError> {
+    let write = || -> io::Result<()> {
+        let mut log = log?;
+        let missed: u64 = bed.hops.iter().map(super::bed::Hop::missed).sum();
+        for hop in &bed.hops {
+            hop.log(&mut log)?;
+        }
+        if missed > 0 {
+            log.missed(missed)?;
+        }
+        hops.iter().try_for_each(|hop| log.end(hop))?;
+        log.flush()
+    };
+    write().map_err(|error| LinkError::io("write", "the log", &error))
+}
+
+fn end(
+    mut program: Program,
+    stop: &AtomicBool,
+    notice: &mut dyn FnMut(&str),
+) -> Result<(), LinkError> {
+    let name = program.name();
+    let look = |error| local(&format!("wait for the {name} command"), &error);
+    let early = program.ended().map_err(look)?;
+    program.end().map_err(look)?;
+    if let Some(status) = early.filter(|status| !status.success())
+        && !stop.load(Ordering::Relaxed)
+    {
+        let status = describe(status);
+        notice(&format!(
+            "the {name} command has ended before the transfer: {status}"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! A transfer by the kernel's TCP.
+
+use std::{
+    fs,
+    io::{self, ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use sphinx_netdev::netns::Namespace;
+
+use super::bed::{Bed, left_address, middle_address};
+
+/// Between two looks at the clock while nothing moves.
+const POLL: Duration = Duration::from_millis(20);
+const BLOCK_BYTES: usize = 1 << 16;
+
+/// What to transfer, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Whether the right host sends to the left one, instead of the other way round.
+    pub upload: bool,
+    /// How much.
+    pub bytes: u64,
+    /// After this time it is over.
+    pub limit: Duration,
+    /// Congestion control of all that send.
+    pub congestion: String,
+    /// Whether the ends negotiate SACK.
+    pub sack: bool,
+    /// Whether the host in the middle ends the connection and begins another one.
+    pub split: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Transferred {
+    /// What has arrived, in order.
+    pub bytes: u64,
+    /// Whether that is all.
+    pub complete: bool,
+    /// From the beginning of the connection to the last byte.
+    pub seconds: f64,
+    /// The quotient of both.
+    pub goodput_mbit_s: f64,
+    /// The longest time in which nothing arrived in order.
+    pub pause_ms_max: f64,
+    /// Segments that the sending host has sent.
+    pub segments_sent: u64,
+    /// How many of these it had sent before.
+    pub segments_again: u64,
+}
+
+/// When to give up.
+#[derive(Clone, Copy)]
+pub(super) struct Until<'a> {
+    pub(super) deadline: Instant,
+    pub(super) stop: &'a AtomicBool,
+}
+
+impl Until<'_> {
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || Instant::now() >= self.deadline
+    }
+
+    /// Does something with a socket again while it only says that there is nothing to do yet; none when it is over.
+    fn retry<T>(&self, mut action: impl FnMut() -> io::Result<T>) -> io::Result<Option<T>> {
+        while !self.is_over() {
+            match action() {
+                Ok(done) => return Ok(Some(done)),
+                Err(error) if is_temporary(error.kind()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn is_temporary(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Interrupted | ErrorKind::TimedOut | ErrorKind::WouldBlock
+    )
+}
+
+/// A way to a connection; none when the time is over before.
+type Open<'a> = dyn Fn() -> io::Result<Option<TcpStream>> + Sync + 'a;
+
+/// Transfers between the left host, which listens, and the right one, which connects.
+pub(super) fn run(bed: &Bed, transfer: &Transfer, stop: &AtomicBool) -> io::Result<Transferred> {
+    let start = Instant::now();
+    let until = Until {
+        deadline: start + transfer.limit,
+        stop,
+    };
+    let congestion = &transfer.congestion;
+    let listener = listen(&bed.left, left_address(), congestion)?;
+    let server = listener.local_addr()?;
+    let relay = match transfer.split {
+        true => Some(listen(&bed.middle, middle_address(), congestion)?),
+        false => None,
+    };
+    let target = match &relay {
+        Some(relay) => relay.local_addr()?,
+        None => server,
+    };
+    let left = || accept(&listener, until);
+    let right = || connect(&bed.right, target, congestion, until);
+    let (host, sender, receiver): (_, &Open<'_>, &Open<'_>) = match transfer.upload {
+        false => (&bed.left, &left, &right),
+        true => (&bed.right, &right, &left),
+    };
+    let before = segments(host)?;
+    let transferred = thread::scope(|scope| {
+        let sending = scope.spawn(|| send(sender, transfer.bytes, until));
+        let relaying = relay.as_ref().map(|relay| {
+            let right = || accept(relay, until);
+            let left = || connect(&bed.middle, server, congestion, until);
+            scope.spawn(move || copy(&right, &left, transfer.upload, until))
+        });
+        let received = receive(receiver, start, transfer.bytes, until);
+        let panicked = |_| Err(io::Error::other("a thread panicked"));
+        // Why the receiver has got nothing is told by those before it.
+        sending.join().unwrap_or_else(panicked)?;
+        if let Some(relaying) = relaying {
+            relaying.join().unwrap_or_else(panicked)?;
+        }
+        received
+    })?;
+    let after = segments(host)?;
+    Ok(Transferred {
+        segments_sent: after.0 - before.0,
+        segments_again: after.1 - before.1,
+        ..transferred
+    })
+}
+
+/// What it accepts sends with the congestion control that is wanted.
+fn listen(host: &Namespace, address: SocketAddr, congestion: &str) -> io::Result<TcpListener> {
+    let listener = host.run(|| TcpListener::bind(address))??;
+    SockRef::from(&listener).set_tcp_congestion(congestion.as_bytes())?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn accept(listener: &TcpListener, until: Until<'_>) -> io::Result<Option<TcpStream>> {
+    let look = || {
+        listener.accept().inspect_err(|error| {
+            if error.kind() == ErrorKind::WouldBlock {
+                thread::sleep(Duration::from_millis(1));
+            }
+        })
+    };
+    let Some((stream, _)) = until.retry(look)? else {
+        return Ok(None);
+    };
+    stream.set_nonblocking(false)?;
+    with_timeouts(stream).map(Some)
+}
+
+fn connect(
+    host: &Namespace,
+    target: SocketAddr,
+    congestion: &str,
+    until: Until<'_>,
+) -> io::Result<Option<TcpStream>> {
+    let open = || {
+        Socket::new(
+            Domain::for_address(target),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )
+    };
+    let socket = host.run(open)??;
+    socket.set_tcp_congestion(congestion.as_bytes())?;
+    let limit = until.deadline.saturating_duration_since(Instant::now());
+    match socket.connect_timeout(&target.into(), limit.max(Duration::from_millis(1))) {
+        Ok(()) => with_timeouts(socket.into()).map(Some),
+        Err(error) if is_temporary(error.kind()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn with_timeouts(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_write_timeout(Some(POLL))?;
+    stream.set_read_timeout(Some(POLL))?;
+    Ok(stream)
+}
+
+fn send(open: &Open<'_>, bytes: u64, until: Until<'_>) -> io::Result<()> {
+    let Some(mut stream) = open()? else {
+        return Ok(());
+    };
+    let block = vec![7; BLOCK_BYTES];
+    let mut left = bytes;
+    while left > 0 {
+        let length = left.min(BLOCK_BYTES as u64) as usize;
+        match until.retry(|| stream.write(&block[..length])) {
+            Ok(Some(written)) => left -= written as u64,
+            // The receiver had no more time.
+            Ok(None) | Err(_) => return Ok(()),
+        }
+    }
+    finish(&mut stream, until);
+    Ok(())
+}
+
+/// Waits until the other end has everything.
+fn finish(stream: &mut TcpStream, until: Until<'_>) {
+    // It may have gone already.
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = until.retry(|| stream.read(&mut [0]));
+}
+
+/// The relay of a split path: what comes from the left goes to the right, or the other way round.
+fn copy(right: &Open<'_>, left: &Open<'_>, upload: bool, until: Until<'_>) -> io::Result<()> {
+    let Some(right) = right()? else {
+        return Ok(());
+    };
+    let Some(left) = left()? else {
+        return Ok(());
+    };
+    let (mut from, mut to) = match upload {
+        false => (left, right),
+        true => (right, left),
+    };
+    let mut buffer = vec![0; BLOCK_BYTES];
+    // Whatever ends one connection ends the other.
+    while let Ok(Some(read @ 1..)) = until.retry(|| from.read(&mut buffer)) {
+        let mut written = 0;
+        while written < read {
+            match until.retry(|| to.write(&buffer[written..read])) {
+                Ok(Some(more)) => written += more,
+                _ => return Ok(()),
+            }
+        }
+    }
+    finish(&mut to, until);
+    Ok(())
+}
+
+/// `start` is when the connection was begun.
+fn receive(
+    open: &Open<'_>,
+    start: Instant,
+    wanted: u64,
+    until: Until<'_>,
+) -> io::Result<Transferred> {
+    let (mut last, mut pause, mut bytes) = (start, Duration::ZERO, 0);
+    let mut buffer = vec![0; 4 * BLOCK_BYTES];
+    if let Some(mut stream) = open()? {
+        while bytes < wanted {
+            let Some(read) = until.retry(|| stream.read(&mut buffer))? else {
+                break;
+            };
+            if read == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            let now = Instant::now();
+            (pause, last) = (pause.max(now - last), now);
+            bytes += read as u64;
+        }
+    }
+    let complete = bytes == wanted;
+    let end = if complete { last } else { Instant::now() };
+    let seconds = (end - start).as_secs_f64();
+    Ok(Transferred {
+        bytes,
+        complete,
+        seconds,
+        goodput_mbit_s: bytes as f64 * 8.0 / seconds.max(1e-9) / 1e6,
+        pause_ms_max: pause.max(end - last).as_secs_f64() * 1e3,
+        segments_sent: 0,
+        segments_again: 0,
+    })
+}
+
+/// Segments that a host has sent, and how many of them once more.
+fn segments(host: &Namespace) -> io::Result<(u64, u64)> {
+    let text = host.run(|| fs::read_to_string("/proc/thread-self/net/snmp"))??;
+    let value = |name| field(&text, name).ok_or(ErrorKind::InvalidData);
+    // `OutSegs` does not count what is sent again.
+    let again = value("RetransSegs")?;
+    Ok((value("OutSegs")? + again, again))
+}
+
+/// A number of the kernel's TCP: a line of names, and below it one of values.
+fn field(text: &str, wanted: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let mut fields = names.split(' ').zip(values.split(' '));
+    let (_, value) = fields.find(|(name, _)| *name == wanted)?;
+    value.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_numbers_are_found_by_name() {
+        let text = "Ip: A\nIp: 1\nTcp: InSegs OutSegs RetransSegs\nTcp: 5 17 3\n";
+        assert_eq!(field(text, "OutSegs"), Some(17));
+        assert_eq!(field(text, "RetransSegs"), Some(3));
+        assert_eq!(field(text, "Nothing"), None);
+        assert_eq!(field("Tcp: A\nTcp: x\n", "A"), None);
+        assert_eq!(field("", "A"), None);
+    }
+}

@@ -1,0 +1,304 @@
+//! Repair sent ahead of loss for datagrams, where no answer to a loss would be in time: over all of them that are in time together.
+//!
+//! A datagram alone takes as many symbols as make it certain by itself: at 10 % loss three of one. Where others follow while it can still be
+//! restored, they share repairs, which follow the source symbols at an even rate: one of two is enough for seven at 10 %. If nothing
+//! follows, the rest of the repairs does not wait for it.
+
+use std::collections::VecDeque;
+
+use sphinx_fec::{CodeId, Row};
+
+use crate::wire::{SymbolId, WINDOW_PREFIX_LEN, WindowSpan};
+use crate::{BlockId, Nanos, Time};
+
+use super::Redundancy;
+use super::coding;
+use super::deadline::Horizon;
+use super::selector::flight_repair;
+use super::sliding::WindowChoice;
+use super::store::BlockStore;
+
+/// Symbols that follow while one can be restored, at least; with fewer each is protected by itself.
+const FOLLOWING_MIN: u32 = 2;
+/// The same, at most, as far as the rate goes: more hardly change it.
+const FOLLOWING_MAX: u32 = 32;
+/// Blocks that are remembered to tell how many follow.
+const RECENT_MAX: usize = 64;
+
+/// Repairs ahead of loss over what is in time together.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    /// When blocks left, and how many source symbols each has, oldest first.
+    recent: VecDeque<(Time, u16)>,
+    rate: Rate,
+    /// Repairs owed, in fractions of one, and those due, which cover what is in time up to this block.
+    owed: f64,
+    due: u32,
+    newest: BlockId,
+    /// If nothing follows until then, nothing will.
+    ends_at: Option<Time>,
+    next_row: u32,
+}
+
+impl Ahead {
+    /// The last source symbol of a block that needs repair ahead leaves; repairs that leave after `last` come too late, and their bodies have
+    /// at most `room` bytes. Whether it is protected with others: else that is to be done for it alone.
+    pub(crate) fn cover(
+        &mut self,
+        blocks: &BlockStore,
+        redundancy: Redundancy,
+        (sequence, last): (BlockId, Time),
+        (now, plr): (Time, f64),
+        room: usize,
+    ) -> bool {
+        let Some((code, block)) = redundancy.code.zip(blocks.get(sequence)) else {
+            return false;
+        };
+        let slack = last.saturating_sub(now);
+        let (following, gap) = self.note(now, slack, block.n);
+        self.ends_at = None;
+        let n = u32::from(block.n);
+        let alone = f64::from(flight_repair(n, n, plr, redundancy.epsilon)) / f64::from(n);
+        let rate = self.rate.of(following, plr, redundancy.epsilon);
+        // The window of such a session covers everything; of a rateless code there are no source symbols.
+        let has_room = WINDOW_PREFIX_LEN + usize::from(block.symbol_len) <= room;
+        let is_possible = code != CodeId::Window && !coding::is_rateless(Some(code)) && has_room;
+        if !is_possible || following < FOLLOWING_MIN || rate >= alone {
+            self.owed = 0.0;
+            return false;
+        }
+        self.newest = sequence;
+        self.owed += rate * f64::from(n);
+        self.due += self.owed as u32;
+        self.owed = self.owed.fract();
+        self.ends_at = Some(now + (gap + gap / 2).min(slack - slack / 4));
+        true
+    }
+
+    /// A block of n source symbols leaves. How many such symbols followed others soon enough, at least, and the longest time between two blocks.
+    fn note(&mut self, now: Time, slack: Nanos, n: u16) -> (u32, Nanos) {
+        let since = now.earlier_by(2 * slack);
+        let are_many = self.recent.len() == RECENT_MAX;
+        if are_many {
+            self.recent.pop_front();
+        }
+        while self.recent.front().is_some_and(|(at, _)| *at < since) {
+            self.recent.pop_front();
+        }
+        // Repairs have to leave behind the last one.
+        let reach = slack - slack / 4;
+        let whole = self.recent.iter().take_while(|(at, _)| *at + reach <= now);
+        let of = |(place, (at, _)): (usize, &(Time, u16))| -> u32 {
+            let later = self.recent.iter().skip(place + 1);
+            let soon = later.take_while(|(later, _)| *later <= *at + reach);
+            soon.map(|(_, n)| u32::from(*n)).sum()
+        };
+        let following = whole.enumerate().map(of).min();
+        let following = following.unwrap_or(if are_many { FOLLOWING_MAX } else { 0 });
+        self.recent.push_back((now, n));
+        let times = self.recent.iter().map(|(at, _)| *at);
+        let gaps = times.clone().zip(times.skip(1)).map(|(a, b)| b - a);
+        (following, gaps.max().unwrap_or(0))
+    }
+
+    /// When nothing more will follow what has left.
+    pub(crate) fn ends_at(&self) -> Option<Time> {
+        self.ends_at
+    }
+
+    /// Nothing has followed: the repairs that would have gone along are due now.
+    pub(crate) fn on_timeout(&mut self, blocks: &BlockStore, horizon: Horizon) {
+        if self.ends_at.is_none_or(|at| at > horizon.now) {
+            return;
+        }
+        self.ends_at = None;
+        let symbols: u32 = in_time(blocks, self.newest, horizon)
+            .map(|(_, n)| u32::from(n))
+            .sum();
+        self.due += (self.rate.value * f64::from(symbols)).ceil() as u32;
+        self.owed = 0.0;
+    }
+
+    /// Whether a repair is due.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due > 0
+    }
+
+    /// A repair that is due, if its body can have at most `room` bytes. It counts as one of the newest block that it covers.
+    pub(crate) fn take_due(
+        &mut self,
+        blocks: &mut BlockStore,
+        horizon: Horizon,
+        room: usize,
+    ) -> Option<WindowChoice> {
+        self.due = self.due.checked_sub(1)?;
+        let mut covered = in_time(blocks, self.newest, horizon);
+        let newest = covered
+            .next()
+            .and_then(|(at, _)| Some((at, blocks.get(at)?)));
+        let Some((sequence, newest)) = newest else {
+            self.due = 0;
+            return None;
+        };
+        let mut span = WindowSpan::new(newest.n, newest.n, newest.symbol_len)?;
+        if span.body_len() > room {
+            return None;
+        }
+        let mut slots = vec![newest.slot];
+        let mut before = sequence;
+        for (at, _) in covered {
+            let (Some(block), Ok(skipped)) = (blocks.get(at), u8::try_from(before - at - 1)) else {
+                break;
+            };
+            if !span.extend(skipped, block.n, block.symbol_len, room) {
+                break;
+            }
+            slots.push(block.slot);
+            before = at;
+        }
+        slots.reverse();
+        let row = Row::new(self.next_row % (Row::MAX.number() + 1))?;
+        self.next_row = self.next_row.wrapping_add(1);
+        let choice = newest.choice(sequence, SymbolId::Repair(CodeId::Window, row));
+        blocks.get_mut(sequence)?.add_windowed();
+        Some(WindowChoice {
+            choice,
+            span,
+            slots,
+            row,
+        })
+    }
+}
+
+/// Blocks of datagrams up to this one, newest first, that have left and that a repair which leaves now can restore in time, and how many source
+/// symbols each has.
+fn in_time(
+    blocks: &BlockStore,
+    newest: BlockId,
+    horizon: Horizon,
+) -> impl Iterator<Item = (BlockId, u16)> + '_ {
+    let sequences = blocks.first_sequence().until(newest + 1).rev().take(256);
+    let known = sequences.filter_map(|at| Some((at, blocks.get(at)?)));
+    let of_use = known.filter(move |(_, block)| {
+        let lifetime = block.lifetime.filter(|lifetime| lifetime.repair);
+        lifetime.is_some_and(|lifetime| horizon.answers(lifetime.until).is_some())
+            && block.unsent() == 0
+    });
+    of_use.map(|(at, block)| (at, block.n))
+}
+
+/// Repairs for every source symbol. Remembers its last answer, which takes tens of microseconds to find.
+#[derive(Debug, Default)]
+struct Rate {
+    question: (u32, u32),
+    value: f64,
+}
+
+impl Rate {
+    /// Steps of the rate, and the largest one.
+    const STEPS: u32 = 8;
+    const MAX: u32 = 4 * Self::STEPS;
+    /// Steps of the loss rate, rounded up, so that not every packet asks anew.
+    const PLR_STEPS: f64 = 250.0;
+
+    /// With which a symbol is lost and not restored with a probability of at most `epsilon`, if `following` others leave while it can be.
+    fn of(&mut self, following: u32, plr: f64, epsilon: f64) -> f64 {
+        let following = following.min(FOLLOWING_MAX);
+        let steps = (plr.clamp(0.0, 0.95) * Self::PLR_STEPS).ceil();
+        if self.question != (following, steps as u32) {
+            let plr = steps / Self::PLR_STEPS;
+            let rates = (0..Self::MAX).map(|step| f64::from(step) / f64::from(Self::STEPS));
+            let rates: Vec<f64> = rates.collect();
+            let at = rates.partition_point(|rate| shortfall(following, *rate, plr) > epsilon);
+            let most = f64::from(Self::MAX) / f64::from(Self::STEPS);
+            self.value = rates.get(at).copied().unwrap_or(most);
+            self.question = (following, steps as u32);
+        }
+        self.value
+    }
+}
+
+/// How probable it is that a symbol is lost and stays so while `following` others leave, each lost with probability `plr`, with `rate` repairs for each.
+///
+/// What is lost comes back when as many repairs have arrived as symbols are missing. The number of these is followed from symbol to symbol: a loss makes it
+/// larger by one, a repair that arrives smaller.
+fn shortfall(following: u32, rate: f64, plr: f64) -> f64 {
+    /// Missing symbols at most; more do not come back in time anyway.
+    const MISSING: usize = 24;
+    /// Where between two repairs the symbol falls.
+    const PHASES: u32 = 4;
+    let lose = |missing: &mut [f64; MISSING + 1]| {
+        for at in (0..MISSING).rev() {
+            let lost = missing[at] * plr;
+            missing[at] -= lost;
+            missing[at + 1] += lost;
+        }
+    };
+    let restore = |missing: &mut [f64; MISSING + 1]| {
+        for at in 1..=MISSING {
+            let arrived = missing[at] * (1.0 - plr);
+            missing[at] -= arrived;
+            missing[at - 1] += arrived;
+        }
+    };
+    let of_phase = |phase: u32| {
+        let offset = f64::from(phase) / f64::from(PHASES);
+        let sent = |symbols: u32| (offset + rate * f64::from(symbols)) as u32;
+        let repairs = |symbol: u32| sent(symbol + 1) - sent(symbol);
+        let mut missing = [0.0; MISSING + 1];
+        missing[0] = 1.0;
+        for symbol in 0..following {
+            lose(&mut missing);
+            (0..repairs(symbol)).for_each(|_| restore(&mut missing));
+        }
+        // This is the symbol in question: it is lost.
+        missing.rotate_right(1);
+        missing[0] = 0.0;
+        for symbol in following..=2 * following {
+            if symbol > following {
+                lose(&mut missing);
+            }
+            for _ in 0..repairs(symbol) {
+                restore(&mut missing);
+                // It is back.
+                missing[0] = 0.0;
+            }
+        }
+        plr * missing.iter().sum::<f64>()
+    };
+    (0..PHASES).map(of_phase).sum::<f64>() / f64::from(PHASES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_follow_the_fewer_repairs_are_needed() {
+        let mut rate = Rate::default();
+        for (following, plr, expected) in [
+            (2, 0.1, 1.0),
+            (7, 0.1, 0.5),
+            (20, 0.1, 0.375),
+            (7, 0.02, 0.25),
+            (7, 0.3, 1.25),
+            (7, 0.0, 0.0),
+            (1, 0.9, 4.0),
+        ] {
+            let found = rate.of(following, plr, 0.002);
+            assert_eq!(found, expected, "{following} follow, {plr} lost");
+        }
+    }
+
+    /// One symbol before, one that follows, and a repair for each; one in ten is lost.
+    #[test]
+    fn a_case_by_hand() {
+        // It is lost, and so is its repair, or that restores the one before; what then misses one symbol, or two …
+        let one: f64 = (1.0 - 0.01) * 0.1 + 0.01 * 0.9;
+        let two = 0.01 * 0.1;
+        // … goes on to do so, unless the next one and its repair arrive and one is enough.
+        let still = one + two - one * 0.9 * 0.9;
+        let found = shortfall(1, 1.0, 0.1);
+        assert!((found - 0.1 * still).abs() < 1e-12, "{found}");
+    }
+}
