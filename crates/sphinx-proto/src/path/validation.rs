@@ -280,12 +280,14 @@ impl Validation {
 
     /// When [`Validation::poll_challenge`] has something to do.
     pub(crate) fn timeout(&self) -> Option<Time> {
-        let places = self.candidates.iter().chain(&self.home);
-        let copies = places
-            .filter(|c| c.copies == COPIES || c.may_send())
-            .map(|c| c.next_copy);
-        let home = self.home.iter().map(|_| self.home_until);
-        copies.chain(home).min()
+        // A candidate is forgotten after its last copy, the home at a time of its own.
+        let candidates = self.candidates.iter();
+        let candidates = candidates.filter(|c| c.copies == COPIES || c.may_send());
+        let home = self.home.iter();
+        let home = home.filter(|c| c.copies < COPIES && c.may_send());
+        let copies = candidates.chain(home).map(|c| c.next_copy);
+        let gone = self.home.iter().map(|_| self.home_until);
+        copies.chain(gone).min()
     }
 }
 
@@ -458,6 +460,27 @@ mod tests {
         let moved = validation.poll_proven(until, HERE.0).expect("moved");
         assert_eq!((moved.tuple, moved.round_trip), (tuple(2, 1), 2));
         assert_eq!(validation.timeout(), None);
+    }
+
+    /// The probe timeout has become so short since that all copies have gone before that.
+    #[test]
+    fn a_home_that_was_asked_for_the_last_time_is_waited_for() {
+        let (mut validation, stock) = (Validation::default(), &mut stock());
+        validation.on_packet(time(0), (tuple(9, 9), pn(5)), 100, true, stock);
+        validation.on_replay(time(1), (HERE.0, pn(5)), 15_000, (&HERE.0, PTO), stock);
+        let mut now = time(1);
+        let mut asked = 0;
+        while validation.home.is_some() {
+            while let Some(packet) = validation.poll_challenge(now, PTO / 100, LEN) {
+                asked += u32::from(packet.to == HERE.0);
+            }
+            let next = validation.timeout().expect("the end of the home");
+            assert!(next > now, "called at {next:?} again");
+            now = next;
+            validation.poll_proven(now, HERE.0);
+        }
+        assert_eq!(asked, u32::from(COPIES));
+        assert!(now >= time(1) + HOME_WAIT * PTO);
     }
 
     #[test]
