@@ -231,7 +231,7 @@ impl AsFd for JoiningTun {
 /// Those of the system calls; what had been set before stays.
 pub fn serve_in_time() -> io::Result<()> {
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
-    if std::thread::available_parallelism()?.get() > 1 {
+    if thread::available_parallelism()?.get() > 1 {
         // SAFETY: `sched_param` consists of integers, for which zero is valid.
         let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
         parameters.sched_priority = 1;
