@@ -111,6 +111,9 @@ fn dispatch(cli: Cli) -> u8 {
             _ => Ok(()),
         })
         .and_then(|()| {
+            if matches!(&cli.command, Command::Pep(args) if args.hands_on_signals()) {
+                return Ok(());
+            }
             let reporter = reporter.clone();
             let leaving = stop.clone();
             stop.listen(move |signal| {

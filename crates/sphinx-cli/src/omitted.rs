@@ -98,6 +98,10 @@ pub(crate) mod pep {
     }
 
     impl Anything {
+        pub(crate) fn hands_on_signals(&self) -> bool {
+            false
+        }
+
         pub(crate) fn prepare(&self) -> Outcome<()> {
             Ok(())
         }

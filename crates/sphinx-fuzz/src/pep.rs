@@ -3,9 +3,10 @@
 use etherparse::{PacketBuilder, TcpHeader};
 use sphinx_netdev::nfqueue::read;
 use sphinx_pep::{
-    Agent, Config, FlowKey, Key, Laws, Place, Profile, Radio, Side,
+    Agent, Config, FlowKey, Key, Laws, Place, Profile, Radio, Side, Stage,
     eln::{LossReport, Opener, Sealer},
     handoff::{self, Handover, Move},
+    rdb::{Mode, Rdb, Response, Thin},
 };
 
 use crate::Input;
@@ -62,7 +63,12 @@ pub fn agent(data: &[u8]) {
 fn config(input: &mut Input<'_>) -> Config {
     let kind = input.byte();
     Config {
-        profile: [Profile::Sack, Profile::Classic, Profile::Ll][usize::from(kind % 3)],
+        stage: match kind & 64 {
+            0 => {
+                Stage::Snoop([Profile::Sack, Profile::Classic, Profile::Ll][usize::from(kind % 3)])
+            }
+            _ => Stage::Rdb(rdb(input)),
+        },
         radio: (kind & 4 != 0).then(|| Radio {
             bits_per_second: input.any(),
             queue_bytes: input.number(2) as usize,
@@ -74,6 +80,27 @@ fn config(input: &mut Input<'_>) -> Config {
         },
         reports: kind & 32 != 0,
         ..Config::default()
+    }
+}
+
+fn rdb(input: &mut Input<'_>) -> Rdb {
+    let (kind, limit) = (input.byte(), input.byte());
+    Rdb {
+        mode: match kind & 1 {
+            0 => Mode::Paper,
+            _ => Mode::Auto,
+        },
+        thin: [Thin::Always, Thin::Dpifl, Thin::Spifl(3)][usize::from(kind >> 1 & 3) % 3],
+        max_packets: u32::from(kind >> 3 & 3),
+        max_bytes: usize::from(limit & 15) * 100,
+        response: [
+            Response::Auto,
+            Response::Ecn,
+            Response::Window,
+            Response::None,
+        ][usize::from(kind >> 5 & 3)],
+        max_extra: (limit & 16 != 0).then(|| input.any()),
+        ..Rdb::default()
     }
 }
 
@@ -245,11 +272,18 @@ fn segment(input: &mut Input<'_>, from: Side) -> Vec<u8> {
     (header.syn, header.fin, header.rst) = (flags & 1 != 0, flags & 6 == 6, flags & 0x18 == 0x18);
     header.ack = flags & 0x20 == 0;
     header.ece = flags & 0xc0 == 0xc0;
+    header.cwr = match header.syn {
+        true => header.ece && !header.ack,
+        false => flags & 0xc0 == 0x40,
+    };
     header.acknowledgment_number = number(input);
     header.window_size = u16::from(shape >> 6);
     let mut options = Vec::new();
     if header.syn {
         options.extend([1, 1, 4, 2]);
+        if shape & 4 != 0 {
+            options.extend([2, 4, 5, 180]);
+        }
     }
     if shape & 2 != 0 {
         let blocks = input.below(4) as u8;
@@ -266,7 +300,10 @@ fn segment(input: &mut Input<'_>, from: Side) -> Vec<u8> {
     if header.set_options_raw(&options).is_err() {
         return Vec::new();
     }
-    let payload = vec![0; usize::from(shape >> 2 & 15) * 16];
+    // The same bytes whenever a place of the stream is sent.
+    let first = header.sequence_number;
+    let byte = |n: u32| (first.wrapping_add(n).wrapping_mul(2_654_435_761) >> 24) as u8;
+    let payload: Vec<u8> = (0..u32::from(shape >> 2 & 15) * 16).map(byte).collect();
     let mut packet = Vec::new();
     let builder = match shape & 1 {
         0 => PacketBuilder::ipv4([10, 0, 0, own.0], [10, 0, 0, other.0], 9),

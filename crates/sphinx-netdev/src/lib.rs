@@ -14,6 +14,7 @@
 //!
 //! The crate is for Linux.
 
+pub mod cgroup;
 pub mod ethernet;
 pub mod filter;
 mod netlink;

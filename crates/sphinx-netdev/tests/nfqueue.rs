@@ -3,6 +3,7 @@
 use std::{
     io::{self, Read, Write},
     net::{TcpListener, TcpStream},
+    ops::RangeInclusive,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -11,7 +12,7 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sphinx_netdev::{
     netns::{Access, Namespace, probe},
-    nfqueue::{Hook, Queue, RawSender, Rules, is_taken, read},
+    nfqueue::{Hook, Own, Queue, RawSender, Rules, Selection, is_taken, read},
 };
 
 const TABLE: &str = "sphx-test";
@@ -20,10 +21,14 @@ const MARK: u32 = 0x1234;
 
 /// A namespace with rules on its loopback, or why there is none.
 fn scene() -> Option<(Namespace, Rules)> {
+    scene_with(&Selection::Interface("lo".to_owned()))
+}
+
+fn scene_with(selection: &Selection) -> Option<(Namespace, Rules)> {
     let reason = match probe() {
         Ok(Access::Direct) => {
             let namespace = Namespace::new().expect("a namespace");
-            let rules = namespace.run(|| Rules::install(TABLE, "lo", QUEUE, MARK));
+            let rules = namespace.run(|| Rules::install(TABLE, selection, QUEUE, MARK));
             match rules.expect("a thread") {
                 Ok(rules) => return Some((namespace, rules)),
                 Err(error) => format!("no rules of nf_tables that lead to a queue: {error}"),
@@ -40,9 +45,14 @@ fn scene() -> Option<(Namespace, Rules)> {
 
 /// Sends bytes to itself.
 fn exchange(namespace: &Namespace) {
+    exchange_by(namespace, 0);
+}
+
+/// By a port, or any for 0.
+fn exchange_by(namespace: &Namespace, port: u16) {
     let contents: Vec<u8> = (0..100_000_u32).map(|n| (n >> 3) as u8).collect();
     let run = || {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("a port");
         let sending = TcpStream::connect(listener.local_addr().unwrap()).expect("a connection");
         let (mut receiving, _) = listener.accept().expect("a connection");
         thread::scope(|scope| {
@@ -62,7 +72,7 @@ fn packets_pass_a_queue_as_they_are_judged() {
         return;
     };
     // A second one is refused, and changes nothing.
-    let again = || Rules::install(TABLE, "lo", QUEUE, MARK);
+    let again = || Rules::install(TABLE, &Selection::Interface("lo".to_owned()), QUEUE, MARK);
     let error = namespace.run(again).unwrap().expect_err("it is taken");
     assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
     // Nobody serves the queue.
@@ -74,7 +84,8 @@ fn packets_pass_a_queue_as_they_are_judged() {
     let done = AtomicBool::new(false);
     let seen = thread::scope(|scope| {
         let (queue, done) = (&mut queue, &done);
-        let serving = scope.spawn(move || serve(queue, done));
+        let hooks = [Hook::Prerouting, Hook::Postrouting];
+        let serving = scope.spawn(move || serve(queue, done, hooks, 65_535));
         exchange(&namespace);
         done.store(true, Ordering::Release);
         serving.join().expect("a thread")
@@ -86,8 +97,46 @@ fn packets_pass_a_queue_as_they_are_judged() {
     exchange(&namespace);
 }
 
+/// A server with one of the ports 7000 to 7009, or of user 0; users that nobody is do not count.
+#[test]
+fn small_packets_of_chosen_connections_are_led_to_a_queue() {
+    let own = |ports: &[RangeInclusive<u16>], uids: &[u32]| Own {
+        ports: ports.to_vec(),
+        uids: uids.to_vec(),
+        cgroups: Vec::new(),
+        bytes_max: 400,
+    };
+    let ports = [7000..=7009, 9000..=9000];
+    for (own, port, expected) in [
+        (own(&ports, &[]), 7005, true),
+        (own(&ports, &[]), 7010, false),
+        (own(&[], &[0]), 7010, true),
+        (own(&[], &[54_321]), 7010, false),
+    ] {
+        let Some((namespace, _rules)) = scene_with(&Selection::Own(own.clone())) else {
+            return;
+        };
+        let open = || Queue::open(QUEUE, 1000);
+        let mut queue = namespace.run(open).unwrap().expect("a queue");
+        let done = AtomicBool::new(false);
+        let hooks = [Hook::Input, Hook::Output];
+        let seen = thread::scope(|scope| {
+            let (queue, done) = (&mut queue, &done);
+            let serving = scope.spawn(move || serve(queue, done, hooks, 400));
+            exchange_by(&namespace, port);
+            done.store(true, Ordering::Release);
+            serving.join().expect("a thread")
+        });
+        match expected {
+            true => assert!(seen[0] >= 2 && seen[1] >= 2, "{own:?}: {seen:?}"),
+            // A SYN has no socket where it comes in.
+            false => assert!(seen[0] <= 1 && seen[1] == 0, "{own:?}: {seen:?}"),
+        }
+    }
+}
+
 /// Lets all packets pass, by one verdict or another, and counts them by hook.
-fn serve(queue: &mut Queue, done: &AtomicBool) -> [u32; 2] {
+fn serve(queue: &mut Queue, done: &AtomicBool, hooks: [Hook; 2], longest: usize) -> [u32; 2] {
     let mut buffer = vec![0; 1 << 17];
     let mut seen = [0; 2];
     while !done.load(Ordering::Acquire) {
@@ -98,8 +147,7 @@ fn serve(queue: &mut Queue, done: &AtomicBool) -> [u32; 2] {
             read(&buffer[..length], |queued| {
                 assert_eq!(queued.packet[0] >> 4, 4);
                 // Segments are not joined here.
-                assert!(queued.packet.len() <= 65_535);
-                let hooks = [Hook::Prerouting, Hook::Postrouting];
+                assert!(queued.packet.len() <= longest);
                 let hook = hooks.iter().position(|hook| *hook as u8 == queued.hook);
                 let count = &mut seen[hook.expect("one of our hooks")];
                 *count += 1;

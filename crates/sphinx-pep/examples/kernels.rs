@@ -23,7 +23,7 @@ use sphinx_link::{
 };
 use sphinx_netdev::netns::Namespace;
 use sphinx_pep::{
-    Agent, Bypass, Config, Counts, Key, Place, Profile, attach::Attachment, eln::Post,
+    Agent, Bypass, Config, Counts, Key, Place, Profile, Stage, attach::Attachment, eln::Post,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -161,7 +161,7 @@ fn measure(cc: &str, middle: Middle, loss: f64, seconds: f64) -> Outcome<Measure
         Middle::Tun(profile) | Middle::Queue(profile) => Some(profile),
     };
     let mut agent = Agent::new(Config {
-        profile: profile.unwrap_or_default(),
+        stage: Stage::Snoop(profile.unwrap_or_default()),
         ..Config::default()
     });
     let stopper = attachment.as_ref().map(Attachment::stopper);

@@ -8,10 +8,11 @@ use bytes::Bytes;
 
 use self::moving::Moving;
 use crate::{
-    Bypass, Config, Counts, FlowKey, FlowReport, MS, Release, Side, Status, Time,
+    Bypass, Config, Counts, FlowKey, FlowReport, MS, Release, Side, Stage, Status, Time,
     eln::LossReport,
     flow::{Flow, Syn},
     radio::Queue,
+    rdb,
     segment::{self, Segment},
     snoop::{Context, Snoop},
     table::Table,
@@ -30,8 +31,12 @@ const REPORTS_MAX: usize = 1024;
 pub enum Cause {
     /// It has just come in.
     Passed,
+    /// It has just come in, and what comes before it in the stream is in front of its payload.
+    Bundled,
     /// An acknowledgement that has just come in, without all or some of its SACK blocks.
     Concealed,
+    /// An acknowledgement that has just come in, with the echo of congestion (ECE) or a smaller window, and perhaps without SACK blocks.
+    Slowed,
     /// It was lost.
     Repair,
     /// It had been held back.
@@ -51,7 +56,7 @@ pub struct Output {
 
 /// An agent in the path between fixed and mobile hosts. The crate's documentation says how it is driven.
 ///
-/// Packets towards mobile hosts pass two stages: Snoop, then the queue of [`Config::radio`].
+/// Packets towards mobile hosts pass two stages: that of [`Config::stage`], then the queue of [`Config::radio`].
 #[derive(Debug)]
 pub struct Agent {
     config: Config,
@@ -66,6 +71,7 @@ pub struct Agent {
     ended: VecDeque<FlowReport>,
     reports: VecDeque<LossReport>,
     moving: Moving,
+    shared: rdb::Shared,
     flows_seen: u64,
     /// Until when packets only pass, if they came too late.
     overloaded: Option<Time>,
@@ -90,6 +96,7 @@ impl Agent {
             ended: VecDeque::new(),
             reports: VecDeque::new(),
             moving: Moving::default(),
+            shared: rdb::Shared::default(),
             flows_seen: 0,
             overloaded: None,
             overloads: 0,
@@ -132,6 +139,8 @@ impl Agent {
         let why = match Segment::ends(packet) {
             Err(why) => why,
             Ok(_) if self.overloaded.is_some() => Bypass::Overload,
+            // Thin streams have no such packets.
+            Ok(_) if matches!(self.config.stage, Stage::Rdb(_)) => Bypass::Joined,
             Ok((source, destination)) => {
                 let key = FlowKey::between(from, source, destination);
                 let Some(mut flow) = self.table.take(&key) else {
@@ -383,7 +392,7 @@ impl Agent {
         flow.counts.waited_ns_max = flow.counts.waited_ns_max.max(waited.unwrap_or(0));
         self.watch(key, from, segment, &mut flow);
         let before = flow.snoop.as_ref().map(Snoop::progress);
-        self.pass_stages(from, segment, &mut flow);
+        self.pass_stages(key, from, segment, &mut flow);
         self.mirror(key, from, segment, &flow, before);
         if segment.rst {
             // The connection is over: what is known of it helps nobody.
@@ -392,7 +401,7 @@ impl Agent {
         self.table.put(self.now, key, flow);
     }
 
-    fn pass_stages(&mut self, from: Side, segment: &Segment, flow: &mut Flow) {
+    fn pass_stages(&mut self, key: FlowKey, from: Side, segment: &Segment, flow: &mut Flow) {
         let pass = |to| Output {
             to,
             packet: segment.packet.clone(),
@@ -406,6 +415,28 @@ impl Agent {
             return self.leave(pass(from.other()), &mut flow.counts);
         }
         let plain = !segment.syn && !segment.rst;
+        if let (Some(bundler), Stage::Rdb(settings)) = (&mut flow.bundler, &self.config.stage) {
+            let to = self.config.place.sender().other();
+            let peer = |side| match side {
+                Side::Fixed => key.fixed,
+                Side::Mobile => key.mobile,
+            };
+            let mut context = rdb::Context {
+                now: self.now,
+                settings,
+                dry_run: self.config.dry_run,
+                to,
+                receiver: peer(to).ip(),
+                shared: &mut self.shared,
+                counts: &mut flow.counts,
+            };
+            let output = match (plain, from == to) {
+                (true, false) => bundler.data(&mut context, segment),
+                (true, true) if segment.ack => bundler.acknowledgment(&mut context, segment),
+                _ => pass(from.other()),
+            };
+            return self.leave(output, &mut flow.counts);
+        }
         match from == self.config.place.sender() {
             true => {
                 let bytes = segment.packet.len();

@@ -14,9 +14,15 @@ use rustix::{
     fd::{BorrowedFd, OwnedFd},
     io::Errno,
 };
+use sphinx_netdev::nfqueue::Selection;
 /// Lets the calling thread be served before others, as packets wait for it. Needs `CAP_SYS_NICE`; what a thread has
 /// got so stays with it when that right is gone.
 pub use sphinx_netdev::tun::serve_in_time;
+/// Connections of this machine.
+pub use sphinx_netdev::{
+    cgroup::OwnGroup,
+    nfqueue::{Cgroup, Own},
+};
 
 use crate::{
     Agent, FlowReport, MS, Place, Time,
@@ -146,7 +152,24 @@ impl Attachment {
         if tun::is_open()? {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        Attachment::new(Box::new(queue::Filtered::open(wireless, place)?))
+        Attachment::new(Box::new(queue::Filtered::open(
+            &Selection::Interface(wireless.to_owned()),
+            place,
+        )?))
+    }
+
+    /// Leads connections of this machine here, in the calling thread's namespace, by the packet filter's queue: of their packets the small
+    /// ones, which are all that thin streams have. What this machine sends comes from [`Side::Fixed`](crate::Side::Fixed).
+    ///
+    /// # Errors
+    ///
+    /// As [`nfqueue`](Attachment::nfqueue).
+    pub fn own(own: Own) -> io::Result<Attachment> {
+        if tun::is_open()? {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let selection = Selection::Own(own);
+        Attachment::new(Box::new(queue::Filtered::open(&selection, Place::Base)?))
     }
 
     fn new(port: Box<dyn Port>) -> io::Result<Attachment> {

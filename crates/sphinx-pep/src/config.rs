@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{FlowKey, MS, Match, Profile, Radio, Time};
+use crate::{FlowKey, MS, Match, Profile, Radio, Time, rdb::Rdb};
 
 /// Lag beyond which [`Agent::handle_lag`](crate::Agent::handle_lag) takes the agent for overloaded, unless the configuration says
 /// otherwise.
@@ -39,6 +39,22 @@ impl Place {
     }
 }
 
+/// How an agent helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// What the hop has lost is sent again from a cache in front of it.
+    Snoop(Profile),
+    /// Thin streams towards the hop repeat what is not acknowledged.
+    Rdb(Rdb),
+}
+
+impl Default for Stage {
+    fn default() -> Stage {
+        Stage::Snoop(Profile::default())
+    }
+}
+
 /// What an agent does.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -47,8 +63,8 @@ pub struct Config {
     /// Whether an agent at the base station reports what the hop loses of uploads
     /// ([`Agent::poll_report`](crate::Agent::poll_report)). For flows that begin from now on.
     pub reports: bool,
-    /// How losses of downloads are repaired.
-    pub profile: Profile,
+    /// How it helps. For flows that begin from now on; settings of [`Stage::Rdb`] for those that have begun with it too.
+    pub stage: Stage,
     /// Connections that are helped: those that one of these contains, and all if there are none. For flows that begin from now on.
     pub matches: Vec<Match>,
     /// The agent's own queue in front of the hop, if it is to have one.
@@ -67,7 +83,7 @@ impl Default for Config {
         Config {
             place: Place::default(),
             reports: false,
-            profile: Profile::default(),
+            stage: Stage::default(),
             matches: Vec::new(),
             radio: None,
             repair_dscp: None,
@@ -84,10 +100,10 @@ impl Config {
     }
 
     /// How a flow is helped that begins now.
-    pub(crate) fn snoop_profile(&self) -> Profile {
+    pub(crate) fn flow_stage(&self) -> Stage {
         match self.place {
-            Place::Base => self.profile,
-            Place::Mobile => Profile::Sack,
+            Place::Base => self.stage,
+            Place::Mobile => Stage::Snoop(Profile::Sack),
         }
     }
 }

@@ -8,8 +8,9 @@ use std::{
 use serde::Serialize;
 
 use crate::{
-    Config, MS, Place, Side, Time,
+    Config, MS, Place, Side, Stage, Time,
     eln::watch::Watch,
+    rdb::{self, Bundler},
     segment::Segment,
     sequence,
     snoop::{Setup, Snoop},
@@ -128,6 +129,10 @@ pub(crate) struct Opened {
 struct Offer {
     sack: bool,
     authenticated: bool,
+    mss: Option<u16>,
+    window_scale: Option<u8>,
+    /// The bits AE, CWR and ECE.
+    ecn: u8,
 }
 
 impl Offer {
@@ -135,6 +140,9 @@ impl Offer {
         Offer {
             sack: segment.options.sack_permitted,
             authenticated: segment.options.authenticated,
+            mss: segment.options.mss,
+            window_scale: segment.options.window_scale,
+            ecn: segment.ecn,
         }
     }
 }
@@ -148,6 +156,8 @@ pub(crate) struct Flow {
     pub(crate) is_wanted: bool,
     /// Present once both SYNs have been seen.
     pub(crate) snoop: Option<Snoop>,
+    /// In its place, where streams towards the hop are to be helped otherwise.
+    pub(crate) bundler: Option<Box<Bundler>>,
     /// What the mobile host sends, if its losses are to be reported.
     pub(crate) watch: Option<Watch>,
     /// It is known from another agent, or was handed to one, and the mobile host has not been heard here since.
@@ -192,6 +202,7 @@ impl Flow {
             authenticated: false,
             is_wanted: true,
             snoop: None,
+            bundler: None,
             watch: None,
             asleep: false,
             counts: Counts::default(),
@@ -210,7 +221,8 @@ impl Flow {
 
     pub(crate) fn bytes(&self) -> usize {
         let snoop = self.snoop.as_ref().map_or(0, Snoop::bytes);
-        FLOW_BYTES + snoop + self.watch.as_ref().map_or(0, Watch::bytes)
+        let bundler = self.bundler.as_ref().map_or(0, |it| it.bytes());
+        FLOW_BYTES + snoop + bundler + self.watch.as_ref().map_or(0, Watch::bytes)
     }
 
     /// Why the whole flow is left alone.
@@ -273,13 +285,36 @@ impl Flow {
                     false => sequence::first(segment.sequence.wrapping_add(1)),
                 };
                 let path_rtt = rtt.unwrap_or(0) + WIRED_RTT_NS;
-                self.snoop = Some(Snoop::new(Setup {
-                    profile: config.snoop_profile(),
-                    by_report: config.place == Place::Mobile,
-                    first: first(config.place.sender()),
-                    sack: options.sack && offer.sack,
-                    path_rtt,
-                }));
+                let first_sent = first(config.place.sender());
+                match config.flow_stage() {
+                    Stage::Snoop(profile) => {
+                        self.snoop = Some(Snoop::new(Setup {
+                            profile,
+                            by_report: config.place == Place::Mobile,
+                            first: first_sent,
+                            sack: options.sack && offer.sack,
+                            path_rtt,
+                        }));
+                    }
+                    Stage::Rdb(_) => {
+                        let (receiver, sender) = match by == config.place.sender() {
+                            true => (offer, options),
+                            false => (options, offer),
+                        };
+                        // Both have to offer it.
+                        let scale = receiver
+                            .window_scale
+                            .filter(|_| sender.window_scale.is_some());
+                        self.bundler = Some(Box::new(Bundler::new(rdb::Setup {
+                            first: first_sent,
+                            mss: receiver.mss,
+                            scale: scale.unwrap_or(0),
+                            ecn: options.ecn == 0b011 && offer.ecn == 0b001,
+                            // Otherwise it is the way to the sender, so far.
+                            rtt: rtt.filter(|_| by == config.place.sender()),
+                        })));
+                    }
+                }
                 let reports = config.reports && config.place == Place::Base;
                 self.watch = reports.then(|| Watch::new(first(Side::Mobile)));
                 // The answer to a SYN of the fixed host came over the hop.
@@ -337,10 +372,15 @@ impl Flow {
         {
             watch.see_hop_rtt(now, second);
         }
-        if let (Some(first), Some(snoop)) = (*rtt, &mut self.snoop)
+        if let Some(first) = *rtt
             && second <= HANDSHAKE_RTT_NS_MAX
         {
-            snoop.set_path_rtt(first + second);
+            if let Some(snoop) = &mut self.snoop {
+                snoop.set_path_rtt(first + second);
+            }
+            if let Some(bundler) = &mut self.bundler {
+                bundler.set_rtt(first + second);
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! The two laws, checked from outside.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
 };
 
@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::{
     Cause, FlowKey, Output, Side,
-    segment::{Segment, with_dscp},
+    segment::{Segment, Slowing, with_dscp},
     sequence::nearest,
 };
 
@@ -23,6 +23,11 @@ pub struct Laws {
     bare: [HashSet<u64>; 2],
     /// The SACK blocks of each host.
     blocks: HashSet<(Side, FlowKey, (u32, u32))>,
+    /// Hashes of its acknowledgements as they are at their slowest: without SACK option, with ECE, without window; and their windows.
+    slowed: HashMap<(Side, u64), u16>,
+    /// The payloads of each host by their first sequence number, and hashes of the headers of its segments.
+    streams: HashMap<(Side, FlowKey), BTreeMap<u32, Bytes>>,
+    headers: HashSet<(Side, u64)>,
     /// The highest acknowledgement of each host.
     acknowledged: HashMap<(Side, FlowKey), u64>,
 }
@@ -35,11 +40,23 @@ impl Laws {
         let Ok(segment) = Segment::parse(packet.clone()) else {
             return;
         };
+        let key = FlowKey::of(from, &segment);
+        if segment.payload > 0 {
+            let stream = self.streams.entry((from, key)).or_default();
+            let known = stream.entry(segment.sequence).or_default();
+            if known.len() < segment.payload {
+                *known = segment.data();
+            }
+            self.headers.insert((from, header(&segment)));
+        }
         if segment.ack {
             if let Some(bare) = segment.without_sack() {
                 self.bare[from as usize].insert(hash(&bare));
             }
-            let key = FlowKey::of(from, &segment);
+            if let Some(slowest) = slowest(&segment) {
+                let window = self.slowed.entry((from, slowest)).or_default();
+                *window = segment.window.max(*window);
+            }
             let blocks = segment.sack().iter().map(|block| (from, key, *block));
             self.blocks.extend(blocks);
             let highest = self
@@ -53,8 +70,9 @@ impl Laws {
         }
     }
 
-    /// Checks a packet that comes out: it came in from the other side, byte for byte (but for a repair's DSCP), or it is an
-    /// acknowledgement that lacks SACK blocks; and it acknowledges nothing new.
+    /// Checks a packet that comes out: it came in from the other side, byte for byte (but for a repair's DSCP); or it is an
+    /// acknowledgement that lacks SACK blocks, or has ECE or a smaller window besides; or a segment that has what comes before it in the
+    /// stream in front of its payload. And it acknowledges nothing new.
     ///
     /// # Errors
     ///
@@ -63,6 +81,8 @@ impl Laws {
         let from = output.to.other();
         let is_known = match output.cause {
             Cause::Concealed => self.lacks_blocks(from, &output.packet),
+            Cause::Slowed => self.is_slower(from, &output.packet),
+            Cause::Bundled => self.is_bundle(from, &output.packet),
             // It may have another DSCP.
             Cause::Repair => {
                 self.unmarked[from as usize].contains(&hash(&with_dscp(&output.packet, 0)))
@@ -73,8 +93,10 @@ impl Laws {
             return Err("a packet came out that had not come in");
         }
         // What passes, and repairs, are what the host itself has said.
-        if matches!(output.cause, Cause::Concealed | Cause::Released)
-            && let Ok(segment) = Segment::parse(output.packet.clone())
+        if matches!(
+            output.cause,
+            Cause::Concealed | Cause::Slowed | Cause::Released
+        ) && let Ok(segment) = Segment::parse(output.packet.clone())
             && segment.ack
         {
             let key = (from, FlowKey::of(from, &segment));
@@ -84,6 +106,47 @@ impl Laws {
             }
         }
         Ok(())
+    }
+
+    /// Whether an acknowledgement is one that came in, but for what slows the sender down and for SACK blocks that are left out.
+    fn is_slower(&self, from: Side, packet: &Bytes) -> bool {
+        let Ok(segment) = Segment::parse(packet.clone()) else {
+            return false;
+        };
+        let key = FlowKey::of(from, &segment);
+        let known = |block| self.blocks.contains(&(from, key, block));
+        let window = slowest(&segment).and_then(|it| self.slowed.get(&(from, it)));
+        window.is_some_and(|window| segment.window <= *window)
+            && segment.sack().iter().all(|block| known(*block))
+    }
+
+    /// Whether a segment is one that came in, with bytes of the same stream in front that came in at their places.
+    fn is_bundle(&self, from: Side, packet: &Bytes) -> bool {
+        let Ok(segment) = Segment::parse(packet.clone()) else {
+            return false;
+        };
+        let stream = self.streams.get(&(from, FlowKey::of(from, &segment)));
+        let mut data = segment.data();
+        let mut at = segment.sequence;
+        while !data.is_empty() {
+            let known = stream.and_then(|stream| {
+                // Segments are as they came, or what is left of one of which a part was acknowledged.
+                let whole = stream.get(&at).cloned();
+                whole.or_else(|| {
+                    let (start, bytes) = stream.range(..at).next_back()?;
+                    let skipped = at.wrapping_sub(*start) as usize;
+                    (skipped < bytes.len()).then(|| bytes.slice(skipped..))
+                })
+            });
+            let Some(known) = known else { return false };
+            let length = known.len().min(data.len());
+            if length == 0 || known[..length] != data[..length] {
+                return false;
+            }
+            data = data.slice(length..);
+            at = at.wrapping_add(length as u32);
+        }
+        self.headers.contains(&(from, header(&segment)))
     }
 
     /// Whether an acknowledgement is one that came in, but for SACK blocks that are left out.
@@ -97,6 +160,25 @@ impl Laws {
         bare.is_some_and(|bare| self.bare[from as usize].contains(&hash(&bare)))
             && segment.sack().iter().all(|block| known(*block))
     }
+}
+
+/// An acknowledgement as it is at its slowest.
+fn slowest(segment: &Segment) -> Option<u64> {
+    let slowing = Slowing {
+        ece: true,
+        window: Some(0),
+    };
+    let packet = segment.rewritten(|_| false, &slowing)?;
+    Some(hash(&packet))
+}
+
+/// All of a segment but its payload, with the position of its end.
+fn header(segment: &Segment) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let end = segment.sequence.wrapping_add(segment.payload as u32);
+    segment.headers_but_lengths().hash(&mut hasher);
+    end.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn hash(packet: &Bytes) -> u64 {

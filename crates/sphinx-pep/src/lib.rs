@@ -16,6 +16,8 @@
 //! - **Time** is nanoseconds from any origin, and should never go backwards; an earlier time counts as
 //!   the latest one seen.
 //!
+//! Behind the sender of thin streams an agent repeats unacknowledged bytes instead ([`rdb`], [`Stage`]).
+//!
 //! Agents on both sides of the hop help uploads too: one reports what the hop has lost
 //! ([`Agent::poll_report`]), the other one repairs it ([`Agent::handle_report`]). Agents of different hops hand flows to each
 //! other ([`handoff`]).
@@ -37,6 +39,8 @@ mod laws;
 mod network;
 mod queue;
 mod radio;
+mod ranges;
+pub mod rdb;
 pub mod replay;
 mod sealed;
 mod segment;
@@ -48,7 +52,7 @@ mod table;
 mod tun;
 
 pub use agent::{Agent, Cause, Output};
-pub use config::{Config, Place, Side};
+pub use config::{Config, Place, Side, Stage};
 pub use flow::{Bypass, FlowKey};
 pub use laws::Laws;
 pub use network::{Match, Network, Unreadable};

@@ -1,8 +1,8 @@
-//! Traffic of one interface, led to an agent by the packet filter's queue: on end hosts too, where no
+//! Traffic of one interface, or of this machine, led to an agent by the packet filter's queue: on end hosts too, where no
 //! routing could lead it to a device.
 //!
 //! Packets that come in by the wireless interface are judged before it is decided where they go, those that
-//! go out by it when they are about to. What the agent passes goes on from there; what it sends by
+//! go out by it when they are about to; those of chosen connections of this machine where they reach it and leave it. What the agent passes goes on from there; what it sends by
 //! itself comes from a raw socket, with a mark by which the rules leave it alone. Rules and queue vanish with
 //! the process.
 
@@ -13,7 +13,7 @@ use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
 };
-use sphinx_netdev::nfqueue::{Hook, Queue, Queued, RawSender, Rules, is_taken, read};
+use sphinx_netdev::nfqueue::{Hook, Queue, Queued, RawSender, Rules, Selection, is_taken, read};
 
 use crate::{
     Agent, Cause, Output, Place, Side, Time,
@@ -40,13 +40,13 @@ pub(crate) struct Filtered {
     sender: RawSender,
     buffer: Vec<u8>,
     refused: u64,
-    /// Whose packets come in by the interface.
+    /// Whose packets come in.
     beyond: Side,
 }
 
 impl Filtered {
-    /// See [`Attachment::nfqueue`](crate::attach::Attachment::nfqueue).
-    pub(crate) fn open(wireless: &str, place: Place) -> io::Result<Filtered> {
+    /// See [`Attachment::nfqueue`](crate::attach::Attachment::nfqueue) and [`Attachment::own`](crate::attach::Attachment::own).
+    pub(crate) fn open(selection: &Selection, place: Place) -> io::Result<Filtered> {
         if is_open()? {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
@@ -62,7 +62,7 @@ impl Filtered {
             }
         })?;
         Ok(Filtered {
-            rules: Rules::install(TABLE, wireless, QUEUE, MARK).map_err(missing)?,
+            rules: Rules::install(TABLE, selection, QUEUE, MARK).map_err(missing)?,
             queue,
             sender,
             buffer: vec![0; MESSAGE_BYTES_MAX],
@@ -73,7 +73,8 @@ impl Filtered {
 
     /// Lets the agent judge a packet.
     fn handle(&mut self, queued: Queued<'_>, agent: &mut Agent, now: Time) {
-        let from = match queued.hook == Hook::Prerouting as u8 {
+        let incoming = [Hook::Prerouting as u8, Hook::Input as u8];
+        let from = match incoming.contains(&queued.hook) {
             true => self.beyond,
             false => self.beyond.other(),
         };
@@ -88,7 +89,7 @@ impl Filtered {
                     self.queue.accept(queued.id);
                     judged = true;
                 }
-                Cause::Concealed if onward => {
+                Cause::Bundled | Cause::Concealed | Cause::Slowed if onward => {
                     self.queue.replace(queued.id, &output.packet);
                     judged = true;
                 }

@@ -15,9 +15,12 @@ const SACK_BLOCKS_MAX: usize = 4;
 
 /// Where things are in the fixed part of a TCP header.
 mod field {
+    pub(super) const SEQUENCE: usize = 4;
     pub(super) const FLAGS: usize = 13;
     pub(super) const SYN: u8 = 2;
     pub(super) const RST: u8 = 4;
+    pub(super) const ECE: u8 = 64;
+    pub(super) const WINDOW: usize = 14;
     pub(super) const CHECKSUM: usize = 16;
     pub(super) const OPTIONS: usize = 20;
 }
@@ -40,6 +43,8 @@ mod kind {
 /// What the options of a segment say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
+    /// The longest payload that the peer may send, options not counted (RFC 6691).
+    pub(crate) mss: Option<u16>,
     pub(crate) window_scale: Option<u8>,
     pub(crate) sack_permitted: bool,
     /// TSval and TSecr.
@@ -68,6 +73,7 @@ pub(crate) struct Segment {
     pub(crate) fin: bool,
     pub(crate) rst: bool,
     pub(crate) ack: bool,
+    pub(crate) urg: bool,
     /// The bits AE, CWR and ECE.
     pub(crate) ecn: u8,
     pub(crate) payload: usize,
@@ -99,6 +105,7 @@ impl Segment {
             fin: tcp.fin(),
             rst: tcp.rst(),
             ack: tcp.ack(),
+            urg: tcp.urg(),
             ecn: u8::from(tcp.ns()) << 2 | u8::from(tcp.cwr()) << 1 | u8::from(tcp.ece()),
             payload: tcp.payload().len(),
             options,
@@ -149,34 +156,127 @@ impl Segment {
     /// The packet with only those SACK blocks that `shows` wants, in their order, and NOPs in the place of the
     /// others. `None` if it may not be edited, the packet itself if all of them stay.
     pub(crate) fn with_sack(&self, shows: impl Fn((u32, u32)) -> bool) -> Option<Bytes> {
-        let Some((start, end)) = self.options.sack_place else {
-            return Some(self.packet.clone());
-        };
+        self.rewritten(shows, &Slowing::default())
+    }
+
+    /// As [`with_sack`](Segment::with_sack), and with what is to slow down the sender.
+    pub(crate) fn rewritten(
+        &self,
+        shows: impl Fn((u32, u32)) -> bool,
+        slowing: &Slowing,
+    ) -> Option<Bytes> {
         let shown = || self.sack().iter().filter(|block| shows(**block));
         let count = shown().count();
-        if count > 0 && count == self.sack().len() {
+        let hidden = self
+            .options
+            .sack_place
+            .filter(|_| count == 0 || count < self.sack().len());
+        let window = slowing.window.filter(|window| *window < self.window);
+        let ece = slowing.ece && self.ecn & 1 == 0;
+        if hidden.is_none() && window.is_none() && !ece {
             return Some(self.packet.clone());
         }
         if !self.may_be_edited() {
             return None;
         }
         let mut packet = self.packet.to_vec();
+        if let Some((start, end)) = hidden {
+            packet[start..end].fill(kind::NOP);
+            if count > 0 {
+                packet[start..start + 2].copy_from_slice(&[kind::SACK, 2 + 8 * count as u8]);
+            }
+            for (index, (left, right)) in shown().enumerate() {
+                let at = start + 2 + 8 * index;
+                packet[at..at + 4].copy_from_slice(&left.to_be_bytes());
+                packet[at + 4..at + 8].copy_from_slice(&right.to_be_bytes());
+            }
+        }
+        if let Some(window) = window {
+            let at = self.transport + field::WINDOW;
+            packet[at..at + 2].copy_from_slice(&window.to_be_bytes());
+        }
+        if ece {
+            packet[self.transport + field::FLAGS] |= field::ECE;
+        }
+        self.seal(packet)
+    }
+
+    /// The payload.
+    pub(crate) fn data(&self) -> Bytes {
+        self.packet.slice(self.packet.len() - self.payload..)
+    }
+
+    /// The headers, with zeros for what depends on the length of the payload: lengths, checksums, sequence number.
+    pub(crate) fn headers_but_lengths(&self) -> Vec<u8> {
+        let mut headers = self.packet[..self.packet.len() - self.payload].to_vec();
+        match headers[0] >> 4 {
+            4 => {
+                headers[2..4].fill(0);
+                headers[10..12].fill(0);
+            }
+            _ => headers[4..6].fill(0),
+        }
+        let (sequence, checksum) = (field::SEQUENCE, field::CHECKSUM);
+        headers[self.transport + sequence..self.transport + sequence + 4].fill(0);
+        headers[self.transport + checksum..self.transport + checksum + 2].fill(0);
+        headers
+    }
+
+    /// Bytes of the TCP options, padding included.
+    pub(crate) fn options_len(&self) -> usize {
+        self.packet.len() - self.payload - self.transport - field::OPTIONS
+    }
+
+    /// The packet with more of the stream in front of its payload: what comes directly before it. `None` if it may not be edited, or would be
+    /// too long for an IP packet.
+    pub(crate) fn with_payload_before(&self, before: &[Bytes]) -> Option<Bytes> {
+        if !self.may_be_edited() || self.urg {
+            return None;
+        }
+        let extra: usize = before.iter().map(Bytes::len).sum();
+        let headers = self.packet.len() - self.payload;
+        let mut packet = Vec::with_capacity(self.packet.len() + extra);
+        packet.extend(&self.packet[..headers]);
+        before.iter().for_each(|bytes| packet.extend(bytes));
+        packet.extend(&self.packet[headers..]);
+        let at = self.transport + field::SEQUENCE;
+        let sequence = self.sequence.wrapping_sub(extra as u32);
+        packet[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
+        if packet[0] >> 4 == 4 {
+            let length = u16::try_from(packet.len()).ok()?;
+            let mut header = Ipv4HeaderSlice::from_slice(&packet).ok()?.to_header();
+            header.total_len = length;
+            header.header_checksum = header.calc_header_checksum();
+            let bytes = header.to_bytes();
+            packet[..bytes.len()].copy_from_slice(&bytes);
+        } else {
+            let length = u16::try_from(packet.len() - self.transport).ok()?;
+            let mut header = Ipv6HeaderSlice::from_slice(&packet).ok()?.to_header();
+            header.payload_length = length;
+            let bytes = header.to_bytes();
+            packet[..bytes.len()].copy_from_slice(&bytes);
+        }
+        self.seal(packet)
+    }
+
+    /// An edited packet, with its TCP checksum.
+    fn seal(&self, mut packet: Vec<u8>) -> Option<Bytes> {
         let place = Place::of(&packet).ok()?;
-        packet[start..end].fill(kind::NOP);
-        if count > 0 {
-            packet[start..start + 2].copy_from_slice(&[kind::SACK, 2 + 8 * count as u8]);
-        }
-        for (index, (left, right)) in shown().enumerate() {
-            let at = start + 2 + 8 * index;
-            packet[at..at + 4].copy_from_slice(&left.to_be_bytes());
-            packet[at + 4..at + 8].copy_from_slice(&right.to_be_bytes());
-        }
         let at = self.transport + field::CHECKSUM;
         packet[at..at + 2].fill(0);
         let checksum = sum(&packet[self.transport..place.end], &place);
         packet[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
         Some(packet.into())
     }
+}
+
+/// What an acknowledgement is to say besides, so that the sender slows down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slowing {
+    /// There was congestion (RFC 3168).
+    pub(crate) ece: bool,
+    /// No larger window than this, unscaled as in the header.
+    pub(crate) window: Option<u16>,
 }
 
 impl Options {
@@ -207,7 +307,7 @@ impl Options {
 
     fn add(&mut self, kind: u8, value: &[u8]) -> Option<()> {
         match (kind, value) {
-            (kind::MSS, [_, _]) => {}
+            (kind::MSS, &[high, low]) => self.mss = Some(u16::from_be_bytes([high, low])),
             (kind::WINDOW_SCALE, &[scale]) => self.window_scale = Some(scale),
             (kind::SACK_PERMITTED, []) => self.sack_permitted = true,
             (kind::SACK, blocks) => self.add_sack(blocks)?,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{Bypass, FlowKey, Release};
+use crate::{Bypass, FlowKey, Release, rdb};
 
 /// Totals of a flow, or of all. With `dry_run` they say what would have been done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -35,6 +35,34 @@ pub struct Counts {
     pub attributed: u64,
     /// Holes in uploads that were left to the sender, as signs of congestion.
     pub unattributed: u64,
+    /// Bytes of payload that senders of helped flows sent for the first time; with [`Stage::Rdb`](crate::Stage::Rdb), as all up to `acked_ns_max`.
+    pub data_bytes: u64,
+    /// New segments of streams that were thin then.
+    pub thin: u64,
+    /// New segments that went with earlier ones in front.
+    pub bundled: u64,
+    /// Bytes of those earlier ones.
+    pub copied_bytes: u64,
+    /// New segments that went alone, and why.
+    pub alone: BTreeMap<rdb::Alone, u64>,
+    /// Segments that the sender has sent again.
+    pub resent: u64,
+    /// Segments that were lost and came as copies. In a dry run, those that the sender had to send again and would not have.
+    pub losses_repaired: u64,
+    /// Segments of which nobody can say whether they came only as copies.
+    pub losses_unknown: u64,
+    /// Segments that were taken for lost and had been overtaken.
+    pub overtaken: u64,
+    /// Acknowledgements that passed without the report of a copy.
+    pub dsacks_stripped: u64,
+    /// Times at which the sender was slowed down for losses that it did not see, and how.
+    pub slowed: BTreeMap<rdb::Slowed, u64>,
+    /// Segments of which the acknowledgement was seen, and the time that it took in all and at most, in nanoseconds.
+    pub acked: u64,
+    /// See `acked`.
+    pub acked_ns: u64,
+    /// See `acked`.
+    pub acked_ns_max: u64,
     /// The longest that an acknowledgement was held, in nanoseconds.
     pub held_ns_max: u64,
     /// What packets have waited in the agent's own queue in all, in nanoseconds.
@@ -72,6 +100,24 @@ impl Counts {
         self.dropped_queue += other.dropped_queue;
         self.attributed += other.attributed;
         self.unattributed += other.unattributed;
+        self.data_bytes += other.data_bytes;
+        self.thin += other.thin;
+        self.bundled += other.bundled;
+        self.copied_bytes += other.copied_bytes;
+        for (why, count) in &other.alone {
+            *self.alone.entry(*why).or_default() += count;
+        }
+        self.resent += other.resent;
+        self.losses_repaired += other.losses_repaired;
+        self.losses_unknown += other.losses_unknown;
+        self.overtaken += other.overtaken;
+        self.dsacks_stripped += other.dsacks_stripped;
+        for (how, count) in &other.slowed {
+            *self.slowed.entry(*how).or_default() += count;
+        }
+        self.acked += other.acked;
+        self.acked_ns += other.acked_ns;
+        self.acked_ns_max = self.acked_ns_max.max(other.acked_ns_max);
         self.held_ns_max = self.held_ns_max.max(other.held_ns_max);
         self.queued_ns += other.queued_ns;
         self.queued_ns_max = self.queued_ns_max.max(other.queued_ns_max);

@@ -134,6 +134,52 @@ impl Collector for Status {
                 counts.unattributed,
             ),
             (
+                "data_bytes",
+                "Payload that senders sent for the first time",
+                counts.data_bytes,
+            ),
+            ("thin", "New segments of thin streams", counts.thin),
+            (
+                "bundled",
+                "New segments with earlier ones in front",
+                counts.bundled,
+            ),
+            (
+                "copied_bytes",
+                "Payload of those earlier ones",
+                counts.copied_bytes,
+            ),
+            (
+                "resent",
+                "Segments that senders have sent again",
+                counts.resent,
+            ),
+            (
+                "losses_repaired",
+                "Lost segments that came as copies",
+                counts.losses_repaired,
+            ),
+            (
+                "losses_unknown",
+                "Segments that came perhaps only as copies",
+                counts.losses_unknown,
+            ),
+            (
+                "overtaken",
+                "Segments taken for lost that were overtaken",
+                counts.overtaken,
+            ),
+            (
+                "dsacks_stripped",
+                "Acknowledgements passed without the report of a copy",
+                counts.dsacks_stripped,
+            ),
+            (
+                "acked",
+                "Segments whose acknowledgement was seen",
+                counts.acked,
+            ),
+            (
                 "flows_handed_over",
                 "Flows that another agent was told to take over",
                 self.flows_handed_over,
@@ -161,11 +207,21 @@ impl Collector for Status {
             .iter()
             .map(|(why, count)| (name(why), *count));
         it.family("bypassed", "Packets left alone", "reason", bypassed)?;
+        let alone = counts.alone.iter().map(|(why, count)| (name(why), *count));
+        it.family("alone", "New segments without copies", "reason", alone)?;
+        let slowed = counts.slowed.iter().map(|(how, count)| (name(how), *count));
+        let help = "Times at which a sender was slowed down for losses that it did not see";
+        it.family("slowed", help, "how", slowed)?;
         let overloaded = f64::from(u8::from(self.overloaded));
         it.gauge("overloaded", "Whether packets only pass", overloaded)?;
         it.gauge("lag_seconds_max", "Longest lag", seconds(self.lag_ns_max))?;
         for (name, help, value) in [
             ("held_seconds_max", "Longest hold", counts.held_ns_max),
+            (
+                "acked_seconds_max",
+                "Longest time from segment to acknowledgement",
+                counts.acked_ns_max,
+            ),
             (
                 "queued_seconds_max",
                 "Longest wait in the own queue",
@@ -179,6 +235,10 @@ impl Collector for Status {
         ] {
             it.gauge(name, help, seconds(value))?;
         }
+        let acked = ConstCounter::new(seconds(counts.acked_ns));
+        let help = "Time from segments to their acknowledgements";
+        let kind = MetricType::Counter;
+        acked.encode(it.0.encode_descriptor("acked_seconds", help, None, kind)?)?;
         let queued = ConstCounter::new(seconds(counts.queued_ns));
         let help = "Time that packets waited in the own queue";
         let encoder = &mut it.0;
@@ -214,6 +274,9 @@ mod tests {
         };
         status.counts.from_mobile = 7;
         status.counts.repaired = 5;
+        status.counts.losses_repaired = 6;
+        status.counts.alone.insert(crate::rdb::Alone::Clean, 8);
+        status.counts.acked_ns = 1_500_000_000;
         status.counts.queued_ns = 2_500_000_000;
         status.counts.waited_ns_max = 3_000_000;
         status.counts.released.insert(Release::NotCached, 4);
@@ -225,6 +288,9 @@ mod tests {
             "sphx_pep_flows_known 2.0",
             "sphx_pep_packets_total{from=\"mobile\"} 7",
             "sphx_pep_repaired_total 5",
+            "sphx_pep_losses_repaired_total 6",
+            "sphx_pep_alone_total{reason=\"clean\"} 8",
+            "sphx_pep_acked_seconds_total 1.5",
             "sphx_pep_released_total{reason=\"not_cached\"} 4",
             "sphx_pep_bypassed_total{reason=\"mid_stream\"} 9",
             "sphx_pep_overloaded 1.0",

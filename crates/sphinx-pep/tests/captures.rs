@@ -8,7 +8,7 @@
 //!
 //! and `caps/right.pcap` of it: with SACK; without (`tcp_sack` 0 at both ends) and with losses 5 and 9; over IPv6, with losses 6 and 13.
 
-use sphinx_pep::{Agent, Config, Network, Profile, replay::replay};
+use sphinx_pep::{Agent, Config, Network, Profile, Stage, replay::replay};
 
 /// A capture, a profile, and what comes of both: repaired, held and concealed, packets written, and the beginning of
 /// the BLAKE3 hash of the capture that is written.
@@ -44,7 +44,7 @@ fn mobile() -> [Network; 2] {
 fn captures_of_kernels_are_replayed_as_ever() {
     let replayed = GOLDEN.map(|(name, profile, ..)| {
         let mut agent = Agent::new(Config {
-            profile,
+            stage: Stage::Snoop(profile),
             ..Config::default()
         });
         let mut output = Vec::new();

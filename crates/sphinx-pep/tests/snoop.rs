@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use common::Segment;
 use etherparse::{NetSlice, SlicedPacket};
-use sphinx_pep::{Agent, Bypass, Cause, Config, Laws, Output, Profile, Radio, Release, Side};
+use sphinx_pep::{
+    Agent, Bypass, Cause, Config, Laws, Output, Profile, Radio, Release, Side, Stage,
+};
 
 const MS: u64 = 1_000_000;
 const PAYLOAD: u32 = 1000;
@@ -27,7 +29,7 @@ struct Path {
 impl Path {
     fn new(profile: Profile) -> Path {
         let config = Config {
-            profile,
+            stage: Stage::Snoop(profile),
             ..Config::default()
         };
         Path::with(config, 5000, true)
@@ -351,7 +353,7 @@ fn repairs_overtake_what_waits_for_the_hop() {
 fn what_waited_behind_a_hole_tells_no_round_trip() {
     for profile in [Profile::Sack, Profile::Classic] {
         let config = Config {
-            profile,
+            stage: Stage::Snoop(profile),
             ..Config::default()
         };
         let mut path = Path::with(config, 5000, false);
@@ -863,7 +865,7 @@ fn settings_change_under_way() {
     assert_eq!(passed, [1, 0, 0]);
     let other = Config {
         radio: None,
-        profile: Profile::Ll,
+        stage: Stage::Snoop(Profile::Ll),
         ..Config::default()
     };
     path.agent.reconfigure(path.now, other.clone());

@@ -25,6 +25,8 @@ mod perf;
 mod pipes;
 mod receiving;
 mod streams;
+#[cfg(all(feature = "lab", feature = "pep"))]
+mod thin;
 mod tickets;
 mod usage;
 mod values;

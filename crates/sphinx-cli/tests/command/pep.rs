@@ -21,7 +21,7 @@ use serde_json::Value;
 use sphinx_link::front::{Front, FrontConfig};
 use sphinx_link::{LinkConfig, Loss, Rate};
 use sphinx_netdev::netns::{Access, Namespace, probe};
-use sphinx_netdev::nfqueue::Rules;
+use sphinx_netdev::nfqueue::{Rules, Selection};
 
 const FIXED: [u8; 4] = [192, 0, 2, 1];
 const MOBILE: [u8; 4] = [10, 0, 0, 9];
@@ -383,7 +383,7 @@ fn ip(namespace: &Namespace, words: &str) -> Option<String> {
 
 /// The ways to attach an agent that this machine has, with the path to it.
 fn ways() -> Vec<&'static str> {
-    let queue = || Rules::install("sphx-test", "lo", 77, 1);
+    let queue = || Rules::install("sphx-test", &Selection::Interface("lo".to_owned()), 77, 1);
     let queue = Namespace::new().and_then(|namespace| namespace.run(queue));
     match queue.and_then(|rules| rules) {
         Ok(_) => vec!["tun", "nfqueue"],

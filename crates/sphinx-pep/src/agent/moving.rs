@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    Agent, FlowKey, Place, Side, Time,
+    Agent, FlowKey, Place, Side, Stage, Time,
     flow::Flow,
     handoff::{Handover, Move},
     segment::Segment,
@@ -144,7 +144,9 @@ impl Agent {
     }
 
     fn take_over(&mut self, message: &Handover, flow: &mut Flow) {
-        let profile = self.config.snoop_profile();
+        let Stage::Snoop(profile) = self.config.flow_stage() else {
+            return;
+        };
         let new = || Snoop::taken_over(profile, &message.state);
         self.moving.taken_over += u64::from(flow.take_over(message.opened, new));
         let arrives = flow.asleep && message.kind == Move::Leave;

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use self::{
-    cache::{Cache, Cached, Ranges},
+    cache::{Cache, Cached},
     classic::Classic,
     moving::Resuming,
 };
@@ -27,7 +27,9 @@ pub(crate) use self::{
     moving::{RANGES_MAX, SPAN_MAX, State},
     rtt::Rtt,
 };
-use crate::{Cause, Output, Side, Time, segment::Segment, sequence::nearest, stats::Counts};
+use crate::{
+    Cause, Output, Side, Time, ranges::Ranges, segment::Segment, sequence::nearest, stats::Counts,
+};
 
 /// Cached bytes of a flow, overhead included.
 pub(crate) const CACHE_BYTES_MAX: usize = 1 << 20;

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use common::Segment;
 use linux::{Ack, Receiver, Sender};
 use sphinx_link::{Depth, IpPacket, Link, LinkConfig, Loss, Rate};
-use sphinx_pep::{Agent, Config, Counts, Laws, Profile, Radio, Side};
+use sphinx_pep::{Agent, Config, Counts, Laws, Profile, Radio, Side, Stage};
 
 pub(crate) type Time = u64;
 const MS: Time = 1_000_000;
@@ -131,7 +131,7 @@ fn run(case: &Case) -> Ended {
     });
     let mut agent = case.profile.map(|profile| {
         Agent::new(Config {
-            profile,
+            stage: Stage::Snoop(profile),
             radio,
             ..Config::default()
         })

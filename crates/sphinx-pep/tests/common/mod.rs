@@ -16,10 +16,12 @@ pub(crate) struct Segment {
     pub(crate) fin: bool,
     pub(crate) rst: bool,
     pub(crate) ece: bool,
+    pub(crate) cwr: bool,
     pub(crate) window: u16,
     pub(crate) sack: Vec<(u32, u32)>,
     pub(crate) sack_permitted: bool,
     pub(crate) scale: Option<u8>,
+    pub(crate) mss: Option<u16>,
     pub(crate) timestamps: Option<(u32, u32)>,
     /// Options of other kinds, as bytes.
     pub(crate) other: Vec<u8>,
@@ -31,12 +33,16 @@ impl Segment {
     pub(crate) fn packet(&self, from: SocketAddr, to: SocketAddr) -> Bytes {
         let mut header = TcpHeader::new(from.port(), to.port(), self.sequence, self.window);
         (header.syn, header.fin, header.rst) = (self.syn, self.fin, self.rst);
-        header.ece = self.ece;
+        (header.ece, header.cwr) = (self.ece, self.cwr);
         header.ack = self.ack.is_some();
         header.acknowledgment_number = self.ack.unwrap_or(0);
         let mut options = Vec::new();
         if let Some(scale) = self.scale {
             options.extend([1, 3, 3, scale]);
+        }
+        if let Some(mss) = self.mss {
+            options.extend([2, 4]);
+            options.extend(mss.to_be_bytes());
         }
         if self.sack_permitted {
             options.extend([1, 1, 4, 2]);
@@ -97,6 +103,7 @@ impl Segment {
             fin: tcp.fin(),
             rst: tcp.rst(),
             ece: tcp.ece(),
+            cwr: tcp.cwr(),
             window: tcp.window_size(),
             payload: tcp.payload().to_vec(),
             ..Segment::default()
@@ -114,7 +121,8 @@ impl Segment {
                     segment.sack.push(first);
                     segment.sack.extend(rest.into_iter().flatten());
                 }
-                TcpOptionElement::Noop | TcpOptionElement::MaximumSegmentSize(_) => {}
+                TcpOptionElement::MaximumSegmentSize(mss) => segment.mss = Some(mss),
+                TcpOptionElement::Noop => {}
             }
         }
         Some(segment)

@@ -7,6 +7,7 @@
 mod common;
 mod smol;
 mod tcp;
+mod thin;
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use sphinx_link::{
     Corruption, GilbertElliott, IpPacket, Jitter, Link, LinkConfig, Loss, Order, Rate, Reorder,
 };
 use sphinx_pep::{
-    Agent, Config, Counts, FlowKey, Laws, Place, Profile, Radio, Side, eln::LossReport,
+    Agent, Config, Counts, FlowKey, Laws, Place, Profile, Radio, Side, Stage, eln::LossReport,
 };
 use tcp::{MS, Settings, Tcp, Time};
 
@@ -48,8 +49,13 @@ impl Random {
     }
 
     fn data(&mut self, most: u64) -> Vec<u8> {
-        let (length, seed) = (self.below(most), self.next());
-        (0..length)
+        let length = self.below(most) as usize;
+        self.data_of(length)
+    }
+
+    fn data_of(&mut self, length: usize) -> Vec<u8> {
+        let seed = self.next();
+        (0..length as u64)
             .map(|n| (n.wrapping_mul(seed | 1) >> 13) as u8)
             .collect()
     }
@@ -68,6 +74,10 @@ trait End {
     /// Everything was sent and acknowledged, and the peer has said that it was all.
     fn is_done(&self) -> bool;
     fn is_reset(&self) -> bool;
+    /// Reports of copies that it did not send.
+    fn foreign_copies(&self) -> u64 {
+        0
+    }
     /// For people.
     fn state(&self) -> String;
     /// All that has come.
@@ -105,6 +115,10 @@ struct Ended {
     hung: bool,
     at: Time,
     counts: Option<Counts>,
+    /// Packets that left for the mobile host.
+    forwarded: Vec<Bytes>,
+    /// Reports of copies that the fixed host did not send.
+    foreign_copies: u64,
 }
 
 fn hop(random: &mut Random) -> LinkConfig {
@@ -205,6 +219,7 @@ fn scene(seed: u64) -> Scene {
         }),
         active,
         data: random.data(bytes),
+        messages: None,
         reset_after: None,
     };
     let download = if random.chance(80) { 150_000 } else { 500 };
@@ -229,7 +244,7 @@ fn scene(seed: u64) -> Scene {
                 false => Place::Base,
             },
             reports: random.chance(50),
-            profile: profile[random.below(4) as usize],
+            stage: Stage::Snoop(profile[random.below(4) as usize]),
             radio,
             dry_run: random.chance(5),
             ..Config::default()
@@ -269,6 +284,7 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
     let mut laws = Laws::default();
     let mut late = scene.late.map(Random);
     let (mut now, mut packets, mut steps) = (0, 0, 0_u64);
+    let mut forwarded = Vec::new();
     loop {
         steps += 1;
         assert!(steps < 5_000_000, "no end in sight at {now}");
@@ -307,6 +323,9 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                 laws.output(&output)
                     .unwrap_or_else(|law| panic!("{law}: {output:?}"));
                 let link = if output.to == Side::Mobile { 2 } else { 1 };
+                if link == 2 {
+                    forwarded.push(output.packet.clone());
+                }
                 links[link].enqueue(now, IpPacket(output.packet.to_vec()));
             }
             assert!(agent.memory_bytes() <= 64 << 20);
@@ -332,6 +351,7 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
         let ended = ends.iter().all(E::is_done) || reset;
         let Some(next) = next.filter(|_| !ended && now <= PATIENCE) else {
             let [fixed, mobile] = ends;
+            let foreign_copies = fixed.foreign_copies();
             assert!(
                 ended || E::MAY_HANG,
                 "{now} {next:?}\n{}\n{}",
@@ -345,6 +365,8 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                 hung: !ended,
                 at: now,
                 counts: agent.map(|agent| agent.counts()),
+                forwarded,
+                foreign_copies,
             };
         };
         now = next.max(now);
@@ -444,6 +466,7 @@ fn a_hop_without_errors_is_left_alone() {
             stall: None,
             active,
             data: vec![7; bytes],
+            messages: None,
             reset_after: None,
         };
         let link = |delay, rate, queue| LinkConfig {

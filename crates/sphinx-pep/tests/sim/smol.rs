@@ -99,6 +99,7 @@ impl Smol {
         });
         let buffer = |bytes| SocketBuffer::new(vec![0; bytes]);
         let mut socket = Socket::new(buffer(settings.buffer), buffer(64 << 10));
+        socket.set_nagle_enabled(settings.messages.is_none());
         socket.set_congestion_control(match settings.rack {
             true => CongestionControl::Cubic,
             false => CongestionControl::Reno,
@@ -160,8 +161,9 @@ impl Smol {
             if wanted.is_some_and(|bytes| self.received.len() > bytes) {
                 socket.abort();
             }
-            if socket.may_send() && self.written < self.settings.data.len() {
-                let rest = &self.settings.data[self.written..];
+            let (there, _) = self.settings.written(now);
+            if socket.may_send() && self.written < there {
+                let rest = &self.settings.data[self.written..there];
                 self.written += socket.send_slice(rest).expect("it may");
             }
             let is_written = self.written == self.settings.data.len();
@@ -209,7 +211,9 @@ impl End for Smol {
         let stack = stack.map(|at| at.total_micros() as u64 * 1000);
         let stall = self.settings.stall.map(|(_, to)| to);
         let stall = stall.filter(|to| *to > now && self.socket().can_recv());
-        stack.into_iter().chain(stall).min()
+        let (there, writes) = self.settings.written(now);
+        let writes = writes.filter(|_| self.socket().may_send() && self.written == there);
+        stack.into_iter().chain(stall).chain(writes).min()
     }
 
     fn timeout(&mut self, now: Time) {

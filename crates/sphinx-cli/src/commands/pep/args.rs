@@ -1,15 +1,18 @@
 //! The command line of `sphx pep`.
 
 use std::{
+    ffi::OsString,
     net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
     path::PathBuf,
     time::Duration,
 };
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use sphinx_pep::{Config, Match, Network, Place, Profile, Radio};
+use sphinx_pep::{Config, Match, Network, Place, Radio, Stage};
 
+use super::stage;
 use crate::units;
 
 /// `sphx pep`.
@@ -29,10 +32,20 @@ Examples:
   sphx pep run --wireless sat0 --wired eth0 --radio-rate 19mbit --json
   sphx pep run --wireless wlan0 --match 'tcp port 443' --match 'host 192.0.2.0/24'
   sphx pep run --config /etc/sphx/pep.toml         the same options, as lines: wireless = 'wlan0'
+  sphx pep run --agent rdb --port 25565            thin streams of this machine: games, terminals, control
 
 Needs root (CAP_NET_ADMIN) and a machine that forwards. When the process dies, traffic goes on
 without it. QUIC, VPNs and whatever else is no TCP in the clear is not touched.")]
     Run(RunArgs),
+    /// Run a program whose thin TCP streams need not wait for retransmissions
+    #[command(after_help = "\
+Examples:
+  sphx pep exec -- ./game-server --port 25565
+  sphx pep exec --agent rdb:max_packets=0 -- sudo -u alice vncviewer host
+
+The program and all that it starts are in a control group of their own, and nothing else is touched.
+When it ends, so does the agent; the exit code is the program's. Needs root (CAP_NET_ADMIN).")]
+    Exec(ExecArgs),
     /// Run an agent from the start of this machine on, by systemd
     #[command(after_help = "\
 Examples:
@@ -103,9 +116,10 @@ pub(super) const RADIO_QUEUE_BYTES: usize = 256 << 10;
 /// What the agent does.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AgentArgs {
-    /// snoop, or snoop:profile=sack|classic|ll
-    #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = agent)]
-    pub(crate) agent: Profile,
+    /// snoop, or snoop:profile=sack|classic|ll; rdb for thin streams, or rdb:KEY=VALUE,… with the keys mode, thin, dpifl_itt, max_packets,
+    /// max_bytes, response, extra, max_extra (docs/rdb.md)
+    #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
+    pub(crate) agent: Stage,
     /// Help only such connections: 'tcp port 443', 'port 80,8000-8080 and host 192.0.2.0/24'; either end may have the port or the
     /// address. Once for each kind
     #[arg(long = "match", value_name = "CONDITIONS")]
@@ -135,7 +149,7 @@ pub(crate) struct AgentArgs {
 impl AgentArgs {
     pub(crate) fn config(&self) -> Config {
         Config {
-            profile: self.agent,
+            stage: self.agent,
             matches: self.matches.clone(),
             repair_dscp: self.repair_dscp,
             radio: self.radio_rate.map(|bits_per_second| Radio {
@@ -161,6 +175,11 @@ impl RunArgs {
     /// The interface to the hop. Only a line that has a file, which has not been read yet, lacks it.
     pub(crate) fn wireless(&self) -> &str {
         self.wireless.as_deref().unwrap_or_default()
+    }
+
+    /// Whether it is for connections of this machine, and not for an interface.
+    pub(crate) fn is_own(&self) -> bool {
+        !(self.port.is_empty() && self.uid.is_empty() && self.cgroup.is_empty())
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -200,11 +219,21 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "WAY", default_value = "auto")]
     pub(crate) attach: Attach,
     /// The interface to the lossy hop
-    #[arg(long, value_name = "NAME", required_unless_present = "config")]
+    #[arg(long, value_name = "NAME")]
+    #[arg(required_unless_present_any = ["config", "port", "uid", "cgroup"])]
     pub(crate) wireless: Option<String>,
     /// An interface to the senders, once for each; for tun [default: all others that exist now]
     #[arg(long, value_name = "NAME")]
     pub(crate) wired: Vec<String>,
+    /// With --agent rdb, this machine's own connections: those where either end has this port, or one of FIRST-LAST
+    #[arg(long, value_name = "PORT", value_parser = ports, conflicts_with_all = ["wireless", "wired", "attach"])]
+    pub(crate) port: Vec<RangeInclusive<u16>>,
+    /// Those of programs of this user, by name or number
+    #[arg(long, value_name = "USER", value_parser = user, conflicts_with_all = ["wireless", "wired", "attach"])]
+    pub(crate) uid: Vec<u32>,
+    /// Those of programs in this control group (version 2)
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["wireless", "wired", "attach"])]
+    pub(crate) cgroup: Vec<PathBuf>,
     /// How late the agent may be; later, packets only pass until it is in time again
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = units::duration)]
     pub(crate) lag_max: Duration,
@@ -239,6 +268,23 @@ pub(crate) struct RunArgs {
     /// Serve, and let another process, at standard input, watch
     #[arg(long, hide = true)]
     pub(crate) worker: bool,
+}
+
+/// `sphx pep exec`.
+#[derive(Args, Debug)]
+pub(crate) struct ExecArgs {
+    /// rdb, or rdb:KEY=VALUE,…
+    #[arg(long, value_name = "AGENT", default_value = "rdb", value_parser = stage::read)]
+    pub(crate) agent: Stage,
+    /// Change nothing, count what would be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// One JSON object per line on standard error: every flow, then the totals
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// `sphx pep doctor`.
@@ -363,14 +409,22 @@ pub(crate) struct ReplayArgs {
     pub(crate) agent: AgentArgs,
 }
 
-pub(super) fn agent(text: &str) -> Result<Profile, String> {
-    match text {
-        "snoop" | "snoop:profile=sack" => Ok(Profile::Sack),
-        "snoop:profile=classic" => Ok(Profile::Classic),
-        "snoop:profile=ll" => Ok(Profile::Ll),
-        _ => {
-            Err("write snoop, snoop:profile=sack, snoop:profile=classic or snoop:profile=ll".into())
-        }
+fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(first..=last),
+        _ => Err("write a port, or two as in 7000-7010".into()),
+    }
+}
+
+fn user(text: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    match nix::unistd::User::from_name(text) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => Err("there is no such user".into()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -384,6 +438,7 @@ pub(super) fn radio_rate(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use sphinx_pep::Profile;
 
     use super::*;
 
@@ -408,7 +463,8 @@ mod tests {
         assert_eq!(run.wired, ["a", "b"]);
         let config = run.config();
         assert_eq!(config.lag_ns_max, 20_000_000);
-        assert_eq!((config.profile, config.dry_run), (Profile::Ll, true));
+        assert_eq!(config.stage, Stage::Snoop(Profile::Ll));
+        assert!(config.dry_run);
         let radio = config.radio.expect("a rate");
         assert_eq!(
             (radio.bits_per_second, radio.queue_bytes),

@@ -3,6 +3,7 @@
 mod args;
 mod control;
 mod doctor;
+mod exec;
 mod file;
 mod guard;
 mod handoff;
@@ -13,9 +14,10 @@ mod rights;
 mod run;
 mod settings;
 mod show;
+mod stage;
 
 use serde_json::{Map, Value, json};
-use sphinx_pep::{Agent, FlowReport};
+use sphinx_pep::{Agent, FlowReport, Stage};
 
 pub(crate) use args::{PepArgs, PepCommand};
 
@@ -31,6 +33,7 @@ pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
             run::run(&file::complete(&args, words.collect())?, context)?;
         }
         PepCommand::Run(_) => return guard::run(context),
+        PepCommand::Exec(args) => return exec::run(&args, context),
         PepCommand::Show(args) => show::run(&args, context)?,
         PepCommand::Set(args) => show::set(&args, context)?,
         PepCommand::Handoff(args) => handoff::run(&args, context)?,
@@ -52,12 +55,19 @@ impl PepArgs {
         }
     }
 
+    /// Whether signals are for a program that it runs.
+    pub(crate) fn hands_on_signals(&self) -> bool {
+        matches!(self.command, PepCommand::Exec(_))
+    }
+
     /// Whether JSON lines are wanted on standard output, and nothing for people.
     pub(crate) fn output(&self) -> (bool, bool) {
         let agent = match &self.command {
             PepCommand::Run(args) => &args.agent,
             // Its options are those of the unit.
             PepCommand::Install(_) | PepCommand::Uninstall(_) => return (false, false),
+            // Its output is the program's.
+            PepCommand::Exec(_) => return (false, false),
             PepCommand::Show(args) => return (args.json, false),
             PepCommand::Set(args) => return (args.json, false),
             PepCommand::Handoff(args) => return (args.json, false),
@@ -81,6 +91,18 @@ fn report(agent: &Agent, context: &Context) {
         flow_event(&flow, context);
     }
     let counts = agent.counts();
+    let config = agent.config();
+    if matches!(config.stage, Stage::Rdb(_)) {
+        let thin = Thin {
+            flows: agent.flows_seen(),
+            data_bytes: counts.data_bytes,
+            bundled: counts.bundled,
+            copied_bytes: counts.copied_bytes,
+            losses_repaired: counts.losses_repaired,
+            resent: counts.resent,
+        };
+        return context.reporter.note(&thin.summary(config.dry_run));
+    }
     context.reporter.note(&format!(
         "{} flows: {} packets to the hop and {} back, {} repaired, {} acknowledgements held",
         agent.flows_seen(),
@@ -89,6 +111,38 @@ fn report(agent: &Agent, context: &Context) {
         counts.repaired,
         counts.held
     ));
+}
+
+/// What was done for thin streams, for people.
+struct Thin {
+    flows: u64,
+    data_bytes: u64,
+    bundled: u64,
+    copied_bytes: u64,
+    losses_repaired: u64,
+    resent: u64,
+}
+
+impl Thin {
+    fn summary(&self, dry_run: bool) -> String {
+        let Thin {
+            flows,
+            bundled,
+            losses_repaired,
+            resent,
+            ..
+        } = self;
+        let extra = 100.0 * self.copied_bytes as f64 / self.data_bytes.max(1) as f64;
+        match dry_run {
+            true => format!(
+                "{flows} flows: would have repaired {losses_repaired} of {resent} losses, +{extra:.0} % bytes"
+            ),
+            false => format!(
+                "{flows} flows: {bundled} packets with copies, +{extra:.0} % bytes; {losses_repaired} losses repaired, \
+                 {resent} segments sent again"
+            ),
+        }
+    }
 }
 
 /// The last event, with the totals.

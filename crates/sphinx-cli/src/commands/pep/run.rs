@@ -1,49 +1,34 @@
 //! The worker of `sphx pep run`: an agent in the traffic that this machine routes.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use serde_json::json;
-use sphinx_pep::attach::{Attachment, Notice, interfaces};
+use sphinx_pep::attach::{Attachment, Cgroup, Notice, Own, interfaces};
 use sphinx_pep::eln::Post;
 use sphinx_pep::handoff::Courier;
-use sphinx_pep::{Agent, Place};
+use sphinx_pep::{Agent, Place, Stage};
 use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, Eln, RunArgs};
-use super::{Context, control, done, fields, flow_event, guard, key, report, with_all};
+use super::{Context, control, done, fields, flow_event, guard, key, report, stage, with_all};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
 
+/// The longest packet that is led to an agent for thin streams, in IP bytes: with 1200 bytes of payload there is no room for more.
+const SMALL_BYTES: u32 = 1280;
+
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     guard::follow();
-    let reporter = &context.reporter;
-    let way = match (args.attach, args.place()) {
-        (Attach::Tun, Place::Mobile) => {
-            return Err(usage(
-                "--eln mobile is for a host's own traffic: --attach nfqueue",
-            ));
-        }
-        (_, Place::Mobile) => Attach::Nfqueue,
-        (way, Place::Base) => chosen(way),
-    };
-    let wired = match (way, args.wired.is_empty()) {
-        (Attach::Tun, true) => interfaces()
-            .map_err(|error| local_io("list", "the interfaces", error))?
-            .into_iter()
-            .filter(|name| name != args.wireless())
-            .collect(),
-        (Attach::Tun, false) => args.wired.clone(),
-        (_, true) => Vec::new(),
-        (_, false) => {
-            let message = "--wired is for --attach tun: a queue takes all of --wireless";
-            return Err(usage(message));
-        }
-    };
+    check_stage(args)?;
+    let led = led(args)?;
     let (post, courier) = (post(args)?, courier(args)?);
-    let opened = match way {
-        Attach::Tun => Attachment::tun(&wired, args.wireless()),
-        _ => Attachment::nfqueue(args.wireless(), args.place()),
+    let reporter = &context.reporter;
+    let opened = match &led {
+        Led::Routed { wired } => Attachment::tun(wired, args.wireless()),
+        Led::Interface => Attachment::nfqueue(args.wireless(), args.place()),
+        Led::Own(own) => Attachment::own(own.clone()),
     };
     let mut attachment = opened.map_err(refused)?;
     if let Some(post) = post {
@@ -65,29 +50,31 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     let stopper = attachment.stopper();
     let orphaned = stopper.clone();
     let _registration = context.stop.on_stop(move || stopper.stop());
+    let wired: &[String] = match &led {
+        Led::Routed { wired } => wired,
+        Led::Interface | Led::Own(_) => &[],
+    };
     reporter.event(
         Event::new("started")
-            .with("attach", json!(way))
-            .with("wireless", args.wireless())
+            .with("attach", led.name())
+            .with("wireless", json!(args.wireless))
             .with("wired", json!(wired))
             .with("metrics", json!(metrics))
             .with("worker", std::process::id())
-            .with("profile", json!(args.agent.agent))
+            .with("agent", stage::written(&args.agent.agent))
             .with("eln", json!(args.eln))
             .with("dry_run", args.agent.dry_run),
     );
-    reporter.note(&format!(
-        "TCP {} {} passes here until Ctrl-C{}.",
-        match wired.is_empty() {
-            true => "of".to_owned(),
-            false => format!("between {} and", wired.join(", ")),
-        },
-        args.wireless(),
-        match args.agent.dry_run {
-            true => ", unchanged",
-            false => "",
-        }
-    ));
+    let whose = match &led {
+        Led::Routed { wired } => format!("between {} and {}", wired.join(", "), args.wireless()),
+        Led::Interface => format!("of {}", args.wireless()),
+        Led::Own(_) => "of the chosen connections of this machine, in small packets,".to_owned(),
+    };
+    let unchanged = match args.agent.dry_run {
+        true => ", unchanged",
+        false => "",
+    };
+    reporter.note(&format!("TCP {whose} passes here until Ctrl-C{unchanged}."));
     let mut agent = Agent::new(args.config());
     let result = attachment.run(&mut agent, |agent, notice| match notice {
         Notice::Alive(now) => {
@@ -116,6 +103,94 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     );
     drop(attachment);
     result.map_err(|error| local_io("serve", "the traffic", error))
+}
+
+/// How packets are led to the agent.
+#[derive(Debug)]
+enum Led {
+    /// Routed traffic, from and to these interfaces.
+    Routed {
+        wired: Vec<String>,
+    },
+    /// All traffic of the wireless interface.
+    Interface,
+    Own(Own),
+}
+
+impl Led {
+    fn name(&self) -> &'static str {
+        match self {
+            Led::Routed { .. } => "tun",
+            Led::Interface => "nfqueue",
+            Led::Own(_) => "own",
+        }
+    }
+}
+
+fn led(args: &RunArgs) -> Outcome<Led> {
+    if args.is_own() {
+        return own(args).map(Led::Own);
+    }
+    let way = match (args.attach, args.place()) {
+        (Attach::Tun, Place::Mobile) => {
+            return Err(usage(
+                "--eln mobile is for a host's own traffic: --attach nfqueue",
+            ));
+        }
+        (_, Place::Mobile) => Attach::Nfqueue,
+        (way, Place::Base) => chosen(way),
+    };
+    match (way, args.wired.is_empty()) {
+        (Attach::Tun, true) => {
+            let known = interfaces().map_err(|error| local_io("list", "the interfaces", error))?;
+            let others = known.into_iter().filter(|name| name != args.wireless());
+            let wired = others.collect();
+            Ok(Led::Routed { wired })
+        }
+        (Attach::Tun, false) => {
+            let wired = args.wired.clone();
+            Ok(Led::Routed { wired })
+        }
+        (_, true) => Ok(Led::Interface),
+        (_, false) => {
+            let message = "--wired is for --attach tun: a queue takes all of --wireless";
+            Err(usage(message))
+        }
+    }
+}
+
+/// What --port, --uid and --cgroup choose.
+fn own(args: &RunArgs) -> Outcome<Own> {
+    let group = |path: &PathBuf| {
+        let found = Cgroup::at(path);
+        found.map_err(|error| local_io("find", &format!("--cgroup {}", path.display()), error))
+    };
+    let cgroups: Outcome<Vec<Cgroup>> = args.cgroup.iter().map(group).collect();
+    Ok(Own {
+        ports: args.port.clone(),
+        uids: args.uid.clone(),
+        cgroups: cgroups?,
+        bytes_max: SMALL_BYTES,
+    })
+}
+
+/// Whether the options are for the stage that was chosen.
+fn check_stage(args: &RunArgs) -> Outcome<()> {
+    let agent = &args.agent;
+    let is_rdb = matches!(agent.agent, Stage::Rdb(_));
+    let of_snoop = [
+        (args.eln.is_some(), "--eln"),
+        (args.handoff_key.is_some(), "--handoff-key"),
+        (agent.radio_rate.is_some(), "--radio-rate"),
+        (agent.repair_dscp.is_some(), "--repair-dscp"),
+    ];
+    match of_snoop.iter().find(|(given, _)| *given) {
+        Some((_, option)) if is_rdb => Err(usage(format!("{option} is for --agent snoop"))),
+        _ if args.is_own() && !is_rdb => Err(usage(
+            "--port, --uid and --cgroup are for --agent rdb: snoop stands beside a hop (--wireless)",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The way of reports, if there are to be any.

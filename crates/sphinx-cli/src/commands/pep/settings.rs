@@ -1,9 +1,10 @@
 //! Settings of an agent that runs: KEY=VALUE, as the options of `sphx pep run` are written.
 
 use serde_json::{Value, json};
-use sphinx_pep::{Config, Match, Profile, Radio};
+use sphinx_pep::{Config, Match, Radio};
 
 use super::args::{self, RADIO_QUEUE_BYTES};
+use super::stage;
 use crate::units;
 
 /// The settings that result if all of these words can be followed.
@@ -24,7 +25,7 @@ pub(super) fn changed<'a>(
         let (key, value) =
             (word.split_once('=')).ok_or_else(|| refuse("write KEY=VALUE".to_owned()))?;
         match key {
-            "agent" => config.profile = args::agent(value).map_err(refuse)?,
+            "agent" => config.stage = stage::read(value).map_err(refuse)?,
             "dry-run" => {
                 let parsed = value.parse();
                 config.dry_run = parsed.map_err(|_| refuse("write true or false".to_owned()))?;
@@ -72,9 +73,8 @@ pub(super) fn changed<'a>(
 /// Settings as they are shown.
 pub(super) fn shown(config: &Config) -> Value {
     let radio = config.radio;
-    let profile: Profile = config.profile;
     json!({
-        "profile": profile,
+        "agent": stage::written(&config.stage),
         "dry_run": config.dry_run,
         "matches": config.matches.iter().map(Match::to_string).collect::<Vec<_>>(),
         "lag_ms_max": config.lag_ns_max as f64 / 1e6,
@@ -86,6 +86,8 @@ pub(super) fn shown(config: &Config) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use sphinx_pep::{Profile, Stage};
+
     use super::*;
 
     fn change(config: &Config, words: &str) -> Result<Config, String> {
@@ -100,8 +102,8 @@ mod tests {
         );
         let config = config.expect("possible settings");
         assert_eq!(
-            (config.profile, config.lag_ns_max),
-            (Profile::Ll, 7_000_000)
+            (config.stage, config.lag_ns_max),
+            (Stage::Snoop(Profile::Ll), 7_000_000)
         );
         assert!(config.dry_run);
         let radio = config.radio.expect("a rate");

@@ -35,8 +35,24 @@ pub(crate) struct Settings {
     pub(crate) stall: Option<(Time, Time)>,
     pub(crate) active: bool,
     pub(crate) data: Vec<u8>,
+    /// The data comes in messages of so many bytes, one at a time, so often; otherwise all at once.
+    pub(crate) messages: Option<(usize, Time)>,
     /// Aborts after having received so much.
     pub(crate) reset_after: Option<usize>,
+}
+
+impl Settings {
+    /// What the application has written by now, and when it goes on.
+    pub(crate) fn written(&self, now: Time) -> (usize, Option<Time>) {
+        let Some((bytes, every)) = self.messages else {
+            return (self.data.len(), None);
+        };
+        let count = 1 + (now / every) as usize;
+        match bytes.saturating_mul(count) {
+            written if written < self.data.len() => (written, Some(every * count as Time)),
+            _ => (self.data.len(), None),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +91,9 @@ pub(crate) struct Tcp {
     backoff: u32,
     timer: Option<Time>,
     newest_delivered: Time,
+    /// What was sent again, and reports of copies of something else.
+    resent: Vec<(u64, u64)>,
+    foreign_copies: u64,
     // Receiving.
     peer_isn: u32,
     expected: u64,
@@ -109,6 +128,8 @@ impl Tcp {
             backoff: 0,
             timer: settings.active.then_some(0),
             newest_delivered: 0,
+            resent: Vec::new(),
+            foreign_copies: 0,
             peer_isn: 0,
             expected: 0,
             received: Vec::new(),
@@ -250,7 +271,13 @@ impl End for Tcp {
             .stall
             .map(|(_, to)| to)
             .filter(|to| stalled && *to > now);
-        [self.timer, self.ack_at, wake].into_iter().flatten().min()
+        let (written, writes) = self.settings.written(now);
+        // Once what has been written is sent, or may not be sent, time brings more.
+        let writes = writes.filter(|_| self.state == State::Open && self.next > written as u64);
+        [self.timer, self.ack_at, wake, writes]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn timeout(&mut self, now: Time) {
@@ -298,6 +325,10 @@ impl End for Tcp {
 
     fn is_reset(&self) -> bool {
         self.state == State::Reset
+    }
+
+    fn foreign_copies(&self) -> u64 {
+        self.foreign_copies
     }
 
     fn state(&self) -> String {

@@ -67,6 +67,12 @@ impl Tcp {
         }
         let skip = (expected - start).max(0);
         let from = (start + skip) as u64;
+        if skip > 0 && start > 0 {
+            // A part of it was there (RFC 2883, as Linux does it).
+            self.duplicate = Some((start as u64, self.expected));
+        } else if let Some((_, end)) = self.block(from) {
+            self.duplicate = Some((from, end.min((start + length) as u64)));
+        }
         let limit = self.expected + self.told_window.max(1) + 1;
         if from >= limit {
             return self.acknowledge(now);

@@ -40,12 +40,20 @@ impl Tcp {
                 self.emit(now, start, end, true);
                 continue;
             }
-            let last = self.end() + 1;
+            let (written, more) = self.settings.written(now);
+            let last = match more {
+                Some(_) => written as u64 + 1,
+                None => self.end() + 1,
+            };
             let limit = last.min(self.una + self.window);
             if !room || self.next >= limit {
                 break;
             }
-            let end = (self.next + segment).min(limit);
+            let message = match self.settings.messages {
+                Some((bytes, _)) => 1 + ((self.next - 1) / bytes as u64 + 1) * bytes as u64,
+                None => u64::MAX,
+            };
+            let end = (self.next + segment).min(limit).min(message);
             self.emit(now, self.next, end, false);
         }
         if self.timer.is_none() && (!self.flights.is_empty() || self.next < self.end() + 1) {
@@ -63,11 +71,17 @@ impl Tcp {
         segment.sequence = self.settings.isn.wrapping_add(start as u32);
         if syn {
             segment.scale = Some(SCALE);
+            // It counts without options, and segments here are as long with them.
+            let options = if self.settings.timestamps { 12 } else { 0 };
+            segment.mss = Some((self.settings.segment + options) as u16);
             segment.sack_permitted = self.settings.sack;
             segment.window = segment.window.max(1000);
         } else {
             let range = start as usize - 1..end.min(data_end) as usize - 1;
             segment.payload = self.settings.data[range].to_vec();
+        }
+        if again {
+            self.resent.push((start, end));
         }
         self.flights.retain(|flight| flight.start != start);
         let place = self.flights.partition_point(|flight| flight.start < start);
@@ -91,6 +105,19 @@ impl Tcp {
         let same_window = window == self.window;
         if ack >= self.una as i64 {
             self.window = window;
+        }
+        if let [(left, right), ..] = segment.sack[..] {
+            let at = |number: u32| {
+                let behind = number
+                    .wrapping_sub(self.settings.isn)
+                    .wrapping_sub(ack as u32);
+                ack + i64::from(behind as i32)
+            };
+            let (left, right) = (at(left), at(right));
+            let own = |it: &(u64, u64)| (it.0 as i64) < right && left < it.1 as i64;
+            if right <= ack && !self.resent.iter().any(own) {
+                self.foreign_copies += 1;
+            }
         }
         for &(left, right) in &segment.sack {
             for flight in &mut self.flights {

@@ -4,10 +4,14 @@
 //! Rules and queue belong to the sockets of the process that made them: when it dies, however that
 //! happens, the kernel removes both, and packets pass as before.
 
+mod rules;
+
 use std::{
     io,
     net::{IpAddr, SocketAddr},
 };
+
+pub use rules::{Cgroup, Hook, Own, Rules, Selection, is_taken};
 
 use rustix::{
     fd::{AsFd, BorrowedFd},
@@ -17,28 +21,8 @@ use socket2::{Domain, Protocol, Type};
 
 use crate::nfnetlink::{Attributes, FILTER_HEADER, Head, Messages, Socket, Values, Writer};
 
-/// The packet filter's numbers; few of them are in libc.
+/// The queue's numbers; few of them are in libc.
 mod number {
-    pub(super) const BATCH_BEGIN: u16 = 16;
-    pub(super) const BATCH_END: u16 = 17;
-    pub(super) const SUBSYSTEM_TABLES: u16 = 10;
-    pub(super) const NEW_TABLE: u16 = SUBSYSTEM_TABLES << 8;
-    pub(super) const GET_TABLE: u16 = NEW_TABLE | 1;
-    pub(super) const DELETE_TABLE: u16 = NEW_TABLE | 2;
-    pub(super) const NEW_CHAIN: u16 = NEW_TABLE | 3;
-    pub(super) const NEW_RULE: u16 = NEW_TABLE | 6;
-    pub(super) const TABLE_OWNED: u32 = 2;
-    pub(super) const META_MARK: u32 = 3;
-    pub(super) const META_INPUT: u32 = 6;
-    pub(super) const META_OUTPUT: u32 = 7;
-    pub(super) const META_PROTOCOL: u32 = 16;
-    pub(super) const EQUAL: u32 = 0;
-    pub(super) const UNEQUAL: u32 = 1;
-    pub(super) const REGISTER: u32 = 1;
-    pub(super) const BYPASS: u16 = 1;
-    /// Of the mangle table of old.
-    pub(super) const PRIORITY: i32 = -150;
-
     pub(super) const PACKET: u16 = 3 << 8;
     pub(super) const VERDICT: u16 = PACKET | 1;
     pub(super) const CONFIG: u16 = PACKET | 2;
@@ -53,206 +37,13 @@ mod number {
     pub(super) const ATTRIBUTE_PAYLOAD: u16 = 10;
 }
 
-const INET: u8 = 1;
-const TCP: u8 = 6;
 const ACK: libc::c_int = libc::NLM_F_ACK;
-const CREATE: libc::c_int = ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
-/// Longest name of an interface.
-const INTERFACE_BYTES_MAX: usize = 15;
 /// Longest packet that is handed over.
 const PACKET_BYTES_MAX: u32 = 0xffff;
 /// Verdicts that are sent together.
 const VERDICT_BYTES_MAX: usize = 1 << 14;
 /// For packets that the program has not read yet.
 const SOCKET_BYTES: usize = 8 << 20;
-
-/// Where on its way a packet is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
-    /// It has come in, and it has not been decided where it goes.
-    Prerouting = 0,
-    /// It is about to leave.
-    Postrouting = 4,
-}
-
-/// Rules in a table of their own that lead the TCP packets of an interface to a queue.
-#[derive(Debug)]
-pub struct Rules {
-    socket: Socket,
-    table: String,
-}
-
-impl Rules {
-    /// Leads to a queue what comes in by an interface ([`Hook::Prerouting`]) and what goes out by it
-    /// ([`Hook::Postrouting`]), IPv4 and IPv6, in the calling thread's namespace; except packets with this
-    /// mark. Where nobody serves the queue, packets pass.
-    ///
-    /// # Errors
-    ///
-    /// `ResourceBusy` if there is a table of this name, `PermissionDenied` without `CAP_NET_ADMIN`, `NotFound`
-    /// and others where the kernel has no such rules (it needs nf_tables, and its queue or NFQUEUE).
-    pub fn install(table: &str, interface: &str, queue: u16, mark: u32) -> io::Result<Rules> {
-        if interface.len() > INTERFACE_BYTES_MAX {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        if is_taken(table)? {
-            return Err(io::ErrorKind::ResourceBusy.into());
-        }
-        // Kernels have either way to name a queue, or both.
-        let rules = |way| {
-            let socket = Socket::open()?;
-            install(&socket, table, interface, queue, mark, way)?;
-            let table = table.to_owned();
-            Ok(Rules { socket, table })
-        };
-        rules(Way::Native).or_else(|_: io::Error| rules(Way::Compatible))
-    }
-
-    /// Removes the rules.
-    ///
-    /// # Errors
-    ///
-    /// Those of netlink.
-    pub fn remove(&mut self) -> io::Result<()> {
-        let mut writer = Writer::default();
-        batch(&mut writer, |writer| {
-            writer.message(head(number::DELETE_TABLE, ACK), |it| {
-                it.name(1, &self.table);
-            });
-        });
-        writer.transact(&self.socket)
-    }
-}
-
-/// Whether there is a table of this name in the calling thread's namespace.
-///
-/// # Errors
-///
-/// `PermissionDenied` without `CAP_NET_ADMIN`, others where there are no tables at all.
-pub fn is_taken(table: &str) -> io::Result<bool> {
-    let mut writer = Writer::default();
-    writer.message(head(number::GET_TABLE, ACK), |it| it.name(1, table));
-    match writer.transact(&Socket::open()?) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// How rules name a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// "queue" of nf_tables.
-    Native,
-    /// "NFQUEUE" of iptables, inside nf_tables.
-    Compatible,
-}
-
-fn install(
-    socket: &Socket,
-    table: &str,
-    interface: &str,
-    queue: u16,
-    mark: u32,
-    way: Way,
-) -> io::Result<()> {
-    let mut writer = Writer::default();
-    // All of it, or nothing.
-    batch(&mut writer, |writer| {
-        writer.message(head(number::NEW_TABLE, CREATE), |it| {
-            it.name(1, table);
-            it.number(2, number::TABLE_OWNED);
-        });
-        for (chain, hook, meta) in [
-            ("in", Hook::Prerouting, number::META_INPUT),
-            ("out", Hook::Postrouting, number::META_OUTPUT),
-        ] {
-            writer.message(head(number::NEW_CHAIN, CREATE), |it| {
-                it.name(1, table);
-                it.name(3, chain);
-                it.nest(4, |it| {
-                    it.number(1, hook as u32);
-                    it.number(2, number::PRIORITY as u32);
-                });
-                it.number(5, number::ACCEPT);
-                it.name(7, "filter");
-            });
-            let append = ACK | libc::NLM_F_CREATE | libc::NLM_F_APPEND;
-            writer.message(head(number::NEW_RULE, append), |it| {
-                it.name(1, table);
-                it.name(2, chain);
-                it.nest(4, |it| {
-                    let mut name = interface.as_bytes().to_vec();
-                    name.resize(INTERFACE_BYTES_MAX + 1, 0);
-                    compare(it, meta, number::EQUAL, &name);
-                    compare(it, number::META_PROTOCOL, number::EQUAL, &[TCP]);
-                    compare(it, number::META_MARK, number::UNEQUAL, &mark.to_ne_bytes());
-                    to_queue(it, queue, way);
-                });
-            });
-        }
-    });
-    writer.transact(socket)
-}
-
-fn head(kind: u16, flags: libc::c_int) -> Head {
-    Head {
-        kind,
-        flags,
-        family: INET,
-        resource: 0,
-    }
-}
-
-/// Messages of which all take effect or none.
-fn batch(writer: &mut Writer, body: impl FnOnce(&mut Writer)) {
-    let edge = |kind| Head {
-        kind,
-        flags: 0,
-        family: 0,
-        resource: number::SUBSYSTEM_TABLES,
-    };
-    writer.message(edge(number::BATCH_BEGIN), |_| ());
-    body(writer);
-    writer.message(edge(number::BATCH_END), |_| ());
-}
-
-fn expression(it: &mut Attributes<'_>, name: &str, data: impl FnOnce(&mut Attributes<'_>)) {
-    it.nest(1, |it| {
-        it.name(1, name);
-        it.nest(2, data);
-    });
-}
-
-/// Goes on with the rule if something about the packet is so.
-fn compare(it: &mut Attributes<'_>, meta: u32, how: u32, value: &[u8]) {
-    expression(it, "meta", |it| {
-        it.number(1, number::REGISTER);
-        it.number(2, meta);
-    });
-    expression(it, "cmp", |it| {
-        it.number(1, number::REGISTER);
-        it.number(2, how);
-        it.nest(3, |it| it.put(1, value));
-    });
-}
-
-fn to_queue(it: &mut Attributes<'_>, queue: u16, way: Way) {
-    match way {
-        Way::Native => expression(it, "queue", |it| {
-            it.put(1, &queue.to_be_bytes());
-            it.put(2, &1_u16.to_be_bytes());
-            it.put(3, &number::BYPASS.to_be_bytes());
-        }),
-        Way::Compatible => expression(it, "target", |it| {
-            it.name(1, "NFQUEUE");
-            it.number(2, 3);
-            // `struct xt_NFQ_info_v3`, aligned: number, how many, flags.
-            let words = [queue, 1, number::BYPASS, 0].map(u16::to_ne_bytes);
-            it.put(3, words.as_flattened());
-        }),
-    }
-}
 
 /// A packet that waits for its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,172 @@
+//! `sphx pep exec`: a program in a control group of its own, and an agent for its connections while it runs.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use sphinx_pep::Stage;
+use sphinx_pep::attach::OwnGroup;
+use sphinx_transport::ErrorKind;
+
+use super::args::ExecArgs;
+use super::{Context, Thin, stage};
+use crate::failure::{Outcome, fail, fail_hint, local_io, usage};
+
+/// Runs the program and returns its exit code.
+pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
+    if !matches!(args.agent, Stage::Rdb(_)) {
+        return Err(usage("a program's own connections are for --agent rdb"));
+    }
+    let [program, words @ ..] = &args.command[..] else {
+        return Err(usage("there is no program to run"));
+    };
+    let group = OwnGroup::new(&format!("sphx-pep-{}", std::process::id())).map_err(|error| {
+        let message = format!("cannot make a control group for the program: {error}");
+        let hint = "run it as root; control groups of version 2 have to be mounted";
+        fail_hint(ErrorKind::LocalIo, message, hint)
+    })?;
+    // What a terminal sends on Ctrl-C goes to the program too, which knows what to do about it.
+    let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])
+        .map_err(|error| local_io("listen for", "signals", error))?;
+    let mut agent = Agent::start(args, &group)?;
+    if let Some(code) = agent.begin(args.json)? {
+        return Ok(code);
+    }
+    let name = program.to_string_lossy().into_owned();
+    let started = group
+        .enter()
+        .and_then(|()| Command::new(program).args(words).spawn());
+    let mut child = match started {
+        Ok(child) => child,
+        Err(error) => {
+            let _ = group.leave();
+            agent.end(false);
+            return Err(local_io("start", &name, error));
+        }
+    };
+    let pid = Pid::from_child(&child);
+    let handle = signals.handle();
+    let forwarding = thread::spawn(move || {
+        for signal in signals.forever() {
+            if let Some(signal @ (Signal::TERM | Signal::HUP)) = Signal::from_named_raw(signal) {
+                // It may have ended already.
+                let _ = kill_process(pid, signal);
+            }
+        }
+    });
+    let status = child
+        .wait()
+        .map_err(|error| local_io("wait for", &name, error));
+    handle.close();
+    // It only forwards.
+    let _ = forwarding.join();
+    let summary = agent.end(args.json);
+    if let Err(error) = group.leave() {
+        let path = group.path().display();
+        context.reporter.note(&format!(
+            "sphx: control group {path} is left: {error}; it has processes that {name} has started"
+        ));
+    }
+    if let Some(summary) = summary.filter(|_| !args.json) {
+        context.reporter.note(&summary);
+    }
+    status.map(code)
+}
+
+/// As shells tell it.
+fn code(status: ExitStatus) -> u8 {
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// `sphx pep run` for the group.
+struct Agent {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    dry_run: bool,
+}
+
+impl Agent {
+    fn start(args: &ExecArgs, group: &OwnGroup) -> Outcome<Agent> {
+        let failed = |error| local_io("start", "the agent", error);
+        let mut words: Vec<OsString> = ["pep", "run", "--json", "--agent"].map(Into::into).to_vec();
+        words.push(stage::written(&args.agent).into());
+        words.extend(["--cgroup".into(), group.path().into()]);
+        if args.dry_run {
+            words.push("--dry-run".into());
+        }
+        // The same program, also if its file has been replaced.
+        let mut child = Command::new("/proc/self/exe")
+            .arg0("sphx")
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            // Ctrl-C at a terminal is for the program.
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let output = child.stdout.take();
+        let output = output.ok_or_else(|| fail(ErrorKind::Other, "the agent has no output"))?;
+        let lines = BufReader::new(output).lines();
+        Ok(Agent {
+            child,
+            lines,
+            dry_run: args.dry_run,
+        })
+    }
+
+    /// Waits until packets pass it; the exit code if it cannot begin.
+    fn begin(&mut self, shows: bool) -> Outcome<Option<u8>> {
+        while let Some(Ok(line)) = self.lines.next() {
+            show(&line, shows);
+            if line.contains("\"event\":\"started\"") {
+                return Ok(None);
+            }
+        }
+        // It has said why.
+        let status = self.child.wait();
+        status
+            .map(|status| Some(code(status)))
+            .map_err(|error| local_io("wait for", "the agent", error))
+    }
+
+    /// Lets it end, and tells in a line what it has done.
+    fn end(mut self, shows: bool) -> Option<String> {
+        // It may have ended already.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let mut summary = None;
+        for line in self.lines.by_ref().map_while(Result::ok) {
+            show(&line, shows);
+            let done = serde_json::from_str(&line).ok();
+            summary = done.filter(|it: &Value| it["event"] == "done").or(summary);
+        }
+        let _ = self.child.wait();
+        let done = summary?;
+        let number = |name: &str| done[name].as_u64().unwrap_or(0);
+        let thin = Thin {
+            flows: number("flows"),
+            data_bytes: number("data_bytes"),
+            bundled: number("bundled"),
+            copied_bytes: number("copied_bytes"),
+            losses_repaired: number("losses_repaired"),
+            resent: number("resent"),
+        };
+        Some(thin.summary(self.dry_run))
+    }
+}
+
+/// Standard output is the program's.
+fn show(line: &str, shows: bool) {
+    if shows {
+        // Nobody may be there to read it.
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+}

@@ -1,0 +1,190 @@
+//! `sphx pep` for thin streams of this machine. Skipped, saying why, where namespaces, queues or control groups are not to be had.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::thread;
+
+use crate::common::{Ended, Running, Scratch};
+use rustix::process::Signal;
+use serde_json::Value;
+use sphinx_netdev::cgroup::OwnGroup;
+use sphinx_netdev::netns::{Access, Namespace, probe};
+use sphinx_netdev::nfqueue::is_taken;
+use sphinx_pep::attach::{Attachment, Own};
+
+/// A namespace in which agents for the machine's own connections work, and control groups.
+fn place() -> Option<Namespace> {
+    let namespace = match probe() {
+        Ok(Access::Direct) => Namespace::new().expect("a namespace"),
+        other => {
+            eprintln!("skipped: no namespaces: {other:?}");
+            return None;
+        }
+    };
+    let own = Own {
+        uids: vec![0],
+        bytes_max: 1280,
+        ..Own::default()
+    };
+    let attached = namespace.run(|| Attachment::own(own).map(drop));
+    let name = format!(
+        "sphx-probe-{}-{:?}",
+        std::process::id(),
+        thread::current().id()
+    );
+    let grouped = OwnGroup::new(&name.replace(['(', ')'], ""));
+    for result in [attached.expect("a thread"), grouped.map(drop)] {
+        if let Err(error) = result {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+    }
+    Some(namespace)
+}
+
+fn lines(ended: &Ended) -> Vec<Value> {
+    let lines = ended.stderr.lines();
+    lines
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect()
+}
+
+/// Waits until no rules of an agent are left.
+fn is_clean(namespace: &Namespace) {
+    // The kernel removes rules in its own time.
+    while namespace
+        .run(|| is_taken("sphx-pep"))
+        .expect("a thread")
+        .expect("an answer")
+    {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_program_runs_with_an_agent_of_its_own() {
+    let Some(namespace) = place() else { return };
+    let scratch = Scratch::new();
+    let listener = namespace.run(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.expect("a thread").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let program = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{port}; for n in 1 2 3; do echo $n >&3; read -r answer <&3; done; exit 7"
+    );
+    let arguments = [
+        "pep",
+        "exec",
+        "--json",
+        "--agent",
+        "rdb:mode=paper,thin=always",
+        "--",
+        "bash",
+        "-c",
+        &program,
+    ];
+    let ended = thread::scope(|scope| {
+        scope.spawn(|| {
+            let (stream, _) = listener.accept().expect("a connection");
+            let mut lines = BufReader::new(&stream).lines();
+            while let Some(Ok(line)) = lines.next() {
+                (&stream)
+                    .write_all(format!("{line}\n").as_bytes())
+                    .expect("a stream");
+            }
+        });
+        let start = || Running::start(&scratch, &arguments, &[]);
+        namespace.run(start).expect("a thread").end().expect(7)
+    });
+    let lines = lines(&ended);
+    let of = |name: &str| lines.iter().find(|line| line["event"] == name).expect(name);
+    assert_eq!(of("started")["attach"], "own");
+    let done = of("done");
+    assert_eq!(done["data_bytes"], 6, "{done}");
+    assert!(done["from_mobile"].as_u64() > Some(3), "{done}");
+    is_clean(&namespace);
+}
+
+#[test]
+fn a_signal_is_for_the_program() {
+    let Some(namespace) = place() else { return };
+    let scratch = Scratch::new();
+    // It says when it can be told to end.
+    let program =
+        "trap 'exit 9' TERM; echo '{\"event\":\"ready\"}'; while :; do read -r -t 1 line; done";
+    let arguments = ["pep", "exec", "--", "bash", "-c", program];
+    let start = || Running::start(&scratch, &arguments, &[]);
+    let mut running = namespace.run(start).expect("a thread");
+    running.event("ready");
+    running.signal(Signal::INT);
+    running.signal(Signal::TERM);
+    let ended = running.end().expect(9);
+    assert!(
+        ended.stderr.contains("0 flows: 0 packets with copies"),
+        "{}",
+        ended.stderr
+    );
+    is_clean(&namespace);
+}
+
+#[test]
+fn what_cannot_be_is_told_and_nothing_is_left() {
+    let Some(namespace) = place() else { return };
+    let scratch = Scratch::new();
+    for (arguments, code, reason) in [
+        (&["run", "--port", "7000"][..], 2, "--agent rdb"),
+        (
+            &[
+                "run",
+                "--agent",
+                "rdb",
+                "--wireless",
+                "lo",
+                "--radio-rate",
+                "1mbit",
+            ],
+            2,
+            "--radio-rate is for --agent snoop",
+        ),
+        (
+            &["run", "--agent", "rdb:itt=1", "--port", "7000"],
+            2,
+            "the keys are mode",
+        ),
+        (
+            &["run", "--agent", "rdb", "--port", "7-6"],
+            2,
+            "write a port",
+        ),
+        (
+            &["run", "--agent", "rdb", "--uid", "no-such-user"],
+            2,
+            "no such user",
+        ),
+        (
+            &["run", "--agent", "rdb", "--port", "1", "--wireless", "lo"],
+            2,
+            "cannot be used with",
+        ),
+        (
+            &["run", "--agent", "rdb", "--cgroup", "/no/such"],
+            8,
+            "control group",
+        ),
+        (
+            &["exec", "--agent", "snoop", "--", "true"],
+            2,
+            "--agent rdb",
+        ),
+        (&["exec", "--", "/no/such/program"], 8, "/no/such/program"),
+    ] {
+        let arguments = [&["pep"], arguments].concat();
+        let start = || Running::start(&scratch, &arguments, &[]);
+        let ended = namespace.run(start).expect("a thread").end().expect(code);
+        assert!(
+            ended.stderr.contains(reason),
+            "{arguments:?}: {}",
+            ended.stderr
+        );
+        is_clean(&namespace);
+    }
+}

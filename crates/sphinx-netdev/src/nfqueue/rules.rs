@@ -1,0 +1,446 @@
+//! Rules of the packet filter that lead packets to a queue.
+
+use std::{io, ops::RangeInclusive};
+
+use super::ACK;
+use crate::nfnetlink::{Attributes, Head, Socket, Writer};
+
+/// The packet filter's numbers; few of them are in libc.
+mod number {
+    pub(super) const BATCH_BEGIN: u16 = 16;
+    pub(super) const BATCH_END: u16 = 17;
+    pub(super) const SUBSYSTEM_TABLES: u16 = 10;
+    pub(super) const NEW_TABLE: u16 = SUBSYSTEM_TABLES << 8;
+    pub(super) const GET_TABLE: u16 = NEW_TABLE | 1;
+    pub(super) const DELETE_TABLE: u16 = NEW_TABLE | 2;
+    pub(super) const NEW_CHAIN: u16 = NEW_TABLE | 3;
+    pub(super) const NEW_RULE: u16 = NEW_TABLE | 6;
+    pub(super) const NEW_SET: u16 = NEW_TABLE | 9;
+    /// Members that programs did not write, and that are forgotten in time.
+    pub(super) const SET_TIMEOUT_EVALUATED: u32 = 0x30;
+    pub(super) const UPDATE: u32 = 1;
+    pub(super) const TABLE_OWNED: u32 = 2;
+    pub(super) const META_LENGTH: u32 = 0;
+    pub(super) const META_MARK: u32 = 3;
+    pub(super) const META_INPUT: u32 = 6;
+    pub(super) const META_OUTPUT: u32 = 7;
+    pub(super) const META_USER: u32 = 10;
+    pub(super) const META_PROTOCOL: u32 = 16;
+    pub(super) const SOCKET_CGROUP: u32 = 3;
+    pub(super) const TRANSPORT_HEADER: u32 = 2;
+    pub(super) const TO_NETWORK: u32 = 1;
+    pub(super) const EQUAL: u32 = 0;
+    pub(super) const UNEQUAL: u32 = 1;
+    pub(super) const AT_MOST: u32 = 3;
+    pub(super) const REGISTER: u32 = 1;
+    pub(super) const BYPASS: u16 = 1;
+    /// Of the mangle table of old.
+    pub(super) const PRIORITY: i32 = -150;
+    pub(super) const ACCEPT: u32 = 1;
+}
+
+const INET: u8 = 1;
+const TCP: u8 = 6;
+/// Places in the TCP header, and flags there.
+const SOURCE_PORT: u32 = 0;
+const DESTINATION_PORT: u32 = 2;
+const FLAGS: u32 = 13;
+const SYN: u8 = 2;
+const ACKNOWLEDGES: u8 = 16;
+const CREATE: libc::c_int = ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+/// The local ports of chosen users and groups: what comes in has no socket yet.
+const PORTS: &str = "ports";
+/// So many of them, and so long after the last packet.
+const PORTS_MAX: u32 = 65_535;
+const PORTS_MS: u64 = 3_600_000;
+/// Longest name of an interface.
+const INTERFACE_BYTES_MAX: usize = 15;
+
+/// Where on its way a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// It has come in, and it has not been decided where it goes.
+    Prerouting = 0,
+    /// It has come in for this machine.
+    Input = 1,
+    /// It comes from this machine.
+    Output = 3,
+    /// It is about to leave.
+    Postrouting = 4,
+}
+
+/// Which TCP packets are led to a queue, IPv4 and IPv6.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// Those that come in by an interface ([`Hook::Prerouting`]) and those that go out by it ([`Hook::Postrouting`]).
+    Interface(String),
+    /// Small ones of this machine's own connections ([`Hook::Input`], [`Hook::Output`]).
+    Own(Own),
+}
+
+/// Connections of this machine: those that have any of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// Either end has one of these ports.
+    pub ports: Vec<RangeInclusive<u16>>,
+    /// The user's number, of the socket.
+    pub uids: Vec<u32>,
+    /// The control group, of the process that made the socket, or one below it.
+    pub cgroups: Vec<Cgroup>,
+    /// The longest packet that is led to the queue, in IP bytes.
+    pub bytes_max: u32,
+}
+
+impl Own {
+    /// Whether some are known by whose they are.
+    fn has_owners(&self) -> bool {
+        !(self.uids.is_empty() && self.cgroups.is_empty())
+    }
+}
+
+/// A control group (version 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cgroup {
+    /// The inode number of its directory.
+    pub id: u64,
+    /// Groups above it.
+    pub level: u32,
+}
+
+/// Rules in a table of their own that lead the TCP packets of an interface to a queue.
+#[derive(Debug)]
+pub struct Rules {
+    socket: Socket,
+    table: String,
+}
+
+impl Rules {
+    /// Leads packets to a queue, in the calling thread's namespace; except those with this
+    /// mark. Where nobody serves the queue, packets pass.
+    ///
+    /// # Errors
+    ///
+    /// `ResourceBusy` if there is a table of this name, `PermissionDenied` without `CAP_NET_ADMIN`, `NotFound`
+    /// and others where the kernel has no such rules (it needs nf_tables, and its queue or NFQUEUE).
+    pub fn install(table: &str, selection: &Selection, queue: u16, mark: u32) -> io::Result<Rules> {
+        if let Selection::Interface(name) = selection
+            && name.len() > INTERFACE_BYTES_MAX
+        {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if is_taken(table)? {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        // Kernels have either way to name a queue, or both.
+        let rules = |way| {
+            let socket = Socket::open()?;
+            install(&socket, table, selection, queue, mark, way)?;
+            let table = table.to_owned();
+            Ok(Rules { socket, table })
+        };
+        rules(Way::Native).or_else(|_: io::Error| rules(Way::Compatible))
+    }
+
+    /// Removes the rules.
+    ///
+    /// # Errors
+    ///
+    /// Those of netlink.
+    pub fn remove(&mut self) -> io::Result<()> {
+        let mut writer = Writer::default();
+        batch(&mut writer, |writer| {
+            writer.message(head(number::DELETE_TABLE, ACK), |it| {
+                it.name(1, &self.table);
+            });
+        });
+        writer.transact(&self.socket)
+    }
+}
+
+/// Whether there is a table of this name in the calling thread's namespace.
+///
+/// # Errors
+///
+/// `PermissionDenied` without `CAP_NET_ADMIN`, others where there are no tables at all.
+pub fn is_taken(table: &str) -> io::Result<bool> {
+    let mut writer = Writer::default();
+    writer.message(head(number::GET_TABLE, ACK), |it| it.name(1, table));
+    match writer.transact(&Socket::open()?) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// How rules name a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// "queue" of nf_tables.
+    Native,
+    /// "NFQUEUE" of iptables, inside nf_tables.
+    Compatible,
+}
+
+fn install(
+    socket: &Socket,
+    table: &str,
+    selection: &Selection,
+    queue: u16,
+    mark: u32,
+    way: Way,
+) -> io::Result<()> {
+    let hooks = match selection {
+        Selection::Interface(_) => [("in", Hook::Prerouting), ("out", Hook::Postrouting)],
+        Selection::Own(_) => [("in", Hook::Input), ("out", Hook::Output)],
+    };
+    let mut writer = Writer::default();
+    // All of it, or nothing.
+    batch(&mut writer, |writer| {
+        writer.message(head(number::NEW_TABLE, CREATE), |it| {
+            it.name(1, table);
+            it.number(2, number::TABLE_OWNED);
+        });
+        if matches!(selection, Selection::Own(own) if own.has_owners()) {
+            writer.message(head(number::NEW_SET, CREATE), |it| {
+                it.name(1, table);
+                it.name(2, PORTS);
+                it.number(3, number::SET_TIMEOUT_EVALUATED);
+                // Its number for programs that show it ("inet_service"), and its length.
+                it.number(4, 13);
+                it.number(5, 2);
+                it.nest(9, |it| it.number(1, PORTS_MAX));
+                it.number(10, 1);
+            });
+        }
+        for (chain, hook) in hooks {
+            writer.message(head(number::NEW_CHAIN, CREATE), |it| {
+                it.name(1, table);
+                it.name(3, chain);
+                it.nest(4, |it| {
+                    it.number(1, hook as u32);
+                    it.number(2, number::PRIORITY as u32);
+                });
+                it.number(5, number::ACCEPT);
+                it.name(7, "filter");
+            });
+            let append = ACK | libc::NLM_F_CREATE | libc::NLM_F_APPEND;
+            for condition in conditions(selection, hook) {
+                writer.message(head(number::NEW_RULE, append), |it| {
+                    it.name(1, table);
+                    it.name(2, chain);
+                    it.nest(4, |it| {
+                        compare(it, number::META_PROTOCOL, number::EQUAL, &[TCP]);
+                        compare(it, number::META_MARK, number::UNEQUAL, &mark.to_ne_bytes());
+                        if let Selection::Own(own) = selection {
+                            is_short(it, own.bytes_max);
+                        }
+                        condition.put(it);
+                        to_queue(it, queue, way);
+                    });
+                });
+            }
+        }
+    });
+    writer.transact(socket)
+}
+
+/// What a rule asks of a packet.
+#[derive(Clone, Debug)]
+enum Condition {
+    Interface {
+        meta: u32,
+        name: Vec<u8>,
+    },
+    /// The port at this place of the TCP header.
+    Port(u32, RangeInclusive<u16>),
+    /// SYN without ACK: the first one to a server whose user or group is chosen.
+    Opens,
+    /// The local port of a connection of a chosen user or group.
+    Known,
+    User(u32),
+    Group(Cgroup),
+}
+
+/// One rule for each.
+fn conditions(selection: &Selection, hook: Hook) -> Vec<Condition> {
+    let own = match selection {
+        Selection::Interface(name) => {
+            let mut name = name.as_bytes().to_vec();
+            name.resize(INTERFACE_BYTES_MAX + 1, 0);
+            let meta = match hook {
+                Hook::Prerouting | Hook::Input => number::META_INPUT,
+                Hook::Output | Hook::Postrouting => number::META_OUTPUT,
+            };
+            return vec![Condition::Interface { meta, name }];
+        }
+        Selection::Own(own) => own,
+    };
+    let mut conditions = Vec::new();
+    for range in &own.ports {
+        let places = [SOURCE_PORT, DESTINATION_PORT];
+        conditions.extend(places.map(|place| Condition::Port(place, range.clone())));
+    }
+    match hook {
+        Hook::Input if own.has_owners() => {
+            conditions.extend([Condition::Known, Condition::Opens]);
+        }
+        Hook::Output => {
+            conditions.extend(own.uids.iter().map(|uid| Condition::User(*uid)));
+            conditions.extend(own.cgroups.iter().map(|group| Condition::Group(*group)));
+        }
+        _ => {}
+    }
+    conditions
+}
+
+impl Condition {
+    fn put(&self, it: &mut Attributes<'_>) {
+        match self {
+            Condition::Interface { meta, name } => compare(it, *meta, number::EQUAL, name),
+            Condition::Port(place, range) => {
+                load(it, *place, 2);
+                expression(it, "range", |it| {
+                    it.number(1, number::REGISTER);
+                    it.number(2, number::EQUAL);
+                    it.nest(3, |it| it.put(1, &range.start().to_be_bytes()));
+                    it.nest(4, |it| it.put(1, &range.end().to_be_bytes()));
+                });
+            }
+            Condition::Opens => {
+                load(it, FLAGS, 1);
+                expression(it, "bitwise", |it| {
+                    it.number(1, number::REGISTER);
+                    it.number(2, number::REGISTER);
+                    it.number(3, 1);
+                    it.nest(4, |it| it.put(1, &[SYN | ACKNOWLEDGES]));
+                    it.nest(5, |it| it.put(1, &[0]));
+                });
+                is(it, number::EQUAL, &[SYN]);
+            }
+            Condition::Known => {
+                load(it, DESTINATION_PORT, 2);
+                expression(it, "lookup", |it| {
+                    it.name(1, PORTS);
+                    it.number(2, number::REGISTER);
+                    it.number(4, 1);
+                });
+            }
+            Condition::User(uid) => {
+                compare(it, number::META_USER, number::EQUAL, &uid.to_ne_bytes());
+                remember_port(it);
+            }
+            Condition::Group(group) => {
+                expression(it, "socket", |it| {
+                    it.number(1, number::SOCKET_CGROUP);
+                    it.number(2, number::REGISTER);
+                    it.number(3, group.level);
+                });
+                is(it, number::EQUAL, &group.id.to_ne_bytes());
+                remember_port(it);
+            }
+        }
+    }
+}
+
+/// The local port of what goes out is known from then on.
+fn remember_port(it: &mut Attributes<'_>) {
+    load(it, SOURCE_PORT, 2);
+    expression(it, "dynset", |it| {
+        it.name(1, PORTS);
+        it.number(2, 1);
+        it.number(3, number::UPDATE);
+        it.number(4, number::REGISTER);
+        it.put(6, &PORTS_MS.to_be_bytes());
+    });
+}
+
+/// Loads bytes of the TCP header.
+fn load(it: &mut Attributes<'_>, place: u32, bytes: u32) {
+    expression(it, "payload", |it| {
+        it.number(1, number::REGISTER);
+        it.number(2, number::TRANSPORT_HEADER);
+        it.number(3, place);
+        it.number(4, bytes);
+    });
+}
+
+/// Goes on if the packet has at most so many bytes.
+fn is_short(it: &mut Attributes<'_>, bytes_max: u32) {
+    expression(it, "meta", |it| {
+        it.number(1, number::REGISTER);
+        it.number(2, number::META_LENGTH);
+    });
+    // Numbers are compared byte by byte.
+    expression(it, "byteorder", |it| {
+        it.number(1, number::REGISTER);
+        it.number(2, number::REGISTER);
+        it.number(3, number::TO_NETWORK);
+        it.number(4, 4);
+        it.number(5, 4);
+    });
+    is(it, number::AT_MOST, &bytes_max.to_be_bytes());
+}
+
+/// Goes on if what was loaded is so.
+fn is(it: &mut Attributes<'_>, how: u32, value: &[u8]) {
+    expression(it, "cmp", |it| {
+        it.number(1, number::REGISTER);
+        it.number(2, how);
+        it.nest(3, |it| it.put(1, value));
+    });
+}
+
+fn head(kind: u16, flags: libc::c_int) -> Head {
+    Head {
+        kind,
+        flags,
+        family: INET,
+        resource: 0,
+    }
+}
+
+/// Messages of which all take effect or none.
+fn batch(writer: &mut Writer, body: impl FnOnce(&mut Writer)) {
+    let edge = |kind| Head {
+        kind,
+        flags: 0,
+        family: 0,
+        resource: number::SUBSYSTEM_TABLES,
+    };
+    writer.message(edge(number::BATCH_BEGIN), |_| ());
+    body(writer);
+    writer.message(edge(number::BATCH_END), |_| ());
+}
+
+fn expression(it: &mut Attributes<'_>, name: &str, data: impl FnOnce(&mut Attributes<'_>)) {
+    it.nest(1, |it| {
+        it.name(1, name);
+        it.nest(2, data);
+    });
+}
+
+/// Goes on with the rule if something about the packet is so.
+fn compare(it: &mut Attributes<'_>, meta: u32, how: u32, value: &[u8]) {
+    expression(it, "meta", |it| {
+        it.number(1, number::REGISTER);
+        it.number(2, meta);
+    });
+    is(it, how, value);
+}
+
+fn to_queue(it: &mut Attributes<'_>, queue: u16, way: Way) {
+    match way {
+        Way::Native => expression(it, "queue", |it| {
+            it.put(1, &queue.to_be_bytes());
+            it.put(2, &1_u16.to_be_bytes());
+            it.put(3, &number::BYPASS.to_be_bytes());
+        }),
+        Way::Compatible => expression(it, "target", |it| {
+            it.name(1, "NFQUEUE");
+            it.number(2, 3);
+            // `struct xt_NFQ_info_v3`, aligned: number, how many, flags.
+            let words = [queue, 1, number::BYPASS, 0].map(u16::to_ne_bytes);
+            it.put(3, words.as_flattened());
+        }),
+    }
+}

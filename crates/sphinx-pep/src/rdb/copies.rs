@@ -1,0 +1,74 @@
+//! What the receiver may have got twice, and whose fault that is.
+
+use std::collections::VecDeque;
+
+use crate::ranges::Ranges;
+
+/// How far behind an acknowledgement its D-SACK may be.
+const HISTORY_BYTES: u64 = 1 << 20;
+/// Repetitions of the sender that are remembered.
+const RESENT_MAX: usize = 64;
+
+/// A stream's bytes that went more than once.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// Went in front of other segments.
+    bundled: Ranges,
+    /// The sender itself sent them again. One D-SACK each.
+    resent: VecDeque<(u64, u64)>,
+}
+
+impl Copies {
+    pub(super) fn bundled(&mut self, start: u64, end: u64) {
+        self.bundled.add(start, end);
+    }
+
+    pub(super) fn resent(&mut self, start: u64, end: u64) {
+        if self.resent.len() == RESENT_MAX {
+            self.resent.pop_front();
+        }
+        self.resent.push_back((start, end));
+    }
+
+    /// Whether the receiver got a range twice for a bundle, and not for what the sender has sent again.
+    pub(super) fn explain(&mut self, start: u64, end: u64) -> bool {
+        let resent = self.resent.iter();
+        let mut own = resent
+            .enumerate()
+            .filter(|(_, it)| it.0 <= start && end <= it.1);
+        if let Some((index, _)) = own.next() {
+            self.resent.remove(index);
+            return false;
+        }
+        self.bundled.gaps(start, end).is_empty()
+    }
+
+    /// Forgets what is far behind an acknowledgement.
+    pub(super) fn acknowledged(&mut self, position: u64) {
+        let limit = position.saturating_sub(HISTORY_BYTES);
+        self.bundled.remove_below(limit);
+        while self.resent.front().is_some_and(|it| it.1 < limit) {
+            self.resent.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_the_senders_own_is_not_a_bundles() {
+        let mut copies = Copies::default();
+        copies.bundled(100, 200);
+        copies.bundled(200, 300);
+        assert!(copies.explain(100, 200) && copies.explain(100, 300));
+        assert!(!copies.explain(50, 150) && !copies.explain(300, 400));
+        copies.resent(100, 200);
+        // One of the two copies was the sender's.
+        assert!(!copies.explain(100, 200));
+        assert!(copies.explain(100, 200));
+        copies.acknowledged(HISTORY_BYTES + 250);
+        assert!(!copies.explain(200, 300) && copies.explain(250, 300));
+    }
+}
