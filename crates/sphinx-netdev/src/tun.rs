@@ -4,12 +4,14 @@
 //! single one of at most MTU size, with complete checksums. A [`JoiningTun`] takes what the kernel has joined.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, IoSlice, IoSliceMut},
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     num::NonZeroU64,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     os::unix::fs::OpenOptionsExt,
+    thread,
+    time::{Duration, Instant},
 };
 
 use rustix::io::Errno;
@@ -30,6 +32,12 @@ const PRIORITY: i32 = -15;
 /// some milliseconds is as long as the delays of a link.
 const SLICE_NS: u64 = 100_000;
 
+/// How long the kernel may take to deliver packets to an IPv6 address it has been given; usually it is far below 10 ms.
+const LOCAL_ROUTE_WAIT: Duration = Duration::from_secs(10);
+
+/// Flag of a route whose packets are for this machine. Not in libc for every target.
+const RTF_LOCAL: u32 = 0x8000_0000;
+
 /// The settings of a TUN device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunConfig {
@@ -39,7 +47,7 @@ pub struct TunConfig {
     pub mtu: usize,
     /// Packets the kernel keeps while the reader is slow; it drops more.
     pub queue_packets: u32,
-    /// Addresses with the length of their prefix, to which a route is added.
+    /// Addresses with the length of their prefix, to which a route is added. Packets to them are delivered from the start.
     pub addresses: Vec<(IpAddr, u8)>,
 }
 
@@ -60,7 +68,8 @@ impl Tun {
     /// # Errors
     ///
     /// `NotFound` or `PermissionDenied` where TUN devices are not available, `AlreadyExists` or
-    /// `ResourceBusy` if the name is taken, `InvalidInput` for settings that the kernel refuses.
+    /// `ResourceBusy` if the name is taken, `InvalidInput` for settings that the kernel refuses,
+    /// `TimedOut` if it does not get round to an IPv6 address.
     pub fn open(config: &TunConfig) -> io::Result<Tun> {
         Tun::open_with(config, 0)
     }
@@ -222,7 +231,7 @@ impl AsFd for JoiningTun {
 /// Those of the system calls; what had been set before stays.
 pub fn serve_in_time() -> io::Result<()> {
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
-    if std::thread::available_parallelism()?.get() > 1 {
+    if thread::available_parallelism()?.get() > 1 {
         // SAFETY: `sched_param` consists of integers, for which zero is valid.
         let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
         parameters.sched_priority = 1;
@@ -329,8 +338,7 @@ fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
             ioctl(&control, libc::SIOCGIFINDEX, &mut request)?;
             // SAFETY: SIOCGIFINDEX has just filled in this field of the union.
             let index = unsafe { request.ifr_ifru.ifru_ifindex };
-            // Nobody else is on the link. Without this flag an address can be used only some time after it was
-            // given, when the kernel has got round to finding out.
+            // Nobody else is on the link, and finding that out would take a second.
             let mut fixed = [
                 libc::AF_INET6 as u8,
                 prefix,
@@ -346,10 +354,36 @@ fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
             Message::new(libc::RTM_NEWADDR, flags, &fixed)
                 .with(libc::IFA_LOCAL, &address.octets())
                 .with(libc::IFA_ADDRESS, &address.octets())
-                .send()
+                .send()?;
+            await_local_route(address)
         }
         _ => Err(invalid("prefix too long")),
     }
+}
+
+/// Waits until packets to an IPv6 address of the calling thread's namespace are delivered. The kernel adds the route for
+/// them later, from a queue of its own, and drops what arrives before.
+fn await_local_route(address: Ipv6Addr) -> io::Result<()> {
+    // Lines start with the destination and the length of its prefix, both in hexadecimal; flags are the second to last field.
+    let start = format!("{:032x} 80 ", address.to_bits());
+    let is_local = |line: &str| {
+        let flags = line.split_ascii_whitespace().nth_back(1);
+        line.starts_with(&start)
+            && flags
+                .and_then(|flags| u32::from_str_radix(flags, 16).ok())
+                .is_some_and(|flags| flags & RTF_LOCAL != 0)
+    };
+    let deadline = Instant::now() + LOCAL_ROUTE_WAIT;
+    while !fs::read_to_string("/proc/thread-self/net/ipv6_route")?
+        .lines()
+        .any(is_local)
+    {
+        if Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 fn ipv4_sockaddr(address: Ipv4Addr) -> libc::sockaddr {
