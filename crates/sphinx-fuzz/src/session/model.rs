@@ -390,6 +390,7 @@ impl Model {
             Some((_, rx)) if block_cost(rx.n, rx.symbol_len) != cost => return None,
             Some((slot, _)) => {
                 self.given_up.insert(*slot);
+                self.windows.give_up(low);
                 self.free(cost);
             }
             None => {
