@@ -293,7 +293,7 @@ impl Model {
     }
 
     /// The peer's frames that the model must know of. Whether there can be such a frame, as far as the model says. Whether the session goes on
-    /// has to be known for RESET, STOP and GONE ([`is_going_on`](Model::is_going_on)).
+    /// has to be known for RESET, STOP, GONE and SHRUNK ([`is_going_on`](Model::is_going_on)).
     pub(super) fn said(
         &mut self,
         (from, packet_number): (Tuple, PacketNumber),
@@ -322,7 +322,11 @@ impl Model {
             }
             Frame::Shrunk { number, credit } => {
                 let sums = (self.released + self.rx_held, self.released);
-                return self.rx_window.heard_shrunk(*number, *credit, sums);
+                // Nobody is accused in a session that has ended.
+                let is_possible =
+                    self.rx_window.heard_shrunk(*number, *credit, sums) || !self.is_open();
+                self.was_impossible |= !is_possible;
+                return is_possible;
             }
             Frame::Streams(streams) => self.tx_streams.heard(streams),
             _ => {}
