@@ -622,9 +622,13 @@ impl Victim {
         let meta = self.meta(input, flags, body.len());
         let frames = || FrameIter::new(body).flatten();
         // Before all of them: what one of them asks for is done when the whole packet is handed over.
-        if frames()
-            .any(|frame| matches!(frame, Frame::Reset(_) | Frame::Stop { .. } | Frame::Gone(_)))
-        {
+        let needs_end = |frame| {
+            matches!(
+                frame,
+                Frame::Reset(_) | Frame::Stop { .. } | Frame::Gone(_) | Frame::Shrunk { .. }
+            )
+        };
+        if frames().any(needs_end) {
             self.model.is_going_on(&mut self.session);
         }
         let mut is_possible = true;

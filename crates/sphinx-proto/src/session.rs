@@ -143,7 +143,7 @@ impl Session {
     /// share of it and the amount of unsent data that is as urgent decide.
     ///
     /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp), if the peer's
-    /// window is at least 360 KiB and holds no more than it has room for since it shrank, and no datagrams are under way, unless four times as many streams have been opened as there were when others filled the window.
+    /// window is at least 360 KiB and holds no more than it has room for since it shrank, all of it has been granted (which it counts as when anything of a stream has been taken), and no datagrams are under way, unless four times as many streams have been opened as there were when others filled the window.
     pub fn room_for(&self, stream: StreamId, urgency: Urgency, shape: (u16, u16)) -> Room {
         let room = self
             .admission

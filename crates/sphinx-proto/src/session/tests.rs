@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 
 use crate::numbers::pn;
 use crate::time::time;
-use crate::{BlockId, PacketNumber};
+use crate::{BlockId, PacketNumber, WindowNumber};
 
 use super::*;
 use crate::config::{ConnectionIds, Role};
 use crate::types::{Content, PacketMeta, Placement, Received, Transmit, Tuple};
-use crate::wire::{ConnectionId, FrameIter, Header, PacketKind, Reset, Streams};
+use crate::wire::{Blocks, ConnectionId, FrameIter, Header, PacketKind, Reset, Streams};
 
 const DELAY: Nanos = 5 * MS;
 const END: Nanos = 4_000 * MS;
@@ -224,6 +224,42 @@ fn a_reset_names_no_more_blocks_than_there_are() {
     });
     let events = hear(&mut session, pn(0), &[reset]);
     assert!(matches!(events[..], [Event::Violation(_)]), "{events:?}");
+}
+
+/// A larger window is known before a SACK tells the credit for it. A stream that fills its share of it must not use up what belongs to
+/// another one.
+#[test]
+fn credit_comes_with_a_larger_window() {
+    let [reads, waits] = [0, 1].map(|index| StreamId::new(Role::Client, index));
+    let urgency = Urgency::default();
+    let mut config = End::new(Role::Client, 1, 2, Time::ZERO).session.config;
+    config.peer_window = 1 << 20;
+    let mut session = Session::new(config, Time::ZERO);
+    let submit = |session: &mut Session, shape| {
+        assert_eq!(session.room_for(reads, urgency, shape), Room::Whole);
+        session.submit(Slot(0), shape, (false, urgency), &mut [part()]);
+    };
+    submit(&mut session, (10, 1000));
+    let blocks = Frame::Blocks(Blocks {
+        base: BlockId::new(1),
+        complete: Vec::new(),
+        deficits: Vec::new(),
+    });
+    let taken = Frame::Streams(Streams {
+        kind: reads.kind(),
+        base: 0,
+        ended: Vec::new(),
+        taken: vec![(0, block_cost(10, 1000))],
+    });
+    let window = Frame::Window {
+        number: WindowNumber::new(1),
+        size: 4 << 20,
+    };
+    let events = hear(&mut session, pn(0), &[blocks, taken, window]);
+    assert_eq!(events, [Event::BlockDelivered { slot: Slot(0) }]);
+    // All of the smaller window, but for too little for a block.
+    submit(&mut session, (738, 1420));
+    assert_ne!(session.room_for(waits, urgency, (1, 1420)), Room::HeldUp);
 }
 
 /// However urgent blocks are, what is on its way keeps to the memory for it, but for one block of each urgency.

@@ -371,6 +371,10 @@ impl RecvStreams {
 
     /// Writes STREAMS frames if there is anything to tell: up to `limit` bytes of `out`, but for one stream in any case.
     pub(crate) fn write(&mut self, limit: usize, out: &mut Vec<u8>) {
+        // To the peer anything taken means that all of the window is granted. What it gives up counts as taken; it hears of that later.
+        if !self.window.is_open() {
+            return;
+        }
         let Key { kind, index } = self.turn;
         let begun = out.len();
         let others =

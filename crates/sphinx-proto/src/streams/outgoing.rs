@@ -123,13 +123,23 @@ impl SendStreams {
         self.shares
             .set_window(window, self.streams.len() as u64, held);
         self.news += 1;
-        if !has_shrunk {
-            return None;
+        let kept = has_shrunk.then(|| {
+            self.credit_from = packet_number;
+            let kept = self.opened.max(self.taken.saturating_add(window));
+            self.credit = self.credit.min(kept);
+            self.credit
+        });
+        // The shares are those of this window: without the credit for it one stream could use up what belongs to another.
+        self.follow_taken();
+        kept
+    }
+
+    /// Where anything has been taken, credit is at least the window and the sum of that. A SACK that said so may have been lost, or
+    /// may be older than the window. Before anything is taken, the window may not be open yet.
+    fn follow_taken(&mut self) {
+        if self.taken > 0 {
+            self.credit = self.credit.max(self.window.saturating_add(self.taken));
         }
-        self.credit_from = packet_number;
-        let kept = self.opened.max(self.taken.saturating_add(window));
-        self.credit = self.credit.min(kept);
-        Some(self.credit)
     }
 
     /// What of the window belongs to no stream alone and is free.
@@ -272,10 +282,7 @@ impl SendStreams {
         for (index, taken) in &streams.taken {
             self.take(key(*index), *taken);
         }
-        if self.taken > 0 {
-            // A SACK that said so may have been lost. Before anything is taken, the window may not be open yet.
-            self.credit = self.credit.max(self.window.saturating_add(self.taken));
-        }
+        self.follow_taken();
         true
     }
 

@@ -128,6 +128,11 @@ impl RecvWindow {
         before < self.size
     }
 
+    /// Whether the peer may fill the whole window.
+    pub(super) fn is_open(&self) -> bool {
+        self.granted == self.size
+    }
+
     /// The window with this number has held the peer up.
     pub(super) fn on_held(&mut self, number: WindowNumber) {
         self.is_short |= number == self.number;
@@ -138,7 +143,7 @@ impl RecvWindow {
         let pace = |took: Nanos| took <= ROUNDS.saturating_mul(rtt.max(MS));
         let is_wanted = self.is_short
             && self.shrinking_from.is_none()
-            && self.granted == self.size
+            && self.is_open()
             && self.half_took.is_some_and(pace);
         is_wanted.then(|| self.size.saturating_mul(2))
     }

@@ -123,6 +123,30 @@ fn a_session_that_nobody_has_accepted_holds_little() {
     }
 }
 
+/// What a client gives up before the session is accepted is not known to be read: it keeps to what it has been granted.
+#[test]
+fn giving_up_a_stream_grants_no_window() {
+    for seed in 0..8 {
+        let credit = 64 << 10;
+        let mut scenario = Scenario::new(link(100, 40, bernoulli(0.3), seed));
+        let write = |stream| Write {
+            at: 20 * MS * stream,
+            stream,
+            len: 2_000_000,
+            end_of_stream: true,
+        };
+        scenario.client.writes = (0..2).map(write).collect();
+        scenario.client.resets = vec![(10 * MS, 0)];
+        scenario.accepted = Some((3 * SEC, credit));
+        let mut pair = scenario.build();
+        pair.run_until(2900 * MS, |_| false);
+        // Nothing was sent in vain while it waited.
+        assert_eq!(pair.server().session().stats().packets_refused, 0);
+        let all = |pair: &mut Pair| pair.server().bytes_received >= 2_000_000;
+        assert!(pair.run_until(4 * SEC, all), "seed {seed}");
+    }
+}
+
 /// A small window grows to what a long path needs, where the receiver lets it.
 #[test]
 fn a_window_grows_to_what_the_path_needs() {

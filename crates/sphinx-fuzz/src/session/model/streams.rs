@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sphinx_proto::wire::{Reset, Streams};
+use sphinx_proto::wire::{Reset, Sack, Streams};
 use sphinx_proto::{BlockId, PacketNumber, Role, StreamId, StreamPart, WindowNumber};
 
 use crate::Input;
@@ -719,14 +719,23 @@ impl TxStreams {
         assert!(!open.any(TxStream::has_ended), "an end that is not told");
     }
 
-    /// The largest sum of costs that the peer has allowed.
+    /// The largest sum of costs that the peer has allowed: as soon as anything of a stream has been taken, at least the window.
     fn allowed(&self) -> u64 {
-        self.credit.max(self.window.saturating_add(self.taken))
+        match self.taken {
+            0 => self.credit,
+            taken => self.credit.max(self.window.saturating_add(taken)),
+        }
     }
 
-    pub(super) fn heard_credit(&mut self, packet_number: PacketNumber, credit: u64) {
-        if packet_number >= self.credit_from {
-            self.credit = self.credit.max(credit);
+    /// What may still be handed over, as far as the peer's credit goes.
+    pub(super) fn credit_left(&self) -> u64 {
+        self.allowed().saturating_sub(self.opened)
+    }
+
+    /// Credit in a SACK, which counts if that acknowledges anything.
+    pub(super) fn heard_credit(&mut self, packet_number: PacketNumber, sack: &Sack) {
+        if packet_number >= self.credit_from && !sack.ranges.is_empty() {
+            self.credit = self.credit.max(sack.credit);
         }
     }
 

@@ -1,5 +1,5 @@
-//! What repairs of sliding windows restore, worked out another way than the core does: sparse rows, of which none is ever
-//! given up. So the core must not restore more.
+//! What repairs of sliding windows restore, worked out another way than the core does: sparse rows, of which none is given up
+//! for want of room. So the core must not restore more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -107,6 +107,23 @@ impl Windows {
         self.past.push_back((block, (n, symbol_len)));
         assert!(past.forget <= self.past.len(), "more than there is");
         self.past.drain(..past.forget);
+    }
+
+    /// Nothing more comes of a block: what rows say of its symbols is of no use, and what they say of others stays.
+    pub(super) fn give_up(&mut self, block: u32) {
+        let its = (block, 0)..=(block, u16::MAX);
+        let one_of = |row: &BTreeMap<Symbol, u8>| row.range(its.clone()).next().map(|(at, _)| *at);
+        let find = |(pivot, row): (&Symbol, &_)| Some((*pivot, one_of(row)?));
+        while let Some((pivot, symbol)) = self.rows.iter().find_map(find) {
+            // For each symbol one row goes, and the others that have it lose it.
+            let row = self.rows.remove(&pivot).expect("just found");
+            let inverse = gf256::inv(row[&symbol]);
+            for other in self.rows.values_mut() {
+                if let Some(factor) = other.get(&symbol).copied() {
+                    add_multiple(other, &row, gf256::mul(factor, inverse));
+                }
+            }
+        }
     }
 
     /// Whether such a block is kept.
