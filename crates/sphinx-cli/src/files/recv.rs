@@ -1,19 +1,23 @@
 //! The receiving end of a transfer.
 
+mod ledger;
+
 use std::io;
+
+pub(super) use ledger::Ledger;
 
 use super::Transferred;
 use super::contents::{Contents, Finished};
-use super::output::{Destination, OutputDir, Refused, Rules};
+use super::output::{Destination, OutputDir, Refused};
 use super::paths::Name;
 use super::reader::Reader;
 use super::stdout::receive_to_stdout;
 use super::target::{Place, Target};
-use super::wire::{Announced, Attributes, Counts, Entry, Piece, Reply, Totals, put_reply};
+use super::wire::{Announced, Attributes, Entry, Piece, Reply, Totals, put_reply};
 use crate::channel::{Channel, Incoming, Outgoing, reason};
-use crate::failure::{Failure, Outcome, close_code, fail, fail_hint, local_io, protocol};
+use crate::failure::{Outcome, close_code, fail, local_io, protocol};
 use crate::report::{Progress, Reporter};
-use crate::text::{hex, printable};
+use crate::text::printable;
 use sphinx_transport::{ErrorKind, Stats};
 
 /// Large enough for writes and hashing to run at full speed, small enough for many sessions.
@@ -94,23 +98,15 @@ pub(super) fn receive_tree(
         Destination::Directory(output) | Destination::OwnDirectories(output) => output.rules,
         Destination::Stdout(rules) => *rules,
     };
-    let mut ledger = Ledger {
-        rules,
-        counts: Counts::default(),
-        bytes_seen: 0,
-        first_skip: None,
-        tell,
-        progress,
-        reporter,
-    };
-    ledger.check_limits(announced.entries, announced.bytes.unwrap_or(0))?;
+    let mut ledger = Ledger::new(rules, tell, progress, reporter);
+    ledger.check_announced(announced)?;
     consent(announced)?;
     progress.expect_bytes(announced.bytes.unwrap_or(0));
     let own = match destination {
         Destination::OwnDirectories(output) => Some((output, output.make_own()?)),
         Destination::Directory(_) | Destination::Stdout(_) => None,
     };
-    let received = (ledger.tell)(&Reply::Ready).and_then(|()| match destination {
+    let received = ledger.tell(&Reply::Ready).and_then(|()| match destination {
         Destination::Directory(output) => Tree::new(reader, output.clone(), &mut ledger).run(),
         Destination::OwnDirectories(output) => {
             let output = own.as_ref().map_or(output, |(_, own)| own);
@@ -126,122 +122,13 @@ pub(super) fn receive_tree(
         (None, Destination::Directory(output)) => Some(output.shown.clone()),
         (None, _) => None,
     };
-    received.map(|()| Transferred {
-        counts: ledger.counts,
-        first_skip: ledger.first_skip,
+    received?;
+    let (counts, first_skip) = ledger.into_result();
+    Ok(Transferred {
+        counts,
+        first_skip,
         output,
     })
-}
-
-/// What has come so far, what was left out, and how much more is allowed.
-pub(super) struct Ledger<'a> {
-    rules: Rules,
-    counts: Counts,
-    /// Bytes of files, complete or not.
-    bytes_seen: u64,
-    first_skip: Option<Failure>,
-    tell: &'a mut dyn FnMut(&Reply) -> Outcome<()>,
-    pub(super) progress: &'a Progress,
-    reporter: &'a Reporter,
-}
-
-impl Ledger<'_> {
-    /// One more entry.
-    pub(super) fn add_entry(&mut self) -> Outcome<()> {
-        self.counts.totals.entries += 1;
-        self.check_limits(self.counts.totals.entries, self.bytes_seen)
-    }
-
-    /// More bytes of files are about to come.
-    pub(super) fn expect_bytes(&mut self, bytes: u64) -> Outcome<()> {
-        self.bytes_seen = self.bytes_seen.saturating_add(bytes);
-        self.check_limits(self.counts.totals.entries, self.bytes_seen)
-    }
-
-    fn check_limits(&self, entries: u64, bytes: u64) -> Outcome<()> {
-        let Rules {
-            max_bytes,
-            max_entries,
-            ..
-        } = self.rules;
-        let refuse = |what: &str, max: u64, option: &str| {
-            Err(fail_hint(
-                ErrorKind::LocalIo,
-                format!("the transfer has more than {max} {what}"),
-                format!("receive with a larger {option}"),
-            ))
-        };
-        match (max_entries, max_bytes) {
-            (Some(max), _) if entries > max => refuse("entries", max, "--max-entries"),
-            (_, Some(max)) if bytes > max => refuse("bytes", max, "--max-bytes"),
-            _ => Ok(()),
-        }
-    }
-
-    /// This end leaves out the entry that came last.
-    pub(super) fn skip(&mut self, path: &[u8], failure: Failure) -> Outcome<()> {
-        self.counts.skipped += 1;
-        self.reporter.skipped(path, &failure);
-        // What can be done about it is done here, but it may be somebody else who wonders.
-        let reason = match failure.hint.is_empty() {
-            true => failure.message.clone(),
-            false => format!("{} ({})", failure.message, failure.hint),
-        };
-        (self.tell)(&Reply::Skipped {
-            entry: self.counts.totals.entries,
-            path: path.to_vec(),
-            reason,
-        })?;
-        self.first_skip.get_or_insert(failure);
-        Ok(())
-    }
-
-    /// The sender leaves out the entry that came last.
-    pub(super) fn skipped_by_sender(&mut self, path: &[u8], reason: &str) {
-        self.counts.skipped += 1;
-        let message = format!("at the other end: {reason}");
-        let failure = fail(ErrorKind::RemoteIo, message);
-        self.reporter.skipped(path, &failure);
-        self.first_skip.get_or_insert(failure);
-    }
-
-    /// The entry that came last belongs to a directory that is left out.
-    pub(super) fn skip_inside(&mut self) {
-        self.counts.skipped += 1;
-    }
-
-    /// A file has come to its end.
-    pub(super) fn add_bytes(&mut self, size: u64) {
-        let bytes = &mut self.counts.totals.bytes;
-        *bytes = bytes.saturating_add(size);
-    }
-
-    /// A file is in place.
-    ///
-    /// # Errors
-    /// Nobody reads the reports any more.
-    pub(super) fn add_file(
-        &mut self,
-        path: &[u8],
-        size: u64,
-        digest: &[u8; 32],
-        present: bool,
-    ) -> Outcome<()> {
-        self.counts.files += 1;
-        self.counts.bytes = self.counts.bytes.saturating_add(size);
-        self.counts.files_present += u64::from(present);
-        self.progress.add_file();
-        let status = if present { "present" } else { "received" };
-        self.reporter.file(status, path, size, &hex(digest))
-    }
-
-    /// The end of the records must say what has come.
-    pub(super) fn check_end(&self, totals: Totals) -> Outcome<()> {
-        match self.counts.totals == totals {
-            true => Ok(()),
-            false => Err(protocol("the transfer is not what its end says")),
-        }
-    }
 }
 
 /// Receives into a directory.
