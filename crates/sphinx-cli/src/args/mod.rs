@@ -74,7 +74,8 @@ Examples:
 
 Nothing is ever written outside the output directory and nothing is overwritten without
 --overwrite; a file that is there already with the same contents counts as received. A file
-appears under its name only after its BLAKE3 hash has been verified. What is left out is told on
+appears under its name only after its BLAKE3 hash has been verified. After a transfer that ended
+early the same two commands go on with it (use --output, so that they find what is there). What is left out is told on
 standard error, and in the exit code: 7 if something else has arrived.
 
 On a terminal, recv asks before it receives anything, unless there is --yes or --json.")]
@@ -155,6 +156,9 @@ pub(crate) struct RecvArgs {
     /// Accept names that begin with a dot directly in the output directory
     #[arg(long)]
     pub(crate) allow_dotfiles: bool,
+    /// Remove what has come of a file that is not complete, instead of keeping it for the same transfer to go on with
+    #[arg(long)]
+    pub(crate) no_partial: bool,
     /// Do not ask before receiving
     #[arg(long, short)]
     pub(crate) yes: bool,
@@ -314,7 +318,7 @@ mod tests {
             "sphx send - a",
             "sphx send --ticket-file t -- -",
             "sphx send --ticket-file t --stdin x.tar",
-            "sphx recv --merge --allow-dotfiles --yes --max-bytes 1GB --max-entries 10 --expires 1h",
+            "sphx recv --no-partial --merge --allow-dotfiles --yes --max-bytes 1GB --max-entries 10 --expires 1h",
             "sphx recv --stdout --ticket-file t",
             "sphx perf server --listen 127.0.0.1:0 --ticket-file t --once",
             "sphx perf client --ticket-file t --bytes 50MB --streams 4 --reverse",

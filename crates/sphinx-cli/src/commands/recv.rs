@@ -61,6 +61,7 @@ fn destination(args: &RecvArgs) -> Outcome<Destination> {
         overwrite: args.overwrite,
         merge: args.merge,
         allow_dotfiles: args.allow_dotfiles,
+        partial: !args.no_partial,
         max_bytes: args.max_bytes,
         max_entries: args.max_entries,
     };

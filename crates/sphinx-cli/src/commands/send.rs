@@ -6,8 +6,8 @@ use sphinx_transport::{Profile, Service};
 
 use super::Context;
 use crate::args::{SendArgs, ticket};
-use crate::failure::{Outcome, usage as misused};
-use crate::files::{roots, send};
+use crate::failure::{Outcome, local_io, usage as misused};
+use crate::files::{Announced, SourceKey, roots, send};
 use crate::report::{Done, Figures, Progress, Role, Ticker};
 use crate::usage;
 
@@ -25,7 +25,11 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
             "standard input cannot be both the ticket and what is sent",
         ));
     }
-    let announced = roots::announce(&roots)?;
+    let key = SourceKey::load().map_err(|error| local_io("make", "a key", error))?;
+    let announced = Announced {
+        source: Some(key.roots(&roots)),
+        ..roots::announce(&roots)?
+    };
     ticket::note_exposure(&source, &context.reporter);
     let ticket = ticket::read(source)?;
     let options = args.common.options(Profile::Bulk);
@@ -38,7 +42,7 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     let ticker = Ticker::start(&reporter, progress.clone(), None, move || {
         Figures::new(Role::Sender, stats.stats())
     });
-    let sent = send::send(&session, &roots, announced, &progress, &reporter);
+    let sent = send::send(&session, &roots, announced, &key, &progress, &reporter);
     drop(ticker);
     let (transferred, stats) = sent?;
     let code = transferred.exit_code()?;

@@ -27,6 +27,8 @@ pub(crate) struct Rules {
     pub(crate) merge: bool,
     /// Use names at the top that begin with a dot.
     pub(crate) allow_dotfiles: bool,
+    /// Keep files that are not complete, for another transfer to go on with.
+    pub(crate) partial: bool,
     /// In one transfer.
     pub(crate) max_bytes: Option<u64>,
     /// In one transfer.

@@ -90,6 +90,7 @@ pub(crate) fn announce(roots: &[Root]) -> Outcome<Announced> {
     let mut announced = Announced {
         entries: 0,
         bytes: Some(0),
+        source: None,
     };
     let mut walk = Walk::to_count(roots);
     while let Some(step) = walk.next()? {

@@ -1,5 +1,6 @@
 //! The sending end of a transfer.
 
+mod lookahead;
 mod pieces;
 
 use std::fs::File;
@@ -7,15 +8,19 @@ use std::io::{self, Read};
 
 use rustix::fs::Stat;
 
-use super::Transferred;
+use lookahead::{Lookahead, source};
+use pieces::OpenFile;
+
 use super::digest::ContentDigest;
 use super::paths::Name;
-use super::replies::Replies;
+use super::replies::{Answer, Replies};
 use super::roots::Root;
+use super::source::SourceKey;
 use super::walk::{Step, Walk, attributes};
 use super::wire::{
     Announced, Attributes, Entry, Piece, Totals, put_entry, put_piece, put_preamble,
 };
+use super::{Transferred, Work};
 use crate::channel::{Channel, Outgoing, reason};
 use crate::failure::{Failure, Outcome, close_code, code, fail_hint, local_io, protocol};
 use crate::report::{Progress, Reporter};
@@ -38,6 +43,7 @@ pub(crate) fn send<C: Channel>(
     channel: &C,
     roots: &[Root],
     announced: Announced,
+    key: &SourceKey,
     progress: &Progress,
     reporter: &Reporter,
 ) -> Outcome<(Transferred, Stats)> {
@@ -47,6 +53,7 @@ pub(crate) fn send<C: Channel>(
         &mut forward,
         roots,
         announced,
+        key,
         Some(&replies),
         progress,
         reporter,
@@ -68,6 +75,7 @@ pub(crate) fn send<C: Channel>(
             channel.close(code::DONE, "done");
             let transferred = Transferred {
                 counts,
+                work: sent.work,
                 first_skip: sent.first_skip.or(first_refused),
                 output: None,
             };
@@ -106,6 +114,7 @@ fn explain<C: Channel>(channel: &C, replies: &Replies, failure: Failure) -> Fail
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) totals: Totals,
+    work: Work,
     /// Why this end left something out, the first time.
     pub(super) first_skip: Option<Failure>,
 }
@@ -115,13 +124,16 @@ pub(super) fn send_tree(
     out: &mut impl Outgoing,
     roots: &[Root],
     announced: Announced,
+    key: &SourceKey,
     replies: Option<&Replies>,
     progress: &Progress,
     reporter: &Reporter,
 ) -> Outcome<Sent> {
     let mut sender = Sender {
         out,
+        key,
         replies,
+        lookahead: Lookahead::new(roots),
         passed_on: 0,
         ready: replies.is_none(),
         gathered: Vec::with_capacity(2 * GATHER_BYTES),
@@ -131,12 +143,14 @@ pub(super) fn send_tree(
         first_skip: None,
         directories: Vec::new(),
         unwanted: false,
+        work: Work::default(),
         progress,
         reporter,
     };
     put_preamble(&mut sender.gathered, announced);
     // A receiver may want to ask somebody: what is behind a slow pipe is no reason to wait.
     sender.pass_on()?;
+    sender.offer()?;
     while let Some(step) = sender.walk.next()? {
         sender.step(step)?;
         sender.hear()?;
@@ -147,13 +161,16 @@ pub(super) fn send_tree(
     sender.out.finish()?;
     Ok(Sent {
         totals: sender.totals,
+        work: sender.work,
         first_skip: sender.first_skip,
     })
 }
 
 struct Sender<'a, O> {
     out: &'a mut O,
+    key: &'a SourceKey,
     replies: Option<&'a Replies>,
+    lookahead: Lookahead<'a>,
     /// Bytes given to the session.
     passed_on: u64,
     /// The receiver wants the transfer.
@@ -169,6 +186,7 @@ struct Sender<'a, O> {
     directories: Vec<u64>,
     /// The receiver has refused the entry sent last.
     unwanted: bool,
+    work: Work,
     progress: &'a Progress,
     reporter: &'a Reporter,
 }
@@ -256,17 +274,39 @@ impl<O: Outgoing> Sender<'_, O> {
         Ok(())
     }
 
+    /// Offers what comes next, if the receiver can answer.
+    fn offer(&mut self) -> Outcome<()> {
+        if let Some(replies) = self.replies
+            && self.lookahead.top_up(self.key, &mut self.gathered)
+        {
+            replies.expect_answers(self.lookahead.number());
+        }
+        self.pass_on_if_full()
+    }
+
     fn file(&mut self, name: Name, file: Option<File>, stat: &Stat) -> Outcome<()> {
         let mut file = file.expect("it is opened to be sent");
         let path = self.walk.path_of(&name);
         self.progress.set_name(printable(&path));
         let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let offer = self.lookahead.take(&path, size);
+        self.offer()?;
+        let source = source(self.key, stat);
         self.entry(&Entry::File {
             name: name.clone(),
             attributes: attributes(stat),
             size,
+            source,
         })?;
-        let ended = self.contents(&mut file, &name, stat, size)?;
+        let opened = OpenFile {
+            file: &mut file,
+            name: &name,
+            stat,
+            size,
+            source,
+            offer,
+        };
+        let ended = self.contents(opened)?;
         self.end(&name, &path, ended)
     }
 
@@ -295,6 +335,7 @@ impl<O: Outgoing> Sender<'_, O> {
                 Err(error) => break self.unreadable(&name, error),
             };
             digest.data(&self.buffer[..read]);
+            self.work.read += read as u64;
             put_piece(&mut self.gathered, &Piece::Data { bytes: read as u64 });
             self.gathered.extend_from_slice(&self.buffer[..read]);
             size += read as u64;
@@ -354,6 +395,29 @@ impl<O: Outgoing> Sender<'_, O> {
             ),
             "send it again when nothing writes to it",
         ))
+    }
+
+    /// Bytes that may be sent before the receiver has said anything.
+    fn unasked(&self) -> u64 {
+        UNASKED_BYTES_MAX.saturating_sub(self.passed_on + self.gathered.len() as u64)
+    }
+
+    /// Whether it is known what the receiver has of an offer.
+    fn is_answered(&self, offer: u64) -> bool {
+        self.replies
+            .is_none_or(|replies| replies.is_answered(offer))
+    }
+
+    /// Waits for what the receiver has of an offer.
+    fn answer(&mut self, offer: u64) -> Outcome<Option<Answer>> {
+        let Some(replies) = self.replies else {
+            return Ok(None);
+        };
+        if !replies.is_answered(offer) {
+            // The question may be among what was gathered.
+            self.pass_on()?;
+        }
+        replies.wait_answer(offer, self.reporter)
     }
 
     fn pass_on_if_full(&mut self) -> Outcome<()> {

@@ -24,6 +24,7 @@ mod pep;
 mod perf;
 mod pipes;
 mod receiving;
+mod resume;
 mod streams;
 mod tickets;
 mod usage;

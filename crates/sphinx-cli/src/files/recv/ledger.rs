@@ -1,6 +1,7 @@
 //! What a transfer has brought so far, and what is told of it.
 
 use crate::failure::{Failure, Outcome, fail, fail_hint, protocol};
+use crate::files::Work;
 use crate::files::output::Rules;
 use crate::files::wire::{Announced, Counts, Reply, Totals};
 use crate::report::{Progress, Reporter};
@@ -13,8 +14,9 @@ pub(in crate::files) struct Ledger<'a> {
     counts: Counts,
     /// Bytes of files, complete or not.
     bytes_seen: u64,
+    work: Work,
     first_skip: Option<Failure>,
-    tell: &'a mut dyn FnMut(&Reply) -> Outcome<()>,
+    tell: &'a mut dyn FnMut(&[Reply]) -> Outcome<()>,
     pub(in crate::files) progress: &'a Progress,
     reporter: &'a Reporter,
 }
@@ -23,7 +25,7 @@ impl<'a> Ledger<'a> {
     /// Nothing has come yet.
     pub(super) fn new(
         rules: Rules,
-        tell: &'a mut dyn FnMut(&Reply) -> Outcome<()>,
+        tell: &'a mut dyn FnMut(&[Reply]) -> Outcome<()>,
         progress: &'a Progress,
         reporter: &'a Reporter,
     ) -> Self {
@@ -31,6 +33,7 @@ impl<'a> Ledger<'a> {
             rules,
             counts: Counts::default(),
             bytes_seen: 0,
+            work: Work::default(),
             first_skip: None,
             tell,
             progress,
@@ -44,13 +47,18 @@ impl<'a> Ledger<'a> {
     }
 
     /// Says something to the sender.
-    pub(super) fn tell(&mut self, reply: &Reply) -> Outcome<()> {
-        (self.tell)(reply)
+    pub(in crate::files) fn tell(&mut self, replies: &[Reply]) -> Outcome<()> {
+        (self.tell)(replies)
     }
 
-    /// What has come, and why something was left out, the first time.
-    pub(super) fn into_result(self) -> (Counts, Option<Failure>) {
-        (self.counts, self.first_skip)
+    /// What has come, what that has cost, and why something was left out, the first time.
+    pub(super) fn into_result(self) -> (Counts, Work, Option<Failure>) {
+        (self.counts, self.work, self.first_skip)
+    }
+
+    pub(super) fn add_work(&mut self, work: Work) {
+        self.work.read += work.read;
+        self.work.reused += work.reused;
     }
 
     /// One more entry.
@@ -94,11 +102,11 @@ impl<'a> Ledger<'a> {
             true => failure.message.clone(),
             false => format!("{} ({})", failure.message, failure.hint),
         };
-        (self.tell)(&Reply::Skipped {
+        (self.tell)(&[Reply::Skipped {
             entry: self.counts.totals.entries,
             path: path.to_vec(),
             reason,
-        })?;
+        }])?;
         self.first_skip.get_or_insert(failure);
         Ok(())
     }

@@ -1,0 +1,145 @@
+//! After anything, the same commands go on.
+
+use std::fs;
+
+use crate::common::{Running, Scratch};
+use rustix::process::Signal;
+
+const BYTES: usize = 60_000_000;
+/// So that there is time to kill it, with a report for every 300 kB or so.
+const SLOW: [&str; 4] = ["--cc", "fixed:200mbit", "--interval-report", "10ms"];
+/// What has vanished is noticed soon.
+const IMPATIENT: [&str; 2] = ["--idle-timeout", "1s"];
+
+/// Sends `path` slowly to a receiver that ends afterwards.
+fn begin(scratch: &Scratch, path: &str) -> (Running, Running) {
+    let recv = scratch.recv(&[&IMPATIENT[..], &["--once"]].concat());
+    let send = scratch.send(&[&SLOW[..], &IMPATIENT, &[path]].concat());
+    (recv, send)
+}
+
+/// Waits until the sender has sent so many bytes more than when it began to report.
+fn wait_for_bytes(send: &mut Running, bytes: u64) {
+    let mut first = None;
+    loop {
+        let now = send.event("progress")["bytes"].as_u64().expect("a number");
+        if now >= *first.get_or_insert(now) + bytes {
+            return;
+        }
+    }
+}
+
+/// Completes the transfer; the bytes that were not sent again.
+fn complete(scratch: &Scratch, path: &str) -> u64 {
+    let recv = scratch.recv(&["--once"]);
+    let sent = scratch.send(&[path]).end().expect(0);
+    let received = recv.end().expect(0);
+    let reused = &sent.done()["bytes_reused"];
+    assert_eq!(reused, &received.done()["bytes_reused"]);
+    reused.as_u64().expect("a number")
+}
+
+#[test]
+fn a_killed_receiver_goes_on() {
+    let scratch = Scratch::new();
+    scratch.file("movie", BYTES);
+    let (recv, mut send) = begin(&scratch, "movie");
+    wait_for_bytes(&mut send, 40_000_000);
+    recv.signal(Signal::KILL);
+    recv.end();
+    assert_eq!(send.end().code, 6);
+    assert!(!scratch.path("in/movie").exists());
+    let reused = complete(&scratch, "movie");
+    assert!(reused > 5_000_000, "{reused}");
+    scratch.assert_same("movie", "in/movie");
+    assert_eq!(scratch.arrived(), ["movie"]);
+}
+
+#[test]
+fn what_ends_in_order_goes_on_from_the_last_checkpoint() {
+    for (ends_receiver, signal) in [
+        (true, Signal::INT),
+        (false, Signal::INT),
+        (false, Signal::KILL),
+    ] {
+        let scratch = Scratch::new();
+        scratch.file("movie", BYTES);
+        let (recv, mut send) = begin(&scratch, "movie");
+        wait_for_bytes(&mut send, 40_000_000);
+        if ends_receiver { &recv } else { &send }.signal(signal);
+        recv.end();
+        send.end();
+        let names = scratch.arrived();
+        assert_eq!(names.len(), 2, "{names:?}");
+        let reused = complete(&scratch, "movie");
+        assert!(reused > 10_000_000, "{reused}");
+        scratch.assert_same("movie", "in/movie");
+        assert_eq!(scratch.arrived(), ["movie"]);
+    }
+}
+
+#[test]
+fn random_kills_of_either_end_cost_time_only() {
+    let scratch = Scratch::new();
+    scratch.file("tree/a/first", 6_000_000);
+    scratch.file("tree/b/movie", BYTES);
+    for n in 0..40 {
+        scratch.file(&format!("tree/c/{n}"), 50_000);
+    }
+    // Always the same kills, at other places on every machine.
+    let mut random = 7_u64;
+    for _ in 0..12 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let (recv, mut send) = begin(&scratch, "tree");
+        for _ in 0..=(random >> 33) % 12 {
+            send.event("progress");
+        }
+        let victims = match random >> 62 {
+            0 | 1 => [Some(&recv), None],
+            2 => [Some(&send), None],
+            _ => [Some(&send), Some(&recv)],
+        };
+        for victim in victims.into_iter().flatten() {
+            victim.signal(Signal::KILL);
+        }
+        send.end();
+        recv.end();
+    }
+    complete(&scratch, "tree");
+    for (sent, arrived) in [
+        ("tree/a/first", "in/tree/a/first"),
+        ("tree/b/movie", "in/tree/b/movie"),
+    ] {
+        scratch.assert_same(sent, arrived);
+    }
+    for n in 0..40 {
+        scratch.assert_same(&format!("tree/c/{n}"), &format!("in/tree/c/{n}"));
+    }
+    for directory in ["in/tree", "in/tree/a", "in/tree/b", "in/tree/c"] {
+        let entries = fs::read_dir(scratch.path(directory)).expect("a directory");
+        for entry in entries {
+            let name = entry.expect("an entry").file_name();
+            assert!(!name.to_string_lossy().starts_with('.'), "{name:?} is left");
+        }
+    }
+    assert_eq!(scratch.arrived(), ["tree"]);
+    // Nothing is sent a second time.
+    let reused = complete(&scratch, "tree");
+    assert!(reused > BYTES as u64, "{reused}");
+}
+
+#[test]
+fn without_partial_it_begins_again() {
+    let scratch = Scratch::new();
+    scratch.file("movie", BYTES);
+    let recv = scratch.recv(&["--once", "--no-partial"]);
+    let mut send = scratch.send(&[&SLOW[..], &["movie"]].concat());
+    wait_for_bytes(&mut send, 20_000_000);
+    send.signal(Signal::INT);
+    send.end().expect(130);
+    recv.end().expect(6);
+    assert_eq!(scratch.arrived(), Vec::<String>::new());
+    assert_eq!(complete(&scratch, "movie"), 0);
+}
