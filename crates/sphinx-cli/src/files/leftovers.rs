@@ -20,6 +20,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::descent::open_directory;
 use super::journal::{self, Slot};
 use super::paths::{COMPONENT_BYTES_MAX, PATH_BYTES_MAX};
+use super::source::{SOURCE_ID_BYTES, SourceId};
 use crate::text::hex;
 
 /// Numbers tried before giving up on a free one.
@@ -112,7 +113,7 @@ impl Drop for TransferLock {
 /// Says that a directory is not complete; stays when dropped.
 pub(super) struct Unfinished {
     directory: Arc<OwnedFd>,
-    _locked: File,
+    locked: File,
 }
 
 /// What a directory that exists says about itself.
@@ -133,8 +134,22 @@ impl Unfinished {
         }
         Ok(Self {
             directory: directory.clone(),
-            _locked: file,
+            locked: file,
         })
+    }
+
+    /// The same, with the name that the sender has for what comes.
+    pub(super) fn create_for(directory: &Arc<OwnedFd>, source: SourceId) -> io::Result<Self> {
+        let mark = Self::create(directory)?;
+        (mark.locked).write_all_at(&SourceId::bytes(Some(source)), 0)?;
+        Ok(mark)
+    }
+
+    /// Whether it was made for what this sender sends.
+    pub(super) fn is_for(&self, source: SourceId) -> bool {
+        let mut bytes = [0; SOURCE_ID_BYTES];
+        let read = self.locked.read_exact_at(&mut bytes, 0);
+        read.is_ok() && SourceId::from_bytes(bytes) == Some(source)
     }
 
     /// Takes over what an earlier transfer left.
@@ -150,7 +165,7 @@ impl Unfinished {
             Ok(stat) if stat.st_nlink == 0 => Found::Nothing,
             _ => Found::Unfinished(Self {
                 directory: directory.clone(),
-                _locked: file,
+                locked: file,
             }),
         }
     }

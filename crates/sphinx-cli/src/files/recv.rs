@@ -108,7 +108,7 @@ pub(super) fn receive_tree(
     consent(announced)?;
     progress.expect_bytes(announced.bytes.unwrap_or(0));
     let own = match destination {
-        Destination::OwnDirectories(output) => Some((output, output.make_own()?)),
+        Destination::OwnDirectories(output) => Some((output, output.own(announced.source)?)),
         Destination::Directory(_) | Destination::Stdout(_) => None,
     };
     let received = ledger
@@ -116,15 +116,16 @@ pub(super) fn receive_tree(
         .and_then(|()| match destination {
             Destination::Directory(output) => Tree::new(reader, output.clone(), &mut ledger).run(),
             Destination::OwnDirectories(output) => {
-                let output = own.as_ref().map_or(output, |(_, own)| own);
+                let output = own.as_ref().map_or(output, |(_, own)| &own.output);
                 Tree::new(reader, output.clone(), &mut ledger).run()
             }
             Destination::Stdout(_) => receive_to_stdout(reader, &mut ledger),
         });
     let output = match (own, destination) {
         (Some((output, own)), _) => {
-            output.remove_own_if_empty(&own);
-            Some(own.shown)
+            let shown = own.output.shown.clone();
+            output.end_own(own, received.is_ok() && ledger.is_complete());
+            Some(shown)
         }
         (None, Destination::Directory(output)) => Some(output.shown.clone()),
         (None, _) => None,

@@ -143,3 +143,49 @@ fn without_partial_it_begins_again() {
     assert_eq!(scratch.arrived(), Vec::<String>::new());
     assert_eq!(complete(&scratch, "movie"), 0);
 }
+
+#[test]
+fn without_output_it_goes_on_in_the_directory_that_it_had() {
+    let scratch = Scratch::new();
+    scratch.file("movie", BYTES);
+    scratch.file("other", 1000);
+    let arguments = [
+        "recv",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        "--ticket-file",
+        "t",
+    ];
+    let receive = || {
+        let mut recv = Running::start(&scratch, &[&arguments[..], &["--once"]].concat(), &[]);
+        recv.event("listening");
+        recv
+    };
+    let recv = receive();
+    let mut send = scratch.send(&[&SLOW[..], &IMPATIENT, &["movie"]].concat());
+    wait_for_bytes(&mut send, 40_000_000);
+    recv.signal(Signal::KILL);
+    recv.end();
+    send.end();
+    // Another transfer has nothing to do with it.
+    let recv = receive();
+    scratch.send(&["other"]).end().expect(0);
+    assert_eq!(recv.end().expect(0).done()["output"], "received-2");
+    let recv = receive();
+    let sent = scratch.send(&["movie"]).end().expect(0);
+    assert_eq!(recv.end().expect(0).done()["output"], "received-1");
+    assert!(sent.done()["bytes_reused"].as_u64().expect("a number") > 5_000_000);
+    scratch.assert_same("movie", "received-1/movie");
+    for (directory, file) in [("received-1", "movie"), ("received-2", "other")] {
+        let entries = fs::read_dir(scratch.path(directory)).expect("a directory");
+        let names: Vec<_> = entries
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect();
+        assert_eq!(names, [file]);
+    }
+    // What was complete is another transfer's no more.
+    let recv = receive();
+    scratch.send(&["movie"]).end().expect(0);
+    assert_eq!(recv.end().expect(0).done()["output"], "received-3");
+}

@@ -51,6 +51,11 @@ impl<'a> Ledger<'a> {
         (self.tell)(replies)
     }
 
+    /// Nothing was left out so far.
+    pub(super) fn is_complete(&self) -> bool {
+        self.counts.skipped == 0
+    }
+
     /// What has come, what that has cost, and why something was left out, the first time.
     pub(super) fn into_result(self) -> (Counts, Work, Option<Failure>) {
         (self.counts, self.work, self.first_skip)
