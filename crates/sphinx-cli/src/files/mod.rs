@@ -32,7 +32,7 @@ use crate::report::Event;
 use crate::units::show_size;
 
 pub(crate) use output::{Destination, OutputDir, Rules};
-pub(crate) use source::SourceKey;
+pub(crate) use source::{SourceId, SourceKey};
 pub(crate) use wire::{Announced, Counts};
 
 /// What came of a transfer that both ends have seen to its end.

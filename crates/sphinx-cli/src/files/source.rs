@@ -15,7 +15,7 @@ pub(super) const SOURCE_ID_BYTES: usize = 16;
 const KEY_BYTES: usize = 32;
 
 /// What something is called that a sender sends, to nobody but itself. The same file, unchanged, has the same id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SourceId([u8; SOURCE_ID_BYTES]);
 
 /// Says that a sender has computed a checkpoint of one of its files.

@@ -145,6 +145,25 @@ fn without_partial_it_begins_again() {
 }
 
 #[test]
+fn a_sender_that_was_killed_takes_over_from_itself() {
+    let scratch = Scratch::new();
+    scratch.file("movie", BYTES);
+    // It stays up, and would take fifteen seconds to notice that the sender is gone.
+    let recv = scratch.recv(&[]);
+    let mut send = scratch.send(&[&SLOW[..], &["movie"]].concat());
+    wait_for_bytes(&mut send, 40_000_000);
+    send.signal(Signal::KILL);
+    send.end();
+    let sent = scratch.send(&["movie"]).end().expect(0);
+    let reused = sent.done()["bytes_reused"].as_u64().expect("a number");
+    assert!(reused > 10_000_000, "{reused}");
+    scratch.assert_same("movie", "in/movie");
+    recv.signal(Signal::INT);
+    recv.end().expect(130);
+    assert_eq!(scratch.arrived(), ["movie"]);
+}
+
+#[test]
 fn without_output_it_goes_on_in_the_directory_that_it_had() {
     let scratch = Scratch::new();
     scratch.file("movie", BYTES);
