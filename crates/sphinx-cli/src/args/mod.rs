@@ -186,6 +186,9 @@ pub(crate) struct SendArgs {
     /// Send standard input too, as a file of this name
     #[arg(long, value_name = "NAME")]
     pub(crate) stdin: Option<std::ffi::OsString>,
+    /// When the session is lost connect again, for so long after that, and go on
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_positive)]
+    pub(crate) retry: Option<Duration>,
     /// The ticket unless it comes from --ticket-file or $SPHX_TICKET (- reads one line of standard
     /// input), then files, directories and pipes (- is standard input, sent as "stdin")
     #[arg(value_name = "TICKET | PATH", required_unless_present = "stdin")]
@@ -318,6 +321,7 @@ mod tests {
             "sphx send - a",
             "sphx send --ticket-file t -- -",
             "sphx send --ticket-file t --stdin x.tar",
+            "sphx send --retry 10m --ticket-file t a",
             "sphx recv --no-partial --merge --allow-dotfiles --yes --max-bytes 1GB --max-entries 10 --expires 1h",
             "sphx recv --stdout --ticket-file t",
             "sphx perf server --listen 127.0.0.1:0 --ticket-file t --once",

@@ -164,6 +164,52 @@ fn a_sender_that_was_killed_takes_over_from_itself() {
 }
 
 #[test]
+fn a_sender_with_retry_connects_again() {
+    let scratch = Scratch::new();
+    scratch.file("movie", BYTES);
+    let recv = scratch.recv(&[]);
+    let retry = ["--retry", "1m", "--connect-timeout", "1s"];
+    let mut send = scratch.send(&[&SLOW[..], &IMPATIENT, &retry, &["movie"]].concat());
+    wait_for_bytes(&mut send, 40_000_000);
+    // Nothing is heard of it, as of one whose network is gone.
+    recv.signal(Signal::STOP);
+    let note = send.event("note");
+    assert!(
+        note["message"].to_string().contains("connecting again"),
+        "{note}"
+    );
+    recv.signal(Signal::CONT);
+    let sent = send.end().expect(0);
+    let reused = sent.done()["bytes_reused"].as_u64().expect("a number");
+    assert!(reused > 10_000_000, "{reused}");
+    scratch.assert_same("movie", "in/movie");
+    recv.signal(Signal::INT);
+    recv.end().expect(130);
+}
+
+#[test]
+fn the_line_that_goes_on_is_told_without_the_ticket() {
+    let scratch = Scratch::new();
+    let name = "a movie";
+    scratch.file(name, BYTES);
+    let recv = scratch.recv(&["--once"]);
+    let ticket = fs::read_to_string(scratch.path("t")).expect("the ticket");
+    let arguments = ["send", "--json", ticket.trim(), name];
+    let arguments = [&arguments[..], &SLOW, &IMPATIENT].concat();
+    let mut send = Running::start(&scratch, &arguments, &[]);
+    wait_for_bytes(&mut send, 1_000_000);
+    recv.signal(Signal::KILL);
+    recv.end();
+    let ended = send.end();
+    let hint = ended.error("peer_lost")["hint"].to_string();
+    assert!(
+        hint.contains("sphx send --json") && hint.contains("'a movie'"),
+        "{hint}"
+    );
+    assert!(!hint.contains(ticket.trim()) && !ended.stderr.contains(ticket.trim()));
+}
+
+#[test]
 fn without_output_it_goes_on_in_the_directory_that_it_had() {
     let scratch = Scratch::new();
     scratch.file("movie", BYTES);
@@ -207,4 +253,12 @@ fn without_output_it_goes_on_in_the_directory_that_it_had() {
     let recv = receive();
     scratch.send(&["movie"]).end().expect(0);
     assert_eq!(recv.end().expect(0).done()["output"], "received-3");
+}
+
+#[test]
+fn streams_cannot_be_sent_again() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("t"), "").expect("writable");
+    let send = scratch.send(&["--retry", "1m", "--stdin", "name"]);
+    send.end().expect(2).error("usage");
 }
