@@ -133,6 +133,8 @@ pub(super) struct Files {
     pub(super) subject: Subject,
     /// The next slot's number.
     pub(super) number: u64,
+    /// Their names are in stable storage.
+    pub(super) named: bool,
 }
 
 #[derive(Default)]
@@ -253,11 +255,12 @@ impl Files {
         let place = self.number % SLOTS * SLOT_BYTES as u64;
         self.journal.write_all_at(&slot.encode(), place)?;
         self.journal.sync_data()?;
-        if self.number == 0 {
-            // Both names are new.
+        if !self.named {
+            // Both names may be new.
             fsync(&self.directory)?;
+            self.named = true;
         }
-        self.number += 1;
+        self.number = self.number.wrapping_add(1);
         Ok(())
     }
 }

@@ -64,7 +64,28 @@ impl Temporary {
         if !lock_file(&journal) || journal.metadata().ok()?.nlink() == 0 {
             return None;
         }
-        let part = own_file(directory, &part_name)?;
+        let locked = journal.try_clone().ok()?;
+        let names = (part_name, journal_name);
+        let found = Self::adopt(directory, &names, journal, size, source);
+        if found.is_none() && Slot::newest(&journal::read(&locked)).is_none() {
+            // What could not be begun does not stay.
+            if own_file(directory, &names.0).is_some() {
+                let _ = fs::unlinkat(directory, names.0, AtFlags::empty());
+            }
+            let _ = fs::unlinkat(directory, names.1, AtFlags::empty());
+        }
+        found
+    }
+
+    /// The part of a journal that is locked.
+    fn adopt(
+        directory: &Arc<OwnedFd>,
+        (part_name, journal_name): &(Vec<u8>, Vec<u8>),
+        journal: File,
+        size: u64,
+        source: SourceId,
+    ) -> Option<Self> {
+        let part = own_file(directory, part_name)?;
         let subject = Subject {
             size,
             source,
@@ -86,14 +107,15 @@ impl Temporary {
             journal,
             directory: directory.clone(),
             subject,
-            number: there.as_ref().map_or(0, |slot| slot.number + 1),
+            number: there.as_ref().map_or(0, |slot| slot.number.wrapping_add(1)),
+            named: false,
         };
         Some(Self {
             directory: directory.clone(),
-            name: part_name,
+            name: part_name.clone(),
             file: part,
             partial: Some(Box::new(Partial {
-                journal_name,
+                journal_name: journal_name.clone(),
                 journal: Journal::new(files, there.is_some()),
                 _locked: locked,
                 stale: there.is_some(),

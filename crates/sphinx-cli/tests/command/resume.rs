@@ -1,8 +1,9 @@
 //! After anything, the same commands go on.
 
 use std::fs;
+use std::process::{Command, Stdio};
 
-use crate::common::{Running, Scratch};
+use crate::common::{Running, Scratch, appears};
 use rustix::process::Signal;
 
 const BYTES: usize = 60_000_000;
@@ -261,4 +262,55 @@ fn streams_cannot_be_sent_again() {
     fs::write(scratch.path("t"), "").expect("writable");
     let send = scratch.send(&["--retry", "1m", "--stdin", "name"]);
     send.end().expect(2).error("usage");
+}
+
+/// Receives into a file system of its own, in a mount namespace of its own, which is shut down as by a crash of the machine
+/// once the journal has two slots: then the first is in stable storage. What was not is lost. Then receives again.
+const CRASH: &str = r#"truncate -s 300m disk && mkfs.ext4 -q disk && mount -o loop disk in || exit 77
+receive() { "$0" recv --json --once --listen 127.0.0.1:0 --output in --ticket-file "$1"; }
+receive t & receiver=$!
+until [ "$(cat in/.movie.sphx-*.journal 2>/dev/null | grep -ao SPHXJNL | wc -l)" = 2 ]; do sleep 0.02; done
+python3 -c 'import fcntl, os, struct
+fcntl.ioctl(os.open("in", os.O_RDONLY), 0x8004587D, struct.pack("I", 2))' || { kill $receiver; exit 77; }
+wait $receiver
+umount in && mount -o loop disk in || exit 78
+receive t2; second=$?
+ls -A in >arrived; cp in/movie movie.arrived
+exit $second"#;
+
+#[test]
+fn after_a_crash_of_the_machine_what_was_not_stored_is_sent_again() {
+    let scratch = Scratch::new();
+    scratch.file("movie", BYTES);
+    let unshare = Command::new("unshare")
+        .args(["--mount", "sh", "-c", CRASH])
+        .arg(env!("CARGO_BIN_EXE_sphx"))
+        .current_dir(scratch.path("."))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut recv) = unshare else {
+        eprintln!("skipped: there is no unshare");
+        return;
+    };
+    if let Err(status) = appears(&scratch.path("t"), &mut recv) {
+        assert!(matches!(status.code(), Some(1 | 77)), "{status}");
+        eprintln!("skipped: no privileges to mount a file system");
+        return;
+    }
+    scratch.send(&["--cc", "fixed:50mbit", "movie"]).end();
+    if let Err(status) = appears(&scratch.path("t2"), &mut recv) {
+        assert_eq!(status.code(), Some(77), "{status}");
+        eprintln!("skipped: no file system that can be shut down");
+        return;
+    }
+    let arguments = ["send", "--json", "--ticket-file", "t2", "movie"];
+    let sent = Running::start(&scratch, &arguments, &[]).end().expect(0);
+    let reused = sent.done()["bytes_reused"].as_u64().expect("a number");
+    assert!(reused > 1_000_000, "{reused}");
+    assert_eq!(recv.wait().expect("it is our child").code(), Some(0));
+    scratch.assert_same("movie", "movie.arrived");
+    let arrived = fs::read_to_string(scratch.path("arrived")).expect("it is written");
+    assert_eq!(arrived, "lost+found\nmovie\n");
 }
