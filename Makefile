@@ -134,6 +134,10 @@ bench-flood: build ## A transfer beside 100 000 datagrams of garbage a second (r
 	$(CARGO) build --release --locked --package sphinx-transport --example flood
 	@scripts/bench-flood $(ARGS)
 
+.PHONY: bench-resume
+bench-resume: build ## A file over loopback, one end killed on the way: what going on costs (ARGS="--bytes 20GB --at 60%")
+	@scripts/bench-resume $(ARGS)
+
 .PHONY: bench-emulator
 bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on this machine
 	$(CARGO) run --release --locked --package sphinx-link --example accuracy -- $(ARGS)

@@ -12,7 +12,7 @@ use sphinx_link::{IpPacket, Link};
 
 use crate::{text, units};
 
-pub use crate::files::fuzzing::{files, paths, records};
+pub use crate::files::fuzzing::{files, journal, paths, records};
 pub use crate::perf::fuzzing::measurement;
 
 /// Smallest number with too many digits to be understood.
@@ -92,6 +92,7 @@ mod tests {
         replay("files", files);
         replay("records", records);
         replay("paths", paths);
+        replay("journal", journal);
         replay("measurements", measurement);
         replay("units", units);
         #[cfg(feature = "lab")]
@@ -113,6 +114,7 @@ mod tests {
             files(&data);
             records(&data);
             paths(&data);
+            journal(&data);
             measurement(&data);
             units(&data);
             #[cfg(feature = "lab")]

@@ -52,6 +52,23 @@ pub(crate) fn without_tickets(text: &str) -> String {
     shown + rest
 }
 
+/// The line that has started this process, as it can be typed again; but for a ticket, which is a secret.
+pub(crate) fn own_command_line() -> String {
+    let words = std::env::args_os().skip(1);
+    let words = words.map(|word| quoted(&printable(word.as_encoded_bytes())));
+    let line = ["sphx".to_owned()].into_iter().chain(words);
+    line.collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it for what it is.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "_./:=@%+,-".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
 fn push_char(shown: &mut String, c: char) {
     match c {
         c if c.is_control() || reorders(c) => {
@@ -79,6 +96,19 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        for (word, shown) in [
+            ("a/b-c_1.mkv", "a/b-c_1.mkv"),
+            ("two words", "'two words'"),
+            ("it's", "'it'\\''s'"),
+            ("$HOME", "'$HOME'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(word), shown);
+        }
+    }
 
     #[test]
     fn escapes() {

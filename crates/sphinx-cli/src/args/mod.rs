@@ -74,7 +74,8 @@ Examples:
 
 Nothing is ever written outside the output directory and nothing is overwritten without
 --overwrite; a file that is there already with the same contents counts as received. A file
-appears under its name only after its BLAKE3 hash has been verified. What is left out is told on
+appears under its name only after its BLAKE3 hash has been verified. After a transfer that ended
+early the same two commands go on with it (use --output, so that they find what is there). What is left out is told on
 standard error, and in the exit code: 7 if something else has arrived.
 
 On a terminal, recv asks before it receives anything, unless there is --yes or --json.")]
@@ -155,6 +156,9 @@ pub(crate) struct RecvArgs {
     /// Accept names that begin with a dot directly in the output directory
     #[arg(long)]
     pub(crate) allow_dotfiles: bool,
+    /// Remove what has come of a file that is not complete, instead of keeping it for the same transfer to go on with
+    #[arg(long)]
+    pub(crate) no_partial: bool,
     /// Do not ask before receiving
     #[arg(long, short)]
     pub(crate) yes: bool,
@@ -182,6 +186,9 @@ pub(crate) struct SendArgs {
     /// Send standard input too, as a file of this name
     #[arg(long, value_name = "NAME")]
     pub(crate) stdin: Option<std::ffi::OsString>,
+    /// When the session is lost connect again, for so long after that, and go on
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_positive)]
+    pub(crate) retry: Option<Duration>,
     /// The ticket unless it comes from --ticket-file or $SPHX_TICKET (- reads one line of standard
     /// input), then files, directories and pipes (- is standard input, sent as "stdin")
     #[arg(value_name = "TICKET | PATH", required_unless_present = "stdin")]
@@ -314,7 +321,8 @@ mod tests {
             "sphx send - a",
             "sphx send --ticket-file t -- -",
             "sphx send --ticket-file t --stdin x.tar",
-            "sphx recv --merge --allow-dotfiles --yes --max-bytes 1GB --max-entries 10 --expires 1h",
+            "sphx send --retry 10m --ticket-file t a",
+            "sphx recv --no-partial --merge --allow-dotfiles --yes --max-bytes 1GB --max-entries 10 --expires 1h",
             "sphx recv --stdout --ticket-file t",
             "sphx perf server --listen 127.0.0.1:0 --ticket-file t --once",
             "sphx perf client --ticket-file t --bytes 50MB --streams 4 --reverse",

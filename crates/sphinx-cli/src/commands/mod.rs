@@ -19,6 +19,7 @@ pub(crate) mod perf;
 pub(crate) mod recv;
 #[cfg(feature = "lab")]
 mod requests;
+mod running;
 pub(crate) mod send;
 
 use sphinx_transport::{Options, Service, Session, Ticket, connect};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sphinx_transport::{ErrorKind, Options, Profile, Service, Session};
 
 use super::consent::Consent;
+use super::running::Running;
 use super::{Context, listen};
 use crate::args::RecvArgs;
 use crate::failure::{Outcome, fail_hint};
@@ -33,7 +34,9 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
     )?;
     let consent = Consent::new(args.yes, &context.reporter);
     let scope = context.clone();
-    let session = move |session: &Session| receive_one(session, &destination, &consent, &scope);
+    let running = Running::default();
+    let session =
+        move |session: &Session| receive_one(session, &destination, &consent, &running, &scope);
     let life = listen::Life {
         once,
         expires: args.expires,
@@ -61,6 +64,7 @@ fn destination(args: &RecvArgs) -> Outcome<Destination> {
         overwrite: args.overwrite,
         merge: args.merge,
         allow_dotfiles: args.allow_dotfiles,
+        partial: !args.no_partial,
         max_bytes: args.max_bytes,
         max_entries: args.max_entries,
     };
@@ -76,6 +80,7 @@ fn receive_one(
     session: &Session,
     destination: &Destination,
     consent: &Consent,
+    running: &Running,
     context: &Context,
 ) -> Outcome<u8> {
     let cpu_before = usage::cpu_time();
@@ -85,8 +90,13 @@ fn receive_one(
     let place = destination.to_string();
     // A bar would write over the question.
     let ticker = RefCell::new(None);
+    // Until what was being received has let go of its files.
+    let turn = RefCell::new(None);
     let ask = |announced| {
-        consent.ask(&peer, announced, &place)?;
+        if !running.is_accepted(announced) {
+            consent.ask(&peer, announced, &place)?;
+        }
+        turn.replace(running.begin(announced, session));
         let stats = session.clone();
         let started = Ticker::start(&reporter, progress.clone(), Some(peer.clone()), move || {
             Figures::new(Role::Receiver, stats.stats())
@@ -96,6 +106,7 @@ fn receive_one(
     };
     let received = recv::receive(session, destination, &ask, &progress, &reporter);
     drop(ticker);
+    drop(turn);
     let (transferred, stats) = received?;
     let code = transferred.exit_code()?;
     let cpu = usage::cpu_time().saturating_sub(cpu_before);

@@ -1,15 +1,23 @@
 //! `sphx send`.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use sphinx_transport::{Profile, Service};
+use sphinx_transport::{ErrorKind, Options, Profile, Service, Ticket};
 
 use super::Context;
 use crate::args::{SendArgs, ticket};
-use crate::failure::{Outcome, usage as misused};
-use crate::files::{roots, send};
+use crate::failure::{Failure, Outcome, PARTIAL, local_io, usage as misused};
+use crate::files::roots::Root;
+use crate::files::{Announced, SourceKey, roots, send};
 use crate::report::{Done, Figures, Progress, Role, Ticker};
+use crate::text::own_command_line;
+use crate::units::show_duration;
 use crate::usage;
+
+/// Between a lost session and the next attempt to connect.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     let environment = std::env::var_os("SPHX_TICKET");
@@ -25,26 +33,132 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
             "standard input cannot be both the ticket and what is sent",
         ));
     }
+    let can_go_on = roots::can_be_read_again(&roots);
+    if args.retry.is_some() && !can_go_on {
+        return Err(misused(
+            "--retry cannot read a stream a second time: send files and directories",
+        ));
+    }
+    let key = SourceKey::load().map_err(|error| local_io("make", "a key", error))?;
     let announced = roots::announce(&roots)?;
     ticket::note_exposure(&source, &context.reporter);
-    let ticket = ticket::read(source)?;
-    let options = args.common.options(Profile::Bulk);
-    let (session, _registration) = context.connect(&ticket, Service::Files, &options)?;
+    let sending = Sending {
+        ticket: ticket::read(source)?,
+        options: args.common.options(Profile::Bulk),
+        roots,
+        key,
+        context,
+    };
+    let sent = sending.until_done(announced, args.retry);
+    match sent {
+        Ok(PARTIAL) => {
+            let line = own_command_line();
+            let note = format!("what is missing is sent by the same command again: {line}");
+            context.reporter.note(&note);
+            Ok(PARTIAL)
+        }
+        Err(failure) if can_go_on && is_interruption(&failure) => {
+            let again = format!("the same command goes on: {}", own_command_line());
+            let hint = match failure.hint.is_empty() {
+                true => again,
+                false => format!("{}; {again}", failure.hint),
+            };
+            Err(failure.with_hint(hint))
+        }
+        Err(failure) => {
+            if can_go_on && context.stop.requested() {
+                let note = format!("the same command goes on: {}", own_command_line());
+                context.reporter.note(&note);
+            }
+            Err(failure)
+        }
+        sent => sent,
+    }
+}
 
-    let reporter = context.reporter.session();
-    let progress = Arc::new(Progress::default());
-    progress.expect_bytes(announced.bytes.unwrap_or(0));
-    let stats = session.clone();
-    let ticker = Ticker::start(&reporter, progress.clone(), None, move || {
-        Figures::new(Role::Sender, stats.stats())
-    });
-    let sent = send::send(&session, &roots, announced, &progress, &reporter);
-    drop(ticker);
-    let (transferred, stats) = sent?;
-    let code = transferred.exit_code()?;
-    let bytes = transferred.counts.bytes;
-    let done = Done::of_files(Role::Sender, bytes, stats, usage::cpu_time());
-    reporter.done(transferred.add_to(done.event()));
-    reporter.note(&format!("{}{}", done.summary(), transferred.remark()));
-    Ok(code)
+/// What has been established before a session.
+struct Sending<'a> {
+    ticket: Ticket,
+    options: Options,
+    roots: Vec<Root>,
+    key: SourceKey,
+    context: &'a Context,
+}
+
+impl Sending<'_> {
+    /// Sends; connects again for so long after a session was lost.
+    fn until_done(&self, announced: Announced, retry: Option<Duration>) -> Outcome<u8> {
+        let mut announced = announced;
+        let mut lost: Option<Instant> = None;
+        loop {
+            let failure = match self.once(announced, &mut lost) {
+                Ok(code) => return Ok(code),
+                Err(failure) => failure,
+            };
+            let Some(retry) = retry.filter(|_| !self.context.stop.requested()) else {
+                return Err(failure);
+            };
+            let since = match (lost, failure.kind) {
+                (None, ErrorKind::PeerLost | ErrorKind::Stalled) => Instant::now(),
+                (
+                    Some(since),
+                    ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::Unreachable,
+                ) => since,
+                _ => return Err(failure),
+            };
+            if since.elapsed() >= retry {
+                return Err(failure);
+            }
+            if lost.is_none() {
+                let time = show_duration(retry);
+                let line = format!("{failure}; connecting again, for {time} at most");
+                self.context.reporter.warn(&line);
+            }
+            lost = Some(since);
+            thread::sleep(RETRY_PAUSE);
+            announced = roots::announce(&self.roots)?;
+        }
+    }
+
+    /// Sends once. Once there is a session nothing counts as lost.
+    fn once(&self, announced: Announced, lost: &mut Option<Instant>) -> Outcome<u8> {
+        let (session, _registration) =
+            (self.context).connect(&self.ticket, Service::Files, &self.options)?;
+        *lost = None;
+        let announced = Announced {
+            source: Some(self.key.roots(&self.roots)),
+            ..announced
+        };
+        let reporter = self.context.reporter.session();
+        let progress = Arc::new(Progress::default());
+        progress.expect_bytes(announced.bytes.unwrap_or(0));
+        let stats = session.clone();
+        let ticker = Ticker::start(&reporter, progress.clone(), None, move || {
+            Figures::new(Role::Sender, stats.stats())
+        });
+        let sent = send::send(
+            &session,
+            &self.roots,
+            announced,
+            &self.key,
+            &progress,
+            &reporter,
+        );
+        drop(ticker);
+        let (transferred, stats) = sent?;
+        let code = transferred.exit_code()?;
+        let bytes = transferred.counts.bytes;
+        let done = Done::of_files(Role::Sender, bytes, stats, usage::cpu_time());
+        reporter.done(transferred.add_to(done.event()));
+        reporter.note(&format!("{}{}", done.summary(), transferred.remark()));
+        Ok(code)
+    }
+}
+
+/// Whether the same command can do better another time.
+fn is_interruption(failure: &Failure) -> bool {
+    matches!(
+        failure.kind,
+        ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::RemoteIo
+    )
 }

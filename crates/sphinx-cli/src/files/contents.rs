@@ -5,10 +5,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{SeekFrom, seek};
-
+use super::Work;
 use super::digest::ContentDigest;
-use super::target::{Place, Temporary};
+use super::holes::is_hole;
+use super::source::{Seal, Sealed};
+use super::target::Place;
+use super::temporary::Temporary;
 
 /// Read back at once, to be hashed.
 const READ_BYTES: usize = 64 << 10;
@@ -29,6 +31,9 @@ pub(super) struct Contents {
     ahead: BTreeMap<u64, u64>,
     /// The file may end with a hole.
     holes: bool,
+    /// They are those of a file that is there already, as the sender has been told.
+    same: bool,
+    work: Work,
     buffer: Vec<u8>,
 }
 
@@ -40,6 +45,10 @@ pub(super) enum Finished {
     Present([u8; 32]),
     /// Nobody wanted them, or what was there is something else.
     Nowhere,
+    /// What is there is like them by size and time, but something else.
+    Different,
+    /// Their digest is another one than that of what was sent.
+    Damaged,
 }
 
 impl Contents {
@@ -51,6 +60,8 @@ impl Contents {
             hashed: 0,
             ahead: BTreeMap::new(),
             holes: false,
+            same: false,
+            work: Work::default(),
             buffer: Vec::new(),
         }
     }
@@ -60,9 +71,75 @@ impl Contents {
         self.place.is_some()
     }
 
+    /// What it has cost.
+    pub(super) fn work(&self) -> Work {
+        self.work
+    }
+
+    /// Goes on behind what was there of them, as it is said to end at `until`. False if it is not there (any more).
+    pub(super) fn reuse(&mut self, until: u64) -> bool {
+        let Some(Place::New(file)) = &mut self.place else {
+            return false;
+        };
+        let there = file.take_there();
+        let Some(there) = there.filter(|there| there.checkpoint.offset() == until) else {
+            return false;
+        };
+        self.digest = ContentDigest::from(&there.checkpoint);
+        self.work.reused += until.saturating_sub(self.hashed);
+        self.hashed = until;
+        self.holes = true;
+        true
+    }
+
+    /// The sender does not want what was there of them.
+    pub(super) fn forget_there(&mut self) -> io::Result<()> {
+        match &mut self.place {
+            Some(Place::New(file)) => file.forget_there(self.hashed),
+            _ => Ok(()),
+        }
+    }
+
+    /// What has come is worth keeping, if all of it has.
+    pub(super) fn checkpoint(&mut self, seal: Seal) -> io::Result<()> {
+        if let Some(Place::New(file)) = &mut self.place
+            && let Some(checkpoint) = self.digest.checkpoint()
+            && checkpoint.offset() == self.hashed
+        {
+            if self.holes {
+                file.set_size(self.hashed)?;
+            }
+            file.note(Sealed { checkpoint, seal });
+        }
+        Ok(())
+    }
+
+    /// They are said to be those of this file of `size` bytes, all of which are read.
+    pub(super) fn same(&mut self, file: File, size: u64) -> io::Result<()> {
+        self.digest = ContentDigest::default();
+        self.work.reused += size.saturating_sub(self.hashed);
+        (self.same, self.hashed) = (true, 0);
+        self.place = Some(Place::Existing(file));
+        self.ahead = BTreeMap::from([(0, size)]);
+        self.catch_up()
+    }
+
+    /// They go nowhere any more.
+    pub(super) fn abandon(&mut self) {
+        self.place = None;
+    }
+
+    /// The sender will not complete them: nothing of them is worth keeping.
+    pub(super) fn discard(&mut self) {
+        if let Some(Place::New(file)) = &mut self.place {
+            file.discard();
+        }
+        self.place = None;
+    }
+
     /// Takes data that belongs at `offset`. No byte may come twice.
     pub(super) fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
-        match &self.place {
+        match &mut self.place {
             None => return Ok(()),
             Some(Place::New(file)) => file.write_at(offset, data)?,
             Some(Place::Existing(file)) => {
@@ -72,6 +149,7 @@ impl Contents {
                     self.place = None;
                     return Ok(());
                 }
+                self.work.read += data.len() as u64;
             }
         }
         let end = offset + data.len() as u64;
@@ -102,11 +180,17 @@ impl Contents {
         self.holes = true;
     }
 
-    /// The file has `size` bytes, and all of them have come.
-    pub(super) fn finish(self, size: u64) -> io::Result<Finished> {
+    /// The file has `size` bytes, and all of them have come; this is their digest.
+    pub(super) fn finish(self, size: u64, expected: &[u8; 32]) -> io::Result<Finished> {
         let digest = self.digest.finish();
         match self.place {
             None => Ok(Finished::Nowhere),
+            Some(_) if self.same && digest != *expected => Ok(Finished::Different),
+            Some(Place::New(mut file)) if digest != *expected => {
+                file.discard();
+                Ok(Finished::Damaged)
+            }
+            Some(Place::Existing(_)) if digest != *expected => Ok(Finished::Damaged),
             Some(Place::New(file)) => {
                 if self.holes {
                     file.set_size(size)?;
@@ -135,18 +219,10 @@ impl Contents {
                 Some(Place::Existing(file)) => file.read_exact_at(piece, self.hashed)?,
             }
             self.digest.data(piece);
+            self.work.read += piece.len() as u64;
             self.hashed += piece.len() as u64;
         }
         Ok(())
-    }
-}
-
-/// Reading the zeros of a file that has no hole there would let nine bytes from a peer cost any amount
-/// of work, so only a hole is as good as a hole.
-fn is_hole(file: &File, offset: u64, bytes: u64) -> bool {
-    match seek(file, SeekFrom::Data(offset)) {
-        Ok(data) => data - offset >= bytes,
-        Err(error) => error == rustix::io::Errno::NXIO,
     }
 }
 
@@ -184,14 +260,14 @@ mod tests {
             let mut target = Target::new(output);
             // The first time it is written, the second time compared.
             for present in [false, true] {
-                let place = target.create(&name, Some(SIZE)).ok().expect("created");
+                let place = target.create(&name, Some(SIZE), None).ok().expect("created");
                 let mut contents = Contents::new(Some(place));
                 for ((start, end), _) in &pieces {
                     contents.write(*start, &bytes[*start as usize..*end as usize]).expect("taken");
                 }
                 prop_assert!(contents.ahead.is_empty());
                 let expected = *blake3::hash(&bytes).as_bytes();
-                match contents.finish(SIZE).expect("finished") {
+                match contents.finish(SIZE, &expected).expect("finished") {
                     Finished::Written(file, digest) if !present => {
                         prop_assert_eq!(digest, expected);
                         let attributes = Attributes { mode: 0o600, mtime_s: 0, mtime_ns: 0 };

@@ -1,19 +1,25 @@
 //! The receiving end of a transfer against a hostile sender.
 
+mod parts;
+
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+pub use parts::journal;
+use parts::{THERE_BYTES, known, put_part, there};
 use sphinx_fuzz::Input;
 
 use super::digest::ContentDigest;
-use super::leftovers::is_reserved;
+use super::leftovers::{is_reserved, partial_names};
 use super::paths::{Name, Walker, link_target};
 use super::reader::Reader;
 use super::recv::receive_tree;
+use super::source::{Seal, SourceId};
 use super::wire::{
-    Announced, Attributes, Entry, Piece, Totals, put_entry, put_piece, put_preamble, put_reply,
+    Announced, Attributes, Entry, Offer, Piece, Reply, Totals, put_entry, put_piece, put_preamble,
+    put_reply,
 };
 use super::{Destination, OutputDir, Rules};
 use crate::channel::Arrived;
@@ -125,6 +131,7 @@ pub fn files(data: &[u8]) {
         overwrite,
         merge: rules & 2 != 0,
         allow_dotfiles: rules & 4 != 0,
+        partial: rules & 32 != 0,
         max_bytes: (rules & 8 != 0).then_some(1000),
         max_entries: (rules & 16 != 0).then_some(10),
     };
@@ -134,6 +141,7 @@ pub fn files(data: &[u8]) {
     let sandbox = tempfile::tempdir().expect("a temporary directory");
     let (inside, outside) = (sandbox.path().join("in"), sandbox.path().join("out"));
     prepare(&inside, &outside).expect("a writable temporary directory");
+    put_part(&inside, &there().encode()).expect("a writable temporary directory");
 
     let output = OutputDir::open(&inside, rules).expect("a writable directory");
     let output = Destination::Directory(output);
@@ -142,9 +150,12 @@ pub fn files(data: &[u8]) {
         piece,
     };
     let quiet = Reporter::silent();
-    let mut refused = 0;
-    let mut tell = |_: &_| {
-        refused += 1;
+    let mut told = 0;
+    let mut tell = |replies: &[Reply]| {
+        told += replies.len();
+        // What is there of a file hears only who knows its source.
+        let part = |reply: &Reply| matches!(reply, Reply::Part { .. });
+        assert!(stream.knows || !replies.iter().any(part));
         Ok(())
     };
     let progress = Progress::default();
@@ -154,7 +165,7 @@ pub fn files(data: &[u8]) {
         assert!(received.counts.files + received.counts.skipped <= received.counts.totals.entries);
         assert!(received.counts.files_present <= received.counts.files);
     }
-    assert!(refused <= 1 + stream.bytes.len());
+    assert!(told <= 1 + stream.bytes.len());
 
     // Nothing outside has changed.
     assert_eq!(names(sandbox.path()), ["in", "out"]);
@@ -167,7 +178,7 @@ pub fn files(data: &[u8]) {
         assert_eq!(fs::read(inside.join("file")).expect("readable"), b"mine");
     }
     let root = inside.canonicalize().expect("still there");
-    check_tree(&root, &root);
+    check_tree(&root, &root, rules.partial);
 }
 
 /// A file, a directory and a link out of the tree; and what the link points at.
@@ -192,21 +203,25 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 /// No temporary file is left, and every link but the one of the user stays in the tree.
-fn check_tree(directory: &Path, root: &Path) {
+fn check_tree(directory: &Path, root: &Path, partial: bool) {
     // The peer may have taken the permissions away.
     let readable = fs::Permissions::from_mode(0o700);
     fs::set_permissions(directory, readable).expect("its owner may");
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().expect("a name").as_bytes();
-        // What says that a directory is not complete may stay.
+        // What says that a directory is not complete may stay; and what is kept in part.
+        let (part, journal) = partial_names(b"a");
+        let kept = partial || directory == root;
         assert!(
-            name == b".sphx-unfinished" || !is_reserved(name),
+            name == b".sphx-unfinished"
+                || kept && (name == part || name == journal)
+                || !is_reserved(name),
             "a temporary file is left"
         );
         let kind = path.symlink_metadata().expect("still there").file_type();
         if kind.is_dir() {
-            check_tree(&path, root);
+            check_tree(&path, root, partial);
         } else if kind.is_symlink() && path != root.join("link") {
             let target = fs::read_link(&path).expect("a link");
             assert!(target.is_relative());
@@ -222,6 +237,8 @@ fn check_tree(directory: &Path, root: &Path) {
 struct Stream {
     bytes: Vec<u8>,
     totals: Totals,
+    /// It has named the source of what is there in part.
+    knows: bool,
 }
 
 impl Stream {
@@ -229,6 +246,7 @@ impl Stream {
         let mut stream = Self {
             bytes: Vec::new(),
             totals: Totals::default(),
+            knows: false,
         };
         put_preamble(&mut stream.bytes, Announced::default());
         while !input.is_empty() {
@@ -248,7 +266,10 @@ impl Stream {
                 let attributes = attributes(input);
                 put_entry(&mut self.bytes, &Entry::DirectoryEnd { attributes });
             }
-            2 | 3 => self.file(input),
+            // Files that are worth keeping in part, and offers.
+            2 | 3 if kind & 0xc0 == 0x80 => self.file(input, true),
+            2 | 3 if kind & 0xc0 == 0xc0 => self.offer(input),
+            2 | 3 => self.file(input, false),
             4 => {
                 let name = self.name(input);
                 let attributes = attributes(input);
@@ -292,14 +313,65 @@ impl Stream {
         }
     }
 
-    fn file(&mut self, input: &mut Input<'_>) {
+    /// An offer and, now and then, the question about all of them.
+    fn offer(&mut self, input: &mut Input<'_>) {
+        let name = self.name(input);
+        let path = match input.rarely(4) {
+            true => [b"dir/", &name[..]].concat(),
+            false => name,
+        };
+        let (size, source) = self.source(input);
+        let offer = Offer {
+            path,
+            size,
+            mtime_s: 0,
+            mtime_ns: 0,
+            source,
+        };
+        put_entry(&mut self.bytes, &Entry::Offer(offer));
+        if input.rarely(2) {
+            put_entry(&mut self.bytes, &Entry::Ask);
+        }
+    }
+
+    /// A size and a source: those of what is there in part as a rule.
+    fn source(&mut self, input: &mut Input<'_>) -> (u64, Option<SourceId>) {
+        match input.byte() {
+            0..0xc0 => {
+                self.knows = true;
+                (THERE_BYTES + 1, Some(known()))
+            }
+            0xc0..0xe0 => (4, SourceId::from_bytes([1; 16])),
+            _ => (input.any(), None),
+        }
+    }
+
+    fn file(&mut self, input: &mut Input<'_>, resumable: bool) {
         let name = self.name(input);
         let attributes = attributes(input);
         let mut contents = Vec::new();
         let mut digest = ContentDigest::default();
         let mut size = 0u64;
+        let (whole, source) = match resumable {
+            true => self.source(input),
+            false => (0, None),
+        };
         for _ in 0..input.below(4) {
             match input.byte() {
+                0xd0 if resumable => {
+                    let seal = Seal([1; 32]);
+                    put_piece(&mut contents, &Piece::Checkpoint { seal });
+                }
+                0xd1..0xd8 if resumable => {
+                    let until = THERE_BYTES;
+                    put_piece(&mut contents, &Piece::Reuse { until });
+                    digest = ContentDigest::from(&there().sealed.checkpoint);
+                    size = until;
+                }
+                0xd8..0xe0 if resumable => {
+                    put_piece(&mut contents, &Piece::Same);
+                    size = whole;
+                }
                 0xe0.. => {
                     let hole = input.any().max(1);
                     put_piece(&mut contents, &Piece::Hole { bytes: hole });
@@ -327,6 +399,7 @@ impl Stream {
                 name,
                 attributes,
                 size: announced,
+                source,
             },
         };
         self.entry(make, &name);

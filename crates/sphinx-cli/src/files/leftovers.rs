@@ -5,7 +5,7 @@
 //! directory a lock file of that number says in which directory the transfer is writing; it is locked
 //! for as long as the receiver lives, so that nobody takes a living transfer's files for leftovers. A
 //! directory at the top that is not complete holds a mark, locked likewise, so that the same transfer
-//! may go on in it later.
+//! may go on in it later. A file that is kept in part has a name that every transfer knows, and a journal beside it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,7 +18,9 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::descent::open_directory;
+use super::journal::{self, Slot};
 use super::paths::{COMPONENT_BYTES_MAX, PATH_BYTES_MAX};
+use super::source::{SOURCE_ID_BYTES, SourceId};
 use crate::text::hex;
 
 /// Numbers tried before giving up on a free one.
@@ -28,6 +30,7 @@ const ID_BYTES: usize = 8;
 const MARK: &[u8] = b".sphx-";
 const PART: &[u8] = b".part";
 const LOCK: &[u8] = b".lock";
+const JOURNAL: &[u8] = b".journal";
 const UNFINISHED: &[u8] = b".sphx-unfinished";
 
 /// The lock file of one transfer; removed when dropped.
@@ -76,12 +79,27 @@ impl TransferLock {
         Ok(())
     }
 
-    /// `.NAME.sphx-XXXXXXXX.part`, NAME shortened where the whole would be too long.
+    /// A name that goes with this transfer.
     pub(super) fn temporary_name(&self, name: &[u8]) -> Vec<u8> {
-        let room = COMPONENT_BYTES_MAX - 1 - MARK.len() - ID_BYTES - PART.len();
-        let kept = &name[..name.len().min(room)];
-        [b".", kept, MARK, self.id.as_bytes(), PART].concat()
+        hidden_name(name, &self.id, PART)
     }
+}
+
+/// The names of the part of a file that waits to be completed, and of its journal: the same for every transfer. Their
+/// number is of the file's name, which is shortened where the whole would be too long.
+pub(super) fn partial_names(name: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let number = hex(&blake3::hash(name).as_bytes()[..ID_BYTES / 2]);
+    (
+        hidden_name(name, &number, PART),
+        hidden_name(name, &number, JOURNAL),
+    )
+}
+
+/// `.NAME.sphx-XXXXXXXX.part` or `.journal`, NAME shortened where the whole would be too long.
+fn hidden_name(name: &[u8], id: &str, end: &[u8]) -> Vec<u8> {
+    let room = COMPONENT_BYTES_MAX - 1 - MARK.len() - ID_BYTES - end.len();
+    let kept = &name[..name.len().min(room)];
+    [b".", kept, MARK, id.as_bytes(), end].concat()
 }
 
 impl Drop for TransferLock {
@@ -95,7 +113,7 @@ impl Drop for TransferLock {
 /// Says that a directory is not complete; stays when dropped.
 pub(super) struct Unfinished {
     directory: Arc<OwnedFd>,
-    _locked: File,
+    locked: File,
 }
 
 /// What a directory that exists says about itself.
@@ -116,8 +134,22 @@ impl Unfinished {
         }
         Ok(Self {
             directory: directory.clone(),
-            _locked: file,
+            locked: file,
         })
+    }
+
+    /// The same, with the name that the sender has for what comes.
+    pub(super) fn create_for(directory: &Arc<OwnedFd>, source: SourceId) -> io::Result<Self> {
+        let mark = Self::create(directory)?;
+        (mark.locked).write_all_at(&SourceId::bytes(Some(source)), 0)?;
+        Ok(mark)
+    }
+
+    /// Whether it was made for what this sender sends.
+    pub(super) fn is_for(&self, source: SourceId) -> bool {
+        let mut bytes = [0; SOURCE_ID_BYTES];
+        let read = self.locked.read_exact_at(&mut bytes, 0);
+        read.is_ok() && SourceId::from_bytes(bytes) == Some(source)
     }
 
     /// Takes over what an earlier transfer left.
@@ -133,7 +165,7 @@ impl Unfinished {
             Ok(stat) if stat.st_nlink == 0 => Found::Nothing,
             _ => Found::Unfinished(Self {
                 directory: directory.clone(),
-                _locked: file,
+                locked: file,
             }),
         }
     }
@@ -145,7 +177,10 @@ impl Unfinished {
 
 /// Whether a name is one of those above: no peer may use it.
 pub(super) fn is_reserved(name: &[u8]) -> bool {
-    name == UNFINISHED || id_between(name, MARK, LOCK).is_some() || part_id(name).is_some()
+    name == UNFINISHED
+        || id_between(name, MARK, LOCK).is_some()
+        || hidden_id(name, PART).is_some()
+        || hidden_id(name, JOURNAL).is_some()
 }
 
 /// Removes what receivers that live no more have left below `root`. What cannot be removed stays.
@@ -183,8 +218,23 @@ fn sweep_directory(root: &Arc<OwnedFd>, path: &[u8], id: &[u8]) {
         }
     }
     for name in names(&directory).unwrap_or_default() {
-        if part_id(&name) == Some(id) {
+        if hidden_id(&name, PART) == Some(id) {
             let _ = fs::unlinkat(&directory, name.as_slice(), AtFlags::empty());
+        } else if hidden_id(&name, JOURNAL).is_some() {
+            sweep_part(&directory, &name);
+        }
+    }
+}
+
+/// Removes a part of which nothing is known to be on the disk. One that can be gone on with stays.
+fn sweep_part(directory: &OwnedFd, journal_name: &[u8]) {
+    let Ok(journal) = open_plain(directory, journal_name) else {
+        return;
+    };
+    if lock_file(&journal) && Slot::newest(&journal::read(&journal)).is_none() {
+        let stem = &journal_name[..journal_name.len() - JOURNAL.len()];
+        for name in [&[stem, PART].concat()[..], journal_name] {
+            let _ = fs::unlinkat(directory, name, AtFlags::empty());
         }
     }
 }
@@ -206,11 +256,11 @@ fn lock_name(id: &str) -> Vec<u8> {
     [MARK, id.as_bytes(), LOCK].concat()
 }
 
-/// The number of the transfer that a temporary name belongs to.
-fn part_id(name: &[u8]) -> Option<&[u8]> {
-    let at = name.len().checked_sub(MARK.len() + ID_BYTES + PART.len())?;
+/// The number in a hidden name.
+fn hidden_id<'n>(name: &'n [u8], end: &[u8]) -> Option<&'n [u8]> {
+    let at = (name.len()).checked_sub(MARK.len() + ID_BYTES + end.len())?;
     match name[0] {
-        b'.' if at > 0 => id_between(&name[at..], MARK, PART),
+        b'.' if at > 0 => id_between(&name[at..], MARK, end),
         _ => None,
     }
 }
@@ -220,7 +270,7 @@ fn id_between<'n>(name: &'n [u8], before: &[u8], after: &[u8]) -> Option<&'n [u8
     (id.len() == ID_BYTES && id.iter().all(u8::is_ascii_hexdigit)).then_some(id)
 }
 
-fn create_private(directory: &OwnedFd, name: &[u8]) -> Result<File, Errno> {
+pub(super) fn create_private(directory: &OwnedFd, name: &[u8]) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
 }
@@ -232,7 +282,7 @@ fn open_plain(directory: &OwnedFd, name: &[u8]) -> Result<File, Errno> {
 
 /// False if another receiver has it. Where files cannot be locked nothing is ever taken for a
 /// leftover of a dead one, and so nothing is.
-fn lock_file(file: &File) -> bool {
+pub(super) fn lock_file(file: &File) -> bool {
     fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
@@ -247,6 +297,7 @@ mod tests {
             b".sphx-0123abcd.lock",
             b".sphx-unfinished",
             b"..sphx-0123abcd.part",
+            b".a.sphx-0123abcd.journal",
         ] {
             assert!(is_reserved(name));
         }

@@ -7,6 +7,8 @@ mod descent;
 mod digest;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod holes;
+mod journal;
 mod leftovers;
 mod output;
 mod paths;
@@ -15,8 +17,10 @@ pub(crate) mod recv;
 mod replies;
 pub(crate) mod roots;
 pub(crate) mod send;
+mod source;
 mod stdout;
 mod target;
+mod temporary;
 mod walk;
 mod wire;
 
@@ -25,18 +29,30 @@ mod tests;
 
 use crate::failure::{Failure, Outcome, PARTIAL};
 use crate::report::Event;
+use crate::units::show_size;
 
 pub(crate) use output::{Destination, OutputDir, Rules};
+pub(crate) use source::{SourceId, SourceKey};
 pub(crate) use wire::{Announced, Counts};
 
 /// What came of a transfer that both ends have seen to its end.
 #[derive(Debug)]
 pub(crate) struct Transferred {
     pub(crate) counts: Counts,
+    pub(crate) work: Work,
     /// Why something was left out, the first time.
     pub(crate) first_skip: Option<Failure>,
     /// The directory that received it, for people; none at the sender and for standard output.
     pub(crate) output: Option<String>,
+}
+
+/// What one end has done, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Work {
+    /// Read from files: at the receiver, what was there or was read back.
+    pub(crate) read: u64,
+    /// Not sent, because the receiver had it.
+    pub(crate) reused: u64,
 }
 
 impl Transferred {
@@ -46,7 +62,9 @@ impl Transferred {
             .with("entries", self.counts.totals.entries)
             .with("files", self.counts.files)
             .with("files_present", self.counts.files_present)
-            .with("entries_skipped", self.counts.skipped);
+            .with("entries_skipped", self.counts.skipped)
+            .with("bytes_reused", self.work.reused)
+            .with("bytes_read", self.work.read);
         match &self.output {
             Some(output) => event.with("output", output.as_str()),
             None => event,
@@ -59,6 +77,10 @@ impl Transferred {
         if self.counts.files_present > 0 {
             let files = self.counts.files_present;
             remark += &format!("; files that were there already: {files}");
+        }
+        if self.work.reused > 0 {
+            let reused = show_size(self.work.reused);
+            remark += &format!("; not sent again: {reused}");
         }
         if self.counts.skipped > 0 {
             remark += &format!(

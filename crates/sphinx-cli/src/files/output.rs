@@ -1,6 +1,7 @@
 //! Where a receiver puts things, and what it lets a peer do there.
 
 use std::fmt;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::descent::open_directory;
-use super::leftovers::{TransferLock, sweep};
+use super::leftovers::{Found, TransferLock, Unfinished, names, sweep};
+use super::source::SourceId;
 use crate::failure::{Failure, Outcome, local_io};
 use crate::text::printable;
 
@@ -27,6 +29,8 @@ pub(crate) struct Rules {
     pub(crate) merge: bool,
     /// Use names at the top that begin with a dot.
     pub(crate) allow_dotfiles: bool,
+    /// Keep files that are not complete, for another transfer to go on with.
+    pub(crate) partial: bool,
     /// In one transfer.
     pub(crate) max_bytes: Option<u64>,
     /// In one transfer.
@@ -85,41 +89,92 @@ impl OutputDir {
         })
     }
 
-    /// Makes the first of `received-1`, `received-2`, … that does not exist.
-    pub(super) fn make_own(&self) -> Outcome<Self> {
-        let refused = |error: Errno| local_io("make a directory in", &self.shown, error);
+    /// The directory of a transfer: that of the same sender's which is not complete, or else the first of `received-1`,
+    /// `received-2`, … that does not exist.
+    pub(super) fn own(&self, source: Option<SourceId>) -> Outcome<Own> {
+        let source = source.filter(|_| self.rules.partial);
+        if let Some(found) = source.and_then(|source| self.find_own(source)) {
+            return Ok(found);
+        }
+        let refused = |error: io::Error| local_io("make a directory in", &self.shown, error);
         for number in 1_u32.. {
             let name = format!("{OWN_NAME}{number}");
-            match fs::mkdirat(
-                &self.root,
-                name.as_str(),
-                Mode::RWXU | Mode::RWXG | Mode::RWXO,
-            ) {
+            let mode = Mode::RWXU | Mode::RWXG | Mode::RWXO;
+            match fs::mkdirat(&self.root, name.as_str(), mode) {
                 Ok(()) => {
-                    let root = open_directory(&self.root, name.as_bytes()).map_err(refused)?;
-                    return Ok(Self {
-                        root: Arc::new(root),
-                        rules: self.rules,
-                        umask: self.umask,
-                        shown: name,
+                    let opened = open_directory(&self.root, name.as_bytes());
+                    let root = Arc::new(opened.map_err(|error| refused(error.into()))?);
+                    let mark = source.map(|source| Unfinished::create_for(&root, source));
+                    return Ok(Own {
+                        mark: mark.transpose().map_err(refused)?,
+                        output: self.inside(root, name),
                     });
                 }
                 Err(Errno::EXIST) => {}
-                Err(error) => return Err(refused(error)),
+                Err(error) => return Err(refused(error.into())),
             }
         }
-        Err(refused(Errno::EXIST))
+        Err(refused(Errno::EXIST.into()))
     }
 
-    /// Removes a directory that [`make_own`](Self::make_own) made, if there is nothing in it.
-    pub(super) fn remove_own_if_empty(&self, own: &Self) {
-        let _ = fs::unlinkat(&self.root, own.shown.as_str(), AtFlags::REMOVEDIR);
+    fn find_own(&self, source: SourceId) -> Option<Own> {
+        for name in names(&self.root).ok()? {
+            let name = String::from_utf8(name).unwrap_or_default();
+            let number = name.strip_prefix(OWN_NAME).map(str::parse::<u32>);
+            let Some(Ok(_)) = number else {
+                continue;
+            };
+            let Ok(root) = open_directory(&self.root, name.as_bytes()).map(Arc::new) else {
+                continue;
+            };
+            if let Found::Unfinished(mark) = Unfinished::find(&root)
+                && mark.is_for(source)
+            {
+                sweep(&root);
+                return Some(Own {
+                    output: self.inside(root, name),
+                    mark: Some(mark),
+                });
+            }
+        }
+        None
+    }
+
+    fn inside(&self, root: Arc<OwnedFd>, shown: String) -> Self {
+        Self {
+            root,
+            shown,
+            ..self.clone()
+        }
+    }
+
+    /// Ends what [`own`](Self::own) has begun. A directory with nothing in it goes.
+    pub(super) fn end_own(&self, own: Own, complete: bool) {
+        let Own { output, mark } = own;
+        let is_empty = || {
+            let marks = usize::from(mark.is_some());
+            names(&output.root).is_ok_and(|names| names.len() == marks)
+        };
+        if (complete || is_empty())
+            && let Some(mark) = mark
+        {
+            // One that stays makes the same transfer come here again: what is there counts.
+            let _ = mark.finish();
+        }
+        let _ = fs::unlinkat(&self.root, output.shown.as_str(), AtFlags::REMOVEDIR);
     }
 
     /// The permissions an object gets.
     pub(super) fn mode(&self, asked: u16) -> Mode {
         Mode::from_raw_mode(u32::from(asked & MODE_MASK & !self.umask))
     }
+}
+
+/// A directory of a transfer's own.
+pub(super) struct Own {
+    pub(super) output: OutputDir,
+    /// As long as it is not complete.
+    mark: Option<Unfinished>,
 }
 
 /// What a peer may not do: one thing of a transfer, or the rest of it.

@@ -1,11 +1,14 @@
 //! Reads the bytes of the protocol. Parsing is total and bounded: every length is checked before
 //! anything is allocated for it.
 
+use super::digest::{CHECKPOINT_BYTES_MAX, Checkpoint};
 use super::paths::{COMPONENT_BYTES_MAX, Name, PATH_BYTES_MAX};
+use super::source::{Seal, Sealed, SourceId};
 use super::wire::{
-    Announced, Attributes, BYTES_UNKNOWN, Counts, DATA, DIRECTORY, DIRECTORY_END, END, Entry, FILE,
-    FILE_ABORT, FILE_END, HOLE, MAGIC, MESSAGE_BYTES_MAX, NANOSECONDS_MAX, Piece, REPLY_FAILED,
-    REPLY_OK, REPLY_READY, REPLY_SKIPPED, Reply, SKIPPED, STREAM, SYMLINK, Totals,
+    ASK, Announced, Attributes, BYTES_UNKNOWN, CHECKPOINT, Counts, DATA, DIRECTORY, DIRECTORY_END,
+    END, Entry, FILE, FILE_ABORT, FILE_END, HOLE, MAGIC, MESSAGE_BYTES_MAX, NANOSECONDS_MAX, OFFER,
+    Offer, Piece, REPLY_ANSWERED, REPLY_FAILED, REPLY_OK, REPLY_PART, REPLY_PRESENT, REPLY_READY,
+    REPLY_SKIPPED, REUSE, Reply, SAME, SKIPPED, STREAM, SYMLINK, Totals,
 };
 use crate::channel::{Incoming, Sink};
 use crate::failure::{Outcome, protocol};
@@ -76,6 +79,7 @@ impl<I: Incoming> Reader<I> {
         Ok(Announced {
             entries: self.u64()?,
             bytes: Some(self.u64()?).filter(|bytes| *bytes != BYTES_UNKNOWN),
+            source: self.source()?,
         })
     }
 
@@ -89,6 +93,7 @@ impl<I: Incoming> Reader<I> {
                 name: self.name()?,
                 attributes: self.attributes()?,
                 size: self.u64()?,
+                source: self.source()?,
             }),
             STREAM => Ok(Entry::Stream {
                 name: self.name()?,
@@ -106,6 +111,14 @@ impl<I: Incoming> Reader<I> {
                 name: self.name()?,
                 reason: self.message()?,
             }),
+            OFFER => Ok(Entry::Offer(Offer {
+                path: self.bytes(PATH_BYTES_MAX)?,
+                size: self.u64()?,
+                mtime_s: i64::from_be_bytes(self.array()?),
+                mtime_ns: self.nanoseconds()?,
+                source: self.source()?,
+            })),
+            ASK => Ok(Entry::Ask),
             END => Ok(Entry::End {
                 entries: self.u64()?,
                 bytes: self.u64()?,
@@ -129,6 +142,9 @@ impl<I: Incoming> Reader<I> {
             FILE_END => Ok(Piece::End {
                 digest: self.array()?,
             }),
+            CHECKPOINT => Ok(Piece::Checkpoint { seal: self.seal()? }),
+            REUSE => Ok(Piece::Reuse { until: self.u64()? }),
+            SAME => Ok(Piece::Same),
             FILE_ABORT => Ok(Piece::Abort {
                 reason: self.message()?,
             }),
@@ -147,6 +163,15 @@ impl<I: Incoming> Reader<I> {
                 path: self.bytes(REPLY_PATH_BYTES_MAX)?,
                 reason: self.message()?,
             }),
+            REPLY_PART => Ok(Reply::Part {
+                offer: self.u64()?,
+                sealed: Sealed {
+                    checkpoint: self.checkpoint()?,
+                    seal: self.seal()?,
+                },
+            }),
+            REPLY_PRESENT => Ok(Reply::Present { offer: self.u64()? }),
+            REPLY_ANSWERED => Ok(Reply::Answered { offer: self.u64()? }),
             REPLY_OK => Ok(Reply::Done(Counts {
                 totals: Totals {
                     entries: self.u64()?,
@@ -193,15 +218,31 @@ impl<I: Incoming> Reader<I> {
     }
 
     fn attributes(&mut self) -> Outcome<Attributes> {
-        let attributes = Attributes {
+        Ok(Attributes {
             mode: self.mode()?,
             mtime_s: i64::from_be_bytes(self.array()?),
-            mtime_ns: u32::from_be_bytes(self.array()?),
-        };
-        match attributes.mtime_ns <= NANOSECONDS_MAX {
-            true => Ok(attributes),
-            false => Err(protocol("impossible modification time")),
+            mtime_ns: self.nanoseconds()?,
+        })
+    }
+
+    fn nanoseconds(&mut self) -> Outcome<u32> {
+        match u32::from_be_bytes(self.array()?) {
+            nanoseconds @ 0..=NANOSECONDS_MAX => Ok(nanoseconds),
+            _ => Err(protocol("impossible modification time")),
         }
+    }
+
+    fn source(&mut self) -> Outcome<Option<SourceId>> {
+        self.array().map(SourceId::from_bytes)
+    }
+
+    fn seal(&mut self) -> Outcome<Seal> {
+        self.array().map(Seal)
+    }
+
+    fn checkpoint(&mut self) -> Outcome<Checkpoint> {
+        let bytes = self.bytes(CHECKPOINT_BYTES_MAX)?;
+        Checkpoint::decode(&bytes).ok_or_else(|| protocol("an impossible checkpoint"))
     }
 
     /// A length of two bytes, then as many bytes.

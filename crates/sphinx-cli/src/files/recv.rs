@@ -1,19 +1,26 @@
 //! The receiving end of a transfer.
 
+mod answers;
+mod ledger;
+
 use std::io;
+
+use answers::Answers;
+pub(super) use ledger::Ledger;
 
 use super::Transferred;
 use super::contents::{Contents, Finished};
-use super::output::{Destination, OutputDir, Refused, Rules};
+use super::output::{Destination, OutputDir, Refused};
 use super::paths::Name;
 use super::reader::Reader;
+use super::source::SourceId;
 use super::stdout::receive_to_stdout;
 use super::target::{Place, Target};
-use super::wire::{Announced, Attributes, Counts, Entry, Piece, Reply, Totals, put_reply};
+use super::wire::{Announced, Attributes, Entry, Piece, Reply, Totals, put_reply};
 use crate::channel::{Channel, Incoming, Outgoing, reason};
-use crate::failure::{Failure, Outcome, close_code, fail, fail_hint, local_io, protocol};
+use crate::failure::{Outcome, close_code, fail, fail_hint, local_io, protocol};
 use crate::report::{Progress, Reporter};
-use crate::text::{hex, printable};
+use crate::text::printable;
 use sphinx_transport::{ErrorKind, Stats};
 
 /// Large enough for writes and hashing to run at full speed, small enough for many sessions.
@@ -35,9 +42,11 @@ pub(crate) fn receive<C: Channel>(
     // Held until the sender has heard the verdict: a stream that nobody reads any more would end its side without one.
     let mut forward = channel.accept_uni()?;
     let mut reverse = channel.open_uni()?;
-    let mut tell = |reply: &Reply| {
+    let mut tell = |replies: &[Reply]| {
         let mut bytes = Vec::new();
-        put_reply(&mut bytes, reply);
+        for reply in replies {
+            put_reply(&mut bytes, reply);
+        }
         reverse.write_all(&bytes).and_then(|()| reverse.flush())
     };
     let received = receive_tree(
@@ -53,7 +62,7 @@ pub(crate) fn receive<C: Channel>(
         Ok(transferred) => {
             // The sender closes: it must have read the verdict before the session ends. How it
             // ends does not matter any more, everything is in place.
-            let _ = tell(&Reply::Done(transferred.counts))
+            let _ = tell(&[Reply::Done(transferred.counts)])
                 .and_then(|()| reverse.finish())
                 .and_then(|()| channel.accept_uni());
             let stats = Stats {
@@ -70,7 +79,7 @@ pub(crate) fn receive<C: Channel>(
                 message: failure.message.clone(),
             };
             // Whether or not the verdict arrives, the close says the same.
-            let _ = tell(&verdict)
+            let _ = tell(&[verdict])
                 .and_then(|()| reverse.finish())
                 .and_then(|()| reverse.wait_delivered());
             channel.close(code, &failure.message);
@@ -84,7 +93,7 @@ pub(super) fn receive_tree(
     input: impl Incoming,
     destination: &Destination,
     consent: &Consent<'_>,
-    tell: &mut dyn FnMut(&Reply) -> Outcome<()>,
+    tell: &mut dyn FnMut(&[Reply]) -> Outcome<()>,
     progress: &Progress,
     reporter: &Reporter,
 ) -> Outcome<Transferred> {
@@ -94,160 +103,48 @@ pub(super) fn receive_tree(
         Destination::Directory(output) | Destination::OwnDirectories(output) => output.rules,
         Destination::Stdout(rules) => *rules,
     };
-    let mut ledger = Ledger {
-        rules,
-        counts: Counts::default(),
-        bytes_seen: 0,
-        first_skip: None,
-        tell,
-        progress,
-        reporter,
-    };
-    ledger.check_limits(announced.entries, announced.bytes.unwrap_or(0))?;
+    let mut ledger = Ledger::new(rules, tell, progress, reporter);
+    ledger.check_announced(announced)?;
     consent(announced)?;
     progress.expect_bytes(announced.bytes.unwrap_or(0));
     let own = match destination {
-        Destination::OwnDirectories(output) => Some((output, output.make_own()?)),
+        Destination::OwnDirectories(output) => Some((output, output.own(announced.source)?)),
         Destination::Directory(_) | Destination::Stdout(_) => None,
     };
-    let received = (ledger.tell)(&Reply::Ready).and_then(|()| match destination {
-        Destination::Directory(output) => Tree::new(reader, output.clone(), &mut ledger).run(),
-        Destination::OwnDirectories(output) => {
-            let output = own.as_ref().map_or(output, |(_, own)| own);
-            Tree::new(reader, output.clone(), &mut ledger).run()
-        }
-        Destination::Stdout(_) => receive_to_stdout(reader, &mut ledger),
-    });
+    let received = ledger
+        .tell(&[Reply::Ready])
+        .and_then(|()| match destination {
+            Destination::Directory(output) => Tree::new(reader, output.clone(), &mut ledger).run(),
+            Destination::OwnDirectories(output) => {
+                let output = own.as_ref().map_or(output, |(_, own)| &own.output);
+                Tree::new(reader, output.clone(), &mut ledger).run()
+            }
+            Destination::Stdout(_) => receive_to_stdout(reader, &mut ledger),
+        });
     let output = match (own, destination) {
         (Some((output, own)), _) => {
-            output.remove_own_if_empty(&own);
-            Some(own.shown)
+            let shown = own.output.shown.clone();
+            output.end_own(own, received.is_ok() && ledger.is_complete());
+            Some(shown)
         }
         (None, Destination::Directory(output)) => Some(output.shown.clone()),
         (None, _) => None,
     };
-    received.map(|()| Transferred {
-        counts: ledger.counts,
-        first_skip: ledger.first_skip,
+    received?;
+    let (counts, work, first_skip) = ledger.into_result();
+    Ok(Transferred {
+        counts,
+        work,
+        first_skip,
         output,
     })
-}
-
-/// What has come so far, what was left out, and how much more is allowed.
-pub(super) struct Ledger<'a> {
-    rules: Rules,
-    counts: Counts,
-    /// Bytes of files, complete or not.
-    bytes_seen: u64,
-    first_skip: Option<Failure>,
-    tell: &'a mut dyn FnMut(&Reply) -> Outcome<()>,
-    pub(super) progress: &'a Progress,
-    reporter: &'a Reporter,
-}
-
-impl Ledger<'_> {
-    /// One more entry.
-    pub(super) fn add_entry(&mut self) -> Outcome<()> {
-        self.counts.totals.entries += 1;
-        self.check_limits(self.counts.totals.entries, self.bytes_seen)
-    }
-
-    /// More bytes of files are about to come.
-    pub(super) fn expect_bytes(&mut self, bytes: u64) -> Outcome<()> {
-        self.bytes_seen = self.bytes_seen.saturating_add(bytes);
-        self.check_limits(self.counts.totals.entries, self.bytes_seen)
-    }
-
-    fn check_limits(&self, entries: u64, bytes: u64) -> Outcome<()> {
-        let Rules {
-            max_bytes,
-            max_entries,
-            ..
-        } = self.rules;
-        let refuse = |what: &str, max: u64, option: &str| {
-            Err(fail_hint(
-                ErrorKind::LocalIo,
-                format!("the transfer has more than {max} {what}"),
-                format!("receive with a larger {option}"),
-            ))
-        };
-        match (max_entries, max_bytes) {
-            (Some(max), _) if entries > max => refuse("entries", max, "--max-entries"),
-            (_, Some(max)) if bytes > max => refuse("bytes", max, "--max-bytes"),
-            _ => Ok(()),
-        }
-    }
-
-    /// This end leaves out the entry that came last.
-    pub(super) fn skip(&mut self, path: &[u8], failure: Failure) -> Outcome<()> {
-        self.counts.skipped += 1;
-        self.reporter.skipped(path, &failure);
-        // What can be done about it is done here, but it may be somebody else who wonders.
-        let reason = match failure.hint.is_empty() {
-            true => failure.message.clone(),
-            false => format!("{} ({})", failure.message, failure.hint),
-        };
-        (self.tell)(&Reply::Skipped {
-            entry: self.counts.totals.entries,
-            path: path.to_vec(),
-            reason,
-        })?;
-        self.first_skip.get_or_insert(failure);
-        Ok(())
-    }
-
-    /// The sender leaves out the entry that came last.
-    pub(super) fn skipped_by_sender(&mut self, path: &[u8], reason: &str) {
-        self.counts.skipped += 1;
-        let message = format!("at the other end: {reason}");
-        let failure = fail(ErrorKind::RemoteIo, message);
-        self.reporter.skipped(path, &failure);
-        self.first_skip.get_or_insert(failure);
-    }
-
-    /// The entry that came last belongs to a directory that is left out.
-    pub(super) fn skip_inside(&mut self) {
-        self.counts.skipped += 1;
-    }
-
-    /// A file has come to its end.
-    pub(super) fn add_bytes(&mut self, size: u64) {
-        let bytes = &mut self.counts.totals.bytes;
-        *bytes = bytes.saturating_add(size);
-    }
-
-    /// A file is in place.
-    ///
-    /// # Errors
-    /// Nobody reads the reports any more.
-    pub(super) fn add_file(
-        &mut self,
-        path: &[u8],
-        size: u64,
-        digest: &[u8; 32],
-        present: bool,
-    ) -> Outcome<()> {
-        self.counts.files += 1;
-        self.counts.bytes = self.counts.bytes.saturating_add(size);
-        self.counts.files_present += u64::from(present);
-        self.progress.add_file();
-        let status = if present { "present" } else { "received" };
-        self.reporter.file(status, path, size, &hex(digest))
-    }
-
-    /// The end of the records must say what has come.
-    pub(super) fn check_end(&self, totals: Totals) -> Outcome<()> {
-        match self.counts.totals == totals {
-            true => Ok(()),
-            false => Err(protocol("the transfer is not what its end says")),
-        }
-    }
 }
 
 /// Receives into a directory.
 struct Tree<'a, 'l, I> {
     reader: Reader<I>,
     target: Target,
+    answers: Answers,
     ledger: &'a mut Ledger<'l>,
     /// Directories begun and not ended that are left out, inside those of the target.
     left_out: usize,
@@ -257,6 +154,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
     fn new(reader: Reader<I>, output: OutputDir, ledger: &'a mut Ledger<'l>) -> Self {
         Self {
             reader,
+            answers: Answers::new(output.clone()),
             target: Target::new(output),
             ledger,
             left_out: 0,
@@ -271,7 +169,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
     /// Handles one entry; true after the last.
     fn entry(&mut self) -> Outcome<bool> {
         let entry = self.reader.entry()?;
-        if !matches!(entry, Entry::DirectoryEnd { .. } | Entry::End { .. }) {
+        if entry.counts() {
             self.ledger.add_entry()?;
         }
         let inside = self.left_out > 0;
@@ -292,11 +190,14 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                 name,
                 attributes,
                 size,
+                source,
             } => {
                 self.ledger.expect_bytes(size)?;
-                self.file(&name, attributes, Some(size))?;
+                self.file(&name, attributes, Some(size), source)?;
             }
-            Entry::Stream { name, attributes } => self.file(&name, attributes, None)?,
+            Entry::Stream { name, attributes } => self.file(&name, attributes, None, None)?,
+            Entry::Offer(offer) => self.answers.offer(&offer, self.ledger)?,
+            Entry::Ask => self.answers.ask(self.ledger)?,
             Entry::Symlink { .. } | Entry::Skipped { .. } if inside => self.ledger.skip_inside(),
             Entry::Symlink {
                 name,
@@ -343,7 +244,13 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
         }
     }
 
-    fn file(&mut self, name: &Name, attributes: Attributes, size: Option<u64>) -> Outcome<()> {
+    fn file(
+        &mut self,
+        name: &Name,
+        attributes: Attributes,
+        size: Option<u64>,
+        source: Option<SourceId>,
+    ) -> Outcome<()> {
         let path = self.target.path_of(name);
         self.ledger.progress.set_name(printable(&path));
         let inside = self.left_out > 0;
@@ -353,7 +260,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                 None
             }
             false => {
-                let place = self.target.create(name, size);
+                let place = self.target.create(name, size, source);
                 self.settle(name, place)?
             }
         };
@@ -377,6 +284,20 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             Finished::Present(digest) => self.ledger.add_file(&path, size, &digest, true)?,
             Finished::Nowhere if settled => {}
             Finished::Nowhere => self.refuse_existing(name)?,
+            Finished::Different => {
+                let message = format!(
+                    "{} has the size and the time of what is sent, but other contents",
+                    printable(&path)
+                );
+                let hint =
+                    "if what is sent is right, remove that file and run the same command again";
+                let failure = fail_hint(ErrorKind::LocalIo, message, hint);
+                self.settle::<()>(name, Err(Refused::Entry(failure)))?;
+            }
+            Finished::Damaged => {
+                let message = format!("{} arrived damaged", printable(&path));
+                return Err(fail(ErrorKind::Integrity, message));
+            }
         }
         Ok(())
     }
@@ -398,9 +319,13 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
         let refused = |error: io::Error| local_io("write to", &shown, error);
         let mut contents = Contents::new(place);
         let mut left = size;
-        loop {
+        for number in 0_u64.. {
             let at = size - left;
-            match self.reader.piece()? {
+            let piece = self.reader.piece()?;
+            if number > 0 && matches!(piece, Piece::Data { .. } | Piece::Hole { .. }) {
+                contents.forget_there().map_err(refused)?;
+            }
+            match piece {
                 Piece::Data { bytes } => {
                     left = take(left, bytes)?;
                     let progress = self.ledger.progress;
@@ -412,21 +337,50 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                 }
                 Piece::Hole { bytes } => {
                     left = take(left, bytes)?;
+                    contents.forget_there().map_err(refused)?;
                     contents.hole(at, bytes);
                     self.ledger.progress.add_bytes(bytes);
+                }
+                Piece::Checkpoint { seal } => contents.checkpoint(seal).map_err(refused)?,
+                Piece::Reuse { until } => {
+                    let bytes = (until.checked_sub(at))
+                        .ok_or_else(|| protocol("what is reused has come already"))?;
+                    left = take(left, bytes)?;
+                    self.ledger.progress.add_bytes(bytes);
+                    if !contents.reuse(until) {
+                        contents.abandon();
+                        self.gone(name, settled)?;
+                    }
+                }
+                Piece::Same => {
+                    self.ledger.progress.add_bytes(left);
+                    left = 0;
+                    if contents.wanted() {
+                        match self.target.existing(name, size) {
+                            Some(file) => contents.same(file, size).map_err(refused)?,
+                            None => {
+                                contents.abandon();
+                                self.gone(name, settled)?;
+                            }
+                        }
+                    }
                 }
                 Piece::End { digest } => {
                     if left > 0 {
                         return Err(protocol("a file is shorter than announced"));
                     }
-                    let finished = contents.finish(size).map_err(refused)?;
-                    check_digest(&shown, &finished, &digest)?;
+                    self.ledger.add_work(contents.work());
+                    let finished = contents.finish(size, &digest).map_err(refused)?;
                     return Ok(Some((size, finished)));
                 }
-                Piece::Abort { reason } => return self.aborted(name, &reason, *settled),
+                Piece::Abort { reason } => {
+                    contents.discard();
+                    return self.aborted(name, &reason, *settled);
+                }
             }
             self.tell_early(name, &contents, settled)?;
         }
+        unreachable!("pieces are not that many")
     }
 
     /// The contents of a file whose size shows only at its end.
@@ -456,10 +410,13 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                     })?;
                     at = end;
                 }
-                Piece::Hole { .. } => return Err(protocol("a hole in a stream")),
+                Piece::Hole { .. }
+                | Piece::Checkpoint { .. }
+                | Piece::Reuse { .. }
+                | Piece::Same => return Err(protocol("a piece that a stream cannot have")),
                 Piece::End { digest } => {
-                    let finished = contents.finish(at).map_err(refused)?;
-                    check_digest(&shown, &finished, &digest)?;
+                    self.ledger.add_work(contents.work());
+                    let finished = contents.finish(at, &digest).map_err(refused)?;
                     return Ok(Some((at, finished)));
                 }
                 Piece::Abort { reason } => return self.aborted(name, &reason, *settled),
@@ -477,6 +434,23 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
         Ok(())
     }
 
+    /// What the sender was told to be there is so no more.
+    fn gone(&mut self, name: &Name, settled: &mut bool) -> Outcome<()> {
+        if *settled {
+            return Ok(());
+        }
+        *settled = true;
+        let path = self.target.path_of(name);
+        let message = format!("what was there of {} is gone or in use", printable(&path));
+        let failure = fail_hint(
+            ErrorKind::LocalIo,
+            message,
+            "the same command again sends it",
+        );
+        self.settle::<()>(name, Err(Refused::Entry(failure)))
+            .map(drop)
+    }
+
     /// The sender does not give the rest; if this end did not want it anyhow, that has been said.
     fn aborted<T>(&mut self, name: &Name, reason: &str, settled: bool) -> Outcome<Option<T>> {
         if !settled {
@@ -485,15 +459,6 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             self.ledger.skipped_by_sender(&path, reason);
         }
         Ok(None)
-    }
-}
-
-fn check_digest(shown: &str, finished: &Finished, expected: &[u8; 32]) -> Outcome<()> {
-    match finished {
-        Finished::Written(_, digest) | Finished::Present(digest) if digest != expected => Err(
-            fail(ErrorKind::Integrity, format!("{shown} arrived damaged")),
-        ),
-        _ => Ok(()),
     }
 }
 

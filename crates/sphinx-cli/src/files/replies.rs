@@ -1,14 +1,16 @@
 //! What the receiver says, listened to beside the sending thread, so that a receiver that fails early
 //! stops the sender early.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::reader::Reader;
+use super::source::Sealed;
 use super::wire::{Counts, Reply};
 use crate::channel::Channel;
-use crate::failure::{Failure, Outcome, code, fail, kind_of_peer_code, local_io};
+use crate::failure::{Failure, Outcome, code, fail, kind_of_peer_code, local_io, protocol};
 use crate::report::Reporter;
 use sphinx_transport::ErrorKind;
 
@@ -34,7 +36,39 @@ struct State {
     /// Numbers of entries that the receiver leaves out, until somebody has asked for them.
     refused: Vec<u64>,
     first_skip: Option<Failure>,
+    /// Offers made so far.
+    offered: u64,
+    /// Everything has been said about those up to this one.
+    answered: u64,
+    /// What has been said of them, until somebody has asked for it.
+    answers: BTreeMap<u64, Answer>,
     last: Option<Outcome<Counts>>,
+}
+
+/// What the receiver has of a file that was offered.
+pub(super) enum Answer {
+    Part(Sealed),
+    /// One like it, by size and time.
+    Present,
+}
+
+impl State {
+    fn answer(&mut self, offer: u64, answer: Answer) -> Outcome<()> {
+        let last = (self.answers.last_key_value()).map_or(self.answered, |(last, _)| *last);
+        if offer <= last || offer > self.offered {
+            return Err(protocol("an answer to what was not offered"));
+        }
+        self.answers.insert(offer, answer);
+        Ok(())
+    }
+
+    fn answered(&mut self, offer: u64) -> Outcome<()> {
+        if offer < self.answered || offer > self.offered {
+            return Err(protocol("an answer to what was not offered"));
+        }
+        self.answered = offer;
+        Ok(())
+    }
 }
 
 impl Heard {
@@ -66,21 +100,51 @@ impl Replies {
 
     /// Waits until the receiver wants the transfer.
     pub(super) fn wait_ready(&self, reporter: &Reporter) -> Outcome<()> {
+        let note = "waiting for the other end to accept the transfer";
+        self.wait_until(reporter, note, |state| state.ready)
+            .map(drop)
+    }
+
+    /// So many offers have been made.
+    pub(super) fn expect_answers(&self, offered: u64) {
+        self.heard.lock().offered = offered;
+    }
+
+    pub(super) fn is_answered(&self, offer: u64) -> bool {
+        self.heard.lock().answered >= offer
+    }
+
+    /// Waits until it is known what the receiver has of an offer. Nothing is kept of it, nor of those before.
+    pub(super) fn wait_answer(&self, offer: u64, reporter: &Reporter) -> Outcome<Option<Answer>> {
+        let note = "waiting for the other end to say what it has already";
+        let mut state = self.wait_until(reporter, note, |state| state.answered >= offer)?;
+        let mut answers = std::mem::take(&mut state.answers);
+        state.answers = answers.split_off(&(offer + 1));
+        Ok(answers.remove(&offer))
+    }
+
+    /// Waits for something that the receiver says, or for its last word.
+    fn wait_until(
+        &self,
+        reporter: &Reporter,
+        note: &str,
+        is_so: impl Fn(&State) -> bool,
+    ) -> Outcome<MutexGuard<'_, State>> {
         let mut state = self.heard.lock();
         let mut told = false;
         loop {
             match &state.last {
-                _ if state.ready => return Ok(()),
+                _ if is_so(&state) => return Ok(state),
                 Some(Err(failure)) => return Err(failure.clone()),
-                Some(Ok(_)) => return Ok(()),
+                Some(Ok(_)) => return Ok(state),
                 None => {}
             }
             let waited = self.heard.changed.wait_timeout(state, PATIENCE);
             let (guard, wait) = waited.unwrap_or_else(PoisonError::into_inner);
             state = guard;
-            if wait.timed_out() && !told && !state.ready {
+            if wait.timed_out() && !told && !is_so(&state) {
                 told = true;
-                reporter.note("waiting for the other end to accept the transfer");
+                reporter.note(note);
             }
         }
     }
@@ -130,6 +194,12 @@ fn hear<C: Channel>(channel: &C, heard: &Heard, reporter: &Reporter) -> Outcome<
                 let mut state = heard.lock();
                 state.refused.push(entry);
                 state.first_skip.get_or_insert(failure);
+            }
+            Reply::Part { offer, sealed } => heard.lock().answer(offer, Answer::Part(sealed))?,
+            Reply::Present { offer } => heard.lock().answer(offer, Answer::Present)?,
+            Reply::Answered { offer } => {
+                heard.lock().answered(offer)?;
+                heard.changed.notify_all();
             }
             Reply::Done(counts) => {
                 // To its end, lest the receiver be stopped; what has been said counts in any case.

@@ -57,6 +57,14 @@ pub(crate) fn reads_stdin(roots: &[Root]) -> bool {
     roots.iter().any(|root| root.source == Source::Stdin)
 }
 
+/// Whether everything is still there when it has been read.
+pub(crate) fn can_be_read_again(roots: &[Root]) -> bool {
+    roots.iter().all(|root| match &root.source {
+        Source::Path(path) => !fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()),
+        Source::Stdin => false,
+    })
+}
+
 fn root(path: PathBuf) -> Outcome<(Vec<u8>, Source)> {
     if path.as_os_str() == STDIN_PATH {
         return Ok((STDIN_NAME.to_vec(), Source::Stdin));
@@ -90,6 +98,7 @@ pub(crate) fn announce(roots: &[Root]) -> Outcome<Announced> {
     let mut announced = Announced {
         entries: 0,
         bytes: Some(0),
+        source: None,
     };
     let mut walk = Walk::to_count(roots);
     while let Some(step) = walk.next()? {

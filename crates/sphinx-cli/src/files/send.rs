@@ -1,20 +1,26 @@
 //! The sending end of a transfer.
 
+mod lookahead;
+mod pieces;
+
 use std::fs::File;
 use std::io::{self, Read};
 
-use rustix::fs::{SeekFrom, Stat, fstat, seek};
-use rustix::io::Errno;
+use rustix::fs::Stat;
 
-use super::Transferred;
+use lookahead::{Lookahead, source};
+use pieces::OpenFile;
+
 use super::digest::ContentDigest;
 use super::paths::Name;
-use super::replies::Replies;
+use super::replies::{Answer, Replies};
 use super::roots::Root;
+use super::source::SourceKey;
 use super::walk::{Step, Walk, attributes};
 use super::wire::{
     Announced, Attributes, Entry, Piece, Totals, put_entry, put_piece, put_preamble,
 };
+use super::{Transferred, Work};
 use crate::channel::{Channel, Outgoing, reason};
 use crate::failure::{Failure, Outcome, close_code, code, fail_hint, local_io, protocol};
 use crate::report::{Progress, Reporter};
@@ -25,9 +31,6 @@ use sphinx_transport::{ErrorKind, Stats};
 const READ_BYTES: usize = 256 << 10;
 /// Small records are gathered up to this before they go to the session.
 const GATHER_BYTES: usize = 64 << 10;
-/// Longest piece of data. What was announced has to be sent, also of a file that turns out to be
-/// shorter; and a receiver that has refused a file gets the rest of the piece.
-const PIECE_BYTES_MAX: u64 = 64 << 20;
 /// Sent before the receiver has said that it wants the transfer, so that a far receiver costs no
 /// round trip. Every receiver's window is larger.
 const UNASKED_BYTES_MAX: u64 = 1 << 20;
@@ -40,6 +43,7 @@ pub(crate) fn send<C: Channel>(
     channel: &C,
     roots: &[Root],
     announced: Announced,
+    key: &SourceKey,
     progress: &Progress,
     reporter: &Reporter,
 ) -> Outcome<(Transferred, Stats)> {
@@ -49,6 +53,7 @@ pub(crate) fn send<C: Channel>(
         &mut forward,
         roots,
         announced,
+        key,
         Some(&replies),
         progress,
         reporter,
@@ -70,6 +75,7 @@ pub(crate) fn send<C: Channel>(
             channel.close(code::DONE, "done");
             let transferred = Transferred {
                 counts,
+                work: sent.work,
                 first_skip: sent.first_skip.or(first_refused),
                 output: None,
             };
@@ -108,6 +114,7 @@ fn explain<C: Channel>(channel: &C, replies: &Replies, failure: Failure) -> Fail
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) totals: Totals,
+    work: Work,
     /// Why this end left something out, the first time.
     pub(super) first_skip: Option<Failure>,
 }
@@ -117,13 +124,16 @@ pub(super) fn send_tree(
     out: &mut impl Outgoing,
     roots: &[Root],
     announced: Announced,
+    key: &SourceKey,
     replies: Option<&Replies>,
     progress: &Progress,
     reporter: &Reporter,
 ) -> Outcome<Sent> {
     let mut sender = Sender {
         out,
+        key,
         replies,
+        lookahead: Lookahead::new(roots),
         passed_on: 0,
         ready: replies.is_none(),
         gathered: Vec::with_capacity(2 * GATHER_BYTES),
@@ -133,12 +143,14 @@ pub(super) fn send_tree(
         first_skip: None,
         directories: Vec::new(),
         unwanted: false,
+        work: Work::default(),
         progress,
         reporter,
     };
     put_preamble(&mut sender.gathered, announced);
     // A receiver may want to ask somebody: what is behind a slow pipe is no reason to wait.
     sender.pass_on()?;
+    sender.offer()?;
     while let Some(step) = sender.walk.next()? {
         sender.step(step)?;
         sender.hear()?;
@@ -149,13 +161,16 @@ pub(super) fn send_tree(
     sender.out.finish()?;
     Ok(Sent {
         totals: sender.totals,
+        work: sender.work,
         first_skip: sender.first_skip,
     })
 }
 
 struct Sender<'a, O> {
     out: &'a mut O,
+    key: &'a SourceKey,
     replies: Option<&'a Replies>,
+    lookahead: Lookahead<'a>,
     /// Bytes given to the session.
     passed_on: u64,
     /// The receiver wants the transfer.
@@ -171,6 +186,7 @@ struct Sender<'a, O> {
     directories: Vec<u64>,
     /// The receiver has refused the entry sent last.
     unwanted: bool,
+    work: Work,
     progress: &'a Progress,
     reporter: &'a Reporter,
 }
@@ -258,17 +274,39 @@ impl<O: Outgoing> Sender<'_, O> {
         Ok(())
     }
 
+    /// Offers what comes next, if the receiver can answer.
+    fn offer(&mut self) -> Outcome<()> {
+        if let Some(replies) = self.replies
+            && self.lookahead.top_up(self.key, &mut self.gathered)
+        {
+            replies.expect_answers(self.lookahead.number());
+        }
+        self.pass_on_if_full()
+    }
+
     fn file(&mut self, name: Name, file: Option<File>, stat: &Stat) -> Outcome<()> {
         let mut file = file.expect("it is opened to be sent");
         let path = self.walk.path_of(&name);
         self.progress.set_name(printable(&path));
         let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let offer = self.lookahead.take(&path, size);
+        self.offer()?;
+        let source = source(self.key, stat);
         self.entry(&Entry::File {
             name: name.clone(),
             attributes: attributes(stat),
             size,
+            source,
         })?;
-        let ended = self.contents(&mut file, &name, stat, size)?;
+        let opened = OpenFile {
+            file: &mut file,
+            name: &name,
+            stat,
+            size,
+            source,
+            offer,
+        };
+        let ended = self.contents(opened)?;
         self.end(&name, &path, ended)
     }
 
@@ -297,6 +335,7 @@ impl<O: Outgoing> Sender<'_, O> {
                 Err(error) => break self.unreadable(&name, error),
             };
             digest.data(&self.buffer[..read]);
+            self.work.read += read as u64;
             put_piece(&mut self.gathered, &Piece::Data { bytes: read as u64 });
             self.gathered.extend_from_slice(&self.buffer[..read]);
             size += read as u64;
@@ -329,91 +368,6 @@ impl<O: Outgoing> Sender<'_, O> {
         self.pass_on_if_full()
     }
 
-    fn contents(
-        &mut self,
-        file: &mut File,
-        name: &Name,
-        before: &Stat,
-        size: u64,
-    ) -> Outcome<Ended> {
-        // Fewer blocks than bytes: there may be holes.
-        let sparse = u64::try_from(before.st_blocks)
-            .unwrap_or(0)
-            .saturating_mul(512)
-            < size;
-        let mut digest = ContentDigest::default();
-        let mut at = 0;
-        while at < size {
-            self.hear()?;
-            if self.unwanted {
-                return Ok(Ended::Unwanted);
-            }
-            let extent = match sparse {
-                true => match extent(file, at, size) {
-                    Ok(extent) => extent,
-                    Err(error) => return Ok(self.unreadable(name, error)),
-                },
-                false => None,
-            };
-            let data_end = match extent {
-                Some(extent) => {
-                    if extent.data > at {
-                        let bytes = extent.data - at;
-                        put_piece(&mut self.gathered, &Piece::Hole { bytes });
-                        digest.hole(at, bytes);
-                        self.progress.add_bytes(bytes);
-                        at = extent.data;
-                    }
-                    extent.end
-                }
-                None => size,
-            };
-            let data_end = data_end.min(at + PIECE_BYTES_MAX);
-            if at < data_end {
-                let bytes = data_end - at;
-                put_piece(&mut self.gathered, &Piece::Data { bytes });
-            }
-            while at < data_end {
-                let wanted = (data_end - at).min(READ_BYTES as u64) as usize;
-                if let Err(error) = file.read_exact(&mut self.buffer[..wanted]) {
-                    self.fill_up(data_end - at)?;
-                    return Ok(match error.kind() {
-                        io::ErrorKind::UnexpectedEof => self.changed(name),
-                        _ => self.unreadable(name, error),
-                    });
-                }
-                digest.data(&self.buffer[..wanted]);
-                self.data(wanted)?;
-                at += wanted as u64;
-            }
-        }
-        // One byte more, or another size or time, and what was sent is no state the file ever had.
-        let after = file
-            .read(&mut [0])
-            .and_then(|more| Ok((more > 0, fstat(&*file)?)));
-        let stamp = |stat: &Stat| (stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
-        match after {
-            Ok((false, after)) if stamp(before) == stamp(&after) => Ok(Ended::Whole {
-                size,
-                digest: digest.finish(),
-            }),
-            Ok(_) => Ok(self.changed(name)),
-            Err(error) => Ok(self.unreadable(name, error)),
-        }
-    }
-
-    /// Sends zeros for the rest of a piece that was announced.
-    fn fill_up(&mut self, bytes: u64) -> Outcome<()> {
-        self.buffer.fill(0);
-        let mut left = bytes;
-        while left > 0 {
-            let wanted = left.min(READ_BYTES as u64);
-            self.data(wanted as usize)?;
-            left -= wanted;
-        }
-        Ok(())
-    }
-
     /// Sends the first `wanted` bytes of the buffer.
     fn data(&mut self, wanted: usize) -> Outcome<()> {
         if self.gathered.len() + wanted <= GATHER_BYTES {
@@ -443,6 +397,29 @@ impl<O: Outgoing> Sender<'_, O> {
         ))
     }
 
+    /// Bytes that may be sent before the receiver has said anything.
+    fn unasked(&self) -> u64 {
+        UNASKED_BYTES_MAX.saturating_sub(self.passed_on + self.gathered.len() as u64)
+    }
+
+    /// Whether it is known what the receiver has of an offer.
+    fn is_answered(&self, offer: u64) -> bool {
+        self.replies
+            .is_none_or(|replies| replies.is_answered(offer))
+    }
+
+    /// Waits for what the receiver has of an offer.
+    fn answer(&mut self, offer: u64) -> Outcome<Option<Answer>> {
+        let Some(replies) = self.replies else {
+            return Ok(None);
+        };
+        if !replies.is_answered(offer) {
+            // The question may be among what was gathered.
+            self.pass_on()?;
+        }
+        replies.wait_answer(offer, self.reporter)
+    }
+
     fn pass_on_if_full(&mut self) -> Outcome<()> {
         match self.gathered.len() >= GATHER_BYTES {
             true => self.pass_on(),
@@ -469,30 +446,4 @@ impl<O: Outgoing> Sender<'_, O> {
         }
         Ok(())
     }
-}
-
-/// Data from `data` to `end`; before it a hole, if `data` is not where the question started.
-struct Extent {
-    data: u64,
-    end: u64,
-}
-
-/// The next data at or after `at`, and positions the file there; `None` where the file system keeps
-/// no holes.
-fn extent(file: &File, at: u64, size: u64) -> Result<Option<Extent>, Errno> {
-    let data = match seek(file, SeekFrom::Data(at)) {
-        // A file that grows meanwhile must not carry the position past the announced end.
-        Ok(data) => data.min(size),
-        // Only a hole follows.
-        Err(Errno::NXIO) => size,
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let end = match seek(file, SeekFrom::Hole(data)) {
-        Ok(end) if end > data => end.min(size),
-        // Data that ends where it starts has been changed meanwhile; reading it will tell.
-        _ => size,
-    };
-    seek(file, SeekFrom::Start(data))?;
-    Ok(Some(Extent { data, end }))
 }

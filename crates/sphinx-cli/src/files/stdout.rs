@@ -6,7 +6,7 @@ use super::digest::ContentDigest;
 use super::paths::Name;
 use super::reader::Reader;
 use super::recv::Ledger;
-use super::wire::{Entry, Piece, Totals};
+use super::wire::{Entry, Piece, Reply, Totals};
 use crate::channel::Incoming;
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, protocol};
 use crate::text::printable;
@@ -23,9 +23,10 @@ pub(super) fn receive_to_stdout(
 ) -> Outcome<()> {
     let mut depth = 0_u64;
     let mut taken = false;
+    let mut offers = 0;
     loop {
         let entry = reader.entry()?;
-        if !matches!(entry, Entry::DirectoryEnd { .. } | Entry::End { .. }) {
+        if entry.counts() {
             ledger.add_entry()?;
         }
         match entry {
@@ -46,6 +47,9 @@ pub(super) fn receive_to_stdout(
                     .ok_or_else(|| protocol("the end of a directory that was not begun"))?;
             }
             Entry::Symlink { name, .. } => refuse(ledger, &name)?,
+            // There is nothing here that could be used again.
+            Entry::Offer(_) => offers += 1,
+            Entry::Ask => ledger.tell(&[Reply::Answered { offer: offers }])?,
             Entry::Skipped { name, reason } => ledger.skipped_by_sender(name.as_bytes(), &reason),
             Entry::End { entries, bytes } => {
                 if depth > 0 {
@@ -105,6 +109,10 @@ fn contents(
                     out.write_all(&ZEROS[..piece as usize]).map_err(refused)?;
                     left -= piece;
                 }
+            }
+            Piece::Checkpoint { .. } => {}
+            Piece::Reuse { .. } | Piece::Same => {
+                return Err(protocol("something is reused that was not there"));
             }
             Piece::End { digest: expected } => {
                 let actual = digest.finish();

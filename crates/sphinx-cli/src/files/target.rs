@@ -7,9 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
@@ -19,6 +17,8 @@ use super::descent::{Descent, Identity, Wanderer, open_directory};
 use super::leftovers::{Found, TransferLock, Unfinished, is_reserved};
 use super::output::{OutputDir, Refused};
 use super::paths::{Name, PATH_BYTES_MAX, PathError, Walker, link_target};
+use super::source::SourceId;
+use super::temporary::Temporary;
 use super::wire::Attributes;
 use crate::failure::{Outcome, fail, fail_hint, local_io};
 use crate::text::printable;
@@ -55,14 +55,6 @@ pub(super) enum Place {
     New(Temporary),
     /// There is a file that must not be replaced; perhaps it has these contents.
     Existing(File),
-}
-
-/// A file under a temporary name; removed when dropped before [`Target::commit`].
-pub(super) struct Temporary {
-    directory: Arc<OwnedFd>,
-    name: Vec<u8>,
-    file: File,
-    committed: bool,
 }
 
 impl Target {
@@ -266,8 +258,14 @@ impl Target {
         })
     }
 
-    /// A place for the contents of a file. `size` is `None` if the sender does not know it yet.
-    pub(super) fn create(&mut self, name: &Name, size: Option<u64>) -> Result<Place, Refused> {
+    /// A place for the contents of a file. `size` is `None` if the sender does not know it yet; with `source` a part
+    /// of them is worth keeping, and what there is of it is gone on with.
+    pub(super) fn create(
+        &mut self,
+        name: &Name,
+        size: Option<u64>,
+        source: Option<SourceId>,
+    ) -> Result<Place, Refused> {
         self.check_name(name)?;
         let parent = self.here();
         self.check_open(&parent, name)?;
@@ -291,40 +289,43 @@ impl Target {
                 };
             }
         }
+        // Also of a file that can be gone on with, the next receiver has to find what nothing is known of.
         let temporary = self.temporary_name(name)?;
-        let flags =
-            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        match fs::openat(&parent, temporary.as_slice(), flags, mode) {
-            Ok(file) => Ok(Place::New(Temporary {
-                directory: parent,
-                name: temporary,
-                file: File::from(file),
-                committed: false,
-            })),
-            Err(error) => Err(self.refused("create", name, error)),
+        if self.output.rules.partial
+            && let (Some(size), Some(source)) = (size, source)
+            && let Some(found) = Temporary::find_or_create(&parent, name.as_bytes(), size, source)
+        {
+            return Ok(Place::New(found));
         }
+        let created = Temporary::create(parent, temporary);
+        (created.map(Place::New)).map_err(|error| self.refused("create", name, error))
+    }
+
+    /// A file of this name and size in the innermost directory.
+    pub(super) fn existing(&self, name: &Name, size: u64) -> Option<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = fs::openat(self.here(), name.as_bytes(), flags, Mode::empty()).ok()?;
+        let stat = fs::fstat(&file).ok()?;
+        let is_like_it = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && i64::try_from(size) == Ok(stat.st_size);
+        is_like_it.then(|| File::from(file))
     }
 
     /// Gives a complete, verified temporary file its attributes and its name.
     pub(super) fn commit(
         &mut self,
         name: &Name,
-        mut temporary: Temporary,
+        temporary: Temporary,
         attributes: Attributes,
     ) -> Result<(), Refused> {
-        let renamed = self.apply(&temporary.file, attributes).and_then(|()| {
-            let (directory, from) = (&temporary.directory, temporary.name.as_slice());
-            match self.output.rules.overwrite {
+        let renamed = self.apply(temporary.file(), attributes).and_then(|()| {
+            temporary.rename(|directory, from| match self.output.rules.overwrite {
                 true => fs::renameat(directory, from, directory, name.as_bytes()),
                 false => rename_new(directory, from, name.as_bytes()),
-            }
+            })
         });
         match renamed {
-            Ok(()) => {
-                temporary.committed = true;
-                Ok(())
-            }
+            Ok(()) => Ok(()),
             Err(Errno::EXIST) => Err(Refused::Entry(fail_hint(
                 ErrorKind::LocalIo,
                 format!("{} has come from elsewhere meanwhile", self.shown(name)),
@@ -440,32 +441,6 @@ impl Walker for DirectoryMaker<'_> {
         match self.wanderer.enter(name) {
             Err(Errno::NOENT) => self.make(name).is_ok(),
             entered => entered.is_ok(),
-        }
-    }
-}
-
-impl Temporary {
-    /// Writes at any place; what is never written becomes a hole, once
-    /// [`set_size`](Self::set_size) has made one at the end real.
-    pub(super) fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(data, offset)
-    }
-
-    /// Reads back what has been written.
-    pub(super) fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(buf, offset)
-    }
-
-    pub(super) fn set_size(&self, bytes: u64) -> io::Result<()> {
-        self.file.set_len(bytes)
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if !self.committed {
-            // Nothing better can be done about a temporary that cannot be removed.
-            let _ = fs::unlinkat(&self.directory, self.name.as_slice(), AtFlags::empty());
         }
     }
 }

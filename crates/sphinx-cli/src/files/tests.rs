@@ -1,5 +1,6 @@
 //! Both ends against each other in memory, and the receiver against a hostile sender.
 
+mod resume;
 mod slow_disk;
 mod wire;
 
@@ -18,6 +19,7 @@ use tempfile::TempDir;
 use super::paths::Name;
 use super::recv::{receive, receive_tree};
 use super::send::{send, send_tree};
+use super::source::SourceKey;
 use super::wire::{Announced, Attributes, Entry, Piece, put_entry, put_piece, put_preamble};
 use super::{Counts, Destination, OutputDir, Rules, Transferred, roots};
 use crate::channel::{Arrived, Channel, Outgoing};
@@ -42,7 +44,7 @@ fn named(paths: &[&Path]) -> Vec<roots::Root> {
 type End = Outcome<Counts>;
 
 /// What a whole command would say: failed if nothing has arrived.
-fn end(outcome: Outcome<(Transferred, sphinx_transport::Stats)>) -> End {
+fn end(outcome: Said) -> End {
     let (transferred, _) = outcome?;
     transferred.exit_code()?;
     Ok(transferred.counts)
@@ -50,6 +52,15 @@ fn end(outcome: Outcome<(Transferred, sphinx_transport::Stats)>) -> End {
 
 /// Sends `paths` into `output` through memory; the outcomes of sender and receiver.
 fn transfer(paths: &[&Path], output: &Path, rules: Rules) -> (End, End) {
+    let (sent, received) = transfer_by(&SourceKey::of(1), paths, output, rules);
+    (end(sent), end(received))
+}
+
+/// What an end has to say.
+type Said = Outcome<(Transferred, sphinx_transport::Stats)>;
+
+/// The same of the sender with this key, and all that they say.
+fn transfer_by(key: &SourceKey, paths: &[&Path], output: &Path, rules: Rules) -> (Said, Said) {
     let (near, far) = pair();
     let output = destination(output, rules).expect("an output directory");
     let receiver = thread::spawn(move || {
@@ -58,9 +69,16 @@ fn transfer(paths: &[&Path], output: &Path, rules: Rules) -> (End, End) {
     });
     let roots = named(paths);
     let announced = roots::announce(&roots).expect("a readable tree");
-    let sent = send(&near, &roots, announced, &Progress::default(), &quiet());
+    let sent = send(
+        &near,
+        &roots,
+        announced,
+        key,
+        &Progress::default(),
+        &quiet(),
+    );
     let received = receiver.join().expect("the receiver does not panic");
-    (end(sent), end(received))
+    (sent, received)
 }
 
 /// What `paths` are on the wire.
@@ -72,6 +90,7 @@ fn written(paths: &[&Path]) -> Vec<u8> {
         &mut kept,
         &named(paths),
         announced,
+        &SourceKey::of(1),
         None,
         &progress,
         &reporter,
@@ -84,6 +103,7 @@ const REPLACE: Rules = Rules {
     overwrite: true,
     merge: true,
     allow_dotfiles: true,
+    partial: true,
     max_bytes: None,
     max_entries: None,
 };
@@ -283,6 +303,7 @@ fn a_source_that_changes_is_noticed() {
         &near,
         &named(&[&path]),
         announced,
+        &SourceKey::of(1),
         &Progress::default(),
         &quiet(),
     ))
@@ -411,6 +432,7 @@ fn record() -> impl Strategy<Value = Vec<u8>> {
                         name,
                         attributes,
                         size: n,
+                        source: None,
                     },
                     _ => Entry::Stream { name, attributes },
                 };
@@ -429,6 +451,7 @@ fn record() -> impl Strategy<Value = Vec<u8>> {
                         name,
                         attributes,
                         size: 1 << n,
+                        source: None,
                     },
                 );
                 put_piece(&mut out, &Piece::Hole { bytes: 1 << n });

@@ -5,9 +5,10 @@
 //! [`Reader`]: super::reader::Reader
 
 use super::paths::Name;
+use super::source::{Seal, Sealed, SourceId};
 
 /// Opens the forward stream: name and version of the protocol.
-pub(super) const MAGIC: &[u8; 8] = b"SPHXFIL\x02";
+pub(super) const MAGIC: &[u8; 8] = b"SPHXFIL\x03";
 
 pub(super) const DIRECTORY: u8 = 0x01;
 pub(super) const FILE: u8 = 0x02;
@@ -16,15 +17,23 @@ pub(super) const DIRECTORY_END: u8 = 0x04;
 pub(super) const END: u8 = 0x05;
 pub(super) const STREAM: u8 = 0x06;
 pub(super) const SKIPPED: u8 = 0x07;
+pub(super) const OFFER: u8 = 0x08;
+pub(super) const ASK: u8 = 0x09;
 pub(super) const DATA: u8 = 0x10;
 pub(super) const HOLE: u8 = 0x11;
 pub(super) const FILE_END: u8 = 0x12;
 pub(super) const FILE_ABORT: u8 = 0x13;
+pub(super) const CHECKPOINT: u8 = 0x14;
+pub(super) const REUSE: u8 = 0x15;
+pub(super) const SAME: u8 = 0x16;
 
 pub(super) const REPLY_OK: u8 = 0x01;
 pub(super) const REPLY_FAILED: u8 = 0x02;
 pub(super) const REPLY_READY: u8 = 0x03;
 pub(super) const REPLY_SKIPPED: u8 = 0x04;
+pub(super) const REPLY_PART: u8 = 0x05;
+pub(super) const REPLY_PRESENT: u8 = 0x06;
+pub(super) const REPLY_ANSWERED: u8 = 0x07;
 
 /// Longest message or reason.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1024;
@@ -57,6 +66,8 @@ pub(super) enum Entry {
         name: Name,
         attributes: Attributes,
         size: u64,
+        /// There is one if a part of it is worth keeping.
+        source: Option<SourceId>,
     },
     /// A file whose size shows only at its end.
     Stream {
@@ -73,10 +84,35 @@ pub(super) enum Entry {
         name: Name,
         reason: String,
     },
+    /// A file that will come, wherever it is: the receiver may have it.
+    Offer(Offer),
+    /// The receiver says what it has of what was offered up to here.
+    Ask,
     End {
         entries: u64,
         bytes: u64,
     },
+}
+
+impl Entry {
+    /// Whether it is one of the entries that both ends number.
+    pub(super) fn counts(&self) -> bool {
+        !matches!(
+            self,
+            Self::DirectoryEnd { .. } | Self::Offer(_) | Self::Ask | Self::End { .. }
+        )
+    }
+}
+
+/// What a file will be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    /// Below the output directory.
+    pub(super) path: Vec<u8>,
+    pub(super) size: u64,
+    pub(super) mtime_s: i64,
+    pub(super) mtime_ns: u32,
+    pub(super) source: Option<SourceId>,
 }
 
 /// What comes inside a file.
@@ -91,6 +127,16 @@ pub(super) enum Piece {
     End {
         digest: [u8; 32],
     },
+    /// What has come so far is worth keeping, and this is how it can be offered to the sender again.
+    Checkpoint {
+        seal: Seal,
+    },
+    /// Everything up to here is what the receiver has said to have.
+    Reuse {
+        until: u64,
+    },
+    /// The rest does not come: the receiver has said to have the whole file.
+    Same,
     /// The sender cannot give the rest: the file is left out.
     Abort {
         reason: String,
@@ -103,6 +149,8 @@ pub(crate) struct Announced {
     pub(crate) entries: u64,
     /// `None` if nobody knows.
     pub(crate) bytes: Option<u64>,
+    /// What the sender calls all of it.
+    pub(crate) source: Option<SourceId>,
 }
 
 /// What both ends count, from the same records.
@@ -139,6 +187,12 @@ pub(super) enum Reply {
         path: Vec<u8>,
         reason: String,
     },
+    /// There is a part of the offer of this number (the first is 1).
+    Part { offer: u64, sealed: Sealed },
+    /// There is a file like the offer of this number, by its size and time.
+    Present { offer: u64 },
+    /// Everything has been said about the offers up to this one.
+    Answered { offer: u64 },
     /// The last word.
     Done(Counts),
     /// The last word: it did not work.
@@ -149,6 +203,7 @@ pub(super) fn put_preamble(out: &mut Vec<u8>, announced: Announced) {
     out.extend_from_slice(MAGIC);
     put_u64(out, announced.entries);
     put_u64(out, announced.bytes.unwrap_or(BYTES_UNKNOWN));
+    out.extend_from_slice(&SourceId::bytes(announced.source));
 }
 
 pub(super) fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
@@ -166,11 +221,13 @@ pub(super) fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
             name,
             attributes,
             size,
+            source,
         } => {
             out.push(FILE);
             put_bytes(out, name.as_bytes());
             put_attributes(out, *attributes);
             put_u64(out, *size);
+            out.extend_from_slice(&SourceId::bytes(*source));
         }
         Entry::Stream { name, attributes } => {
             out.push(STREAM);
@@ -192,6 +249,15 @@ pub(super) fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
             put_bytes(out, name.as_bytes());
             put_message(out, reason);
         }
+        Entry::Offer(offer) => {
+            out.push(OFFER);
+            put_bytes(out, &offer.path);
+            put_u64(out, offer.size);
+            out.extend_from_slice(&offer.mtime_s.to_be_bytes());
+            out.extend_from_slice(&offer.mtime_ns.to_be_bytes());
+            out.extend_from_slice(&SourceId::bytes(offer.source));
+        }
+        Entry::Ask => out.push(ASK),
         Entry::End { entries, bytes } => {
             out.push(END);
             put_u64(out, *entries);
@@ -215,6 +281,15 @@ pub(super) fn put_piece(out: &mut Vec<u8>, piece: &Piece) {
             out.push(FILE_END);
             out.extend_from_slice(digest);
         }
+        Piece::Checkpoint { seal } => {
+            out.push(CHECKPOINT);
+            out.extend_from_slice(&seal.0);
+        }
+        Piece::Reuse { until } => {
+            out.push(REUSE);
+            put_u64(out, *until);
+        }
+        Piece::Same => out.push(SAME),
         Piece::Abort { reason } => {
             out.push(FILE_ABORT);
             put_message(out, reason);
@@ -234,6 +309,20 @@ pub(super) fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
             put_u64(out, *entry);
             put_bytes(out, path);
             put_message(out, reason);
+        }
+        Reply::Part { offer, sealed } => {
+            out.push(REPLY_PART);
+            put_u64(out, *offer);
+            put_bytes(out, &sealed.checkpoint.encode());
+            out.extend_from_slice(&sealed.seal.0);
+        }
+        Reply::Present { offer } => {
+            out.push(REPLY_PRESENT);
+            put_u64(out, *offer);
+        }
+        Reply::Answered { offer } => {
+            out.push(REPLY_ANSWERED);
+            put_u64(out, *offer);
         }
         Reply::Done(counts) => {
             out.push(REPLY_OK);

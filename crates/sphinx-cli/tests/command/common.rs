@@ -330,6 +330,7 @@ pub(crate) fn command(directory: &Path, arguments: &[&str]) -> Command {
         .current_dir(directory)
         .env_remove("SPHX_TICKET")
         .env("XDG_CACHE_HOME", directory.join("cache"))
+        .env("XDG_STATE_HOME", directory.join("state"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -24,6 +24,7 @@ mod pep;
 mod perf;
 mod pipes;
 mod receiving;
+mod resume;
 mod streams;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod thin;

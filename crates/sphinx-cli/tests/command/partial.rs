@@ -282,7 +282,7 @@ fn leftovers_of_a_killed_receiver_are_removed_and_those_of_a_living_one_are_not(
 
 /// Mounts a small file system on `in`, in a mount namespace of its own, and receives into it; then
 /// enlarges it and receives again, with the same command.
-const FREE_SOME_SPACE: &str = r#"mount -t tmpfs -o size=3m tmpfs in || exit 77
+const FREE_SOME_SPACE: &str = r#"mount -t tmpfs -o size=4m tmpfs in || exit 77
 receive() { "$0" recv --json --once --listen 127.0.0.1:0 --output in --ticket-file "$1"; }
 receive t; first=$?
 mount -o remount,size=30m in || exit 78
@@ -322,6 +322,9 @@ fn after_a_full_disk_the_same_command_succeeds_once_there_is_space() {
     let arguments = ["send", "--json", "--ticket-file", "t2", "tree"];
     let sent = Running::start(&scratch, &arguments, &[]).end().expect(0);
     assert_eq!(sent.done()["files_present"], 1);
+    // Half of the file was there.
+    let reused = sent.done()["bytes_reused"].as_u64().unwrap();
+    assert!(reused > 1_000_000, "{reused}");
     let Output { status, stdout, .. } = recv.wait_with_output().unwrap();
     assert_eq!(
         status.code(),

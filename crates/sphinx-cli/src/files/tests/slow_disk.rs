@@ -96,7 +96,15 @@ fn send_file(ticket: &Ticket, file: &Path, progress: &Progress) -> Outcome<()> {
     let session = connect(ticket, Service::Files, &Options::default())?;
     let roots = named(&[file]);
     let announced = roots::announce(&roots)?;
-    end(send(&session, &roots, announced, progress, &quiet())).map(drop)
+    end(send(
+        &session,
+        &roots,
+        announced,
+        &SourceKey::of(1),
+        progress,
+        &quiet(),
+    ))
+    .map(drop)
 }
 
 fn receive_file(channel: &impl Channel, output: &Path) -> Outcome<()> {

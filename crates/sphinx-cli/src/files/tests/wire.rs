@@ -1,11 +1,13 @@
 //! What is written is read; what is not is refused.
 
 use super::*;
+use crate::files::digest::{Checkpoint, ContentDigest, LEAF_BYTES};
 use crate::files::paths::Name;
 use crate::files::reader::Reader;
+use crate::files::source::{Seal, Sealed, SourceId};
 use crate::files::wire::{
-    Announced, Attributes, Counts, DATA, DIRECTORY, END, Entry, FILE, HOLE, Piece, Reply, Totals,
-    put_entry, put_piece, put_preamble, put_reply,
+    Announced, Attributes, Counts, DATA, DIRECTORY, END, Entry, FILE, HOLE, Offer, Piece, Reply,
+    Totals, put_entry, put_piece, put_preamble, put_reply,
 };
 
 fn name(bytes: &[u8]) -> Name {
@@ -14,6 +16,12 @@ fn name(bytes: &[u8]) -> Name {
 
 fn reader(bytes: &[u8], piece: usize) -> Reader<Arrived<'_>> {
     Reader::new(Arrived { bytes, piece }, 64)
+}
+
+fn checkpoint() -> Checkpoint {
+    let mut digest = ContentDigest::default();
+    digest.data(&vec![1; 3 * LEAF_BYTES as usize]);
+    digest.checkpoint().expect("between two leaves")
 }
 
 #[test]
@@ -32,7 +40,16 @@ fn records() {
             name: name(&[b'x'; 200]),
             attributes,
             size: u64::MAX,
+            source: SourceId::from_bytes([7; 16]),
         },
+        Entry::Offer(Offer {
+            path: b"a/b".to_vec(),
+            size: 1 << 40,
+            mtime_s: -1,
+            mtime_ns: 5,
+            source: None,
+        }),
+        Entry::Ask,
         Entry::Stream {
             name: name(b"s"),
             attributes,
@@ -53,7 +70,11 @@ fn records() {
         },
     ];
     for bytes in [Some(9), None] {
-        let announced = Announced { entries: 4, bytes };
+        let announced = Announced {
+            entries: 4,
+            bytes,
+            source: SourceId::from_bytes([1; 16]),
+        };
         let mut written = Vec::new();
         put_preamble(&mut written, announced);
         (entries.iter()).for_each(|entry| put_entry(&mut written, entry));
@@ -71,6 +92,11 @@ fn pieces() {
     let contents: Vec<u8> = (0..100).collect();
     let more = [
         Piece::Hole { bytes: 1 << 40 },
+        Piece::Checkpoint {
+            seal: Seal([3; 32]),
+        },
+        Piece::Reuse { until: 1 << 41 },
+        Piece::Same,
         Piece::Abort {
             reason: "gone".to_owned(),
         },
@@ -127,6 +153,15 @@ fn replies() {
     };
     let replies = [
         Reply::Ready,
+        Reply::Part {
+            offer: 1,
+            sealed: Sealed {
+                checkpoint: checkpoint(),
+                seal: Seal([4; 32]),
+            },
+        },
+        Reply::Present { offer: 2 },
+        Reply::Answered { offer: 3 },
         Reply::Skipped {
             entry: 7,
             path: b"a/caf\xe9".to_vec(),

@@ -1,0 +1,133 @@
+//! What a receiver says to have of what it is offered.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+
+use super::Ledger;
+use crate::failure::{Outcome, protocol};
+use crate::files::descent::open_directory;
+use crate::files::holes::has_holes;
+use crate::files::leftovers::is_reserved;
+use crate::files::output::OutputDir;
+use crate::files::paths::Name;
+use crate::files::temporary::look_for_part;
+use crate::files::wire::{Offer, Reply};
+
+/// Answers told at once.
+const ANSWERS_MAX: usize = 256;
+
+/// Answers what is offered. A sender hears no more of what is there than whether it is its own: a part only if it knows
+/// its source's id, a file only if it knows its time of modification to the nanosecond and its size.
+pub(super) struct Answers {
+    output: OutputDir,
+    /// How many offers have come.
+    offers: u64,
+    /// The directory of the last one, which is that of the next one as a rule.
+    directory: Option<(Vec<u8>, Arc<OwnedFd>)>,
+    /// What has not been told yet.
+    answers: Vec<Reply>,
+}
+
+impl Answers {
+    pub(super) fn new(output: OutputDir) -> Self {
+        Self {
+            output,
+            offers: 0,
+            directory: None,
+            answers: Vec::new(),
+        }
+    }
+
+    /// Looks for what is offered.
+    pub(super) fn offer(&mut self, offer: &Offer, ledger: &mut Ledger<'_>) -> Outcome<()> {
+        self.offers += 1;
+        let answer = self.look(offer)?;
+        self.answers.extend(answer);
+        match self.answers.len() >= ANSWERS_MAX {
+            true => self.tell(ledger),
+            false => Ok(()),
+        }
+    }
+
+    /// Answers everything that has been offered.
+    pub(super) fn ask(&mut self, ledger: &mut Ledger<'_>) -> Outcome<()> {
+        let offer = self.offers;
+        self.answers.push(Reply::Answered { offer });
+        self.tell(ledger)
+    }
+
+    fn tell(&mut self, ledger: &mut Ledger<'_>) -> Outcome<()> {
+        let answers = std::mem::take(&mut self.answers);
+        ledger.tell(&answers)
+    }
+
+    fn look(&mut self, wanted: &Offer) -> Outcome<Option<Reply>> {
+        let mut names = Vec::new();
+        for component in wanted.path.split(|byte| *byte == b'/') {
+            let name = Name::new(component)
+                .map_err(|error| protocol(format!("the path of an offer is refused: {error}")))?;
+            names.push(name);
+        }
+        let name = names.pop().expect("what is split has a part");
+        let rules = self.output.rules;
+        let outermost = names.first().unwrap_or(&name).as_bytes();
+        let is_hidden = outermost.starts_with(b".") && !rules.allow_dotfiles;
+        if is_hidden || is_reserved(name.as_bytes()) {
+            return Ok(None);
+        }
+        let end = wanted.path.len() - name.as_bytes().len();
+        let Some(directory) = self.open(&names, &wanted.path[..end]) else {
+            return Ok(None);
+        };
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        if let Ok(there) = fs::statat(&directory, name.as_bytes(), flags) {
+            let like_it = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile
+                && u64::try_from(there.st_size) == Ok(wanted.size)
+                && u64::try_from(there.st_blocks)
+                    .is_ok_and(|n| n.saturating_mul(512) >= wanted.size)
+                && there.st_mtime == wanted.mtime_s
+                && u32::try_from(there.st_mtime_nsec) == Ok(wanted.mtime_ns);
+            let offer = self.offers;
+            if like_it && !is_sparse(&directory, &name) {
+                return Ok(Some(Reply::Present { offer }));
+            }
+            if !rules.overwrite {
+                return Ok(None);
+            }
+        }
+        let (true, Some(source)) = (rules.partial, wanted.source) else {
+            return Ok(None);
+        };
+        let part = look_for_part(&directory, name.as_bytes(), wanted.size, source);
+        Ok(part.map(|sealed| Reply::Part {
+            offer: self.offers,
+            sealed,
+        }))
+    }
+
+    /// A directory below the output directory, if it is one and no link leads there.
+    fn open(&mut self, names: &[Name], path: &[u8]) -> Option<Arc<OwnedFd>> {
+        if let Some((last, directory)) = &self.directory
+            && last == path
+        {
+            return Some(directory.clone());
+        }
+        let mut directory = self.output.root.clone();
+        for name in names {
+            directory = Arc::new(open_directory(&directory, name.as_bytes()).ok()?);
+        }
+        self.directory = Some((path.to_vec(), directory.clone()));
+        Some(directory)
+    }
+}
+
+/// Whether a file has holes, or cannot be read. The sender's digest would depend on where they are.
+fn is_sparse(directory: &OwnedFd, name: &Name) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = fs::openat(directory, name.as_bytes(), flags, Mode::empty())
+        .and_then(|file| Ok((fs::fstat(&file)?, File::from(file))));
+    opened.map_or(true, |(stat, file)| has_holes(&file, &stat))
+}

@@ -1,0 +1,165 @@
+//! What a transfer has brought so far, and what is told of it.
+
+use crate::failure::{Failure, Outcome, fail, fail_hint, protocol};
+use crate::files::Work;
+use crate::files::output::Rules;
+use crate::files::wire::{Announced, Counts, Reply, Totals};
+use crate::report::{Progress, Reporter};
+use crate::text::hex;
+use sphinx_transport::ErrorKind;
+
+/// What has come so far, what was left out, and how much more is allowed.
+pub(in crate::files) struct Ledger<'a> {
+    rules: Rules,
+    counts: Counts,
+    /// Bytes of files, complete or not.
+    bytes_seen: u64,
+    work: Work,
+    first_skip: Option<Failure>,
+    tell: &'a mut dyn FnMut(&[Reply]) -> Outcome<()>,
+    pub(in crate::files) progress: &'a Progress,
+    reporter: &'a Reporter,
+}
+
+impl<'a> Ledger<'a> {
+    /// Nothing has come yet.
+    pub(super) fn new(
+        rules: Rules,
+        tell: &'a mut dyn FnMut(&[Reply]) -> Outcome<()>,
+        progress: &'a Progress,
+        reporter: &'a Reporter,
+    ) -> Self {
+        Self {
+            rules,
+            counts: Counts::default(),
+            bytes_seen: 0,
+            work: Work::default(),
+            first_skip: None,
+            tell,
+            progress,
+            reporter,
+        }
+    }
+
+    /// Whether so much may come.
+    pub(super) fn check_announced(&self, announced: Announced) -> Outcome<()> {
+        self.check_limits(announced.entries, announced.bytes.unwrap_or(0))
+    }
+
+    /// Says something to the sender.
+    pub(in crate::files) fn tell(&mut self, replies: &[Reply]) -> Outcome<()> {
+        (self.tell)(replies)
+    }
+
+    /// Nothing was left out so far.
+    pub(super) fn is_complete(&self) -> bool {
+        self.counts.skipped == 0
+    }
+
+    /// What has come, what that has cost, and why something was left out, the first time.
+    pub(super) fn into_result(self) -> (Counts, Work, Option<Failure>) {
+        (self.counts, self.work, self.first_skip)
+    }
+
+    pub(super) fn add_work(&mut self, work: Work) {
+        self.work.read += work.read;
+        self.work.reused += work.reused;
+    }
+
+    /// One more entry.
+    pub(in crate::files) fn add_entry(&mut self) -> Outcome<()> {
+        self.counts.totals.entries += 1;
+        self.check_limits(self.counts.totals.entries, self.bytes_seen)
+    }
+
+    /// More bytes of files are about to come.
+    pub(in crate::files) fn expect_bytes(&mut self, bytes: u64) -> Outcome<()> {
+        self.bytes_seen = self.bytes_seen.saturating_add(bytes);
+        self.check_limits(self.counts.totals.entries, self.bytes_seen)
+    }
+
+    fn check_limits(&self, entries: u64, bytes: u64) -> Outcome<()> {
+        let Rules {
+            max_bytes,
+            max_entries,
+            ..
+        } = self.rules;
+        let refuse = |what: &str, max: u64, option: &str| {
+            Err(fail_hint(
+                ErrorKind::LocalIo,
+                format!("the transfer has more than {max} {what}"),
+                format!("receive with a larger {option}"),
+            ))
+        };
+        match (max_entries, max_bytes) {
+            (Some(max), _) if entries > max => refuse("entries", max, "--max-entries"),
+            (_, Some(max)) if bytes > max => refuse("bytes", max, "--max-bytes"),
+            _ => Ok(()),
+        }
+    }
+
+    /// This end leaves out the entry that came last.
+    pub(in crate::files) fn skip(&mut self, path: &[u8], failure: Failure) -> Outcome<()> {
+        self.counts.skipped += 1;
+        self.reporter.skipped(path, &failure);
+        // What can be done about it is done here, but it may be somebody else who wonders.
+        let reason = match failure.hint.is_empty() {
+            true => failure.message.clone(),
+            false => format!("{} ({})", failure.message, failure.hint),
+        };
+        (self.tell)(&[Reply::Skipped {
+            entry: self.counts.totals.entries,
+            path: path.to_vec(),
+            reason,
+        }])?;
+        self.first_skip.get_or_insert(failure);
+        Ok(())
+    }
+
+    /// The sender leaves out the entry that came last.
+    pub(in crate::files) fn skipped_by_sender(&mut self, path: &[u8], reason: &str) {
+        self.counts.skipped += 1;
+        let message = format!("at the other end: {reason}");
+        let failure = fail(ErrorKind::RemoteIo, message);
+        self.reporter.skipped(path, &failure);
+        self.first_skip.get_or_insert(failure);
+    }
+
+    /// The entry that came last belongs to a directory that is left out.
+    pub(in crate::files) fn skip_inside(&mut self) {
+        self.counts.skipped += 1;
+    }
+
+    /// A file has come to its end.
+    pub(in crate::files) fn add_bytes(&mut self, size: u64) {
+        let bytes = &mut self.counts.totals.bytes;
+        *bytes = bytes.saturating_add(size);
+    }
+
+    /// A file is in place.
+    ///
+    /// # Errors
+    /// Nobody reads the reports any more.
+    pub(in crate::files) fn add_file(
+        &mut self,
+        path: &[u8],
+        size: u64,
+        digest: &[u8; 32],
+        present: bool,
+    ) -> Outcome<()> {
+        self.counts.files += 1;
+        self.counts.bytes = self.counts.bytes.saturating_add(size);
+        self.counts.files_present += u64::from(present);
+        self.progress.add_file();
+        let status = if present { "present" } else { "received" };
+        self.reporter.file(status, path, size, &hex(digest))
+    }
+
+    /// The end of the records must say what has come.
+    pub(in crate::files) fn check_end(&self, totals: Totals) -> Outcome<()> {
+        match self.counts.totals == totals {
+            true => Ok(()),
+            false => Err(protocol("the transfer is not what its end says")),
+        }
+    }
+}

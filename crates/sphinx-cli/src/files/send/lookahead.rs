@@ -1,0 +1,122 @@
+//! Offers run ahead of the files themselves, so that what the receiver has of a file is known when its turn comes.
+
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::Stat;
+
+use crate::files::roots::Root;
+use crate::files::source::{SourceId, SourceKey};
+use crate::files::walk::{Step, Walk};
+use crate::files::wire::{Entry, Offer, put_entry};
+
+/// Files offered and not sent yet: as many small ones as a long and fast path carries in a round trip.
+const OFFERS_MAX: usize = 4096;
+/// The same, in bytes of their paths.
+const PATHS_BYTES_MAX: usize = 512 << 10;
+/// Smaller files are not worth an offer.
+const OFFER_SIZE_MIN: u64 = 1 << 10;
+/// What has come of smaller files is not worth keeping.
+const SOURCE_SIZE_MIN: u64 = 4 << 20;
+/// More than the time between two ticks of a system's clock.
+const SETTLED_AFTER: Duration = Duration::from_millis(20);
+
+pub(super) struct Lookahead<'a> {
+    walk: Walk<'a>,
+    /// In the order of sending.
+    ahead: VecDeque<Offered>,
+    path_bytes: usize,
+    /// How many offers there were.
+    number: u64,
+    ended: bool,
+}
+
+/// A file that was offered.
+struct Offered {
+    path: Vec<u8>,
+    number: u64,
+}
+
+impl<'a> Lookahead<'a> {
+    pub(super) fn new(roots: &'a [Root]) -> Self {
+        Self {
+            walk: Walk::to_count(roots),
+            ahead: VecDeque::new(),
+            path_bytes: 0,
+            number: 0,
+            ended: false,
+        }
+    }
+
+    /// How many offers there were.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Writes more offers and the question about them, if there are few left; true if it did.
+    pub(super) fn top_up(&mut self, key: &SourceKey, out: &mut Vec<u8>) -> bool {
+        if self.ahead.len() > OFFERS_MAX / 2 || self.path_bytes > PATHS_BYTES_MAX / 2 {
+            return false;
+        }
+        let before = self.number;
+        while !self.ended && self.ahead.len() < OFFERS_MAX && self.path_bytes < PATHS_BYTES_MAX {
+            self.step(key, out);
+        }
+        if self.number > before {
+            put_entry(out, &Entry::Ask);
+        }
+        self.number > before
+    }
+
+    fn step(&mut self, key: &SourceKey, out: &mut Vec<u8>) {
+        match self.walk.next() {
+            Ok(Some(Step::File { name, stat, .. })) => {
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                if size < OFFER_SIZE_MIN {
+                    return;
+                }
+                let path = self.walk.path_of(&name);
+                self.number += 1;
+                self.path_bytes += path.len();
+                let offer = Offer {
+                    path: path.clone(),
+                    size,
+                    mtime_s: stat.st_mtime,
+                    mtime_ns: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
+                    source: source(key, &stat),
+                };
+                put_entry(out, &Entry::Offer(offer));
+                let number = self.number;
+                self.ahead.push_back(Offered { path, number });
+            }
+            // What cannot be walked is told when its turn comes.
+            Ok(None | Some(Step::Failed(_))) | Err(_) => self.ended = true,
+            Ok(Some(_)) => {}
+        }
+    }
+
+    /// The number of the offer of a file whose turn has come. Those before it are over: what they offered has gone meanwhile.
+    pub(super) fn take(&mut self, path: &[u8], size: u64) -> Option<u64> {
+        if size < OFFER_SIZE_MIN {
+            return None;
+        }
+        let at = (self.ahead.iter()).position(|offered| offered.path == path)?;
+        for gone in self.ahead.drain(..at) {
+            self.path_bytes -= gone.path.len();
+        }
+        let offered = self.ahead.pop_front()?;
+        self.path_bytes -= offered.path.len();
+        Some(offered.number)
+    }
+}
+
+/// What a file is called, if a part of it would be worth keeping. One that has changed a moment ago may change once
+/// more without getting another time of change: system clocks tick every few milliseconds.
+pub(super) fn source(key: &SourceKey, stat: &Stat) -> Option<SourceId> {
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    let changed = u64::try_from(stat.st_ctime).unwrap_or(0);
+    let nanoseconds = u32::try_from(stat.st_ctime_nsec).unwrap_or(0);
+    let changed = UNIX_EPOCH.checked_add(Duration::new(changed, nanoseconds))?;
+    let settled = SystemTime::now() >= changed.checked_add(SETTLED_AFTER)?;
+    (size >= SOURCE_SIZE_MIN && settled).then(|| key.file(stat))
+}

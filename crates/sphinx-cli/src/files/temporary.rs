@@ -1,0 +1,279 @@
+//! Files on their way to their names.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::journal::{self, Files, Journal, Slot, Subject};
+use super::leftovers::{create_private, lock_file, partial_names};
+use super::source::{Sealed, SourceId};
+
+/// A file under a temporary name; removed when dropped before it has got its own, unless it is kept in part.
+pub(super) struct Temporary {
+    directory: Arc<OwnedFd>,
+    name: Vec<u8>,
+    file: File,
+    partial: Option<Box<Partial>>,
+    named: bool,
+}
+
+/// What a file has that is kept in part.
+struct Partial {
+    journal_name: Vec<u8>,
+    journal: Journal,
+    /// Held for as long as the part is written to.
+    _locked: File,
+    /// What was there, until the sender has taken it up or has not.
+    there: Option<Sealed>,
+    /// Something may lie where nothing has been written yet.
+    stale: bool,
+    /// Nobody will want it.
+    discarded: bool,
+}
+
+impl Temporary {
+    /// One that nobody finds again.
+    pub(super) fn create(directory: Arc<OwnedFd>, name: Vec<u8>) -> Result<Self, Errno> {
+        let file = create_private(&directory, &name)?;
+        Ok(Self {
+            directory,
+            name,
+            file,
+            partial: None,
+            named: false,
+        })
+    }
+
+    /// One that another transfer of the same source can go on with, if this one does not complete it; with what there
+    /// is of it. Nothing if somebody else is at it, or where it is impossible.
+    pub(super) fn find_or_create(
+        directory: &Arc<OwnedFd>,
+        name: &[u8],
+        size: u64,
+        source: SourceId,
+    ) -> Option<Self> {
+        let (part_name, journal_name) = partial_names(name);
+        let journal = own_file(directory, &journal_name)?;
+        // The other one may have completed the file between the two calls.
+        if !lock_file(&journal) || journal.metadata().ok()?.nlink() == 0 {
+            return None;
+        }
+        let locked = journal.try_clone().ok()?;
+        let names = (part_name, journal_name);
+        let found = Self::adopt(directory, &names, journal, size, source);
+        if found.is_none() && Slot::newest(&journal::read(&locked)).is_none() {
+            // What could not be begun does not stay.
+            if own_file(directory, &names.0).is_some() {
+                let _ = fs::unlinkat(directory, names.0, AtFlags::empty());
+            }
+            let _ = fs::unlinkat(directory, names.1, AtFlags::empty());
+        }
+        found
+    }
+
+    /// The part of a journal that is locked.
+    fn adopt(
+        directory: &Arc<OwnedFd>,
+        (part_name, journal_name): &(Vec<u8>, Vec<u8>),
+        journal: File,
+        size: u64,
+        source: SourceId,
+    ) -> Option<Self> {
+        let part = own_file(directory, part_name)?;
+        let subject = Subject {
+            size,
+            source,
+            inode: part.metadata().ok()?.ino(),
+        };
+        let there = Slot::newest(&journal::read(&journal)).filter(|slot| {
+            let end = slot.sealed.checkpoint.offset();
+            slot.subject == subject && part.metadata().is_ok_and(|part| part.len() >= end)
+        });
+        let end = (there.as_ref()).map_or(0, |slot| slot.sealed.checkpoint.offset());
+        // What lies beyond was not safe, and a hole may belong there.
+        part.set_len(end).ok()?;
+        if there.is_none() {
+            journal::clear(&journal).ok()?;
+        }
+        let locked = journal.try_clone().ok()?;
+        let files = Files {
+            part: part.try_clone().ok()?,
+            journal,
+            directory: directory.clone(),
+            subject,
+            number: there.as_ref().map_or(0, |slot| slot.number.wrapping_add(1)),
+            named: false,
+        };
+        Some(Self {
+            directory: directory.clone(),
+            name: part_name.clone(),
+            file: part,
+            partial: Some(Box::new(Partial {
+                journal_name: journal_name.clone(),
+                journal: Journal::new(files, there.is_some()),
+                _locked: locked,
+                stale: there.is_some(),
+                there: there.map(|slot| slot.sealed),
+                discarded: false,
+            })),
+            named: false,
+        })
+    }
+
+    /// Writes at any place; what is never written becomes a hole, once
+    /// [`set_size`](Self::set_size) has made one at the end real.
+    pub(super) fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if let Some(partial) = &mut self.partial
+            && partial.there.is_some()
+        {
+            let mut there = vec![0; data.len()];
+            if self.file.read_exact_at(&mut there, offset).is_ok() && there == data {
+                return Ok(());
+            }
+            // It is not what the sender says that it was.
+            partial.there = None;
+            partial.journal.forget()?;
+        }
+        self.file.write_all_at(data, offset)
+    }
+
+    /// Reads back what has been written.
+    pub(super) fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset)
+    }
+
+    pub(super) fn set_size(&self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)
+    }
+
+    /// Takes up what was there.
+    pub(super) fn take_there(&mut self) -> Option<Sealed> {
+        let partial = self.partial.as_mut()?;
+        let there = partial.there.take()?;
+        partial.stale = false;
+        Some(there)
+    }
+
+    /// What was there is not wanted: nothing of it stays behind the first `end` bytes.
+    pub(super) fn forget_there(&mut self, end: u64) -> io::Result<()> {
+        if let Some(partial) = &mut self.partial
+            && std::mem::take(&mut partial.stale)
+        {
+            partial.there = None;
+            partial.journal.forget()?;
+            self.file.set_len(end)?;
+        }
+        Ok(())
+    }
+
+    /// What has been written before the checkpoint is worth keeping.
+    pub(super) fn note(&mut self, sealed: Sealed) {
+        if let Some(partial) = &mut self.partial {
+            partial.journal.note(sealed);
+        }
+    }
+
+    /// Nothing of it is to be kept.
+    pub(super) fn discard(&mut self) {
+        if let Some(partial) = &mut self.partial {
+            partial.discarded = true;
+        }
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives it its own name, by a function that takes directory and temporary name.
+    pub(super) fn rename(
+        mut self,
+        rename: impl FnOnce(&OwnedFd, &[u8]) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        if let Some(partial) = &mut self.partial {
+            // Most of it is safe already; after a crash of the machine nothing tells a file with a name from a complete one.
+            (partial.journal.abandon())
+                .and_then(|()| self.file.sync_data())
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        }
+        rename(&self.directory, &self.name)?;
+        self.named = true;
+        if let Some(partial) = &self.partial {
+            partial.remove_journal(&self.directory);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if self.named {
+            return;
+        }
+        if let Some(partial) = &mut self.partial {
+            if partial.journal.finish() && !partial.discarded {
+                return;
+            }
+            partial.remove_journal(&self.directory);
+        }
+        // Nothing better can be done about a temporary that cannot be removed.
+        let _ = fs::unlinkat(&self.directory, self.name.as_slice(), AtFlags::empty());
+    }
+}
+
+impl Partial {
+    fn remove_journal(&self, directory: &OwnedFd) {
+        // One that stays says nothing about any other file.
+        let _ = fs::unlinkat(directory, self.journal_name.as_slice(), AtFlags::empty());
+    }
+}
+
+/// What there is in a directory of a file of this source, unless somebody is at it.
+pub(super) fn look_for_part(
+    directory: &OwnedFd,
+    name: &[u8],
+    size: u64,
+    source: SourceId,
+) -> Option<Sealed> {
+    let (part_name, journal_name) = partial_names(name);
+    let part = fs::statat(directory, part_name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    if FileType::from_raw_mode(part.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let journal = fs::openat(directory, journal_name, flags, Mode::empty()).ok()?;
+    let journal = File::from(journal);
+    if !lock_file(&journal) {
+        return None;
+    }
+    let slot = Slot::newest(&journal::read(&journal))?;
+    let subject = Subject {
+        size,
+        source,
+        inode: part.st_ino,
+    };
+    let end = i64::try_from(slot.sealed.checkpoint.offset()).ok()?;
+    (slot.subject == subject && part.st_size >= end).then_some(slot.sealed)
+}
+
+/// Opens or creates a file that is this user's alone. What somebody else has put there, or is known by another name too, is
+/// not touched.
+fn own_file(directory: &OwnedFd, name: &[u8]) -> Option<File> {
+    match create_private(directory, name) {
+        Ok(file) => return Some(file),
+        Err(Errno::EXIST) => {}
+        Err(_) => return None,
+    }
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::openat(directory, name, flags, Mode::empty()).ok()?;
+    let stat = fs::fstat(&file).ok()?;
+    let is_own = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && stat.st_nlink == 1
+        && stat.st_uid == geteuid().as_raw();
+    is_own.then(|| File::from(file))
+}
