@@ -156,8 +156,8 @@ impl From<&sphinx_link::front::Lateness> for Lateness {
     }
 }
 
-/// Whether a run may be quoted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Whether a run may be quoted; the greater, the less so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Validity {
     /// Yes.

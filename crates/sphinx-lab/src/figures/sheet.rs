@@ -21,7 +21,8 @@ pub(super) struct Sheet {
     seeds: Option<u64>,
     environment: Environment,
     text: String,
-    starved: bool,
+    /// Of all runs so far.
+    worst: Validity,
     outcome: Outcome,
 }
 
@@ -35,7 +36,7 @@ impl Sheet {
             seeds: studio.seeds,
             environment: studio.environment.clone(),
             text: String::new(),
-            starved: false,
+            worst: Validity::Valid,
             outcome: Outcome::default(),
         }
     }
@@ -93,8 +94,10 @@ impl Sheet {
     /// Notes what is missing in the results, and whether the machine was up to them.
     pub(super) fn note(&mut self, results: &Results) {
         let groups = results.cells.iter().flat_map(|(_, groups)| groups);
-        let mut runs = groups.flat_map(|group| &group.runs);
-        self.starved |= runs.any(|run| run.validity == Validity::Starved);
+        let runs = groups.flat_map(|group| &group.runs);
+        for run in runs {
+            self.worst = self.worst.max(run.validity);
+        }
         for missing in &results.missing {
             if !self.outcome.missing.contains(missing) {
                 self.outcome.missing.push(missing.clone());
@@ -107,11 +110,16 @@ impl Sheet {
         self.outcome.missing.push((name, reason));
     }
 
-    /// Claims an ordering. One that does not hold is no evidence on a machine that starves the emulator.
+    /// Claims an ordering. One that does not hold is no evidence on a machine that others use, or that starves the emulator.
     pub(super) fn check(&mut self, mut check: Check) {
-        if self.starved && check.holds == Some(false) {
+        let doubt = match self.worst {
+            Validity::Valid => None,
+            Validity::Noisy => Some("; other programs used the machine"),
+            Validity::Starved => Some("; the emulator was starved in other runs"),
+        };
+        if let (Some(doubt), Some(false)) = (doubt, check.holds) {
             check.holds = None;
-            check.measured += "; the emulator was starved in other runs";
+            check.measured += doubt;
         }
         self.outcome.checks.push(check);
     }
