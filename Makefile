@@ -146,6 +146,10 @@ bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on th
 bench-pep: tools ## Kernel TCP over a lossy hop, with and without an agent (root, iproute2; 3 minutes)
 	$(CARGO) run --release --locked --package sphinx-pep --example kernels -- $(ARGS)
 
+.PHONY: bench-thin
+bench-thin: tools ## Messages of thin streams over a link that loses packets, with and without RDB (root; ARGS="FLOWS SECONDS PERCENT RUNS")
+	$(CARGO) run --release --locked --package sphinx-pep --example thin -- $(ARGS)
+
 .PHONY: bench-pep-gaps
 bench-pep-gaps: build ## What a connection feels when the agent is killed or stopped (root, iproute2; 10 minutes)
 	scripts/bench-pep-gaps target/release/sphx
