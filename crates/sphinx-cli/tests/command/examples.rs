@@ -12,7 +12,7 @@ use crate::common::{PATIENCE, Running, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Beginnings of examples that are not run, and why.
-const LISTED: [(&str, &str); 15] = [
+const LISTED: [(&str, &str); 16] = [
     ("make ", "builds and measures"),
     (
         "git clone ",
@@ -39,6 +39,10 @@ const LISTED: [(&str, &str); 15] = [
     (
         "sphx pep run ",
         "needs root and a router; tests/pep.rs has one",
+    ),
+    (
+        "sphx pep exec ",
+        "needs root, control groups and the program; tests/thin.rs has them",
     ),
     (
         "sphx pep handoff ",
@@ -375,9 +379,13 @@ fn examples_of_the_lab() {
 fn examples_of_paths() {
     for line in of_kind(Kind::Path) {
         let mut words: Vec<&str> = line.split(' ').collect();
-        match words.iter().position(|word| *word == "--bytes") {
-            Some(at) => words[at + 1] = "20kB",
-            None => words.extend(["--bytes", "20kB"]),
+        let (option, little) = match words.contains(&"--flows") {
+            true => ("--time", "500ms"),
+            false => ("--bytes", "20kB"),
+        };
+        match words.iter().position(|word| *word == option) {
+            Some(at) => words[at + 1] = little,
+            None => words.extend([option, little]),
         }
         succeed(&stage(), &line, &words.join(" "));
     }

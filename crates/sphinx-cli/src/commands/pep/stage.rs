@@ -65,8 +65,11 @@ fn set(rdb: &mut Rdb, key: &str, value: &str) -> Result<(), String> {
         }
         ("max_packets", _) => rdb.max_packets = number()?,
         ("max_bytes", _) => {
-            let bytes = units::size(value)?;
-            rdb.max_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            // Without a unit too, as the patch has it.
+            rdb.max_bytes = match value.parse() {
+                Ok(bytes) => bytes,
+                Err(_) => usize::try_from(units::size(value)?).unwrap_or(usize::MAX),
+            };
         }
         ("response", "auto") => rdb.response = Response::Auto,
         ("response", "ecn") => rdb.response = Response::Ecn,
@@ -160,6 +163,7 @@ mod tests {
             ("rdb:thin=thick", "dpifl, spifl:N or always"),
             ("rdb:dpifl_itt=9ms", "10ms is the shortest"),
             ("rdb:max_packets=-1", "no such number"),
+            ("rdb:max_bytes=many", "many"),
             ("rdb:extra=3", "such as 300%"),
             ("rdb:mode=auto,mode=paper", "mode is there twice"),
             ("rdb:color=red", "the keys are mode"),
