@@ -30,7 +30,7 @@ pub(crate) struct FigureArgs {
     /// Fewer points and shorter runs: all the paper's figures in less than six minutes
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Seeds of each case of snoop, snoop-ber, snoop-delay and eln [default: 10, with --quick 1]
+    /// Seeds of each case of snoop…, eln and rdb-… [default: 10, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) seeds: Option<u64>,
     /// Directory for CSV, SVG, PNG, Markdown and NDJSON; runs that are there are not run again
@@ -94,6 +94,14 @@ pub(crate) enum Which {
     SnoopDelay,
     /// Uploads over a hop with errors, with and without agents on both sides of it
     Eln,
+    /// Thin streams that lose every tenth packet, with and without RDB (sphx pep)
+    RdbLoss,
+    /// Thin streams beside greedy ones, with and without RDB
+    RdbFairness,
+    /// Which streams are thin
+    RdbDpifl,
+    /// Thin streams by loss, round trip and interval, with and without RDB; beside QUIC and Sphinx
+    RdbToday,
     /// All of the paper's; without --quick all others as well
     All,
 }

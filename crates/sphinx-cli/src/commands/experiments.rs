@@ -225,6 +225,10 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
         Which::SnoopBer => vec![Figure::SnoopBer],
         Which::SnoopDelay => vec![Figure::SnoopDelay],
         Which::Eln => vec![Figure::Eln],
+        Which::RdbLoss => vec![Figure::RdbLoss],
+        Which::RdbFairness => vec![Figure::RdbFairness],
+        Which::RdbDpifl => vec![Figure::RdbDpifl],
+        Which::RdbToday => vec![Figure::RdbToday],
         Which::All if quick => Figure::PAPER.to_vec(),
         Which::All => Figure::ALL.to_vec(),
     }

@@ -245,3 +245,46 @@ fn an_interrupt_ends_everything() {
         .filter(|line| String::from_utf8_lossy(line).replace('\0', " ").trim() == sleep);
     assert_eq!(sleeps.count(), 0);
 }
+
+#[test]
+fn groups_of_flows_send_their_messages() {
+    let Some(scratch) = ground() else { return };
+    let hops = ["", "rate=20mbit rtt=20ms return.loss=packets:30"];
+    let more = [
+        "--upload",
+        "--time",
+        "1s",
+        "--flows",
+        "name=thin flows=3 bytes=100B interval=30ms",
+        "--flows",
+        "app=vnc",
+        "--flows",
+        "greedy flows=2 cc=reno",
+        "--sysctl",
+        "net.ipv4.tcp_ecn=1",
+    ];
+    let ended = start(&scratch, hops, &more).end().expect(0);
+    let done = ended.done();
+    let groups = done["groups"].as_array().expect("groups");
+    let names: Vec<_> = groups.iter().map(|group| &group["name"]).collect();
+    assert_eq!(names, ["thin", "vnc", "greedy"]);
+    for group in &groups[..2] {
+        assert_eq!(group["messages"], group["delivered"], "{group}");
+        for delays in ["delivery_ms", "one_way_ms", "ack_ms", "transit_ms"] {
+            assert!(group[delays]["count"].as_u64() > Some(0), "{group}");
+        }
+        // Half a round trip, and a whole one.
+        assert!(group["one_way_ms"]["p50"].as_f64() >= Some(10.0), "{group}");
+        assert!(group["ack_ms"]["p50"].as_f64() >= Some(20.0), "{group}");
+    }
+    assert_eq!(
+        (&groups[0]["messages"], &groups[1]["messages"]),
+        (&101.into(), &29.into())
+    );
+    assert_eq!(
+        (&groups[2]["messages"], &groups[2]["congestion"]),
+        (&0.into(), &"reno".into())
+    );
+    assert!(groups[2]["goodput_mbit_s"].as_f64() > Some(0.1), "{done}");
+    assert!(done["segments_sent"].as_u64() > Some(130), "{done}");
+}

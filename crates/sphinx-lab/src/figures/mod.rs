@@ -9,19 +9,27 @@ macro_rules! scenario {
     ($name:literal) => {
         (
             $name,
-            include_str!(concat!("../../scenarios/", $name, ".toml")),
+            include_str!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/scenarios/",
+                $name,
+                ".toml"
+            )),
         )
     };
 }
 
 mod ablations;
 mod blocks;
+mod campaign;
 mod codes;
 mod curves;
 mod eln;
 mod goodput;
 mod modes;
+mod over_path;
 mod paths;
+mod rdb;
 mod sheet;
 mod snoop;
 mod snoop_ber;
@@ -72,6 +80,14 @@ pub enum Figure {
     SnoopDelay,
     /// What agents on both sides of a hop do for uploads.
     Eln,
+    /// What RDB does for thin streams that lose every tenth packet.
+    RdbLoss,
+    /// Beside greedy streams.
+    RdbFairness,
+    /// Which streams are thin.
+    RdbDpifl,
+    /// Over many paths.
+    RdbToday,
 }
 
 impl Figure {
@@ -86,7 +102,7 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 12] = [
+    pub const ALL: [Figure; 16] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
@@ -99,6 +115,10 @@ impl Figure {
         Figure::SnoopBer,
         Figure::SnoopDelay,
         Figure::Eln,
+        Figure::RdbLoss,
+        Figure::RdbFairness,
+        Figure::RdbDpifl,
+        Figure::RdbToday,
     ];
 
     /// The argument of `sphx lab figure`.
@@ -116,6 +136,10 @@ impl Figure {
             Figure::SnoopBer => "snoop-ber",
             Figure::SnoopDelay => "snoop-delay",
             Figure::Eln => "eln",
+            Figure::RdbLoss => "rdb-loss",
+            Figure::RdbFairness => "rdb-fairness",
+            Figure::RdbDpifl => "rdb-dpifl",
+            Figure::RdbToday => "rdb-today",
         }
     }
 
@@ -138,7 +162,14 @@ impl Figure {
             Figure::Table1 => table1::SCENARIOS,
             Figure::Modes => modes::SCENARIOS,
             Figure::Ablations => ablations::SCENARIOS,
-            Figure::Snoop | Figure::SnoopBer | Figure::SnoopDelay | Figure::Eln => &[],
+            Figure::RdbToday => rdb::TODAY_SCENARIOS,
+            Figure::Snoop
+            | Figure::SnoopBer
+            | Figure::SnoopDelay
+            | Figure::Eln
+            | Figure::RdbLoss
+            | Figure::RdbFairness
+            | Figure::RdbDpifl => &[],
         }
     }
 }
@@ -222,6 +253,10 @@ impl Studio<'_> {
                 Figure::SnoopBer => snoop_ber::EXPERIMENT.duration(self),
                 Figure::SnoopDelay => snoop_delay::EXPERIMENT.duration(self),
                 Figure::Eln => eln::EXPERIMENT.duration(self),
+                Figure::RdbLoss => rdb::loss_duration(self),
+                Figure::RdbFairness => rdb::fairness_duration(self),
+                Figure::RdbDpifl => rdb::dpifl_duration(self),
+                Figure::RdbToday => rdb::today_duration(self),
                 _ => codes::duration(*figure, self.quick),
             };
             least += other / 2;
@@ -249,6 +284,10 @@ impl Studio<'_> {
             Figure::SnoopBer => snoop_ber::draw(self, &mut sheet)?,
             Figure::SnoopDelay => snoop_delay::draw(self, &mut sheet)?,
             Figure::Eln => eln::draw(self, &mut sheet)?,
+            Figure::RdbLoss => rdb::loss(self, &mut sheet)?,
+            Figure::RdbFairness => rdb::fairness(self, &mut sheet)?,
+            Figure::RdbDpifl => rdb::dpifl(self, &mut sheet)?,
+            Figure::RdbToday => rdb::today(self, &mut sheet)?,
         };
         match finished {
             true => sheet.finish(),

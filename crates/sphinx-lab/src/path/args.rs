@@ -14,6 +14,10 @@ called 'left' and 'right'.
 A hop is KEY=VALUE…, with spaces between them: the settings of 'sphx lab link --help', rtt, and forward. or return. for one direction
 (forward is from left to right). The first --hop is the wired one.
 
+--flows is KEY=VALUE… too: flows (how many connections), and what each of them carries: greedy (as much as fits), or bytes and interval of its
+messages, or app, the messages of an application as published: vnc, skype, ssh, anarchy-online, wow or age-of-conan. name, cc, and port, where the
+left host listens (7001 and the following).
+
 The middle command is started first, by the shell, then the right one; what follows begins when a command says that it is ready (sd_notify,
 as 'sphx pep run' does), or after 2 seconds.
 
@@ -22,6 +26,10 @@ Examples:
   sphx lab path --hop rtt=96ms --hop 'rate=50mbit rtt=4ms forward.loss=1%' --middle 'sphx pep run --wireless wireless'
   sphx lab path --hop 'rate=10mbit rtt=50ms' --hop 'rate=2mbit rtt=2ms loss=bytes:64KiB' --cc reno --no-sack --log drops.ndjson
   sphx lab path --hop rtt=96ms --hop 'rtt=4ms rate=5mbit' --middle 'tcpdump -w middle.pcap -i wireless' --bytes 10MB
+
+  sphx lab path --hop '' --hop 'rtt=150ms return.loss=10%' --upload --time 30s --flows 'flows=20 bytes=100B interval=30ms'
+  sphx lab path --hop '' --hop 'rtt=150ms rate=5mbit return.queue=94500B' --upload --flows 'app=ssh flows=10' --flows 'greedy flows=5' \
+--right 'sphx pep run --agent rdb --port 7001'
 
   sphx pep key new eln.key
   sphx lab path --hop rtt=96ms --hop 'rate=20mbit rtt=4ms return.loss=1%' --upload --middle 'sphx pep run --wireless wireless --eln base \
@@ -48,10 +56,13 @@ pub struct PathArgs {
     /// Two connections instead of one, and a relay in the middle that copies from one to the other: what a split proxy does
     #[arg(long)]
     pub split: bool,
+    /// Connections that do the same, instead of one transfer; repeatable, all groups at once
+    #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["bytes", "split"])]
+    pub flows: Vec<String>,
     /// How much to transfer
     #[arg(long, value_name = "SIZE", default_value = BYTES, value_parser = sphinx_units::size_positive)]
     pub bytes: u64,
-    /// Give up after this time
+    /// Give up after this time; with --flows, they send for so long
     #[arg(long, value_name = "DURATION", default_value = LIMIT, value_parser = sphinx_units::duration_positive)]
     pub time: std::time::Duration,
     /// Congestion control of the sender: cubic, reno, bbr, what the kernel has
@@ -60,6 +71,9 @@ pub struct PathArgs {
     /// Left and right do not negotiate SACK
     #[arg(long)]
     pub no_sack: bool,
+    /// A kernel parameter of left and right, such as net.ipv4.tcp_ecn=1; repeatable
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub sysctl: Vec<String>,
     /// Seed of both hops, unless theirs say another one
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

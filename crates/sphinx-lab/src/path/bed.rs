@@ -3,17 +3,21 @@
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{Arc, Mutex},
     time::{Instant, SystemTime},
 };
 
 use sphinx_link::{
     Record,
-    front::{Direction, Interface, LinkThread, TCP_PARAMETERS, between, has_ipv6},
+    front::{Direction, Interface, LinkThread, Observer, Side, TCP_PARAMETERS, between, has_ipv6},
     settings::LinkSettings,
 };
 use sphinx_netdev::{netns::Namespace, route::default_route};
 
-use super::Plan;
+use super::{
+    Plan,
+    flows::{Edge, Watch},
+};
 use crate::emulator::{LinkError, LinkErrorKind, Log, RECORDS_MAX, State};
 
 /// The hops' names; the middle host's interfaces are called so too.
@@ -57,7 +61,8 @@ pub(super) fn middle_address() -> SocketAddr {
 }
 
 impl Bed {
-    pub(super) fn start(plan: &Plan) -> Result<Bed, LinkError> {
+    /// `watch` is told what passes at both ends of the path.
+    pub(super) fn start(plan: &Plan, watch: Option<&Arc<Mutex<Watch>>>) -> Result<Bed, LinkError> {
         let [mut wired, mut wireless] = plan.configs()?;
         let records = if plan.log.is_some() { RECORDS_MAX } else { 0 };
         for config in wired.iter_mut().chain(&mut wireless) {
@@ -67,22 +72,29 @@ impl Bed {
         let (left, middle, right) = (host()?, host()?, host()?);
         let [wired_settings, wireless_settings] = plan.hops.clone();
         let mtu = plan.interface_mtu;
+        let upload = plan.transfer.upload;
+        let edge = |side, is_sender| {
+            watch.map(|watch| Box::new(Edge::new(watch, side, is_sender)) as Box<dyn Observer>)
+        };
         let ends = [(&left, "left"), (&middle, NAMES[0])];
-        let wired = Hop::start(0, wired_settings, ends, wired, mtu)?;
+        let observer = edge(Side::Left, !upload);
+        let wired = Hop::start(0, wired_settings, ends, wired, mtu, observer)?;
         let ends = [(&middle, NAMES[1]), (&right, "right")];
-        let wireless = Hop::start(1, wireless_settings, ends, wireless, mtu)?;
+        let observer = edge(Side::Right, upload);
+        let wireless = Hop::start(1, wireless_settings, ends, wireless, mtu, observer)?;
         let bed = Bed {
             left,
             middle,
             right,
             hops: [wired, wireless],
         };
-        bed.connect(plan.transfer.sack)
+        bed.connect(plan)
             .map_err(|error| local("connect the hosts", &error))?;
         Ok(bed)
     }
 
-    fn connect(&self, sack: bool) -> io::Result<()> {
+    fn connect(&self, plan: &Plan) -> io::Result<()> {
+        let sack = plan.transfer.sack;
         for (end, device) in [(&self.left, "left"), (&self.right, "right")] {
             end.run(|| default_route(device))??;
             end.sysctl("net.ipv4.tcp_sack", if sack { "1" } else { "0" })?;
@@ -90,6 +102,14 @@ impl Bed {
         for host in [&self.left, &self.middle, &self.right] {
             for (name, value) in TCP_PARAMETERS {
                 host.sysctl(name, value)?;
+            }
+        }
+        for host in [&self.left, &self.right] {
+            for (name, value) in &plan.parameters {
+                let set = host.sysctl(name, value);
+                set.map_err(|error| {
+                    io::Error::new(error.kind(), format!("{name} = {value}: {error}"))
+                })?;
             }
         }
         self.middle.sysctl("net.ipv4.ip_forward", "1")?;
@@ -116,6 +136,7 @@ impl Hop {
         ends: [(&Namespace, &str); 2],
         links: [sphinx_link::LinkConfig; 2],
         mtu: usize,
+        observer: Option<Box<dyn Observer>>,
     ) -> Result<Hop, LinkError> {
         let with_ipv6 = has_ipv6();
         let interface = |(namespace, name), host| Interface {
@@ -128,7 +149,7 @@ impl Hop {
         };
         let [left, right] = ends;
         let (left, right) = (interface(left, 1), interface(right, 2));
-        let link = between([&left, &right], links, None)?;
+        let link = between([&left, &right], links, observer)?;
         let addresses = |interface: &Interface<'_>| {
             let ipv6 = interface.ipv6.map(|(address, _)| address.to_string());
             [interface.ipv4.0.to_string()]

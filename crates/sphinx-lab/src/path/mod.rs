@@ -1,5 +1,5 @@
 //! `sphx lab path`: three hosts in a row, two emulated hops between them, any program on the one in the middle and on the
-//! right one, and a transfer by the kernel's TCP across all of it.
+//! right one, and a transfer by the kernel's TCP across all of it, or groups of flows.
 //!
 //! ```text
 //! left ── wired hop ── middle ── wireless hop ── right
@@ -10,13 +10,15 @@
 
 mod args;
 mod bed;
+mod flows;
 mod plan;
 mod program;
 mod run;
 mod transfer;
 
 pub use args::PathArgs;
+pub use flows::{Delays, Flowed, Group, GroupReport, Work};
 pub use plan::Plan;
 pub use program::Output;
-pub use run::{Outputs, Report, run};
+pub use run::{Carried, Outputs, Report, run};
 pub use transfer::{Transfer, Transferred};

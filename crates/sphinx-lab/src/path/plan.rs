@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use sphinx_link::{LinkConfig, settings::LinkSettings};
 
-use super::{PathArgs, Transfer};
+use super::{PathArgs, Transfer, flows::Group};
 use crate::{
     emulator::{LinkError, LinkErrorKind, read_file},
     peers::socket::check_congestion,
@@ -26,6 +26,10 @@ pub struct Plan {
     pub(super) middle: Option<String>,
     pub(super) right: Option<String>,
     pub(super) transfer: Transfer,
+    /// Instead of the transfer, if there are any.
+    pub(super) groups: Vec<Group>,
+    /// Kernel parameters of left and right.
+    pub(super) parameters: Vec<(String, String)>,
     pub(super) interface_mtu: usize,
     pub(super) log: Option<PathBuf>,
 }
@@ -54,20 +58,29 @@ impl Plan {
                 upload: args.upload,
                 bytes: args.bytes,
                 limit: args.time,
-                congestion: args.cc,
+                congestion: args.cc.clone(),
                 sack: !args.no_sack,
                 split: args.split,
             },
+            groups: Group::parse_all(&args.flows, &args.cc)?,
+            parameters: args
+                .sysctl
+                .iter()
+                .map(|it| parameter(it))
+                .collect::<Result<_, _>>()?,
             interface_mtu: args.interface_mtu,
             log: args.log,
         };
         // What is wrong shall be said before anything is created.
         plan.configs()?;
-        check_congestion(&plan.transfer.congestion, false).map_err(|error| {
-            let hint =
-                "'sysctl net.ipv4.tcp_available_congestion_control' shows those that are loaded";
-            LinkError::new(LinkErrorKind::Local, error.to_string(), hint)
-        })?;
+        let groups = plan.groups.iter().map(|group| &group.congestion);
+        for congestion in [&plan.transfer.congestion].into_iter().chain(groups) {
+            check_congestion(congestion, false).map_err(|error| {
+                let hint =
+                    "'sysctl net.ipv4.tcp_available_congestion_control' shows those that are loaded";
+                LinkError::new(LinkErrorKind::Local, error.to_string(), hint)
+            })?;
+        }
         Ok(plan)
     }
 
@@ -95,6 +108,25 @@ fn hop(text: &str, seed: u64, which: &str) -> Result<LinkSettings, LinkError> {
     }
     settings.configs(&read_file).map_err(refuse)?;
     Ok(settings)
+}
+
+fn parameter(text: &str) -> Result<(String, String), LinkError> {
+    let is_name = |name: &str| {
+        let mut characters = name.chars();
+        name.starts_with("net.")
+            && characters.all(|it| it.is_ascii_alphanumeric() || "._-".contains(it))
+    };
+    match text.split_once('=') {
+        Some((name, value)) if is_name(name) && !name.contains("..") => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => {
+            let text = format!(
+                "--sysctl '{text}': write the name of a parameter of the network, = and its value"
+            );
+            Err(usage(text))
+        }
+    }
 }
 
 fn usage(message: String) -> LinkError {
@@ -152,6 +184,25 @@ mod tests {
             (
                 &["--hop", "", "--hop", "", "--cc", "no-such-thing"],
                 "no congestion control 'no-such-thing'",
+            ),
+            (
+                &[
+                    "--hop",
+                    "",
+                    "--hop",
+                    "",
+                    "--flows",
+                    "greedy cc=no-such-thing",
+                ],
+                "no congestion control 'no-such-thing'",
+            ),
+            (
+                &["--hop", "", "--hop", "", "--sysctl", "kernel.panic=1"],
+                "--sysctl 'kernel.panic=1': write",
+            ),
+            (
+                &["--hop", "", "--hop", "", "--sysctl", "net.../x=1"],
+                "--sysctl 'net.../x=1': write",
             ),
         ] {
             let error = plan(words).expect_err(reason);

@@ -1,9 +1,12 @@
-//! One transfer over one path.
+//! One transfer, or groups of flows, over one path.
 
 use std::{
     io,
     process::Command,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -11,8 +14,9 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    Output, Plan, Transferred,
+    Flowed, Output, Plan, Transferred,
     bed::{Bed, local},
+    flows::{self, Watch},
     program::Program,
     transfer,
 };
@@ -26,9 +30,9 @@ const SETTLE: Duration = Duration::from_millis(5);
 /// What came of a path.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Of the transfer.
+    /// Of what was sent.
     #[serde(flatten)]
-    pub transfer: Transferred,
+    pub carried: Carried,
     /// Whether the right host was the sender.
     pub upload: bool,
     /// Congestion control of the sender.
@@ -37,6 +41,26 @@ pub struct Report {
     pub sack: bool,
     /// The hop from left to middle, and the hop from middle to right, at the end.
     pub hops: [State; 2],
+}
+
+/// What went over a path.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Carried {
+    /// One transfer.
+    Transfer(Transferred),
+    /// Groups of flows.
+    Flows(Flowed),
+}
+
+impl Carried {
+    /// Whether everything has arrived.
+    pub fn is_complete(&self) -> bool {
+        match self {
+            Carried::Transfer(transfer) => transfer.complete,
+            Carried::Flows(flows) => flows.is_complete(),
+        }
+    }
 }
 
 /// Where the standard output of the programs goes.
@@ -64,7 +88,9 @@ pub fn run(
     notice: &mut dyn FnMut(&str),
 ) -> Result<Option<Report>, LinkError> {
     let log = plan.log.as_deref().map(Log::create).transpose()?;
-    let mut bed = Bed::start(plan)?;
+    let watched = !plan.groups.is_empty();
+    let watch = Arc::new(Mutex::new(Watch::new(&plan.groups, plan.transfer.upload)));
+    let mut bed = Bed::start(plan, watched.then_some(&watch))?;
     let commands = [
         (&plan.middle, ("middle", &bed.middle), outputs.middle),
         (&plan.right, ("right", &bed.right), outputs.right),
@@ -77,7 +103,7 @@ pub fn run(
             programs.push(program);
         }
     }
-    let (transferred, log) = transfer_logged(&bed, plan, log, stop);
+    let (carried, log) = carry_logged(&bed, plan, log, &watch, stop);
     // The right one may still ask something of the one in the middle.
     let ended = programs
         .into_iter()
@@ -94,12 +120,12 @@ pub fn run(
         return Ok(None);
     }
     ended?;
-    let transfer = transferred.map_err(|error| {
+    let carried = carried.map_err(|error| {
         let message = format!("the transfer ended: {error}");
         LinkError::new(LinkErrorKind::Other, message, "")
     })?;
     Ok(Some(Report {
-        transfer,
+        carried,
         upload: plan.transfer.upload,
         congestion: plan.transfer.congestion.clone(),
         sack: plan.transfer.sack,
@@ -134,21 +160,27 @@ fn await_ready(program: &mut Program, notice: &mut dyn FnMut(&str)) -> Result<()
 }
 
 /// The log that comes back has everything so far, or there is none as it could not be written.
-fn transfer_logged(
+fn carry_logged(
     bed: &Bed,
     plan: &Plan,
     log: Option<Log>,
+    watch: &Mutex<Watch>,
     stop: &AtomicBool,
-) -> (io::Result<Transferred>, Option<Result<Log, io::Error>>) {
+) -> (io::Result<Carried>, Option<Result<Log, io::Error>>) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let done = &done;
         let logging = log.map(|log| scope.spawn(move || keep(log, bed, done)));
-        let transferred = transfer::run(bed, &plan.transfer, stop);
+        let transfer = &plan.transfer;
+        let carried = match &plan.groups[..] {
+            [] => transfer::run(bed, transfer, stop).map(Carried::Transfer),
+            groups => flows::run(bed, (groups, transfer.upload), transfer.limit, watch, stop)
+                .map(Carried::Flows),
+        };
         done.store(true, Ordering::Relaxed);
         let panicked = |_| Err(io::Error::other("a thread panicked"));
         let log = logging.map(|thread| thread.join().unwrap_or_else(panicked));
-        (transferred, log)
+        (carried, log)
     })
 }
 

@@ -68,7 +68,10 @@ impl Until<'_> {
     }
 
     /// Does something with a socket again while it only says that there is nothing to do yet; none when it is over.
-    fn retry<T>(&self, mut action: impl FnMut() -> io::Result<T>) -> io::Result<Option<T>> {
+    pub(super) fn retry<T>(
+        &self,
+        mut action: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<Option<T>> {
         while !self.is_over() {
             match action() {
                 Ok(done) => return Ok(Some(done)),
@@ -140,14 +143,18 @@ pub(super) fn run(bed: &Bed, transfer: &Transfer, stop: &AtomicBool) -> io::Resu
 }
 
 /// What it accepts sends with the congestion control that is wanted.
-fn listen(host: &Namespace, address: SocketAddr, congestion: &str) -> io::Result<TcpListener> {
+pub(super) fn listen(
+    host: &Namespace,
+    address: SocketAddr,
+    congestion: &str,
+) -> io::Result<TcpListener> {
     let listener = host.run(|| TcpListener::bind(address))??;
     SockRef::from(&listener).set_tcp_congestion(congestion.as_bytes())?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-fn accept(listener: &TcpListener, until: Until<'_>) -> io::Result<Option<TcpStream>> {
+pub(super) fn accept(listener: &TcpListener, until: Until<'_>) -> io::Result<Option<TcpStream>> {
     let look = || {
         listener.accept().inspect_err(|error| {
             if error.kind() == ErrorKind::WouldBlock {
@@ -162,7 +169,7 @@ fn accept(listener: &TcpListener, until: Until<'_>) -> io::Result<Option<TcpStre
     with_timeouts(stream).map(Some)
 }
 
-fn connect(
+pub(super) fn connect(
     host: &Namespace,
     target: SocketAddr,
     congestion: &str,
@@ -280,7 +287,7 @@ fn receive(
 }
 
 /// Segments that a host has sent, and how many of them once more.
-fn segments(host: &Namespace) -> io::Result<(u64, u64)> {
+pub(super) fn segments(host: &Namespace) -> io::Result<(u64, u64)> {
     let text = host.run(|| fs::read_to_string("/proc/thread-self/net/snmp"))??;
     let value = |name| field(&text, name).ok_or(ErrorKind::InvalidData);
     // `OutSegs` does not count what is sent again.

@@ -4,13 +4,7 @@ mod page;
 mod run;
 mod truth;
 
-use std::{
-    fs::{self, File},
-    io::{self, Write},
-    sync::{Mutex, PoisonError, atomic::Ordering},
-    thread,
-    time::Duration,
-};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +12,7 @@ pub(super) use self::{
     page::{csv, goodput_table, late_paragraph, seeds_text, show, sweep, worst},
     truth::Truth,
 };
-use super::{Figure, Sheet, Studio};
+use super::{Figure, Sheet, Studio, campaign};
 use crate::{runner::ScenarioFailure, stats::median};
 
 const SEEDS: u64 = 10;
@@ -105,6 +99,7 @@ impl Sender {
 /// What is run once.
 #[derive(Clone, Copy, Debug)]
 struct Case {
+    upload: bool,
     hops: Hops,
     help: Help,
     sender: Sender,
@@ -139,13 +134,6 @@ pub(super) struct Run {
     pub(super) truth: Option<Truth>,
     /// The latest packet of the emulator.
     late_ms_max: f64,
-}
-
-impl Run {
-    fn is(&self, case: &Case) -> bool {
-        let is_path = self.path == case.hops.name && self.seed == case.seed;
-        is_path && self.help == case.help.name && self.sender == case.sender.name
-    }
 }
 
 /// The runs of a help under a sender over a path.
@@ -183,6 +171,7 @@ impl Experiment {
             for &hops in self.paths {
                 for &help in self.helps {
                     cases.extend(self.senders.iter().map(|&sender| Case {
+                        upload: self.upload,
                         hops,
                         help,
                         sender,
@@ -200,92 +189,35 @@ impl Experiment {
         studio: &Studio<'_>,
         sheet: &mut Sheet,
     ) -> Result<Option<Vec<Run>>, ScenarioFailure> {
-        let path = studio
-            .directory
-            .join(format!("{}.ndjson", self.figure.name()));
-        let failed = |error| ScenarioFailure::File {
-            path: path.clone(),
-            error,
-        };
-        let runs: Vec<Run> = match fs::read_to_string(&path) {
-            // A line that was cut off is measured again.
-            Ok(text) => text
-                .lines()
-                .filter_map(|line| serde_json::from_str(line).ok())
-                .collect(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(failed(error)),
-        };
-        let mut cases = self.cases(seeds(studio));
-        cases.retain(|case| !runs.iter().any(|run| run.is(case)));
-        // The first ones come last off the stack.
-        cases.reverse();
-        fs::create_dir_all(studio.directory).map_err(failed)?;
-        let file = File::options().create(true).append(true).open(&path);
-        let work = Mutex::new(Work {
-            cases,
-            runs,
-            file: file.map_err(failed)?,
-            missing: Vec::new(),
-        });
-        let written = thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.at_once)
-                .map(|_| scope.spawn(|| self.work(studio, &work)))
-                .collect();
-            threads.into_iter().try_for_each(|thread| {
-                let panicked = |_| Err(io::Error::other("a thread panicked"));
-                thread.join().unwrap_or_else(panicked)
-            })
-        });
-        written.map_err(failed)?;
-        let work = work.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for (name, reason) in work.missing {
-            sheet.missing(name, reason);
-        }
-        Ok((!studio.stop.load(Ordering::SeqCst)).then_some(work.runs))
-    }
-
-    /// Runs one case after the other.
-    fn work(&self, studio: &Studio<'_>, work: &Mutex<Work>) -> io::Result<()> {
-        let lock = || work.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let Some(case) = lock().cases.pop() else {
-                return Ok(());
-            };
-            let outcome = run::run(studio, self.upload, &case);
-            if studio.stop.load(Ordering::SeqCst) {
-                return Ok(());
-            }
-            let (path, help, sender) = (case.hops.name, case.help.name, case.sender.name);
-            let words = [path, help, sender].into_iter().filter(|it| !it.is_empty());
-            let words: Vec<&str> = words.collect();
-            let name = format!("{}, seed {}", words.join(", "), case.seed);
-            match outcome {
-                Ok(run) => {
-                    let goodput = run.goodput_mbit_s;
-                    studio.progress.say(&format!("{name}: {goodput:.2} Mbit/s"));
-                    let mut line = serde_json::to_vec(&run)?;
-                    line.push(b'\n');
-                    let mut work = lock();
-                    work.file.write_all(&line)?;
-                    work.runs.push(run);
-                }
-                Err(reason) => lock().missing.push((name, reason)),
-            }
-        }
+        let cases = self.cases(seeds(studio));
+        campaign::measure((&self.figure.name(), cases), self.at_once, studio, sheet)
     }
 }
 
-/// What the threads of an experiment share.
-struct Work {
-    cases: Vec<Case>,
-    runs: Vec<Run>,
-    file: File,
-    /// Cases that could not be run, and why.
-    missing: Vec<(String, String)>,
+impl campaign::Case for Case {
+    type Run = Run;
+
+    fn name(&self) -> String {
+        let words = [self.hops.name, self.help.name, self.sender.name];
+        let words: Vec<&str> = words.into_iter().filter(|it| !it.is_empty()).collect();
+        format!("{}, seed {}", words.join(", "), self.seed)
+    }
+
+    fn is_of(&self, run: &Run) -> bool {
+        let is_path = run.path == self.hops.name && run.seed == self.seed;
+        is_path && run.help == self.help.name && run.sender == self.sender.name
+    }
+
+    fn run(&self, studio: &Studio<'_>) -> Result<Run, String> {
+        run::run(studio, self)
+    }
+
+    fn result(run: &Run) -> String {
+        format!("{:.2} Mbit/s", run.goodput_mbit_s)
+    }
 }
 
-fn seeds(studio: &Studio<'_>) -> u64 {
+pub(super) fn seeds(studio: &Studio<'_>) -> u64 {
     let usual = if studio.quick { SEEDS_QUICK } else { SEEDS };
     studio.seeds.unwrap_or(usual)
 }
@@ -307,7 +239,7 @@ pub(super) mod tests {
                     settings.set_text(word).unwrap();
                 }
                 settings
-                    .configs(&|_| Err(io::ErrorKind::NotFound.into()))
+                    .configs(&|_| Err(std::io::ErrorKind::NotFound.into()))
                     .unwrap();
             }
         }

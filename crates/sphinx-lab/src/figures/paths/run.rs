@@ -1,22 +1,22 @@
 //! One transfer over one path.
 
-use std::{fs, io, path::Path, process::Command};
+use std::{path::Path, process::Command};
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 use super::{Case, Middle, Run, Truth};
 use crate::{
-    figures::Studio,
-    path::{self, Output, Outputs, PathArgs, Plan},
+    figures::{
+        Studio,
+        over_path::{Files, agent, carry, last, late_ms_max, told},
+    },
+    path::{Carried, PathArgs},
 };
 
 /// Runs a case; else, why that could not be.
-pub(super) fn run(studio: &Studio<'_>, upload: bool, case: &Case) -> Result<Run, String> {
-    let told = |error: io::Error| error.to_string();
-    let directory = TempDir::new().map_err(told)?;
-    let files = Files(&directory);
-    let hops = case.hops;
+pub(super) fn run(studio: &Studio<'_>, case: &Case) -> Result<Run, String> {
+    let files = Files::new()?;
+    let (hops, upload) = (case.hops, case.upload);
     let wireless = match case.help.middle {
         Middle::Free => hops.wireless.to_owned(),
         _ => format!("{} {}", hops.wireless, hops.errors),
@@ -33,62 +33,41 @@ pub(super) fn run(studio: &Studio<'_>, upload: bool, case: &Case) -> Result<Run,
         }
     }
     let (middle, right) = agents(&studio.programs.sphx, &files, case.help.middle);
-    let plan = Plan::new(PathArgs {
+    let args = PathArgs {
         hops: vec![hops.wired.to_owned(), wireless],
         middle,
         right,
         upload,
         split: matches!(case.help.middle, Middle::Split),
+        flows: Vec::new(),
         bytes: hops.bytes,
         time: hops.limit,
         cc: case.sender.congestion.to_owned(),
         no_sack: !case.sender.sack,
+        sysctl: Vec::new(),
         seed: case.seed,
         interface_mtu: hops.mtu,
         log: is_eln.then(|| files.of("log")),
         json: true,
         quiet: true,
-    });
-    let plan = plan.map_err(|error| error.to_string())?;
-    let mut init = Command::new(&studio.programs.sphx);
-    init.args(["lab", "link", "__init"]);
-    let output = |name| fs::File::create(files.of(name)).map(Output::File);
-    let outputs = Outputs {
-        middle: output("middle").map_err(told)?,
-        right: output("right").map_err(told)?,
     };
-    let mut notices = Vec::new();
-    let report = path::run(&plan, init, outputs, studio.stop, &mut |text| {
-        notices.push(text.to_owned());
-    });
-    let [middle, right] = ["middle", "right"].map(|name| fs::read_to_string(files.of(name)));
-    let (middle, right) = (middle.map_err(told)?, right.map_err(told)?);
-    let report = report.map_err(|error| {
-        let own = last(&middle, "error").or_else(|| last(&right, "error"));
-        match own {
-            Some(own) => format!("{error}: {}", own["message"].as_str().unwrap_or("?")),
-            None => error.to_string(),
-        }
-    })?;
-    let report = report.ok_or("interrupted")?;
-    if let Some(notice) = notices.first() {
-        // Without its agent, it would be another experiment.
-        return Err(notice.clone());
-    }
+    let ended = carry(studio, &files, args)?;
     let truth = match is_eln {
-        true => Some(Truth::read(&files.of("log"), &middle).map_err(told)?),
+        true => Some(Truth::read(&files.of("log"), &ended.middle).map_err(told)?),
         false => None,
     };
-    let agents = [last(&middle, "done"), last(&right, "done")];
+    let agents = [last(&ended.middle, "done"), last(&ended.right, "done")];
     let count = |agent: &Option<Value>, name: &str| agent.as_ref()?.get(name)?.as_u64();
     let repairs = &agents[usize::from(is_eln)];
     let overloads = agents.iter().filter_map(|agent| count(agent, "overloads"));
-    let transfer = report.transfer;
-    let useful = report.hops.each_ref().map(|hop| {
+    let late_ms_max = late_ms_max(&ended.report);
+    let Carried::Transfer(transfer) = ended.report.carried else {
+        return Err("no transfer".to_owned());
+    };
+    let useful = ended.report.hops.each_ref().map(|hop| {
         let way = if upload { &hop.back } else { &hop.forward };
         transfer.bytes as f64 / way.counters.sent_bytes.max(1) as f64
     });
-    let late = report.hops.iter().map(|hop| hop.lateness.max_ms);
     Ok(Run {
         path: hops.name.to_owned(),
         help: case.help.name.to_owned(),
@@ -106,57 +85,24 @@ pub(super) fn run(studio: &Studio<'_>, upload: bool, case: &Case) -> Result<Run,
         held: count(repairs, "held"),
         overloads: repairs.as_ref().map(|_| overloads.sum()),
         truth,
-        late_ms_max: late.fold(0.0, f64::max),
+        late_ms_max,
     })
 }
 
-/// Of one run.
-struct Files<'a>(&'a TempDir);
-
-impl Files<'_> {
-    fn of(&self, name: &str) -> std::path::PathBuf {
-        self.0.path().join(name)
-    }
-}
-
 /// The commands on the host in the middle and on the right one.
-fn agents(program: &Path, files: &Files<'_>, middle: Middle) -> (Option<String>, Option<String>) {
-    let agent = |more: &str| {
-        let program = program.display();
-        format!("exec '{program}' pep run --json --quiet {more} 2>/dev/null")
-    };
+fn agents(program: &Path, files: &Files, middle: Middle) -> (Option<String>, Option<String>) {
     let eln = |interface: &str, place: &str| {
         let key = files.of("key");
         let key = key.display();
-        agent(&format!(
-            "--wireless {interface} --eln {place} --eln-key '{key}'"
-        ))
+        let more = format!("--wireless {interface} --eln {place} --eln-key '{key}'");
+        agent(program, &more)
     };
     match middle {
         Middle::Nothing | Middle::Free | Middle::Split => (None, None),
         Middle::Agent(profile, more) => {
             let more = format!("--wireless wireless --agent snoop:profile={profile}{more}");
-            (Some(agent(&more)), None)
+            (Some(agent(program, &more)), None)
         }
         Middle::Eln => (Some(eln("wireless", "base")), Some(eln("right", "mobile"))),
-    }
-}
-
-/// The last event of a kind that an agent has told.
-fn last(said: &str, kind: &str) -> Option<Value> {
-    let events = said.lines().rev();
-    let mut events = events.filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    events.find(|event| event["event"] == kind)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_an_agent_is_found() {
-        let said = "{\"event\":\"started\"}\nnoise\n{\"event\":\"done\",\"repaired\":5}\n";
-        assert_eq!(last(said, "done").unwrap()["repaired"], 5);
-        assert!(last(said, "error").is_none() && last("", "done").is_none());
     }
 }

@@ -1,0 +1,119 @@
+//! Runs of many cases, some at once, each on file as soon as it is made.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    sync::{Mutex, PoisonError, atomic::Ordering},
+    thread,
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{Sheet, Studio};
+use crate::runner::ScenarioFailure;
+
+/// What is run once.
+pub(super) trait Case: Sync + Send {
+    /// What comes of it.
+    type Run: Serialize + DeserializeOwned + Send;
+
+    /// In a few words.
+    fn name(&self) -> String;
+
+    /// Whether a run is one of this case.
+    fn is_of(&self, run: &Self::Run) -> bool;
+
+    /// Runs it; else, why that could not be.
+    fn run(&self, studio: &Studio<'_>) -> Result<Self::Run, String>;
+
+    /// What is said when it has been run.
+    fn result(run: &Self::Run) -> String;
+}
+
+/// Runs the cases that are not on file yet, `at_once` at a time, in their order; returns these and those on file. None after an
+/// interruption. The file is called `NAME.ndjson`.
+pub(super) fn measure<C: Case>(
+    (name, cases): (&str, Vec<C>),
+    at_once: usize,
+    studio: &Studio<'_>,
+    sheet: &mut Sheet,
+) -> Result<Option<Vec<C::Run>>, ScenarioFailure> {
+    let path = studio.directory.join(format!("{name}.ndjson"));
+    let failed = |error| ScenarioFailure::File {
+        path: path.clone(),
+        error,
+    };
+    let runs: Vec<C::Run> = match fs::read_to_string(&path) {
+        // A line that was cut off is measured again.
+        Ok(text) => text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut cases = cases;
+    cases.retain(|case| !runs.iter().any(|run| case.is_of(run)));
+    // The first ones come last off the stack.
+    cases.reverse();
+    fs::create_dir_all(studio.directory).map_err(failed)?;
+    let file = File::options().create(true).append(true).open(&path);
+    let work = Mutex::new(Work {
+        cases,
+        runs,
+        file: file.map_err(failed)?,
+        missing: Vec::new(),
+    });
+    let written = thread::scope(|scope| {
+        let threads: Vec<_> = (0..at_once)
+            .map(|_| scope.spawn(|| one_after_the_other(studio, &work)))
+            .collect();
+        threads.into_iter().try_for_each(|thread| {
+            let panicked = |_| Err(io::Error::other("a thread panicked"));
+            thread.join().unwrap_or_else(panicked)
+        })
+    });
+    written.map_err(failed)?;
+    let work = work.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for (name, reason) in work.missing {
+        sheet.missing(name, reason);
+    }
+    Ok((!studio.stop.load(Ordering::SeqCst)).then_some(work.runs))
+}
+
+fn one_after_the_other<C: Case>(studio: &Studio<'_>, work: &Mutex<Work<C>>) -> io::Result<()> {
+    let lock = || work.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let Some(case) = lock().cases.pop() else {
+            return Ok(());
+        };
+        let outcome = case.run(studio);
+        if studio.stop.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let name = case.name();
+        match outcome {
+            Ok(run) => {
+                studio.progress.say(&format!("{name}: {}", C::result(&run)));
+                let mut line = serde_json::to_vec(&run)?;
+                line.push(b'\n');
+                let mut work = lock();
+                work.file.write_all(&line)?;
+                work.runs.push(run);
+            }
+            Err(reason) => {
+                studio.progress.say(&format!("{name}: {reason}"));
+                lock().missing.push((name, reason));
+            }
+        }
+    }
+}
+
+/// What the threads share.
+struct Work<C: Case> {
+    cases: Vec<C>,
+    runs: Vec<C::Run>,
+    file: File,
+    /// Cases that could not be run, and why.
+    missing: Vec<(String, String)>,
+}

@@ -1,0 +1,278 @@
+//! Runs the flows: a thread for each of their ends.
+
+use std::{
+    collections::HashMap,
+    io::{self, ErrorKind, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{Mutex, PoisonError, atomic::AtomicBool},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Delays, Flowed, Group, GroupReport, Watch, Work};
+use crate::path::{
+    bed::{Bed, left_address},
+    transfer::{Until, accept, connect, listen, segments},
+};
+
+/// How long connections may take, on a path that loses packets.
+const CONNECT: Duration = Duration::from_secs(30);
+/// After the last message, what is still missing may come.
+const REST: Duration = Duration::from_secs(5);
+const BLOCK_BYTES: usize = 1 << 16;
+/// The golden ratio: multiples of it, less their whole part, are spread evenly, however many there are.
+const GOLDEN: f64 = 0.618_033_988_749_895;
+
+/// A connection of a group.
+struct Flow {
+    group: usize,
+    work: Work,
+    /// When its first message is due, after the beginning.
+    offset: Duration,
+    sender: TcpStream,
+    receiver: TcpStream,
+}
+
+/// What its receiver has got.
+struct Received {
+    group: usize,
+    /// Until the senders ended.
+    bytes: u64,
+    delays: Vec<Duration>,
+}
+
+/// Flows between the left host, which listens, and the right one, which connects; for so long.
+pub(in crate::path) fn run(
+    bed: &Bed,
+    (groups, upload): (&[Group], bool),
+    time: Duration,
+    watch: &Mutex<Watch>,
+    stop: &AtomicBool,
+) -> io::Result<Flowed> {
+    let host = if upload { &bed.right } else { &bed.left };
+    let before = segments(host)?;
+    let flows = connect_all(bed, groups, upload, stop)?;
+    let begin = Instant::now();
+    let end = begin + time;
+    let received = thread::scope(|scope| {
+        let mut receivers = Vec::new();
+        for flow in flows {
+            let (group, work, first) = (flow.group, flow.work, begin + flow.offset);
+            let until = |deadline| Until { deadline, stop };
+            let (sending, receiving) = (until(end), until(end + REST));
+            scope.spawn(move || send(flow.sender, work, first, sending));
+            receivers.push(scope.spawn(move || {
+                let received = receive(flow.receiver, work, (first, end), receiving)?;
+                Ok(Received { group, ..received })
+            }));
+        }
+        let panicked = |_| Err(io::Error::other("a thread panicked"));
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(panicked);
+        receivers
+            .into_iter()
+            .map(join)
+            .collect::<io::Result<Vec<Received>>>()
+    })?;
+    let after = segments(host)?;
+    let watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+    let reports = groups.iter().enumerate().map(|(index, group)| {
+        let these = || received.iter().filter(move |it| it.group == index);
+        let seen = watch.seen(group.port);
+        let bytes: u64 = these().map(|it| it.bytes).sum();
+        GroupReport {
+            name: group.name.clone(),
+            flows: group.flows,
+            congestion: group.congestion.clone(),
+            messages: (0..group.flows)
+                .map(|flow| {
+                    due(
+                        group.work,
+                        time.saturating_sub(offset(group.work, number(groups, index, flow))),
+                    )
+                })
+                .sum(),
+            delivered: these().map(|it| it.delays.len() as u64).sum(),
+            goodput_mbit_s: bytes as f64 * 8.0 / time.as_secs_f64() / 1e6,
+            delivery_ms: these()
+                .flat_map(|it| it.delays.iter().copied())
+                .collect::<Delays>(),
+            one_way_ms: seen.one_way,
+            ack_ms: seen.ack,
+            transit_ms: seen.transit,
+        }
+    });
+    Ok(Flowed {
+        seconds: time.as_secs_f64(),
+        segments_sent: after.0 - before.0,
+        segments_again: after.1 - before.1,
+        groups: reports.collect(),
+    })
+}
+
+/// The number of a flow among those of all groups.
+fn number(groups: &[Group], group: usize, flow: usize) -> usize {
+    groups[..group].iter().map(|it| it.flows).sum::<usize>() + flow
+}
+
+/// When the first message of a flow is due: not all flows send at once.
+fn offset(work: Work, number: usize) -> Duration {
+    match work {
+        Work::Greedy => Duration::ZERO,
+        Work::Messages { interval, .. } => interval.mul_f64((number as f64 * GOLDEN).fract()),
+    }
+}
+
+/// Messages that are due in so long.
+fn due(work: Work, time: Duration) -> u64 {
+    match work {
+        Work::Greedy => 0,
+        Work::Messages { interval, .. } => {
+            u64::try_from(time.as_nanos().div_ceil(interval.as_nanos().max(1))).unwrap_or(u64::MAX)
+        }
+    }
+}
+
+fn connect_all(
+    bed: &Bed,
+    groups: &[Group],
+    upload: bool,
+    stop: &AtomicBool,
+) -> io::Result<Vec<Flow>> {
+    let until = Until {
+        deadline: Instant::now() + CONNECT,
+        stop,
+    };
+    let none = || io::Error::new(ErrorKind::TimedOut, "not all flows could connect");
+    let mut flows = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        let mut address = left_address();
+        address.set_port(group.port);
+        let listener: TcpListener = listen(&bed.left, address, &group.congestion)?;
+        let (accepted, connected) = thread::scope(|scope| {
+            let connecting: Vec<_> = (0..group.flows)
+                .map(|_| scope.spawn(|| connect(&bed.right, address, &group.congestion, until)))
+                .collect();
+            let mut accepted = HashMap::new();
+            for _ in 0..group.flows {
+                let stream = accept(&listener, until)?.ok_or_else(none)?;
+                accepted.insert(stream.peer_addr()?, stream);
+            }
+            let panicked = |_| Err(io::Error::other("a thread panicked"));
+            let connected = connecting.into_iter().map(|thread| {
+                let stream = thread.join().unwrap_or_else(panicked)?;
+                stream.ok_or_else(none)
+            });
+            io::Result::Ok((accepted, connected.collect::<io::Result<Vec<_>>>()?))
+        })?;
+        let mut accepted = accepted;
+        for (flow, right) in connected.into_iter().enumerate() {
+            let left = accepted.remove(&right.local_addr()?).ok_or_else(none)?;
+            let (sender, receiver) = if upload { (right, left) } else { (left, right) };
+            flows.push(Flow {
+                group: index,
+                work: group.work,
+                offset: offset(group.work, number(groups, index, flow)),
+                sender,
+                receiver,
+            });
+        }
+    }
+    Ok(flows)
+}
+
+/// Sends until the deadline; what the receiver does not take any more is its loss.
+fn send(mut stream: TcpStream, work: Work, first: Instant, until: Until<'_>) {
+    match work {
+        Work::Greedy => {
+            let block = vec![7; BLOCK_BYTES];
+            while let Ok(Some(_)) = until.retry(|| stream.write(&block)) {}
+        }
+        Work::Messages { bytes, interval } => {
+            // One that cannot be set shows in the delays.
+            let _ = stream.set_nodelay(true);
+            let message = vec![7; usize::try_from(bytes).unwrap_or(usize::MAX)];
+            let mut at = first;
+            while at < until.deadline {
+                thread::sleep(at.saturating_duration_since(Instant::now()));
+                let mut written = 0;
+                // What is due has to be sent, even if there is no room for it until the end.
+                let rest = Until {
+                    deadline: until.deadline + REST,
+                    ..until
+                };
+                while written < message.len() {
+                    match rest.retry(|| stream.write(&message[written..])) {
+                        Ok(Some(more)) => written += more,
+                        _ => return,
+                    }
+                }
+                at += interval;
+            }
+        }
+    }
+    // It may have gone already.
+    let _ = stream.shutdown(Shutdown::Write);
+}
+
+/// Reads to the end of the stream, or until the deadline.
+fn receive(
+    mut stream: TcpStream,
+    work: Work,
+    (first, end): (Instant, Instant),
+    until: Until<'_>,
+) -> io::Result<Received> {
+    let mut received = Received {
+        group: 0,
+        bytes: 0,
+        delays: Vec::new(),
+    };
+    let mut buffer = vec![0; BLOCK_BYTES];
+    let mut total = 0;
+    while let Some(read @ 1..) = until.retry(|| stream.read(&mut buffer))? {
+        let now = Instant::now();
+        total += read as u64;
+        if now <= end {
+            received.bytes = total;
+        }
+        match work {
+            Work::Greedy if now > end => break,
+            Work::Greedy => {}
+            Work::Messages { bytes, interval } => {
+                while (received.delays.len() as u64 + 1) * bytes <= total {
+                    let number = u32::try_from(received.delays.len()).unwrap_or(u32::MAX);
+                    let due = first + interval * number;
+                    received.delays.push(now.saturating_duration_since(due));
+                }
+            }
+        }
+    }
+    Ok(received)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_due_from_their_offset_on() {
+        let work = Work::Messages {
+            bytes: 10,
+            interval: Duration::from_millis(30),
+        };
+        let ms = Duration::from_millis;
+        assert_eq!(
+            [0, 1, 30, 31, 90].map(|time| due(work, ms(time))),
+            [0, 1, 1, 2, 3]
+        );
+        assert_eq!(due(Work::Greedy, ms(90)), 0);
+        let offsets: Vec<_> = (0..20).map(|number| offset(work, number)).collect();
+        assert!(offsets.iter().all(|it| *it < ms(30)));
+        let mut sorted = offsets.clone();
+        sorted.sort_unstable();
+        assert!(
+            sorted
+                .windows(2)
+                .all(|pair| pair[1] - pair[0] > Duration::from_micros(500))
+        );
+    }
+}
