@@ -114,14 +114,26 @@ impl Contents {
         Ok(())
     }
 
-    /// They are said to be those of this file of `size` bytes, all of which are read.
-    pub(super) fn same(&mut self, file: File, size: u64) -> io::Result<()> {
+    /// They are said to be those of this file of `size` bytes, all of which are to be [compared](Self::compare).
+    pub(super) fn same(&mut self, file: File, size: u64) {
         self.digest = ContentDigest::default();
         self.work.reused += size.saturating_sub(self.hashed);
         (self.same, self.hashed) = (true, 0);
         self.place = Some(Place::Existing(file));
         self.ahead = BTreeMap::from([(0, size)]);
-        self.catch_up()
+    }
+
+    /// Reads the next `bytes` of what is there; true if there is more.
+    pub(super) fn compare(&mut self, bytes: u64) -> io::Result<bool> {
+        let Some(end) = self.ahead.remove(&self.hashed) else {
+            return Ok(false);
+        };
+        let now = end.min(self.hashed.saturating_add(bytes));
+        self.hash_up_to(now)?;
+        if now < end {
+            self.ahead.insert(now, end);
+        }
+        Ok(now < end)
     }
 
     /// They go nowhere any more.
@@ -206,9 +218,13 @@ impl Contents {
 
     /// Hashes what was written ahead and has been reached.
     fn catch_up(&mut self) -> io::Result<()> {
-        let Some(end) = self.ahead.remove(&self.hashed) else {
-            return Ok(());
-        };
+        match self.ahead.remove(&self.hashed) {
+            Some(end) => self.hash_up_to(end),
+            None => Ok(()),
+        }
+    }
+
+    fn hash_up_to(&mut self, end: u64) -> io::Result<()> {
         self.buffer.resize(READ_BYTES.max(self.buffer.len()), 0);
         while self.hashed < end {
             let left = usize::try_from(end - self.hashed).unwrap_or(usize::MAX);

@@ -23,6 +23,8 @@ use crate::report::{Progress, Reporter};
 use crate::text::printable;
 use sphinx_transport::{ErrorKind, Stats};
 
+/// Of a file that is there, read at once.
+const COMPARE_BYTES: u64 = 8 << 20;
 /// Large enough for writes and hashing to run at full speed, small enough for many sessions.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -276,7 +278,8 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
         self.ledger.add_bytes(size);
         match finished {
             Finished::Written(file, digest) => {
-                let committed = self.target.commit(name, file, attributes);
+                let progress = self.ledger.progress;
+                let committed = progress.at_disk(|| self.target.commit(name, file, attributes));
                 if self.settle(name, committed)?.is_some() {
                     self.ledger.add_file(&path, size, &digest, false)?;
                 }
@@ -330,7 +333,8 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                     left = take(left, bytes)?;
                     let progress = self.ledger.progress;
                     self.reader.data(bytes, &mut |place, data| {
-                        contents.write(at + place, data).map_err(refused)?;
+                        let written = progress.at_disk(|| contents.write(at + place, data));
+                        written.map_err(refused)?;
                         progress.add_bytes(data.len() as u64);
                         Ok(())
                     })?;
@@ -357,7 +361,13 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                     left = 0;
                     if contents.wanted() {
                         match self.target.existing(name, size) {
-                            Some(file) => contents.same(file, size).map_err(refused)?,
+                            Some(file) => {
+                                contents.same(file, size);
+                                let progress = self.ledger.progress;
+                                let mut next =
+                                    || progress.at_disk(|| contents.compare(COMPARE_BYTES));
+                                while next().map_err(refused)? {}
+                            }
                             None => {
                                 contents.abandon();
                                 self.gone(name, settled)?;
@@ -370,8 +380,9 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                         return Err(protocol("a file is shorter than announced"));
                     }
                     self.ledger.add_work(contents.work());
-                    let finished = contents.finish(size, &digest).map_err(refused)?;
-                    return Ok(Some((size, finished)));
+                    let finished =
+                        (self.ledger.progress).at_disk(|| contents.finish(size, &digest));
+                    return Ok(Some((size, finished.map_err(refused)?)));
                 }
                 Piece::Abort { reason } => {
                     contents.discard();
@@ -404,7 +415,8 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                     let end = end.ok_or_else(|| protocol("a file is too long"))?;
                     let progress = self.ledger.progress;
                     self.reader.data(bytes, &mut |place, data| {
-                        contents.write(at + place, data).map_err(refused)?;
+                        let written = progress.at_disk(|| contents.write(at + place, data));
+                        written.map_err(refused)?;
                         progress.add_bytes(data.len() as u64);
                         Ok(())
                     })?;
@@ -416,8 +428,8 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                 | Piece::Same => return Err(protocol("a piece that a stream cannot have")),
                 Piece::End { digest } => {
                     self.ledger.add_work(contents.work());
-                    let finished = contents.finish(at, &digest).map_err(refused)?;
-                    return Ok(Some((at, finished)));
+                    let finished = (self.ledger.progress).at_disk(|| contents.finish(at, &digest));
+                    return Ok(Some((at, finished.map_err(refused)?)));
                 }
                 Piece::Abort { reason } => return self.aborted(name, &reason, *settled),
             }

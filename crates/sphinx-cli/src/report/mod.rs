@@ -5,7 +5,7 @@ mod done;
 mod figures;
 mod outlet;
 mod progress;
-mod silence;
+mod stall;
 mod writer;
 
 use std::io::{self, IsTerminal, Write};

@@ -8,16 +8,20 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::silence::SilenceWatch;
+use super::stall::{Look, StallWatch};
 use super::writer::Item;
 use super::{Bar, Event, Figures, Reporter};
 use crate::units::{show_duration, show_percent, show_rate, show_size};
 
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
+/// Between two looks at whether it stalls.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What a transfer has done so far; written by the thread that transfers.
-#[derive(Default)]
 pub(crate) struct Progress {
+    born: Instant,
+    /// Since when it has been reading from, or writing to the disk: nanoseconds after its birth; 0 if it has not.
+    at_disk: AtomicU64,
     bytes: AtomicU64,
     /// What the sender announced; 0 when unknown.
     bytes_total: AtomicU64,
@@ -25,7 +29,41 @@ pub(crate) struct Progress {
     name: Mutex<String>,
 }
 
+impl Default for Progress {
+    fn default() -> Self {
+        Self {
+            born: Instant::now(),
+            at_disk: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            bytes_total: AtomicU64::new(0),
+            files: AtomicU64::new(0),
+            name: Mutex::default(),
+        }
+    }
+}
+
 impl Progress {
+    /// Does something that waits for the disk.
+    pub(crate) fn at_disk<T>(&self, work: impl FnOnce() -> T) -> T {
+        let now = u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.at_disk.store(now.max(1), Ordering::Relaxed);
+        let done = work();
+        self.at_disk.store(0, Ordering::Relaxed);
+        done
+    }
+
+    /// How long it has been waiting for the disk.
+    fn time_at_disk(&self) -> Option<Duration> {
+        match self.at_disk.load(Ordering::Relaxed) {
+            0 => None,
+            since => Some(
+                self.born
+                    .elapsed()
+                    .saturating_sub(Duration::from_nanos(since)),
+            ),
+        }
+    }
+
     pub(crate) fn expect_bytes(&self, total: u64) {
         self.bytes_total.store(total, Ordering::Relaxed);
     }
@@ -83,8 +121,19 @@ impl Ticker {
         let reporter = reporter.clone();
         let body = move || {
             let mut view = View::new(reporter, progress, peer);
-            while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                view.tick(&figures());
+            let mut due = Instant::now() + interval;
+            loop {
+                let wait = due.saturating_duration_since(Instant::now());
+                if stopped.recv_timeout(wait.min(LOOK_INTERVAL)) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                let figures = figures();
+                view.look(&figures);
+                let now = Instant::now();
+                if now >= due {
+                    view.tick(&figures);
+                    due = now + interval;
+                }
             }
         };
         let thread = thread::Builder::new()
@@ -113,7 +162,7 @@ struct View {
     progress: Arc<Progress>,
     peer: Option<String>,
     bar: Bar,
-    silence: SilenceWatch,
+    stalls: StallWatch,
     /// When and at how many bytes in the streams the last tick was.
     last: (Instant, u64),
     /// Bits per second, smoothed over a few ticks.
@@ -127,16 +176,26 @@ impl View {
             reporter,
             progress,
             peer,
-            silence: SilenceWatch::default(),
+            stalls: StallWatch::new(Instant::now()),
             last: (Instant::now(), 0),
             rate: None,
         }
     }
 
+    fn look(&mut self, figures: &Figures) {
+        let bytes = self.progress.bytes();
+        let look = Look {
+            now: Instant::now(),
+            at_disk: self.progress.time_at_disk(),
+            bytes,
+            unfinished: self.progress.total().is_some_and(|total| bytes < total),
+            figures,
+        };
+        self.stalls
+            .look(&look, self.peer.as_deref(), &self.reporter);
+    }
+
     fn tick(&mut self, figures: &Figures) {
-        let silence = figures.stats.silence;
-        let peer = self.peer.as_deref();
-        self.silence.look(silence, peer, &self.reporter);
         let (now, through) = (Instant::now(), figures.stream_bytes());
         let bytes = self.progress.bytes();
         let seconds = (now - self.last.0).as_secs_f64();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, Running, Scratch};
+use crate::common::{PATIENCE, Running, Scratch, appears};
 use rustix::process::Signal;
 
 /// A transfer that takes long enough to be disturbed.
@@ -175,9 +175,12 @@ fn a_silent_peer_is_reported_long_before_it_is_lost() {
     let (recv, mut sender) = slow_transfer(&scratch, &[], &["--idle-timeout", "300s"]);
     // It is there and says nothing, and the network says nothing either.
     recv.signal(Signal::STOP);
-    let told = sender.event("silent");
-    let silent = told["silent_seconds"].as_f64().expect("a number");
-    assert!(silent >= 4.0, "{told}");
+    let told = sender.event("stall");
+    assert_eq!(
+        (&told["side"], &told["reason"]),
+        (&"path".into(), &"silence".into())
+    );
+    assert!(told["seconds"].as_f64() >= Some(4.0), "{told}");
     assert!(
         told["message"]
             .as_str()
@@ -185,6 +188,7 @@ fn a_silent_peer_is_reported_long_before_it_is_lost() {
     );
     recv.signal(Signal::CONT);
     // It lives on.
+    assert_eq!(sender.event("stall_over")["side"], "path");
     let before = sender.event("progress")["bytes"].as_u64().expect("bytes");
     while sender.event("progress")["bytes"].as_u64().expect("bytes") == before {}
 }
@@ -236,4 +240,39 @@ fn files_and_perf_do_not_mix() {
     let _server = scratch.perf_server(&[]);
     let ended = scratch.send(&["a"]).end();
     assert!(matches!(ended.code, 4 | 5), "exit code {}", ended.code);
+}
+
+/// A slow disk at the receiving end: a pipe that nobody reads stands for it.
+#[test]
+fn a_receiver_that_takes_nothing_is_named_by_the_sender() {
+    let scratch = Scratch::new();
+    scratch.file("movie", 40_000_000);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let mut recv = std::process::Command::new(env!("CARGO_BIN_EXE_sphx"));
+    recv.args([
+        "recv",
+        "--stdout",
+        "--listen",
+        "127.0.0.1:0",
+        "--ticket-file",
+        "t",
+    ])
+    .current_dir(scratch.path("."))
+    .stdin(std::process::Stdio::null())
+    .stdout(writer)
+    .stderr(std::process::Stdio::null());
+    let mut child = recv.spawn().expect("it starts");
+    // Its end of the pipe is in there.
+    drop(recv);
+    appears(&scratch.path("t"), &mut child).expect("the ticket");
+    let mut send = scratch.send(&["movie"]);
+    let told = send.event("stall");
+    assert_eq!(
+        (&told["side"], &told["reason"]),
+        (&"peer".into(), &"takes_nothing".into())
+    );
+    let read = std::thread::spawn(move || std::io::copy(&mut &reader, &mut std::io::sink()));
+    send.end().expect(0);
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(read.join().expect("no panic").expect("read"), 40_000_000);
 }

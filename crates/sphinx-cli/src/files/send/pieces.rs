@@ -204,7 +204,8 @@ impl<O: Outgoing> Sender<'_, O> {
         wanted: usize,
         digest: &mut ContentDigest,
     ) -> io::Result<()> {
-        file.read_exact(&mut self.buffer[..wanted])?;
+        let progress = self.progress;
+        progress.at_disk(|| file.read_exact(&mut self.buffer[..wanted]))?;
         digest.data(&self.buffer[..wanted]);
         self.work.read += wanted as u64;
         Ok(())

@@ -1,0 +1,241 @@
+//! Telling what a transfer waits for, long before a time-out ends it.
+
+use std::time::{Duration, Instant};
+
+use super::{Event, Figures, Reporter, Role};
+
+/// Nothing that is in order takes so long. With the time between two looks, it is told within three seconds.
+const NOTABLE: Duration = Duration::from_secs(2);
+/// An end that lives is heard every three seconds, whatever it has to say.
+const SILENT: Duration = Duration::from_secs(4);
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// A read or write of this end.
+    OwnDisk,
+    /// Anything at all from the other end.
+    Path,
+    /// Room at the other end.
+    PeerTakesNothing,
+    /// Data of the other end, which lives.
+    PeerSendsNothing,
+}
+
+/// What is known at a look.
+pub(super) struct Look<'a> {
+    pub(super) now: Instant,
+    /// How long this end has been reading from, or writing to its disk without a pause.
+    pub(super) at_disk: Option<Duration>,
+    /// Bytes of files that this end is through with.
+    pub(super) bytes: u64,
+    /// Whether the sender has announced more than that.
+    pub(super) unfinished: bool,
+    pub(super) figures: &'a Figures,
+}
+
+/// Tells of each stall once, and when it is over.
+pub(super) struct StallWatch {
+    /// What was told, and since when it is so.
+    told: Option<(Cause, Instant)>,
+    /// Whatever tells that something moves, and when it last did.
+    moved: ([u64; 2], Instant),
+    /// How long this end had waited for the other one's window then.
+    limited: Duration,
+}
+
+impl StallWatch {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            told: None,
+            moved: ([0; 2], now),
+            limited: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn look(&mut self, look: &Look<'_>, peer: Option<&str>, reporter: &Reporter) {
+        let found = self.find(look);
+        let before = self.told.take();
+        match (before, found) {
+            (Some((cause, since)), Some((now, _))) if cause == now => {
+                self.told = Some((cause, since));
+            }
+            (before, found) => {
+                if let Some((cause, since)) = before {
+                    tell_end(
+                        cause,
+                        look.now.saturating_duration_since(since),
+                        peer,
+                        reporter,
+                    );
+                }
+                if let Some((cause, time)) = found {
+                    tell(cause, time, peer, reporter);
+                    let since = look.now.checked_sub(time).unwrap_or(look.now);
+                    self.told = Some((cause, since));
+                }
+            }
+        }
+    }
+
+    /// What is waited for now, and how long already.
+    fn find(&mut self, look: &Look<'_>) -> Option<(Cause, Duration)> {
+        let stats = &look.figures.stats;
+        let movement = [look.bytes, look.figures.stream_bytes()];
+        if movement != self.moved.0 {
+            self.moved = (movement, look.now);
+            self.limited = stats.window_limited;
+        }
+        if let Some(time) = look.at_disk.filter(|time| *time >= NOTABLE) {
+            return Some((Cause::OwnDisk, time));
+        }
+        if stats.silence >= SILENT {
+            return Some((Cause::Path, stats.silence));
+        }
+        let still = look.now.saturating_duration_since(self.moved.1);
+        let waited = stats.window_limited.saturating_sub(self.limited);
+        if still < NOTABLE || look.at_disk.is_some() {
+            return None;
+        }
+        match look.figures.role {
+            Some(Role::Sender) if waited >= NOTABLE / 2 => Some((Cause::PeerTakesNothing, still)),
+            Some(Role::Receiver) if look.unfinished => Some((Cause::PeerSendsNothing, still)),
+            _ => None,
+        }
+    }
+}
+
+impl Cause {
+    /// `side` and `reason` of the event.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Cause::OwnDisk => ("own", "disk"),
+            Cause::Path => ("path", "silence"),
+            Cause::PeerTakesNothing => ("peer", "takes_nothing"),
+            Cause::PeerSendsNothing => ("peer", "sends_nothing"),
+        }
+    }
+
+    fn text(self, seconds: u64, from: &str) -> String {
+        match self {
+            Cause::OwnDisk => {
+                format!("this end's disk has not answered for {seconds} s; waiting for it")
+            }
+            Cause::Path => format!(
+                "nothing heard from the other end{from} for {seconds} s; waiting for it as long as --idle-timeout allows"
+            ),
+            Cause::PeerTakesNothing => format!(
+                "the other end{from} has taken nothing for {seconds} s: its disk, or what reads there, is slow; waiting for it"
+            ),
+            Cause::PeerSendsNothing => format!(
+                "the other end{from} lives and has sent nothing for {seconds} s: its disk is slow; waiting for it"
+            ),
+        }
+    }
+}
+
+fn tell(cause: Cause, time: Duration, peer: Option<&str>, reporter: &Reporter) {
+    let from = peer.map_or(String::new(), |peer| format!(" ({peer})"));
+    let message = cause.text(time.as_secs(), &from);
+    let event = event("stall", cause, time, peer);
+    reporter.event(event.with("message", message.as_str()));
+    reporter.note(&format!("sphx: {message}"));
+}
+
+fn tell_end(cause: Cause, time: Duration, peer: Option<&str>, reporter: &Reporter) {
+    reporter.event(event("stall_over", cause, time, peer));
+    reporter.note(&format!("sphx: going on after {} s", time.as_secs()));
+}
+
+fn event(name: &'static str, cause: Cause, time: Duration, peer: Option<&str>) -> Event {
+    let (side, reason) = cause.words();
+    let event = Event::new(name)
+        .with("side", side)
+        .with("reason", reason)
+        .with("seconds", time.as_secs_f64());
+    match peer {
+        Some(peer) => event.with("peer", peer),
+        None => event,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sphinx_transport::Stats;
+
+    use super::*;
+
+    /// A look so many seconds after the beginning.
+    struct At<'a> {
+        watch: &'a mut StallWatch,
+        start: Instant,
+    }
+
+    impl At<'_> {
+        fn find(
+            &mut self,
+            seconds: f64,
+            role: Role,
+            stats: Stats,
+            disk: Option<f64>,
+        ) -> Option<Cause> {
+            let look = Look {
+                now: self.start + Duration::from_secs_f64(seconds),
+                at_disk: disk.map(Duration::from_secs_f64),
+                bytes: 10,
+                unfinished: true,
+                figures: &Figures::new(role, stats),
+            };
+            self.watch.find(&look).map(|(cause, _)| cause)
+        }
+    }
+
+    fn stats(silence: f64, limited: f64) -> Stats {
+        Stats {
+            silence: Duration::from_secs_f64(silence),
+            window_limited: Duration::from_secs_f64(limited),
+            ..Stats::default()
+        }
+    }
+
+    #[test]
+    fn the_cause_is_found() {
+        let start = Instant::now();
+        let mut watch = StallWatch::new(start);
+        let mut at = At {
+            watch: &mut watch,
+            start,
+        };
+        let (sender, receiver) = (Role::Sender, Role::Receiver);
+        assert_eq!(at.find(0.0, sender, stats(0.0, 0.5), None), None);
+        assert_eq!(at.find(1.9, sender, stats(0.1, 2.4), None), None);
+        let full = Some(Cause::PeerTakesNothing);
+        assert_eq!(at.find(2.1, sender, stats(0.1, 2.6), None), full);
+        // A sender that is not held up has nothing to say, or waits for repairs.
+        assert_eq!(at.find(2.1, sender, stats(0.1, 0.6), None), None);
+        let idle = Some(Cause::PeerSendsNothing);
+        assert_eq!(at.find(2.1, receiver, stats(3.1, 0.0), None), idle);
+        assert_eq!(at.find(2.1, receiver, stats(3.1, 0.0), Some(1.0)), None);
+        let disk = Some(Cause::OwnDisk);
+        assert_eq!(at.find(2.1, receiver, stats(9.0, 0.0), Some(2.0)), disk);
+        let path = Some(Cause::Path);
+        assert_eq!(at.find(2.1, receiver, stats(4.0, 0.0), None), path);
+        assert_eq!(at.find(5.0, sender, stats(4.0, 9.0), None), path);
+    }
+
+    #[test]
+    fn what_moves_does_not_stall() {
+        let start = Instant::now();
+        let mut watch = StallWatch::new(start);
+        for second in 0..10 {
+            let look = Look {
+                now: start + Duration::from_secs(second),
+                at_disk: None,
+                bytes: second,
+                unfinished: true,
+                figures: &Figures::new(Role::Receiver, Stats::default()),
+            };
+            assert!(watch.find(&look).is_none());
+        }
+    }
+}
