@@ -253,7 +253,7 @@ impl Done {
             line += &format!(": {}", show_rate(bits));
         }
         if self.carried < self.bytes {
-            line += &format!(", {} without holes", show_size(self.carried));
+            line += &format!(", {} of it over the link", show_size(self.carried));
         }
         if let Some(losses) = figures.losses() {
             line += &format!(", loss {}", show_percent(losses.mean));
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(event.get("bytes"), &json!(1_u64 << 40));
         assert_eq!(event.get("bytes_carried"), &json!(50_000_100));
         assert_eq!(event.get("goodput_mbit_s"), &json!(200.0004));
-        assert!(sparse.summary().contains("47.7 MiB without holes"));
+        assert!(sparse.summary().contains("47.7 MiB of it over the link"));
     }
 
     #[test]
