@@ -28,8 +28,9 @@ pub struct Laws {
     /// The payloads of each host by their first sequence number, and hashes of the headers of its segments.
     streams: HashMap<(Side, FlowKey), BTreeMap<u32, Bytes>>,
     headers: HashSet<(Side, u64)>,
-    /// The highest acknowledgement of each host.
-    acknowledged: HashMap<(Side, FlowKey), u64>,
+    /// The highest acknowledgement of each host, and that of the connection before this one: what was held of that one may come out behind
+    /// its end.
+    acknowledged: HashMap<(Side, FlowKey), [u64; 2]>,
 }
 
 impl Laws {
@@ -59,12 +60,11 @@ impl Laws {
             }
             let blocks = segment.sack().iter().map(|block| (from, key, *block));
             self.blocks.extend(blocks);
-            let highest = self
-                .acknowledged
-                .entry((from, key))
-                .or_insert((1 << 32) + u64::from(segment.acknowledgment));
+            let first = (1 << 32) + u64::from(segment.acknowledgment);
+            let known = self.acknowledged.entry((from, key));
+            let [highest, before] = known.or_insert([first; 2]);
             if segment.syn || segment.rst {
-                *highest = (1 << 32) + u64::from(segment.acknowledgment);
+                (*before, *highest) = (*highest, first);
             }
             *highest = nearest(*highest, segment.acknowledgment).max(*highest);
         }
@@ -100,8 +100,9 @@ impl Laws {
             && segment.ack
         {
             let key = (from, FlowKey::of(from, &segment));
-            let highest = self.acknowledged.get(&key).copied().unwrap_or(0);
-            if nearest(highest, segment.acknowledgment) > highest {
+            let highest = self.acknowledged.get(&key).copied().unwrap_or_default();
+            let is_beyond = |highest| nearest(highest, segment.acknowledgment) > highest;
+            if highest.into_iter().all(is_beyond) {
                 return Err("the receiver has not acknowledged this");
             }
         }
