@@ -547,11 +547,22 @@ fn copies_have_a_budget() {
     assert!((24..=25).contains(&bundled), "{bundled}");
 }
 
-/// Bundles that never arrive while plain segments do: the path is too narrow for them.
+/// Bundles that never arrive while plain segments do: the path is too narrow for them. So it is if longer ones have arrived before.
 #[test]
 fn bundles_that_vanish_become_shorter() {
+    bundles_vanish(false);
+    bundles_vanish(true);
+}
+
+fn bundles_vanish(was_wider: bool) {
     let mut path = Path::new(PAPER);
     let mut from = 1;
+    if was_wider {
+        assert_eq!(path.writes(2, 500), [(1, 501), (1, 1001)]);
+        path.ack(501, &[]);
+        path.ack(1001, &[(1, 501)]);
+        from = 1001;
+    }
     for _ in 0..3 {
         path.next = from;
         let sent = path.writes(2, 500);

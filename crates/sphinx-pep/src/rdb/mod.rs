@@ -1,10 +1,11 @@
 //! RDB, redundant data bundling: thin streams repeat what is not acknowledged yet in the room that their next packet has, so that a loss
 //! costs one message's interval and not a round trip (rules in `docs/rdb.md`, whose section numbers comments give).
 //!
-//! `unacked` knows what is in flight, `copies` whom a D-SACK is for, `response` slows down the sender where it should, `shared` is for all
-//! flows together.
+//! `unacked` knows what is in flight, `copies` whom a D-SACK is for, `length` what the path carries, `response` slows down the sender where
+//! it should, `shared` is for all flows together.
 
 mod copies;
+mod length;
 mod response;
 mod shared;
 mod unacked;
@@ -18,6 +19,7 @@ pub use self::response::Slowed;
 pub(crate) use self::shared::Shared;
 use self::{
     copies::Copies,
+    length::Length,
     response::{Responding, Situation},
     unacked::{Sent, Unacked},
 };
@@ -25,10 +27,6 @@ use crate::{Cause, MS, Output, Side, Time, segment::Segment, sequence::nearest, 
 
 /// §3: copies go along for so long after a sign of loss.
 const ACTIVE_NS: Time = 60_000 * MS;
-/// §2: a payload of this length fits almost every path.
-const SAFE_BYTES: usize = 1200;
-/// §2: so many bundles in a row that were lost, and longer than all that arrived, are too long for the path.
-const VANISHED_MAX: u32 = 3;
 /// RFC 9293: a peer that does not say what it takes.
 const MSS_DEFAULT: u16 = 536;
 /// Losses that may turn out to be none.
@@ -175,11 +173,7 @@ pub(crate) struct Bundler {
     /// Behind what the receiver has room for.
     edge: Option<u64>,
     rtt: Option<Time>,
-    /// The longest payload that has arrived.
-    arrived_bytes: usize,
-    /// Longer bundles do not arrive; since when that is known.
-    limit: Option<(usize, Time)>,
-    vanished: u32,
+    length: Length,
     /// The receiver tells of copies.
     tells_copies: bool,
     /// Ranges that were taken for lost and repaired.
@@ -200,9 +194,7 @@ impl Bundler {
             ecn: setup.ecn,
             edge: None,
             rtt: setup.rtt,
-            arrived_bytes: 0,
-            limit: None,
-            vanished: 0,
+            length: Length::default(),
             tells_copies: false,
             judged: Vec::new(),
             lost_at: None,
@@ -374,11 +366,7 @@ impl Bundler {
             0 => usize::MAX,
             bytes => bytes,
         };
-        let path = match self.limit {
-            Some((bytes, since)) if now.saturating_sub(since) < ACTIVE_NS => bytes,
-            _ => SAFE_BYTES.max(self.arrived_bytes),
-        };
-        peer.min(wanted).min(path)
+        peer.min(wanted).min(self.length.longest(now))
     }
 
     fn is_thin(&self, settings: &Rdb) -> bool {
@@ -400,7 +388,6 @@ impl Bundler {
         }
         context.counts.resent += 1;
         self.see_loss(context);
-        let mut vanished = 0;
         let mut saved = false;
         let arrived: Vec<u64> = match context.dry_run {
             true => self
@@ -416,19 +403,14 @@ impl Bundler {
                 continue;
             }
             sent.resent = true;
-            if !sent.arrived && sent.wire_bytes() > self.arrived_bytes && sent.is_bundle() {
-                vanished += 1;
+            if !sent.arrived && sent.is_bundle() && !context.dry_run {
+                self.length.lost(sent.wire_bytes());
             }
             // A bundle that would have had it has arrived.
             let before = sent.start;
             saved |= arrived.iter().any(|from| *from <= before) && !sent.arrived;
         }
         context.counts.losses_repaired += u64::from(saved);
-        self.vanished += vanished;
-        if self.vanished >= VANISHED_MAX && !context.dry_run {
-            self.limit = Some((self.arrived_bytes, context.now));
-            self.vanished = 0;
-        }
     }
 
     fn see_loss(&mut self, context: &mut Context<'_>) {
@@ -533,16 +515,16 @@ impl Bundler {
         if !last.resent {
             let sample = context.now.saturating_sub(last.at);
             self.rtt = Some(self.rtt.map_or(sample, |rtt| (7 * rtt + sample) / 8));
-            if !context.dry_run {
-                self.arrived_bytes = self.arrived_bytes.max(last.wire_bytes());
-                if last.is_bundle() {
-                    self.vanished = 0;
-                }
-            }
         }
         if context.dry_run {
             return false;
         }
+        // Whatever carried it at first, the sender sends it again by itself.
+        let bytes = match last.resent {
+            true => last.end - last.first,
+            false => last.end - last.wire_start,
+        };
+        self.length.arrived(context.now, bytes as usize);
         self.judge(context, &new, segment.payload == 0, copy)
     }
 
