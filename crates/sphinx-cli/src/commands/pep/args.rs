@@ -60,8 +60,9 @@ run it, as in /usr/local/bin.")]
     Uninstall(UninstallArgs),
     /// Look for what spoils help on this machine
     #[command(after_help = "\
-Example:
+Examples:
   sphx pep doctor --wireless wlan0
+  sphx pep doctor --agent rdb --port 25565         for thin streams of this machine
 
 Changes nothing. What an agent that runs has seen is told too.")]
     Doctor(DoctorArgs),
@@ -177,11 +178,6 @@ impl RunArgs {
         self.wireless.as_deref().unwrap_or_default()
     }
 
-    /// Whether it is for connections of this machine, and not for an interface.
-    pub(crate) fn is_own(&self) -> bool {
-        !(self.port.is_empty() && self.uid.is_empty() && self.cgroup.is_empty())
-    }
-
     pub(crate) fn place(&self) -> Place {
         match self.eln {
             Some(Eln::Mobile) => Place::Mobile,
@@ -212,28 +208,42 @@ pub(crate) enum Attach {
     Nfqueue,
 }
 
+/// Connections of this machine.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct OwnArgs {
+    /// With --agent rdb, this machine's own connections: those where either end has this port, or one of FIRST-LAST
+    #[arg(long, value_name = "PORT", value_parser = ports)]
+    pub(crate) port: Vec<RangeInclusive<u16>>,
+    /// Those of programs of this user, by name or number
+    #[arg(long, value_name = "USER", value_parser = user)]
+    pub(crate) uid: Vec<u32>,
+    /// Those of programs in this control group (version 2)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cgroup: Vec<PathBuf>,
+}
+
+impl OwnArgs {
+    /// Whether any are chosen.
+    pub(crate) fn is_given(&self) -> bool {
+        !(self.port.is_empty() && self.uid.is_empty() && self.cgroup.is_empty())
+    }
+}
+
 /// `sphx pep run`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
     /// How packets come to the agent
-    #[arg(long, value_name = "WAY", default_value = "auto")]
+    #[arg(long, value_name = "WAY", default_value = "auto", conflicts_with_all = ["port", "uid", "cgroup"])]
     pub(crate) attach: Attach,
     /// The interface to the lossy hop
     #[arg(long, value_name = "NAME")]
-    #[arg(required_unless_present_any = ["config", "port", "uid", "cgroup"])]
+    #[arg(required_unless_present_any = ["config", "port", "uid", "cgroup"], conflicts_with_all = ["port", "uid", "cgroup"])]
     pub(crate) wireless: Option<String>,
     /// An interface to the senders, once for each; for tun [default: all others that exist now]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["port", "uid", "cgroup"])]
     pub(crate) wired: Vec<String>,
-    /// With --agent rdb, this machine's own connections: those where either end has this port, or one of FIRST-LAST
-    #[arg(long, value_name = "PORT", value_parser = ports, conflicts_with_all = ["wireless", "wired", "attach"])]
-    pub(crate) port: Vec<RangeInclusive<u16>>,
-    /// Those of programs of this user, by name or number
-    #[arg(long, value_name = "USER", value_parser = user, conflicts_with_all = ["wireless", "wired", "attach"])]
-    pub(crate) uid: Vec<u32>,
-    /// Those of programs in this control group (version 2)
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["wireless", "wired", "attach"])]
-    pub(crate) cgroup: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) own: OwnArgs,
     /// How late the agent may be; later, packets only pass until it is in time again
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = units::duration)]
     pub(crate) lag_max: Duration,
@@ -291,8 +301,13 @@ pub(crate) struct ExecArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// Interface to the lossy hop
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["port", "uid", "cgroup"])]
     pub(crate) wireless: Option<String>,
+    /// snoop, or rdb with or without its settings: for which agent
+    #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
+    pub(crate) agent: Stage,
+    #[command(flatten)]
+    pub(crate) own: OwnArgs,
     /// One JSON object per line on standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -511,6 +526,9 @@ mod tests {
             ("pep replay a b --mobile 10.0.0.0/", "is no network"),
             ("pep run --wireless w --match udp", "write 'tcp port 443'"),
             ("pep run --wireless w --repair-dscp 64", "0..64"),
+            ("pep run --port 1 --attach tun", "cannot be used with"),
+            ("pep run --uid 0 --wired w", "cannot be used with"),
+            ("pep doctor --wireless w --port 1", "cannot be used with"),
         ] {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(reason), "{line}: {error}");

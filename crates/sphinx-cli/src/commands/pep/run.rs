@@ -11,7 +11,7 @@ use sphinx_pep::handoff::Courier;
 use sphinx_pep::{Agent, Place, Stage};
 use sphinx_transport::ErrorKind;
 
-use super::args::{Attach, Eln, RunArgs};
+use super::args::{Attach, Eln, OwnArgs, RunArgs};
 use super::{Context, control, done, fields, flow_event, guard, key, report, stage, with_all};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
@@ -128,8 +128,8 @@ impl Led {
 }
 
 fn led(args: &RunArgs) -> Outcome<Led> {
-    if args.is_own() {
-        return own(args).map(Led::Own);
+    if args.own.is_given() {
+        return own(&args.own).map(Led::Own);
     }
     let way = match (args.attach, args.place()) {
         (Attach::Tun, Place::Mobile) => {
@@ -160,7 +160,7 @@ fn led(args: &RunArgs) -> Outcome<Led> {
 }
 
 /// What --port, --uid and --cgroup choose.
-fn own(args: &RunArgs) -> Outcome<Own> {
+pub(super) fn own(args: &OwnArgs) -> Outcome<Own> {
     let group = |path: &PathBuf| {
         let found = Cgroup::at(path);
         found.map_err(|error| local_io("find", &format!("--cgroup {}", path.display()), error))
@@ -186,7 +186,7 @@ fn check_stage(args: &RunArgs) -> Outcome<()> {
     ];
     match of_snoop.iter().find(|(given, _)| *given) {
         Some((_, option)) if is_rdb => Err(usage(format!("{option} is for --agent snoop"))),
-        _ if args.is_own() && !is_rdb => Err(usage(
+        _ if args.own.is_given() && !is_rdb => Err(usage(
             "--port, --uid and --cgroup are for --agent rdb: snoop stands beside a hop (--wireless)",
         )),
         _ => Ok(()),
