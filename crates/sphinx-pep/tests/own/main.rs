@@ -57,6 +57,7 @@ struct Case {
     room: Option<usize>,
     /// The longest segment of the sender, instead of the usual.
     segment: Option<u32>,
+    dry_run: bool,
     link: Link,
     send: fn(&mut Stream<'_>),
 }
@@ -71,6 +72,7 @@ impl Default for Case {
             parameters: &[],
             room: None,
             segment: None,
+            dry_run: false,
             link: Link::default(),
             send: |stream| stream.messages(|_| true),
         }
@@ -197,9 +199,10 @@ fn open(hosts: &[Host; 2]) -> Option<Attachment> {
     }
 }
 
-fn agent(rdb: Rdb) -> Agent {
+fn agent(rdb: Rdb, dry_run: bool) -> Agent {
     Agent::new(Config {
         stage: Stage::Rdb(rdb),
+        dry_run,
         // A busy machine is no reason not to help here.
         lag_ns_max: 10_000_000_000,
         ..Config::default()
@@ -215,7 +218,7 @@ fn helped(case: &Case) -> Option<Counts> {
         }
     }
     let mut attachment = open(hosts)?;
-    let mut agent = agent(case.rdb);
+    let mut agent = agent(case.rdb, case.dry_run);
     let stopper = attachment.stopper();
     let link = &case.link;
     thread::scope(|scope| {
@@ -353,6 +356,23 @@ fn without_timestamps() {
         ..Case::default()
     });
     together(cases.into(), has_helped);
+}
+
+/// What was lost was sent again by the kernel; most of it would have come with the next message.
+#[test]
+fn a_dry_run_changes_nothing() {
+    let case = Case {
+        name: "dry run",
+        dry_run: true,
+        ..Case::default()
+    };
+    together(vec![case], |case, counts| {
+        let about = format!("{:?} {counts:?}", case.link);
+        assert_eq!(case.link.bundles.load(Relaxed), 0, "{about}");
+        assert!(counts.bundled > 30 && counts.resent > 3, "{about}");
+        let saved = 1..=counts.resent;
+        assert!(saved.contains(&counts.losses_repaired), "{about}");
+    });
 }
 
 /// Such a receiver tells of no copies: nothing is known of what they did.
@@ -562,7 +582,7 @@ fn the_agent_of_another_process() {
     let mut attachment = Attachment::own(own).expect("an attachment");
     println!("serving");
     attachment
-        .run(&mut agent(PAPER), |_, _| {})
+        .run(&mut agent(PAPER, false), |_, _| {})
         .expect("service");
 }
 
