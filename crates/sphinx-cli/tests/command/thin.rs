@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::thread;
 
-use crate::common::{Ended, Running, Scratch};
+use crate::common::{Ended, Running, Scratch, command};
 use rustix::process::Signal;
 use serde_json::Value;
 use sphinx_netdev::cgroup::OwnGroup;
@@ -278,4 +278,53 @@ fn a_doctor_finds_what_spoils_help_for_thin_streams() {
         assert!(ended.stderr.contains(reason), "{}", ended.stderr);
         is_clean(&namespace);
     }
+}
+
+#[test]
+fn a_preset_for_game_servers() {
+    let scratch = Scratch::new();
+    let arguments = [
+        "pep",
+        "install",
+        "--print",
+        "--preset",
+        "game-server",
+        "--port",
+        "25565",
+    ];
+    let output = command(&scratch.path(""), &arguments).output();
+    let output = output.expect("the binary starts");
+    let unit = String::from_utf8(output.stdout).expect("text");
+    assert!(
+        unit.contains(" pep run --preset game-server --port 25565\n"),
+        "{unit}"
+    );
+    let description = "Description=Help for thin TCP streams of this machine (sphx pep)\n";
+    assert!(unit.contains(description), "{unit}");
+
+    let Some(namespace) = place() else { return };
+    let run = [&["pep", "run", "--json"], &arguments[3..]].concat();
+    let start = || Running::start(&scratch, &run, &[]);
+    let mut running = namespace.run(start).expect("a thread");
+    let agent = running.event("started")["agent"].to_string();
+    assert!(agent.contains("max_packets=0"), "{agent}");
+    running.signal(Signal::INT);
+    running.end().expect(130);
+    let exec = [
+        "pep",
+        "exec",
+        "--json",
+        "--preset",
+        "game-server",
+        "--",
+        "true",
+    ];
+    let start = || Running::start(&scratch, &exec, &[]);
+    let ended = namespace.run(start).expect("a thread").end().expect(0);
+    let started = lines(&ended).swap_remove(0);
+    assert!(
+        started["agent"].to_string().contains("max_packets=0"),
+        "{started}"
+    );
+    is_clean(&namespace);
 }

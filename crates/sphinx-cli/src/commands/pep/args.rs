@@ -10,7 +10,7 @@ use std::{
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use sphinx_pep::{Config, Match, Network, Place, Radio, Stage};
+use sphinx_pep::{Config, Match, Network, Place, Radio, Stage, rdb::Rdb};
 
 use super::stage;
 use crate::units;
@@ -33,6 +33,7 @@ Examples:
   sphx pep run --wireless wlan0 --match 'tcp port 443' --match 'host 192.0.2.0/24'
   sphx pep run --config /etc/sphx/pep.toml         the same options, as lines: wireless = 'wlan0'
   sphx pep run --agent rdb --port 25565            thin streams of this machine: games, terminals, control
+  sphx pep run --preset game-server --port 25565   the same, as it suits games
 
 Needs root (CAP_NET_ADMIN) and a machine that forwards. When the process dies, traffic goes on
 without it. QUIC, VPNs and whatever else is no TCP in the clear is not touched.")]
@@ -121,6 +122,8 @@ pub(crate) struct AgentArgs {
     /// max_bytes, response, extra, max_extra (docs/rdb.md)
     #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
     pub(crate) agent: Stage,
+    #[command(flatten)]
+    pub(crate) preset: PresetArgs,
     /// Help only such connections: 'tcp port 443', 'port 80,8000-8080 and host 192.0.2.0/24'; either end may have the port or the
     /// address. Once for each kind
     #[arg(long = "match", value_name = "CONDITIONS")]
@@ -148,9 +151,13 @@ pub(crate) struct AgentArgs {
 }
 
 impl AgentArgs {
+    pub(crate) fn stage(&self) -> Stage {
+        self.preset.stage(self.agent)
+    }
+
     pub(crate) fn config(&self) -> Config {
         Config {
-            stage: self.agent,
+            stage: self.stage(),
             matches: self.matches.clone(),
             repair_dscp: self.repair_dscp,
             radio: self.radio_rate.map(|bits_per_second| Radio {
@@ -280,12 +287,41 @@ pub(crate) struct RunArgs {
     pub(crate) worker: bool,
 }
 
+/// An agent by what it is for.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PresetArgs {
+    /// Instead of --agent: what suits an application
+    #[arg(long, value_name = "NAME", conflicts_with = "agent")]
+    pub(crate) preset: Option<Preset>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Preset {
+    /// rdb:max_packets=0: small messages that have to come soon, also when several in a row are lost
+    GameServer,
+}
+
+impl PresetArgs {
+    /// The preset's stage, or the one that was chosen.
+    pub(crate) fn stage(&self, chosen: Stage) -> Stage {
+        match self.preset {
+            Some(Preset::GameServer) => Stage::Rdb(Rdb {
+                max_packets: 0,
+                ..Rdb::default()
+            }),
+            None => chosen,
+        }
+    }
+}
+
 /// `sphx pep exec`.
 #[derive(Args, Debug)]
 pub(crate) struct ExecArgs {
     /// rdb, or rdb:KEY=VALUE,…
     #[arg(long, value_name = "AGENT", default_value = "rdb", value_parser = stage::read)]
     pub(crate) agent: Stage,
+    #[command(flatten)]
+    pub(crate) preset: PresetArgs,
     /// Change nothing, count what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -491,6 +527,20 @@ mod tests {
         };
         assert_eq!((run.place(), run.eln_port), (Place::Mobile, 5));
         assert!(!run.config().reports);
+        let stage = |line: &str| match parse(line) {
+            Ok(PepCommand::Run(run)) => run.config().stage,
+            Ok(PepCommand::Exec(exec)) => exec.preset.stage(exec.agent),
+            Ok(PepCommand::Install(install)) => install.run.config().stage,
+            other => panic!("{line}: {other:?}"),
+        };
+        let games = stage::read("rdb:max_packets=0").expect("a stage");
+        for line in [
+            "pep run --preset game-server --port 25565",
+            "pep install --preset game-server --port 25565",
+            "pep exec --preset game-server -- server",
+        ] {
+            assert_eq!(stage(line), games, "{line}");
+        }
         let line = "pep handoff fd00::9 --prefill [fd00::1]:5";
         let Ok(PepCommand::Handoff(handoff)) = parse(line) else {
             panic!("handoff");
@@ -526,6 +576,12 @@ mod tests {
             ("pep replay a b --mobile 10.0.0.0/", "is no network"),
             ("pep run --wireless w --match udp", "write 'tcp port 443'"),
             ("pep run --wireless w --repair-dscp 64", "0..64"),
+            ("pep run --port 1 --preset chess", "game-server"),
+            (
+                "pep run --port 1 --preset game-server --agent rdb",
+                "cannot be used with",
+            ),
+            ("pep run --preset game-server", "--wireless"),
             ("pep run --port 1 --attach tun", "cannot be used with"),
             ("pep run --uid 0 --wired w", "cannot be used with"),
             ("pep doctor --wireless w --port 1", "cannot be used with"),

@@ -61,7 +61,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             .with("wired", json!(wired))
             .with("metrics", json!(metrics))
             .with("worker", std::process::id())
-            .with("agent", stage::written(&args.agent.agent))
+            .with("agent", stage::written(&args.agent.stage()))
             .with("eln", json!(args.eln))
             .with("dry_run", args.agent.dry_run),
     );
@@ -177,7 +177,7 @@ pub(super) fn own(args: &OwnArgs) -> Outcome<Own> {
 /// Whether the options are for the stage that was chosen.
 fn check_stage(args: &RunArgs) -> Outcome<()> {
     let agent = &args.agent;
-    let is_rdb = matches!(agent.agent, Stage::Rdb(_));
+    let is_rdb = matches!(agent.stage(), Stage::Rdb(_));
     let of_snoop = [
         (args.eln.is_some(), "--eln"),
         (args.handoff_key.is_some(), "--handoff-key"),
