@@ -7,7 +7,7 @@ const SAFE_BYTES: usize = 1200;
 /// And a payload of this length, with all headers, every path that there is (RFC 791: 576 bytes).
 const NARROW_BYTES: usize = 500;
 /// So often in a row longer bundles were lost and shorter segments arrived: the path is too narrow.
-const VANISHED_MAX: u32 = 3;
+const VANISHED_MAX: usize = 3;
 /// So long that is believed (RFC 1191, section 6.3).
 const NARROW_NS: Time = 600_000 * MS;
 
@@ -21,17 +21,15 @@ pub(super) struct Length {
     row: Row,
 }
 
-/// Bundles that were lost since the last one arrived that was as long.
+/// Bundles that were lost, and shorter segments that have arrived behind them.
 #[derive(Debug, Default)]
 struct Row {
-    /// How often something shorter arrived after one.
-    times: u32,
-    /// The shortest of them; 0 if there is none.
-    shortest: usize,
-    /// The longest payload that has arrived since.
+    /// The longest that was lost each time. Nothing as long has arrived since.
+    lost: Vec<usize>,
+    /// The longest that was lost since anything has arrived; 0 if there is none.
+    open: usize,
+    /// The longest payload that has arrived since the first of them was lost.
     arrived: usize,
-    /// Nothing has arrived since the last one.
-    open: bool,
 }
 
 impl Length {
@@ -43,12 +41,11 @@ impl Length {
         }
     }
 
-    /// The sender has sent again what a bundle of this length had.
+    /// The sender has sent again what a bundle of this length had. It may do so without need.
     pub(super) fn lost(&mut self, bytes: usize) {
-        let row = &mut self.row;
-        row.open = true;
-        if row.shortest == 0 || bytes < row.shortest {
-            row.shortest = bytes;
+        // Nearly every path carries these; where they have arrived once, they are lost for another reason.
+        if bytes > NARROW_BYTES.min(self.arrived) {
+            self.row.open = self.row.open.max(bytes);
         }
     }
 
@@ -56,17 +53,20 @@ impl Length {
     pub(super) fn arrived(&mut self, now: Time, bytes: usize) {
         self.arrived = self.arrived.max(bytes);
         let row = &mut self.row;
-        if row.shortest == 0 || bytes >= row.shortest {
-            self.row = Row::default();
-            return;
-        }
+        let open = std::mem::take(&mut row.open);
         row.arrived = row.arrived.max(bytes);
-        if std::mem::take(&mut row.open) {
-            row.times += 1;
+        // What is as short as something that arrives was not too long.
+        row.lost.retain(|lost| *lost > bytes);
+        if row.lost.is_empty() {
+            row.arrived = bytes;
         }
-        if row.times >= VANISHED_MAX {
+        if open > row.arrived {
+            row.lost.push(open);
+        }
+        if row.lost.len() >= VANISHED_MAX {
             // Also if the path was wider once. Shorter ones than these may be lost for another reason than their length.
-            let fits = match row.shortest > NARROW_BYTES {
+            let shortest = row.lost.iter().copied().min().unwrap_or(0);
+            let fits = match shortest > NARROW_BYTES {
                 true => row.arrived.max(NARROW_BYTES),
                 false => row.arrived,
             };
@@ -103,6 +103,7 @@ mod tests {
         assert_eq!(length.longest(MS), 600);
         assert_eq!(length.longest(NARROW_NS), SAFE_BYTES);
         // Where not even that arrives, nothing is known but what does.
+        let mut length = Length::default();
         (0..3).for_each(|_| {
             length.lost(450);
             length.arrived(MS, 400);
@@ -110,12 +111,36 @@ mod tests {
         assert_eq!(length.longest(MS), 400);
     }
 
+    /// A sender that has timed out sends everything again, also what has arrived.
+    #[test]
+    fn what_is_sent_again_without_need_hides_nothing() {
+        let mut length = Length::default();
+        for _ in 0..3 {
+            [1000, 300].into_iter().for_each(|bytes| length.lost(bytes));
+            [200, 600]
+                .into_iter()
+                .for_each(|bytes| length.arrived(0, bytes));
+        }
+        assert_eq!(length.longest(0), 600);
+    }
+
+    #[test]
+    fn short_bundles_are_lost_for_other_reasons() {
+        let mut length = Length::default();
+        length.arrived(0, 200);
+        for _ in 0..10 {
+            length.lost(200);
+            length.arrived(0, 100);
+        }
+        assert_eq!(length.longest(0), SAFE_BYTES);
+    }
+
     #[test]
     fn losses_of_all_lengths_make_no_path_narrow() {
         let mut length = Length::default();
         for _ in 0..10 {
             vanish(&mut length, 2);
-            length.arrived(0, 1000);
+            length.arrived(0, 1100);
         }
         // A long interruption is one loss.
         (0..100).for_each(|_| length.lost(1000));

@@ -64,6 +64,10 @@ pub(crate) struct Link {
     pub(crate) answers: AtomicU64,
     /// Segments of the second host that say it takes nothing.
     pub(crate) closed: AtomicU64,
+    /// Bundles fit the path again.
+    pub(crate) fits: AtomicBool,
+    /// The agent has ended.
+    pub(crate) alone: AtomicBool,
     pub(crate) done: AtomicBool,
 }
 
@@ -77,6 +81,8 @@ impl Default for Link {
             too_long: AtomicU64::new(0),
             answers: AtomicU64::new(0),
             closed: AtomicU64::new(0),
+            fits: AtomicBool::new(false),
+            alone: AtomicBool::new(false),
             done: AtomicBool::new(false),
         }
     }
