@@ -27,6 +27,8 @@ use crate::{Cause, MS, Output, Side, Time, segment::Segment, sequence::nearest, 
 
 /// §3: copies go along for so long after a sign of loss.
 const ACTIVE_NS: Time = 60_000 * MS;
+/// §4: no sender waits for less, besides a round trip, before it sends again by time (Linux; RFC 6298 has a second).
+const REPEATS_AFTER_NS: Time = 200 * MS;
 /// RFC 9293: a peer that does not say what it takes.
 const MSS_DEFAULT: u16 = 536;
 /// Losses that may turn out to be none.
@@ -241,6 +243,10 @@ impl Bundler {
             self.unacked.skip_to(context.now, end);
             return None;
         }
+        if start > highest {
+            // What did not come by here may have had it.
+            self.responding.answered();
+        }
         self.unacked.skip_to(context.now, start);
         context.counts.data_bytes += segment.payload as u64;
         self.own_bytes += segment.payload as u64;
@@ -273,6 +279,7 @@ impl Bundler {
             at: context.now,
             resent: false,
             arrived: false,
+            seen: true,
         });
         packet
     }
@@ -505,7 +512,12 @@ impl Bundler {
                 }
             })
             .collect();
-        let Some(last) = new.last() else { return false };
+        let (Some(first), Some(last)) = (new.first(), new.last()) else {
+            return false;
+        };
+        // What it sends again may be joined, and longer than what is led here.
+        let patience = self.rtt.unwrap_or(0) + REPEATS_AFTER_NS;
+        let may_be_resent = context.now.saturating_sub(first.at) >= patience;
         for it in new.iter().filter(|it| !it.resent) {
             let latency = context.now.saturating_sub(it.at);
             context.counts.acked += 1;
@@ -520,20 +532,24 @@ impl Bundler {
             return false;
         }
         // Whatever carried it at first, the sender sends it again by itself.
-        let bytes = match last.resent {
+        let bytes = match last.resent || may_be_resent {
             true => last.end - last.first,
             false => last.end - last.wire_start,
         };
-        self.length.arrived(context.now, bytes as usize);
-        self.judge(context, &new, segment.payload == 0, copy)
+        if last.seen {
+            self.length.arrived(context.now, bytes as usize);
+        }
+        let clear = segment.payload == 0 && !may_be_resent;
+        self.judge(context, &new, clear, copy)
     }
 
-    /// §4: which of these segments came only as copies.
+    /// §4: which of these segments came only as copies. It is clear that a report of a copy would be here, and that the sender has sent nothing
+    /// again unseen, or not.
     fn judge(
         &mut self,
         context: &mut Context<'_>,
         new: &[Sent],
-        bare: bool,
+        clear: bool,
         copy: Option<(u64, u64)>,
     ) -> bool {
         if !new.iter().any(Sent::is_bundle) {
@@ -555,7 +571,7 @@ impl Bundler {
             match (told, others) {
                 // It came by itself, and then with another one.
                 (true, false) => {}
-                (false, _) if by_last && bare && self.tells_copies && !carrier.resent => {
+                (false, _) if by_last && clear && self.tells_copies && !carrier.resent => {
                     repaired = true;
                     context.counts.losses_repaired += 1;
                     if self.judged.len() == JUDGED_MAX {
