@@ -150,6 +150,10 @@ bench-pep: tools ## Kernel TCP over a lossy hop, with and without an agent (root
 bench-thin: tools ## Messages of thin streams over a link that loses packets, with and without RDB (root; ARGS="FLOWS SECONDS PERCENT RUNS")
 	$(CARGO) run --release --locked --package sphinx-pep --example thin -- $(ARGS)
 
+.PHONY: bench-thin-cost
+bench-thin-cost: tools ## What the agent for thin streams costs: processor time, and latency without loss (root, iproute2; ARGS="FLOWS SECONDS RUNS")
+	$(CARGO) run --release --locked --package sphinx-pep --example thin_cost -- $(ARGS)
+
 .PHONY: bench-pep-gaps
 bench-pep-gaps: build ## What a connection feels when the agent is killed or stopped (root, iproute2; 10 minutes)
 	scripts/bench-pep-gaps target/release/sphx

@@ -3,9 +3,16 @@
 use std::{fs, io, path::Path};
 
 use serde::Serialize;
-use sphinx_netdev::filter::{Flowtable, flowtables, translates};
+use sphinx_netdev::{
+    cgroup,
+    filter::{Flowtable, flowtables, translates},
+    netns::Namespace,
+};
 
-use crate::attach::interfaces;
+use crate::{
+    attach::{Attachment, Own, interfaces},
+    queue, tun,
+};
 
 /// Something that spoils help, and what can be done about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,6 +28,117 @@ pub struct Finding {
 /// Looks for what spoils help, in the calling thread's namespace, at this interface to the lossy hop if one is named.
 pub fn examine(wireless: Option<&str>) -> Vec<Finding> {
     Facts::read(wireless).findings()
+}
+
+/// Looks for what spoils help for thin streams of this machine ([`Attachment::own`]), in the calling thread's namespace. It is tried in an empty
+/// namespace whether the kernel can lead such connections to an agent.
+pub fn examine_own(own: &Own) -> Vec<Finding> {
+    OwnFacts::read(own).findings()
+}
+
+/// What was read about this machine's own connections.
+#[derive(Debug)]
+struct OwnFacts {
+    /// An agent could begin, with these conditions.
+    works: io::Result<()>,
+    /// Something else has the queue.
+    taken: bool,
+    sack: bool,
+    dsack: bool,
+    /// Control groups of version 2.
+    groups: bool,
+    connections: Option<(usize, usize)>,
+}
+
+impl OwnFacts {
+    fn read(own: &Own) -> OwnFacts {
+        let text = |path: &str| fs::read_to_string(path).ok();
+        let is_on = |name: &str| {
+            let value = text(&format!("/proc/sys/net/ipv4/{name}"));
+            value.is_none_or(|it| it.trim() != "0")
+        };
+        let queues = text("/proc/thread-self/net/netfilter/nfnetlink_queue");
+        let agent = queue::is_open().unwrap_or(false) || tun::is_open().unwrap_or(false);
+        let tracked = text("/proc/thread-self/net/nf_conntrack");
+        OwnFacts {
+            works: try_own(own),
+            taken: !agent && queues.is_some_and(|text| has_queue(&text)),
+            sack: is_on("tcp_sack"),
+            dsack: is_on("tcp_dsack"),
+            groups: cgroup::root().is_ok(),
+            connections: tracked.map(|text| (text.lines().count(), quic(&text))),
+        }
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut tell = |name, message: String, hint| {
+            found.push(Finding {
+                name,
+                message,
+                hint,
+            });
+        };
+        match &self.works {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => tell(
+                "rights",
+                "an agent may not be started, nor rules be read".to_owned(),
+                "run it as root, or with CAP_NET_ADMIN and CAP_NET_RAW",
+            ),
+            Err(error) => tell(
+                "packet_filter",
+                format!("the kernel cannot lead connections of this machine to an agent: {error}"),
+                "it needs nf_tables with 'queue', 'socket' and sets, or NFQUEUE of iptables and NFT_COMPAT; or run the agent on a \
+                 router in front of the senders (--wireless)",
+            ),
+        }
+        if self.taken {
+            let message = "the packet filter's queue 7749 is another program's".to_owned();
+            tell("queue", message, "no agent can begin until that ends");
+        }
+        if !self.sack {
+            let message = "this machine does without SACK: receivers tell of no copies, so no repaired loss is known, nor is there \
+                           any response to it";
+            tell("sack", message.to_owned(), "net.ipv4.tcp_sack=1");
+        }
+        if !self.dsack {
+            let message = "this machine does not tell of copies that it receives: agents at those who send to it do not know what \
+                           they repair";
+            tell("dsack", message.to_owned(), "net.ipv4.tcp_dsack=1");
+        }
+        if !self.groups {
+            let message =
+                "control groups of version 2 are not mounted: no --cgroup and no 'sphx pep exec'";
+            tell(
+                "cgroup",
+                message.to_owned(),
+                "mount them, or choose connections by --port or --uid",
+            );
+        }
+        if let Some((all, quic @ 1..)) = self.connections {
+            tell("quic", quic_message(all, quic), "");
+        }
+        found
+    }
+}
+
+/// Attaches an agent where no packet is.
+fn try_own(own: &Own) -> io::Result<()> {
+    let empty = Namespace::new()?;
+    empty.run(|| Attachment::own(own.clone()).map(drop))?
+}
+
+/// Whether the agent's queue is in the list of those that programs have (`/proc/net/netfilter/nfnetlink_queue`).
+fn has_queue(list: &str) -> bool {
+    let number = queue::QUEUE.to_string();
+    let mut queues = list.lines().filter_map(|it| it.split_whitespace().next());
+    queues.any(|queue| queue == number)
+}
+
+fn quic_message(all: usize, quic: usize) -> String {
+    let share = 100.0 * quic as f64 / all as f64;
+    format!("{quic} of {all} connections ({share:.0} %) seem to be QUIC, which no agent can help")
 }
 
 /// What was read.
@@ -153,11 +271,7 @@ impl Facts {
             tell("arq", message.to_owned(), hint);
         }
         if let Some((all, quic @ 1..)) = self.connections {
-            let share = 100.0 * quic as f64 / all as f64;
-            let message = format!(
-                "{quic} of {all} connections ({share:.0} %) seem to be QUIC, which no agent can help"
-            );
-            tell("quic", message, "");
+            tell("quic", quic_message(all, quic), "");
         }
         found
     }
@@ -295,6 +409,44 @@ mod tests {
             assert_eq!(found[0].name, name);
             assert!(found[0].message.contains(part), "{found:?}");
         }
+    }
+
+    #[test]
+    fn what_spoils_help_for_own_connections_is_a_finding() {
+        let sound = || OwnFacts {
+            works: Ok(()),
+            taken: false,
+            sack: true,
+            dsack: true,
+            groups: true,
+            connections: None,
+        };
+        assert_eq!(sound().findings(), []);
+        let fails = |kind: io::ErrorKind| OwnFacts {
+            works: Err(kind.into()),
+            ..sound()
+        };
+        let off = |change: fn(&mut OwnFacts)| {
+            let mut facts = sound();
+            change(&mut facts);
+            facts
+        };
+        for (name, facts) in [
+            ("rights", fails(io::ErrorKind::PermissionDenied)),
+            ("packet_filter", fails(io::ErrorKind::Unsupported)),
+            ("queue", off(|it| it.taken = true)),
+            ("sack", off(|it| it.sack = false)),
+            ("dsack", off(|it| it.dsack = false)),
+            ("cgroup", off(|it| it.groups = false)),
+            ("quic", off(|it| it.connections = Some((12, 3)))),
+        ] {
+            let found = facts.findings();
+            let names: Vec<&str> = found.iter().map(|it| it.name).collect();
+            assert_eq!(names, [name], "{found:?}");
+        }
+        let queues = " 77490  4211     0 2 65531     0     0        9  1\n";
+        assert!(!has_queue(queues));
+        assert!(has_queue(&queues.replace("77490 ", " 7749 ")));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::{
 
 /// The table of the rules, and the number of the queue.
 const TABLE: &str = "sphx-pep";
-const QUEUE: u16 = 7749;
+pub(crate) const QUEUE: u16 = 7749;
 /// What the agent itself sends.
 const MARK: u32 = 0x7749_7749;
 /// Packets that wait for the agent; more pass without it.

@@ -427,6 +427,20 @@ fn nothing_is_known_of_a_receiver_that_does_not_report_copies() {
     assert_eq!(path.agent.counts().losses_repaired, 0);
 }
 
+/// A sender that has timed out may join what it sends again: such a segment is too long to be led here.
+#[test]
+fn what_may_have_been_sent_again_unseen_is_unknown() {
+    let mut path = Path::new(PAPER);
+    path.writes(3, 100);
+    path.ack(201, &[(1, 101)]);
+    path.ack(301, &[(101, 201)]);
+    path.writes(3, 500);
+    path.wait(500);
+    path.ack(1801, &[]);
+    let counts = path.agent.counts();
+    assert_eq!((counts.losses_repaired, counts.losses_unknown), (0, 2));
+}
+
 #[test]
 fn what_was_overtaken_was_not_lost() {
     let mut path = Path::new(PAPER);
@@ -467,6 +481,15 @@ fn losses_count_as_congestion_with_ecn() {
         counts.slowed.into_iter().collect::<Vec<_>>(),
         [(Slowed::Ecn, 1)]
     );
+    // The answer may be in a segment that is too long to be led here.
+    path.ack(901, &[(601, 701)]);
+    path.wait(500);
+    path.writes(3, 100);
+    path.ack(1001, &[]);
+    assert!(path.ack(1201, &[]).ece);
+    path.next += 1460;
+    path.write(100);
+    assert!(!path.ack(1201, &[]).ece);
 }
 
 #[test]
@@ -547,11 +570,22 @@ fn copies_have_a_budget() {
     assert!((24..=25).contains(&bundled), "{bundled}");
 }
 
-/// Bundles that never arrive while plain segments do: the path is too narrow for them.
+/// Bundles that never arrive while plain segments do: the path is too narrow for them. So it is if longer ones have arrived before.
 #[test]
 fn bundles_that_vanish_become_shorter() {
+    bundles_vanish(false);
+    bundles_vanish(true);
+}
+
+fn bundles_vanish(was_wider: bool) {
     let mut path = Path::new(PAPER);
     let mut from = 1;
+    if was_wider {
+        assert_eq!(path.writes(2, 500), [(1, 501), (1, 1001)]);
+        path.ack(501, &[]);
+        path.ack(1001, &[(1, 501)]);
+        from = 1001;
+    }
     for _ in 0..3 {
         path.next = from;
         let sent = path.writes(2, 500);

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::thread;
 
-use crate::common::{Ended, Running, Scratch};
+use crate::common::{Ended, Running, Scratch, command};
 use rustix::process::Signal;
 use serde_json::Value;
 use sphinx_netdev::cgroup::OwnGroup;
@@ -187,4 +187,144 @@ fn what_cannot_be_is_told_and_nothing_is_left() {
         );
         is_clean(&namespace);
     }
+}
+
+/// One agent runs in a namespace: a second one for the same port, or another, changes nothing.
+#[test]
+fn ports_of_another_agent_are_refused() {
+    let Some(namespace) = place() else { return };
+    let scratch = Scratch::new();
+    let start = |arguments: &[&str]| {
+        let start = || Running::start(&scratch, arguments, &[]);
+        namespace.run(start).expect("a thread")
+    };
+    let one = ["pep", "run", "--json", "--agent", "rdb", "--port", "7000"];
+    let mut first = start(&one);
+    first.event("started");
+    for more in [
+        &["--port", "7000"][..],
+        &["--port", "7001"],
+        &["--uid", "0"],
+    ] {
+        let arguments = [&["pep", "run", "--json", "--agent", "rdb"], more].concat();
+        let ended = start(&arguments).end().expect(8);
+        assert!(ended.stderr.contains("one is enough"), "{}", ended.stderr);
+        assert!(!ended.events.iter().any(|it| it["event"] == "started"));
+    }
+    let program = ["pep", "exec", "--", "echo", "{\"event\":\"never\"}"];
+    assert_eq!(start(&program).end().expect(8).events, Vec::<Value>::new());
+    // The first one goes on, with its rules.
+    assert!(is_taken_in(&namespace));
+    first.signal(Signal::INT);
+    first.end().expect(130);
+    is_clean(&namespace);
+}
+
+fn is_taken_in(namespace: &Namespace) -> bool {
+    let taken = namespace.run(|| is_taken("sphx-pep"));
+    taken.expect("a thread").expect("an answer")
+}
+
+#[test]
+fn a_dry_run_tells_in_words_what_it_would_have_done() {
+    let Some(namespace) = place() else { return };
+    let scratch = Scratch::new();
+    let arguments = ["pep", "exec", "--dry-run", "--", "true"];
+    let start = || Running::start(&scratch, &arguments, &[]);
+    let ended = namespace.run(start).expect("a thread").end().expect(0);
+    let words = "0 flows: would have repaired 0 of 0 losses, +0 % bytes";
+    assert!(ended.stderr.contains(words), "{}", ended.stderr);
+    is_clean(&namespace);
+}
+
+#[test]
+fn a_doctor_finds_what_spoils_help_for_thin_streams() {
+    let Some(namespace) = place() else { return };
+    let scratch = Scratch::new();
+    let ask = |more: &[&str]| {
+        let arguments = [&["pep", "doctor", "--json", "--agent", "rdb"], more].concat();
+        let start = || Running::start(&scratch, &arguments, &[]);
+        let ended = namespace.run(start).expect("a thread").end().expect(0);
+        let found = ended.events.iter().filter(|it| it["event"] == "finding");
+        let found: Vec<String> = found.map(|it| it["name"].to_string()).collect();
+        assert_eq!(ended.done()["findings"], found.len());
+        is_clean(&namespace);
+        found
+    };
+    let port = ["--port", "25565"];
+    // The machine may have QUIC.
+    let of_rdb = |found: Vec<String>| -> Vec<String> {
+        found.into_iter().filter(|it| it != "\"quic\"").collect()
+    };
+    assert_eq!(of_rdb(ask(&port)), Vec::<String>::new());
+    for (parameter, name) in [("tcp_sack", "\"sack\""), ("tcp_dsack", "\"dsack\"")] {
+        let parameter = format!("net.ipv4.{parameter}");
+        namespace.sysctl(&parameter, "0").expect("a parameter");
+        assert_eq!(of_rdb(ask(&port)), [name]);
+        namespace.sysctl(&parameter, "1").expect("a parameter");
+    }
+    for (arguments, code, reason) in [
+        (&["--cgroup", "/no/such"][..], 8, "control group"),
+        (&["--agent", "snoop", "--port", "1"], 2, "--agent rdb"),
+        (&["--agent", "rdb:itt=1"], 2, "the keys are mode"),
+    ] {
+        let agent: &[&str] = match arguments[0] {
+            "--agent" => &[],
+            _ => &["--agent", "rdb"],
+        };
+        let arguments = [&["pep", "doctor"], agent, arguments].concat();
+        let start = || Running::start(&scratch, &arguments, &[]);
+        let ended = namespace.run(start).expect("a thread").end().expect(code);
+        assert!(ended.stderr.contains(reason), "{}", ended.stderr);
+        is_clean(&namespace);
+    }
+}
+
+#[test]
+fn a_preset_for_game_servers() {
+    let scratch = Scratch::new();
+    let arguments = [
+        "pep",
+        "install",
+        "--print",
+        "--preset",
+        "game-server",
+        "--port",
+        "25565",
+    ];
+    let output = command(&scratch.path(""), &arguments).output();
+    let output = output.expect("the binary starts");
+    let unit = String::from_utf8(output.stdout).expect("text");
+    assert!(
+        unit.contains(" pep run --preset game-server --port 25565\n"),
+        "{unit}"
+    );
+    let description = "Description=Help for thin TCP streams of this machine (sphx pep)\n";
+    assert!(unit.contains(description), "{unit}");
+
+    let Some(namespace) = place() else { return };
+    let run = [&["pep", "run", "--json"], &arguments[3..]].concat();
+    let start = || Running::start(&scratch, &run, &[]);
+    let mut running = namespace.run(start).expect("a thread");
+    let agent = running.event("started")["agent"].to_string();
+    assert!(agent.contains("max_packets=0"), "{agent}");
+    running.signal(Signal::INT);
+    running.end().expect(130);
+    let exec = [
+        "pep",
+        "exec",
+        "--json",
+        "--preset",
+        "game-server",
+        "--",
+        "true",
+    ];
+    let start = || Running::start(&scratch, &exec, &[]);
+    let ended = namespace.run(start).expect("a thread").end().expect(0);
+    let started = lines(&ended).swap_remove(0);
+    assert!(
+        started["agent"].to_string().contains("max_packets=0"),
+        "{started}"
+    );
+    is_clean(&namespace);
 }

@@ -1,10 +1,11 @@
 //! RDB, redundant data bundling: thin streams repeat what is not acknowledged yet in the room that their next packet has, so that a loss
 //! costs one message's interval and not a round trip (rules in `docs/rdb.md`, whose section numbers comments give).
 //!
-//! `unacked` knows what is in flight, `copies` whom a D-SACK is for, `response` slows down the sender where it should, `shared` is for all
-//! flows together.
+//! `unacked` knows what is in flight, `copies` whom a D-SACK is for, `length` what the path carries, `response` slows down the sender where
+//! it should, `shared` is for all flows together.
 
 mod copies;
+mod length;
 mod response;
 mod shared;
 mod unacked;
@@ -18,6 +19,7 @@ pub use self::response::Slowed;
 pub(crate) use self::shared::Shared;
 use self::{
     copies::Copies,
+    length::Length,
     response::{Responding, Situation},
     unacked::{Sent, Unacked},
 };
@@ -25,10 +27,8 @@ use crate::{Cause, MS, Output, Side, Time, segment::Segment, sequence::nearest, 
 
 /// §3: copies go along for so long after a sign of loss.
 const ACTIVE_NS: Time = 60_000 * MS;
-/// §2: a payload of this length fits almost every path.
-const SAFE_BYTES: usize = 1200;
-/// §2: so many bundles in a row that were lost, and longer than all that arrived, are too long for the path.
-const VANISHED_MAX: u32 = 3;
+/// §4: no sender waits for less, besides a round trip, before it sends again by time (Linux; RFC 6298 has a second).
+const REPEATS_AFTER_NS: Time = 200 * MS;
 /// RFC 9293: a peer that does not say what it takes.
 const MSS_DEFAULT: u16 = 536;
 /// Losses that may turn out to be none.
@@ -175,11 +175,7 @@ pub(crate) struct Bundler {
     /// Behind what the receiver has room for.
     edge: Option<u64>,
     rtt: Option<Time>,
-    /// The longest payload that has arrived.
-    arrived_bytes: usize,
-    /// Longer bundles do not arrive; since when that is known.
-    limit: Option<(usize, Time)>,
-    vanished: u32,
+    length: Length,
     /// The receiver tells of copies.
     tells_copies: bool,
     /// Ranges that were taken for lost and repaired.
@@ -200,9 +196,7 @@ impl Bundler {
             ecn: setup.ecn,
             edge: None,
             rtt: setup.rtt,
-            arrived_bytes: 0,
-            limit: None,
-            vanished: 0,
+            length: Length::default(),
             tells_copies: false,
             judged: Vec::new(),
             lost_at: None,
@@ -249,6 +243,10 @@ impl Bundler {
             self.unacked.skip_to(context.now, end);
             return None;
         }
+        if start > highest {
+            // What did not come by here may have had it.
+            self.responding.answered();
+        }
         self.unacked.skip_to(context.now, start);
         context.counts.data_bytes += segment.payload as u64;
         self.own_bytes += segment.payload as u64;
@@ -281,6 +279,7 @@ impl Bundler {
             at: context.now,
             resent: false,
             arrived: false,
+            seen: true,
         });
         packet
     }
@@ -374,11 +373,7 @@ impl Bundler {
             0 => usize::MAX,
             bytes => bytes,
         };
-        let path = match self.limit {
-            Some((bytes, since)) if now.saturating_sub(since) < ACTIVE_NS => bytes,
-            _ => SAFE_BYTES.max(self.arrived_bytes),
-        };
-        peer.min(wanted).min(path)
+        peer.min(wanted).min(self.length.longest(now))
     }
 
     fn is_thin(&self, settings: &Rdb) -> bool {
@@ -400,7 +395,6 @@ impl Bundler {
         }
         context.counts.resent += 1;
         self.see_loss(context);
-        let mut vanished = 0;
         let mut saved = false;
         let arrived: Vec<u64> = match context.dry_run {
             true => self
@@ -416,19 +410,14 @@ impl Bundler {
                 continue;
             }
             sent.resent = true;
-            if !sent.arrived && sent.wire_bytes() > self.arrived_bytes && sent.is_bundle() {
-                vanished += 1;
+            if !sent.arrived && sent.is_bundle() && !context.dry_run {
+                self.length.lost(sent.wire_bytes());
             }
             // A bundle that would have had it has arrived.
             let before = sent.start;
             saved |= arrived.iter().any(|from| *from <= before) && !sent.arrived;
         }
         context.counts.losses_repaired += u64::from(saved);
-        self.vanished += vanished;
-        if self.vanished >= VANISHED_MAX && !context.dry_run {
-            self.limit = Some((self.arrived_bytes, context.now));
-            self.vanished = 0;
-        }
     }
 
     fn see_loss(&mut self, context: &mut Context<'_>) {
@@ -523,7 +512,12 @@ impl Bundler {
                 }
             })
             .collect();
-        let Some(last) = new.last() else { return false };
+        let (Some(first), Some(last)) = (new.first(), new.last()) else {
+            return false;
+        };
+        // What it sends again may be joined, and longer than what is led here.
+        let patience = self.rtt.unwrap_or(0) + REPEATS_AFTER_NS;
+        let may_be_resent = context.now.saturating_sub(first.at) >= patience;
         for it in new.iter().filter(|it| !it.resent) {
             let latency = context.now.saturating_sub(it.at);
             context.counts.acked += 1;
@@ -533,25 +527,29 @@ impl Bundler {
         if !last.resent {
             let sample = context.now.saturating_sub(last.at);
             self.rtt = Some(self.rtt.map_or(sample, |rtt| (7 * rtt + sample) / 8));
-            if !context.dry_run {
-                self.arrived_bytes = self.arrived_bytes.max(last.wire_bytes());
-                if last.is_bundle() {
-                    self.vanished = 0;
-                }
-            }
         }
         if context.dry_run {
             return false;
         }
-        self.judge(context, &new, segment.payload == 0, copy)
+        // Whatever carried it at first, the sender sends it again by itself.
+        let bytes = match last.resent || may_be_resent {
+            true => last.end - last.first,
+            false => last.end - last.wire_start,
+        };
+        if last.seen {
+            self.length.arrived(context.now, bytes as usize);
+        }
+        let clear = segment.payload == 0 && !may_be_resent;
+        self.judge(context, &new, clear, copy)
     }
 
-    /// §4: which of these segments came only as copies.
+    /// §4: which of these segments came only as copies. It is clear that a report of a copy would be here, and that the sender has sent nothing
+    /// again unseen, or not.
     fn judge(
         &mut self,
         context: &mut Context<'_>,
         new: &[Sent],
-        bare: bool,
+        clear: bool,
         copy: Option<(u64, u64)>,
     ) -> bool {
         if !new.iter().any(Sent::is_bundle) {
@@ -573,7 +571,7 @@ impl Bundler {
             match (told, others) {
                 // It came by itself, and then with another one.
                 (true, false) => {}
-                (false, _) if by_last && bare && self.tells_copies && !carrier.resent => {
+                (false, _) if by_last && clear && self.tells_copies && !carrier.resent => {
                     repaired = true;
                     context.counts.losses_repaired += 1;
                     if self.judged.len() == JUDGED_MAX {

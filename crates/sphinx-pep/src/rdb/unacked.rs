@@ -30,6 +30,8 @@ pub(super) struct Sent {
     pub(super) resent: bool,
     /// The receiver has it.
     pub(super) arrived: bool,
+    /// It is one segment, which came by here.
+    pub(super) seen: bool,
 }
 
 impl Sent {
@@ -108,7 +110,7 @@ impl Unacked {
             if let Some(oldest) = self.segments.pop_front() {
                 let merged = &mut self.segments[0];
                 (merged.start, merged.first) = (oldest.start, oldest.first);
-                merged.wire_start = oldest.first;
+                (merged.wire_start, merged.seen) = (oldest.first, false);
             }
         }
         // What is further back than a packet is long cannot be repeated.
@@ -136,6 +138,7 @@ impl Unacked {
                 // Nothing is to be learned from it.
                 resent: true,
                 arrived: false,
+                seen: false,
             });
         }
     }

@@ -10,7 +10,7 @@ use std::{
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use sphinx_pep::{Config, Match, Network, Place, Radio, Stage};
+use sphinx_pep::{Config, Match, Network, Place, Radio, Stage, rdb::Rdb};
 
 use super::stage;
 use crate::units;
@@ -33,6 +33,7 @@ Examples:
   sphx pep run --wireless wlan0 --match 'tcp port 443' --match 'host 192.0.2.0/24'
   sphx pep run --config /etc/sphx/pep.toml         the same options, as lines: wireless = 'wlan0'
   sphx pep run --agent rdb --port 25565            thin streams of this machine: games, terminals, control
+  sphx pep run --preset game-server --port 25565   the same, as it suits games
 
 Needs root (CAP_NET_ADMIN) and a machine that forwards. When the process dies, traffic goes on
 without it. QUIC, VPNs and whatever else is no TCP in the clear is not touched.")]
@@ -60,8 +61,9 @@ run it, as in /usr/local/bin.")]
     Uninstall(UninstallArgs),
     /// Look for what spoils help on this machine
     #[command(after_help = "\
-Example:
+Examples:
   sphx pep doctor --wireless wlan0
+  sphx pep doctor --agent rdb --port 25565         for thin streams of this machine
 
 Changes nothing. What an agent that runs has seen is told too.")]
     Doctor(DoctorArgs),
@@ -120,6 +122,8 @@ pub(crate) struct AgentArgs {
     /// max_bytes, response, extra, max_extra (docs/rdb.md)
     #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
     pub(crate) agent: Stage,
+    #[command(flatten)]
+    pub(crate) preset: PresetArgs,
     /// Help only such connections: 'tcp port 443', 'port 80,8000-8080 and host 192.0.2.0/24'; either end may have the port or the
     /// address. Once for each kind
     #[arg(long = "match", value_name = "CONDITIONS")]
@@ -147,9 +151,13 @@ pub(crate) struct AgentArgs {
 }
 
 impl AgentArgs {
+    pub(crate) fn stage(&self) -> Stage {
+        self.preset.stage(self.agent)
+    }
+
     pub(crate) fn config(&self) -> Config {
         Config {
-            stage: self.agent,
+            stage: self.stage(),
             matches: self.matches.clone(),
             repair_dscp: self.repair_dscp,
             radio: self.radio_rate.map(|bits_per_second| Radio {
@@ -175,11 +183,6 @@ impl RunArgs {
     /// The interface to the hop. Only a line that has a file, which has not been read yet, lacks it.
     pub(crate) fn wireless(&self) -> &str {
         self.wireless.as_deref().unwrap_or_default()
-    }
-
-    /// Whether it is for connections of this machine, and not for an interface.
-    pub(crate) fn is_own(&self) -> bool {
-        !(self.port.is_empty() && self.uid.is_empty() && self.cgroup.is_empty())
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -212,28 +215,42 @@ pub(crate) enum Attach {
     Nfqueue,
 }
 
+/// Connections of this machine.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct OwnArgs {
+    /// With --agent rdb, this machine's own connections: those where either end has this port, or one of FIRST-LAST
+    #[arg(long, value_name = "PORT", value_parser = ports)]
+    pub(crate) port: Vec<RangeInclusive<u16>>,
+    /// Those of programs of this user, by name or number
+    #[arg(long, value_name = "USER", value_parser = user)]
+    pub(crate) uid: Vec<u32>,
+    /// Those of programs in this control group (version 2)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cgroup: Vec<PathBuf>,
+}
+
+impl OwnArgs {
+    /// Whether any are chosen.
+    pub(crate) fn is_given(&self) -> bool {
+        !(self.port.is_empty() && self.uid.is_empty() && self.cgroup.is_empty())
+    }
+}
+
 /// `sphx pep run`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
     /// How packets come to the agent
-    #[arg(long, value_name = "WAY", default_value = "auto")]
+    #[arg(long, value_name = "WAY", default_value = "auto", conflicts_with_all = ["port", "uid", "cgroup"])]
     pub(crate) attach: Attach,
     /// The interface to the lossy hop
     #[arg(long, value_name = "NAME")]
-    #[arg(required_unless_present_any = ["config", "port", "uid", "cgroup"])]
+    #[arg(required_unless_present_any = ["config", "port", "uid", "cgroup"], conflicts_with_all = ["port", "uid", "cgroup"])]
     pub(crate) wireless: Option<String>,
     /// An interface to the senders, once for each; for tun [default: all others that exist now]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["port", "uid", "cgroup"])]
     pub(crate) wired: Vec<String>,
-    /// With --agent rdb, this machine's own connections: those where either end has this port, or one of FIRST-LAST
-    #[arg(long, value_name = "PORT", value_parser = ports, conflicts_with_all = ["wireless", "wired", "attach"])]
-    pub(crate) port: Vec<RangeInclusive<u16>>,
-    /// Those of programs of this user, by name or number
-    #[arg(long, value_name = "USER", value_parser = user, conflicts_with_all = ["wireless", "wired", "attach"])]
-    pub(crate) uid: Vec<u32>,
-    /// Those of programs in this control group (version 2)
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["wireless", "wired", "attach"])]
-    pub(crate) cgroup: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) own: OwnArgs,
     /// How late the agent may be; later, packets only pass until it is in time again
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = units::duration)]
     pub(crate) lag_max: Duration,
@@ -270,12 +287,41 @@ pub(crate) struct RunArgs {
     pub(crate) worker: bool,
 }
 
+/// An agent by what it is for.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PresetArgs {
+    /// Instead of --agent: what suits an application
+    #[arg(long, value_name = "NAME", conflicts_with = "agent")]
+    pub(crate) preset: Option<Preset>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Preset {
+    /// rdb:max_packets=0: small messages that have to come soon, also when several in a row are lost
+    GameServer,
+}
+
+impl PresetArgs {
+    /// The preset's stage, or the one that was chosen.
+    pub(crate) fn stage(&self, chosen: Stage) -> Stage {
+        match self.preset {
+            Some(Preset::GameServer) => Stage::Rdb(Rdb {
+                max_packets: 0,
+                ..Rdb::default()
+            }),
+            None => chosen,
+        }
+    }
+}
+
 /// `sphx pep exec`.
 #[derive(Args, Debug)]
 pub(crate) struct ExecArgs {
     /// rdb, or rdb:KEY=VALUE,…
     #[arg(long, value_name = "AGENT", default_value = "rdb", value_parser = stage::read)]
     pub(crate) agent: Stage,
+    #[command(flatten)]
+    pub(crate) preset: PresetArgs,
     /// Change nothing, count what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -291,8 +337,13 @@ pub(crate) struct ExecArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// Interface to the lossy hop
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["port", "uid", "cgroup"])]
     pub(crate) wireless: Option<String>,
+    /// snoop, or rdb with or without its settings: for which agent
+    #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
+    pub(crate) agent: Stage,
+    #[command(flatten)]
+    pub(crate) own: OwnArgs,
     /// One JSON object per line on standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -476,6 +527,20 @@ mod tests {
         };
         assert_eq!((run.place(), run.eln_port), (Place::Mobile, 5));
         assert!(!run.config().reports);
+        let stage = |line: &str| match parse(line) {
+            Ok(PepCommand::Run(run)) => run.config().stage,
+            Ok(PepCommand::Exec(exec)) => exec.preset.stage(exec.agent),
+            Ok(PepCommand::Install(install)) => install.run.config().stage,
+            other => panic!("{line}: {other:?}"),
+        };
+        let games = stage::read("rdb:max_packets=0").expect("a stage");
+        for line in [
+            "pep run --preset game-server --port 25565",
+            "pep install --preset game-server --port 25565",
+            "pep exec --preset game-server -- server",
+        ] {
+            assert_eq!(stage(line), games, "{line}");
+        }
         let line = "pep handoff fd00::9 --prefill [fd00::1]:5";
         let Ok(PepCommand::Handoff(handoff)) = parse(line) else {
             panic!("handoff");
@@ -511,6 +576,15 @@ mod tests {
             ("pep replay a b --mobile 10.0.0.0/", "is no network"),
             ("pep run --wireless w --match udp", "write 'tcp port 443'"),
             ("pep run --wireless w --repair-dscp 64", "0..64"),
+            ("pep run --port 1 --preset chess", "game-server"),
+            (
+                "pep run --port 1 --preset game-server --agent rdb",
+                "cannot be used with",
+            ),
+            ("pep run --preset game-server", "--wireless"),
+            ("pep run --port 1 --attach tun", "cannot be used with"),
+            ("pep run --uid 0 --wired w", "cannot be used with"),
+            ("pep doctor --wireless w --port 1", "cannot be used with"),
         ] {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(reason), "{line}: {error}");

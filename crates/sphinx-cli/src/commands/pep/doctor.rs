@@ -1,21 +1,34 @@
 //! `sphx pep doctor`: what spoils help, on this machine and as the agent that runs has seen.
 
 use serde_json::{Value, json};
-use sphinx_pep::doctor::{Finding, examine};
+use sphinx_pep::Stage;
+use sphinx_pep::doctor::{Finding, examine, examine_own};
 
 use super::args::DoctorArgs;
+use super::run::own;
 use super::{Context, control, fields, with_all};
-use crate::failure::Outcome;
+use crate::failure::{Outcome, usage};
 use crate::report::Event;
 
 /// So many packets one way, and none the other, are no chance.
 const ONE_WAY: u64 = 10;
 
 pub(super) fn run(args: &DoctorArgs, context: &Context) -> Outcome<()> {
-    let mut found = examine(args.wireless.as_deref());
+    let is_rdb = matches!(args.agent, Stage::Rdb(_));
+    if args.own.is_given() && !is_rdb {
+        return Err(usage("--port, --uid and --cgroup are for --agent rdb"));
+    }
+    let is_own = is_rdb && args.wireless.is_none();
+    let mut found = match is_own {
+        true => examine_own(&own(&args.own)?),
+        false => examine(args.wireless.as_deref()),
+    };
     // Where no agent runs, nothing was seen.
     if let Ok(status) = control::ask("flows") {
         found.extend(seen(&status));
+        if is_own {
+            found.extend(another(&status));
+        }
     }
     let reporter = &context.reporter;
     for finding in &found {
@@ -32,6 +45,16 @@ pub(super) fn run(args: &DoctorArgs, context: &Context) -> Outcome<()> {
     }
     reporter.event(Event::new("done").with("findings", found.len()));
     Ok(())
+}
+
+/// The agent that runs, if it is not for thin streams.
+fn another(status: &Value) -> Option<Finding> {
+    let agent = status["settings"]["agent"].as_str().unwrap_or_default();
+    (!agent.starts_with("rdb")).then(|| Finding {
+        name: "agent",
+        message: format!("another agent ({agent}) runs in this network namespace"),
+        hint: "one is enough: end it, or have it help other machines elsewhere",
+    })
 }
 
 /// What the agent's numbers tell.

@@ -20,7 +20,7 @@ use crate::failure::{Outcome, fail, fail_hint, local_io, usage};
 
 /// Runs the program and returns its exit code.
 pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
-    if !matches!(args.agent, Stage::Rdb(_)) {
+    if !matches!(args.preset.stage(args.agent), Stage::Rdb(_)) {
         return Err(usage("a program's own connections are for --agent rdb"));
     }
     let [program, words @ ..] = &args.command[..] else {
@@ -98,7 +98,7 @@ impl Agent {
     fn start(args: &ExecArgs, group: &OwnGroup) -> Outcome<Agent> {
         let failed = |error| local_io("start", "the agent", error);
         let mut words: Vec<OsString> = ["pep", "run", "--json", "--agent"].map(Into::into).to_vec();
-        words.push(stage::written(&args.agent).into());
+        words.push(stage::written(&args.preset.stage(args.agent)).into());
         words.extend(["--cgroup".into(), group.path().into()]);
         if args.dry_run {
             words.push("--dry-run".into());

@@ -123,10 +123,13 @@ fn unit(args: &InstallArgs) -> Outcome<String> {
         keys += &format!("LoadCredential={name}:{path}\n");
     }
     let line = words.into_iter().map(quoted).collect::<Outcome<Vec<_>>>()?;
-    let wireless = quoted(run.wireless().into())?;
+    let what = match run.own.is_given() {
+        true => "thin TCP streams of this machine".to_owned(),
+        false => format!("TCP over {}", quoted(run.wireless().into())?),
+    };
     Ok(format!(
         "[Unit]
-Description=Help for TCP over {wireless} (sphx pep)
+Description=Help for {what} (sphx pep)
 After=network.target
 StartLimitIntervalSec=0
 

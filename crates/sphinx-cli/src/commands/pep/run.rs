@@ -11,7 +11,7 @@ use sphinx_pep::handoff::Courier;
 use sphinx_pep::{Agent, Place, Stage};
 use sphinx_transport::ErrorKind;
 
-use super::args::{Attach, Eln, RunArgs};
+use super::args::{Attach, Eln, OwnArgs, RunArgs};
 use super::{Context, control, done, fields, flow_event, guard, key, report, stage, with_all};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
@@ -61,7 +61,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             .with("wired", json!(wired))
             .with("metrics", json!(metrics))
             .with("worker", std::process::id())
-            .with("agent", stage::written(&args.agent.agent))
+            .with("agent", stage::written(&args.agent.stage()))
             .with("eln", json!(args.eln))
             .with("dry_run", args.agent.dry_run),
     );
@@ -128,8 +128,8 @@ impl Led {
 }
 
 fn led(args: &RunArgs) -> Outcome<Led> {
-    if args.is_own() {
-        return own(args).map(Led::Own);
+    if args.own.is_given() {
+        return own(&args.own).map(Led::Own);
     }
     let way = match (args.attach, args.place()) {
         (Attach::Tun, Place::Mobile) => {
@@ -160,7 +160,7 @@ fn led(args: &RunArgs) -> Outcome<Led> {
 }
 
 /// What --port, --uid and --cgroup choose.
-fn own(args: &RunArgs) -> Outcome<Own> {
+pub(super) fn own(args: &OwnArgs) -> Outcome<Own> {
     let group = |path: &PathBuf| {
         let found = Cgroup::at(path);
         found.map_err(|error| local_io("find", &format!("--cgroup {}", path.display()), error))
@@ -177,7 +177,7 @@ fn own(args: &RunArgs) -> Outcome<Own> {
 /// Whether the options are for the stage that was chosen.
 fn check_stage(args: &RunArgs) -> Outcome<()> {
     let agent = &args.agent;
-    let is_rdb = matches!(agent.agent, Stage::Rdb(_));
+    let is_rdb = matches!(agent.stage(), Stage::Rdb(_));
     let of_snoop = [
         (args.eln.is_some(), "--eln"),
         (args.handoff_key.is_some(), "--handoff-key"),
@@ -186,7 +186,7 @@ fn check_stage(args: &RunArgs) -> Outcome<()> {
     ];
     match of_snoop.iter().find(|(given, _)| *given) {
         Some((_, option)) if is_rdb => Err(usage(format!("{option} is for --agent snoop"))),
-        _ if args.is_own() && !is_rdb => Err(usage(
+        _ if args.own.is_given() && !is_rdb => Err(usage(
             "--port, --uid and --cgroup are for --agent rdb: snoop stands beside a hop (--wireless)",
         )),
         _ => Ok(()),
