@@ -583,8 +583,13 @@ fn the_agent_of_another_process() {
     };
     let mut attachment = Attachment::own(own).expect("an attachment");
     println!("serving");
+    // As many as there are in flight on a busy machine.
+    let rdb = Rdb {
+        thin: Thin::Always,
+        ..PAPER
+    };
     attachment
-        .run(&mut agent(PAPER, false), |_, _| {})
+        .run(&mut agent(rdb, false), |_, _| {})
         .expect("service");
 }
 
