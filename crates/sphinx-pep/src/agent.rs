@@ -385,7 +385,7 @@ impl Agent {
         });
         flow.see_options(segment);
         if !segment.syn {
-            flow.opened(self.now, from);
+            flow.opened(self.now, from, segment);
         }
         flow.counts.count(from);
         let waited = self.waiting_since.map(|at| self.now.saturating_sub(at));

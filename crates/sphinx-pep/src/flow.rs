@@ -309,7 +309,7 @@ impl Flow {
                             first: first_sent,
                             mss: receiver.mss,
                             scale: scale.unwrap_or(0),
-                            ecn: options.ecn == 0b011 && offer.ecn == 0b001,
+                            ecn: options.ecn & 0b011 == 0b011 && offer.ecn == 0b001,
                             // Otherwise it is the way to the sender, so far.
                             rtt: rtt.filter(|_| by == config.place.sender()),
                         })));
@@ -357,14 +357,25 @@ impl Flow {
     }
 
     /// The first segment behind the SYNs completes the picture of the path.
-    pub(crate) fn opened(&mut self, now: Time, from: Side) {
-        let Opening::Answered { by, at, rtt, .. } = &mut self.opening else {
+    pub(crate) fn opened(&mut self, now: Time, from: Side, segment: &Segment) {
+        let Opening::Answered {
+            by,
+            answer,
+            at,
+            rtt,
+            ..
+        } = &mut self.opening
+        else {
             return;
         };
         if *by != from {
             return;
         }
         let Some(answered) = at.take() else { return };
+        // It answers data: the one that answered the SYN did not come by here.
+        if segment.acknowledgment != answer.wrapping_add(1) {
+            return;
+        }
         let second = now.saturating_sub(answered);
         if let Some(watch) = &mut self.watch
             && from == Side::Mobile

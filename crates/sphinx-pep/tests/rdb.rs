@@ -492,6 +492,31 @@ fn losses_count_as_congestion_with_ecn() {
     assert!(!path.ack(1201, &[]).ece);
 }
 
+/// ECN as in RFC 3168 also comes of a client that offers AccECN (RFC 9768) to a server that has not got it; AccECN itself counts marks,
+/// and is not for the agent to write.
+#[test]
+fn classic_and_accurate_ecn_are_told_apart() {
+    let slowed_by = |change: fn(&mut Segment, &mut Segment)| {
+        let mut path = Path::with(PAPER, change);
+        path.writes(4, 100);
+        path.ack(101, &[]);
+        path.ack(201, &[(1, 101)]);
+        path.ack(401, &[]);
+        let slowed = path.agent.counts().slowed;
+        slowed.into_keys().collect::<Vec<_>>()
+    };
+    let fallen_back = slowed_by(|syn, answer| {
+        (syn.ns, syn.ece, syn.cwr) = (true, true, true);
+        answer.ece = true;
+    });
+    assert_eq!(fallen_back, [Slowed::Ecn]);
+    let both = slowed_by(|syn, answer| {
+        (syn.ns, syn.ece, syn.cwr) = (true, true, true);
+        answer.cwr = true;
+    });
+    assert_eq!(both, [Slowed::NoEffect]);
+}
+
 #[test]
 fn without_ecn_the_window_is_smaller_for_a_round_trip() {
     let rdb = Rdb {

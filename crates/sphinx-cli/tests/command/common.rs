@@ -322,6 +322,12 @@ impl Ended {
     }
 }
 
+/// The process of a packet agent that has begun.
+pub(crate) fn worker_of(started: &Value) -> Pid {
+    let worker = started["worker"].as_i64().expect("a process");
+    Pid::from_raw(worker as i32).expect("a process")
+}
+
 /// The binary with piped outputs.
 pub(crate) fn command(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sphx"));

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Ended, PATIENCE, Running, Scratch, command};
+use crate::common::{Ended, PATIENCE, Running, Scratch, command, worker_of};
 use etherparse::{PacketBuilder, TcpOptionElement};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
@@ -398,11 +398,6 @@ fn ways() -> Vec<&'static str> {
 fn totals(ended: &Ended) -> &Value {
     let done = ended.events.iter().find(|event| event["event"] == "done");
     done.expect("totals")
-}
-
-fn worker_of(started: &Value) -> Pid {
-    let worker = started["worker"].as_i64().expect("a process");
-    Pid::from_raw(worker as i32).expect("a process")
 }
 
 #[test]

@@ -1,11 +1,15 @@
 //! `sphx pep` for thin streams of this machine. Skipped, saying why, where namespaces, queues or control groups are not to be had.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::common::{Ended, Running, Scratch, command};
-use rustix::process::Signal;
+use crate::common::{Ended, PATIENCE, Running, Scratch, command, worker_of};
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use sphinx_netdev::cgroup::OwnGroup;
 use sphinx_netdev::netns::{Access, Namespace, probe};
@@ -101,6 +105,72 @@ fn a_program_runs_with_an_agent_of_its_own() {
     let done = of("done");
     assert_eq!(done["data_bytes"], 6, "{done}");
     assert!(done["from_mobile"].as_u64() > Some(3), "{done}");
+    is_clean(&namespace);
+}
+
+/// The variable by which this program is a server.
+const IS_SERVER: &str = "SPHINX_TEST_SERVER";
+/// Where it listens, in a namespace of its own.
+const SERVER: &str = "127.0.0.1:8080";
+/// Lines that it writes to its client.
+const LINES: usize = 20;
+
+/// No test of its own: the program of the next one.
+#[test]
+fn a_server_that_writes_small_messages() {
+    if std::env::var_os(IS_SERVER).is_none() {
+        return;
+    }
+    let listener = TcpListener::bind(SERVER).expect("a port");
+    let (mut client, _) = listener.accept().expect("a client");
+    client.set_nodelay(true).expect("an option");
+    for n in 0..LINES {
+        let line = format!("{n:4}\n");
+        client.write_all(line.as_bytes()).expect("a client");
+    }
+}
+
+/// The answer to a SYN has no socket of the server's group yet, and comes by the agent all the same.
+#[test]
+fn a_server_runs_with_an_agent_of_its_own() {
+    let Some(namespace) = place() else { return };
+    let scratch = Scratch::new();
+    let program = std::env::current_exe().expect("a program");
+    let arguments = [
+        "pep",
+        "exec",
+        "--json",
+        "--agent",
+        "rdb:mode=paper",
+        "--",
+        "bash",
+        "-c",
+        // The test runner's words are not for standard output.
+        "exec \"$0\" --exact thin::a_server_that_writes_small_messages --nocapture >&2",
+        program.to_str().expect("text"),
+    ];
+    let start = || Running::start(&scratch, &arguments, &[(IS_SERVER, "1")]);
+    let running = namespace.run(start).expect("a thread");
+    let deadline = Instant::now() + PATIENCE;
+    let connect = || {
+        loop {
+            match TcpStream::connect(SERVER) {
+                Ok(stream) => return stream,
+                // It has not begun.
+                Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    let client = namespace.run(connect).expect("a thread");
+    let received = BufReader::new(client).lines();
+    assert_eq!(received.map_while(Result::ok).count(), LINES);
+    let ended = running.end().expect(0);
+    let lines = lines(&ended);
+    let done = lines.iter().find(|line| line["event"] == "done");
+    let done = done.expect("totals");
+    assert_eq!(done["data_bytes"], 5 * LINES, "{done}");
+    assert!(done["from_mobile"].as_u64() > Some(2), "{done}");
     is_clean(&namespace);
 }
 
@@ -223,6 +293,99 @@ fn ports_of_another_agent_are_refused() {
 fn is_taken_in(namespace: &Namespace) -> bool {
     let taken = namespace.run(|| is_taken("sphx-pep"));
     taken.expect("a thread").expect("an answer")
+}
+
+/// Agent and guard may die at any time: streams go on, a dead worker is replaced, and with the guard the rules go.
+#[test]
+fn streams_go_on_when_the_agent_is_killed() {
+    let Some(namespace) = place() else { return };
+    let scratch = Scratch::new();
+    let listener = namespace.run(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.expect("a thread").expect("a port");
+    let target = listener.local_addr().expect("an address");
+    let port = target.port().to_string();
+    let run = ["pep", "run", "--json", "--agent", "rdb:mode=paper,thin=always"];
+    let run = [&run[..], &["--port", &port]].concat();
+    let mut agent = namespace
+        .run(|| Running::start(&scratch, &run, &[]))
+        .expect("a thread");
+    let worker = worker_of(&agent.event("started"));
+    let client = namespace.run(|| TcpStream::connect(target));
+    let client = client.expect("a thread").expect("a connection");
+    let (server, _) = listener.accept().expect("a client");
+    let mut position = 0_u32;
+    let mut talk = || {
+        for _ in 0..50 {
+            for (mut from, mut to) in [(&client, &server), (&server, &client)] {
+                from.write_all(&position.to_be_bytes()).expect("a stream");
+                let mut bytes = [0; 4];
+                to.read_exact(&mut bytes).expect("a stream");
+                assert_eq!(u32::from_be_bytes(bytes), position);
+                position += 1;
+            }
+        }
+    };
+    talk();
+    kill_process(worker, Signal::KILL).expect("a worker");
+    talk();
+    let reason = agent.event("worker_ended")["reason"].to_string();
+    assert!(reason.contains("signal: 9"), "{reason}");
+    assert_ne!(worker_of(&agent.event("started")), worker);
+    talk();
+    agent.signal(Signal::KILL);
+    talk();
+    agent.end().expect(-1);
+    is_clean(&namespace);
+    talk();
+}
+
+/// The sequences of the published patch's own tests, with this kernel and the agent: scripts of packetdrill, which plays the receiver. The first
+/// line of each names the agent.
+#[test]
+fn the_published_sequences_under_packetdrill() {
+    let scripts = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../sphinx-pep/tests/packetdrill"
+    );
+    let scripts = fs::read_dir(scripts).expect("scripts");
+    let mut scripts: Vec<_> = scripts.map(|it| it.expect("a script").path()).collect();
+    scripts.sort();
+    for program in ["packetdrill", "python3"] {
+        // Whatever it says, it is there.
+        let mut command = Command::new(program);
+        command.arg("--version").stdin(Stdio::null());
+        if let Err(error) = command.output() {
+            let names = scripts.iter().filter_map(|it| it.file_stem());
+            let names: Vec<_> = names.map(|it| it.to_string_lossy()).collect();
+            eprintln!("skipped: {}: {program}: {error}", names.join(", "));
+            return;
+        }
+    }
+    let Some(namespace) = place() else { return };
+    let scratch = Scratch::new();
+    for script in scripts {
+        let text = fs::read_to_string(&script).expect("a script");
+        let agent = text.lines().next().expect("a line");
+        let agent = agent.strip_prefix("// ").expect("an agent");
+        let run = ["pep", "run", "--json", "--agent", agent, "--port", "8080"];
+        let start = || Running::start(&scratch, &run, &[]);
+        let mut running = namespace.run(start).expect("a thread");
+        running.event("started");
+        let mut drill = Command::new("packetdrill");
+        drill.arg("--tolerance_usecs=200000").arg(&script);
+        // When it fails it signals all of its process group.
+        drill.process_group(0);
+        let mut drill = namespace.spawn(&mut drill).expect("a process");
+        let status = drill.wait().expect("a process");
+        running.signal(Signal::INT);
+        let ended = running.end().expect(130);
+        assert!(
+            status.success(),
+            "{}: {}",
+            script.display(),
+            ended.event("done")
+        );
+    }
 }
 
 #[test]

@@ -255,6 +255,8 @@ enum Condition {
     Port(u32, RangeInclusive<u16>),
     /// SYN without ACK: the first one to a server whose user or group is chosen.
     Opens,
+    /// SYN with ACK: while a server answers, its connection has no socket with a group yet.
+    Answers,
     /// The local port of a connection of a chosen user or group.
     Known,
     User(u32),
@@ -287,6 +289,9 @@ fn conditions(selection: &Selection, hook: Hook) -> Vec<Condition> {
         Hook::Output => {
             conditions.extend(own.uids.iter().map(|uid| Condition::User(*uid)));
             conditions.extend(own.cgroups.iter().map(|group| Condition::Group(*group)));
+            if !own.cgroups.is_empty() {
+                conditions.push(Condition::Answers);
+            }
         }
         _ => {}
     }
@@ -306,17 +311,8 @@ impl Condition {
                     it.nest(4, |it| it.put(1, &range.end().to_be_bytes()));
                 });
             }
-            Condition::Opens => {
-                load(it, FLAGS, 1);
-                expression(it, "bitwise", |it| {
-                    it.number(1, number::REGISTER);
-                    it.number(2, number::REGISTER);
-                    it.number(3, 1);
-                    it.nest(4, |it| it.put(1, &[SYN | ACKNOWLEDGES]));
-                    it.nest(5, |it| it.put(1, &[0]));
-                });
-                is(it, number::EQUAL, &[SYN]);
-            }
+            Condition::Opens => has_flags(it, SYN),
+            Condition::Answers => has_flags(it, SYN | ACKNOWLEDGES),
             Condition::Known => {
                 load(it, DESTINATION_PORT, 2);
                 expression(it, "lookup", |it| {
@@ -340,6 +336,19 @@ impl Condition {
             }
         }
     }
+}
+
+/// Goes on if of SYN and ACK it has these.
+fn has_flags(it: &mut Attributes<'_>, flags: u8) {
+    load(it, FLAGS, 1);
+    expression(it, "bitwise", |it| {
+        it.number(1, number::REGISTER);
+        it.number(2, number::REGISTER);
+        it.number(3, 1);
+        it.nest(4, |it| it.put(1, &[SYN | ACKNOWLEDGES]));
+        it.nest(5, |it| it.put(1, &[0]));
+    });
+    is(it, number::EQUAL, &[flags]);
 }
 
 /// The local port of what goes out is known from then on.

@@ -15,6 +15,7 @@ pub(crate) struct Segment {
     pub(crate) syn: bool,
     pub(crate) fin: bool,
     pub(crate) rst: bool,
+    pub(crate) ns: bool,
     pub(crate) ece: bool,
     pub(crate) cwr: bool,
     pub(crate) window: u16,
@@ -33,7 +34,7 @@ impl Segment {
     pub(crate) fn packet(&self, from: SocketAddr, to: SocketAddr) -> Bytes {
         let mut header = TcpHeader::new(from.port(), to.port(), self.sequence, self.window);
         (header.syn, header.fin, header.rst) = (self.syn, self.fin, self.rst);
-        (header.ece, header.cwr) = (self.ece, self.cwr);
+        (header.ns, header.ece, header.cwr) = (self.ns, self.ece, self.cwr);
         header.ack = self.ack.is_some();
         header.acknowledgment_number = self.ack.unwrap_or(0);
         let mut options = Vec::new();
@@ -102,6 +103,7 @@ impl Segment {
             syn: tcp.syn(),
             fin: tcp.fin(),
             rst: tcp.rst(),
+            ns: tcp.ns(),
             ece: tcp.ece(),
             cwr: tcp.cwr(),
             window: tcp.window_size(),
