@@ -63,16 +63,18 @@ pub struct OwnGroup {
 }
 
 impl OwnGroup {
-    /// Makes a group below that of this process. It is empty until [`enter`](OwnGroup::enter) is called.
+    /// Makes a group `PREFIX-PID` below that of this process. It is empty until [`enter`](OwnGroup::enter) is called. Empty ones with the
+    /// same prefix, of processes that were killed, are removed.
     ///
     /// # Errors
     ///
     /// `Unsupported` without control groups of version 2; `PermissionDenied` without rights to them.
-    pub fn new(name: &str) -> io::Result<OwnGroup> {
+    pub fn new(prefix: &str) -> io::Result<OwnGroup> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
         let before = root()?.join(own.unwrap_or_default());
-        let path = before.join(name);
+        remove_left(&before, prefix)?;
+        let path = before.join(format!("{prefix}-{}", std::process::id()));
         fs::create_dir(&path)
             .map_err(|error| context(&format!("control group {}", path.display()), error))?;
         Ok(OwnGroup { path, before })
@@ -101,6 +103,25 @@ impl OwnGroup {
         fs::write(self.before.join(PROCESSES), "0")?;
         fs::remove_dir(&self.path)
     }
+}
+
+/// Removes groups of processes that have gone, as far as nobody is in them.
+fn remove_left(directory: &Path, prefix: &str) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(prefix)?.strip_prefix('-'));
+        let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else {
+            continue;
+        };
+        if !Path::new(&format!("/proc/{pid}")).exists() {
+            // A program that was started there may still run.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+    Ok(())
 }
 
 impl Drop for OwnGroup {
@@ -135,12 +156,17 @@ mod tests {
         );
         let error = Cgroup::at(Path::new("/no/such/group")).expect_err("there is none");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
-        let name = format!("sphx-test-{}", std::process::id());
-        match OwnGroup::new(&name) {
+        match OwnGroup::new("sphx-test") {
             Ok(group) => {
+                let left = group.path().with_file_name("sphx-test-4294967295");
+                fs::create_dir(&left).expect("a group");
                 let at = Cgroup::at(group.path()).expect("it is there");
                 assert!(at.level >= 1 && at.id != whole.id);
                 fs::remove_dir(group.path()).expect("it is empty");
+                // It was left by a process with a number that there cannot be.
+                let again = OwnGroup::new("sphx-test").expect("a group");
+                assert!(!left.exists());
+                drop(again);
             }
             Err(error) => eprintln!("skipped: {error}"),
         }

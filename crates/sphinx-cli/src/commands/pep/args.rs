@@ -285,6 +285,9 @@ pub(crate) struct RunArgs {
     /// Serve, and let another process, at standard input, watch
     #[arg(long, hide = true)]
     pub(crate) worker: bool,
+    /// End with this process, 'sphx pep exec', which has started this one; that is no failure
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) ends_with: Option<i32>,
 }
 
 /// An agent by what it is for.

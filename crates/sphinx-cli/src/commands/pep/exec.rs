@@ -1,10 +1,11 @@
 //! `sphx pep exec`: a program in a control group of its own, and an agent for its connections while it runs.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::thread;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -26,7 +27,7 @@ pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
     let [program, words @ ..] = &args.command[..] else {
         return Err(usage("there is no program to run"));
     };
-    let group = OwnGroup::new(&format!("sphx-pep-{}", std::process::id())).map_err(|error| {
+    let group = OwnGroup::new("sphx-pep").map_err(|error| {
         let message = format!("cannot make a control group for the program: {error}");
         let hint = "run it as root; control groups of version 2 have to be mounted";
         fail_hint(ErrorKind::LocalIo, message, hint)
@@ -35,7 +36,7 @@ pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
     let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])
         .map_err(|error| local_io("listen for", "signals", error))?;
     let mut agent = Agent::start(args, &group)?;
-    if let Some(code) = agent.begin(args.json)? {
+    if let Some(code) = agent.begin()? {
         return Ok(code);
     }
     let name = program.to_string_lossy().into_owned();
@@ -46,7 +47,7 @@ pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
         Ok(child) => child,
         Err(error) => {
             let _ = group.leave();
-            agent.end(false);
+            agent.end();
             return Err(local_io("start", &name, error));
         }
     };
@@ -66,7 +67,7 @@ pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
     handle.close();
     // It only forwards.
     let _ = forwarding.join();
-    let summary = agent.end(args.json);
+    let summary = agent.end();
     if let Err(error) = group.leave() {
         let path = group.path().display();
         context.reporter.note(&format!(
@@ -90,16 +91,21 @@ fn code(status: ExitStatus) -> u8 {
 /// `sphx pep run` for the group.
 struct Agent {
     child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    /// A message once packets pass it.
+    started: Receiver<()>,
+    /// Reads what it tells to the end, and returns its totals.
+    listening: JoinHandle<Option<Value>>,
     dry_run: bool,
 }
 
 impl Agent {
     fn start(args: &ExecArgs, group: &OwnGroup) -> Outcome<Agent> {
         let failed = |error| local_io("start", "the agent", error);
-        let mut words: Vec<OsString> = ["pep", "run", "--json", "--agent"].map(Into::into).to_vec();
-        words.push(stage::written(&args.preset.stage(args.agent)).into());
+        let mut words: Vec<OsString> = ["pep", "run", "--json", "--quiet"].map(Into::into).to_vec();
+        let stage = stage::written(&args.preset.stage(args.agent));
+        words.extend(["--agent".into(), stage.into()]);
         words.extend(["--cgroup".into(), group.path().into()]);
+        words.extend(["--ends-with".into(), std::process::id().to_string().into()]);
         if args.dry_run {
             words.push("--dry-run".into());
         }
@@ -115,21 +121,21 @@ impl Agent {
             .map_err(failed)?;
         let output = child.stdout.take();
         let output = output.ok_or_else(|| fail(ErrorKind::Other, "the agent has no output"))?;
-        let lines = BufReader::new(output).lines();
+        let (tell_started, started) = mpsc::channel();
+        let shows = args.json;
+        let listening = thread::spawn(move || listen(output, &tell_started, shows));
         Ok(Agent {
             child,
-            lines,
+            started,
+            listening,
             dry_run: args.dry_run,
         })
     }
 
     /// Waits until packets pass it; the exit code if it cannot begin.
-    fn begin(&mut self, shows: bool) -> Outcome<Option<u8>> {
-        while let Some(Ok(line)) = self.lines.next() {
-            show(&line, shows);
-            if line.contains("\"event\":\"started\"") {
-                return Ok(None);
-            }
+    fn begin(&mut self) -> Outcome<Option<u8>> {
+        if self.started.recv().is_ok() {
+            return Ok(None);
         }
         // It has said why.
         let status = self.child.wait();
@@ -139,17 +145,12 @@ impl Agent {
     }
 
     /// Lets it end, and tells in a line what it has done.
-    fn end(mut self, shows: bool) -> Option<String> {
+    fn end(mut self) -> Option<String> {
         // It may have ended already.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let mut summary = None;
-        for line in self.lines.by_ref().map_while(Result::ok) {
-            show(&line, shows);
-            let done = serde_json::from_str(&line).ok();
-            summary = done.filter(|it: &Value| it["event"] == "done").or(summary);
-        }
+        let done = self.listening.join().ok().flatten();
         let _ = self.child.wait();
-        let done = summary?;
+        let done = done?;
         let number = |name: &str| done[name].as_u64().unwrap_or(0);
         let thin = Thin {
             flows: number("flows"),
@@ -163,10 +164,36 @@ impl Agent {
     }
 }
 
-/// Standard output is the program's.
-fn show(line: &str, shows: bool) {
-    if shows {
-        // Nobody may be there to read it.
-        let _ = writeln!(std::io::stderr(), "{line}");
+/// Reads an agent's events to the end, whatever becomes of them, so that it never waits for a reader.
+fn listen(output: ChildStdout, started: &Sender<()>, shows: bool) -> Option<Value> {
+    let mut totals = None;
+    for line in BufReader::new(output).lines().map_while(Result::ok) {
+        if shows {
+            show(&line);
+        }
+        let Ok(event) = serde_json::from_str::<Value>(&line) else {
+            continue;
+        };
+        match event["event"].as_str() {
+            Some("started") => {
+                // After the first time nobody waits for it.
+                let _ = started.send(());
+            }
+            Some("worker_ended") if !shows => {
+                let reason = event["reason"].as_str().unwrap_or("");
+                show(&format!(
+                    "sphx: the agent's worker has ended ({reason}): connections go on without it; another one comes"
+                ));
+            }
+            Some("done") => totals = Some(event),
+            _ => {}
+        }
     }
+    totals
+}
+
+/// Standard output is the program's.
+fn show(line: &str) {
+    // Nobody may be there to read it.
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

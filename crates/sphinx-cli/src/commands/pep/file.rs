@@ -12,7 +12,7 @@ use super::args::RunArgs;
 use crate::failure::{Outcome, local_io, sentence, usage};
 
 /// Options that only the command line has: how it speaks, and what it is.
-const NOT_IN_FILES: [&str; 4] = ["config", "json", "quiet", "worker"];
+const NOT_IN_FILES: [&str; 5] = ["config", "json", "quiet", "worker", "ends-with"];
 
 /// The arguments, with what the file says that they name and the command line does not. `words` are the
 /// command line's options.

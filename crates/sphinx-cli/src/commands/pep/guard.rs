@@ -13,18 +13,26 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SendFlags;
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use sd_notify::NotifyState;
 use sphinx_pep::attach;
 use sphinx_pep::guard::{Deed, Guard};
 use sphinx_transport::ErrorKind;
 
 use super::Context;
+use super::args::RunArgs;
 use crate::failure::{Outcome, fail, local_io};
 use crate::report::Event;
 
 /// Guards workers until told to stop. Returns the exit code of the first one, if it could not begin.
-pub(super) fn run(context: &Context) -> Outcome<u8> {
+pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<u8> {
+    if let Some(pid) = args.ends_with {
+        let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        // It may have died before that.
+        if getppid().map(Pid::as_raw_pid) != Some(pid) {
+            return Ok(0);
+        }
+    }
     let failed = |error| local_io("guard", "the agent", error);
     let start = Instant::now();
     let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -92,7 +100,10 @@ pub(super) fn run(context: &Context) -> Outcome<u8> {
     }
     // A worker that was killed has left its rules.
     attach::clean().map_err(|error| local_io("remove", "the rules", error))?;
-    Err(context.stop.failure())
+    match args.ends_with {
+        Some(_) => Ok(0),
+        None => Err(context.stop.failure()),
+    }
 }
 
 /// Tells the service manager, if one has started this (`Type=notify`).

@@ -32,7 +32,7 @@ pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
             let words = std::env::args_os().skip_while(|word| word != "run").skip(1);
             run::run(&file::complete(&args, words.collect())?, context)?;
         }
-        PepCommand::Run(_) => return guard::run(context),
+        PepCommand::Run(args) => return guard::run(&args, context),
         PepCommand::Exec(args) => return exec::run(&args, context),
         PepCommand::Show(args) => show::run(&args, context)?,
         PepCommand::Set(args) => show::set(&args, context)?,
