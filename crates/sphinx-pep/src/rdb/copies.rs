@@ -32,15 +32,16 @@ impl Copies {
 
     /// Whether the receiver got a range twice for a bundle, and not for what the sender has sent again.
     pub(super) fn explain(&mut self, start: u64, end: u64) -> bool {
-        let resent = self.resent.iter();
-        let mut own = resent
-            .enumerate()
-            .filter(|(_, it)| it.0 <= start && end <= it.1);
-        if let Some((index, _)) = own.next() {
-            self.resent.remove(index);
-            return false;
+        let exact = self.resent.iter().position(|it| *it == (start, end));
+        // A part of what the sender has sent again is reported if the rest was news; or it is a bundle's copy, and the whole is reported too.
+        if exact.is_none() && self.bundled.gaps(start, end).is_empty() {
+            return true;
         }
-        self.bundled.gaps(start, end).is_empty()
+        let within = |it: &(u64, u64)| it.0 <= start && end <= it.1;
+        if let Some(index) = exact.or_else(|| self.resent.iter().position(within)) {
+            self.resent.remove(index);
+        }
+        false
     }
 
     /// Forgets what is far behind an acknowledgement.
@@ -68,6 +69,10 @@ mod tests {
         // One of the two copies was the sender's.
         assert!(!copies.explain(100, 200));
         assert!(copies.explain(100, 200));
+        // The sender joined what was bundled with what was not: a part of it is a bundle's, the whole is not.
+        copies.resent(200, 400);
+        assert!(copies.explain(200, 300));
+        assert!(!copies.explain(200, 400));
         copies.acknowledged(HISTORY_BYTES + 250);
         assert!(!copies.explain(200, 300) && copies.explain(250, 300));
     }
