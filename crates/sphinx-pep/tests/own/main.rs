@@ -226,12 +226,14 @@ fn helped(case: &Case) -> Option<Counts> {
     thread::scope(|scope| {
         let (attachment, agent) = (&mut attachment, &mut agent);
         let namespace = &hosts[0].namespace;
-        scope.spawn(move || carry(hosts, link));
+        let carrying = scope.spawn(move || carry(hosts, link));
         let serving = scope.spawn(move || namespace.run(|| attachment.run(agent, |_, _| {})));
         let exchanged = || exchange(hosts, case);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(exchanged));
-        stopper.stop();
+        // The last acknowledgements, which nobody waits for, would come to a sender without an agent.
         link.done.store(true, Relaxed);
+        carrying.join().expect("a thread");
+        stopper.stop();
         let served = serving.join().expect("a thread").expect("a thread");
         served.expect("service");
         if let Err(panic) = result {
