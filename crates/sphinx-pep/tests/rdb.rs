@@ -292,6 +292,9 @@ fn what_is_not_bundled() {
     // The end of the stream.
     let fin = path.segment(100);
     assert_eq!(path.send(&Segment { fin: true, ..fin }), (101, 201));
+    // Behind which nothing should come.
+    path.next += 1;
+    assert_eq!(path.write(100), (202, 302));
 
     let mut path = Path::new(PAPER);
     path.write(100);
