@@ -23,6 +23,8 @@ struct Path {
     next: u32,
     window: u16,
     v6: bool,
+    /// The receiver's.
+    port: u16,
 }
 
 const PAPER: Rdb = Rdb {
@@ -60,7 +62,15 @@ impl Path {
             next: 1,
             window: 500,
             v6: false,
+            port: 40_000,
         };
+        path.open(change);
+        path
+    }
+
+    /// A connection, in place of the one before.
+    fn open(&mut self, change: impl Fn(&mut Segment, &mut Segment)) {
+        self.next = 1;
         let mut syn = Segment {
             syn: true,
             mss: Some(1460),
@@ -74,10 +84,10 @@ impl Path {
             ..syn.clone()
         };
         change(&mut syn, &mut answer);
-        path.put(Side::Fixed, &syn);
-        path.now += RTT;
-        path.put(Side::Mobile, &answer);
-        path.put(
+        self.put(Side::Fixed, &syn);
+        self.now += RTT;
+        self.put(Side::Mobile, &answer);
+        self.put(
             Side::Fixed,
             &Segment {
                 sequence: 1,
@@ -86,16 +96,15 @@ impl Path {
                 ..Segment::default()
             },
         );
-        path
     }
 
     fn put(&mut self, from: Side, segment: &Segment) -> Vec<Output> {
         let ends = match self.v6 {
             true => [
                 ([0xfd00, 0, 0, 0, 0, 0, 0, 1], 443).into(),
-                ([0xfd00, 0, 0, 0, 0, 0, 0, 2], 40_000).into(),
+                ([0xfd00, 0, 0, 0, 0, 0, 0, 2], self.port).into(),
             ],
-            false => [([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], 40_000).into()],
+            false => [([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], self.port).into()],
         };
         let [fixed, mobile] = ends;
         let packet = match from {
@@ -575,6 +584,11 @@ fn copies_only_where_packets_are_lost() {
     path.wait(2_000);
     assert_eq!(path.writes(2, 100), [(701, 801), (801, 901)]);
     assert_eq!(path.agent.counts().alone[&Alone::Clean], 5);
+    // Another connection to the same host.
+    path.ack(701, &[(801, 901)]);
+    path.port += 1;
+    path.open(|_, _| {});
+    assert_eq!(path.writes(2, 100), [(1, 101), (1, 201)]);
 }
 
 #[test]
