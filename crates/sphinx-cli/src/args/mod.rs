@@ -3,6 +3,7 @@
 //! Flags that are part of the contract but whose part is not built yet are accepted by the grammar
 //! and refused by [`not_built`], so that the answer is "not built yet" and not "unknown".
 
+pub(crate) mod cp;
 #[cfg(feature = "lab")]
 pub(crate) mod demo;
 pub(crate) mod engine;
@@ -93,6 +94,21 @@ Exits 0 only after the receiver has verified every file and given it its name. W
 other end) is told on standard error, and in the exit code: 7 if something else has arrived.
 A pipe that is named is read to its end; links inside a directory are sent as links.")]
     Send(SendArgs),
+    /// Copy files to or from another machine, as cp and scp do
+    #[command(after_help = "\
+Examples:
+  sphx cp film.mkv host:                         into the home directory there
+  sphx cp -r host:/srv/data/ .                   directories need -r
+  sphx cp -e 'ssh -p 2222 -J gate' a b me@host:in/
+
+The system's ssh starts sphx at the other end, with its configuration, keys, agent and prompts; the
+files go over UDP, and through ssh where UDP does not get through. Files that exist are replaced,
+each at once when its BLAKE3 hash has been verified; those that are there already are not sent.
+After anything the same command goes on. Nothing at the other end is expanded but a leading ~/.")]
+    Cp(cp::CpArgs),
+    /// The other end of cp, started by ssh
+    #[command(name = crate::ssh::start::END_COMMAND, hide = true)]
+    SshEnd(cp::SshEndArgs),
     /// Measure goodput, loss and block latency between two machines
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Perf {

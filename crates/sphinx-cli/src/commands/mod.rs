@@ -3,6 +3,7 @@
 #[cfg(feature = "lab")]
 pub(crate) mod codes;
 mod consent;
+pub(crate) mod cp;
 #[cfg(feature = "lab")]
 mod experiments;
 mod holder;
@@ -21,6 +22,7 @@ pub(crate) mod recv;
 mod requests;
 mod running;
 pub(crate) mod send;
+pub(crate) mod ssh_end;
 
 use sphinx_transport::{Options, Service, Session, Ticket, connect};
 

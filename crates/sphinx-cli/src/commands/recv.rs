@@ -65,6 +65,7 @@ fn destination(args: &RecvArgs) -> Outcome<Destination> {
         merge: args.merge,
         allow_dotfiles: args.allow_dotfiles,
         partial: !args.no_partial,
+        exact_modes: false,
         max_bytes: args.max_bytes,
         max_entries: args.max_entries,
     };

@@ -9,6 +9,7 @@ mod digest;
 pub(crate) mod fuzzing;
 mod holes;
 mod journal;
+mod landing;
 mod leftovers;
 mod output;
 mod paths;
@@ -31,7 +32,8 @@ use crate::failure::{Failure, Outcome, PARTIAL};
 use crate::report::Event;
 use crate::units::show_size;
 
-pub(crate) use output::{Destination, OutputDir, Rules};
+pub(crate) use landing::Landing;
+pub(crate) use output::{Destination, Expected, OutputDir, Rules};
 pub(crate) use source::{SourceId, SourceKey};
 pub(crate) use wire::{Announced, Counts};
 

@@ -93,6 +93,7 @@ impl Target {
     /// Begins a directory.
     pub(super) fn enter(&mut self, name: &Name, mode: u16) -> Result<(), Refused> {
         self.check_name(name)?;
+        self.check_expected(name, true)?;
         let parent = self.here();
         self.check_open(&parent, name)?;
         // Ours to write into; without what the directory will have, a transfer that fails would
@@ -211,6 +212,7 @@ impl Target {
         attributes: Attributes,
     ) -> Result<(), Refused> {
         self.check_name(name)?;
+        self.check_expected(name, true)?;
         let parent = self.here();
         self.check_open(&parent, name)?;
         if self.closed && self.depth() > 0 {
@@ -267,6 +269,7 @@ impl Target {
         source: Option<SourceId>,
     ) -> Result<Place, Refused> {
         self.check_name(name)?;
+        self.check_expected(name, false)?;
         let parent = self.here();
         self.check_open(&parent, name)?;
         let closed = self.closed && self.depth() > 0;
@@ -371,6 +374,20 @@ impl Target {
             true => refuse(&PathError::TooLong.to_string(), ""),
             false => Ok(()),
         }
+    }
+
+    /// Whoever was asked for something sends nothing else; a directory or a link only where directories were asked for.
+    fn check_expected(&self, name: &Name, is_more: bool) -> Result<(), Refused> {
+        let Some(expected) = self.output.expected.as_ref().filter(|_| self.depth() == 0) else {
+            return Ok(());
+        };
+        let why = match expected.names.contains(name.as_bytes()) {
+            true if is_more && !expected.directories => "it is no file",
+            true => return Ok(()),
+            false => "nobody has asked for it",
+        };
+        let message = format!("{} is refused: {why}", self.shown(name));
+        Err(Refused::Entry(fail(ErrorKind::LocalIo, message)))
     }
 
     /// A temporary name in the innermost directory, once it is known where to look for it.

@@ -104,6 +104,7 @@ const REPLACE: Rules = Rules {
     merge: true,
     allow_dotfiles: true,
     partial: true,
+    exact_modes: false,
     max_bytes: None,
     max_entries: None,
 };

@@ -253,6 +253,11 @@ impl Reporter {
         }
     }
 
+    /// A line for people from a program that this one runs; with `--quiet` too.
+    pub(crate) fn notice(&self, line: &str) {
+        self.say(Item::Note(line.to_owned()));
+    }
+
     /// Something the user should know although it is no failure: in both forms.
     pub(crate) fn warn(&self, line: &str) {
         self.event(Event::new("note").with("message", line));
