@@ -1,5 +1,6 @@
 //! Where a copy comes to: into a directory, or under another name.
 
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -29,9 +30,10 @@ impl Landing {
                 name: None,
             });
         }
+        let is_new = (found.as_ref()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         let into_directory = destination.as_os_str().as_bytes().ends_with(b"/");
         let shown = shown(destination);
-        if things != 1 || into_directory && (found.is_ok() || !recursive) {
+        if things != 1 || into_directory && !(is_new && recursive) {
             return Err(fail_hint(
                 match things {
                     1 => ErrorKind::LocalIo,
@@ -42,19 +44,19 @@ impl Landing {
             ));
         }
         let refused = |error| local_io("use", &shown, error);
-        let name = (destination.file_name())
-            .ok_or_else(|| refused(std::io::ErrorKind::NotFound.into()))?;
+        let name =
+            (destination.file_name()).ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
         let parent = match destination.parent() {
             Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
             Some(parent) => parent,
-            None => return Err(refused(std::io::ErrorKind::NotFound.into())),
+            None => return Err(refused(io::ErrorKind::NotFound.into())),
         };
         match parent.metadata() {
             Ok(found) if found.is_dir() => Ok(Self {
                 directory: parent.to_owned(),
                 name: Some(name.as_bytes().to_vec()),
             }),
-            Ok(_) => Err(refused(std::io::ErrorKind::NotADirectory.into())),
+            Ok(_) => Err(refused(io::ErrorKind::NotADirectory.into())),
             Err(error) => Err(refused(error)),
         }
     }

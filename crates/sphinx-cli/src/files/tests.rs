@@ -1,5 +1,6 @@
 //! Both ends against each other in memory, and the receiver against a hostile sender.
 
+mod expected;
 mod resume;
 mod slow_disk;
 mod wire;

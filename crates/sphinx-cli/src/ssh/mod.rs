@@ -3,6 +3,8 @@
 //! `docs/file-transfer.md` specifies it byte by byte.
 
 pub(crate) mod address;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 pub(crate) mod meeting;
 pub(crate) mod messages;
 pub(crate) mod pipe;

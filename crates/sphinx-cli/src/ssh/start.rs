@@ -104,7 +104,7 @@ impl Rsh {
 ///
 /// # Errors
 /// A path with a NUL.
-fn remote_line(sphx: Option<&OsStr>) -> Outcome<OsString> {
+pub(super) fn remote_line(sphx: Option<&OsStr>) -> Outcome<OsString> {
     let Some(sphx) = sphx else {
         let version = env!("CARGO_PKG_VERSION");
         // Login shells differ, sh does not.

@@ -1,7 +1,7 @@
 //! An sshd of a test's own.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,25 +22,22 @@ pub(crate) struct Sshd {
     port: u16,
 }
 
-/// What an sshd can be told.
-pub(crate) struct Setting<'a> {
-    /// What the login shell of its users runs first; `None` leaves them theirs.
-    pub(crate) shell: Option<&'a str>,
-    /// Directories in which the other end looks for programs, before the usual ones.
-    pub(crate) path: Option<PathBuf>,
-}
+/// The binary under test.
+const SPHX: &str = env!("CARGO_BIN_EXE_sphx");
 
 impl Sshd {
     /// One that finds this build's `sphx`; `None`, with the reason on standard error, where there is no sshd.
     pub(crate) fn start() -> Option<Self> {
-        let sphx = Path::new(env!("CARGO_BIN_EXE_sphx"));
-        Self::with(&Setting {
-            shell: None,
-            path: sphx.parent().map(Path::to_owned),
-        })
+        Self::run_by(|sshd| Command::new(sshd), true)
     }
 
-    pub(crate) fn with(setting: &Setting<'_>) -> Option<Self> {
+    /// One that finds no `sphx`.
+    pub(crate) fn without_sphx() -> Option<Self> {
+        Self::run_by(|sshd| Command::new(sshd), false)
+    }
+
+    /// One whose program is started by a command, in other surroundings.
+    pub(crate) fn run_by(start: impl Fn(&Path) -> Command, finds_sphx: bool) -> Option<Self> {
         let skipped = |why: &str| {
             eprintln!("skipped: {why}");
             None
@@ -68,8 +65,8 @@ impl Sshd {
         for _ in 0..ATTEMPTS {
             let port = free_port();
             let config = root.path().join("config");
-            fs::write(&config, setting.config(root.path(), port)).unwrap();
-            let started = Command::new(&sshd)
+            fs::write(&config, config_of(root.path(), port, finds_sphx)).unwrap();
+            let started = start(&sshd)
                 .args(["-D", "-e", "-f"])
                 .arg(&config)
                 .stdin(Stdio::null())
@@ -79,7 +76,7 @@ impl Sshd {
             let Ok(mut child) = started else {
                 return skipped("sshd does not start");
             };
-            if listens(port, &mut child) {
+            if listens(&mut child, root.path()) {
                 return Some(Self { root, child, port });
             }
             let _ = child.kill();
@@ -89,15 +86,15 @@ impl Sshd {
         skipped(&format!("sshd does not run here: {log}"))
     }
 
-    /// How to get there.
-    pub(crate) fn ssh(&self) -> String {
-        format!("ssh {}", self.ssh_options())
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
-    pub(crate) fn ssh_options(&self) -> String {
+    /// How to get there.
+    pub(crate) fn ssh(&self) -> String {
         let at = |name: &str| self.root.path().join(name).display().to_string();
         format!(
-            "-F none -p {} -i {} -o IdentitiesOnly=yes -o BatchMode=yes -o StrictHostKeyChecking=no \
+            "ssh -F none -p {} -i {} -o IdentitiesOnly=yes -o BatchMode=yes -o StrictHostKeyChecking=no \
              -o LogLevel=ERROR -o UserKnownHostsFile={}",
             self.port,
             at("user"),
@@ -118,30 +115,21 @@ impl Drop for Sshd {
     }
 }
 
-impl Setting<'_> {
-    fn config(&self, root: &Path, port: u16) -> String {
-        let at = |name: &str| root.join(name).display().to_string();
-        fs::create_dir_all(root.join("home")).unwrap();
-        let usual = "/usr/local/bin:/usr/bin:/bin";
-        let path = match &self.path {
-            Some(path) => format!("{}:{usual}", path.display()),
-            None => usual.to_owned(),
-        };
-        let mut config = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
-             StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nUseDNS no\n\
-             SetEnv PATH={path} XDG_STATE_HOME={} XDG_CACHE_HOME={} HOME={}\n",
-            at("host"),
-            at("authorized"),
-            at("state"),
-            at("cache"),
-            at("home"),
-        );
-        if let Some(shell) = self.shell {
-            config += &format!("ForceCommand {shell}\n");
-        }
-        config
-    }
+fn config_of(root: &Path, port: u16, finds_sphx: bool) -> String {
+    let at = |name: &str| root.join(name).display().to_string();
+    fs::create_dir_all(root.join("home")).unwrap();
+    let sphx = Path::new(SPHX).parent().filter(|_| finds_sphx);
+    let sphx = sphx.map_or(String::new(), |path| format!("{}:", path.display()));
+    format!(
+        "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
+         StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nUseDNS no\n\
+         SetEnv PATH={sphx}/usr/bin:/bin XDG_STATE_HOME={} XDG_CACHE_HOME={} HOME={}\n",
+        at("host"),
+        at("authorized"),
+        at("state"),
+        at("cache"),
+        at("home"),
+    )
 }
 
 fn find(program: &str) -> Option<PathBuf> {
@@ -157,14 +145,16 @@ fn free_port() -> u16 {
     listener.local_addr().expect("it is bound").port()
 }
 
-fn listens(port: u16, child: &mut Child) -> bool {
+/// Waits for it to say so: it may be where it cannot be reached from here.
+fn listens(child: &mut Child, root: &Path) -> bool {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
+        let log = fs::read_to_string(root.join("log")).unwrap_or_default();
+        if log.contains("Server listening") {
+            return true;
+        }
         if child.try_wait().expect("it is our child").is_some() {
             return false;
-        }
-        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-            return true;
         }
         thread::sleep(Duration::from_millis(10));
     }
