@@ -12,6 +12,7 @@ pub(crate) mod experiments;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 mod not_built;
+pub(crate) mod ssh;
 pub(crate) mod ticket;
 
 use std::fmt;
@@ -106,9 +107,9 @@ files go over UDP, and through ssh where UDP does not get through. Files that ex
 each at once when its BLAKE3 hash has been verified; those that are there already are not sent.
 After anything the same command goes on. Nothing at the other end is expanded but a leading ~/.")]
     Cp(cp::CpArgs),
-    /// The other end of cp, started by ssh
+    /// The other end, started by ssh
     #[command(name = crate::ssh::start::END_COMMAND, hide = true)]
-    SshEnd(cp::SshEndArgs),
+    SshEnd(ssh::SshEndArgs),
     /// Measure goodput, loss and block latency between two machines
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Perf {
@@ -132,6 +133,7 @@ pub(crate) enum PerfCommand {
 Examples:
   sphx perf client --ticket-file t --bytes 50MB
   sphx perf client --ticket-file t --time 10s --reverse
+  sphx perf client ssh:me@host                   no server to start, no ticket to carry
   sphx perf client --ticket-file t --rate 20mbit --block-size 100kB --time 60s
 
 With --rate one whole block (--block-size B) is handed over every B/R; its latency counts from
@@ -226,8 +228,8 @@ pub(crate) struct PerfClientArgs {
     /// Read the ticket from this file
     #[arg(long, value_name = "F")]
     pub(crate) ticket_file: Option<PathBuf>,
-    /// The ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads one line of standard input
-    #[arg(value_name = "TICKET")]
+    /// The ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads one line of standard input; ssh:[USER@]HOST has ssh start the other end
+    #[arg(value_name = "TICKET | ssh:HOST")]
     pub(crate) ticket: Option<std::ffi::OsString>,
     /// Stop after this many bytes
     #[arg(long, value_name = "SIZE", value_parser = units::size_positive, conflicts_with = "time")]
@@ -262,6 +264,8 @@ pub(crate) struct PerfClientArgs {
     /// Messages of which a repair may ride in the packet of a later one, where few packets are on their way and some are lost: 0 to 8 [default: 1]
     #[arg(long, value_name = "N", value_parser = engine::bundle, requires = "message_size", conflicts_with = "reverse")]
     pub(crate) bundle: Option<u8>,
+    #[command(flatten)]
+    pub(crate) ssh: ssh::SshArgs,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }

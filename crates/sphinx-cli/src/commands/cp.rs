@@ -9,19 +9,17 @@ use std::sync::Arc;
 use sphinx_transport::{ErrorKind, Profile};
 
 use super::Context;
+use super::reach::Way;
 use crate::args::cp::CpArgs;
 use crate::channel::Channel;
-use crate::failure::{Failure, Outcome, PARTIAL, fail_hint, local_io, protocol, usage};
+use crate::failure::{Failure, Outcome, PARTIAL, fail_hint, local_io, usage};
 use crate::files::roots::Root;
 use crate::files::{
-    Announced, Destination, Expected, Landing, OutputDir, Rules, SourceKey, Transferred, recv,
-    roots, send,
+    Announced, Destination, Expected, Landing, OutputDir, SourceKey, Transferred, recv, roots, send,
 };
-use crate::report::{Done, Event, Figures, Progress, Reporter, Role, Ticker};
-use crate::ssh::meeting::{Endpoint, Met, meet, ticket_at};
-use crate::ssh::messages::{Named, Offer, Request, Task};
-use crate::ssh::pipe::Message;
-use crate::ssh::start::{NoEnd, Rsh, Ssh};
+use crate::report::{Done, Figures, Progress, Reporter, Role, Ticker};
+use crate::ssh::meeting::Met;
+use crate::ssh::messages::{CopyRules, Named, Task};
 use crate::ssh::{Host, Place};
 use crate::text::{own_command_line, own_command_line_with, printable, shell_line};
 use crate::usage as used;
@@ -98,7 +96,7 @@ impl Job {
             let path = std::mem::take(&mut source.path);
             named.push(Named { path, name });
         }
-        let output = OutputDir::open(&landing.directory, rules(args))?;
+        let output = OutputDir::open(&landing.directory, rules(args).of_receiver())?;
         let expected = Expected {
             names,
             directories: args.recursive,
@@ -108,6 +106,19 @@ impl Job {
             output: output.expecting(expected),
         };
         Ok((host, job))
+    }
+
+    /// What it is for the other end.
+    fn task(&self) -> Task {
+        match self {
+            Self::Send { roots, destination } => Task::Receive {
+                destination: destination.clone(),
+                names: roots.iter().map(Root::name).collect(),
+            },
+            Self::Receive { sources, .. } => Task::Send {
+                sources: sources.clone(),
+            },
+        }
     }
 }
 
@@ -230,104 +241,50 @@ pub(super) fn directory(shown: &str) -> Failure {
     )
 }
 
-/// What comes may do as cp does.
-fn rules(args: &CpArgs) -> Rules {
-    Rules {
-        overwrite: true,
-        merge: true,
-        allow_dotfiles: true,
-        partial: !args.no_partial,
-        exact_modes: args.preserve,
-        max_bytes: None,
-        max_entries: None,
-    }
-}
-
 fn copy(args: &CpArgs, host: &Host, mut job: Job, context: &Context) -> Outcome<u8> {
-    let common = &args.common;
-    let options = common.options(Profile::Bulk);
-    let rsh = Rsh::new(&args.rsh, host, common.ipv4, common.ipv6)?;
-    let reporter = &context.reporter;
-    let addresses = rsh.resolve();
-    let ssh = Ssh::start(&rsh, args.remote_sphx.as_deref(), reporter, &context.stop)?;
-    let family = (common.ipv4, common.ipv6);
-    let endpoint = Endpoint::open(args.udp_port.iter().rev(), None, &options, family);
-    // What fails here is told better by what comes back.
-    let _ = ssh.pipe.request(request(args, &job, endpoint.as_ref()));
-    let sending = match &job {
-        Job::Send { roots, .. } => Some(Sending::of(roots)?),
-        Job::Receive { .. } => None,
+    let options = args.common.options(Profile::Bulk);
+    let way = Way {
+        host,
+        args: &args.ssh,
+        common: &args.common,
+        options: &options,
     };
-    let offer = first(&ssh)?;
-    let addresses = match addresses.is_finished() {
-        true => addresses.join().unwrap_or_default(),
-        false => Vec::new(),
+    let meanwhile = || match &job {
+        Job::Send { roots, .. } => Sending::of(roots).map(Some),
+        Job::Receive { .. } => Ok(None),
     };
-    let ticket = (offer.ticket.as_deref()).map(|text| ticket_at(text, &addresses, false));
-    let met = meet(&ssh.pipe, endpoint, ticket.transpose()?, &options)?;
-    if let (Job::Send { roots, .. }, Some(name)) = (&mut job, offer.name) {
+    let reached = way.reach(job.task(), rules(args), meanwhile, context)?;
+    if let (Job::Send { roots, .. }, Some(name)) = (&mut job, reached.name) {
         roots::rename(roots, name)?;
     }
     let end = End {
         job: &job,
-        sending,
+        sending: reached.meanwhile,
         host: printable(host.destination.as_bytes()),
-        reporter: reporter.session(),
+        carrier: reached.met.name(),
+        reporter: context.reporter.session(),
     };
-    let copied = match &met {
+    match &reached.met {
         Met::Udp { session, .. } => {
             let _registration = context.close_on_stop(session);
-            let peer = session.remote_addr().to_string();
-            reporter.event(
-                Event::new("carrier")
-                    .with("carrier", "udp")
-                    .with("peer", peer),
-            );
-            end.copy(session, "udp")
+            end.copy(session)
         }
         Met::Ssh => {
-            let ports = args.udp_port.to_string();
-            let event = Event::new("carrier").with("carrier", "ssh");
-            reporter.event(event.with("udp_ports", ports.as_str()));
-            reporter.warn(&format!(
-                "UDP does not get through: going on through ssh, which slows down where packets are lost; \
-                 to change that let UDP ports {ports} in at {}",
-                end.host
+            context.reporter.warn(&format!(
+                "UDP does not get through: going on through ssh, which slows down where packets are lost; to change \
+                 that, {}",
+                way.advice()
             ));
-            end.copy(&ssh.pipe, "ssh")
+            end.copy(&reached.ssh.pipe)
         }
-    };
-    drop(met);
-    copied
-}
-
-fn request(args: &CpArgs, job: &Job, endpoint: Option<&Endpoint>) -> Request {
-    Request {
-        task: match job {
-            Job::Send { roots, destination } => Task::Receive {
-                destination: destination.clone(),
-                names: roots.iter().map(Root::name).collect(),
-            },
-            Job::Receive { sources, .. } => Task::Send {
-                sources: sources.clone(),
-            },
-        },
-        recursive: args.recursive,
-        preserve: args.preserve,
-        partial: !args.no_partial,
-        ports: args.udp_port,
-        ticket: endpoint.map(Endpoint::ticket),
-        engine: args.written.0.clone(),
     }
 }
 
-/// What the other end is ready for.
-fn first(ssh: &Ssh) -> Outcome<Offer> {
-    match ssh.first() {
-        Ok(Message::Offer(offer)) => Ok(offer),
-        Ok(Message::Failed(failed)) => Err(failed.into()),
-        Ok(_) => Err(protocol("a message out of turn")),
-        Err(NoEnd::Missing(failure) | NoEnd::Failed(failure)) => Err(failure),
+fn rules(args: &CpArgs) -> CopyRules {
+    CopyRules {
+        recursive: args.recursive,
+        preserve: args.preserve,
+        partial: !args.no_partial,
     }
 }
 
@@ -351,11 +308,12 @@ struct End<'a> {
     job: &'a Job,
     sending: Option<Sending>,
     host: String,
+    carrier: &'static str,
     reporter: Reporter,
 }
 
 impl End<'_> {
-    fn copy<C: Channel>(&self, channel: &C, carrier: &str) -> Outcome<u8> {
+    fn copy<C: Channel>(&self, channel: &C) -> Outcome<u8> {
         let cpu_before = used::cpu_time();
         let progress = Arc::new(Progress::default());
         let role = match self.job {
@@ -393,18 +351,17 @@ impl End<'_> {
         let cpu = used::cpu_time().saturating_sub(cpu_before);
         let done = Done::of_files(role, transferred.counts.bytes, stats, cpu);
         let event = transferred.add_to(done.event());
-        self.reporter.done(event.with("carrier", carrier));
-        self.reporter
-            .note(&self.summary(&done, &transferred, carrier));
+        self.reporter.done(event.with("carrier", self.carrier));
+        self.reporter.note(&self.summary(&done, &transferred));
         Ok(code)
     }
 
-    fn summary(&self, done: &Done, transferred: &Transferred, carrier: &str) -> String {
+    fn summary(&self, done: &Done, transferred: &Transferred) -> String {
         let place = match self.job {
             Job::Send { .. } => format!("to {}", self.host),
             Job::Receive { .. } => format!("from {}", self.host),
         };
-        let by = match carrier {
+        let by = match self.carrier {
             "ssh" => " through ssh",
             _ => "",
         };

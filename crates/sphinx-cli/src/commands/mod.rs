@@ -17,6 +17,7 @@ mod path;
 #[cfg(feature = "pep")]
 pub(crate) mod pep;
 pub(crate) mod perf;
+mod reach;
 pub(crate) mod recv;
 #[cfg(feature = "lab")]
 mod requests;

@@ -1,4 +1,4 @@
-//! The end of `sphx cp` that ssh starts: everything it is told and everything it says goes through the pipe.
+//! The end that ssh starts: everything it is told and everything it says goes through the pipe.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -10,15 +10,15 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use sphinx_transport::{ErrorKind, Profile, Session};
+use sphinx_transport::{ErrorKind, Profile, Service, Session};
 
-use super::Context;
-use crate::args::cp::engine;
+use super::{Context, perf};
+use crate::args::ssh::engine;
 use crate::channel::Channel;
 use crate::failure::{Failure, Outcome, code, fail, fail_hint, local_io, protocol};
 use crate::files::roots::Root;
 use crate::files::{
-    Announced, Destination, Expected, Landing, OutputDir, Rules, SourceKey, recv, roots, send,
+    Announced, Destination, Expected, Landing, OutputDir, SourceKey, recv, roots, send,
 };
 use crate::report::Progress;
 use crate::ssh::address::Ends;
@@ -34,7 +34,7 @@ pub(crate) fn run(context: &Context) -> Outcome<u8> {
         return Err(fail_hint(
             ErrorKind::Usage,
             "this is for ssh to start",
-            "copy with sphx cp, from the other machine",
+            "sphx cp and sphx perf client do that, from another machine",
         ));
     }
     let refused = |error| local_io("use", "standard input and output", error);
@@ -55,10 +55,11 @@ pub(crate) fn run(context: &Context) -> Outcome<u8> {
     served.map_err(Failure::from)
 }
 
-/// What this end is to do with files.
+/// What this end is to do.
 enum Job {
     Receive(OutputDir),
     Send(Vec<Root>),
+    Measure,
 }
 
 fn serve(pipe: &Pipe, context: &Context) -> Result<u8, Failed> {
@@ -70,12 +71,17 @@ fn serve(pipe: &Pipe, context: &Context) -> Result<u8, Failed> {
         protocol(format!("an option is not understood: {error}"))
             .with_hint("use the same version of sphx at both ends")
     })?;
-    let options = common.options(Profile::Bulk);
+    let service = request.task.service();
+    let options = common.options(match service {
+        Service::Files => Profile::Bulk,
+        // What is measured decides.
+        _ => Profile::Auto,
+    });
     let (job, name) = prepare(&request)?;
     let ends = Ends::of_this_process();
     let family = (common.ipv4, common.ipv6);
     let reached = ends.map(|ends| ends.server);
-    let endpoint = Endpoint::open(request.ports.iter(), reached, &options, family);
+    let endpoint = Endpoint::open(request.ports.iter(), reached, service, &options, family);
     let ticket = endpoint.as_ref().map(Endpoint::ticket);
     pipe.offer(Offer { ticket, name })?;
     let client: Vec<_> = ends.map(|ends| ends.client).into_iter().collect();
@@ -83,12 +89,15 @@ fn serve(pipe: &Pipe, context: &Context) -> Result<u8, Failed> {
     let asking = asking
         .map(|text| ticket_at(text, &client, true))
         .transpose()?;
-    let met = meet_started(pipe, endpoint, asking, &options)?;
+    let met = meet_started(pipe, endpoint, asking, service, &options)?;
     let done = match &met {
         Met::Udp { session, .. } => {
             let _registration = context.close_on_stop(session);
             end_with(pipe, Some(session))?;
-            work(session, &job, context)
+            match job {
+                Job::Measure => perf::serve_one(session, options.profile, context).map(|()| 0),
+                job => work(session, &job, context),
+            }
         }
         Met::Ssh => {
             end_with(pipe, None)?;
@@ -119,23 +128,15 @@ fn end_with(pipe: &Pipe, session: Option<&Session>) -> Outcome<()> {
 fn prepare(request: &Request) -> Result<(Job, Option<Vec<u8>>), Failed> {
     match &request.task {
         Task::Receive { destination, names } => {
-            let landing = Landing::find(&path(destination), names.len(), request.recursive)?;
-            let rules = Rules {
-                overwrite: true,
-                merge: true,
-                allow_dotfiles: true,
-                partial: request.partial,
-                exact_modes: request.preserve,
-                max_bytes: None,
-                max_entries: None,
-            };
+            let landing = Landing::find(&path(destination), names.len(), request.rules.recursive)?;
+            let rules = request.rules.of_receiver();
             let names = match &landing.name {
                 Some(name) => BTreeSet::from([name.clone()]),
                 None => names.iter().cloned().collect(),
             };
             let expected = Expected {
                 names,
-                directories: request.recursive,
+                directories: request.rules.recursive,
             };
             let output = OutputDir::open(&landing.directory, rules)?;
             Ok((Job::Receive(output.expecting(expected)), landing.name))
@@ -144,7 +145,7 @@ fn prepare(request: &Request) -> Result<(Job, Option<Vec<u8>>), Failed> {
             let named = |source: &Named| (path(&source.path), source.name.clone());
             let roots = roots::renamed(sources.iter().map(named).collect())?;
             match roots::find_directory(&roots) {
-                Some(shown) if !request.recursive => Err(Failed {
+                Some(shown) if !request.rules.recursive => Err(Failed {
                     why: Why::Directory,
                     message: shown,
                     hint: String::new(),
@@ -152,6 +153,7 @@ fn prepare(request: &Request) -> Result<(Job, Option<Vec<u8>>), Failed> {
                 _ => Ok((Job::Send(roots), None)),
             }
         }
+        Task::Measure => Ok((Job::Measure, None)),
     }
 }
 
@@ -185,6 +187,7 @@ fn work<C: Channel>(channel: &C, job: &Job, context: &Context) -> Outcome<u8> {
             };
             send::send(channel, roots, announced, &key, &progress, &reporter)?
         }
+        Job::Measure => return Err(protocol("what is measured is UDP")),
     };
     transferred.exit_code()
 }

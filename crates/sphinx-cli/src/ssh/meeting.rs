@@ -33,6 +33,7 @@ impl Endpoint {
     pub(crate) fn open(
         ports: impl Iterator<Item = u16>,
         reached: Option<IpAddr>,
+        service: Service,
         options: &Options,
         (ipv4, ipv6): (bool, bool),
     ) -> Option<Self> {
@@ -40,7 +41,7 @@ impl Endpoint {
             once: true,
             ..options.clone()
         };
-        let bind = |address: SocketAddr| Server::bind(address, Service::Files, &options).ok();
+        let bind = |address: SocketAddr| Server::bind(address, service, &options).ok();
         let server = ports
             .flat_map(|port| everywhere(port, ipv4, ipv6))
             .find_map(bind)?;
@@ -62,6 +63,16 @@ pub(crate) enum Met {
         _endpoint: Option<Endpoint>,
     },
     Ssh,
+}
+
+impl Met {
+    /// As the events have it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Udp { .. } => "udp",
+            Self::Ssh => "ssh",
+        }
+    }
 }
 
 /// A ticket of the other end, to be tried at `addresses` too, behind the first one of its own.
@@ -87,6 +98,7 @@ pub(crate) fn meet(
     pipe: &Pipe,
     endpoint: Option<Endpoint>,
     ticket: Option<Ticket>,
+    service: Service,
     options: &Options,
 ) -> Outcome<Met> {
     let (sender, met) = mpsc::channel();
@@ -94,7 +106,7 @@ pub(crate) fn meet(
     if let Some(ticket) = ticket {
         let (sender, options) = (sender.clone(), patient(options));
         spawn(move || {
-            if let Ok(session) = connect(&ticket, Service::Files, &options) {
+            if let Ok(session) = connect(&ticket, service, &options) {
                 offer(&sender, session, None);
             }
         })?;
@@ -140,6 +152,7 @@ pub(crate) fn meet_started(
     pipe: &Pipe,
     endpoint: Option<Endpoint>,
     ticket: Option<Ticket>,
+    service: Service,
     options: &Options,
 ) -> Outcome<Met> {
     let (sender, met) = mpsc::channel();
@@ -150,7 +163,7 @@ pub(crate) fn meet_started(
             if is_reachable {
                 thread::sleep(REACHED_PATIENCE);
             }
-            if let Ok(session) = connect(&ticket, Service::Files, &options) {
+            if let Ok(session) = connect(&ticket, service, &options) {
                 offer(&sender, session, None);
             }
         })?;

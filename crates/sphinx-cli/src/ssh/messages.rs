@@ -5,9 +5,10 @@ use std::io::{self, Read};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::args::cp::Ports;
+use crate::args::ssh::Ports;
 use crate::failure::{Outcome, fail, protocol};
-use sphinx_transport::ErrorKind;
+use crate::files::Rules;
+use sphinx_transport::{ErrorKind, Service};
 
 /// How each end begins. No login shell says so.
 const MAGIC: [u8; 16] = *b"\x00\xffsphx over ssh\n";
@@ -32,15 +33,37 @@ const CLOSE: u8 = 0x12;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) task: Task,
-    /// Directories too.
-    pub(crate) recursive: bool,
-    pub(crate) preserve: bool,
-    pub(crate) partial: bool,
+    pub(crate) rules: CopyRules,
+    /// UDP ports to listen on.
     pub(crate) ports: Ports,
     /// Of an endpoint at the end that asks, if it could make one.
     pub(crate) ticket: Option<String>,
     /// Options of the engine, as on a command line.
     pub(crate) engine: Vec<String>,
+}
+
+/// What is asked for with a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CopyRules {
+    /// Directories too.
+    pub(crate) recursive: bool,
+    pub(crate) preserve: bool,
+    pub(crate) partial: bool,
+}
+
+impl CopyRules {
+    /// What a receiver lets a copy do: what cp does.
+    pub(crate) fn of_receiver(self) -> Rules {
+        Rules {
+            overwrite: true,
+            merge: true,
+            allow_dotfiles: true,
+            partial: self.partial,
+            exact_modes: self.preserve,
+            max_bytes: None,
+            max_entries: None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +77,17 @@ pub(crate) enum Task {
     Send {
         sources: Vec<Named>,
     },
+    /// Serves one measurement.
+    Measure,
+}
+
+impl Task {
+    pub(crate) fn service(&self) -> Service {
+        match self {
+            Self::Receive { .. } | Self::Send { .. } => Service::Files,
+            Self::Measure => Service::Perf,
+        }
+    }
 }
 
 /// What is sent, and the name that it gets.
@@ -296,9 +330,10 @@ mod tests {
                     name: b"x".to_vec(),
                 }],
             },
-            recursive: true,
-            preserve: false,
-            partial: true,
+            rules: CopyRules {
+                recursive: true,
+                ..CopyRules::default()
+            },
             ports: "7-9".parse().expect("ports"),
             ticket: None,
             engine: vec!["-4".to_owned()],

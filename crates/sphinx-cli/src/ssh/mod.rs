@@ -9,6 +9,7 @@ pub(crate) mod meeting;
 pub(crate) mod messages;
 pub(crate) mod pipe;
 mod place;
+pub(crate) mod push;
 pub(crate) mod start;
 
 pub(crate) use place::{Host, Place};

@@ -22,6 +22,21 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// `[user@]host`, and brackets around an IPv6 address or not.
+    ///
+    /// # Errors
+    /// It is none that ssh could be given.
+    pub(crate) fn parse(text: &str) -> Outcome<Self> {
+        let bare = text.replace(['[', ']'], "");
+        match is_destination(&bare) {
+            true => Ok(Self { destination: bare }),
+            false => Err(usage(format!(
+                "'{}' names no host",
+                printable(text.as_bytes())
+            ))),
+        }
+    }
+
     /// Without the user.
     pub(crate) fn name(&self) -> &str {
         let at = self.destination.rfind('@');

@@ -36,6 +36,11 @@ const SSH_OPTIONS: [&str; 4] = [
 ];
 /// Of a name.
 const ADDRESSES_MAX: usize = 2;
+/// Where --push puts a program; for a shell, in double quotes.
+pub(super) const CACHE: &str = "${XDG_CACHE_HOME:-$HOME/.cache}/sphx";
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What a sphx exits with that does not know the command.
+const NOT_KNOWN: i32 = 2;
 /// How the end that is started is called.
 pub(crate) const END_COMMAND: &str = "ssh-end";
 
@@ -43,7 +48,7 @@ pub(crate) const END_COMMAND: &str = "ssh-end";
 #[derive(Clone, Debug)]
 pub(crate) struct Rsh {
     words: Vec<OsString>,
-    host: Host,
+    pub(super) host: Host,
 }
 
 impl Rsh {
@@ -70,7 +75,7 @@ impl Rsh {
     }
 
     /// Runs a command line of the login shell at the other end.
-    fn command(&self, line: Option<&OsStr>) -> Command {
+    pub(super) fn command(&self, line: Option<&OsStr>) -> Command {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).arg("--");
         command.arg(&self.host.destination).args(line);
@@ -106,12 +111,11 @@ impl Rsh {
 /// A path with a NUL.
 pub(super) fn remote_line(sphx: Option<&OsStr>) -> Outcome<OsString> {
     let Some(sphx) = sphx else {
-        let version = env!("CARGO_PKG_VERSION");
+        let version = VERSION;
         // Login shells differ, sh does not.
         let line = format!(
-            "exec sh -c 'command -v sphx >/dev/null 2>&1 && exec sphx {END_COMMAND}; \
-             c=\"${{XDG_CACHE_HOME:-$HOME/.cache}}/sphx/sphx-{version}\"; \
-             [ -x \"$c\" ] && exec \"$c\" {END_COMMAND}; exit 127'"
+            "exec sh -c 'c=\"{CACHE}/sphx-{version}\"; [ -x \"$c\" ] && exec \"$c\" {END_COMMAND}; \
+             command -v sphx >/dev/null 2>&1 && exec sphx {END_COMMAND}; exit 127'"
         );
         return Ok(line.into());
     };
@@ -222,6 +226,14 @@ impl Ssh {
                     own_command_line_with("--push")
                 ),
             )),
+            Some(NOT_KNOWN) => NoEnd::Missing(fail_hint(
+                ErrorKind::Protocol,
+                format!("the sphx at {host} is an older one"),
+                format!(
+                    "put this one beside it with this line: {}",
+                    own_command_line_with("--push")
+                ),
+            )),
             code => NoEnd::Failed(fail_hint(
                 ErrorKind::Protocol,
                 format!(
@@ -267,12 +279,20 @@ pub(crate) enum NoEnd {
     Failed(Failure),
 }
 
+impl NoEnd {
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            Self::Missing(failure) | Self::Failed(failure) => failure,
+        }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Shows lines that come from elsewhere, and keeps the last one.
-fn pass_on(input: impl Read, reporter: &Reporter, last: &Mutex<String>) {
+pub(super) fn pass_on(input: impl Read, reporter: &Reporter, last: &Mutex<String>) {
     let mut input = BufReader::new(input);
     loop {
         let mut line = Vec::new();

@@ -214,6 +214,45 @@ fn a_machine_without_sphx_says_what_to_do() {
 }
 
 #[test]
+fn this_program_is_put_where_there_is_none() {
+    let Some(sshd) = Sshd::without_sphx() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.file("a", 1000);
+    let to = there(&scratch, "in");
+    fs::write(sshd.home().join(".bashrc"), "echo noise\n").unwrap();
+    cp(&scratch, &sshd, &["--push", "a", &to]).expect(0);
+    scratch.assert_same("a", "in/a");
+    let name = concat!("cache/sphx/sphx-", env!("CARGO_PKG_VERSION"));
+    let put = sshd.home().with_file_name(name);
+    assert_eq!(mode(&put), 0o700);
+    assert_eq!(fs::read_dir(put.parent().unwrap()).unwrap().count(), 1);
+    // From then on it is there.
+    let again = cp(&scratch, &sshd, &["a", &to]).expect(0);
+    assert_eq!(again.done()["bytes"], 1000);
+    // A machine of another kind.
+    let script = "for last; do :; done; case $last in uname*) echo Plan9 mips;; *) exit 127;; esac";
+    let ended = fake_with(&scratch, script, &["--push"]).expect(3);
+    let message = ended.error("unreachable")["message"].to_string();
+    assert!(message.contains("h is Plan9 mips"), "{message}");
+}
+
+#[test]
+fn a_path_is_measured_with_no_server_to_start() {
+    let Some(sshd) = Sshd::start() else { return };
+    let scratch = Scratch::new();
+    let ssh = sshd.ssh();
+    for more in [&["--bytes", "5MB"][..], &["--bytes", "5MB", "--reverse"]] {
+        let base = ["perf", "client", "--json", "-e", &ssh, "ssh:127.0.0.1"];
+        let ended = Running::start(&scratch, &[&base[..], more].concat(), &[]).end();
+        let ended = ended.expect(0);
+        assert_eq!(ended.done()["bytes"], 5_000_000);
+        assert!(ended.done()["peer_done"].is_object());
+    }
+}
+
+#[test]
 fn mistakes_come_with_the_right_line() {
     let scratch = Scratch::new();
     scratch.file("tree/f", 1);
@@ -353,11 +392,15 @@ fn the_same_command_goes_on_after_anything() {
 
 /// What `ssh` is, in a test: a script.
 fn fake(scratch: &Scratch, script: &str) -> Ended {
+    fake_with(scratch, script, &[])
+}
+
+fn fake_with(scratch: &Scratch, script: &str, options: &[&str]) -> Ended {
     let path = scratch.path("fake");
     fs::write(&path, script).unwrap();
     scratch.file("a", 10);
     let rsh = format!("sh {}", path.display());
-    let arguments = ["cp", "--json", "-e", &rsh, "a", "h:"];
+    let arguments = [&["cp", "--json", "-e", &rsh], options, &["a", "h:"]].concat();
     Running::start(scratch, &arguments, &[]).end()
 }
 

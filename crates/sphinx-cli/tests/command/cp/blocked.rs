@@ -34,14 +34,18 @@ fn sshd(drop: &str) -> Option<Sshd> {
 
 /// Copies inside that namespace.
 fn cp(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Ended {
+    run(scratch, sshd, &[&["cp"], arguments].concat())
+}
+
+fn run(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Ended {
     let ssh = sshd.ssh();
-    let inner = command(&scratch.path(""), &["cp", "--json", "-e", &ssh]);
+    let inner = command(&scratch.path(""), &[]);
     let mut outer = Command::new("nsenter");
     outer.args(["-t", &sshd.pid().to_string(), "-n", "--"]);
     outer
         .arg(inner.get_program())
-        .args(inner.get_args())
-        .args(arguments);
+        .args(arguments)
+        .args(["--json", "-e", &ssh]);
     for (name, value) in inner.get_envs() {
         match value {
             Some(value) => outer.env(name, value),
@@ -85,6 +89,13 @@ fn without_udp_files_go_through_ssh() {
         scratch.assert_same(&format!("tree/{name}"), &format!("in/tree/{name}"));
         scratch.assert_same(&format!("tree/{name}"), &format!("back/{name}"));
     }
+    // Of a measurement over TCP nobody would learn anything.
+    let measured = run(&scratch, &sshd, &["perf", "client", "ssh:127.0.0.1"]).expect(3);
+    let hint = measured.error("unreachable")["hint"].to_string();
+    assert!(
+        hint.contains("let UDP ports 60000-61000 in at 127.0.0.1"),
+        "{hint}"
+    );
     // Where it goes on does not depend on what carries it.
     let again = cp(&scratch, &sshd, &["-r", "tree", &to]).expect(0);
     let reused = again.done()["bytes_reused"].as_u64().unwrap();

@@ -1,0 +1,135 @@
+//! Reaching another machine through ssh, for whatever is done there.
+
+use std::net::IpAddr;
+use std::thread::JoinHandle;
+
+use sphinx_transport::{Options, Service};
+
+use super::Context;
+use crate::args::CommonArgs;
+use crate::args::ssh::SshArgs;
+use crate::failure::{Outcome, protocol};
+use crate::report::{Event, Reporter};
+use crate::ssh::Host;
+use crate::ssh::meeting::{Endpoint, Met, meet, ticket_at};
+use crate::ssh::messages::{CopyRules, Offer, Request, Task};
+use crate::ssh::pipe::Message;
+use crate::ssh::push::push;
+use crate::ssh::start::{NoEnd, Rsh, Ssh};
+use crate::text::printable;
+
+/// The way to another machine.
+pub(super) struct Way<'a> {
+    pub(super) host: &'a Host,
+    pub(super) args: &'a SshArgs,
+    pub(super) common: &'a CommonArgs,
+    pub(super) options: &'a Options,
+}
+
+/// The other end, at work.
+pub(super) struct Reached<T> {
+    pub(super) met: Met,
+    /// What the only thing that is sent to it is to be called, if that is another name.
+    pub(super) name: Option<Vec<u8>>,
+    /// What was done while ssh connected.
+    pub(super) meanwhile: T,
+    /// The other end works for as long as this lives: last, so that it is the last to go.
+    pub(super) ssh: Ssh,
+}
+
+impl Way<'_> {
+    /// Has the other end do something; does something itself meanwhile.
+    pub(super) fn reach<T>(
+        &self,
+        task: Task,
+        rules: CopyRules,
+        meanwhile: impl FnOnce() -> Outcome<T>,
+        context: &Context,
+    ) -> Outcome<Reached<T>> {
+        let CommonArgs { ipv4, ipv6, .. } = *self.common;
+        let rsh = Rsh::new(&self.args.rsh, self.host, ipv4, ipv6)?;
+        let addresses = rsh.resolve();
+        let service = task.service();
+        let ports = self.args.udp_port.iter().rev();
+        let endpoint = Endpoint::open(ports, None, service, self.options, (ipv4, ipv6));
+        let request = Request {
+            task,
+            rules,
+            ports: self.args.udp_port,
+            ticket: endpoint.as_ref().map(Endpoint::ticket),
+            engine: self.args.written.0.clone(),
+        };
+        let ssh = self.ask(&rsh, &request, context)?;
+        let meanwhile = meanwhile()?;
+        let (ssh, offer) = match self.answer(ssh) {
+            Err(NoEnd::Missing(_)) if self.args.push => {
+                push(&rsh, &context.reporter)?;
+                let again = self.ask(&rsh, &request, context)?;
+                self.answer(again).map_err(NoEnd::into_failure)?
+            }
+            answer => answer.map_err(NoEnd::into_failure)?,
+        };
+        let met = self.meet(
+            &ssh,
+            endpoint,
+            &offer,
+            addresses,
+            service,
+            &context.reporter,
+        )?;
+        Ok(Reached {
+            ssh,
+            met,
+            name: offer.name,
+            meanwhile,
+        })
+    }
+
+    fn ask(&self, rsh: &Rsh, request: &Request, context: &Context) -> Outcome<Ssh> {
+        let sphx = self.args.remote_sphx.as_deref();
+        let ssh = Ssh::start(rsh, sphx, &context.reporter, &context.stop)?;
+        // What fails here is told better by what comes back.
+        let _ = ssh.pipe.request(request.clone());
+        Ok(ssh)
+    }
+
+    /// What the other end is ready for.
+    fn answer(&self, ssh: Ssh) -> Result<(Ssh, Offer), NoEnd> {
+        match ssh.first()? {
+            Message::Offer(offer) => Ok((ssh, offer)),
+            Message::Failed(failed) => Err(NoEnd::Failed(failed.into())),
+            _ => Err(NoEnd::Failed(protocol("a message out of turn"))),
+        }
+    }
+
+    fn meet(
+        &self,
+        ssh: &Ssh,
+        endpoint: Option<Endpoint>,
+        offer: &Offer,
+        addresses: JoinHandle<Vec<IpAddr>>,
+        service: Service,
+        reporter: &Reporter,
+    ) -> Outcome<Met> {
+        // A name service that is slower than ssh has nothing to say that ssh did not know.
+        let addresses = match addresses.is_finished() {
+            true => addresses.join().unwrap_or_default(),
+            false => Vec::new(),
+        };
+        let ticket = (offer.ticket.as_deref()).map(|text| ticket_at(text, &addresses, false));
+        let ticket = ticket.transpose()?;
+        let met = meet(&ssh.pipe, endpoint, ticket, service, self.options)?;
+        let event = Event::new("carrier").with("carrier", met.name());
+        reporter.event(match &met {
+            Met::Udp { session, .. } => event.with("peer", session.remote_addr().to_string()),
+            Met::Ssh => event.with("udp_ports", self.args.udp_port.to_string()),
+        });
+        Ok(met)
+    }
+
+    /// What would let UDP through.
+    pub(super) fn advice(&self) -> String {
+        let host = printable(self.host.destination.as_bytes());
+        format!("let UDP ports {} in at {host}", self.args.udp_port)
+    }
+}
