@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::error::Error;
 use clap::parser::ValueSource;
@@ -83,7 +84,7 @@ impl FromStr for Ports {
 pub(crate) struct Written(pub(crate) Vec<String>);
 
 /// What makes sense at both ends, with a value.
-const WITH_VALUE: [&str; 8] = [
+const WITH_VALUE: [&str; 9] = [
     "codec",
     "profile",
     "epsilon",
@@ -91,6 +92,7 @@ const WITH_VALUE: [&str; 8] = [
     "cc",
     "limit",
     "memory",
+    "connect_timeout",
     "idle_timeout",
 ];
 /// The same without one, and how it is written.
@@ -133,6 +135,17 @@ struct EngineLine {
     common: CommonArgs,
 }
 
+/// How long to try UDP before doing without, at either end.
+pub(crate) fn udp_patience(written: &[String], common: &CommonArgs) -> Duration {
+    const USUAL: Duration = Duration::from_secs(2);
+    let is_given = (written.iter()).any(|option| option.starts_with("--connect-timeout="));
+    if is_given {
+        common.connect_timeout
+    } else {
+        USUAL
+    }
+}
+
 /// Reads what the other end has written.
 pub(crate) fn engine(written: &[String]) -> Result<CommonArgs, Error> {
     EngineLine::try_parse_from(written).map(|line| line.common)
@@ -169,5 +182,9 @@ mod tests {
         assert_eq!(common.limit, args.common.limit);
         assert!(common.ipv4 && !common.json);
         assert!(engine(&["--bogus".to_owned()]).is_err());
+        assert_eq!(udp_patience(&[], &common), Duration::from_secs(2));
+        let written = ["--connect-timeout=7s".to_owned()];
+        let common = engine(&written).expect("an option");
+        assert_eq!(udp_patience(&written, &common), Duration::from_secs(7));
     }
 }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use sphinx_transport::{ErrorKind, Profile};
 
 use super::Context;
-use super::reach::Way;
+use super::reach::{Watch, Way};
 use crate::args::cp::CpArgs;
 use crate::channel::Channel;
 use crate::failure::{Failure, Outcome, PARTIAL, fail_hint, local_io, usage};
 use crate::files::roots::Root;
 use crate::files::{
-    Announced, Destination, Expected, Landing, OutputDir, SourceKey, Transferred, recv, roots, send,
+    Announced, Destination, Expected, Landing, OutputDir, SourceKey, recv, roots, send,
 };
 use crate::report::{Done, Figures, Progress, Reporter, Role, Ticker};
 use crate::ssh::meeting::Met;
@@ -267,7 +267,8 @@ fn copy(args: &CpArgs, host: &Host, mut job: Job, context: &Context) -> Outcome<
     match &reached.met {
         Met::Udp { session, .. } => {
             let _registration = context.close_on_stop(session);
-            end.copy(session)
+            let watch = Watch::start(&reached.ssh, session)?;
+            end.copy(session).map_err(|failure| watch.reason(failure))
         }
         Met::Ssh => {
             context.reporter.warn(&format!(
@@ -352,11 +353,11 @@ impl End<'_> {
         let done = Done::of_files(role, transferred.counts.bytes, stats, cpu);
         let event = transferred.add_to(done.event());
         self.reporter.done(event.with("carrier", self.carrier));
-        self.reporter.note(&self.summary(&done, &transferred));
+        transferred.tell(&self.summary(&done), &self.reporter);
         Ok(code)
     }
 
-    fn summary(&self, done: &Done, transferred: &Transferred) -> String {
+    fn summary(&self, done: &Done) -> String {
         let place = match self.job {
             Job::Send { .. } => format!("to {}", self.host),
             Job::Receive { .. } => format!("from {}", self.host),
@@ -365,6 +366,6 @@ impl End<'_> {
             "ssh" => " through ssh",
             _ => "",
         };
-        format!("{} {place}{by}{}", done.summary(), transferred.remark())
+        format!("{} {place}{by}", done.summary())
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sphinx_transport::{ErrorKind, Options, Profile, Service, Session};
 
-use super::reach::Way;
+use super::reach::{Watch, Way};
 use super::{Context, listen};
 use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
 use crate::channel::Mode;
@@ -122,7 +122,8 @@ fn measure_at(
     match &reached.met {
         Met::Udp { session, .. } => {
             let _registration = context.close_on_stop(session);
-            measure_over(session, request, context)
+            let watch = Watch::start(&reached.ssh, session)?;
+            measure_over(session, request, context).map_err(|failure| watch.reason(failure))
         }
         Met::Ssh => Err(fail_hint(
             ErrorKind::Unreachable,

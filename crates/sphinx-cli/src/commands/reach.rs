@@ -1,14 +1,16 @@
 //! Reaching another machine through ssh, for whatever is done there.
 
-use std::net::IpAddr;
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
-use sphinx_transport::{Options, Service};
+use sphinx_transport::{ErrorKind, Options, Session};
 
 use super::Context;
 use crate::args::CommonArgs;
-use crate::args::ssh::SshArgs;
-use crate::failure::{Outcome, protocol};
+use crate::args::ssh::{SshArgs, udp_patience};
+use crate::failure::{Failure, Outcome, code, fail, local_io, protocol};
 use crate::report::{Event, Reporter};
 use crate::ssh::Host;
 use crate::ssh::meeting::{Endpoint, Met, meet, ticket_at};
@@ -17,6 +19,9 @@ use crate::ssh::pipe::Message;
 use crate::ssh::push::push;
 use crate::ssh::start::{NoEnd, Rsh, Ssh};
 use crate::text::printable;
+
+/// How long a farewell may come after the pipe has ended.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The way to another machine.
 pub(super) struct Way<'a> {
@@ -37,6 +42,36 @@ pub(super) struct Reached<T> {
     pub(super) ssh: Ssh,
 }
 
+/// Notices that the other end has gone, which the session would notice much later.
+pub(super) struct Watch(Arc<AtomicBool>);
+
+impl Watch {
+    /// Ends `session` when the other end has ended without ending it.
+    pub(super) fn start(ssh: &Ssh, session: &Session) -> Outcome<Self> {
+        let gone = Arc::new(AtomicBool::new(false));
+        let (pipe, session, told) = (ssh.pipe.clone(), session.clone(), gone.clone());
+        let body = move || {
+            pipe.wait_end();
+            // Its farewell may come by the session.
+            if session.wait_closed(FAREWELL).is_none() {
+                told.store(true, Ordering::Relaxed);
+                session.close(code::CANCELLED, "the ssh connection has ended");
+            }
+        };
+        let started = thread::Builder::new().name("watch".to_owned()).spawn(body);
+        started.map_err(|error| local_io("start", "a thread", error))?;
+        Ok(Self(gone))
+    }
+
+    /// `failure`, or what is behind it.
+    pub(super) fn reason(&self, failure: Failure) -> Failure {
+        match self.0.load(Ordering::Relaxed) {
+            true => fail(ErrorKind::PeerLost, "the other end, or ssh, has ended"),
+            false => failure,
+        }
+    }
+}
+
 impl Way<'_> {
     /// Has the other end do something; does something itself meanwhile.
     pub(super) fn reach<T>(
@@ -47,11 +82,15 @@ impl Way<'_> {
         context: &Context,
     ) -> Outcome<Reached<T>> {
         let CommonArgs { ipv4, ipv6, .. } = *self.common;
+        let options = Options {
+            connect_timeout: udp_patience(&self.args.written.0, self.common),
+            ..self.options.clone()
+        };
         let rsh = Rsh::new(&self.args.rsh, self.host, ipv4, ipv6)?;
         let addresses = rsh.resolve();
         let service = task.service();
         let ports = self.args.udp_port.iter().rev();
-        let endpoint = Endpoint::open(ports, None, service, self.options, (ipv4, ipv6));
+        let endpoint = Endpoint::open(ports, None, service, &options, (ipv4, ipv6));
         let request = Request {
             task,
             rules,
@@ -69,14 +108,14 @@ impl Way<'_> {
             }
             answer => answer.map_err(NoEnd::into_failure)?,
         };
-        let met = self.meet(
-            &ssh,
-            endpoint,
-            &offer,
-            addresses,
-            service,
-            &context.reporter,
-        )?;
+        // A name service that is slower than ssh has nothing to say that ssh did not know.
+        let addresses = match addresses.is_finished() {
+            true => addresses.join().unwrap_or_default(),
+            false => Vec::new(),
+        };
+        let ticket = (offer.ticket.as_deref()).map(|text| ticket_at(text, &addresses, false));
+        let met = meet(&ssh.pipe, endpoint, ticket.transpose()?, service, &options)?;
+        self.announce(&met, &context.reporter);
         Ok(Reached {
             ssh,
             met,
@@ -102,29 +141,12 @@ impl Way<'_> {
         }
     }
 
-    fn meet(
-        &self,
-        ssh: &Ssh,
-        endpoint: Option<Endpoint>,
-        offer: &Offer,
-        addresses: JoinHandle<Vec<IpAddr>>,
-        service: Service,
-        reporter: &Reporter,
-    ) -> Outcome<Met> {
-        // A name service that is slower than ssh has nothing to say that ssh did not know.
-        let addresses = match addresses.is_finished() {
-            true => addresses.join().unwrap_or_default(),
-            false => Vec::new(),
-        };
-        let ticket = (offer.ticket.as_deref()).map(|text| ticket_at(text, &addresses, false));
-        let ticket = ticket.transpose()?;
-        let met = meet(&ssh.pipe, endpoint, ticket, service, self.options)?;
+    fn announce(&self, met: &Met, reporter: &Reporter) {
         let event = Event::new("carrier").with("carrier", met.name());
-        reporter.event(match &met {
+        reporter.event(match met {
             Met::Udp { session, .. } => event.with("peer", session.remote_addr().to_string()),
             Met::Ssh => event.with("udp_ports", self.args.udp_port.to_string()),
         });
-        Ok(met)
     }
 
     /// What would let UDP through.

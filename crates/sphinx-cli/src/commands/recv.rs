@@ -115,10 +115,7 @@ fn receive_one(
     let event = transferred.add_to(done.event());
     reporter.done(event.with("peer", peer.as_str()));
     let into = transferred.output.as_deref().unwrap_or(&place);
-    reporter.note(&format!(
-        "{} from {peer} into {into}{}",
-        done.summary(),
-        transferred.remark()
-    ));
+    let summary = format!("{} from {peer} into {into}", done.summary());
+    transferred.tell(&summary, &reporter);
     Ok(code)
 }

@@ -150,7 +150,7 @@ impl Sending<'_> {
         let bytes = transferred.counts.bytes;
         let done = Done::of_files(Role::Sender, bytes, stats, usage::cpu_time());
         reporter.done(transferred.add_to(done.event()));
-        reporter.note(&format!("{}{}", done.summary(), transferred.remark()));
+        transferred.tell(&done.summary(), &reporter);
         Ok(code)
     }
 }

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use sphinx_transport::{ErrorKind, Profile, Service, Session};
+use sphinx_transport::{ErrorKind, Options, Profile, Service, Session};
 
 use super::{Context, perf};
-use crate::args::ssh::engine;
+use crate::args::ssh::{engine, udp_patience};
 use crate::channel::Channel;
 use crate::failure::{Failure, Outcome, code, fail, fail_hint, local_io, protocol};
 use crate::files::roots::Root;
@@ -72,11 +72,14 @@ fn serve(pipe: &Pipe, context: &Context) -> Result<u8, Failed> {
             .with_hint("use the same version of sphx at both ends")
     })?;
     let service = request.task.service();
-    let options = common.options(match service {
-        Service::Files => Profile::Bulk,
-        // What is measured decides.
-        _ => Profile::Auto,
-    });
+    let options = Options {
+        connect_timeout: udp_patience(&request.engine, &common),
+        ..common.options(match service {
+            Service::Files => Profile::Bulk,
+            // What is measured decides.
+            _ => Profile::Auto,
+        })
+    };
     let (job, name) = prepare(&request)?;
     let ends = Ends::of_this_process();
     let family = (common.ipv4, common.ipv6);

@@ -9,8 +9,8 @@ mod stall;
 mod writer;
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -32,6 +32,10 @@ const EVENTS_VERSION: u32 = 1;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a pipe may be full before the ticket is in it.
 const TICKET_PATIENCE: Duration = Duration::from_secs(1);
+/// Entries that were left out and are said again at the end.
+const REMINDED_MAX: usize = 20;
+/// Of fewer entries everything is still to be seen.
+const REMINDED_ENTRIES_MIN: u64 = 50;
 /// For lines that nothing waits for.
 const NO_PATIENCE: Option<Duration> = Some(Duration::ZERO);
 
@@ -131,6 +135,8 @@ struct SessionOutput {
     stdout: Share,
     stderr: Share,
     progress_dropped: AtomicU64,
+    /// What was left out first.
+    skipped: Mutex<Vec<String>>,
 }
 
 impl Reporter {
@@ -194,18 +200,33 @@ impl Reporter {
         self.event(event.with("progress_dropped", self.progress_dropped()));
     }
 
-    /// A file is complete: in both forms. `status` is sent, received or present. Waits for readers that are
-    /// behind.
+    /// A file is complete: in both forms. `status` is sent, received or present; `reused` bytes were not sent. Waits for
+    /// readers that are behind.
     ///
     /// # Errors
     /// The reader of either output takes nothing any more.
-    pub(crate) fn file(&self, status: &str, path: &[u8], bytes: u64, blake3: &str) -> Outcome<()> {
+    pub(crate) fn file(
+        &self,
+        status: &str,
+        path: &[u8],
+        bytes: u64,
+        reused: u64,
+        blake3: &str,
+    ) -> Outcome<()> {
         if self.json() {
+            let state = match (status, reused) {
+                ("present", _) => "unchanged",
+                (_, 0) => "sent",
+                (_, reused) if reused >= bytes => "unchanged",
+                _ => "resumed",
+            };
             let event = Event::new("file")
                 .with_path(path)
                 .with("bytes", bytes)
+                .with("reused", reused)
                 .with("blake3", blake3)
-                .with("status", status);
+                .with("status", status)
+                .with("state", state);
             let pushed = self.push(Item::Data(event.into_line()), Room::OfSession);
             pushed.map_err(|Unread| self.unread("standard output"))?;
         }
@@ -282,8 +303,29 @@ impl Reporter {
                 .with("kind", kind_name(failure.kind))
                 .with("reason", reason.as_str()),
         );
-        let line = format!("sphx: skipped {}: {reason}", printable(path));
-        self.say(Item::Note(line));
+        let line = format!("skipped {}: {reason}", printable(path));
+        self.say(Item::Note(format!("sphx: {line}")));
+        let skipped = self.session.skipped.lock();
+        let mut skipped = skipped.unwrap_or_else(PoisonError::into_inner);
+        if skipped.len() < REMINDED_MAX {
+            skipped.push(line);
+        }
+    }
+
+    /// Says again what was left out of a session with so many entries, where that may have gone by unseen.
+    pub(crate) fn remind(&self, entries: u64, skipped: u64) {
+        if entries < REMINDED_ENTRIES_MIN || skipped == 0 {
+            return;
+        }
+        let lines = self.session.skipped.lock();
+        let lines = std::mem::take(&mut *lines.unwrap_or_else(PoisonError::into_inner));
+        for line in &lines {
+            self.note(line);
+        }
+        let more = skipped.saturating_sub(lines.len() as u64);
+        if more > 0 {
+            self.note(&format!("and {more} more"));
+        }
     }
 
     /// Reports how one transfer or the whole command failed; returns the exit code.

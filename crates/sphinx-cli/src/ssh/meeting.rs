@@ -13,8 +13,6 @@ use super::pipe::{Message, Pipe};
 use crate::addresses::{advertised, everywhere};
 use crate::failure::{Failure, Outcome, code, fail, local_io, protocol};
 
-/// After so long without UDP the files go through ssh.
-const UDP_PATIENCE: Duration = Duration::from_secs(2);
 /// The end that was started waits so long to be reached before it tries to reach the other one.
 const REACHED_PATIENCE: Duration = Duration::from_millis(300);
 /// How long a session that one end has may take to be one of the other's.
@@ -93,7 +91,7 @@ pub(crate) fn ticket_at(text: &str, addresses: &[IpAddr], first: bool) -> Outcom
     Ok(ticket.at(&all)?)
 }
 
-/// The end that asks: decides what the first is that works, and says so.
+/// The end that asks, which tries for `options.connect_timeout`: decides what the first is that works, and says so.
 pub(crate) fn meet(
     pipe: &Pipe,
     endpoint: Option<Endpoint>,
@@ -102,9 +100,10 @@ pub(crate) fn meet(
     options: &Options,
 ) -> Outcome<Met> {
     let (sender, met) = mpsc::channel();
-    let until = Instant::now() + UDP_PATIENCE;
+    let patience = options.connect_timeout;
+    let until = Instant::now() + patience;
     if let Some(ticket) = ticket {
-        let (sender, options) = (sender.clone(), patient(options));
+        let (sender, options) = (sender.clone(), options.clone());
         spawn(move || {
             if let Ok(session) = connect(&ticket, service, &options) {
                 offer(&sender, session, None);
@@ -113,7 +112,7 @@ pub(crate) fn meet(
     }
     if let Some(endpoint) = endpoint {
         spawn(move || {
-            if let Ok(Some(session)) = endpoint.server.accept(Some(UDP_PATIENCE)) {
+            if let Ok(Some(session)) = endpoint.server.accept(Some(patience)) {
                 offer(&sender, session, Some(endpoint));
             }
         })?;
@@ -157,7 +156,7 @@ pub(crate) fn meet_started(
 ) -> Outcome<Met> {
     let (sender, met) = mpsc::channel();
     if let Some(ticket) = ticket {
-        let options = patient(options);
+        let options = options.clone();
         let is_reachable = endpoint.is_some();
         spawn(move || {
             if is_reachable {
@@ -203,13 +202,6 @@ type Found = (Session, Option<Endpoint>);
 fn offer(sender: &mpsc::Sender<Found>, session: Session, endpoint: Option<Endpoint>) {
     if let Err(mpsc::SendError((session, _endpoint))) = sender.send((session, endpoint)) {
         session.close(code::CANCELLED, "there is another session");
-    }
-}
-
-fn patient(options: &Options) -> Options {
-    Options {
-        connect_timeout: UDP_PATIENCE,
-        ..options.clone()
     }
 }
 

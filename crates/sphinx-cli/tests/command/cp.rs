@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::common::{Ended, PATIENCE, Running, Scratch};
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 use server::Sshd;
 
 const BIG: usize = 60_000_000;
@@ -26,7 +26,8 @@ fn cp(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Ended {
 
 fn start(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Running {
     let ssh = sshd.ssh();
-    let base = ["cp", "--json", "-e", &ssh];
+    // UDP gets through: also on a machine that is busy.
+    let base = ["cp", "--json", "--connect-timeout", "20s", "-e", &ssh];
     Running::start(scratch, &[&base[..], arguments].concat(), &[])
 }
 
@@ -87,6 +88,13 @@ fn trees_are_copied_as_they_are_and_only_what_has_changed_again() {
         let link = fs::read_link(scratch.path(copy).join("link")).unwrap();
         assert_eq!(link, Path::new("sub1/f1"));
     }
+    // Files say what became of them.
+    let states = |ended: &Ended| -> Vec<String> {
+        let files = ended.events.iter().filter(|event| event["event"] == "file");
+        files
+            .map(|file| file["state"].as_str().expect("a state").to_owned())
+            .collect()
+    };
     // What is there is not sent, but for what leaves before that is known; what has changed is replaced, what else is there stays.
     scratch.file("in/tree/other", 5);
     fs::write(scratch.path("tree/sub0/f0"), b"changed").unwrap();
@@ -94,6 +102,12 @@ fn trees_are_copied_as_they_are_and_only_what_has_changed_again() {
     let done = again.done();
     let [bytes, reused] = ["bytes", "bytes_reused"].map(|field| done[field].as_u64().unwrap());
     assert!(bytes - reused < 1_600_000, "{done}");
+    let states = states(&again);
+    assert!(
+        states.iter().any(|state| state == "unchanged"),
+        "{states:?}"
+    );
+    assert!(states.iter().any(|state| state == "sent"), "{states:?}");
     scratch.assert_same("tree/sub0/f0", "in/tree/sub0/f0");
     assert!(scratch.path("in/tree/other").exists());
 }
@@ -245,6 +259,7 @@ fn a_path_is_measured_with_no_server_to_start() {
     let ssh = sshd.ssh();
     for more in [&["--bytes", "5MB"][..], &["--bytes", "5MB", "--reverse"]] {
         let base = ["perf", "client", "--json", "-e", &ssh, "ssh:127.0.0.1"];
+        let base = [&base[..], &["--connect-timeout", "20s"]].concat();
         let ended = Running::start(&scratch, &[&base[..], more].concat(), &[]).end();
         let ended = ended.expect(0);
         assert_eq!(ended.done()["bytes"], 5_000_000);
@@ -308,6 +323,42 @@ fn a_directory_there_needs_to_be_asked_for() {
         error["message"]
             .to_string()
             .contains("in/tree is a directory"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_jump_host_is_on_the_way() {
+    let Some(sshd) = Sshd::start() else { return };
+    let scratch = Scratch::new();
+    scratch.file("a", 100_000);
+    let ssh = format!("{} -J 127.0.0.1", sshd.ssh());
+    let arguments = ["cp", "--json", "-e", &ssh, "a", &there(&scratch, "in")];
+    let ended = Running::start(&scratch, &arguments, &[]).end().expect(0);
+    assert_eq!(ended.done()["bytes"], 100_000);
+    scratch.assert_same("a", "in/a");
+}
+
+#[test]
+fn an_end_that_dies_is_noticed_at_once() {
+    let Some(sshd) = Sshd::start() else { return };
+    let scratch = Scratch::new();
+    scratch.file("movie", BIG);
+    let to = there(&scratch, "in");
+    let mut running = start(&scratch, &sshd, &[&SLOW[..], &["movie", &to]].concat());
+    wait_for_bytes(&mut running, 10_000_000);
+    for process in sshd.ends() {
+        kill_process(process, Signal::KILL).expect("it is our child's");
+    }
+    let started = Instant::now();
+    let ended = running.end().expect(6);
+    let error = ended.error("peer_lost");
+    // Long before the idle timeout, which is 15 s.
+    assert!(started.elapsed() < Duration::from_secs(12), "{error}");
+    assert!(
+        error["hint"]
+            .to_string()
+            .contains("the same command goes on"),
         "{error}"
     );
 }

@@ -103,17 +103,39 @@ fn without_udp_files_go_through_ssh() {
 }
 
 #[test]
+fn packets_may_be_lost() {
+    // Of ssh's too.
+    let Some(sshd) = sshd("numgen random mod 100 < 6") else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.file("movie", 10_000_000);
+    for (from, to) in [
+        ("movie".to_owned(), there(&scratch, "in")),
+        (there(&scratch, "in/movie"), "back".to_owned()),
+    ] {
+        let done = cp(&scratch, &sshd, &["--connect-timeout", "20s", &from, &to]).expect(0);
+        assert_eq!(done.done()["carrier"], "udp");
+        assert_eq!(done.done()["bytes"], 10_000_000);
+    }
+    scratch.assert_same("movie", "back");
+}
+
+#[test]
 fn one_end_that_can_be_reached_is_enough() {
     // The end that was started listens on the first free port, the other one on the last.
-    for drop in ["udp dport 60000-60500", "udp dport 60501-61000"] {
+    let options = ["--connect-timeout", "20s", "--udp-port", "20000-20009"];
+    for drop in ["udp dport 20000-20004", "udp dport 20005-20009"] {
         let Some(sshd) = sshd(drop) else { return };
         let scratch = Scratch::new();
         scratch.file("movie", 5_000_000);
-        let to = there(&scratch, "in");
-        let sent = cp(&scratch, &sshd, &["movie", &to]).expect(0);
-        assert_eq!(sent.done()["carrier"], "udp", "{drop}");
-        let got = cp(&scratch, &sshd, &[&there(&scratch, "in/movie"), "back"]).expect(0);
-        assert_eq!(got.done()["carrier"], "udp", "{drop}");
+        for (from, to) in [
+            ("movie".to_owned(), there(&scratch, "in")),
+            (there(&scratch, "in/movie"), "back".to_owned()),
+        ] {
+            let done = cp(&scratch, &sshd, &[&options[..], &[&from, &to]].concat()).expect(0);
+            assert_eq!(done.done()["carrier"], "udp", "{drop}");
+        }
         scratch.assert_same("movie", "back");
     }
 }

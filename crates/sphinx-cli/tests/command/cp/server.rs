@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use tempfile::TempDir;
 
 use crate::common::PATIENCE;
@@ -93,13 +94,35 @@ impl Sshd {
     /// How to get there.
     pub(crate) fn ssh(&self) -> String {
         let at = |name: &str| self.root.path().join(name).display().to_string();
-        format!(
-            "ssh -F none -p {} -i {} -o IdentitiesOnly=yes -o BatchMode=yes -o StrictHostKeyChecking=no \
-             -o LogLevel=ERROR -o UserKnownHostsFile={}",
+        // A file, so that a jump through the same machine goes by it too.
+        let config = format!(
+            "Host *\n Port {}\n IdentityFile {}\n IdentitiesOnly yes\n BatchMode yes\n StrictHostKeyChecking no\n \
+             LogLevel ERROR\n UserKnownHostsFile {}\n",
             self.port,
             at("user"),
             at("known"),
-        )
+        );
+        fs::write(at("ssh_config"), config).unwrap();
+        format!("ssh -F {}", at("ssh_config"))
+    }
+
+    /// The other ends that are running: `sphx` below this sshd.
+    pub(crate) fn ends(&self) -> Vec<Pid> {
+        let mut found = vec![self.child.id().to_string()];
+        let mut ends = Vec::new();
+        let mut at = 0;
+        while at < found.len() {
+            let tasks = format!("/proc/{0}/task/{0}/children", found[at]);
+            let children = fs::read_to_string(tasks).unwrap_or_default();
+            found.extend(children.split_whitespace().map(str::to_owned));
+            let name = fs::read_to_string(format!("/proc/{}/comm", found[at])).unwrap_or_default();
+            if name.trim() == "sphx" {
+                ends.extend(found[at].parse().ok().and_then(Pid::from_raw));
+            }
+            at += 1;
+        }
+        assert!(!ends.is_empty(), "no other end runs");
+        ends
     }
 
     /// The home directory at the other end.
