@@ -287,7 +287,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                 }
             }
             Finished::Present(digest) => {
-                self.ledger.add_file(&path, size, reused, &digest, true)?
+                self.ledger.add_file(&path, size, reused, &digest, true)?;
             }
             Finished::Nowhere if settled => {}
             Finished::Nowhere => self.refuse_existing(name)?,

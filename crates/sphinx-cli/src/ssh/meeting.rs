@@ -58,7 +58,7 @@ pub(crate) enum Met {
     Udp {
         session: Session,
         /// Whose session it is: it ends with it.
-        _endpoint: Option<Endpoint>,
+        _endpoint: Option<Box<Endpoint>>,
     },
     Ssh,
 }
@@ -113,7 +113,7 @@ pub(crate) fn meet(
     if let Some(endpoint) = endpoint {
         spawn(move || {
             if let Ok(Some(session)) = endpoint.server.accept(Some(patience)) {
-                offer(&sender, session, Some(endpoint));
+                offer(&sender, session, Some(Box::new(endpoint)));
             }
         })?;
     } else {
@@ -188,7 +188,7 @@ pub(crate) fn meet_started(
             match endpoint.server.accept(Some(SESSION_PATIENCE))? {
                 Some(session) => Ok(Met::Udp {
                     session,
-                    _endpoint: Some(endpoint),
+                    _endpoint: Some(Box::new(endpoint)),
                 }),
                 None => Err(gone()),
             }
@@ -196,10 +196,10 @@ pub(crate) fn meet_started(
     }
 }
 
-type Found = (Session, Option<Endpoint>);
+type Found = (Session, Option<Box<Endpoint>>);
 
 /// Hands a session over, if it is wanted still.
-fn offer(sender: &mpsc::Sender<Found>, session: Session, endpoint: Option<Endpoint>) {
+fn offer(sender: &mpsc::Sender<Found>, session: Session, endpoint: Option<Box<Endpoint>>) {
     if let Err(mpsc::SendError((session, _endpoint))) = sender.send((session, endpoint)) {
         session.close(code::CANCELLED, "there is another session");
     }
