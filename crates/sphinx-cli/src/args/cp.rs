@@ -18,8 +18,7 @@ pub(crate) struct CpArgs {
     /// Remove what has come of a file that is not complete, instead of keeping it for the same command to go on with
     #[arg(long)]
     pub(crate) no_partial: bool,
-    /// What to copy, and where to: one side is [USER@]HOST:PATH
-    #[arg(value_name = "SRC… DST", required = true, num_args = 1..)]
+    #[arg(value_name = "SRC… DST", required = true, num_args = 1.., help = "What to copy, and where to: one side is [USER@]HOST:PATH")]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
     pub(crate) ssh: SshArgs,

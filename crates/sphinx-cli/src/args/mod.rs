@@ -228,7 +228,7 @@ pub(crate) struct PerfClientArgs {
     /// Read the ticket from this file
     #[arg(long, value_name = "F")]
     pub(crate) ticket_file: Option<PathBuf>,
-    /// The ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads one line of standard input; ssh:[USER@]HOST has ssh start the other end
+    /// The ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads one line of standard input; with ssh:HOST, ssh starts the other end
     #[arg(value_name = "TICKET | ssh:HOST")]
     pub(crate) ticket: Option<std::ffi::OsString>,
     /// Stop after this many bytes

@@ -17,7 +17,7 @@ use super::CommonArgs;
 #[command(next_help_heading = "The other end")]
 pub(crate) struct SshArgs {
     /// The ssh to run, with its options: 'ssh -p 2222'; split into words, no shell sees it
-    #[arg(short = 'e', long, value_name = "COMMAND", default_value = "ssh")]
+    #[arg(short = 'e', long, value_name = "CMD", default_value = "ssh")]
     pub(crate) rsh: OsString,
     /// UDP ports that an end may listen on
     #[arg(long, value_name = "PORT[-PORT]", default_value_t = Ports::DEFAULT)]

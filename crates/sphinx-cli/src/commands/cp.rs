@@ -264,7 +264,7 @@ fn copy(args: &CpArgs, host: &Host, mut job: Job, context: &Context) -> Outcome<
         carrier: reached.met.name(),
         reporter: context.reporter.session(),
     };
-    match &reached.met {
+    let copied = match &reached.met {
         Met::Udp { session, .. } => {
             let _registration = context.close_on_stop(session);
             let watch = Watch::start(&reached.ssh, session)?;
@@ -278,7 +278,11 @@ fn copy(args: &CpArgs, host: &Host, mut job: Job, context: &Context) -> Outcome<
             ));
             end.copy(&reached.ssh.pipe)
         }
+    };
+    if copied.is_ok() {
+        reached.ssh.done();
     }
+    copied
 }
 
 fn rules(args: &CpArgs) -> CopyRules {

@@ -123,7 +123,9 @@ fn measure_at(
         Met::Udp { session, .. } => {
             let _registration = context.close_on_stop(session);
             let watch = Watch::start(&reached.ssh, session)?;
-            measure_over(session, request, context).map_err(|failure| watch.reason(failure))
+            let measured = measure_over(session, request, context);
+            reached.ssh.done();
+            measured.map_err(|failure| watch.reason(failure))
         }
         Met::Ssh => Err(fail_hint(
             ErrorKind::Unreachable,

@@ -100,11 +100,11 @@ impl Way<'_> {
         };
         let ssh = self.ask(&rsh, &request, context)?;
         let meanwhile = meanwhile()?;
-        let (ssh, offer) = match self.answer(ssh) {
+        let (ssh, offer) = match answer(ssh, &context.reporter) {
             Err(NoEnd::Missing(_)) if self.args.push => {
                 push(&rsh, &context.reporter)?;
                 let again = self.ask(&rsh, &request, context)?;
-                self.answer(again).map_err(NoEnd::into_failure)?
+                answer(again, &context.reporter).map_err(NoEnd::into_failure)?
             }
             answer => answer.map_err(NoEnd::into_failure)?,
         };
@@ -132,15 +132,6 @@ impl Way<'_> {
         Ok(ssh)
     }
 
-    /// What the other end is ready for.
-    fn answer(&self, ssh: Ssh) -> Result<(Ssh, Offer), NoEnd> {
-        match ssh.first()? {
-            Message::Offer(offer) => Ok((ssh, offer)),
-            Message::Failed(failed) => Err(NoEnd::Failed(failed.into())),
-            _ => Err(NoEnd::Failed(protocol("a message out of turn"))),
-        }
-    }
-
     fn announce(&self, met: &Met, reporter: &Reporter) {
         let event = Event::new("carrier").with("carrier", met.name());
         reporter.event(match met {
@@ -153,5 +144,14 @@ impl Way<'_> {
     pub(super) fn advice(&self) -> String {
         let host = printable(self.host.destination.as_bytes());
         format!("let UDP ports {} in at {host}", self.args.udp_port)
+    }
+}
+
+/// What the other end is ready for.
+fn answer(ssh: Ssh, reporter: &Reporter) -> Result<(Ssh, Offer), NoEnd> {
+    match ssh.first(reporter)? {
+        Message::Offer(offer) => Ok((ssh, offer)),
+        Message::Failed(failed) => Err(NoEnd::Failed(failed.into())),
+        _ => Err(NoEnd::Failed(protocol("a message out of turn"))),
     }
 }

@@ -223,6 +223,10 @@ impl Target {
         }
         self.judge_link(name, target)?;
         let made = if self.output.rules.overwrite {
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            if let Ok(there) = fs::statat(&parent, name.as_bytes(), flags) {
+                self.check_replaceable(name, FileType::from_raw_mode(there.st_mode))?;
+            }
             let temporary = self.temporary_name(name)?;
             fs::symlinkat(target, &parent, temporary.as_slice())
                 .and_then(|()| {
@@ -276,9 +280,7 @@ impl Target {
         match fs::statat(&parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(_) => {}
             Ok(there) if self.output.rules.overwrite && !closed => {
-                if FileType::from_raw_mode(there.st_mode) == FileType::Directory {
-                    return Err(self.refused("replace the directory", name, Errno::ISDIR));
-                }
+                self.check_replaceable(name, FileType::from_raw_mode(there.st_mode))?;
             }
             Ok(there) => {
                 let file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
@@ -374,6 +376,21 @@ impl Target {
             true => refuse(&PathError::TooLong.to_string(), ""),
             false => Ok(()),
         }
+    }
+
+    /// Files and links are replaced; a directory has more than one thing to lose, and a device or a pipe is somebody else's.
+    fn check_replaceable(&self, name: &Name, there: FileType) -> Result<(), Refused> {
+        let message = match there {
+            FileType::RegularFile | FileType::Symlink => return Ok(()),
+            FileType::Directory => {
+                return Err(self.refused("replace the directory", name, Errno::ISDIR));
+            }
+            _ => format!(
+                "{} is neither file nor link, and not replaced",
+                self.shown(name)
+            ),
+        };
+        Err(Refused::Entry(fail(ErrorKind::LocalIo, message)))
     }
 
     /// Whoever was asked for something sends nothing else; a directory or a link only where directories were asked for.

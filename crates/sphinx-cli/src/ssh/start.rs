@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ const SSH_FAILED: i32 = 255;
 const NOT_FOUND: [i32; 2] = [126, 127];
 /// How long ssh gets to end once there is nothing more to do.
 const END_PATIENCE: Duration = Duration::from_secs(3);
+/// An end that runs and says nothing for so long is told of.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Of a line that comes from elsewhere.
 const LINE_BYTES_MAX: u64 = 2000;
 /// Files carry themselves: no forwarding, no terminal, no other command, whatever the configuration says.
@@ -137,6 +140,8 @@ pub(crate) struct Ssh {
     stderr: JoinHandle<()>,
     last_line: Arc<Mutex<String>>,
     host: Host,
+    /// Nothing that ssh still has to do is waited for.
+    done: AtomicBool,
     _registration: Registration,
 }
 
@@ -174,6 +179,7 @@ impl Ssh {
             stderr,
             last_line,
             host: rsh.host.clone(),
+            done: AtomicBool::new(false),
             _registration: registration,
         })
     }
@@ -182,14 +188,26 @@ impl Ssh {
     ///
     /// # Errors
     /// There is no end of ours: what to do about it.
-    pub(crate) fn first(&self) -> Result<Message, NoEnd> {
-        match self.pipe.message(None) {
-            Ok(Some(message)) => Ok(message),
-            Ok(None) => unreachable!("it is waited for"),
-            Err(failure) if self.pipe.is_greeted() || failure.kind == ErrorKind::Protocol => {
-                Err(NoEnd::Failed(failure))
+    pub(crate) fn first(&self, reporter: &Reporter) -> Result<Message, NoEnd> {
+        let mut told = false;
+        loop {
+            match self.pipe.message(Some(PATIENCE)) {
+                Ok(Some(message)) => return Ok(message),
+                // Before, a person may be about to type.
+                Ok(None) if self.pipe.is_greeted() && !told => {
+                    told = true;
+                    reporter.warn("the other end runs, and waits for its disk");
+                }
+                Ok(None) => {}
+                Err(failure) => return Err(self.no_first(failure)),
             }
-            Err(_) => Err(self.diagnose()),
+        }
+    }
+
+    fn no_first(&self, failure: Failure) -> NoEnd {
+        match self.pipe.is_greeted() || failure.kind == ErrorKind::Protocol {
+            true => NoEnd::Failed(failure),
+            false => self.diagnose(),
         }
     }
 
@@ -247,8 +265,14 @@ impl Ssh {
         }
     }
 
+    /// Everything has been done at both ends. ssh takes round trips to end, and more where packets are lost: nobody has to
+    /// wait for that, nor is it killed, as other connections may share it.
+    pub(crate) fn done(&self) {
+        self.done.store(true, Ordering::Relaxed);
+    }
+
     /// Lets ssh end: its exit code.
-    pub(crate) fn end(&self) -> Option<i32> {
+    fn end(&self) -> Option<i32> {
         let until = Instant::now() + END_PATIENCE;
         loop {
             match lock(&self.child).try_wait() {
@@ -264,7 +288,7 @@ impl Ssh {
 impl Drop for Ssh {
     fn drop(&mut self) {
         self.pipe.end_output();
-        if self.end().is_none() {
+        if !self.done.load(Ordering::Relaxed) && self.end().is_none() {
             let mut child = lock(&self.child);
             let _ = child.kill();
             let _ = child.wait();

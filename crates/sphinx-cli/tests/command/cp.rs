@@ -145,6 +145,19 @@ fn the_destination_means_what_it_means_to_cp() {
         let message = ended.events.last().unwrap()["message"].to_string();
         assert!(message.contains("at the other end"), "{message}");
     }
+    // What is neither file nor link stays what it is.
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        scratch.path("in/pipe"),
+        rustix::fs::FileType::Fifo,
+        0o600.into(),
+        0,
+    )
+    .unwrap();
+    let ended = cp(&scratch, &sshd, &["a", &there(&scratch, "in/pipe")]).expect(9);
+    let reason = ended.event("skipped")["reason"].to_string();
+    assert!(reason.contains("neither file nor link"), "{reason}");
+    fs::remove_file(scratch.path("in/pipe")).unwrap();
     for (arguments, code) in [
         ([there(&scratch, "none"), "in".to_owned()], 9),
         ([there(&scratch, "a"), "in/none/x".to_owned()], 8),
