@@ -1,11 +1,13 @@
 //! `sphx cp`.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::CommonArgs;
 use super::ssh::SshArgs;
+use crate::units;
 
 #[derive(Args, Debug)]
 pub(crate) struct CpArgs {
@@ -18,6 +20,9 @@ pub(crate) struct CpArgs {
     /// Remove what has come of a file that is not complete, instead of keeping it for the same command to go on with
     #[arg(long)]
     pub(crate) no_partial: bool,
+    /// When the session is lost connect again, for so long after that, and go on
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_positive)]
+    pub(crate) retry: Option<Duration>,
     #[arg(value_name = "SRC… DST", required = true, num_args = 1.., help = "What to copy, and where to: one side is [USER@]HOST:PATH")]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]

@@ -21,6 +21,7 @@ mod reach;
 pub(crate) mod recv;
 #[cfg(feature = "lab")]
 mod requests;
+mod retry;
 mod running;
 pub(crate) mod send;
 pub(crate) mod ssh_end;

@@ -15,7 +15,7 @@ use crate::report::{Event, Reporter};
 use crate::ssh::Host;
 use crate::ssh::meeting::{Endpoint, Met, meet, ticket_at};
 use crate::ssh::messages::{CopyRules, Offer, Request, Task};
-use crate::ssh::pipe::Message;
+use crate::ssh::pipe::{Message, Pipe};
 use crate::ssh::push::push;
 use crate::ssh::start::{NoEnd, Rsh, Ssh};
 use crate::text::printable;
@@ -43,7 +43,10 @@ pub(super) struct Reached<T> {
 }
 
 /// Notices that the other end has gone, which the session would notice much later.
-pub(super) struct Watch(Arc<AtomicBool>);
+pub(super) struct Watch {
+    pipe: Pipe,
+    gone: Arc<AtomicBool>,
+}
 
 impl Watch {
     /// Ends `session` when the other end has ended without ending it.
@@ -60,12 +63,17 @@ impl Watch {
         };
         let started = thread::Builder::new().name("watch".to_owned()).spawn(body);
         started.map_err(|error| local_io("start", "a thread", error))?;
-        Ok(Self(gone))
+        Ok(Self {
+            pipe: ssh.pipe.clone(),
+            gone,
+        })
     }
 
     /// `failure`, or what is behind it.
     pub(super) fn reason(&self, failure: Failure) -> Failure {
-        match self.0.load(Ordering::Relaxed) {
+        // Without its pipe the other end gives up, and may say so by the session.
+        let is_cancelled = failure.kind == ErrorKind::Cancelled && self.pipe.has_ended();
+        match is_cancelled || self.gone.load(Ordering::Relaxed) {
             true => fail(ErrorKind::PeerLost, "the other end, or ssh, has ended"),
             false => failure,
         }

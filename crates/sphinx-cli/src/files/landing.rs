@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::leftovers::is_unfinished;
 use super::roots::shown;
 use crate::failure::{Outcome, fail_hint, local_io};
 use sphinx_transport::ErrorKind;
@@ -24,7 +25,10 @@ impl Landing {
     /// There is no such place.
     pub(crate) fn find(destination: &Path, things: usize, recursive: bool) -> Outcome<Self> {
         let found = destination.metadata();
-        if found.as_ref().is_ok_and(|found| found.is_dir()) {
+        let is_directory = found.as_ref().is_ok_and(|found| found.is_dir());
+        // Made by a copy under this name that has not come to its end, which goes on.
+        let is_begun = things == 1 && recursive && is_directory && is_unfinished(destination);
+        if is_directory && !is_begun {
             return Ok(Self {
                 directory: destination.to_owned(),
                 name: None,
@@ -33,7 +37,7 @@ impl Landing {
         let is_new = (found.as_ref()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         let into_directory = destination.as_os_str().as_bytes().ends_with(b"/");
         let shown = shown(destination);
-        if things != 1 || into_directory && !(is_new && recursive) {
+        if things != 1 || into_directory && !(is_new && recursive || is_begun) {
             return Err(fail_hint(
                 match things {
                     1 => ErrorKind::LocalIo,
@@ -92,6 +96,14 @@ mod tests {
             assert_eq!(find(name, 2, true).unwrap_err().kind, ErrorKind::Usage);
         }
         assert_eq!(find("new/", 1, true), Ok(named("new")));
+        // What a copy has begun it goes on with.
+        fs::create_dir(at("begun")).unwrap();
+        fs::write(at("begun/.sphx-unfinished"), b"").unwrap();
+        for name in ["begun", "begun/"] {
+            assert_eq!(find(name, 1, true), Ok(named("begun")));
+        }
+        assert_eq!(find("begun", 1, false), Ok(into("begun")));
+        assert_eq!(find("begun", 2, true), Ok(into("begun")));
         for (name, recursive) in [
             ("new/", false),
             ("file/", true),

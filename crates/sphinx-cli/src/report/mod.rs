@@ -3,6 +3,7 @@
 
 mod done;
 mod figures;
+mod files;
 mod outlet;
 mod progress;
 mod stall;
@@ -10,20 +11,19 @@ mod writer;
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use sphinx_transport::ErrorKind;
 
 pub(crate) use done::{BlockMs, BlockNumbers, Done, Punctuality};
 pub(crate) use figures::{Figures, Role};
 pub(crate) use progress::{Progress, Ticker};
 
-use crate::failure::{Failure, Outcome, exit_code, fail_hint, kind_name, local_io};
+use crate::failure::{Failure, Outcome, exit_code, kind_name, local_io};
 use crate::signals::Stop;
 use crate::text::{hex, printable};
-use outlet::{OnFailure, Outlet, Room, SESSION_BYTES, Share, Unread};
+use outlet::{OnFailure, Outlet, Room, Share, Unread};
 use writer::{Item, Writer};
 
 /// Version of the JSON events.
@@ -32,10 +32,6 @@ const EVENTS_VERSION: u32 = 1;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a pipe may be full before the ticket is in it.
 const TICKET_PATIENCE: Duration = Duration::from_secs(1);
-/// Entries that were left out and are said again at the end.
-const REMINDED_MAX: usize = 20;
-/// Of fewer entries everything is still to be seen.
-const REMINDED_ENTRIES_MIN: u64 = 50;
 /// For lines that nothing waits for.
 const NO_PATIENCE: Option<Duration> = Some(Duration::ZERO);
 
@@ -200,44 +196,6 @@ impl Reporter {
         self.event(event.with("progress_dropped", self.progress_dropped()));
     }
 
-    /// A file is complete: in both forms. `status` is sent, received or present; `reused` bytes were not sent. Waits for
-    /// readers that are behind.
-    ///
-    /// # Errors
-    /// The reader of either output takes nothing any more.
-    pub(crate) fn file(
-        &self,
-        status: &str,
-        path: &[u8],
-        bytes: u64,
-        reused: u64,
-        blake3: &str,
-    ) -> Outcome<()> {
-        if self.json() {
-            let state = match (status, reused) {
-                ("present", _) => "unchanged",
-                (_, 0) => "sent",
-                (_, reused) if reused >= bytes => "unchanged",
-                _ => "resumed",
-            };
-            let event = Event::new("file")
-                .with_path(path)
-                .with("bytes", bytes)
-                .with("reused", reused)
-                .with("blake3", blake3)
-                .with("status", status)
-                .with("state", state);
-            let pushed = self.push(Item::Data(event.into_line()), Room::OfSession);
-            pushed.map_err(|Unread| self.unread("standard output"))?;
-        }
-        if self.inner.settings.verbose > 0 && !self.inner.settings.quiet {
-            let line = format!("{status} {}", printable(path));
-            let pushed = self.push(Item::Note(line), Room::OfSession);
-            pushed.map_err(|Unread| self.unread("standard error"))?;
-        }
-        Ok(())
-    }
-
     /// A line of data on standard output. A reader that has gone away is its own business: what
     /// this process does goes on.
     pub(crate) fn data(&self, line: &str) {
@@ -292,40 +250,6 @@ impl Reporter {
         let _ = stderr.flush(None, stop);
         let mut line = String::new();
         io::stdin().read_line(&mut line).map(|_| line)
-    }
-
-    /// Something of a transfer that is left out: an error, although the transfer goes on.
-    pub(crate) fn skipped(&self, path: &[u8], failure: &Failure) {
-        let reason = printable(failure.message.as_bytes());
-        self.event(
-            Event::new("skipped")
-                .with_path(path)
-                .with("kind", kind_name(failure.kind))
-                .with("reason", reason.as_str()),
-        );
-        let line = format!("skipped {}: {reason}", printable(path));
-        self.say(Item::Note(format!("sphx: {line}")));
-        let skipped = self.session.skipped.lock();
-        let mut skipped = skipped.unwrap_or_else(PoisonError::into_inner);
-        if skipped.len() < REMINDED_MAX {
-            skipped.push(line);
-        }
-    }
-
-    /// Says again what was left out of a session with so many entries, where that may have gone by unseen.
-    pub(crate) fn remind(&self, entries: u64, skipped: u64) {
-        if entries < REMINDED_ENTRIES_MIN || skipped == 0 {
-            return;
-        }
-        let lines = self.session.skipped.lock();
-        let lines = std::mem::take(&mut *lines.unwrap_or_else(PoisonError::into_inner));
-        for line in &lines {
-            self.note(line);
-        }
-        let more = skipped.saturating_sub(lines.len() as u64);
-        if more > 0 {
-            self.note(&format!("and {more} more"));
-        }
     }
 
     /// Reports how one transfer or the whole command failed; returns the exit code.
@@ -447,20 +371,6 @@ impl Reporter {
             (None, Room::OfSession | Room::OfAll) => outlet.flush(None, stop),
             _ => Ok(()),
         }
-    }
-
-    fn unread(&self, what: &str) -> Failure {
-        if self.inner.stop.requested() {
-            return self.inner.stop.failure();
-        }
-        fail_hint(
-            ErrorKind::LocalIo,
-            format!(
-                "nobody reads {what}: {} MiB of reports wait there",
-                SESSION_BYTES >> 20
-            ),
-            "read it, or close it to go on without reports",
-        )
     }
 }
 

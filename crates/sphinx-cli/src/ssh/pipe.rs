@@ -158,6 +158,11 @@ impl Pipe {
         self.lock().greeted
     }
 
+    /// Whether nothing more comes.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().ended.is_some()
+    }
+
     /// The next message; `None` after `patience`, if there is one.
     pub(crate) fn message(&self, patience: Option<Duration>) -> Outcome<Option<Message>> {
         let until = patience.map(|patience| Instant::now() + patience);

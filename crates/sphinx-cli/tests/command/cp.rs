@@ -454,6 +454,51 @@ fn the_same_command_goes_on_after_anything() {
     }
 }
 
+#[test]
+fn a_tree_under_another_name_goes_on_there() {
+    let Some(sshd) = Sshd::start() else { return };
+    let scratch = Scratch::new();
+    scratch.file("tree/movie", BIG);
+    let to = there(&scratch, "in/new");
+    let arguments = ["-r", "tree", &to];
+    let mut running = start(&scratch, &sshd, &[&SLOW[..], &arguments].concat());
+    wait_for_bytes(&mut running, 30_000_000);
+    running.signal(Signal::KILL);
+    running.end();
+    wait_until_let_go(&scratch.path("in"));
+    let done = cp(&scratch, &sshd, &arguments).expect(0);
+    assert!(done.done()["bytes_reused"].as_u64().unwrap() > 5_000_000);
+    scratch.assert_same("tree/movie", "in/new/movie");
+    let entries = fs::read_dir(scratch.path("in/new")).unwrap().count();
+    assert_eq!(entries, 1);
+}
+
+#[test]
+fn a_copy_connects_again_by_itself() {
+    let Some(sshd) = Sshd::start() else { return };
+    for uploads in [true, false] {
+        let scratch = Scratch::new();
+        scratch.file("movie", BIG);
+        let (to, from) = (there(&scratch, "in"), there(&scratch, "movie"));
+        let arguments = match uploads {
+            true => ["movie", to.as_str()],
+            false => [from.as_str(), "in"],
+        };
+        let retry = [&SLOW[..], &["--retry", "20s"], &arguments].concat();
+        let mut running = start(&scratch, &sshd, &retry);
+        wait_for_bytes(&mut running, 40_000_000);
+        for process in sshd.ends() {
+            kill_process(process, Signal::KILL).expect("it is our child's");
+        }
+        let ended = running.end().expect(0);
+        let note = ended.event("note")["message"].to_string();
+        assert!(note.contains("connecting again, for 20"), "{note}");
+        let reused = ended.done()["bytes_reused"].as_u64().unwrap();
+        assert!(reused > 5_000_000, "{reused}");
+        scratch.assert_same("movie", "in/movie");
+    }
+}
+
 /// What `ssh` is, in a test: a script.
 fn fake(scratch: &Scratch, script: &str) -> Ended {
     fake_with(scratch, script, &[])
