@@ -42,6 +42,7 @@ fn examples() -> String {
 Examples:
 {}  sphx recv --output inbox --ticket-file t    receive files; writes the ticket to t
   sphx send --ticket-file t movie.mkv pics/   send them, from the other machine
+  sphx cp film.mkv me@host:in/                or both with one command: ssh starts the other end
   sphx perf server --ticket-file t            measure: the other end of
   sphx perf client --ticket-file t --time 10s
 
