@@ -36,7 +36,7 @@ build: tools ## Build the sphx command; its symbols go to target/release/sphx.de
 	@scripts/split-symbols $(SPHX)
 
 .PHONY: build-small
-build-small: tools ## Build sphx with recv, send and perf only, into target/small
+build-small: tools ## Build sphx with recv, send, cp and perf only, into target/small
 	$(CARGO) build --release --locked --package sphinx-cli --no-default-features --target-dir target/small
 	@scripts/split-symbols target/small/release/sphx
 

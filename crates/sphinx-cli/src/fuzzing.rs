@@ -14,6 +14,7 @@ use crate::{text, units};
 
 pub use crate::files::fuzzing::{files, journal, paths, records};
 pub use crate::perf::fuzzing::measurement;
+pub use crate::ssh::fuzzing::ssh;
 
 /// Smallest number with too many digits to be understood.
 const DIGITS_END: u64 = 1_000_000_000_000_000_000;
@@ -94,6 +95,7 @@ mod tests {
         replay("paths", paths);
         replay("journal", journal);
         replay("measurements", measurement);
+        replay("ssh", ssh);
         replay("units", units);
         #[cfg(feature = "lab")]
         replay("emulator", emulator);
@@ -116,6 +118,7 @@ mod tests {
             paths(&data);
             journal(&data);
             measurement(&data);
+            ssh(&data);
             units(&data);
             #[cfg(feature = "lab")]
             emulator(&data);

@@ -20,6 +20,7 @@ mod omitted;
 mod perf;
 mod report;
 mod signals;
+mod ssh;
 #[cfg(test)]
 mod testing;
 mod text;
@@ -152,6 +153,8 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
     match command {
         Command::Recv(args) => return commands::recv::run(args, context),
         Command::Send(args) => return commands::send::run(args, context),
+        Command::Cp(args) => return commands::cp::run(args, context),
+        Command::SshEnd(_) => return commands::ssh_end::run(context),
         Command::Perf {
             command: PerfCommand::Server(args),
         } => commands::perf::serve(args, context)?,
@@ -171,6 +174,8 @@ fn output_settings(command: &Command) -> Settings {
     let common = match command {
         Command::Recv(args) => &args.common,
         Command::Send(args) => &args.common,
+        Command::Cp(args) => &args.common,
+        Command::SshEnd(_) => return Settings::new(false, true),
         Command::Perf {
             command: PerfCommand::Server(args),
         } => &args.common,

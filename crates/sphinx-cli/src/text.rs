@@ -54,10 +54,24 @@ pub(crate) fn without_tickets(text: &str) -> String {
 
 /// The line that has started this process, as it can be typed again; but for a ticket, which is a secret.
 pub(crate) fn own_command_line() -> String {
+    own_command_line_with("")
+}
+
+/// The same with one more option, behind the command.
+pub(crate) fn own_command_line_with(option: &str) -> String {
     let words = std::env::args_os().skip(1);
     let words = words.map(|word| quoted(&printable(word.as_encoded_bytes())));
-    let line = ["sphx".to_owned()].into_iter().chain(words);
-    line.collect::<Vec<_>>().join(" ")
+    let mut line: Vec<String> = ["sphx".to_owned()].into_iter().chain(words).collect();
+    if !option.is_empty() {
+        line.insert(line.len().min(2), option.to_owned());
+    }
+    line.join(" ")
+}
+
+/// Words as a line that a shell takes for them.
+pub(crate) fn shell_line(words: impl IntoIterator<Item = String>) -> String {
+    let words: Vec<String> = words.into_iter().map(|word| quoted(&word)).collect();
+    words.join(" ")
 }
 
 /// A word as a shell takes it for what it is.

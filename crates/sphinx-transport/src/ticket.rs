@@ -90,6 +90,14 @@ impl Ticket {
         &self.addresses
     }
 
+    /// The same server, as it is reached at other addresses (`host:port`, best first): those behind a NAT, say.
+    ///
+    /// # Errors
+    /// An address is not of that form, or there are none or too many.
+    pub fn at(&self, addresses: &[String]) -> Result<Self, TicketError> {
+        Self::new(addresses.to_vec(), self.pin, self.secret.clone())
+    }
+
     /// SHA-256 of the server's certificate (DER).
     pub(crate) fn pin(&self) -> &[u8; PIN_LEN] {
         &self.pin
@@ -399,6 +407,18 @@ mod tests {
             let typo = String::from_utf8(typo).expect("ASCII");
             assert_eq!(typo.parse::<Ticket>(), Err(TicketError::Damaged));
         }
+    }
+
+    #[test]
+    fn a_server_may_be_reached_elsewhere() {
+        let ticket = ticket(&["10.0.0.1:7"]).expect("valid");
+        let elsewhere = ticket.at(&["example.org:7".to_owned()]).expect("valid");
+        assert_eq!(elsewhere.addresses(), ["example.org:7"]);
+        assert_eq!(
+            (elsewhere.pin(), elsewhere.secret()),
+            (ticket.pin(), ticket.secret())
+        );
+        assert_eq!(ticket.at(&[]), Err(TicketError::Size));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Flags that are part of the contract but whose part is not built yet are accepted by the grammar
 //! and refused by [`not_built`], so that the answer is "not built yet" and not "unknown".
 
+pub(crate) mod cp;
 #[cfg(feature = "lab")]
 pub(crate) mod demo;
 pub(crate) mod engine;
@@ -11,6 +12,7 @@ pub(crate) mod experiments;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 mod not_built;
+pub(crate) mod ssh;
 pub(crate) mod ticket;
 
 use std::fmt;
@@ -40,6 +42,7 @@ fn examples() -> String {
 Examples:
 {}  sphx recv --output inbox --ticket-file t    receive files; writes the ticket to t
   sphx send --ticket-file t movie.mkv pics/   send them, from the other machine
+  sphx cp film.mkv me@host:in/                or both with one command: ssh starts the other end
   sphx perf server --ticket-file t            measure: the other end of
   sphx perf client --ticket-file t --time 10s
 
@@ -93,6 +96,21 @@ Exits 0 only after the receiver has verified every file and given it its name. W
 other end) is told on standard error, and in the exit code: 7 if something else has arrived.
 A pipe that is named is read to its end; links inside a directory are sent as links.")]
     Send(SendArgs),
+    /// Copy files to or from another machine, as cp and scp do
+    #[command(after_help = "\
+Examples:
+  sphx cp film.mkv host:                         into the home directory there
+  sphx cp -r host:/srv/data/ .                   directories need -r
+  sphx cp -e 'ssh -p 2222 -J gate' a b me@host:in/
+
+The system's ssh starts sphx at the other end, with its configuration, keys, agent and prompts; the
+files go over UDP, and through ssh where UDP does not get through. Files that exist are replaced,
+each at once when its BLAKE3 hash has been verified; those that are there already are not sent.
+After anything the same command goes on. Nothing at the other end is expanded but a leading ~/.")]
+    Cp(cp::CpArgs),
+    /// The other end, started by ssh
+    #[command(name = crate::ssh::start::END_COMMAND, hide = true)]
+    SshEnd(ssh::SshEndArgs),
     /// Measure goodput, loss and block latency between two machines
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Perf {
@@ -116,6 +134,7 @@ pub(crate) enum PerfCommand {
 Examples:
   sphx perf client --ticket-file t --bytes 50MB
   sphx perf client --ticket-file t --time 10s --reverse
+  sphx perf client ssh:me@host                   no server to start, no ticket to carry
   sphx perf client --ticket-file t --rate 20mbit --block-size 100kB --time 60s
 
 With --rate one whole block (--block-size B) is handed over every B/R; its latency counts from
@@ -210,8 +229,8 @@ pub(crate) struct PerfClientArgs {
     /// Read the ticket from this file
     #[arg(long, value_name = "F")]
     pub(crate) ticket_file: Option<PathBuf>,
-    /// The ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads one line of standard input
-    #[arg(value_name = "TICKET")]
+    /// The ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads one line of standard input; with ssh:HOST, ssh starts the other end
+    #[arg(value_name = "TICKET | ssh:HOST")]
     pub(crate) ticket: Option<std::ffi::OsString>,
     /// Stop after this many bytes
     #[arg(long, value_name = "SIZE", value_parser = units::size_positive, conflicts_with = "time")]
@@ -246,6 +265,8 @@ pub(crate) struct PerfClientArgs {
     /// Messages of which a repair may ride in the packet of a later one, where few packets are on their way and some are lost: 0 to 8 [default: 1]
     #[arg(long, value_name = "N", value_parser = engine::bundle, requires = "message_size", conflicts_with = "reverse")]
     pub(crate) bundle: Option<u8>,
+    #[command(flatten)]
+    pub(crate) ssh: ssh::SshArgs,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }

@@ -9,6 +9,9 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
     match &cli.command {
         Command::Recv(args) => common(&args.common),
         Command::Send(args) => common(&args.common),
+        Command::Cp(args) => common(&args.common),
+        // What was written has been looked at where it was.
+        Command::SshEnd(_) => Ok(()),
         Command::Perf {
             command: PerfCommand::Server(args),
         } => common(&args.common),

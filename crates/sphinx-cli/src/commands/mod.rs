@@ -3,6 +3,7 @@
 #[cfg(feature = "lab")]
 pub(crate) mod codes;
 mod consent;
+pub(crate) mod cp;
 #[cfg(feature = "lab")]
 mod experiments;
 mod holder;
@@ -16,11 +17,14 @@ mod path;
 #[cfg(feature = "pep")]
 pub(crate) mod pep;
 pub(crate) mod perf;
+mod reach;
 pub(crate) mod recv;
 #[cfg(feature = "lab")]
 mod requests;
+mod retry;
 mod running;
 pub(crate) mod send;
+pub(crate) mod ssh_end;
 
 use sphinx_transport::{Options, Service, Session, Ticket, connect};
 

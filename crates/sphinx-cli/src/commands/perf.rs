@@ -1,26 +1,33 @@
 //! `sphx perf server` and `sphx perf client`.
 
+use std::ffi::OsStr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use sphinx_transport::{Options, Profile, Service, Session};
+use sphinx_transport::{ErrorKind, Options, Profile, Service, Session};
 
+use super::reach::{Watch, Way};
 use super::{Context, listen};
 use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
 use crate::channel::Mode;
-use crate::failure::{Outcome, usage};
+use crate::failure::{Outcome, fail_hint, usage};
 use crate::perf::client::Request;
 use crate::perf::{
     BLOCK_BYTES_MIN, DATAGRAM_BYTES_MAX, Direction, Limit, Measured, Messages, PACED_STREAMS_MAX,
     Pacing, client, server,
 };
 use crate::report::{Figures, Progress, Reporter, Role, Ticker};
+use crate::ssh::Host;
+use crate::ssh::meeting::Met;
+use crate::ssh::messages::{CopyRules, Task};
 use crate::units::{show_rate, show_size};
 
 /// The size of the blocks that everything is compared with.
 const BLOCK_BYTES_USUAL: u64 = 100_000;
 /// Less is no time for any packet.
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
+/// Before a host, in the place of a ticket.
+const SSH_PREFIX: &str = "ssh:";
 const TIME_DEFAULT: Duration = Duration::from_secs(10);
 
 pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
@@ -47,7 +54,7 @@ pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
     listen::serve(&server, life, context, session).map(drop)
 }
 
-fn serve_one(session: &Session, chosen: Profile, context: &Context) -> Outcome<()> {
+pub(super) fn serve_one(session: &Session, chosen: Profile, context: &Context) -> Outcome<()> {
     let peer = session.remote_addr().to_string();
     let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
@@ -75,6 +82,12 @@ fn serve_one(session: &Session, chosen: Profile, context: &Context) -> Outcome<(
 
 pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     let request = request(&args)?;
+    let mut options = args.common.options(profile_of(request.pacing.is_some()));
+    options.bundle = args.bundle.unwrap_or(options.bundle);
+    let host = args.ticket.as_deref().and_then(OsStr::to_str);
+    if let Some(host) = host.and_then(|text| text.strip_prefix(SSH_PREFIX)) {
+        return measure_at(&Host::parse(host)?, request, &args, &options, context);
+    }
     let (source, _) = ticket::find(
         args.ticket_file.as_deref(),
         args.ticket.as_deref(),
@@ -82,9 +95,47 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     )?;
     ticket::note_exposure(&source, &context.reporter);
     let ticket = ticket::read(source)?;
-    let mut options = args.common.options(profile_of(request.pacing.is_some()));
-    options.bundle = args.bundle.unwrap_or(options.bundle);
     let (session, _registration) = context.connect(&ticket, Service::Perf, &options)?;
+    measure_over(&session, request, context)
+}
+
+/// Measures to a machine where ssh starts the other end.
+fn measure_at(
+    host: &Host,
+    request: Request,
+    args: &PerfClientArgs,
+    options: &Options,
+    context: &Context,
+) -> Outcome<()> {
+    if args.ticket_file.is_some() {
+        return Err(usage(
+            "there is a host to start the other end at, and a ticket of another one",
+        ));
+    }
+    let way = Way {
+        host,
+        args: &args.ssh,
+        common: &args.common,
+        options,
+    };
+    let reached = way.reach(Task::Measure, CopyRules::default(), || Ok(()), context)?;
+    match &reached.met {
+        Met::Udp { session, .. } => {
+            let _registration = context.close_on_stop(session);
+            let watch = Watch::start(&reached.ssh, session)?;
+            let measured = measure_over(session, request, context);
+            reached.ssh.done();
+            measured.map_err(|failure| watch.reason(failure))
+        }
+        Met::Ssh => Err(fail_hint(
+            ErrorKind::Unreachable,
+            "UDP does not get through",
+            way.advice(),
+        )),
+    }
+}
+
+fn measure_over(session: &Session, request: Request, context: &Context) -> Outcome<()> {
     let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
     if let Limit::Bytes(bytes) = request.limit {
@@ -95,7 +146,7 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     let ticker = Ticker::start(&reporter, progress.clone(), None, move || {
         Figures::new(role, stats.stats())
     });
-    let measured = client::measure(&session, request, &progress);
+    let measured = client::measure(session, request, &progress);
     drop(ticker);
     report(&measured?, None, &reporter);
     Ok(())

@@ -65,6 +65,7 @@ fn destination(args: &RecvArgs) -> Outcome<Destination> {
         merge: args.merge,
         allow_dotfiles: args.allow_dotfiles,
         partial: !args.no_partial,
+        exact_modes: false,
         max_bytes: args.max_bytes,
         max_entries: args.max_entries,
     };
@@ -114,10 +115,7 @@ fn receive_one(
     let event = transferred.add_to(done.event());
     reporter.done(event.with("peer", peer.as_str()));
     let into = transferred.output.as_deref().unwrap_or(&place);
-    reporter.note(&format!(
-        "{} from {peer} into {into}{}",
-        done.summary(),
-        transferred.remark()
-    ));
+    let summary = format!("{} from {peer} into {into}", done.summary());
+    transferred.tell(&summary, &reporter);
     Ok(code)
 }

@@ -1,23 +1,19 @@
 //! `sphx send`.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sphinx_transport::{ErrorKind, Options, Profile, Service, Ticket};
 
 use super::Context;
+use super::retry::Retry;
 use crate::args::{SendArgs, ticket};
 use crate::failure::{Failure, Outcome, PARTIAL, local_io, usage as misused};
 use crate::files::roots::Root;
 use crate::files::{Announced, SourceKey, roots, send};
 use crate::report::{Done, Figures, Progress, Role, Ticker};
 use crate::text::own_command_line;
-use crate::units::show_duration;
 use crate::usage;
-
-/// Between a lost session and the next attempt to connect.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     let environment = std::env::var_os("SPHX_TICKET");
@@ -89,42 +85,21 @@ impl Sending<'_> {
     /// Sends; connects again for so long after a session was lost.
     fn until_done(&self, announced: Announced, retry: Option<Duration>) -> Outcome<u8> {
         let mut announced = announced;
-        let mut lost: Option<Instant> = None;
+        let mut retry = Retry::new(retry);
         loop {
-            let failure = match self.once(announced, &mut lost) {
+            let failure = match self.once(announced, &mut retry) {
                 Ok(code) => return Ok(code),
                 Err(failure) => failure,
             };
-            let Some(retry) = retry.filter(|_| !self.context.stop.requested()) else {
-                return Err(failure);
-            };
-            let since = match (lost, failure.kind) {
-                (None, ErrorKind::PeerLost | ErrorKind::Stalled) => Instant::now(),
-                (
-                    Some(since),
-                    ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::Unreachable,
-                ) => since,
-                _ => return Err(failure),
-            };
-            if since.elapsed() >= retry {
-                return Err(failure);
-            }
-            if lost.is_none() {
-                let time = show_duration(retry);
-                let line = format!("{failure}; connecting again, for {time} at most");
-                self.context.reporter.warn(&line);
-            }
-            lost = Some(since);
-            thread::sleep(RETRY_PAUSE);
+            retry.wait(failure, self.context)?;
             announced = roots::announce(&self.roots)?;
         }
     }
 
-    /// Sends once. Once there is a session nothing counts as lost.
-    fn once(&self, announced: Announced, lost: &mut Option<Instant>) -> Outcome<u8> {
+    fn once(&self, announced: Announced, retry: &mut Retry) -> Outcome<u8> {
         let (session, _registration) =
             (self.context).connect(&self.ticket, Service::Files, &self.options)?;
-        *lost = None;
+        retry.connected();
         let announced = Announced {
             source: Some(self.key.roots(&self.roots)),
             ..announced
@@ -150,7 +125,7 @@ impl Sending<'_> {
         let bytes = transferred.counts.bytes;
         let done = Done::of_files(Role::Sender, bytes, stats, usage::cpu_time());
         reporter.done(transferred.add_to(done.event()));
-        reporter.note(&format!("{}{}", done.summary(), transferred.remark()));
+        transferred.tell(&done.summary(), &reporter);
         Ok(code)
     }
 }

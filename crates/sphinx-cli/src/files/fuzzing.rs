@@ -132,6 +132,7 @@ pub fn files(data: &[u8]) {
         merge: rules & 2 != 0,
         allow_dotfiles: rules & 4 != 0,
         partial: rules & 32 != 0,
+        exact_modes: false,
         max_bytes: (rules & 8 != 0).then_some(1000),
         max_entries: (rules & 16 != 0).then_some(10),
     };

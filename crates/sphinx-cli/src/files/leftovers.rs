@@ -7,10 +7,13 @@
 //! directory at the top that is not complete holds a mark, locked likewise, so that the same transfer
 //! may go on in it later. A file that is kept in part has a name that every transfer knows, and a journal beside it.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{self, AtFlags, Dir, FlockOperation, Mode, OFlags};
@@ -173,6 +176,11 @@ impl Unfinished {
     pub(super) fn finish(self) -> Result<(), Errno> {
         fs::unlinkat(&self.directory, UNFINISHED, AtFlags::empty())
     }
+}
+
+/// Whether a transfer has made a directory and has not completed it.
+pub(super) fn is_unfinished(directory: &Path) -> bool {
+    directory.join(OsStr::from_bytes(UNFINISHED)).exists()
 }
 
 /// Whether a name is one of those above: no peer may use it.

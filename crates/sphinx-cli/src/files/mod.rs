@@ -9,6 +9,7 @@ mod digest;
 pub(crate) mod fuzzing;
 mod holes;
 mod journal;
+mod landing;
 mod leftovers;
 mod output;
 mod paths;
@@ -28,10 +29,11 @@ mod wire;
 mod tests;
 
 use crate::failure::{Failure, Outcome, PARTIAL};
-use crate::report::Event;
+use crate::report::{Event, Reporter};
 use crate::units::show_size;
 
-pub(crate) use output::{Destination, OutputDir, Rules};
+pub(crate) use landing::Landing;
+pub(crate) use output::{Destination, Expected, OutputDir, Rules};
 pub(crate) use source::{SourceId, SourceKey};
 pub(crate) use wire::{Announced, Counts};
 
@@ -72,7 +74,7 @@ impl Transferred {
     }
 
     /// What people should know beyond the numbers.
-    pub(crate) fn remark(&self) -> String {
+    fn remark(&self) -> String {
         let mut remark = String::new();
         if self.counts.files_present > 0 {
             let files = self.counts.files_present;
@@ -89,6 +91,12 @@ impl Transferred {
             );
         }
         remark
+    }
+
+    /// Tells people how it went, and again what was left out.
+    pub(crate) fn tell(&self, summary: &str, reporter: &Reporter) {
+        reporter.remind(self.counts.totals.entries, self.counts.skipped);
+        reporter.note(&format!("{summary}{}", self.remark()));
     }
 
     /// The exit code of a transfer of which at least something has arrived; otherwise why not.

@@ -1,5 +1,6 @@
 //! Where a receiver puts things, and what it lets a peer do there.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,6 +32,8 @@ pub(crate) struct Rules {
     pub(crate) allow_dotfiles: bool,
     /// Keep files that are not complete, for another transfer to go on with.
     pub(crate) partial: bool,
+    /// Give permissions that the umask would take away.
+    pub(crate) exact_modes: bool,
     /// In one transfer.
     pub(crate) max_bytes: Option<u64>,
     /// In one transfer.
@@ -58,6 +61,14 @@ impl fmt::Display for Destination {
     }
 }
 
+/// What a sender has been asked for: nothing else comes in.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    pub(crate) names: BTreeSet<Vec<u8>>,
+    /// Whether these may be directories.
+    pub(crate) directories: bool,
+}
+
 /// An open output directory.
 #[derive(Clone)]
 pub(crate) struct OutputDir {
@@ -65,6 +76,8 @@ pub(crate) struct OutputDir {
     pub(super) rules: Rules,
     /// Permission bits that no object gets.
     umask: u16,
+    /// What comes at the top, where that is known.
+    pub(super) expected: Option<Arc<Expected>>,
     /// Its name, for people.
     pub(super) shown: String,
 }
@@ -84,9 +97,18 @@ impl OutputDir {
         Ok(Self {
             root,
             rules,
-            umask: umask(),
+            umask: if rules.exact_modes { 0 } else { umask() },
+            expected: None,
             shown,
         })
+    }
+
+    /// The same for a sender that has been asked for something.
+    pub(crate) fn expecting(self, expected: Expected) -> Self {
+        Self {
+            expected: Some(Arc::new(expected)),
+            ..self
+        }
     }
 
     /// The directory of a transfer: that of the same sender's which is not complete, or else the first of `received-1`,

@@ -268,6 +268,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
         };
         // Whether what becomes of it has been said already.
         let mut settled = place.is_none();
+        let before = self.ledger.reused();
         let finished = match size {
             Some(size) => self.pieces(name, place, size, &mut settled)?,
             None => self.stream(name, place, &mut settled)?,
@@ -276,15 +277,18 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             return Ok(());
         };
         self.ledger.add_bytes(size);
+        let reused = self.ledger.reused() - before;
         match finished {
             Finished::Written(file, digest) => {
                 let progress = self.ledger.progress;
                 let committed = progress.at_disk(|| self.target.commit(name, file, attributes));
                 if self.settle(name, committed)?.is_some() {
-                    self.ledger.add_file(&path, size, &digest, false)?;
+                    self.ledger.add_file(&path, size, reused, &digest, false)?;
                 }
             }
-            Finished::Present(digest) => self.ledger.add_file(&path, size, &digest, true)?,
+            Finished::Present(digest) => {
+                self.ledger.add_file(&path, size, reused, &digest, true)?;
+            }
             Finished::Nowhere if settled => {}
             Finished::Nowhere => self.refuse_existing(name)?,
             Finished::Different => {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::paths::Name;
 use super::walk::{Step, Walk};
 use super::wire::Announced;
-use crate::failure::{Outcome, fail_hint, local_io, usage};
+use crate::failure::{Outcome, fail_hint, local_io, protocol, usage};
 use crate::text::printable;
 use sphinx_transport::ErrorKind;
 
@@ -29,6 +29,12 @@ pub(super) enum Source {
     /// A file, a directory or a pipe.
     Path(PathBuf),
     Stdin,
+}
+
+impl Root {
+    pub(crate) fn name(&self) -> Vec<u8> {
+        self.name.as_bytes().to_vec()
+    }
 }
 
 /// Checks the PATHs: they exist, can be sent, have names, and the names differ. `stdin` is the name
@@ -65,20 +71,42 @@ pub(crate) fn can_be_read_again(roots: &[Root]) -> bool {
     })
 }
 
+/// Checks paths that are sent under names of their own, which differ.
+pub(crate) fn renamed(things: Vec<(PathBuf, Vec<u8>)>) -> Outcome<Vec<Root>> {
+    let root = |(path, name): (PathBuf, Vec<u8>)| {
+        let name = Name::new(name)
+            .map_err(|error| usage(format!("{} has no name to send: {error}", shown(&path))))?;
+        check_kind(&path)?;
+        let source = Source::Path(path);
+        Ok(Root { source, name })
+    };
+    things.into_iter().map(root).collect()
+}
+
+/// Gives the only thing that is sent another name.
+pub(crate) fn rename(roots: &mut [Root], name: Vec<u8>) -> Outcome<()> {
+    let name = Name::new(name).map_err(|error| protocol(format!("a name is refused: {error}")))?;
+    match roots {
+        [root] => root.name = name,
+        _ => return Err(protocol("one name for several things")),
+    }
+    Ok(())
+}
+
+/// The first directory among them.
+pub(crate) fn find_directory(roots: &[Root]) -> Option<String> {
+    roots.iter().find_map(|root| match &root.source {
+        Source::Path(path) if path.is_dir() => Some(shown(path)),
+        _ => None,
+    })
+}
+
 fn root(path: PathBuf) -> Outcome<(Vec<u8>, Source)> {
     if path.as_os_str() == STDIN_PATH {
         return Ok((STDIN_NAME.to_vec(), Source::Stdin));
     }
     let refused = |error| local_io("read", &shown(&path), error);
-    // A link that the user names is meant for what it points to.
-    let kind = fs::metadata(&path).map_err(refused)?.file_type();
-    if !(kind.is_file() || kind.is_dir() || kind.is_fifo()) {
-        return Err(fail_hint(
-            ErrorKind::LocalIo,
-            format!("{} is neither file, directory nor pipe", shown(&path)),
-            "to send what can be read from it: sphx send --stdin NAME < IT",
-        ));
-    }
+    check_kind(&path)?;
     let name = match path.file_name() {
         Some(name) => name.as_bytes().to_vec(),
         // "." and ".." have a name, only not in what was written.
@@ -90,6 +118,20 @@ fn root(path: PathBuf) -> Outcome<(Vec<u8>, Source)> {
             .to_vec(),
     };
     Ok((name, Source::Path(path)))
+}
+
+/// A link that the user names is meant for what it points to.
+fn check_kind(path: &Path) -> Outcome<()> {
+    let found = fs::metadata(path).map_err(|error| local_io("read", &shown(path), error))?;
+    let kind = found.file_type();
+    match kind.is_file() || kind.is_dir() || kind.is_fifo() {
+        true => Ok(()),
+        false => Err(fail_hint(
+            ErrorKind::LocalIo,
+            format!("{} is neither file, directory nor pipe", shown(path)),
+            "to send what can be read from it: sphx send --stdin NAME < IT",
+        )),
+    }
 }
 
 /// Counts what there is to send. What changes meanwhile does no harm, and what cannot be read is told

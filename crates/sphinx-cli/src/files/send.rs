@@ -306,8 +306,9 @@ impl<O: Outgoing> Sender<'_, O> {
             source,
             offer,
         };
+        let before = self.work.reused;
         let ended = self.contents(opened)?;
-        self.end(&name, &path, ended)
+        self.end(&name, &path, self.work.reused - before, ended)
     }
 
     fn stream(&mut self, name: Name, input: Option<File>, attributes: Attributes) -> Outcome<()> {
@@ -343,16 +344,17 @@ impl<O: Outgoing> Sender<'_, O> {
             // The next read may wait for long.
             self.pass_on()?;
         };
-        self.end(&name, &path, ended)
+        self.end(&name, &path, 0, ended)
     }
 
-    /// Ends a file.
-    fn end(&mut self, name: &Name, path: &[u8], ended: Ended) -> Outcome<()> {
+    /// Ends a file of which so much was not sent.
+    fn end(&mut self, name: &Name, path: &[u8], reused: u64, ended: Ended) -> Outcome<()> {
         let piece = match ended {
             Ended::Whole { size, digest } => {
                 self.totals.bytes = self.totals.bytes.saturating_add(size);
                 self.progress.add_file();
-                self.reporter.file("sent", path, size, &hex(&digest))?;
+                let digest_shown = hex(&digest);
+                (self.reporter).file("sent", path, size, reused, &digest_shown)?;
                 Piece::End { digest }
             }
             Ended::Unwanted => Piece::Abort {

@@ -123,7 +123,7 @@ fn contents(
                 ledger.add_bytes(at);
                 if wanted {
                     out.flush().map_err(refused)?;
-                    ledger.add_file(name.as_bytes(), at, &actual, false)?;
+                    ledger.add_file(name.as_bytes(), at, 0, &actual, false)?;
                 }
                 return Ok(());
             }

@@ -93,6 +93,7 @@ impl Target {
     /// Begins a directory.
     pub(super) fn enter(&mut self, name: &Name, mode: u16) -> Result<(), Refused> {
         self.check_name(name)?;
+        self.check_expected(name, true)?;
         let parent = self.here();
         self.check_open(&parent, name)?;
         // Ours to write into; without what the directory will have, a transfer that fails would
@@ -211,6 +212,7 @@ impl Target {
         attributes: Attributes,
     ) -> Result<(), Refused> {
         self.check_name(name)?;
+        self.check_expected(name, true)?;
         let parent = self.here();
         self.check_open(&parent, name)?;
         if self.closed && self.depth() > 0 {
@@ -221,6 +223,10 @@ impl Target {
         }
         self.judge_link(name, target)?;
         let made = if self.output.rules.overwrite {
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            if let Ok(there) = fs::statat(&parent, name.as_bytes(), flags) {
+                self.check_replaceable(name, FileType::from_raw_mode(there.st_mode))?;
+            }
             let temporary = self.temporary_name(name)?;
             fs::symlinkat(target, &parent, temporary.as_slice())
                 .and_then(|()| {
@@ -267,15 +273,14 @@ impl Target {
         source: Option<SourceId>,
     ) -> Result<Place, Refused> {
         self.check_name(name)?;
+        self.check_expected(name, false)?;
         let parent = self.here();
         self.check_open(&parent, name)?;
         let closed = self.closed && self.depth() > 0;
         match fs::statat(&parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(_) => {}
             Ok(there) if self.output.rules.overwrite && !closed => {
-                if FileType::from_raw_mode(there.st_mode) == FileType::Directory {
-                    return Err(self.refused("replace the directory", name, Errno::ISDIR));
-                }
+                self.check_replaceable(name, FileType::from_raw_mode(there.st_mode))?;
             }
             Ok(there) => {
                 let file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
@@ -371,6 +376,35 @@ impl Target {
             true => refuse(&PathError::TooLong.to_string(), ""),
             false => Ok(()),
         }
+    }
+
+    /// Files and links are replaced; a directory has more than one thing to lose, and a device or a pipe is somebody else's.
+    fn check_replaceable(&self, name: &Name, there: FileType) -> Result<(), Refused> {
+        let message = match there {
+            FileType::RegularFile | FileType::Symlink => return Ok(()),
+            FileType::Directory => {
+                return Err(self.refused("replace the directory", name, Errno::ISDIR));
+            }
+            _ => format!(
+                "{} is neither file nor link, and not replaced",
+                self.shown(name)
+            ),
+        };
+        Err(Refused::Entry(fail(ErrorKind::LocalIo, message)))
+    }
+
+    /// Whoever was asked for something sends nothing else; a directory or a link only where directories were asked for.
+    fn check_expected(&self, name: &Name, is_more: bool) -> Result<(), Refused> {
+        let Some(expected) = self.output.expected.as_ref().filter(|_| self.depth() == 0) else {
+            return Ok(());
+        };
+        let why = match expected.names.contains(name.as_bytes()) {
+            true if is_more && !expected.directories => "it is no file",
+            true => return Ok(()),
+            false => "nobody has asked for it",
+        };
+        let message = format!("{} is refused: {why}", self.shown(name));
+        Err(Refused::Entry(fail(ErrorKind::LocalIo, message)))
     }
 
     /// A temporary name in the innermost directory, once it is known where to look for it.

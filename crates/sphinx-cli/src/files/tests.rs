@@ -1,5 +1,6 @@
 //! Both ends against each other in memory, and the receiver against a hostile sender.
 
+mod expected;
 mod resume;
 mod slow_disk;
 mod wire;
@@ -104,6 +105,7 @@ const REPLACE: Rules = Rules {
     merge: true,
     allow_dotfiles: true,
     partial: true,
+    exact_modes: false,
     max_bytes: None,
     max_entries: None,
 };

@@ -3,27 +3,27 @@
 
 mod done;
 mod figures;
+mod files;
 mod outlet;
 mod progress;
 mod stall;
 mod writer;
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use sphinx_transport::ErrorKind;
 
 pub(crate) use done::{BlockMs, BlockNumbers, Done, Punctuality};
 pub(crate) use figures::{Figures, Role};
 pub(crate) use progress::{Progress, Ticker};
 
-use crate::failure::{Failure, Outcome, exit_code, fail_hint, kind_name, local_io};
+use crate::failure::{Failure, Outcome, exit_code, kind_name, local_io};
 use crate::signals::Stop;
 use crate::text::{hex, printable};
-use outlet::{OnFailure, Outlet, Room, SESSION_BYTES, Share, Unread};
+use outlet::{OnFailure, Outlet, Room, Share, Unread};
 use writer::{Item, Writer};
 
 /// Version of the JSON events.
@@ -131,6 +131,8 @@ struct SessionOutput {
     stdout: Share,
     stderr: Share,
     progress_dropped: AtomicU64,
+    /// What was left out first.
+    skipped: Mutex<Vec<String>>,
 }
 
 impl Reporter {
@@ -194,29 +196,6 @@ impl Reporter {
         self.event(event.with("progress_dropped", self.progress_dropped()));
     }
 
-    /// A file is complete: in both forms. `status` is sent, received or present. Waits for readers that are
-    /// behind.
-    ///
-    /// # Errors
-    /// The reader of either output takes nothing any more.
-    pub(crate) fn file(&self, status: &str, path: &[u8], bytes: u64, blake3: &str) -> Outcome<()> {
-        if self.json() {
-            let event = Event::new("file")
-                .with_path(path)
-                .with("bytes", bytes)
-                .with("blake3", blake3)
-                .with("status", status);
-            let pushed = self.push(Item::Data(event.into_line()), Room::OfSession);
-            pushed.map_err(|Unread| self.unread("standard output"))?;
-        }
-        if self.inner.settings.verbose > 0 && !self.inner.settings.quiet {
-            let line = format!("{status} {}", printable(path));
-            let pushed = self.push(Item::Note(line), Room::OfSession);
-            pushed.map_err(|Unread| self.unread("standard error"))?;
-        }
-        Ok(())
-    }
-
     /// A line of data on standard output. A reader that has gone away is its own business: what
     /// this process does goes on.
     pub(crate) fn data(&self, line: &str) {
@@ -253,6 +232,11 @@ impl Reporter {
         }
     }
 
+    /// A line for people from a program that this one runs; with `--quiet` too.
+    pub(crate) fn notice(&self, line: &str) {
+        self.say(Item::Note(line.to_owned()));
+    }
+
     /// Something the user should know although it is no failure: in both forms.
     pub(crate) fn warn(&self, line: &str) {
         self.event(Event::new("note").with("message", line));
@@ -266,19 +250,6 @@ impl Reporter {
         let _ = stderr.flush(None, stop);
         let mut line = String::new();
         io::stdin().read_line(&mut line).map(|_| line)
-    }
-
-    /// Something of a transfer that is left out: an error, although the transfer goes on.
-    pub(crate) fn skipped(&self, path: &[u8], failure: &Failure) {
-        let reason = printable(failure.message.as_bytes());
-        self.event(
-            Event::new("skipped")
-                .with_path(path)
-                .with("kind", kind_name(failure.kind))
-                .with("reason", reason.as_str()),
-        );
-        let line = format!("sphx: skipped {}: {reason}", printable(path));
-        self.say(Item::Note(line));
     }
 
     /// Reports how one transfer or the whole command failed; returns the exit code.
@@ -400,20 +371,6 @@ impl Reporter {
             (None, Room::OfSession | Room::OfAll) => outlet.flush(None, stop),
             _ => Ok(()),
         }
-    }
-
-    fn unread(&self, what: &str) -> Failure {
-        if self.inner.stop.requested() {
-            return self.inner.stop.failure();
-        }
-        fail_hint(
-            ErrorKind::LocalIo,
-            format!(
-                "nobody reads {what}: {} MiB of reports wait there",
-                SESSION_BYTES >> 20
-            ),
-            "read it, or close it to go on without reports",
-        )
     }
 }
 

@@ -146,7 +146,6 @@ impl Running {
     }
 
     /// A command that runs it.
-    #[cfg(all(feature = "lab", feature = "pep"))]
     pub(crate) fn of(scratch: &Scratch, mut command: Command) -> Self {
         command.current_dir(scratch.root.path());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -2,6 +2,7 @@
 //! namespaces. One binary for all of it: links once, and tests that wait do so together.
 
 mod common;
+mod cp;
 mod deep_trees;
 #[cfg(feature = "lab")]
 mod demo;

@@ -47,9 +47,10 @@ const FREE: [&str; 8] = [
 ];
 /// What makes a command end soon whatever else it is told, so that it can be tried. An option that is
 /// tried itself is left out of it.
-const ENDINGS: [(&str, &[&str]); 16] = [
+const ENDINGS: [(&str, &[&str]); 17] = [
     ("recv", &["--listen=192.0.2.1:9", "--output=in"]),
     ("send", &["--ticket-file=absent", "a"]),
+    ("cp", &["--rsh=/absent/ssh", "absent", "h:"]),
     ("perf server", &["--listen=192.0.2.1:9"]),
     ("perf client", &["--ticket-file=absent"]),
     ("demo", &["--seconds=1ms"]),

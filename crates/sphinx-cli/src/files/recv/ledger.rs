@@ -61,6 +61,11 @@ impl<'a> Ledger<'a> {
         (self.counts, self.work, self.first_skip)
     }
 
+    /// Bytes that were not sent so far.
+    pub(super) fn reused(&self) -> u64 {
+        self.work.reused
+    }
+
     pub(super) fn add_work(&mut self, work: Work) {
         self.work.read += work.read;
         self.work.reused += work.reused;
@@ -136,7 +141,7 @@ impl<'a> Ledger<'a> {
         *bytes = bytes.saturating_add(size);
     }
 
-    /// A file is in place.
+    /// A file is in place, of which `reused` bytes were not sent.
     ///
     /// # Errors
     /// Nobody reads the reports any more.
@@ -144,6 +149,7 @@ impl<'a> Ledger<'a> {
         &mut self,
         path: &[u8],
         size: u64,
+        reused: u64,
         digest: &[u8; 32],
         present: bool,
     ) -> Outcome<()> {
@@ -152,7 +158,7 @@ impl<'a> Ledger<'a> {
         self.counts.files_present += u64::from(present);
         self.progress.add_file();
         let status = if present { "present" } else { "received" };
-        self.reporter.file(status, path, size, &hex(digest))
+        (self.reporter).file(status, path, size, reused, &hex(digest))
     }
 
     /// The end of the records must say what has come.

@@ -19,6 +19,7 @@ const NOTHING: Rules = Rules {
     merge: false,
     allow_dotfiles: false,
     partial: false,
+    exact_modes: false,
     max_bytes: None,
     max_entries: None,
 };

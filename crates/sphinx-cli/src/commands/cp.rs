@@ -1,0 +1,203 @@
+//! `sphx cp`: this end.
+
+mod plan;
+
+use std::sync::Arc;
+
+use sphinx_transport::{ErrorKind, Profile};
+
+use super::Context;
+use super::reach::{Watch, Way};
+use super::retry::Retry;
+use crate::args::cp::CpArgs;
+use crate::channel::Channel;
+use crate::failure::{Failure, Outcome, PARTIAL, local_io};
+use crate::files::roots::Root;
+use crate::files::{Announced, Destination, SourceKey, recv, roots, send};
+use crate::report::{Done, Figures, Progress, Reporter, Role, Ticker};
+use crate::ssh::Host;
+use crate::ssh::meeting::Met;
+use crate::text::{own_command_line, printable};
+use crate::usage as used;
+
+pub(super) use plan::directory;
+use plan::{Job, rules};
+
+pub(crate) fn run(args: CpArgs, context: &Context) -> Outcome<u8> {
+    let (host, mut job) = Job::plan(&args)?;
+    let mut retry = Retry::new(args.retry);
+    let copied = loop {
+        match copy(&args, &host, &mut job, &mut retry, context) {
+            Ok(code) => break Ok(code),
+            Err(failure) => {
+                if let Err(failure) = retry.wait(failure, context) {
+                    break Err(failure);
+                }
+            }
+        }
+    };
+    match copied {
+        Ok(PARTIAL) => {
+            let line = own_command_line();
+            let note = format!("what is missing is copied by the same command again: {line}");
+            context.reporter.note(&note);
+            Ok(PARTIAL)
+        }
+        Err(failure) if is_interruption(&failure) => {
+            let again = format!("the same command goes on: {}", own_command_line());
+            let hint = match failure.hint.is_empty() {
+                true => again,
+                false => format!("{}; {again}", failure.hint),
+            };
+            Err(failure.with_hint(hint))
+        }
+        Err(failure) => {
+            if context.stop.requested() {
+                let note = format!("the same command goes on: {}", own_command_line());
+                context.reporter.note(&note);
+            }
+            Err(failure)
+        }
+        copied => copied,
+    }
+}
+
+/// Whether the same command can do better another time.
+fn is_interruption(failure: &Failure) -> bool {
+    matches!(
+        failure.kind,
+        ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::RemoteIo | ErrorKind::Cancelled
+    )
+}
+
+fn copy(
+    args: &CpArgs,
+    host: &Host,
+    job: &mut Job,
+    retry: &mut Retry,
+    context: &Context,
+) -> Outcome<u8> {
+    let options = args.common.options(Profile::Bulk);
+    let way = Way {
+        host,
+        args: &args.ssh,
+        common: &args.common,
+        options: &options,
+    };
+    let meanwhile = || match &*job {
+        Job::Send { roots, .. } => Sending::of(roots).map(Some),
+        Job::Receive { .. } => Ok(None),
+    };
+    let reached = way.reach(job.task(), rules(args), meanwhile, context)?;
+    retry.connected();
+    if let (Job::Send { roots, .. }, Some(name)) = (&mut *job, reached.name) {
+        roots::rename(roots, name)?;
+    }
+    let end = End {
+        job,
+        sending: reached.meanwhile,
+        host: printable(host.destination.as_bytes()),
+        carrier: reached.met.name(),
+        reporter: context.reporter.session(),
+    };
+    let copied = match &reached.met {
+        Met::Udp { session, .. } => {
+            let _registration = context.close_on_stop(session);
+            let watch = Watch::start(&reached.ssh, session)?;
+            end.copy(session).map_err(|failure| watch.reason(failure))
+        }
+        Met::Ssh => {
+            context.reporter.warn(&format!(
+                "UDP does not get through: going on through ssh, which slows down where packets are lost; to change \
+                 that, {}",
+                way.advice()
+            ));
+            end.copy(&reached.ssh.pipe)
+        }
+    };
+    if copied.is_ok() {
+        reached.ssh.done();
+    }
+    copied
+}
+
+/// What a sender has to know of what it sends.
+struct Sending {
+    key: SourceKey,
+    announced: Announced,
+}
+
+impl Sending {
+    fn of(roots: &[Root]) -> Outcome<Self> {
+        Ok(Self {
+            key: SourceKey::load().map_err(|error| local_io("make", "a key", error))?,
+            announced: roots::announce(roots)?,
+        })
+    }
+}
+
+/// This end of a copy that is about to begin.
+struct End<'a> {
+    job: &'a Job,
+    sending: Option<Sending>,
+    host: String,
+    carrier: &'static str,
+    reporter: Reporter,
+}
+
+impl End<'_> {
+    fn copy<C: Channel>(&self, channel: &C) -> Outcome<u8> {
+        let cpu_before = used::cpu_time();
+        let progress = Arc::new(Progress::default());
+        let role = match self.job {
+            Job::Send { .. } => Role::Sender,
+            Job::Receive { .. } => Role::Receiver,
+        };
+        let stats = channel.clone();
+        let ticker = Ticker::start(&self.reporter, progress.clone(), None, move || {
+            Figures::new(role, stats.stats())
+        });
+        let copied = match (self.job, &self.sending) {
+            (Job::Send { roots, .. }, Some(Sending { key, announced })) => {
+                let announced = Announced {
+                    source: Some(key.roots(roots)),
+                    ..*announced
+                };
+                progress.expect_bytes(announced.bytes.unwrap_or(0));
+                send::send(channel, roots, announced, key, &progress, &self.reporter)
+            }
+            (Job::Receive { output, .. }, _) => {
+                let destination = Destination::Directory(output.clone());
+                recv::receive(
+                    channel,
+                    &destination,
+                    &|_| Ok(()),
+                    &progress,
+                    &self.reporter,
+                )
+            }
+            (Job::Send { .. }, None) => unreachable!("who sends knows what"),
+        };
+        drop(ticker);
+        let (transferred, stats) = copied?;
+        let code = transferred.exit_code()?;
+        let cpu = used::cpu_time().saturating_sub(cpu_before);
+        let done = Done::of_files(role, transferred.counts.bytes, stats, cpu);
+        let event = transferred.add_to(done.event());
+        self.reporter.done(event.with("carrier", self.carrier));
+        transferred.tell(&self.summary(&done), &self.reporter);
+        Ok(code)
+    }
+
+    fn summary(&self, done: &Done) -> String {
+        let place = match self.job {
+            Job::Send { .. } => format!("to {}", self.host),
+            Job::Receive { .. } => format!("from {}", self.host),
+        };
+        let by = match self.carrier {
+            "ssh" => " through ssh",
+            _ => "",
+        };
+        format!("{} {place}{by}", done.summary())
+    }
+}

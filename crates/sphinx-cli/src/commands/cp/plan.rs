@@ -1,0 +1,211 @@
+//! What a copy is to do, and every way in which it cannot have been meant.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use sphinx_transport::ErrorKind;
+
+use crate::args::cp::CpArgs;
+use crate::failure::{Failure, Outcome, fail_hint, usage};
+use crate::files::roots::Root;
+use crate::files::{Expected, Landing, OutputDir, roots};
+use crate::ssh::messages::{CopyRules, Named, Task};
+use crate::ssh::{Host, Place};
+use crate::text::{own_command_line_with, printable, shell_line};
+
+/// Which way, with what is wrong on this side found before the other is troubled.
+pub(super) enum Job {
+    Send {
+        roots: Vec<Root>,
+        destination: Vec<u8>,
+    },
+    Receive {
+        sources: Vec<Named>,
+        output: OutputDir,
+    },
+}
+
+impl Job {
+    pub(super) fn plan(args: &CpArgs) -> Outcome<(Host, Self)> {
+        let (host, mut sources, destination) = sides(args)?;
+        if let Some(source) = sources.iter().find(|source| source.path.contains(&0)) {
+            return Err(usage(format!(
+                "{} has a NUL in it",
+                printable(&source.path)
+            )));
+        }
+        if destination.host.is_some() {
+            let roots = roots_of(args, &sources)?;
+            let destination = destination.path;
+            return Ok((host, Self::Send { roots, destination }));
+        }
+        let path = PathBuf::from(OsString::from_vec(destination.path));
+        let landing = Landing::find(&path, sources.len(), args.recursive)?;
+        let mut names = BTreeSet::new();
+        let mut named = Vec::new();
+        for source in &mut sources {
+            let name = match (&landing.name, source.name()) {
+                (Some(name), _) => name.clone(),
+                (None, Some(name)) => name.to_vec(),
+                (None, None) => return Err(nameless(source, &path)),
+            };
+            if !names.insert(name.clone()) {
+                return Err(twice(&name));
+            }
+            let path = std::mem::take(&mut source.path);
+            named.push(Named { path, name });
+        }
+        let output = OutputDir::open(&landing.directory, rules(args).of_receiver())?;
+        let expected = Expected {
+            names,
+            directories: args.recursive,
+        };
+        let job = Self::Receive {
+            sources: named,
+            output: output.expecting(expected),
+        };
+        Ok((host, job))
+    }
+
+    /// What it is for the other end.
+    pub(super) fn task(&self) -> Task {
+        match self {
+            Self::Send { roots, destination } => Task::Receive {
+                destination: destination.clone(),
+                names: roots.iter().map(Root::name).collect(),
+            },
+            Self::Receive { sources, .. } => Task::Send {
+                sources: sources.clone(),
+            },
+        }
+    }
+}
+
+/// The other machine, the sources, and where they go. One side is there.
+fn sides(args: &CpArgs) -> Outcome<(Host, Vec<Place>, Place)> {
+    let places: Outcome<Vec<Place>> = args.paths.iter().map(|text| Place::parse(text)).collect();
+    let mut sources = places?;
+    let destination = sources.pop().filter(|_| !sources.is_empty());
+    let Some(destination) = destination else {
+        return Err(fail_hint(
+            ErrorKind::Usage,
+            "there is one path where two are needed",
+            "what to copy comes first, then where to: sphx cp FILE HOST:",
+        ));
+    };
+    let is_there = sources.iter().any(|source| source.host.is_some());
+    if let Some(host) = &destination.host {
+        let Some(source) = sources.iter().find_map(|source| source.host.as_ref()) else {
+            return Ok((host.clone(), sources, destination));
+        };
+        let paths = args
+            .paths
+            .iter()
+            .map(|path| printable(path.as_encoded_bytes()));
+        let here = format!("{}:", source.destination);
+        let paths = paths.map(|path| path.strip_prefix(&here).map_or(path.clone(), str::to_owned));
+        let options = args.recursive.then(|| "-r".to_owned());
+        let line = ["sphx".to_owned(), "cp".to_owned()]
+            .into_iter()
+            .chain(options);
+        let line = shell_line(line.chain(paths));
+        return Err(fail_hint(
+            ErrorKind::Usage,
+            "both sides are at other machines",
+            format!(
+                "run it at one of them: {}",
+                shell_line(["ssh".to_owned(), source.destination.clone(), line])
+            ),
+        ));
+    }
+    if !is_there {
+        let paths = args
+            .paths
+            .iter()
+            .map(|path| printable(path.as_encoded_bytes()));
+        let options = args.recursive.then(|| "-r".to_owned());
+        let line = ["cp".to_owned()].into_iter().chain(options).chain(paths);
+        return Err(fail_hint(
+            ErrorKind::Usage,
+            "both sides are on this machine",
+            format!(
+                "another machine is written HOST:PATH; here this does it: {}",
+                shell_line(line)
+            ),
+        ));
+    }
+    let host = sources.iter().find_map(|source| source.host.clone());
+    let host = host.expect("one of them is there");
+    if sources
+        .iter()
+        .any(|source| source.host.as_ref() != Some(&host))
+    {
+        return Err(fail_hint(
+            ErrorKind::Usage,
+            "the sources are not at one machine",
+            "copy what is at each machine with a command of its own",
+        ));
+    }
+    Ok((host, sources, destination))
+}
+
+fn roots_of(args: &CpArgs, sources: &[Place]) -> Outcome<Vec<Root>> {
+    let mut names = BTreeSet::new();
+    let mut things = Vec::new();
+    for source in sources {
+        let path = PathBuf::from(OsString::from_vec(source.path.clone()));
+        let name = source.name().ok_or_else(|| {
+            let shown = printable(&source.path);
+            fail_hint(
+                ErrorKind::Usage,
+                format!("'{shown}' has no name to get at the other end"),
+                "name what is to be copied: sphx cp -r ../DIRECTORY HOST:",
+            )
+        })?;
+        if !names.insert(name.to_vec()) {
+            return Err(twice(name));
+        }
+        things.push((path, name.to_vec()));
+    }
+    let roots = roots::renamed(things)?;
+    match roots::find_directory(&roots) {
+        Some(shown) if !args.recursive => Err(directory(&shown)),
+        _ => Ok(roots),
+    }
+}
+
+fn twice(name: &[u8]) -> Failure {
+    let shown = printable(name);
+    usage(format!("two of the sources are called {shown}"))
+        .with_hint("copy one of them under another name, with a command of its own")
+}
+
+fn nameless(source: &Place, destination: &Path) -> Failure {
+    let host = source.host.as_ref().map_or("", |host| host.name());
+    let destination = printable(destination.as_os_str().as_encoded_bytes());
+    let destination = destination.trim_end_matches('/');
+    fail_hint(
+        ErrorKind::Usage,
+        format!("what is at {host} has no name to get here"),
+        format!("give it one: sphx cp -r {host}:… {destination}/NAME"),
+    )
+}
+
+/// A directory where none was asked for.
+pub(in crate::commands) fn directory(shown: &str) -> Failure {
+    fail_hint(
+        ErrorKind::Usage,
+        format!("{shown} is a directory"),
+        format!("directories need -r: {}", own_command_line_with("-r")),
+    )
+}
+
+pub(super) fn rules(args: &CpArgs) -> CopyRules {
+    CopyRules {
+        recursive: args.recursive,
+        preserve: args.preserve,
+        partial: !args.no_partial,
+    }
+}

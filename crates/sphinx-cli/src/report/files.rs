@@ -1,0 +1,104 @@
+//! What becomes of the files of a transfer.
+
+use std::sync::PoisonError;
+
+use sphinx_transport::ErrorKind;
+
+use super::outlet::{Room, SESSION_BYTES, Unread};
+use super::writer::Item;
+use super::{Event, Reporter};
+use crate::failure::{Failure, Outcome, fail_hint, kind_name};
+use crate::text::printable;
+
+/// Entries that were left out and are said again at the end.
+const REMINDED_MAX: usize = 20;
+/// Of fewer entries everything is still to be seen.
+const REMINDED_ENTRIES_MIN: u64 = 50;
+
+impl Reporter {
+    /// A file is complete: in both forms. `status` is sent, received or present; `reused` bytes were not sent. Waits for
+    /// readers that are behind.
+    ///
+    /// # Errors
+    /// The reader of either output takes nothing any more.
+    pub(crate) fn file(
+        &self,
+        status: &str,
+        path: &[u8],
+        bytes: u64,
+        reused: u64,
+        blake3: &str,
+    ) -> Outcome<()> {
+        if self.json() {
+            let state = match (status, reused) {
+                ("present", _) => "unchanged",
+                (_, 0) => "sent",
+                (_, reused) if reused >= bytes => "unchanged",
+                _ => "resumed",
+            };
+            let event = Event::new("file")
+                .with_path(path)
+                .with("bytes", bytes)
+                .with("reused", reused)
+                .with("blake3", blake3)
+                .with("status", status)
+                .with("state", state);
+            let pushed = self.push(Item::Data(event.into_line()), Room::OfSession);
+            pushed.map_err(|Unread| self.unread("standard output"))?;
+        }
+        if self.inner.settings.verbose > 0 && !self.inner.settings.quiet {
+            let line = format!("{status} {}", printable(path));
+            let pushed = self.push(Item::Note(line), Room::OfSession);
+            pushed.map_err(|Unread| self.unread("standard error"))?;
+        }
+        Ok(())
+    }
+
+    /// Something of a transfer that is left out: an error, although the transfer goes on.
+    pub(crate) fn skipped(&self, path: &[u8], failure: &Failure) {
+        let reason = printable(failure.message.as_bytes());
+        self.event(
+            Event::new("skipped")
+                .with_path(path)
+                .with("kind", kind_name(failure.kind))
+                .with("reason", reason.as_str()),
+        );
+        let line = format!("skipped {}: {reason}", printable(path));
+        self.say(Item::Note(format!("sphx: {line}")));
+        let skipped = self.session.skipped.lock();
+        let mut skipped = skipped.unwrap_or_else(PoisonError::into_inner);
+        if skipped.len() < REMINDED_MAX {
+            skipped.push(line);
+        }
+    }
+
+    /// Says again what was left out of a session with so many entries, where that may have gone by unseen.
+    pub(crate) fn remind(&self, entries: u64, skipped: u64) {
+        if entries < REMINDED_ENTRIES_MIN || skipped == 0 {
+            return;
+        }
+        let lines = self.session.skipped.lock();
+        let lines = std::mem::take(&mut *lines.unwrap_or_else(PoisonError::into_inner));
+        for line in &lines {
+            self.note(line);
+        }
+        let more = skipped.saturating_sub(lines.len() as u64);
+        if more > 0 {
+            self.note(&format!("and {more} more"));
+        }
+    }
+
+    fn unread(&self, what: &str) -> Failure {
+        if self.inner.stop.requested() {
+            return self.inner.stop.failure();
+        }
+        fail_hint(
+            ErrorKind::LocalIo,
+            format!(
+                "nobody reads {what}: {} MiB of reports wait there",
+                SESSION_BYTES >> 20
+            ),
+            "read it, or close it to go on without reports",
+        )
+    }
+}

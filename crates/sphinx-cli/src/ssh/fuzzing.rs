@@ -1,0 +1,51 @@
+//! What comes through the pipe, and what people write for another machine.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use sphinx_fuzz::Input;
+
+use super::{Place, messages, start};
+
+/// A greeting behind noise, frames behind a greeting, a place, and the path of a program.
+pub fn ssh(data: &[u8]) {
+    let input = &mut Input::new(data);
+    let kind = input.byte() % 4;
+    let rest = input.take(usize::MAX);
+    match kind {
+        0 => {
+            let _ = messages::find_greeting(&mut &rest[..]);
+            let greeted = [rest, &messages::greeting()[..]].concat();
+            let mut greeted = &greeted[..];
+            // Noise that is a greeting itself ends it sooner.
+            if messages::find_greeting(&mut greeted).is_err() {
+                assert!(rest.len() > 16, "a greeting was missed");
+            }
+        }
+        1 => {
+            let mut frames = rest;
+            while let Ok(Some(frame)) = messages::read(&mut frames) {
+                let written = messages::put(&frame).expect("what was read can be written");
+                assert_eq!(messages::read(&mut &written[..]), Ok(Some(frame)));
+            }
+        }
+        2 => {
+            if let Ok(Place { host, path }) = Place::parse(OsStr::from_bytes(rest)) {
+                assert!(rest.ends_with(&path));
+                if let Some(host) = host {
+                    let safe = |c: char| !c.is_control() && !" '\"`$\\;&|<>*?".contains(c);
+                    assert!(
+                        !host.destination.starts_with('-') && host.destination.chars().all(safe)
+                    );
+                }
+            }
+        }
+        _ if rest.contains(&0) => {}
+        _ => {
+            let line = start::remote_line(Some(OsStr::from_bytes(rest))).expect("no NUL");
+            let words = shlex::bytes::split(line.as_bytes()).expect("a line");
+            assert_eq!(words.len(), 3);
+            assert_eq!(words[1], rest);
+        }
+    }
+}

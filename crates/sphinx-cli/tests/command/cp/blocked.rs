@@ -1,0 +1,141 @@
+//! Where UDP does not get through: in a network namespace with rules of its own.
+
+use std::process::Command;
+
+use super::server::Sshd;
+use super::there;
+use crate::common::{Ended, Running, Scratch, command};
+
+/// An sshd in a namespace of its own that drops packets; `None`, with the reason on standard error, where none can be had.
+fn sshd(drop: &str) -> Option<Sshd> {
+    let skipped = |why: &str| {
+        eprintln!("skipped: {why}");
+        None
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skipped("network namespaces with an sshd inside need root");
+    }
+    let rules = format!(
+        "ip link set lo up && nft 'add table inet t; add chain inet t in {{ type filter hook input priority 0; }}; \
+         add rule inet t in {drop} drop' && exec \"$@\""
+    );
+    let within = |program: &std::path::Path| {
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", &rules, "sh"]).arg(program);
+        command
+    };
+    let tried = within("true".as_ref()).output();
+    match tried {
+        Ok(output) if output.status.success() => Sshd::run_by(within, true),
+        Ok(output) => skipped(&String::from_utf8_lossy(&output.stderr)),
+        Err(error) => skipped(&error.to_string()),
+    }
+}
+
+/// Copies inside that namespace.
+fn cp(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Ended {
+    run(scratch, sshd, &[&["cp"], arguments].concat())
+}
+
+fn run(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Ended {
+    let ssh = sshd.ssh();
+    let inner = command(&scratch.path(""), &[]);
+    let mut outer = Command::new("nsenter");
+    outer.args(["-t", &sshd.pid().to_string(), "-n", "--"]);
+    outer
+        .arg(inner.get_program())
+        .args(arguments)
+        .args(["--json", "-e", &ssh]);
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    Running::of(scratch, outer).end()
+}
+
+#[test]
+fn without_udp_files_go_through_ssh() {
+    let Some(sshd) = sshd("meta l4proto udp") else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.file("tree/movie", 20_000_000);
+    scratch.file("tree/small", 10);
+    let to = there(&scratch, "in");
+    let sent = cp(
+        &scratch,
+        &sshd,
+        &["--udp-port", "60000-60010", "-r", "tree", &to],
+    )
+    .expect(0);
+    assert_eq!(sent.event("carrier")["carrier"], "ssh");
+    assert_eq!(sent.done()["carrier"], "ssh");
+    assert_eq!(sent.done()["bytes"], 20_000_010);
+    let note = sent.event("note")["message"].to_string();
+    assert!(
+        note.contains("let UDP ports 60000-60010 in at 127.0.0.1"),
+        "{note}"
+    );
+    let got = cp(
+        &scratch,
+        &sshd,
+        &["-r", &there(&scratch, "in/tree"), "back"],
+    )
+    .expect(0);
+    assert_eq!(got.done()["carrier"], "ssh");
+    for name in ["movie", "small"] {
+        scratch.assert_same(&format!("tree/{name}"), &format!("in/tree/{name}"));
+        scratch.assert_same(&format!("tree/{name}"), &format!("back/{name}"));
+    }
+    // Of a measurement over TCP nobody would learn anything.
+    let measured = run(&scratch, &sshd, &["perf", "client", "ssh:127.0.0.1"]).expect(3);
+    let hint = measured.error("unreachable")["hint"].to_string();
+    assert!(
+        hint.contains("let UDP ports 60000-61000 in at 127.0.0.1"),
+        "{hint}"
+    );
+    // Where it goes on does not depend on what carries it.
+    let again = cp(&scratch, &sshd, &["-r", "tree", &to]).expect(0);
+    let reused = again.done()["bytes_reused"].as_u64().unwrap();
+    assert!(reused > 18_000_000, "{reused}");
+}
+
+#[test]
+fn packets_may_be_lost() {
+    // Of ssh's too.
+    let Some(sshd) = sshd("numgen random mod 100 < 6") else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.file("movie", 10_000_000);
+    for (from, to) in [
+        ("movie".to_owned(), there(&scratch, "in")),
+        (there(&scratch, "in/movie"), "back".to_owned()),
+    ] {
+        let done = cp(&scratch, &sshd, &["--connect-timeout", "20s", &from, &to]).expect(0);
+        assert_eq!(done.done()["carrier"], "udp");
+        assert_eq!(done.done()["bytes"], 10_000_000);
+    }
+    scratch.assert_same("movie", "back");
+}
+
+#[test]
+fn one_end_that_can_be_reached_is_enough() {
+    // The end that was started listens on the first free port, the other one on the last.
+    let options = ["--connect-timeout", "20s", "--udp-port", "20000-20009"];
+    for drop in ["udp dport 20000-20004", "udp dport 20005-20009"] {
+        let Some(sshd) = sshd(drop) else { return };
+        let scratch = Scratch::new();
+        scratch.file("movie", 5_000_000);
+        for (from, to) in [
+            ("movie".to_owned(), there(&scratch, "in")),
+            (there(&scratch, "in/movie"), "back".to_owned()),
+        ] {
+            let done = cp(&scratch, &sshd, &[&options[..], &[&from, &to]].concat()).expect(0);
+            assert_eq!(done.done()["carrier"], "udp", "{drop}");
+        }
+        scratch.assert_same("movie", "back");
+    }
+}

@@ -1,0 +1,185 @@
+//! An sshd of a test's own.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+use tempfile::TempDir;
+
+use crate::common::PATIENCE;
+
+/// Ports that somebody else may take before sshd does.
+const ATTEMPTS: usize = 5;
+
+/// Running for as long as it lives, with keys, a configuration and a home of its own.
+pub(crate) struct Sshd {
+    root: TempDir,
+    child: Child,
+    port: u16,
+}
+
+/// The binary under test.
+const SPHX: &str = env!("CARGO_BIN_EXE_sphx");
+
+impl Sshd {
+    /// One that finds this build's `sphx`; `None`, with the reason on standard error, where there is no sshd.
+    pub(crate) fn start() -> Option<Self> {
+        Self::run_by(|sshd| Command::new(sshd), true)
+    }
+
+    /// One that finds no `sphx`.
+    pub(crate) fn without_sphx() -> Option<Self> {
+        Self::run_by(|sshd| Command::new(sshd), false)
+    }
+
+    /// One whose program is started by a command, in other surroundings.
+    pub(crate) fn run_by(start: impl Fn(&Path) -> Command, finds_sphx: bool) -> Option<Self> {
+        let skipped = |why: &str| {
+            eprintln!("skipped: {why}");
+            None
+        };
+        let Some(sshd) = find("sshd") else {
+            return skipped("there is no sshd");
+        };
+        let root = tempfile::tempdir().expect("a temporary directory");
+        // sshd trusts no key in a directory that others can write to.
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        for name in ["host", "user"] {
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+                .arg(root.path().join(name))
+                .status();
+            if !made.is_ok_and(|status| status.success()) {
+                return skipped("there is no ssh-keygen");
+            }
+        }
+        fs::copy(root.path().join("user.pub"), root.path().join("authorized")).unwrap();
+        if rustix::process::geteuid().is_root() {
+            // It separates privileges there; the unit of the distribution makes it as a rule.
+            let _ = fs::create_dir_all("/run/sshd");
+        }
+        for _ in 0..ATTEMPTS {
+            let port = free_port();
+            let config = root.path().join("config");
+            fs::write(&config, config_of(root.path(), port, finds_sphx)).unwrap();
+            let started = start(&sshd)
+                .args(["-D", "-e", "-f"])
+                .arg(&config)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(fs::File::create(root.path().join("log")).unwrap())
+                .spawn();
+            let Ok(mut child) = started else {
+                return skipped("sshd does not start");
+            };
+            if listens(&mut child, root.path()) {
+                return Some(Self { root, child, port });
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let log = fs::read_to_string(root.path().join("log")).unwrap_or_default();
+        skipped(&format!("sshd does not run here: {log}"))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How to get there.
+    pub(crate) fn ssh(&self) -> String {
+        let at = |name: &str| self.root.path().join(name).display().to_string();
+        // A file, so that a jump through the same machine goes by it too.
+        let config = format!(
+            "Host *\n Port {}\n IdentityFile {}\n IdentitiesOnly yes\n BatchMode yes\n StrictHostKeyChecking no\n \
+             LogLevel ERROR\n UserKnownHostsFile {}\n",
+            self.port,
+            at("user"),
+            at("known"),
+        );
+        fs::write(at("ssh_config"), config).unwrap();
+        format!("ssh -F {}", at("ssh_config"))
+    }
+
+    /// The other ends that are running: `sphx` below this sshd.
+    pub(crate) fn ends(&self) -> Vec<Pid> {
+        let mut found = vec![self.child.id().to_string()];
+        let mut ends = Vec::new();
+        let mut at = 0;
+        while at < found.len() {
+            let tasks = format!("/proc/{0}/task/{0}/children", found[at]);
+            let children = fs::read_to_string(tasks).unwrap_or_default();
+            found.extend(children.split_whitespace().map(str::to_owned));
+            let name = fs::read_to_string(format!("/proc/{}/comm", found[at])).unwrap_or_default();
+            if name.trim() == "sphx" {
+                ends.extend(found[at].parse().ok().and_then(Pid::from_raw));
+            }
+            at += 1;
+        }
+        assert!(!ends.is_empty(), "no other end runs");
+        ends
+    }
+
+    /// The home directory at the other end.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.root.path().join("home")
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn config_of(root: &Path, port: u16, finds_sphx: bool) -> String {
+    let at = |name: &str| root.join(name).display().to_string();
+    fs::create_dir_all(root.join("home")).unwrap();
+    let sphx = Path::new(SPHX).parent().filter(|_| finds_sphx);
+    let sphx = sphx.map_or(String::new(), |path| format!("{}:", path.display()));
+    format!(
+        "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
+         StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nUseDNS no\n\
+         SetEnv PATH={sphx}/usr/bin:/bin XDG_STATE_HOME={} XDG_CACHE_HOME={} HOME={}\n",
+        at("host"),
+        at("authorized"),
+        at("state"),
+        at("cache"),
+        at("home"),
+    )
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places
+        .map(|place| place.join(program))
+        .find(|path| path.is_file())
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    listener.local_addr().expect("it is bound").port()
+}
+
+/// Waits for it to say so: it may be where it cannot be reached from here.
+fn listens(child: &mut Child, root: &Path) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let log = fs::read_to_string(root.join("log")).unwrap_or_default();
+        if log.contains("Server listening") {
+            return true;
+        }
+        if child.try_wait().expect("it is our child").is_some() {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
