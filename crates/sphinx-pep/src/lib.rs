@@ -16,6 +16,8 @@
 //! - **Time** is nanoseconds from any origin, and should never go backwards; an earlier time counts as
 //!   the latest one seen.
 //!
+//! In front of a thin link it drops acknowledgements that later ones make needless ([`acks`]).
+//!
 //! Behind the sender of thin streams an agent repeats unacknowledged bytes instead ([`rdb`], [`Stage`]).
 //!
 //! Agents on both sides of the hop help uploads too: one reports what the hop has lost
@@ -27,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod acks;
 mod agent;
 pub mod attach;
 mod config;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{Bypass, FlowKey, Release, rdb};
+use crate::{Bypass, FlowKey, Release, acks, rdb};
 
 /// Totals of a flow, or of all. With `dry_run` they say what would have been done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -63,6 +63,12 @@ pub struct Counts {
     pub acked_ns: u64,
     /// See `acked`.
     pub acked_ns_max: u64,
+    /// Acknowledgements without data towards the hop, of flows for which they are filtered ([`Config::ack_filter`](crate::Config::ack_filter)).
+    pub acks_seen: u64,
+    /// Those that were dropped, and why.
+    pub acks_dropped: BTreeMap<acks::Dropped, u64>,
+    /// Those that were kept although another one came while they waited, and why.
+    pub acks_kept: BTreeMap<acks::Kept, u64>,
     /// The longest that an acknowledgement was held, in nanoseconds.
     pub held_ns_max: u64,
     /// What packets have waited in the agent's own queue in all, in nanoseconds.
@@ -118,6 +124,13 @@ impl Counts {
         self.acked += other.acked;
         self.acked_ns += other.acked_ns;
         self.acked_ns_max = self.acked_ns_max.max(other.acked_ns_max);
+        self.acks_seen += other.acks_seen;
+        for (why, count) in &other.acks_dropped {
+            *self.acks_dropped.entry(*why).or_default() += count;
+        }
+        for (why, count) in &other.acks_kept {
+            *self.acks_kept.entry(*why).or_default() += count;
+        }
         self.held_ns_max = self.held_ns_max.max(other.held_ns_max);
         self.queued_ns += other.queued_ns;
         self.queued_ns_max = self.queued_ns_max.max(other.queued_ns_max);
