@@ -858,6 +858,7 @@ impl Host {
         if let Some(stamp) = &mut self.stamp {
             *stamp += random.below(2) as u32;
         }
+        let has_option = sack.len() < 2 && random.chance(2);
         let stamp = self.stamp.map(|it| it - u32::from(random.chance(2)));
         let segment = Segment {
             sequence: self.next - u32::from(random.chance(2)),
@@ -869,7 +870,7 @@ impl Host {
             cwr: random.chance(1),
             psh: random.chance(1),
             payload: vec![9; if random.chance(3) { 10 } else { 0 }],
-            other: if random.chance(2) {
+            other: if has_option {
                 vec![253, 2, 1, 1]
             } else {
                 Vec::new()

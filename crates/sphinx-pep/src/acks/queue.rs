@@ -65,20 +65,20 @@ impl Waiting {
     /// `spare` times, the one nearest to the head: its place in the queue is that of the next one.
     fn drop_redundant(&mut self, spare: usize, counts: &mut Counts) {
         // The one that has got another one behind it.
-        let mut changed = self.entries.len().checked_sub(2);
-        while let Some(at) = changed {
+        let mut at = self.entries.len().saturating_sub(2);
+        while at + 1 < self.entries.len() {
             let said = self.says(at + 1, self.entries[at + 1].ack.as_ref());
             self.entries[at].redundant = said.and_then(Result::ok);
-            let first = at.saturating_sub(spare)..=at;
+            let mut all = at.saturating_sub(spare)..self.entries.len();
             let goes = |at: &usize| {
                 let run = self.entries.range(*at..).take(spare + 1);
                 run.filter(|it| it.redundant.is_some()).count() > spare
             };
-            let Some(goes) = first.into_iter().find(goes) else {
+            let Some(goes) = all.find(goes) else {
                 return;
             };
             self.drop(goes, counts);
-            changed = goes.checked_sub(1);
+            at = goes.saturating_sub(1);
         }
     }
 
