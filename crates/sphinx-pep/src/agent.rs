@@ -71,6 +71,7 @@ pub struct Agent {
     /// What one call gives; empty between calls.
     scratch: Vec<Output>,
     departing: Vec<(Output, Option<acks::Ack>)>,
+    rate_doubted: u64,
     /// Totals of flows that are forgotten, and of packets that belong to none.
     past: Counts,
     ended: VecDeque<FlowReport>,
@@ -98,6 +99,7 @@ impl Agent {
             out: VecDeque::new(),
             scratch: Vec::new(),
             departing: Vec::new(),
+            rate_doubted: 0,
             past: Counts::default(),
             ended: VecDeque::new(),
             reports: VecDeque::new(),
@@ -153,6 +155,9 @@ impl Agent {
             Ok(_) if matches!(self.config.stage, Stage::Rdb(_)) => Bypass::Joined,
             Ok((source, destination)) => {
                 let key = FlowKey::between(from, source, destination);
+                if is_nothing && let Some(timestamps) = Segment::timestamps(packet) {
+                    self.see_timestamps(key, from, timestamps);
+                }
                 let Some(mut flow) = self.table.take(&key) else {
                     return false;
                 };
@@ -275,6 +280,12 @@ impl Agent {
         self.overloads
     }
 
+    /// How often packets waited behind the agent's own queue for a while: the rate that it was given
+    /// ([`ReturnQueue`](acks::ReturnQueue)) is probably more than the link carries.
+    pub fn rate_doubted(&self) -> u64 {
+        self.rate_doubted
+    }
+
     /// The longest lag that the agent was told of, in nanoseconds.
     pub fn lag_ns_max(&self) -> Time {
         self.lag_ns_max
@@ -322,6 +333,7 @@ impl Agent {
             memory_bytes: self.memory_bytes(),
             overloaded: self.is_overloaded(),
             overloads: self.overloads,
+            rate_doubted: self.rate_doubted,
             flows_handed_over: self.moving.handed_over,
             flows_taken_over: self.moving.taken_over,
             lag_ns_max: self.lag_ns_max,
@@ -402,6 +414,9 @@ impl Agent {
         flow.counts.count(from);
         let waited = self.waiting_since.map(|at| self.now.saturating_sub(at));
         flow.counts.waited_ns_max = flow.counts.waited_ns_max.max(waited.unwrap_or(0));
+        if let Some(timestamps) = segment.options.timestamps {
+            self.see_timestamps(key, from, timestamps);
+        }
         self.watch(key, from, segment, &mut flow);
         let before = flow.snoop.as_ref().map(Snoop::progress);
         self.pass_stages(key, from, segment, &mut flow);

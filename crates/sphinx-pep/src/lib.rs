@@ -33,6 +33,7 @@ pub mod acks;
 mod agent;
 pub mod attach;
 mod config;
+mod delay;
 pub mod doctor;
 pub mod eln;
 mod flow;

@@ -138,6 +138,14 @@ impl Segment {
         ))
     }
 
+    /// The timestamps of a TCP packet, which may be of several segments.
+    pub(crate) fn timestamps(packet: &[u8]) -> Option<(u32, u32)> {
+        let place = Place::of(packet).ok()?;
+        let tcp = TcpSlice::from_slice(&packet[place.transport..place.end]).ok()?;
+        let options = Options::parse(tcp.options(), place.transport + field::OPTIONS)?;
+        options.timestamps
+    }
+
     /// What the segment takes of the sequence space.
     pub(crate) fn sequence_len(&self) -> u32 {
         self.payload as u32 + u32::from(self.syn) + u32::from(self.fin)

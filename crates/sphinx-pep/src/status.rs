@@ -25,6 +25,8 @@ pub struct Status {
     pub overloaded: bool,
     /// How often that has begun.
     pub overloads: u64,
+    /// How often the rate of the queue that filters acknowledgements seemed to be more than the link carries.
+    pub rate_doubted: u64,
     /// Flows that another agent was told to take over, once for each time.
     pub flows_handed_over: u64,
     /// Flows that another agent has told of.
@@ -183,6 +185,11 @@ impl Collector for Status {
                 "acks_seen",
                 "Acknowledgements towards the hop",
                 counts.acks_seen,
+            ),
+            (
+                "rate_doubted",
+                "Times at which packets waited behind the own queue",
+                self.rate_doubted,
             ),
             (
                 "flows_handed_over",

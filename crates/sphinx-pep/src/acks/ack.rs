@@ -30,6 +30,11 @@ impl Ack {
         self.position
     }
 
+    /// Its own timestamp.
+    pub(crate) fn sent(&self) -> Option<u32> {
+        self.timestamps.map(|(sent, _)| sent)
+    }
+
     pub(crate) fn is_pure(&self) -> bool {
         self.is_pure
     }

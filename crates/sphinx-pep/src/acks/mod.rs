@@ -1,15 +1,17 @@
 //! The way of acknowledgements: of those that wait for a thin link, the ones go of which a later one says everything (rules in
 //! `docs/ack-path.md`, whose section numbers comments give).
 //!
-//! `ack` compares two of them, `queue` is the link's, fair to each flow.
+//! `ack` compares two of them, `queue` is the link's, fair to each flow, `beyond` looks whether packets wait behind it.
 
 mod ack;
+mod beyond;
 mod queue;
 
 use serde::Serialize;
 
 pub(crate) use self::{
     ack::{Ack, Stream},
+    beyond::Beyond,
     queue::Queue,
 };
 use crate::{Cause, Output, Time, segment::Segment, stats::Counts};

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{Ack, Dropped, Kept, Mode, ReturnQueue};
+use super::{Ack, Beyond, Dropped, Kept, Mode, ReturnQueue};
 use crate::{FlowKey, MS, Output, Time, radio::wire_time, stats::Counts};
 
 /// What a flow may send in a round more than before, in bytes: less than a full packet, as the link is thin.
@@ -117,6 +117,7 @@ pub(crate) struct Queue {
     bytes: usize,
     /// Until when the link is busy.
     busy: Time,
+    beyond: Beyond,
 }
 
 impl Queue {
@@ -127,6 +128,7 @@ impl Queue {
             lists: [VecDeque::new(), VecDeque::new()],
             bytes: 0,
             busy: 0,
+            beyond: Beyond::default(),
         }
     }
 
@@ -137,7 +139,7 @@ impl Queue {
 
     /// Everything that waits, in the order in which it would go.
     pub(crate) fn into_outputs(mut self) -> impl Iterator<Item = Output> {
-        std::iter::from_fn(move || self.take().map(|entry| entry.output))
+        std::iter::from_fn(move || self.take().map(|(_, entry)| entry.output))
     }
 
     /// When a packet that comes now would have left, at the latest unless others come; `None` if there is no room for it.
@@ -225,11 +227,22 @@ impl Queue {
         if now < self.busy {
             return None;
         }
-        let entry = self.take()?;
+        let (key, entry) = self.take()?;
         // A caller that is a little late does not lower the rate.
         let start = self.busy.max(now.saturating_sub(MS));
-        self.busy = start + self.time(entry.output.packet.len());
+        let bytes = entry.output.packet.len();
+        self.busy = start + self.time(bytes);
+        let sent = entry.ack.as_ref().and_then(Ack::sent);
+        if let (Some(key), Some(sent)) = (key, sent) {
+            self.beyond.left(now, key, sent);
+        }
         Some((entry.output, now.saturating_sub(entry.since)))
+    }
+
+    /// A packet with these timestamps has come from the link. True if packets have waited behind this queue for a while.
+    pub(crate) fn echoed(&mut self, now: Time, key: &FlowKey, timestamps: (u32, u32)) -> bool {
+        self.beyond.echoed(now, key, timestamps);
+        self.beyond.is_doubtful(now)
     }
 
     /// When the next one may go.
@@ -238,7 +251,7 @@ impl Queue {
     }
 
     /// Takes the packet out whose turn it is.
-    fn take(&mut self) -> Option<Entry> {
+    fn take(&mut self) -> Option<(Key, Entry)> {
         loop {
             let list = usize::from(self.lists[AHEAD].is_empty());
             let key = *self.lists[list].front()?;
@@ -255,7 +268,7 @@ impl Queue {
                 flow.others -= usize::from(!entry.is_pure_ack());
                 flow.passed = entry.ack.as_ref().map(Ack::position).or(flow.passed);
                 self.bytes -= bytes;
-                return Some(entry);
+                return Some((key, entry));
             }
             self.lists[list].pop_front();
             let is_empty = flow.entries.is_empty();

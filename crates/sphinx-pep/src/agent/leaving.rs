@@ -134,6 +134,17 @@ impl Agent {
         }
     }
 
+    /// A packet has come with timestamps.
+    pub(super) fn see_timestamps(&mut self, key: FlowKey, from: Side, timestamps: (u32, u32)) {
+        if !self.goes_over_hop(from)
+            && let Some(fair) = &mut self.fair
+        {
+            // In a dry run, nothing has waited.
+            let is_doubtful = fair.echoed(self.now, &key, timestamps) && !self.config.dry_run;
+            self.rate_doubted += u64::from(is_doubtful);
+        }
+    }
+
     /// Follows the settings of the queues. What waits in one that is no longer wanted goes at once.
     pub(super) fn set_queues(&mut self) {
         let fair = self.config.ack_filter.and_then(|filter| filter.queue);

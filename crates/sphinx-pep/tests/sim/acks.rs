@@ -159,6 +159,10 @@ fn random_paths_carry_the_same_streams_of_another_stack() {
 
 /// 10 Mbit/s towards a host whose own link carries 28.8 kbit/s, with room for so many packets, 50 ms away.
 fn thin(packets: u64, ack_filter: Option<AckFilter>) -> Ended {
+    download(packets, 1_000_000, ack_filter)
+}
+
+fn download(packets: u64, bytes: usize, ack_filter: Option<AckFilter>) -> Ended {
     let at = |host: u8, port: u16| ([10, 0, 0, host], port).into();
     let (host, server) = (at(1, 40_000), at(2, 443));
     let end = |local, remote, active, data: Vec<u8>| Settings {
@@ -184,7 +188,7 @@ fn thin(packets: u64, ack_filter: Option<AckFilter>) -> Ended {
     };
     let scene = Scene {
         fixed: end(host, server, true, vec![1; 100]),
-        mobile: end(server, host, false, vec![7; 1_000_000]),
+        mobile: end(server, host, false, vec![7; bytes]),
         links: [
             link(0, 100_000_000, 1000),
             link(0, 100_000_000, 1000),
@@ -235,4 +239,24 @@ fn a_thin_return_link_bounds_nothing() {
             assert!(some.silence <= none.silence + 400 * MS, "{filter:?}");
         }
     }
+}
+
+/// Twice what the link carries: packets wait in front of it, as they would without the agent, and somebody has to be told.
+#[test]
+fn a_rate_that_is_wrong_is_doubted() {
+    let doubted = |rate| {
+        let queue = ReturnQueue {
+            bits_per_second: rate,
+            bytes: 16_384,
+            acks_first: false,
+            mode: Mode::Conservative,
+        };
+        let filter = AckFilter {
+            queue: Some(queue),
+            every_ns: None,
+        };
+        download(50, 10_000_000, Some(filter)).rate_doubted
+    };
+    assert_eq!(doubted(28_000), 0);
+    assert!(doubted(57_600) > 0);
 }

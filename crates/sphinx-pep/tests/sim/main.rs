@@ -125,6 +125,8 @@ struct Ended {
     heard: acks::Reader,
     /// The longest time without a packet for the fixed host.
     silence: Time,
+    /// How often the agent had doubts of its rate.
+    rate_doubted: u64,
 }
 
 fn hop(random: &mut Random) -> LinkConfig {
@@ -393,6 +395,7 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                 reset,
                 hung: !ended,
                 at: ended_at,
+                rate_doubted: agent.as_ref().map_or(0, Agent::rate_doubted),
                 counts: agent.map(|agent| agent.counts()),
                 forwarded,
                 foreign_copies,
