@@ -29,7 +29,7 @@ pub(super) fn read(settings: &[&str]) -> Result<AckFilter, String> {
         match (key, value) {
             ("rate", Some(value)) => rate = Some(units::rate(value).map_err(named)?),
             ("queue", Some(value)) => {
-                bytes = Some(units::size_units::rate(value).map_err(named)?);
+                bytes = Some(units::size_positive(value).map_err(named)?);
             }
             ("every", Some(value)) => every = Some(interval(value).map_err(named)?),
             ("acks-first", None) => acks_first = Some("acks-first"),
