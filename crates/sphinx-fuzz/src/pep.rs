@@ -8,6 +8,7 @@ use sphinx_pep::{
     eln::{LossReport, Opener, Sealer},
     handoff::{self, Handover, Move},
     rdb::{self, Rdb, Response, Thin},
+    rsfc::Rsfc,
 };
 
 use crate::Input;
@@ -82,6 +83,9 @@ fn config(input: &mut Input<'_>) -> Config {
             _ => Place::Mobile,
         },
         reports: kind & 32 != 0,
+        rsfc: (kind & 132 == 132).then(|| Rsfc {
+            target_ns: (kind & 1 != 0).then(|| input.number(3)),
+        }),
         ack_filter: (kind & 128 != 0).then(|| ack_filter(input)),
         ..Config::default()
     }
@@ -294,13 +298,18 @@ fn segment(input: &mut Input<'_>, from: Side) -> Vec<u8> {
         false => flags & 0xc0 == 0x40,
     };
     header.acknowledgment_number = number(input);
-    header.window_size = u16::from(shape >> 6);
+    header.window_size = u16::from(shape >> 6) << (shape >> 2 & 12);
     let mut options = Vec::new();
     if header.syn {
         options.extend([1, 1, 4, 2]);
         if shape & 4 != 0 {
             options.extend([2, 4, 5, 180]);
         }
+    }
+    if flags & 0xc0 == 0x80 {
+        options.extend([1, 1, 8, 10]);
+        options.extend(number(input).to_be_bytes());
+        options.extend(number(input).to_be_bytes());
     }
     if shape & 2 != 0 {
         let blocks = input.below(4) as u8;

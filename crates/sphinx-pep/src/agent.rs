@@ -13,7 +13,7 @@ use crate::{
     eln::LossReport,
     flow::{Flow, Syn},
     radio::Queue,
-    rdb,
+    rdb, rsfc,
     segment::Segment,
     snoop::{Context, Snoop},
     table::Table,
@@ -78,6 +78,9 @@ pub struct Agent {
     reports: VecDeque<LossReport>,
     moving: Moving,
     shared: rdb::Shared,
+    clients: rsfc::Clients,
+    /// Acknowledgements may have passed unseen shortly before.
+    blind_until: Time,
     flows_seen: u64,
     /// Until when packets only pass, if they came too late.
     overloaded: Option<Time>,
@@ -105,6 +108,8 @@ impl Agent {
             reports: VecDeque::new(),
             moving: Moving::default(),
             shared: rdb::Shared::default(),
+            clients: rsfc::Clients::default(),
+            blind_until: 0,
             flows_seen: 0,
             overloaded: None,
             overloads: 0,
@@ -143,7 +148,9 @@ impl Agent {
         self.now = self.now.max(now);
         self.see_calm();
         // Nothing is done with data from the hop where only acknowledgements towards it are filtered.
-        let is_nothing = matches!(self.config.stage, Stage::Pass) && !self.goes_over_hop(from);
+        let is_nothing = matches!(self.config.stage, Stage::Pass)
+            && self.config.rsfc.is_none()
+            && !self.goes_over_hop(from);
         // What is the agent's own queue's business is counted in segments.
         if self.config.dry_run || self.queue.is_some() || (self.fair.is_some() && !is_nothing) {
             return false;
@@ -234,7 +241,10 @@ impl Agent {
         if lag_ns <= self.config.lag_ns_max {
             return self.see_calm();
         }
-        if self.overloaded.replace(self.now + CALM_NS).is_some() {
+        let until = self.now + CALM_NS;
+        // What passes until then is not looked at.
+        self.blind_until = until.saturating_add(rsfc::BLIND_NS);
+        if self.overloaded.replace(until).is_some() {
             return;
         }
         self.overloads += 1;
@@ -264,6 +274,8 @@ impl Agent {
             self.out
                 .extend(fair.into_iter().flat_map(acks::Queue::into_outputs));
         }
+        // Those that have passed in a dry run, or without this stage, have told other windows than is known.
+        self.blind_until = self.now.saturating_add(rsfc::BLIND_NS);
         let place = self.config.place;
         self.config = Config { place, ..config };
         self.set_queues();
@@ -443,6 +455,9 @@ impl Agent {
             return self.leave(pass(from.other()), &mut flow.counts);
         }
         let plain = !segment.syn && !segment.rst;
+        if plain && !self.goes_over_hop(from) {
+            self.with_upload(key, flow, |upload, context| upload.data(context, segment));
+        }
         if let (Some(bundler), Stage::Rdb(settings)) = (&mut flow.bundler, &self.config.stage) {
             let to = self.config.place.sender().other();
             let peer = |side| match side {
@@ -537,6 +552,13 @@ impl Agent {
         };
         call(snoop, &mut context);
         for output in out.drain(..) {
+            // What is sent again has the window that its host has told.
+            if output.cause == Cause::Repair
+                && let Some(upload) = &mut flow.upload
+                && let Ok(segment) = Segment::parse(output.packet.clone())
+            {
+                upload.passes(&segment);
+            }
             self.leave(output, &mut flow.counts);
         }
         self.scratch = out;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{FlowKey, MS, Match, Profile, Radio, Time, acks::AckFilter, rdb::Rdb};
+use crate::{FlowKey, MS, Match, Profile, Radio, Time, acks::AckFilter, rdb::Rdb, rsfc::Rsfc};
 
 /// Lag beyond which [`Agent::handle_lag`](crate::Agent::handle_lag) takes the agent for overloaded, unless the configuration says
 /// otherwise.
@@ -70,6 +70,9 @@ pub struct Config {
     /// What it does with acknowledgements towards the hop, after everything else. Its queue takes the place of `radio`. For flows that begin from now on;
     /// other settings of it for those that have begun with it too.
     pub ack_filter: Option<AckFilter>,
+    /// What it does about uploads that come over the hop: to acknowledgements towards it, before they are filtered. For flows that begin from now on; other settings
+    /// of it for those that have begun with it too.
+    pub rsfc: Option<Rsfc>,
     /// Connections that are helped: those that one of these contains, and all if there are none. For flows that begin from now on.
     pub matches: Vec<Match>,
     /// The agent's own queue in front of the hop, if it is to have one.
@@ -90,6 +93,7 @@ impl Default for Config {
             reports: false,
             stage: Stage::default(),
             ack_filter: None,
+            rsfc: None,
             matches: Vec::new(),
             radio: None,
             repair_dscp: None,

@@ -12,6 +12,7 @@ use crate::{
     acks::{Acks, Stream},
     eln::watch::Watch,
     rdb::{self, Bundler},
+    rsfc::{self, Unclamped, Upload},
     segment::Segment,
     sequence,
     snoop::{Setup, Snoop},
@@ -134,6 +135,8 @@ struct Offer {
     authenticated: bool,
     mss: Option<u16>,
     window_scale: Option<u8>,
+    timestamps: bool,
+    mptcp: bool,
     /// The bits AE, CWR and ECE.
     ecn: u8,
 }
@@ -145,6 +148,8 @@ impl Offer {
             authenticated: segment.options.authenticated,
             mss: segment.options.mss,
             window_scale: segment.options.window_scale,
+            timestamps: segment.options.timestamps.is_some(),
+            mptcp: segment.options.mptcp,
             ecn: segment.ecn,
         }
     }
@@ -163,6 +168,8 @@ pub(crate) struct Flow {
     pub(crate) bundler: Option<Box<Bundler>>,
     /// What acknowledgements towards the hop have said, if they are filtered.
     pub(crate) acks: Option<Box<Acks>>,
+    /// What comes over the hop, if windows may be lowered for it.
+    pub(crate) upload: Option<Box<Upload>>,
     /// What the mobile host sends, if its losses are to be reported.
     pub(crate) watch: Option<Watch>,
     /// It is known from another agent, or was handed to one, and the mobile host has not been heard here since.
@@ -209,6 +216,7 @@ impl Flow {
             snoop: None,
             bundler: None,
             acks: None,
+            upload: None,
             watch: None,
             asleep: false,
             counts: Counts::default(),
@@ -221,6 +229,7 @@ impl Flow {
         FlowReport {
             key,
             bypass: self.bypass(),
+            upload: self.upload.as_ref().and_then(|it| it.report()),
             counts: self.counts.clone(),
         }
     }
@@ -229,7 +238,8 @@ impl Flow {
         let snoop = self.snoop.as_ref().map_or(0, Snoop::bytes);
         let bundler = self.bundler.as_ref().map_or(0, |it| it.bytes());
         let acks = self.acks.as_ref().map_or(0, |it| it.bytes());
-        FLOW_BYTES + snoop + bundler + acks + self.watch.as_ref().map_or(0, Watch::bytes)
+        let upload = self.upload.as_ref().map_or(0, |_| size_of::<Upload>());
+        FLOW_BYTES + snoop + bundler + acks + upload + self.watch.as_ref().map_or(0, Watch::bytes)
     }
 
     /// Why the whole flow is left alone.
@@ -314,6 +324,21 @@ impl Flow {
                         scale(here, beyond),
                         accecn.then_some(mss),
                     ))));
+                }
+                if config.rsfc.is_some() {
+                    let unclamped = if options.mptcp && offer.mptcp {
+                        Some(Unclamped::Mptcp)
+                    } else {
+                        let both = options.timestamps && offer.timestamps;
+                        (!both).then_some(Unclamped::NoTimestamps)
+                    };
+                    self.upload = Some(Box::new(Upload::new(rsfc::Setup {
+                        now,
+                        first: first(config.place.sender().other()),
+                        scale: scale(here, beyond),
+                        mss: here.mss.unwrap_or(MSS_DEFAULT),
+                        unclamped,
+                    })));
                 }
                 match config.flow_stage() {
                     Stage::Pass => {}
@@ -402,6 +427,9 @@ impl Flow {
             }
             if let Some(bundler) = &mut self.bundler {
                 bundler.set_rtt(first + second);
+            }
+            if let Some(upload) = &mut self.upload {
+                upload.set_rtt(now, first + second);
             }
         }
     }

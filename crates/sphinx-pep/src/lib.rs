@@ -18,6 +18,8 @@
 //!
 //! In front of a thin link it drops acknowledgements that later ones make needless ([`acks`]).
 //!
+//! In front of the receiver of uploads it lowers windows, so that they do not fill their senders' links ([`rsfc`]).
+//!
 //! Behind the sender of thin streams an agent repeats unacknowledged bytes instead ([`rdb`], [`Stage`]).
 //!
 //! Agents on both sides of the hop help uploads too: one reports what the hop has lost
@@ -46,6 +48,7 @@ mod radio;
 mod ranges;
 pub mod rdb;
 pub mod replay;
+pub mod rsfc;
 mod sealed;
 mod segment;
 mod sequence;

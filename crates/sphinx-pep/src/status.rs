@@ -182,6 +182,16 @@ impl Collector for Status {
                 counts.acked,
             ),
             (
+                "uploads",
+                "Uploads whose windows may be lowered",
+                counts.uploads,
+            ),
+            (
+                "windows_lowered",
+                "Acknowledgements that went on with a smaller window",
+                counts.windows_lowered,
+            ),
+            (
                 "acks_seen",
                 "Acknowledgements towards the hop",
                 counts.acks_seen,
@@ -229,6 +239,14 @@ impl Collector for Status {
         let kept = kept.map(|(why, count)| (name(why), *count));
         let help = "Acknowledgements that waited when another one came, and were kept";
         it.family("acks_kept", help, "reason", kept)?;
+        let unclamped = counts.unclamped.iter();
+        let unclamped = unclamped.map(|(why, count)| (name(why), *count));
+        let help = "Uploads of which nothing can be measured, or that may not be touched";
+        it.family("unclamped", help, "reason", unclamped)?;
+        let states = counts.upload_states.iter();
+        let states = states.map(|(state, count)| (name(state), *count));
+        let help = "Times at which uploads came into a state";
+        it.family("upload_states", help, "state", states)?;
         let slowed = counts.slowed.iter().map(|(how, count)| (name(how), *count));
         let help = "Times at which a sender was slowed down for losses that it did not see";
         it.family("slowed", help, "how", slowed)?;

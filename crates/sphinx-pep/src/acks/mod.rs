@@ -179,7 +179,11 @@ impl Acks {
     /// What waits.
     pub(crate) fn let_go(&mut self, now: Time) -> Option<(Output, Option<Ack>)> {
         let Held { ack, output } = self.held.take()?;
-        let cause = Cause::Released;
+        // What was changed before says so.
+        let cause = match output.cause {
+            Cause::Passed => Cause::Released,
+            cause => cause,
+        };
         let output = Output { cause, ..output };
         Some(self.pass(now, Held { ack, output }))
     }

@@ -6,6 +6,7 @@ use crate::{
     acks::{self, Ack, Acks},
     flow::Flow,
     radio::Queue,
+    rsfc::{self, Upload},
     segment::{self, Segment},
     stats::Counts,
 };
@@ -33,6 +34,33 @@ impl Agent {
         output: Output,
         flow: &mut Flow,
     ) {
+        // What is more than what its host has said has its own window, as it is.
+        let is_own = output.cause == Cause::Passed && segment.ack && !segment.syn && !segment.rst;
+        let lowered = match is_own {
+            true => self.with_upload(key, flow, |upload, context| {
+                upload.acknowledgment(context, segment)
+            }),
+            false => {
+                let upload = flow.upload.as_mut().filter(|_| segment.ack && !segment.syn);
+                upload.into_iter().for_each(|upload| upload.passes(segment));
+                None
+            }
+        };
+        let lowered = lowered.flatten().and_then(|it| Segment::parse(it).ok());
+        let (segment, output) = match &lowered {
+            Some(lowered) => {
+                let (packet, cause) = (lowered.packet.clone(), Cause::Slowed);
+                (
+                    lowered,
+                    Output {
+                        packet,
+                        cause,
+                        ..output
+                    },
+                )
+            }
+            None => (segment, output),
+        };
         let Some(acks) = &mut flow.acks else {
             return self.leave(output, &mut flow.counts);
         };
@@ -44,6 +72,25 @@ impl Agent {
             self.leave_with(Some(key), output, ack, &mut flow.counts);
         }
         self.departing = out;
+    }
+
+    /// Calls what is there for a flow's upload.
+    pub(super) fn with_upload<T>(
+        &mut self,
+        key: FlowKey,
+        flow: &mut Flow,
+        call: impl FnOnce(&mut Upload, &mut rsfc::Context<'_>) -> T,
+    ) -> Option<T> {
+        let (upload, settings) = (flow.upload.as_mut()?, self.config.rsfc.as_ref()?);
+        let mut context = rsfc::Context {
+            now: self.now,
+            key,
+            settings,
+            blind_until: self.blind_until,
+            clients: &mut self.clients,
+            counts: &mut flow.counts,
+        };
+        Some(call(upload, &mut context))
     }
 
     /// An acknowledgement of this flow that was held goes now.

@@ -34,6 +34,7 @@ Examples:
   sphx pep run --wireless wlan0 --match 'tcp port 443' --match 'host 192.0.2.0/24'
   sphx pep run --config /etc/sphx/pep.toml         the same options, as lines: wireless = 'wlan0'
   sphx pep run --wireless wan0 --agent ack-filter:rate=480kbit      acknowledgements towards a thin uplink
+  sphx pep run --wireless eth0 --agent rsfc        uploads that come in there do not fill their senders' links
   sphx pep run --agent rdb --port 25565            thin streams of this machine: games, terminals, control
   sphx pep run --preset game-server --port 25565   the same, as it suits games
 
@@ -122,7 +123,8 @@ pub(super) const RADIO_QUEUE_BYTES: usize = 256 << 10;
 pub(crate) struct AgentArgs {
     /// snoop, or snoop:profile=sack|classic|ll; rdb for thin streams, or rdb:KEY=VALUE,… with the keys mode, thin, dpifl_itt, max_packets,
     /// max_bytes, response, extra, max_extra (docs/rdb.md); ack-filter:rate=RATE or ack-filter:every=TIME for a thin link, with the keys queue,
-    /// acks-first, conservative, aggressive, ns2 (docs/ack-path.md). Once for each
+    /// acks-first, conservative, aggressive, ns2 (docs/ack-path.md); rsfc, or rsfc:target=TIME, for uploads that come over the hop (docs/rsfc.md).
+    /// Once for each
     #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
     pub(crate) agent: Vec<Chosen>,
     #[command(flatten)]
@@ -163,6 +165,7 @@ impl AgentArgs {
         let config = Config {
             stage: stages.data,
             ack_filter: stages.ack_filter,
+            rsfc: stages.rsfc,
             matches: self.matches.clone(),
             repair_dscp: self.repair_dscp,
             radio: self.radio_rate.map(|bits_per_second| Radio {
@@ -318,6 +321,7 @@ impl PresetArgs {
                     ..Rdb::default()
                 }),
                 ack_filter: None,
+                rsfc: None,
             }),
             None => Stages::together(chosen).map_err(usage),
         }

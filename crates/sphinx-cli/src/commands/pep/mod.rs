@@ -116,9 +116,21 @@ fn report(agent: &Agent, context: &Context) {
             counts.acks_seen,
             counts.queued_ns_max as f64 / 1e6
         ));
-        if matches!(config.stage, Stage::Pass) {
-            return;
-        }
+    }
+    if config.rsfc.is_some() {
+        let would = match config.dry_run {
+            true => "would have gone",
+            false => "went",
+        };
+        context.reporter.note(&format!(
+            "{} flows, {} of them uploads: {} acknowledgements {would} on with a smaller window",
+            agent.flows_seen(),
+            counts.uploads,
+            counts.windows_lowered
+        ));
+    }
+    if matches!(config.stage, Stage::Pass) {
+        return;
     }
     context.reporter.note(&format!(
         "{} flows: {} packets to the hop and {} back, {} repaired, {} acknowledgements held",

@@ -196,9 +196,11 @@ fn check_stages(args: &RunArgs, config: &Config) -> Outcome<()> {
     ];
     match of_snoop.iter().find(|(given, _)| *given) {
         Some((_, option)) if !is_snoop => Err(usage(format!("{option} is for --agent snoop"))),
-        _ if args.own.is_given() && config.ack_filter.is_some() => Err(usage(
-            "ack-filter stands beside a link (--wireless): of chosen connections of this machine, large packets do not come by",
-        )),
+        _ if args.own.is_given() && (config.ack_filter.is_some() || config.rsfc.is_some()) => {
+            Err(usage(
+                "ack-filter and rsfc stand beside a link (--wireless): of chosen connections of this machine, large packets do not come by",
+            ))
+        }
         _ if args.own.is_given() && !is_rdb => Err(usage(
             "--port, --uid and --cgroup are for --agent rdb: snoop stands beside a hop (--wireless)",
         )),

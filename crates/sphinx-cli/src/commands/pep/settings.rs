@@ -71,6 +71,7 @@ pub(super) fn changed<'a>(
     if !chosen.is_empty() {
         let stages = Stages::together(&chosen)?;
         (config.stage, config.ack_filter) = (stages.data, stages.ack_filter);
+        config.rsfc = stages.rsfc;
     }
     stage::check(&config)?;
     Ok(config)

@@ -82,7 +82,7 @@ fn show(status: &Value, context: &Context) {
 fn show_flow(flow: &Value, context: &Context) {
     let text = |field: &str| flow[field].as_str().unwrap_or("-").to_owned();
     let line = format!(
-        "{} {} repaired {} held {} concealed {}{}{}",
+        "{} {} repaired {} held {} concealed {}{}{}{}",
         text("fixed"),
         text("mobile"),
         flow["repaired"],
@@ -96,6 +96,16 @@ fn show_flow(flow: &Value, context: &Context) {
                     flow["acks_seen"]
                 )
             }
+            _ => String::new(),
+        },
+        match &flow["upload"] {
+            Value::Object(upload) => format!(
+                " upload {} waits {} ms, window {} of {}",
+                upload["state"].as_str().unwrap_or("-"),
+                upload["waited_ns"].as_u64().unwrap_or(0) / 1_000_000,
+                upload["window_written"],
+                upload["window_received"]
+            ),
             _ => String::new(),
         },
         match flow["bypass"].as_str() {

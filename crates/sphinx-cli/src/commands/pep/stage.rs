@@ -6,6 +6,7 @@ use std::fmt::{self, Write};
 
 use sphinx_pep::acks::AckFilter;
 use sphinx_pep::rdb::{ITT_NS_MIN, Mode, Rdb, Response, Thin};
+use sphinx_pep::rsfc::{Rsfc, TARGET_NS_MIN};
 use sphinx_pep::{Config, Profile, Stage};
 
 use crate::units;
@@ -17,6 +18,8 @@ pub(crate) enum Chosen {
     Data(Stage),
     /// What is done with acknowledgements.
     AckFilter(AckFilter),
+    /// What is done about uploads.
+    Rsfc(Rsfc),
 }
 
 /// What several of them say together.
@@ -24,6 +27,7 @@ pub(crate) enum Chosen {
 pub(crate) struct Stages {
     pub(crate) data: Stage,
     pub(crate) ack_filter: Option<AckFilter>,
+    pub(crate) rsfc: Option<Rsfc>,
 }
 
 impl Stages {
@@ -32,6 +36,7 @@ impl Stages {
         Stages {
             data: config.stage,
             ack_filter: config.ack_filter,
+            rsfc: config.rsfc,
         }
     }
 
@@ -41,16 +46,18 @@ impl Stages {
     ///
     /// Says which two cannot be.
     pub(crate) fn together(chosen: &[Chosen]) -> Result<Stages, String> {
-        let (mut data, mut ack_filter) = (None, None);
+        let (mut data, mut ack_filter, mut rsfc) = (None, None, None);
         for chosen in chosen {
             let twice = match chosen {
                 Chosen::Data(stage) => data.replace(*stage).is_some(),
                 Chosen::AckFilter(filter) => ack_filter.replace(*filter).is_some(),
+                Chosen::Rsfc(settings) => rsfc.replace(*settings).is_some(),
             };
             if twice {
                 let name = match chosen {
                     Chosen::Data(_) => "snoop or rdb",
                     Chosen::AckFilter(_) => "ack-filter",
+                    Chosen::Rsfc(_) => "rsfc",
                 };
                 return Err(format!("--agent: one {name} is enough"));
             }
@@ -58,6 +65,7 @@ impl Stages {
         Ok(Stages {
             data: data.unwrap_or(Stage::Pass),
             ack_filter,
+            rsfc,
         })
     }
 }
@@ -73,7 +81,11 @@ impl fmt::Display for Stages {
             Stage::Rdb(rdb) => Some(written_rdb(&rdb)),
         };
         let filter = self.ack_filter.map(|filter| ack_filter::written(&filter));
-        let all: Vec<String> = data.into_iter().chain(filter).collect();
+        let rsfc = self.rsfc.map(|rsfc| match rsfc.target_ns {
+            Some(target) => format!("rsfc:target={}us", target / 1000),
+            None => "rsfc".to_owned(),
+        });
+        let all: Vec<String> = data.into_iter().chain(filter).chain(rsfc).collect();
         f.write_str(&all.join(" "))
     }
 }
@@ -96,7 +108,7 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     }
 }
 
-/// Reads `snoop`, `snoop:profile=ll`, `rdb`, `rdb:max_packets=0,mode=paper` or `ack-filter:rate=480kbit`.
+/// Reads `snoop`, `snoop:profile=ll`, `rdb`, `rdb:max_packets=0,mode=paper`, `ack-filter:rate=480kbit`, `rsfc` or `rsfc:target=30ms`.
 ///
 /// # Errors
 ///
@@ -120,13 +132,30 @@ pub(super) fn read(text: &str) -> Result<Chosen, String> {
             .map_err(|why| format!("rdb: {why}"))?;
             Ok(Chosen::Data(Stage::Rdb(rdb)))
         }
+        ("rsfc", settings) => {
+            let mut rsfc = Rsfc::default();
+            each(settings, |setting| {
+                let value = setting.strip_prefix("target=");
+                let value = value.ok_or("the key is target=TIME")?;
+                let target = units::duration(value).map_err(|why| format!("{setting}: {why}"))?;
+                let target = u64::try_from(target.as_nanos()).unwrap_or(u64::MAX);
+                if target < TARGET_NS_MIN {
+                    return Err(format!("{setting}: 5ms is the shortest"));
+                }
+                rsfc.target_ns = Some(target);
+                Ok(())
+            })
+            .map_err(|why| format!("rsfc: {why}"))?;
+            Ok(Chosen::Rsfc(rsfc))
+        }
         ("ack-filter", settings) => {
             let read = ack_filter::read(settings);
             read.map(Chosen::AckFilter)
                 .map_err(|why| format!("ack-filter: {why}"))
         }
         _ => Err(
-            "write snoop, snoop:profile=sack|classic|ll, rdb or rdb:KEY=VALUE,…, ack-filter:rate=RATE or ack-filter:every=TIME"
+            "write snoop, snoop:profile=sack|classic|ll, rdb or rdb:KEY=VALUE,…, ack-filter:rate=RATE or ack-filter:every=TIME, rsfc or \
+             rsfc:target=TIME"
                 .into(),
         ),
     }
@@ -244,7 +273,14 @@ mod tests {
 
     #[test]
     fn what_can_be_written() {
-        for text in ["snoop", "snoop:profile=classic", "snoop:profile=ll", "rdb"] {
+        for text in [
+            "snoop",
+            "snoop:profile=classic",
+            "snoop:profile=ll",
+            "rdb",
+            "rsfc",
+            "rsfc:target=30ms",
+        ] {
             let stage = read(text).expect(text);
             assert_eq!(read(&written(stage)), Ok(stage));
         }
@@ -267,6 +303,8 @@ mod tests {
             ("eln", "write snoop"),
             ("snoop:profile=x", "write snoop"),
             ("rdb:", "KEY=VALUE"),
+            ("rsfc:target=1ms", "5ms is the shortest"),
+            ("rsfc:rate=1mbit", "the key is target"),
             ("rdb:thin=thick", "dpifl, spifl:N or always"),
             ("rdb:dpifl_itt=9ms", "10ms is the shortest"),
             ("rdb:max_packets=-1", "no such number"),
@@ -295,6 +333,7 @@ mod tests {
         );
         for (first, second, reason) in [
             ("snoop", "rdb", "one snoop or rdb"),
+            ("rsfc", "rsfc:target=9ms", "one rsfc"),
             (
                 "ack-filter:every=1ms",
                 "ack-filter:rate=1mbit",
