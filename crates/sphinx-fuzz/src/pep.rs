@@ -4,9 +4,11 @@ use etherparse::{PacketBuilder, TcpHeader};
 use sphinx_netdev::nfqueue::read;
 use sphinx_pep::{
     Agent, Config, FlowKey, Key, Laws, Place, Profile, Radio, Side, Stage,
+    acks::{AckFilter, Mode, ReturnQueue},
     eln::{LossReport, Opener, Sealer},
     handoff::{self, Handover, Move},
-    rdb::{Mode, Rdb, Response, Thin},
+    rdb::{self, Rdb, Response, Thin},
+    rsfc::Rsfc,
 };
 
 use crate::Input;
@@ -64,10 +66,12 @@ fn config(input: &mut Input<'_>) -> Config {
     let kind = input.byte();
     Config {
         stage: match kind & 64 {
+            // Only acknowledgements are of interest.
+            0 if kind & 128 != 0 && kind & 3 == 3 => Stage::Pass,
             0 => {
                 Stage::Snoop([Profile::Sack, Profile::Classic, Profile::Ll][usize::from(kind % 3)])
             }
-            _ => Stage::Rdb(rdb(input)),
+            _ => Stage::Rdb(thin(input)),
         },
         radio: (kind & 4 != 0).then(|| Radio {
             bits_per_second: input.any(),
@@ -79,16 +83,33 @@ fn config(input: &mut Input<'_>) -> Config {
             _ => Place::Mobile,
         },
         reports: kind & 32 != 0,
+        rsfc: (kind & 132 == 132).then(|| Rsfc {
+            target_ns: (kind & 1 != 0).then(|| input.number(3)),
+        }),
+        ack_filter: (kind & 128 != 0).then(|| ack_filter(input)),
         ..Config::default()
     }
 }
 
-fn rdb(input: &mut Input<'_>) -> Rdb {
+fn ack_filter(input: &mut Input<'_>) -> AckFilter {
+    let kind = input.byte();
+    AckFilter {
+        queue: (kind & 1 == 0).then(|| ReturnQueue {
+            bits_per_second: input.number(3),
+            bytes: input.number(2) as usize,
+            acks_first: kind & 2 != 0,
+            mode: [Mode::Aggressive, Mode::Conservative, Mode::Ns2][usize::from(kind >> 2 & 3) % 3],
+        }),
+        every_ns: (kind & 16 != 0).then(|| input.number(4)),
+    }
+}
+
+fn thin(input: &mut Input<'_>) -> Rdb {
     let (kind, limit) = (input.byte(), input.byte());
     Rdb {
         mode: match kind & 1 {
-            0 => Mode::Paper,
-            _ => Mode::Auto,
+            0 => rdb::Mode::Paper,
+            _ => rdb::Mode::Auto,
         },
         thin: [Thin::Always, Thin::Dpifl, Thin::Spifl(3)][usize::from(kind >> 1 & 3) % 3],
         max_packets: u32::from(kind >> 3 & 3),
@@ -277,13 +298,18 @@ fn segment(input: &mut Input<'_>, from: Side) -> Vec<u8> {
         false => flags & 0xc0 == 0x40,
     };
     header.acknowledgment_number = number(input);
-    header.window_size = u16::from(shape >> 6);
+    header.window_size = u16::from(shape >> 6) << (shape >> 2 & 12);
     let mut options = Vec::new();
     if header.syn {
         options.extend([1, 1, 4, 2]);
         if shape & 4 != 0 {
             options.extend([2, 4, 5, 180]);
         }
+    }
+    if flags & 0xc0 == 0x80 {
+        options.extend([1, 1, 8, 10]);
+        options.extend(number(input).to_be_bytes());
+        options.extend(number(input).to_be_bytes());
     }
     if shape & 2 != 0 {
         let blocks = input.below(4) as u8;

@@ -1,5 +1,6 @@
 //! The agent: flows, and the stages that their packets pass.
 
+mod leaving;
 mod moving;
 
 use std::collections::VecDeque;
@@ -8,12 +9,12 @@ use bytes::Bytes;
 
 use self::moving::Moving;
 use crate::{
-    Bypass, Config, Counts, FlowKey, FlowReport, MS, Release, Side, Stage, Status, Time,
+    Bypass, Config, Counts, FlowKey, FlowReport, MS, Release, Side, Stage, Status, Time, acks,
     eln::LossReport,
     flow::{Flow, Syn},
     radio::Queue,
-    rdb,
-    segment::{self, Segment},
+    rdb, rsfc,
+    segment::Segment,
     snoop::{Context, Snoop},
     table::Table,
 };
@@ -56,22 +57,30 @@ pub struct Output {
 
 /// An agent in the path between fixed and mobile hosts. The crate's documentation says how it is driven.
 ///
-/// Packets towards mobile hosts pass two stages: that of [`Config::stage`], then the queue of [`Config::radio`].
+/// Packets towards mobile hosts pass several stages: that of [`Config::stage`], that of [`Config::ack_filter`] with its queue, or the queue of
+/// [`Config::radio`].
 #[derive(Debug)]
 pub struct Agent {
     config: Config,
     now: Time,
     table: Table,
     queue: Option<Queue>,
+    /// In its place, with [`Config::ack_filter`].
+    fair: Option<acks::Queue>,
     out: VecDeque<Output>,
     /// What one call gives; empty between calls.
     scratch: Vec<Output>,
+    departing: Vec<(Output, Option<acks::Ack>)>,
+    rate_doubted: u64,
     /// Totals of flows that are forgotten, and of packets that belong to none.
     past: Counts,
     ended: VecDeque<FlowReport>,
     reports: VecDeque<LossReport>,
     moving: Moving,
     shared: rdb::Shared,
+    clients: rsfc::Clients,
+    /// Acknowledgements may have passed unseen shortly before.
+    blind_until: Time,
     flows_seen: u64,
     /// Until when packets only pass, if they came too late.
     overloaded: Option<Time>,
@@ -84,25 +93,31 @@ pub struct Agent {
 impl Agent {
     /// An agent that knows no flows.
     pub fn new(config: Config) -> Agent {
-        let queue = config.radio.filter(|_| !config.dry_run).map(Queue::new);
-        Agent {
+        let mut agent = Agent {
             config,
             now: 0,
             table: Table::default(),
-            queue,
+            queue: None,
+            fair: None,
             out: VecDeque::new(),
             scratch: Vec::new(),
+            departing: Vec::new(),
+            rate_doubted: 0,
             past: Counts::default(),
             ended: VecDeque::new(),
             reports: VecDeque::new(),
             moving: Moving::default(),
             shared: rdb::Shared::default(),
+            clients: rsfc::Clients::default(),
+            blind_until: 0,
             flows_seen: 0,
             overloaded: None,
             overloads: 0,
             lag_ns_max: 0,
             waiting_since: None,
-        }
+        };
+        agent.set_queues();
+        agent
     }
 
     /// A whole IP packet came from one side. Whatever it is, it is taken.
@@ -132,8 +147,12 @@ impl Agent {
     pub fn pass_joined(&mut self, now: Time, from: Side, packet: &[u8]) -> bool {
         self.now = self.now.max(now);
         self.see_calm();
+        // Nothing is done with data from the hop where only acknowledgements towards it are filtered.
+        let is_nothing = matches!(self.config.stage, Stage::Pass)
+            && self.config.rsfc.is_none()
+            && !self.goes_over_hop(from);
         // What is the agent's own queue's business is counted in segments.
-        if self.config.dry_run || self.queue.is_some() {
+        if self.config.dry_run || self.queue.is_some() || (self.fair.is_some() && !is_nothing) {
             return false;
         }
         let why = match Segment::ends(packet) {
@@ -143,16 +162,22 @@ impl Agent {
             Ok(_) if matches!(self.config.stage, Stage::Rdb(_)) => Bypass::Joined,
             Ok((source, destination)) => {
                 let key = FlowKey::between(from, source, destination);
+                if is_nothing && let Some(timestamps) = Segment::timestamps(packet) {
+                    self.see_timestamps(key, from, timestamps);
+                }
                 let Some(mut flow) = self.table.take(&key) else {
                     return false;
                 };
                 let why = flow.bypass();
-                if let Some(why) = why {
+                let passes = why.is_some() || is_nothing;
+                if passes {
                     flow.counts.count(from);
+                }
+                if let Some(why) = why {
                     flow.counts.bypass(why);
                 }
                 self.table.put(self.now, key, flow);
-                return why.is_some();
+                return passes;
             }
         };
         self.past.count(from);
@@ -173,6 +198,7 @@ impl Agent {
                     snoop.timeout(context);
                 }
             });
+            self.let_go_in_time(key, &mut flow);
             self.report(key, &mut flow);
             self.table.put(self.now, key, flow);
         }
@@ -215,7 +241,10 @@ impl Agent {
         if lag_ns <= self.config.lag_ns_max {
             return self.see_calm();
         }
-        if self.overloaded.replace(self.now + CALM_NS).is_some() {
+        let until = self.now + CALM_NS;
+        // What passes until then is not looked at.
+        self.blind_until = until.saturating_add(rsfc::BLIND_NS);
+        if self.overloaded.replace(until).is_some() {
             return;
         }
         self.overloads += 1;
@@ -239,20 +268,17 @@ impl Agent {
     pub fn reconfigure(&mut self, now: Time, config: Config) {
         self.now = self.now.max(now);
         if config.dry_run != self.config.dry_run {
-            // In a dry run, what counts as held has passed.
+            // In a dry run, what counts as held has passed, and so has what waits.
             self.forget_all(Release::Followed);
+            let fair = self.fair.take().filter(|_| !self.config.dry_run);
+            self.out
+                .extend(fair.into_iter().flat_map(acks::Queue::into_outputs));
         }
-        let radio = config.radio.filter(|_| !config.dry_run);
+        // Those that have passed in a dry run, or without this stage, have told other windows than is known.
+        self.blind_until = self.now.saturating_add(rsfc::BLIND_NS);
         let place = self.config.place;
         self.config = Config { place, ..config };
-        match (self.queue.take(), radio) {
-            (Some(mut queue), Some(radio)) => {
-                queue.set(radio);
-                self.queue = Some(queue);
-            }
-            (Some(queue), None) => self.out.extend(queue.into_outputs()),
-            (None, radio) => self.queue = radio.map(Queue::new),
-        }
+        self.set_queues();
         self.drain_queue();
     }
 
@@ -264,6 +290,12 @@ impl Agent {
     /// How often that has begun.
     pub fn overloads(&self) -> u64 {
         self.overloads
+    }
+
+    /// How often packets waited behind the agent's own queue for a while: the rate that it was given
+    /// ([`ReturnQueue`](acks::ReturnQueue)) is probably more than the link carries.
+    pub fn rate_doubted(&self) -> u64 {
+        self.rate_doubted
     }
 
     /// The longest lag that the agent was told of, in nanoseconds.
@@ -279,7 +311,9 @@ impl Agent {
     /// When [`handle_timeout`](Agent::handle_timeout) is to be called next.
     pub fn next_timeout(&self) -> Option<Time> {
         let queue = self.queue.as_ref().and_then(Queue::next_event);
-        self.table.next_deadline().into_iter().chain(queue).min()
+        let fair = self.fair.as_ref().and_then(acks::Queue::next_event);
+        let queues = queue.into_iter().chain(fair);
+        self.table.next_deadline().into_iter().chain(queues).min()
     }
 
     /// Totals of all flows.
@@ -311,6 +345,7 @@ impl Agent {
             memory_bytes: self.memory_bytes(),
             overloaded: self.is_overloaded(),
             overloads: self.overloads,
+            rate_doubted: self.rate_doubted,
             flows_handed_over: self.moving.handed_over,
             flows_taken_over: self.moving.taken_over,
             lag_ns_max: self.lag_ns_max,
@@ -356,6 +391,7 @@ impl Agent {
                 continue;
             };
             self.with_snoop(&mut flow, |snoop, context| snoop.forget(context, why));
+            self.let_go(key, &mut flow);
             if let Some(watch) = &mut flow.watch {
                 watch.forget();
             }
@@ -390,6 +426,9 @@ impl Agent {
         flow.counts.count(from);
         let waited = self.waiting_since.map(|at| self.now.saturating_sub(at));
         flow.counts.waited_ns_max = flow.counts.waited_ns_max.max(waited.unwrap_or(0));
+        if let Some(timestamps) = segment.options.timestamps {
+            self.see_timestamps(key, from, timestamps);
+        }
         self.watch(key, from, segment, &mut flow);
         let before = flow.snoop.as_ref().map(Snoop::progress);
         self.pass_stages(key, from, segment, &mut flow);
@@ -411,10 +450,14 @@ impl Agent {
             self.with_snoop(flow, |snoop, context| {
                 snoop.forget(context, Release::Followed);
             });
+            self.let_go(key, flow);
             flow.counts.bypass(why);
             return self.leave(pass(from.other()), &mut flow.counts);
         }
         let plain = !segment.syn && !segment.rst;
+        if plain && !self.goes_over_hop(from) {
+            self.with_upload(key, flow, |upload, context| upload.data(context, segment));
+        }
         if let (Some(bundler), Stage::Rdb(settings)) = (&mut flow.bundler, &self.config.stage) {
             let to = self.config.place.sender().other();
             let peer = |side| match side {
@@ -435,19 +478,18 @@ impl Agent {
                 (true, true) if segment.ack => bundler.acknowledgment(&mut context, segment),
                 _ => pass(from.other()),
             };
-            return self.leave(output, &mut flow.counts);
+            return match from == to {
+                true => self.leave(output, &mut flow.counts),
+                false => self.depart(key, segment, output, flow),
+            };
         }
-        match from == self.config.place.sender() {
+        match self.goes_over_hop(from) {
             true => {
-                let bytes = segment.packet.len();
-                let departs = match &self.queue {
-                    Some(queue) => queue.admits(self.now, bytes),
-                    None => Some(self.now),
-                };
+                let departs = self.departure(key, segment.packet.len());
                 if plain {
                     self.with_snoop(flow, |snoop, context| snoop.data(context, segment, departs));
                 }
-                self.leave(pass(from.other()), &mut flow.counts);
+                self.depart(key, segment, pass(from.other()), flow);
             }
             false if plain && segment.ack && flow.snoop.is_some() => {
                 let arrives = std::mem::take(&mut flow.asleep);
@@ -510,47 +552,16 @@ impl Agent {
         };
         call(snoop, &mut context);
         for output in out.drain(..) {
+            // What is sent again has the window that its host has told.
+            if output.cause == Cause::Repair
+                && let Some(upload) = &mut flow.upload
+                && let Ok(segment) = Segment::parse(output.packet.clone())
+            {
+                upload.passes(&segment);
+            }
             self.leave(output, &mut flow.counts);
         }
         self.scratch = out;
-    }
-
-    /// Lets a packet leave: through the queue over the hop, at once the other way.
-    fn leave(&mut self, output: Output, counts: &mut Counts) {
-        if self.config.dry_run {
-            return;
-        }
-        let output = match (output.cause, self.config.repair_dscp) {
-            (Cause::Repair, Some(dscp)) => Output {
-                packet: segment::with_dscp(&output.packet, dscp),
-                ..output
-            },
-            _ => output,
-        };
-        match &mut self.queue {
-            Some(queue) if output.to != self.config.place.sender() => {
-                let is_repair = output.cause == Cause::Repair;
-                let bytes = output.packet.len();
-                let departs = queue.admits(self.now, bytes);
-                if is_repair || departs.is_some() {
-                    // Repairs overtake, and wait for less than can be told now.
-                    let waits = departs.filter(|_| !is_repair);
-                    let waits = waits.map_or(0, |at| at.saturating_sub(self.now));
-                    counts.queued_ns += waits;
-                    counts.queued_ns_max = counts.queued_ns_max.max(waits);
-                    queue.push(output, is_repair);
-                } else {
-                    counts.dropped_queue += 1;
-                }
-            }
-            _ => self.out.push_back(output),
-        }
-    }
-
-    fn drain_queue(&mut self) {
-        while let Some(output) = self.queue.as_mut().and_then(|queue| queue.pop(self.now)) {
-            self.out.push_back(output);
-        }
     }
 
     fn evict(&mut self) {
@@ -565,6 +576,7 @@ impl Agent {
     /// Lets go of a flow; its numbers go into the totals.
     fn retire(&mut self, key: FlowKey, mut flow: Box<Flow>, why: Release) {
         self.with_snoop(&mut flow, |snoop, context| snoop.forget(context, why));
+        self.let_go(key, &mut flow);
         self.past.add(&flow.counts);
         if self.ended.len() == ENDED_MAX {
             self.ended.pop_front();

@@ -79,6 +79,8 @@ pub enum Notice {
     Reported(LossReport),
     /// The agent has become too late, or is in time again ([`Agent::handle_lag`]).
     Overload(bool),
+    /// The rate of the agent's own queue is probably more than the link carries ([`Agent::rate_doubted`]), for the first time or again.
+    RateDoubted,
 }
 
 /// Ends [`Attachment::run`] from another thread, or has it look up.
@@ -238,6 +240,7 @@ impl Attachment {
         // When each input was last known to be empty: what comes from it has not waited for longer.
         let mut empty = vec![now(); inputs];
         let (mut until, mut alive, mut overloaded) = (None, None, false);
+        let mut doubted = agent.rate_doubted();
         loop {
             if until.is_none() && self.stop.0.asked.load(Ordering::Acquire) {
                 self.port.withdraw()?;
@@ -270,6 +273,10 @@ impl Attachment {
             if overloaded != agent.is_overloaded() {
                 overloaded = !overloaded;
                 notice(agent, Notice::Overload(overloaded));
+            }
+            if doubted < agent.rate_doubted() {
+                doubted = agent.rate_doubted();
+                notice(agent, Notice::RateDoubted);
             }
             let at = now();
             let asked = self.stop.0.look.swap(false, Ordering::AcqRel);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{FlowKey, MS, Match, Profile, Radio, Time, rdb::Rdb};
+use crate::{FlowKey, MS, Match, Profile, Radio, Time, acks::AckFilter, rdb::Rdb, rsfc::Rsfc};
 
 /// Lag beyond which [`Agent::handle_lag`](crate::Agent::handle_lag) takes the agent for overloaded, unless the configuration says
 /// otherwise.
@@ -39,10 +39,12 @@ impl Place {
     }
 }
 
-/// How an agent helps.
+/// What an agent does with data towards the hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
+    /// Nothing.
+    Pass,
     /// What the hop has lost is sent again from a cache in front of it.
     Snoop(Profile),
     /// Thin streams towards the hop repeat what is not acknowledged.
@@ -63,8 +65,14 @@ pub struct Config {
     /// Whether an agent at the base station reports what the hop loses of uploads
     /// ([`Agent::poll_report`](crate::Agent::poll_report)). For flows that begin from now on.
     pub reports: bool,
-    /// How it helps. For flows that begin from now on; settings of [`Stage::Rdb`] for those that have begun with it too.
+    /// What it does with data towards the hop. For flows that begin from now on; settings of [`Stage::Rdb`] for those that have begun with it too.
     pub stage: Stage,
+    /// What it does with acknowledgements towards the hop, after everything else. Its queue takes the place of `radio`. For flows that begin from now on;
+    /// other settings of it for those that have begun with it too.
+    pub ack_filter: Option<AckFilter>,
+    /// What it does about uploads that come over the hop: to acknowledgements towards it, before they are filtered. For flows that begin from now on; other settings
+    /// of it for those that have begun with it too.
+    pub rsfc: Option<Rsfc>,
     /// Connections that are helped: those that one of these contains, and all if there are none. For flows that begin from now on.
     pub matches: Vec<Match>,
     /// The agent's own queue in front of the hop, if it is to have one.
@@ -84,6 +92,8 @@ impl Default for Config {
             place: Place::default(),
             reports: false,
             stage: Stage::default(),
+            ack_filter: None,
+            rsfc: None,
             matches: Vec::new(),
             radio: None,
             repair_dscp: None,

@@ -9,8 +9,10 @@ use serde::Serialize;
 
 use crate::{
     Config, MS, Place, Side, Stage, Time,
+    acks::{Acks, Stream},
     eln::watch::Watch,
     rdb::{self, Bundler},
+    rsfc::{self, Unclamped, Upload},
     segment::Segment,
     sequence,
     snoop::{Setup, Snoop},
@@ -21,6 +23,8 @@ use crate::{
 const FLOW_BYTES: usize = 1024;
 /// Assumed for the wired part of a path that the handshake did not tell.
 const WIRED_RTT_NS: Time = 50 * MS;
+/// RFC 9293: of a host that does not say what it takes.
+const MSS_DEFAULT: u16 = 536;
 /// The longest time between a SYN and its answer that counts as a round trip.
 const HANDSHAKE_RTT_NS_MAX: Time = 2000 * MS;
 
@@ -131,6 +135,8 @@ struct Offer {
     authenticated: bool,
     mss: Option<u16>,
     window_scale: Option<u8>,
+    timestamps: bool,
+    mptcp: bool,
     /// The bits AE, CWR and ECE.
     ecn: u8,
 }
@@ -142,6 +148,8 @@ impl Offer {
             authenticated: segment.options.authenticated,
             mss: segment.options.mss,
             window_scale: segment.options.window_scale,
+            timestamps: segment.options.timestamps.is_some(),
+            mptcp: segment.options.mptcp,
             ecn: segment.ecn,
         }
     }
@@ -158,6 +166,10 @@ pub(crate) struct Flow {
     pub(crate) snoop: Option<Snoop>,
     /// In its place, where streams towards the hop are to be helped otherwise.
     pub(crate) bundler: Option<Box<Bundler>>,
+    /// What acknowledgements towards the hop have said, if they are filtered.
+    pub(crate) acks: Option<Box<Acks>>,
+    /// What comes over the hop, if windows may be lowered for it.
+    pub(crate) upload: Option<Box<Upload>>,
     /// What the mobile host sends, if its losses are to be reported.
     pub(crate) watch: Option<Watch>,
     /// It is known from another agent, or was handed to one, and the mobile host has not been heard here since.
@@ -203,6 +215,8 @@ impl Flow {
             is_wanted: true,
             snoop: None,
             bundler: None,
+            acks: None,
+            upload: None,
             watch: None,
             asleep: false,
             counts: Counts::default(),
@@ -215,6 +229,7 @@ impl Flow {
         FlowReport {
             key,
             bypass: self.bypass(),
+            upload: self.upload.as_ref().and_then(|it| it.report()),
             counts: self.counts.clone(),
         }
     }
@@ -222,7 +237,9 @@ impl Flow {
     pub(crate) fn bytes(&self) -> usize {
         let snoop = self.snoop.as_ref().map_or(0, Snoop::bytes);
         let bundler = self.bundler.as_ref().map_or(0, |it| it.bytes());
-        FLOW_BYTES + snoop + bundler + self.watch.as_ref().map_or(0, Watch::bytes)
+        let acks = self.acks.as_ref().map_or(0, |it| it.bytes());
+        let upload = self.upload.as_ref().map_or(0, |_| size_of::<Upload>());
+        FLOW_BYTES + snoop + bundler + acks + upload + self.watch.as_ref().map_or(0, Watch::bytes)
     }
 
     /// Why the whole flow is left alone.
@@ -286,7 +303,45 @@ impl Flow {
                 };
                 let path_rtt = rtt.unwrap_or(0) + WIRED_RTT_NS;
                 let first_sent = first(config.place.sender());
+                // Of the two, who sends towards the hop, and who is behind it.
+                let (beyond, here) = match by == config.place.sender() {
+                    true => (offer, options),
+                    false => (options, offer),
+                };
+                // Both have to offer it.
+                let scale = |host: Offer, peer: Offer| {
+                    let scale = host.window_scale.filter(|_| peer.window_scale.is_some());
+                    scale.unwrap_or(0)
+                };
+                if config.ack_filter.is_some() {
+                    // RFC 9768: all three bits in the SYN, and any answer but those of other kinds.
+                    let accecn =
+                        options.ecn == 0b111 && !matches!(offer.ecn, 0b000 | 0b001 | 0b111);
+                    let mss = beyond.mss.min(here.mss).unwrap_or(MSS_DEFAULT);
+                    self.acks = Some(Box::new(Acks::new(Stream::new(
+                        first_sent,
+                        first(config.place.sender().other()),
+                        scale(here, beyond),
+                        accecn.then_some(mss),
+                    ))));
+                }
+                if config.rsfc.is_some() {
+                    let unclamped = if options.mptcp && offer.mptcp {
+                        Some(Unclamped::Mptcp)
+                    } else {
+                        let both = options.timestamps && offer.timestamps;
+                        (!both).then_some(Unclamped::NoTimestamps)
+                    };
+                    self.upload = Some(Box::new(Upload::new(rsfc::Setup {
+                        now,
+                        first: first(config.place.sender().other()),
+                        scale: scale(here, beyond),
+                        mss: here.mss.unwrap_or(MSS_DEFAULT),
+                        unclamped,
+                    })));
+                }
                 match config.flow_stage() {
+                    Stage::Pass => {}
                     Stage::Snoop(profile) => {
                         self.snoop = Some(Snoop::new(Setup {
                             profile,
@@ -297,18 +352,10 @@ impl Flow {
                         }));
                     }
                     Stage::Rdb(_) => {
-                        let (receiver, sender) = match by == config.place.sender() {
-                            true => (offer, options),
-                            false => (options, offer),
-                        };
-                        // Both have to offer it.
-                        let scale = receiver
-                            .window_scale
-                            .filter(|_| sender.window_scale.is_some());
                         self.bundler = Some(Box::new(Bundler::new(rdb::Setup {
                             first: first_sent,
-                            mss: receiver.mss,
-                            scale: scale.unwrap_or(0),
+                            mss: beyond.mss,
+                            scale: scale(beyond, here),
                             ecn: options.ecn & 0b011 == 0b011 && offer.ecn == 0b001,
                             // Otherwise it is the way to the sender, so far.
                             rtt: rtt.filter(|_| by == config.place.sender()),
@@ -392,6 +439,9 @@ impl Flow {
             if let Some(bundler) = &mut self.bundler {
                 bundler.set_rtt(first + second);
             }
+            if let Some(upload) = &mut self.upload {
+                upload.set_rtt(now, first + second);
+            }
         }
     }
 
@@ -456,6 +506,7 @@ impl Flow {
         let snoop = self.snoop.as_ref().filter(|_| !self.asleep);
         let snoop = snoop.and_then(Snoop::deadline);
         let watch = self.watch.as_ref().and_then(Watch::deadline);
-        snoop.into_iter().chain(watch).min()
+        let acks = self.acks.as_ref().and_then(|it| it.deadline());
+        snoop.into_iter().chain(watch).chain(acks).min()
     }
 }

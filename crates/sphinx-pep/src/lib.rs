@@ -16,6 +16,10 @@
 //! - **Time** is nanoseconds from any origin, and should never go backwards; an earlier time counts as
 //!   the latest one seen.
 //!
+//! In front of a thin link it drops acknowledgements that later ones make needless ([`acks`]).
+//!
+//! In front of the receiver of uploads it lowers windows, so that they do not fill their senders' links ([`rsfc`]).
+//!
 //! Behind the sender of thin streams an agent repeats unacknowledged bytes instead ([`rdb`], [`Stage`]).
 //!
 //! Agents on both sides of the hop help uploads too: one reports what the hop has lost
@@ -27,9 +31,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod acks;
 mod agent;
 pub mod attach;
 mod config;
+mod delay;
 pub mod doctor;
 pub mod eln;
 mod flow;
@@ -42,6 +48,7 @@ mod radio;
 mod ranges;
 pub mod rdb;
 pub mod replay;
+pub mod rsfc;
 mod sealed;
 mod segment;
 mod sequence;

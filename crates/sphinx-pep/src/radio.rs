@@ -93,8 +93,13 @@ impl Queue {
     }
 
     fn time(&self, bytes: usize) -> Time {
-        let bits = bytes as u128 * 8 * 1_000_000_000;
-        let time = bits / u128::from(self.radio.bits_per_second.max(1));
-        Time::try_from(time).unwrap_or(Time::MAX / 4)
+        wire_time(bytes, self.radio.bits_per_second)
     }
+}
+
+/// What bytes take at a rate.
+pub(crate) fn wire_time(bytes: usize, bits_per_second: u64) -> Time {
+    let bits = bytes as u128 * 8 * 1_000_000_000;
+    let time = bits / u128::from(bits_per_second.max(1));
+    Time::try_from(time).unwrap_or(Time::MAX / 4)
 }

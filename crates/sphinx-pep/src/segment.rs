@@ -16,9 +16,15 @@ const SACK_BLOCKS_MAX: usize = 4;
 /// Where things are in the fixed part of a TCP header.
 mod field {
     pub(super) const SEQUENCE: usize = 4;
+    /// Below the header's length: three bits of which nothing is known, and AE.
+    pub(super) const RESERVED: usize = 12;
     pub(super) const FLAGS: usize = 13;
     pub(super) const SYN: u8 = 2;
     pub(super) const RST: u8 = 4;
+    pub(super) const ACK: u8 = 16;
+    pub(super) const URG: u8 = 32;
+    pub(super) const PSH: u8 = 8;
+    pub(super) const FIN: u8 = 1;
     pub(super) const ECE: u8 = 64;
     pub(super) const WINDOW: usize = 14;
     pub(super) const CHECKSUM: usize = 16;
@@ -132,6 +138,14 @@ impl Segment {
         ))
     }
 
+    /// The timestamps of a TCP packet, which may be of several segments.
+    pub(crate) fn timestamps(packet: &[u8]) -> Option<(u32, u32)> {
+        let place = Place::of(packet).ok()?;
+        let tcp = TcpSlice::from_slice(&packet[place.transport..place.end]).ok()?;
+        let options = Options::parse(tcp.options(), place.transport + field::OPTIONS)?;
+        options.timestamps
+    }
+
     /// What the segment takes of the sequence space.
     pub(crate) fn sequence_len(&self) -> u32 {
         self.payload as u32 + u32::from(self.syn) + u32::from(self.fin)
@@ -140,6 +154,14 @@ impl Segment {
     /// The SACK blocks, in the order of the option.
     pub(crate) fn sack(&self) -> &[(u32, u32)] {
         &self.options.sack[..self.options.sack_count]
+    }
+
+    /// Whether it acknowledges and does nothing else: no data, no flag but ACK and those of ECN.
+    pub(crate) fn is_pure_ack(&self) -> bool {
+        let others = field::FIN | field::SYN | field::RST | field::PSH | field::URG;
+        let flags = self.packet[self.transport + field::FLAGS] & (others | field::ACK);
+        let reserved = self.packet[self.transport + field::RESERVED] & 0x0e;
+        self.payload == 0 && flags == field::ACK && reserved == 0
     }
 
     /// Whether an agent may change a byte of the header: it knows everything in it.

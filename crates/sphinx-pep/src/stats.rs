@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{Bypass, FlowKey, Release, rdb};
+use crate::{Bypass, FlowKey, Release, acks, rdb, rsfc};
 
 /// Totals of a flow, or of all. With `dry_run` they say what would have been done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -63,6 +63,20 @@ pub struct Counts {
     pub acked_ns: u64,
     /// See `acked`.
     pub acked_ns_max: u64,
+    /// Acknowledgements without data towards the hop, of flows for which they are filtered ([`Config::ack_filter`](crate::Config::ack_filter)).
+    pub acks_seen: u64,
+    /// Those that were dropped, and why.
+    pub acks_dropped: BTreeMap<acks::Dropped, u64>,
+    /// Those that were kept although another one came while they waited, and why.
+    pub acks_kept: BTreeMap<acks::Kept, u64>,
+    /// Flows that have brought 64 KiB over the hop, of those whose windows may be lowered ([`Config::rsfc`](crate::Config::rsfc)).
+    pub uploads: u64,
+    /// Those of which nothing can be measured, or that may not be touched, and why.
+    pub unclamped: BTreeMap<rsfc::Unclamped, u64>,
+    /// How often uploads have come into each state.
+    pub upload_states: BTreeMap<rsfc::State, u64>,
+    /// Acknowledgements that went on with a smaller window.
+    pub windows_lowered: u64,
     /// The longest that an acknowledgement was held, in nanoseconds.
     pub held_ns_max: u64,
     /// What packets have waited in the agent's own queue in all, in nanoseconds.
@@ -118,6 +132,21 @@ impl Counts {
         self.acked += other.acked;
         self.acked_ns += other.acked_ns;
         self.acked_ns_max = self.acked_ns_max.max(other.acked_ns_max);
+        self.uploads += other.uploads;
+        for (why, count) in &other.unclamped {
+            *self.unclamped.entry(*why).or_default() += count;
+        }
+        for (state, count) in &other.upload_states {
+            *self.upload_states.entry(*state).or_default() += count;
+        }
+        self.windows_lowered += other.windows_lowered;
+        self.acks_seen += other.acks_seen;
+        for (why, count) in &other.acks_dropped {
+            *self.acks_dropped.entry(*why).or_default() += count;
+        }
+        for (why, count) in &other.acks_kept {
+            *self.acks_kept.entry(*why).or_default() += count;
+        }
         self.held_ns_max = self.held_ns_max.max(other.held_ns_max);
         self.queued_ns += other.queued_ns;
         self.queued_ns_max = self.queued_ns_max.max(other.queued_ns_max);
@@ -133,6 +162,9 @@ pub struct FlowReport {
     pub key: FlowKey,
     /// Why it is left alone, if it is.
     pub bypass: Option<Bypass>,
+    /// What is known of its upload, if that is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upload: Option<rsfc::Report>,
     /// What was done for it.
     #[serde(flatten)]
     pub counts: Counts,

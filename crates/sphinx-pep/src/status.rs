@@ -25,6 +25,8 @@ pub struct Status {
     pub overloaded: bool,
     /// How often that has begun.
     pub overloads: u64,
+    /// How often the rate of the queue that filters acknowledgements seemed to be more than the link carries.
+    pub rate_doubted: u64,
     /// Flows that another agent was told to take over, once for each time.
     pub flows_handed_over: u64,
     /// Flows that another agent has told of.
@@ -180,6 +182,26 @@ impl Collector for Status {
                 counts.acked,
             ),
             (
+                "uploads",
+                "Uploads whose windows may be lowered",
+                counts.uploads,
+            ),
+            (
+                "windows_lowered",
+                "Acknowledgements that went on with a smaller window",
+                counts.windows_lowered,
+            ),
+            (
+                "acks_seen",
+                "Acknowledgements towards the hop",
+                counts.acks_seen,
+            ),
+            (
+                "rate_doubted",
+                "Times at which packets waited behind the own queue",
+                self.rate_doubted,
+            ),
+            (
                 "flows_handed_over",
                 "Flows that another agent was told to take over",
                 self.flows_handed_over,
@@ -209,6 +231,22 @@ impl Collector for Status {
         it.family("bypassed", "Packets left alone", "reason", bypassed)?;
         let alone = counts.alone.iter().map(|(why, count)| (name(why), *count));
         it.family("alone", "New segments without copies", "reason", alone)?;
+        let dropped = counts.acks_dropped.iter();
+        let dropped = dropped.map(|(why, count)| (name(why), *count));
+        let help = "Acknowledgements dropped, as a later one says everything";
+        it.family("acks_dropped", help, "reason", dropped)?;
+        let kept = counts.acks_kept.iter();
+        let kept = kept.map(|(why, count)| (name(why), *count));
+        let help = "Acknowledgements that waited when another one came, and were kept";
+        it.family("acks_kept", help, "reason", kept)?;
+        let unclamped = counts.unclamped.iter();
+        let unclamped = unclamped.map(|(why, count)| (name(why), *count));
+        let help = "Uploads of which nothing can be measured, or that may not be touched";
+        it.family("unclamped", help, "reason", unclamped)?;
+        let states = counts.upload_states.iter();
+        let states = states.map(|(state, count)| (name(state), *count));
+        let help = "Times at which uploads came into a state";
+        it.family("upload_states", help, "state", states)?;
         let slowed = counts.slowed.iter().map(|(how, count)| (name(how), *count));
         let help = "Times at which a sender was slowed down for losses that it did not see";
         it.family("slowed", help, "how", slowed)?;
@@ -276,6 +314,9 @@ mod tests {
         status.counts.repaired = 5;
         status.counts.losses_repaired = 6;
         status.counts.alone.insert(crate::rdb::Alone::Clean, 8);
+        let (dropped, kept) = (crate::acks::Dropped::Acked, crate::acks::Kept::Window);
+        status.counts.acks_dropped.insert(dropped, 10);
+        status.counts.acks_kept.insert(kept, 11);
         status.counts.acked_ns = 1_500_000_000;
         status.counts.queued_ns = 2_500_000_000;
         status.counts.waited_ns_max = 3_000_000;
@@ -290,6 +331,8 @@ mod tests {
             "sphx_pep_repaired_total 5",
             "sphx_pep_losses_repaired_total 6",
             "sphx_pep_alone_total{reason=\"clean\"} 8",
+            "sphx_pep_acks_dropped_total{reason=\"acked\"} 10",
+            "sphx_pep_acks_kept_total{reason=\"window\"} 11",
             "sphx_pep_acked_seconds_total 1.5",
             "sphx_pep_released_total{reason=\"not_cached\"} 4",
             "sphx_pep_bypassed_total{reason=\"mid_stream\"} 9",

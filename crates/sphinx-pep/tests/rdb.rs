@@ -518,12 +518,12 @@ fn classic_and_accurate_ecn_are_told_apart() {
         slowed.into_keys().collect::<Vec<_>>()
     };
     let fallen_back = slowed_by(|syn, answer| {
-        (syn.ns, syn.ece, syn.cwr) = (true, true, true);
+        (syn.ae, syn.ece, syn.cwr) = (true, true, true);
         answer.ece = true;
     });
     assert_eq!(fallen_back, [Slowed::Ecn]);
     let both = slowed_by(|syn, answer| {
-        (syn.ns, syn.ece, syn.cwr) = (true, true, true);
+        (syn.ae, syn.ece, syn.cwr) = (true, true, true);
         answer.cwr = true;
     });
     assert_eq!(both, [Slowed::NoEffect]);

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use etherparse::{
-    NetSlice, PacketBuilder, SlicedPacket, TcpHeader, TcpOptionElement, TransportSlice,
+    NetSlice, PacketBuilder, SlicedPacket, TcpHeader, TcpOptionElement, TcpOptionReadError,
+    TransportSlice,
 };
 
 /// A segment to be sent, or one that has been received.
@@ -15,9 +16,10 @@ pub(crate) struct Segment {
     pub(crate) syn: bool,
     pub(crate) fin: bool,
     pub(crate) rst: bool,
-    pub(crate) ns: bool,
     pub(crate) ece: bool,
     pub(crate) cwr: bool,
+    pub(crate) ae: bool,
+    pub(crate) psh: bool,
     pub(crate) window: u16,
     pub(crate) sack: Vec<(u32, u32)>,
     pub(crate) sack_permitted: bool,
@@ -34,7 +36,8 @@ impl Segment {
     pub(crate) fn packet(&self, from: SocketAddr, to: SocketAddr) -> Bytes {
         let mut header = TcpHeader::new(from.port(), to.port(), self.sequence, self.window);
         (header.syn, header.fin, header.rst) = (self.syn, self.fin, self.rst);
-        (header.ns, header.ece, header.cwr) = (self.ns, self.ece, self.cwr);
+        (header.ece, header.cwr, header.ns) = (self.ece, self.cwr, self.ae);
+        header.psh = self.psh;
         header.ack = self.ack.is_some();
         header.acknowledgment_number = self.ack.unwrap_or(0);
         let mut options = Vec::new();
@@ -103,14 +106,19 @@ impl Segment {
             syn: tcp.syn(),
             fin: tcp.fin(),
             rst: tcp.rst(),
-            ns: tcp.ns(),
             ece: tcp.ece(),
             cwr: tcp.cwr(),
+            ae: tcp.ns(),
+            psh: tcp.psh(),
             window: tcp.window_size(),
             payload: tcp.payload().to_vec(),
             ..Segment::default()
         };
         for option in tcp.options_iterator() {
+            // Those of other kinds are written last.
+            if let Err(TcpOptionReadError::UnknownId(_)) = option {
+                break;
+            }
             match option.ok()? {
                 TcpOptionElement::WindowScale(scale) => segment.scale = Some(scale),
                 TcpOptionElement::SelectiveAcknowledgementPermitted => {

@@ -56,7 +56,9 @@ pub(crate) struct Link {
     pub(crate) mtu: AtomicUsize,
     /// Who sent a longer one is told by ICMP.
     pub(crate) tells_mtu: bool,
-    /// Segments with what the first host has sent before and what it has not.
+    /// Segments with data of the first host.
+    pub(crate) segments: AtomicU64,
+    /// Those with what it has sent before and what it has not.
     pub(crate) bundles: AtomicU64,
     /// Those longer than the MTU.
     pub(crate) too_long: AtomicU64,
@@ -77,6 +79,7 @@ impl Default for Link {
             loses: AtomicU64::new(7),
             mtu: AtomicUsize::new(1500),
             tells_mtu: false,
+            segments: AtomicU64::new(0),
             bundles: AtomicU64::new(0),
             too_long: AtomicU64::new(0),
             answers: AtomicU64::new(0),
@@ -171,6 +174,7 @@ pub(crate) fn carry(hosts: &[Host; 2], link: &Link) {
                     let answers = it.flags & (CWR | SYN) == CWR;
                     link.answers.fetch_add(u64::from(answers), Relaxed);
                     count += 1;
+                    link.segments.store(count, Relaxed);
                     let loses = link.loses.load(Relaxed);
                     if loses > 0 && count % loses == 0 {
                         continue;

@@ -3,6 +3,7 @@
 //!
 //! `SPHINX_PEP_SEEDS` says how many random paths are taken (`make sim-pep SEEDS=…`).
 
+mod acks;
 #[path = "../common/mod.rs"]
 mod common;
 mod smol;
@@ -119,6 +120,13 @@ struct Ended {
     forwarded: Vec<Bytes>,
     /// Reports of copies that the fixed host did not send.
     foreign_copies: u64,
+    /// What the fixed host's acknowledgements said, and what was left of that behind the agent, when it had nothing more to say.
+    said: acks::Reader,
+    heard: acks::Reader,
+    /// The longest time without a packet for the fixed host.
+    silence: Time,
+    /// How often the agent had doubts of its rate.
+    rate_doubted: u64,
 }
 
 fn hop(random: &mut Random) -> LinkConfig {
@@ -285,6 +293,8 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
     let mut late = scene.late.map(Random);
     let (mut now, mut packets, mut steps) = (0, 0, 0_u64);
     let mut forwarded = Vec::new();
+    let (mut said, mut heard) = (acks::Reader::default(), acks::Reader::default());
+    let (mut silence, mut heard_at) = (0, 0);
     loop {
         steps += 1;
         assert!(steps < 5_000_000, "no end in sight at {now}");
@@ -303,6 +313,9 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                     Some(agent) => {
                         let packet = Bytes::from(delivery.packet.0);
                         laws.input(from, &packet);
+                        if from == Side::Fixed {
+                            said.read(&packet);
+                        }
                         if late.as_mut().is_some_and(|late| late.chance(1)) {
                             agent.handle_lag(now, 20 * MS);
                         }
@@ -325,6 +338,7 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                 let link = if output.to == Side::Mobile { 2 } else { 1 };
                 if link == 2 {
                     forwarded.push(output.packet.clone());
+                    heard.read(&output.packet);
                 }
                 links[link].enqueue(now, IpPacket(output.packet.to_vec()));
             }
@@ -333,6 +347,10 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
         // What arrives at the ends.
         for (index, link) in [(0, 1), (1, 2)] {
             while let Some(delivery) = links[link].poll(now) {
+                if index == 0 {
+                    silence = silence.max(now - heard_at);
+                    heard_at = now;
+                }
                 ends[index].receive(now, &delivery.packet.0);
             }
         }
@@ -350,6 +368,19 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
         let reset = ends.iter().any(E::is_reset);
         let ended = ends.iter().all(E::is_done) || reset;
         let Some(next) = next.filter(|_| !ended && now <= PATIENCE) else {
+            let ended_at = now;
+            // What waits in the agent is said too.
+            while let Some(agent) = &mut agent
+                && let Some(at) = agent.next_timeout()
+            {
+                now = now.max(at);
+                agent.handle_timeout(now);
+                while let Some(output) = agent.poll_output() {
+                    if output.to == Side::Mobile {
+                        heard.read(&output.packet);
+                    }
+                }
+            }
             let [fixed, mobile] = ends;
             let foreign_copies = fixed.foreign_copies();
             assert!(
@@ -363,10 +394,14 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                 to_fixed: fixed.received(),
                 reset,
                 hung: !ended,
-                at: now,
+                at: ended_at,
+                rate_doubted: agent.as_ref().map_or(0, Agent::rate_doubted),
                 counts: agent.map(|agent| agent.counts()),
                 forwarded,
                 foreign_copies,
+                said,
+                heard,
+                silence,
             };
         };
         now = next.max(now);

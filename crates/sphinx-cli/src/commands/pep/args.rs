@@ -12,7 +12,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use sphinx_pep::{Config, Match, Network, Place, Radio, Stage, rdb::Rdb};
 
-use super::stage;
+use super::stage::{self, Chosen, Stages};
+use crate::failure::{Outcome, usage};
 use crate::units;
 
 /// `sphx pep`.
@@ -32,6 +33,8 @@ Examples:
   sphx pep run --wireless sat0 --wired eth0 --radio-rate 19mbit --json
   sphx pep run --wireless wlan0 --match 'tcp port 443' --match 'host 192.0.2.0/24'
   sphx pep run --config /etc/sphx/pep.toml         the same options, as lines: wireless = 'wlan0'
+  sphx pep run --wireless wan0 --agent ack-filter:rate=480kbit      acknowledgements towards a thin uplink
+  sphx pep run --wireless eth0 --agent rsfc        uploads that come in there do not fill their senders' links
   sphx pep run --agent rdb --port 25565            thin streams of this machine: games, terminals, control
   sphx pep run --preset game-server --port 25565   the same, as it suits games
 
@@ -119,9 +122,11 @@ pub(super) const RADIO_QUEUE_BYTES: usize = 256 << 10;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AgentArgs {
     /// snoop, or snoop:profile=sack|classic|ll; rdb for thin streams, or rdb:KEY=VALUE,… with the keys mode, thin, dpifl_itt, max_packets,
-    /// max_bytes, response, extra, max_extra (docs/rdb.md)
+    /// max_bytes, response, extra, max_extra (docs/rdb.md); ack-filter:rate=RATE or ack-filter:every=TIME for a thin link, with the keys queue,
+    /// acks-first, conservative, aggressive, ns2 (docs/ack-path.md); rsfc, or rsfc:target=TIME, for uploads that come over the hop (docs/rsfc.md).
+    /// Once for each
     #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
-    pub(crate) agent: Stage,
+    pub(crate) agent: Vec<Chosen>,
     #[command(flatten)]
     pub(crate) preset: PresetArgs,
     /// Help only such connections: 'tcp port 443', 'port 80,8000-8080 and host 192.0.2.0/24'; either end may have the port or the
@@ -151,13 +156,16 @@ pub(crate) struct AgentArgs {
 }
 
 impl AgentArgs {
-    pub(crate) fn stage(&self) -> Stage {
-        self.preset.stage(self.agent)
+    pub(crate) fn stages(&self) -> Outcome<Stages> {
+        self.preset.stages(&self.agent)
     }
 
-    pub(crate) fn config(&self) -> Config {
-        Config {
-            stage: self.stage(),
+    pub(crate) fn config(&self) -> Outcome<Config> {
+        let stages = self.stages()?;
+        let config = Config {
+            stage: stages.data,
+            ack_filter: stages.ack_filter,
+            rsfc: stages.rsfc,
             matches: self.matches.clone(),
             repair_dscp: self.repair_dscp,
             radio: self.radio_rate.map(|bits_per_second| Radio {
@@ -166,18 +174,20 @@ impl AgentArgs {
             }),
             dry_run: self.dry_run,
             ..Config::default()
-        }
+        };
+        stage::check(&config).map_err(usage)?;
+        Ok(config)
     }
 }
 
 impl RunArgs {
-    pub(crate) fn config(&self) -> Config {
-        Config {
+    pub(crate) fn config(&self) -> Outcome<Config> {
+        Ok(Config {
             place: self.place(),
             reports: self.eln == Some(Eln::Base),
             lag_ns_max: u64::try_from(self.lag_max.as_nanos()).unwrap_or(u64::MAX),
-            ..self.agent.config()
-        }
+            ..self.agent.config()?
+        })
     }
 
     /// The interface to the hop. Only a line that has a file, which has not been read yet, lacks it.
@@ -305,14 +315,18 @@ pub(crate) enum Preset {
 }
 
 impl PresetArgs {
-    /// The preset's stage, or the one that was chosen.
-    pub(crate) fn stage(&self, chosen: Stage) -> Stage {
+    /// The preset's stages, or those that were chosen.
+    pub(crate) fn stages(&self, chosen: &[Chosen]) -> Outcome<Stages> {
         match self.preset {
-            Some(Preset::GameServer) => Stage::Rdb(Rdb {
-                max_packets: 0,
-                ..Rdb::default()
+            Some(Preset::GameServer) => Ok(Stages {
+                data: Stage::Rdb(Rdb {
+                    max_packets: 0,
+                    ..Rdb::default()
+                }),
+                ack_filter: None,
+                rsfc: None,
             }),
-            None => chosen,
+            None => Stages::together(chosen).map_err(usage),
         }
     }
 }
@@ -322,7 +336,7 @@ impl PresetArgs {
 pub(crate) struct ExecArgs {
     /// rdb, or rdb:KEY=VALUE,…
     #[arg(long, value_name = "AGENT", default_value = "rdb", value_parser = stage::read)]
-    pub(crate) agent: Stage,
+    pub(crate) agent: Chosen,
     #[command(flatten)]
     pub(crate) preset: PresetArgs,
     /// Change nothing, count what would be done
@@ -342,9 +356,9 @@ pub(crate) struct DoctorArgs {
     /// Interface to the lossy hop
     #[arg(long, value_name = "NAME", conflicts_with_all = ["port", "uid", "cgroup"])]
     pub(crate) wireless: Option<String>,
-    /// snoop, or rdb with or without its settings: for which agent
+    /// snoop, or another one with or without its settings: for which agent
     #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
-    pub(crate) agent: Stage,
+    pub(crate) agent: Chosen,
     #[command(flatten)]
     pub(crate) own: OwnArgs,
     /// One JSON object per line on standard output
@@ -515,9 +529,10 @@ mod tests {
             panic!("run");
         };
         assert_eq!(run.wired, ["a", "b"]);
-        let config = run.config();
+        let config = run.config().expect("settings");
         assert_eq!(config.lag_ns_max, 20_000_000);
         assert_eq!(config.stage, Stage::Snoop(Profile::Ll));
+        assert_eq!(config.ack_filter, None);
         assert!(config.dry_run);
         let radio = config.radio.expect("a rate");
         assert_eq!(
@@ -529,14 +544,15 @@ mod tests {
             panic!("run");
         };
         assert_eq!((run.place(), run.eln_port), (Place::Mobile, 5));
-        assert!(!run.config().reports);
+        assert!(!run.config().expect("settings").reports);
         let stage = |line: &str| match parse(line) {
-            Ok(PepCommand::Run(run)) => run.config().stage,
-            Ok(PepCommand::Exec(exec)) => exec.preset.stage(exec.agent),
-            Ok(PepCommand::Install(install)) => install.run.config().stage,
+            Ok(PepCommand::Run(run)) => run.agent.stages().expect(line),
+            Ok(PepCommand::Exec(exec)) => exec.preset.stages(&[exec.agent]).expect(line),
+            Ok(PepCommand::Install(install)) => install.run.agent.stages().expect(line),
             other => panic!("{line}: {other:?}"),
         };
         let games = stage::read("rdb:max_packets=0").expect("a stage");
+        let games = Stages::together(&[games]).expect("one");
         for line in [
             "pep run --preset game-server --port 25565",
             "pep install --preset game-server --port 25565",
@@ -544,6 +560,11 @@ mod tests {
         ] {
             assert_eq!(stage(line), games, "{line}");
         }
+        let line = "pep run --wireless w --agent snoop:profile=ll --agent ack-filter:every=10ms";
+        assert_eq!(stage(line).data, Stage::Snoop(Profile::Ll));
+        assert!(stage(line).ack_filter.is_some());
+        let line = "pep run --wireless w --agent ack-filter:every=10ms";
+        assert_eq!(stage(line).data, Stage::Pass);
         let line = "pep handoff fd00::9 --prefill [fd00::1]:5";
         let Ok(PepCommand::Handoff(handoff)) = parse(line) else {
             panic!("handoff");
@@ -568,6 +589,10 @@ mod tests {
                 "cannot be used with",
             ),
             ("pep run --wireless w --agent eln", "write snoop"),
+            (
+                "pep run --wireless w --agent ack-filter",
+                "only acknowledgements that wait",
+            ),
             (
                 "pep run --wireless w --attach xdp",
                 "possible values: auto, tun, nfqueue",

@@ -6,6 +6,7 @@ use sphinx_pep::doctor::{Finding, examine, examine_own};
 
 use super::args::DoctorArgs;
 use super::run::own;
+use super::stage::Chosen;
 use super::{Context, control, fields, with_all};
 use crate::failure::{Outcome, usage};
 use crate::report::Event;
@@ -14,7 +15,7 @@ use crate::report::Event;
 const ONE_WAY: u64 = 10;
 
 pub(super) fn run(args: &DoctorArgs, context: &Context) -> Outcome<()> {
-    let is_rdb = matches!(args.agent, Stage::Rdb(_));
+    let is_rdb = matches!(args.agent, Chosen::Data(Stage::Rdb(_)));
     if args.own.is_given() && !is_rdb {
         return Err(usage("--port, --uid and --cgroup are for --agent rdb"));
     }

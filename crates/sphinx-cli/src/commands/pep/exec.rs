@@ -16,12 +16,14 @@ use sphinx_pep::attach::OwnGroup;
 use sphinx_transport::ErrorKind;
 
 use super::args::ExecArgs;
-use super::{Context, Thin, stage};
+use super::stage::Stages;
+use super::{Context, Thin};
 use crate::failure::{Outcome, fail, fail_hint, local_io, usage};
 
 /// Runs the program and returns its exit code.
 pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
-    if !matches!(args.preset.stage(args.agent), Stage::Rdb(_)) {
+    let stages = args.preset.stages(&[args.agent])?;
+    if !matches!(stages.data, Stage::Rdb(_)) {
         return Err(usage("a program's own connections are for --agent rdb"));
     }
     let [program, words @ ..] = &args.command[..] else {
@@ -35,7 +37,7 @@ pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
     // What a terminal sends on Ctrl-C goes to the program too, which knows what to do about it.
     let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])
         .map_err(|error| local_io("listen for", "signals", error))?;
-    let mut agent = Agent::start(args, &group)?;
+    let mut agent = Agent::start(args, stages, &group)?;
     if let Some(code) = agent.begin()? {
         return Ok(code);
     }
@@ -99,11 +101,10 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(args: &ExecArgs, group: &OwnGroup) -> Outcome<Agent> {
+    fn start(args: &ExecArgs, stages: Stages, group: &OwnGroup) -> Outcome<Agent> {
         let failed = |error| local_io("start", "the agent", error);
         let mut words: Vec<OsString> = ["pep", "run", "--json", "--quiet"].map(Into::into).to_vec();
-        let stage = stage::written(&args.preset.stage(args.agent));
-        words.extend(["--agent".into(), stage.into()]);
+        words.extend(["--agent".into(), stages.to_string().into()]);
         words.extend(["--cgroup".into(), group.path().into()]);
         words.extend(["--ends-with".into(), std::process::id().to_string().into()]);
         if args.dry_run {

@@ -103,6 +103,35 @@ fn report(agent: &Agent, context: &Context) {
         };
         return context.reporter.note(&thin.summary(config.dry_run));
     }
+    if config.ack_filter.is_some() {
+        let dropped: u64 = counts.acks_dropped.values().sum();
+        let would = if config.dry_run {
+            "would have been "
+        } else {
+            ""
+        };
+        context.reporter.note(&format!(
+            "{} flows: {dropped} of {} acknowledgements {would}dropped; the queue held packets for {:.0} ms at most",
+            agent.flows_seen(),
+            counts.acks_seen,
+            counts.queued_ns_max as f64 / 1e6
+        ));
+    }
+    if config.rsfc.is_some() {
+        let would = match config.dry_run {
+            true => "would have gone",
+            false => "went",
+        };
+        context.reporter.note(&format!(
+            "{} flows, {} of them uploads: {} acknowledgements {would} on with a smaller window",
+            agent.flows_seen(),
+            counts.uploads,
+            counts.windows_lowered
+        ));
+    }
+    if matches!(config.stage, Stage::Pass) {
+        return;
+    }
     context.reporter.note(&format!(
         "{} flows: {} packets to the hop and {} back, {} repaired, {} acknowledgements held",
         agent.flows_seen(),

@@ -29,7 +29,7 @@ pub(super) fn run(args: &ReplayArgs, context: &Context) -> Outcome<()> {
     }
     let written = args.output.to_string_lossy();
     let output = File::create(&args.output).map_err(|error| local_io("create", &written, error))?;
-    let mut agent = Agent::new(args.agent.config());
+    let mut agent = Agent::new(args.agent.config()?);
     let totals = replay(
         BufReader::new(input),
         BufWriter::new(output),

@@ -8,11 +8,11 @@ use serde_json::json;
 use sphinx_pep::attach::{Attachment, Cgroup, Notice, Own, interfaces};
 use sphinx_pep::eln::Post;
 use sphinx_pep::handoff::Courier;
-use sphinx_pep::{Agent, Place, Stage};
+use sphinx_pep::{Agent, Config, Place, Stage};
 use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, Eln, OwnArgs, RunArgs};
-use super::{Context, control, done, fields, flow_event, guard, key, report, stage, with_all};
+use super::{Context, control, done, fields, flow_event, guard, key, report, with_all};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
 
@@ -21,7 +21,8 @@ const SMALL_BYTES: u32 = 1280;
 
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     guard::follow();
-    check_stage(args)?;
+    let config = args.config()?;
+    check_stages(args, &config)?;
     let led = led(args)?;
     let (post, courier) = (post(args)?, courier(args)?);
     let reporter = &context.reporter;
@@ -61,7 +62,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             .with("wired", json!(wired))
             .with("metrics", json!(metrics))
             .with("worker", std::process::id())
-            .with("agent", stage::written(&args.agent.stage()))
+            .with("agent", args.agent.stages()?.to_string())
             .with("eln", json!(args.eln))
             .with("dry_run", args.agent.dry_run),
     );
@@ -75,7 +76,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         false => "",
     };
     reporter.note(&format!("TCP {whose} passes here until Ctrl-C{unchanged}."));
-    let mut agent = Agent::new(args.config());
+    let mut agent = Agent::new(config);
     let result = attachment.run(&mut agent, |agent, notice| match notice {
         Notice::Alive(now) => {
             questions.answer(agent, now);
@@ -90,6 +91,14 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         Notice::Overload(true) => {
             reporter.event(Event::new("overload").with("lag_ms", agent.lag_ns_max() as f64 / 1e6));
             reporter.note("sphx: too late: packets only pass until this is in time again");
+        }
+        Notice::RateDoubted => {
+            reporter.event(Event::new("rate_doubted").with("times", agent.rate_doubted()));
+            if agent.rate_doubted() == 1 {
+                reporter.note(
+                    "sphx: packets wait behind this machine: the rate of ack-filter is probably more than the link carries",
+                );
+            }
         }
         Notice::Overload(false) => reporter.event(Event::new("recovered")),
     });
@@ -174,10 +183,11 @@ pub(super) fn own(args: &OwnArgs) -> Outcome<Own> {
     })
 }
 
-/// Whether the options are for the stage that was chosen.
-fn check_stage(args: &RunArgs) -> Outcome<()> {
+/// Whether the options are for the stages that were chosen.
+fn check_stages(args: &RunArgs, config: &Config) -> Outcome<()> {
     let agent = &args.agent;
-    let is_rdb = matches!(agent.stage(), Stage::Rdb(_));
+    let is_rdb = matches!(config.stage, Stage::Rdb(_));
+    let is_snoop = matches!(config.stage, Stage::Snoop(_));
     let of_snoop = [
         (args.eln.is_some(), "--eln"),
         (args.handoff_key.is_some(), "--handoff-key"),
@@ -185,7 +195,12 @@ fn check_stage(args: &RunArgs) -> Outcome<()> {
         (agent.repair_dscp.is_some(), "--repair-dscp"),
     ];
     match of_snoop.iter().find(|(given, _)| *given) {
-        Some((_, option)) if is_rdb => Err(usage(format!("{option} is for --agent snoop"))),
+        Some((_, option)) if !is_snoop => Err(usage(format!("{option} is for --agent snoop"))),
+        _ if args.own.is_given() && (config.ack_filter.is_some() || config.rsfc.is_some()) => {
+            Err(usage(
+                "ack-filter and rsfc stand beside a link (--wireless): of chosen connections of this machine, large packets do not come by",
+            ))
+        }
         _ if args.own.is_given() && !is_rdb => Err(usage(
             "--port, --uid and --cgroup are for --agent rdb: snoop stands beside a hop (--wireless)",
         )),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use sphinx_pep::{Config, Match, Radio};
 
 use super::args::{self, RADIO_QUEUE_BYTES};
-use super::stage;
+use super::stage::{self, Stages};
 use crate::units;
 
 /// The settings that result if all of these words can be followed.
@@ -18,6 +18,7 @@ pub(super) fn changed<'a>(
 ) -> Result<Config, String> {
     let mut config = config.clone();
     let mut matches: Option<Vec<Match>> = None;
+    let mut chosen = Vec::new();
     let mut rate = config.radio.map(|radio| radio.bits_per_second);
     let mut queue = config.radio.map(|radio| radio.queue_bytes);
     for word in words {
@@ -25,7 +26,8 @@ pub(super) fn changed<'a>(
         let (key, value) =
             (word.split_once('=')).ok_or_else(|| refuse("write KEY=VALUE".to_owned()))?;
         match key {
-            "agent" => config.stage = stage::read(value).map_err(refuse)?,
+            // What is said once replaces what was, and further ones are added; so for `match`.
+            "agent" => chosen.push(stage::read(value).map_err(refuse)?),
             "dry-run" => {
                 let parsed = value.parse();
                 config.dry_run = parsed.map_err(|_| refuse("write true or false".to_owned()))?;
@@ -34,7 +36,6 @@ pub(super) fn changed<'a>(
                 let time = units::duration(value).map_err(refuse)?;
                 config.lag_ns_max = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             }
-            // What is said once replaces what was, and further ones are added.
             "match" if value == "any" => matches = Some(Vec::new()),
             "match" => {
                 let read: Match = value.parse().map_err(|why| refuse(format!("{why}")))?;
@@ -67,6 +68,12 @@ pub(super) fn changed<'a>(
         (None, None) => None,
     };
     config.matches = matches.unwrap_or(config.matches);
+    if !chosen.is_empty() {
+        let stages = Stages::together(&chosen)?;
+        (config.stage, config.ack_filter) = (stages.data, stages.ack_filter);
+        config.rsfc = stages.rsfc;
+    }
+    stage::check(&config)?;
     Ok(config)
 }
 
@@ -74,7 +81,7 @@ pub(super) fn changed<'a>(
 pub(super) fn shown(config: &Config) -> Value {
     let radio = config.radio;
     json!({
-        "agent": stage::written(&config.stage),
+        "agent": Stages::of(config).to_string(),
         "dry_run": config.dry_run,
         "matches": config.matches.iter().map(Match::to_string).collect::<Vec<_>>(),
         "lag_ms_max": config.lag_ns_max as f64 / 1e6,
@@ -133,6 +140,14 @@ mod tests {
         assert_eq!(narrow.repair_dscp, Some(46));
         let again = change(&narrow, "match=any repair-dscp=own").expect("possible settings");
         assert_eq!((again.matches.len(), again.repair_dscp), (0, None));
+        let both = change(&narrow, "agent=snoop agent=ack-filter:rate=1mbit");
+        let both = both.expect("possible settings");
+        assert!(both.ack_filter.is_some_and(|it| it.queue.is_some()));
+        assert_eq!(both.stage, Stage::Snoop(Profile::Sack));
+        let one = change(&both, "agent=rdb").expect("possible settings");
+        assert_eq!(one.ack_filter, None);
+        let error = change(&both, "radio-rate=1mbit").expect_err("two queues");
+        assert!(error.contains("ack-filter: rate:"), "{error}");
         for (words, reason) in [
             ("lag-max=7ms color=red", "color=red: the keys are"),
             ("lag-max", "KEY=VALUE"),
@@ -141,6 +156,8 @@ mod tests {
             ("radio-queue=10kB", "no radio-rate"),
             ("dry-run=maybe", "true or false"),
             ("agent=split", "write snoop"),
+            ("agent=snoop agent=rdb", "one snoop or rdb"),
+            ("agent=ack-filter", "only acknowledgements that wait"),
             ("match=udp", "write 'tcp port 443'"),
             ("repair-dscp=64", "0 to 63"),
         ] {

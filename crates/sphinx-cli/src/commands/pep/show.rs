@@ -82,12 +82,32 @@ fn show(status: &Value, context: &Context) {
 fn show_flow(flow: &Value, context: &Context) {
     let text = |field: &str| flow[field].as_str().unwrap_or("-").to_owned();
     let line = format!(
-        "{} {} repaired {} held {} concealed {}{}",
+        "{} {} repaired {} held {} concealed {}{}{}{}",
         text("fixed"),
         text("mobile"),
         flow["repaired"],
         flow["held"],
         flow["concealed"],
+        match flow["acks_dropped"].as_object() {
+            Some(reasons) if !reasons.is_empty() => {
+                let dropped: u64 = reasons.values().filter_map(Value::as_u64).sum();
+                format!(
+                    " acknowledgements dropped {dropped} of {}",
+                    flow["acks_seen"]
+                )
+            }
+            _ => String::new(),
+        },
+        match &flow["upload"] {
+            Value::Object(upload) => format!(
+                " upload {} waits {} ms, window {} of {}",
+                upload["state"].as_str().unwrap_or("-"),
+                upload["waited_ns"].as_u64().unwrap_or(0) / 1_000_000,
+                upload["window_written"],
+                upload["window_received"]
+            ),
+            _ => String::new(),
+        },
         match flow["bypass"].as_str() {
             Some(why) => format!(" left alone: {why}"),
             None => String::new(),

@@ -1,41 +1,181 @@
 //! How `--agent` is written.
 
-use std::fmt::Write;
+mod ack_filter;
 
+use std::fmt::{self, Write};
+
+use sphinx_pep::acks::AckFilter;
 use sphinx_pep::rdb::{ITT_NS_MIN, Mode, Rdb, Response, Thin};
-use sphinx_pep::{Profile, Stage};
+use sphinx_pep::rsfc::{Rsfc, TARGET_NS_MIN};
+use sphinx_pep::{Config, Profile, Stage};
 
 use crate::units;
 
-/// Reads `snoop`, `snoop:profile=ll`, `rdb` or `rdb:max_packets=0,mode=paper`.
+/// What one `--agent` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chosen {
+    /// What is done with data.
+    Data(Stage),
+    /// What is done with acknowledgements.
+    AckFilter(AckFilter),
+    /// What is done about uploads.
+    Rsfc(Rsfc),
+}
+
+/// What several of them say together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stages {
+    pub(crate) data: Stage,
+    pub(crate) ack_filter: Option<AckFilter>,
+    pub(crate) rsfc: Option<Rsfc>,
+}
+
+impl Stages {
+    /// Those of an agent.
+    pub(crate) fn of(config: &Config) -> Stages {
+        Stages {
+            data: config.stage,
+            ack_filter: config.ack_filter,
+            rsfc: config.rsfc,
+        }
+    }
+
+    /// Each kind once.
+    ///
+    /// # Errors
+    ///
+    /// Says which two cannot be.
+    pub(crate) fn together(chosen: &[Chosen]) -> Result<Stages, String> {
+        let (mut data, mut ack_filter, mut rsfc) = (None, None, None);
+        for chosen in chosen {
+            let twice = match chosen {
+                Chosen::Data(stage) => data.replace(*stage).is_some(),
+                Chosen::AckFilter(filter) => ack_filter.replace(*filter).is_some(),
+                Chosen::Rsfc(settings) => rsfc.replace(*settings).is_some(),
+            };
+            if twice {
+                let name = match chosen {
+                    Chosen::Data(_) => "snoop or rdb",
+                    Chosen::AckFilter(_) => "ack-filter",
+                    Chosen::Rsfc(_) => "rsfc",
+                };
+                return Err(format!("--agent: one {name} is enough"));
+            }
+        }
+        Ok(Stages {
+            data: data.unwrap_or(Stage::Pass),
+            ack_filter,
+            rsfc,
+        })
+    }
+}
+
+impl fmt::Display for Stages {
+    /// As they can be read, with blanks between them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let data = match self.data {
+            Stage::Pass => None,
+            Stage::Snoop(Profile::Sack) => Some("snoop:profile=sack".to_owned()),
+            Stage::Snoop(Profile::Classic) => Some("snoop:profile=classic".to_owned()),
+            Stage::Snoop(Profile::Ll) => Some("snoop:profile=ll".to_owned()),
+            Stage::Rdb(rdb) => Some(written_rdb(&rdb)),
+        };
+        let filter = self.ack_filter.map(|filter| ack_filter::written(&filter));
+        let rsfc = self.rsfc.map(|rsfc| match rsfc.target_ns {
+            Some(target) => format!("rsfc:target={}us", target / 1000),
+            None => "rsfc".to_owned(),
+        });
+        let all: Vec<String> = data.into_iter().chain(filter).chain(rsfc).collect();
+        f.write_str(&all.join(" "))
+    }
+}
+
+/// Whether the settings of an agent can be together.
+///
+/// # Errors
+///
+/// Says which cannot.
+pub(super) fn check(config: &Config) -> Result<(), String> {
+    let has_queue = config
+        .ack_filter
+        .is_some_and(|filter| filter.queue.is_some());
+    match config.radio {
+        Some(_) if has_queue => {
+            let why = "ack-filter: rate: there is --radio-rate, which is a queue to the same hop: one of the two";
+            Err(why.to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads `snoop`, `snoop:profile=ll`, `rdb`, `rdb:max_packets=0,mode=paper`, `ack-filter:rate=480kbit`, `rsfc` or `rsfc:target=30ms`.
 ///
 /// # Errors
 ///
 /// Says what can be written.
-pub(super) fn read(text: &str) -> Result<Stage, String> {
+pub(super) fn read(text: &str) -> Result<Chosen, String> {
     let (name, settings) = match text.split_once(':') {
         Some((name, settings)) => (name, settings.split(',').collect()),
         None => (text, Vec::new()),
     };
+    let snoop = |profile| Ok(Chosen::Data(Stage::Snoop(profile)));
     match (name, &settings[..]) {
-        ("snoop", [] | ["profile=sack"]) => Ok(Stage::Snoop(Profile::Sack)),
-        ("snoop", ["profile=classic"]) => Ok(Stage::Snoop(Profile::Classic)),
-        ("snoop", ["profile=ll"]) => Ok(Stage::Snoop(Profile::Ll)),
+        ("snoop", [] | ["profile=sack"]) => snoop(Profile::Sack),
+        ("snoop", ["profile=classic"]) => snoop(Profile::Classic),
+        ("snoop", ["profile=ll"]) => snoop(Profile::Ll),
         ("rdb", settings) => {
             let mut rdb = Rdb::default();
-            let mut keys = Vec::new();
-            for setting in settings {
-                let (key, value) = setting.split_once('=').ok_or("rdb: write KEY=VALUE")?;
-                if keys.contains(&key) {
-                    return Err(format!("rdb: {key} is there twice"));
-                }
-                keys.push(key);
-                set(&mut rdb, key, value).map_err(|why| format!("rdb: {setting}: {why}"))?;
-            }
-            Ok(Stage::Rdb(rdb))
+            each(settings, |setting| {
+                let (key, value) = setting.split_once('=').ok_or("write KEY=VALUE")?;
+                set(&mut rdb, key, value).map_err(|why| format!("{setting}: {why}"))
+            })
+            .map_err(|why| format!("rdb: {why}"))?;
+            Ok(Chosen::Data(Stage::Rdb(rdb)))
         }
-        _ => Err("write snoop, snoop:profile=sack|classic|ll, rdb or rdb:KEY=VALUE,…".into()),
+        ("rsfc", settings) => {
+            let mut rsfc = Rsfc::default();
+            each(settings, |setting| {
+                let value = setting.strip_prefix("target=");
+                let value = value.ok_or("the key is target=TIME")?;
+                let target = units::duration(value).map_err(|why| format!("{setting}: {why}"))?;
+                let target = u64::try_from(target.as_nanos()).unwrap_or(u64::MAX);
+                if target < TARGET_NS_MIN {
+                    return Err(format!("{setting}: 5ms is the shortest"));
+                }
+                rsfc.target_ns = Some(target);
+                Ok(())
+            })
+            .map_err(|why| format!("rsfc: {why}"))?;
+            Ok(Chosen::Rsfc(rsfc))
+        }
+        ("ack-filter", settings) => {
+            let read = ack_filter::read(settings);
+            read.map(Chosen::AckFilter)
+                .map_err(|why| format!("ack-filter: {why}"))
+        }
+        _ => Err(
+            "write snoop, snoop:profile=sack|classic|ll, rdb or rdb:KEY=VALUE,…, ack-filter:rate=RATE or ack-filter:every=TIME, rsfc or \
+             rsfc:target=TIME"
+                .into(),
+        ),
     }
+}
+
+/// Lets every setting be followed, and each key be there once.
+fn each(
+    settings: &[&str],
+    mut follow: impl FnMut(&str) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut keys = Vec::new();
+    for setting in settings {
+        let key = setting.split('=').next().unwrap_or_default();
+        if keys.contains(&key) {
+            return Err(format!("{key} is there twice"));
+        }
+        keys.push(key);
+        follow(setting)?;
+    }
+    Ok(())
 }
 
 fn set(rdb: &mut Rdb, key: &str, value: &str) -> Result<(), String> {
@@ -92,14 +232,8 @@ fn set(rdb: &mut Rdb, key: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A stage, as it can be read.
-pub(super) fn written(stage: &Stage) -> String {
-    let rdb = match stage {
-        Stage::Snoop(Profile::Sack) => return "snoop:profile=sack".to_owned(),
-        Stage::Snoop(Profile::Classic) => return "snoop:profile=classic".to_owned(),
-        Stage::Snoop(Profile::Ll) => return "snoop:profile=ll".to_owned(),
-        Stage::Rdb(rdb) => rdb,
-    };
+/// As it can be read.
+fn written_rdb(rdb: &Rdb) -> String {
     let mode = match rdb.mode {
         Mode::Auto => "auto",
         Mode::Paper => "paper",
@@ -133,11 +267,22 @@ pub(super) fn written(stage: &Stage) -> String {
 mod tests {
     use super::*;
 
+    fn written(chosen: Chosen) -> String {
+        Stages::together(&[chosen]).expect("one").to_string()
+    }
+
     #[test]
     fn what_can_be_written() {
-        for text in ["snoop", "snoop:profile=classic", "snoop:profile=ll", "rdb"] {
+        for text in [
+            "snoop",
+            "snoop:profile=classic",
+            "snoop:profile=ll",
+            "rdb",
+            "rsfc",
+            "rsfc:target=30ms",
+        ] {
             let stage = read(text).expect(text);
-            assert_eq!(read(&written(&stage)), Ok(stage));
+            assert_eq!(read(&written(stage)), Ok(stage));
         }
         let text = "rdb:mode=paper,thin=spifl:7,dpifl_itt=20ms,max_packets=0,max_bytes=450,response=none,\
                     extra=100%,max_extra=1mbit";
@@ -151,15 +296,15 @@ mod tests {
             extra_percent: 100,
             max_extra: Some(1_000_000),
         };
-        assert_eq!(read(text), Ok(Stage::Rdb(expected)));
-        assert_eq!(
-            read(&written(&Stage::Rdb(expected))),
-            Ok(Stage::Rdb(expected))
-        );
+        let expected = Chosen::Data(Stage::Rdb(expected));
+        assert_eq!(read(text), Ok(expected));
+        assert_eq!(read(&written(expected)), Ok(expected));
         for (text, reason) in [
             ("eln", "write snoop"),
             ("snoop:profile=x", "write snoop"),
             ("rdb:", "KEY=VALUE"),
+            ("rsfc:target=1ms", "5ms is the shortest"),
+            ("rsfc:rate=1mbit", "the key is target"),
             ("rdb:thin=thick", "dpifl, spifl:N or always"),
             ("rdb:dpifl_itt=9ms", "10ms is the shortest"),
             ("rdb:max_packets=-1", "no such number"),
@@ -170,6 +315,34 @@ mod tests {
         ] {
             let error = read(text).expect_err(text);
             assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn several_together() {
+        let all = ["ack-filter:every=20ms", "snoop:profile=ll"].map(|text| read(text).expect(text));
+        let stages = Stages::together(&all).expect("both");
+        assert_eq!(stages.data, Stage::Snoop(Profile::Ll));
+        assert_eq!(
+            stages.to_string(),
+            "snoop:profile=ll ack-filter:every=20000us"
+        );
+        assert_eq!(
+            Stages::together(&all[..1]).map(|it| it.data),
+            Ok(Stage::Pass)
+        );
+        for (first, second, reason) in [
+            ("snoop", "rdb", "one snoop or rdb"),
+            ("rsfc", "rsfc:target=9ms", "one rsfc"),
+            (
+                "ack-filter:every=1ms",
+                "ack-filter:rate=1mbit",
+                "one ack-filter",
+            ),
+        ] {
+            let chosen = [first, second].map(|text| read(text).expect(text));
+            let error = Stages::together(&chosen).expect_err(first);
+            assert!(error.contains(reason), "{error}");
         }
     }
 }

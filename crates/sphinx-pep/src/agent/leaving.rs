@@ -1,0 +1,218 @@
+//! How packets leave: what goes over the hop waits in the agent's own queue, if it has one.
+
+use super::Agent;
+use crate::{
+    Cause, FlowKey, Output, Side, Time,
+    acks::{self, Ack, Acks},
+    flow::Flow,
+    radio::Queue,
+    rsfc::{self, Upload},
+    segment::{self, Segment},
+    stats::Counts,
+};
+
+impl Agent {
+    /// Whether packets from this side go over the hop.
+    pub(super) fn goes_over_hop(&self, from: Side) -> bool {
+        from == self.config.place.sender()
+    }
+
+    /// When a packet for the hop that comes now goes over it; `None` if there is no room for it.
+    pub(super) fn departure(&self, key: FlowKey, bytes: usize) -> Option<Time> {
+        match (&self.fair, &self.queue) {
+            (Some(fair), _) => fair.admits(self.now, Some(key), bytes),
+            (None, Some(queue)) => queue.admits(self.now, bytes),
+            (None, None) => Some(self.now),
+        }
+    }
+
+    /// Lets go over the hop what a stage makes of a segment of a flow that is helped.
+    pub(super) fn depart(
+        &mut self,
+        key: FlowKey,
+        segment: &Segment,
+        output: Output,
+        flow: &mut Flow,
+    ) {
+        // What is more than what its host has said has its own window, as it is.
+        let is_own = output.cause == Cause::Passed && segment.ack && !segment.syn && !segment.rst;
+        let lowered = match is_own {
+            true => self.with_upload(key, flow, |upload, context| {
+                upload.acknowledgment(context, segment)
+            }),
+            false => {
+                let upload = flow.upload.as_mut().filter(|_| segment.ack && !segment.syn);
+                upload.into_iter().for_each(|upload| upload.passes(segment));
+                None
+            }
+        };
+        let lowered = lowered.flatten().and_then(|it| Segment::parse(it).ok());
+        let (segment, output) = match &lowered {
+            Some(lowered) => {
+                let (packet, cause) = (lowered.packet.clone(), Cause::Slowed);
+                (
+                    lowered,
+                    Output {
+                        packet,
+                        cause,
+                        ..output
+                    },
+                )
+            }
+            None => (segment, output),
+        };
+        let Some(acks) = &mut flow.acks else {
+            return self.leave(output, &mut flow.counts);
+        };
+        let every = self.config.ack_filter.and_then(|filter| filter.every_ns);
+        let mut out = std::mem::take(&mut self.departing);
+        let counts = &mut flow.counts;
+        acks.offer(self.now, every, (segment, output), counts, &mut out);
+        for (output, ack) in out.drain(..) {
+            self.leave_with(Some(key), output, ack, &mut flow.counts);
+        }
+        self.departing = out;
+    }
+
+    /// Calls what is there for a flow's upload.
+    pub(super) fn with_upload<T>(
+        &mut self,
+        key: FlowKey,
+        flow: &mut Flow,
+        call: impl FnOnce(&mut Upload, &mut rsfc::Context<'_>) -> T,
+    ) -> Option<T> {
+        let (upload, settings) = (flow.upload.as_mut()?, self.config.rsfc.as_ref()?);
+        let mut context = rsfc::Context {
+            now: self.now,
+            key,
+            settings,
+            blind_until: self.blind_until,
+            clients: &mut self.clients,
+            counts: &mut flow.counts,
+        };
+        Some(call(upload, &mut context))
+    }
+
+    /// An acknowledgement of this flow that was held goes now.
+    pub(super) fn let_go(&mut self, key: FlowKey, flow: &mut Flow) {
+        let now = self.now;
+        self.go(key, flow, |acks| acks.let_go(now));
+    }
+
+    /// It goes if its time has come.
+    pub(super) fn let_go_in_time(&mut self, key: FlowKey, flow: &mut Flow) {
+        let now = self.now;
+        self.go(key, flow, |acks| acks.due(now));
+    }
+
+    fn go(
+        &mut self,
+        key: FlowKey,
+        flow: &mut Flow,
+        what: impl FnOnce(&mut Acks) -> Option<(Output, Option<Ack>)>,
+    ) {
+        let held = flow.acks.as_mut().and_then(|acks| what(acks));
+        if let Some((output, ack)) = held {
+            self.leave_with(Some(key), output, ack, &mut flow.counts);
+        }
+    }
+
+    /// Lets a packet leave: through the queue over the hop, at once the other way.
+    pub(super) fn leave(&mut self, output: Output, counts: &mut Counts) {
+        let from = output.to.other();
+        let key = match &self.fair {
+            Some(_) if self.goes_over_hop(from) => {
+                let ends = Segment::ends(&output.packet).ok();
+                ends.map(|(source, destination)| FlowKey::between(from, source, destination))
+            }
+            _ => None,
+        };
+        self.leave_with(key, output, None, counts);
+    }
+
+    fn leave_with(
+        &mut self,
+        key: Option<FlowKey>,
+        output: Output,
+        ack: Option<Ack>,
+        counts: &mut Counts,
+    ) {
+        let over_hop = self.goes_over_hop(output.to.other());
+        let output = match (output.cause, self.config.repair_dscp) {
+            (Cause::Repair, Some(dscp)) => Output {
+                packet: segment::with_dscp(&output.packet, dscp),
+                ..output
+            },
+            _ => output,
+        };
+        match (&mut self.fair, &mut self.queue) {
+            // In a dry run too: what would wait there tells what would be dropped.
+            (Some(fair), _) if over_hop => fair.push(self.now, key, (output, ack), counts),
+            _ if self.config.dry_run => {}
+            (_, Some(queue)) if over_hop => {
+                let is_repair = output.cause == Cause::Repair;
+                let bytes = output.packet.len();
+                let departs = queue.admits(self.now, bytes);
+                if is_repair || departs.is_some() {
+                    // Repairs overtake, and wait for less than can be told now.
+                    let waits = departs.filter(|_| !is_repair);
+                    let waits = waits.map_or(0, |at| at.saturating_sub(self.now));
+                    counts.queued_ns += waits;
+                    counts.queued_ns_max = counts.queued_ns_max.max(waits);
+                    queue.push(output, is_repair);
+                } else {
+                    counts.dropped_queue += 1;
+                }
+            }
+            _ => self.out.push_back(output),
+        }
+    }
+
+    pub(super) fn drain_queue(&mut self) {
+        while let Some(output) = self.queue.as_mut().and_then(|queue| queue.pop(self.now)) {
+            self.out.push_back(output);
+        }
+        while let Some((output, waited)) = self.fair.as_mut().and_then(|fair| fair.pop(self.now)) {
+            self.past.queued_ns += waited;
+            self.past.queued_ns_max = self.past.queued_ns_max.max(waited);
+            if !self.config.dry_run {
+                self.out.push_back(output);
+            }
+        }
+    }
+
+    /// A packet has come with timestamps.
+    pub(super) fn see_timestamps(&mut self, key: FlowKey, from: Side, timestamps: (u32, u32)) {
+        if !self.goes_over_hop(from)
+            && let Some(fair) = &mut self.fair
+        {
+            // In a dry run, nothing has waited.
+            let is_doubtful = fair.echoed(self.now, &key, timestamps) && !self.config.dry_run;
+            self.rate_doubted += u64::from(is_doubtful);
+        }
+    }
+
+    /// Follows the settings of the queues. What waits in one that is no longer wanted goes at once.
+    pub(super) fn set_queues(&mut self) {
+        let fair = self.config.ack_filter.and_then(|filter| filter.queue);
+        match (self.fair.take(), fair) {
+            (Some(mut queue), Some(settings)) => {
+                queue.set(settings);
+                self.fair = Some(queue);
+            }
+            (Some(queue), None) if self.config.dry_run => drop(queue),
+            (Some(queue), None) => self.out.extend(queue.into_outputs()),
+            (None, settings) => self.fair = settings.map(acks::Queue::new),
+        }
+        let radio = self.config.radio;
+        let radio = radio.filter(|_| !self.config.dry_run && self.fair.is_none());
+        match (self.queue.take(), radio) {
+            (Some(mut queue), Some(radio)) => {
+                queue.set(radio);
+                self.queue = Some(queue);
+            }
+            (Some(queue), None) => self.out.extend(queue.into_outputs()),
+            (None, radio) => self.queue = radio.map(Queue::new),
+        }
+    }
+}

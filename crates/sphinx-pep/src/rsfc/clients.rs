@@ -1,0 +1,43 @@
+//! What the uploads of one host share: its link.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use crate::{FlowKey, MS, Time};
+
+/// Hosts that are remembered, and uploads of each.
+const CLIENTS_MAX: usize = 4096;
+const UPLOADS_MAX: usize = 64;
+/// An upload that has been silent for so long takes nothing.
+const SILENT_NS: Time = 1_000 * MS;
+
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    key: FlowKey,
+    rate: u64,
+    at: Time,
+}
+
+/// Of all flows of an agent.
+#[derive(Debug, Default)]
+pub(crate) struct Clients(HashMap<IpAddr, Vec<Share>>);
+
+impl Clients {
+    /// An upload comes at this rate, in bytes per second: its share of what all uploads of its host have.
+    pub(super) fn share(&mut self, now: Time, key: FlowKey, rate: u64) -> u64 {
+        let is_live = |it: &Share| now.saturating_sub(it.at) < SILENT_NS;
+        let host = key.mobile.ip();
+        if self.0.len() >= CLIENTS_MAX && !self.0.contains_key(&host) {
+            self.0.retain(|_, shares| shares.iter().any(is_live));
+            if self.0.len() >= CLIENTS_MAX {
+                return rate;
+            }
+        }
+        let shares = self.0.entry(host).or_default();
+        shares.retain(|it| is_live(it) && it.key != key);
+        if shares.len() < UPLOADS_MAX {
+            shares.push(Share { key, rate, at: now });
+        }
+        let all: u64 = shares.iter().map(|it| it.rate).sum();
+        all / shares.len() as u64
+    }
+}

@@ -1,0 +1,217 @@
+//! The window that an upload gets (§3).
+
+use serde::Serialize;
+
+use super::measure::Measure;
+use crate::{MS, Time};
+
+/// A queue that stands for so many round trips although the window was cut is perhaps none.
+const STAY: u32 = 4;
+/// The longest until that is looked into again, where it was one.
+const STAY_MAX: u32 = 64;
+/// The window grows by this part, at least, to see whether there is a queue: less is lost in what rates vary.
+const GROWN: f64 = 0.25;
+/// The window, in segments, with which a queue drains.
+const MONITOR_SEGMENTS: u64 = 4;
+const SEGMENTS_MIN: u64 = 2;
+/// No round trip is shorter for this purpose.
+const ROUND_NS_MIN: Time = 10 * MS;
+
+/// What is done about an upload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Nothing yet: its packets have not waited.
+    #[default]
+    Open,
+    /// Its window grows by a segment in each round trip.
+    Slow,
+    /// Its packets wait: it has the window that its rate needs without that.
+    Fast,
+    /// They seem to wait a little, whatever the window is: it grows, to see whether the rate does.
+    Probe,
+    /// They seem to wait long, whatever the window is: it is so small that nothing can wait, to see what the way takes.
+    Monitor,
+}
+
+/// Of one upload.
+#[derive(Debug)]
+pub(super) struct Control {
+    mss: u64,
+    state: State,
+    window: u64,
+    /// The next look.
+    next: Time,
+    /// Looks since the state began, and after how many the minimum is doubted.
+    rounds: u32,
+    stay: u32,
+    /// When the state began: the rate, the window, and what was waited.
+    rate: u64,
+    before: u64,
+    waited: Time,
+}
+
+impl Control {
+    pub(super) fn new(mss: u64) -> Control {
+        Control {
+            mss: mss.max(1),
+            state: State::Open,
+            window: 0,
+            next: 0,
+            rounds: 0,
+            stay: STAY,
+            rate: 0,
+            before: 0,
+            waited: 0,
+        }
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    /// No window is smaller, in bytes.
+    pub(super) fn window_min(&self) -> u64 {
+        SEGMENTS_MIN * self.mss
+    }
+
+    /// The window, in bytes, if there is a bound.
+    pub(super) fn window(&self) -> Option<u64> {
+        (self.state != State::Open).then_some(self.window)
+    }
+
+    /// A packet has come; `rate` is what the upload may have, in bytes per second.
+    pub(super) fn see(
+        &mut self,
+        now: Time,
+        target: Option<Time>,
+        rate: u64,
+        measure: &mut Measure,
+    ) {
+        let (Some(waited), Some(rtt_min)) = (measure.waited(), measure.rtt_min()) else {
+            return;
+        };
+        if rate == 0 {
+            return;
+        }
+        let target = target.unwrap_or(rtt_min);
+        let round = measure.rtt().unwrap_or(rtt_min).max(ROUND_NS_MIN);
+        let is_due = now >= self.next;
+        match self.state {
+            State::Open | State::Slow if waited > target => {
+                self.enter(State::Fast, now, round, rate, waited);
+                self.window = self.needed(rate, rtt_min);
+            }
+            State::Open => {}
+            _ if !is_due => {}
+            State::Slow => {
+                self.window += self.mss;
+                self.next = now + round;
+                let is_same = waited.abs_diff(self.waited) <= target / 8;
+                if self.has_gained(rate, waited, target) {
+                    measure.rebase();
+                    self.enter(State::Slow, now, round, rate, 0);
+                } else if !is_same || self.grown() > 2.0 * GROWN {
+                    self.enter(State::Slow, now, round, rate, waited);
+                }
+            }
+            State::Fast => self.stay(now, target, rate, measure, (waited, rtt_min, round)),
+            State::Probe => {
+                // By more than in SLOW: a large one takes long otherwise.
+                self.window += self.mss.max(self.before / 10);
+                self.next = now + round;
+                if self.grown() >= GROWN {
+                    self.judge(now, target, rate, measure, (waited, rtt_min, round));
+                }
+            }
+            State::Monitor => {
+                // What was shortest while nothing could wait is what the way takes.
+                self.stay = match measure.risen() > target / 4 {
+                    true => STAY,
+                    false => (2 * self.stay).min(STAY_MAX),
+                };
+                self.window = self.needed(self.rate, rtt_min);
+                self.enter(State::Slow, now, round, self.rate, waited);
+            }
+        }
+        if self.state == State::Fast {
+            measure.hold(now);
+        }
+    }
+
+    /// §3 FAST: the window is what the rate needs, for as long as packets wait.
+    fn stay(
+        &mut self,
+        now: Time,
+        target: Time,
+        rate: u64,
+        measure: &mut Measure,
+        (waited, rtt_min, round): (Time, Time, Time),
+    ) {
+        self.rounds += 1;
+        self.next = now + round;
+        if waited <= target {
+            self.stay = STAY;
+            return self.enter(State::Slow, now, round, rate, waited);
+        }
+        if self.rounds <= self.stay {
+            self.window = self.needed(rate, rtt_min);
+            return;
+        }
+        if waited > 2 * target || 2 * rate < self.rate {
+            let before = self.rate.max(rate);
+            self.enter(State::Monitor, now, round, before, waited);
+            // What is in flight comes first, then what shows what the way takes.
+            self.next = now + 2 * round;
+            self.window = MONITOR_SEGMENTS * self.mss;
+            measure.forget();
+        } else {
+            self.enter(State::Probe, now, round, rate, waited);
+        }
+    }
+
+    /// §3: the window has grown. If the rate has too, and packets wait no longer, they have not waited at all.
+    fn judge(
+        &mut self,
+        now: Time,
+        target: Time,
+        rate: u64,
+        measure: &mut Measure,
+        (waited, rtt_min, round): (Time, Time, Time),
+    ) {
+        if self.has_gained(rate, waited, target) {
+            measure.rebase();
+            return self.enter(State::Slow, now, round, rate, 0);
+        }
+        self.stay = (2 * self.stay).min(STAY_MAX);
+        self.enter(State::Fast, now, round, rate, waited);
+        self.window = self.needed(rate, rtt_min);
+    }
+
+    /// Whether the rate has grown with the window, and what seems to wait does so as long as before.
+    fn has_gained(&self, rate: u64, waited: Time, target: Time) -> bool {
+        let faster = rate as f64 / self.rate.max(1) as f64 - 1.0;
+        let is_same = waited.abs_diff(self.waited) <= target / 8;
+        let grown = self.grown();
+        waited > target / 4 && is_same && grown >= GROWN && faster >= grown / 2.0
+    }
+
+    /// The part by which the window has grown since the state began.
+    fn grown(&self) -> f64 {
+        self.window as f64 / self.before.max(1) as f64 - 1.0
+    }
+
+    fn enter(&mut self, state: State, now: Time, round: Time, rate: u64, waited: Time) {
+        self.state = state;
+        self.rounds = 0;
+        self.next = now + round;
+        (self.rate, self.waited, self.before) = (rate, waited, self.window);
+    }
+
+    /// What a rate needs in flight where nothing waits.
+    fn needed(&self, rate: u64, rtt_min: Time) -> u64 {
+        let bytes = u128::from(rate) * u128::from(rtt_min) / 1_000_000_000;
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX / 4);
+        bytes.max(self.window_min())
+    }
+}

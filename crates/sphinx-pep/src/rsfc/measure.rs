@@ -1,0 +1,171 @@
+//! What is measured of an upload: what its packets wait, how fast they come, and the shortest round trip (§2).
+
+use crate::{MS, Time, delay::Delay};
+
+/// The shortest round trip is that of one to two of these.
+const RTT_WINDOW_NS: Time = 30_000 * MS;
+/// The rate is that of a round trip, and at least of so long.
+const RATE_NS_MIN: Time = 100 * MS;
+/// Packets of which the one that waited least counts.
+const LATELY: usize = 3;
+/// Round trips that are longer are of something that was lost.
+const RTT_NS_MAX: Time = 10_000 * MS;
+
+/// A minimum of the last while.
+#[derive(Debug)]
+struct Shortest {
+    buckets: [Time; 2],
+    since: Time,
+}
+
+impl Default for Shortest {
+    fn default() -> Shortest {
+        Shortest {
+            buckets: [Time::MAX; 2],
+            since: 0,
+        }
+    }
+}
+
+impl Shortest {
+    fn add(&mut self, now: Time, sample: Time) {
+        if now.saturating_sub(self.since) > RTT_WINDOW_NS {
+            self.buckets = [Time::MAX, self.buckets[0]];
+            self.since = now;
+        }
+        self.buckets[0] = self.buckets[0].min(sample);
+    }
+
+    fn get(&self) -> Option<Time> {
+        let least = self.buckets[0].min(self.buckets[1]);
+        (least < Time::MAX).then_some(least)
+    }
+}
+
+/// Of one upload.
+#[derive(Debug, Default)]
+pub(super) struct Measure {
+    delay: Delay,
+    /// Of the last packets: one that was late for itself was in no queue.
+    lately: [Option<Time>; LATELY],
+    /// The shortest delay that was given up last.
+    given_up: Option<i64>,
+    /// From an acknowledgement here to what answers it, and the timestamp that is waited for.
+    beyond: Shortest,
+    asked: Option<(u32, Time)>,
+    last: Option<Time>,
+    /// From data here to its acknowledgement: the rest of the way.
+    here: Shortest,
+    passed: Option<(u64, Time)>,
+    rate: u64,
+    flight_max: u64,
+    bytes: u64,
+    since: Option<Time>,
+}
+
+impl Measure {
+    pub(super) fn set_rtt(&mut self, now: Time, rtt: Time) {
+        self.beyond.add(now, rtt);
+        self.last = Some(rtt);
+        self.here.add(now, 0);
+    }
+
+    /// What the last packets have waited.
+    pub(super) fn waited(&self) -> Option<Time> {
+        let known = self.lately.iter().flatten().min();
+        known.copied()
+    }
+
+    /// Bytes per second.
+    pub(super) fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// The most bytes that have come in a round trip.
+    pub(super) fn flight_max(&self) -> u64 {
+        self.flight_max
+    }
+
+    /// The shortest round trip.
+    pub(super) fn rtt_min(&self) -> Option<Time> {
+        Some(self.beyond.get()? + self.here.get()?)
+    }
+
+    /// The last round trip, with what was waited.
+    pub(super) fn rtt(&self) -> Option<Time> {
+        Some(self.last? + self.here.get()?)
+    }
+
+    /// The way has become longer than it was: what was shortest is none any more.
+    pub(super) fn forget(&mut self) {
+        self.given_up = self.delay.forget();
+        self.beyond = Shortest::default();
+        self.lately = [None; LATELY];
+    }
+
+    /// By how much the way is longer than what was given up.
+    pub(super) fn risen(&self) -> Time {
+        let risen = self.delay.shortest().zip(self.given_up);
+        let risen = risen.map_or(0, |(now, then)| now.saturating_sub(then));
+        Time::try_from(risen).unwrap_or(0)
+    }
+
+    /// What the last packets have waited, they have not: the way has become longer by that.
+    pub(super) fn rebase(&mut self) {
+        self.delay.rebase(self.waited().unwrap_or(0));
+        self.beyond = Shortest::default();
+        self.lately = [None; LATELY];
+    }
+
+    /// A queue stands: no minimum is given up for being old.
+    pub(super) fn hold(&mut self, now: Time) {
+        self.beyond.since = now;
+    }
+
+    pub(super) fn data(&mut self, now: Time, (sent, echo): (u32, u32), payload: usize, end: u64) {
+        if let Some(waited) = self.delay.see(now, sent) {
+            self.lately.rotate_right(1);
+            self.lately[0] = Some(waited);
+        }
+        let answered = self
+            .asked
+            .take_if(|(asked, _)| echo.wrapping_sub(*asked) as i32 >= 0);
+        if let Some((_, at)) = answered {
+            let sample = now.saturating_sub(at);
+            if sample < RTT_NS_MAX {
+                self.beyond.add(now, sample);
+                self.last = Some(sample);
+            }
+        }
+        if payload == 0 {
+            return;
+        }
+        self.passed.get_or_insert((end, now));
+        let since = *self.since.get_or_insert(now);
+        self.bytes += payload as u64;
+        let elapsed = now.saturating_sub(since);
+        let period = self.rtt_min().unwrap_or(0).max(RATE_NS_MIN);
+        if elapsed >= period {
+            let rate = u128::from(self.bytes) * 1_000_000_000 / u128::from(elapsed);
+            let rate = u64::try_from(rate).unwrap_or(u64::MAX / 4);
+            let flight = u128::from(rate) * u128::from(self.rtt().unwrap_or(0)) / 1_000_000_000;
+            let flight = u64::try_from(flight).unwrap_or(u64::MAX);
+            self.flight_max = self.flight_max.max(flight.min(u64::MAX / 8));
+            self.rate = match self.rate {
+                0 => rate,
+                before => before.midpoint(rate),
+            };
+            (self.bytes, self.since) = (0, Some(now));
+        }
+    }
+
+    pub(super) fn acknowledgment(&mut self, now: Time, sent: u32, position: u64) {
+        let stale = |it: &(u32, Time)| now.saturating_sub(it.1) >= RTT_NS_MAX;
+        if self.asked.is_none_or(|it| stale(&it)) {
+            self.asked = Some((sent, now));
+        }
+        if let Some((_, at)) = self.passed.take_if(|(end, _)| *end <= position) {
+            self.here.add(now, now.saturating_sub(at));
+        }
+    }
+}

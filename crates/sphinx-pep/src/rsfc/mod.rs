@@ -1,0 +1,249 @@
+//! RSFC, receiver-side flow control: an upload that fills its sender's link gets a smaller window, so that its packets wait less in front of that link (rules in
+//! `docs/rsfc.md`, whose section numbers comments give).
+//!
+//! `measure` knows what an upload's packets take, `control` what window they get, `clients` what the uploads of one host share.
+
+mod clients;
+mod control;
+mod measure;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+pub(crate) use self::clients::Clients;
+pub use self::control::State;
+use self::{control::Control, measure::Measure};
+use crate::{
+    FlowKey, MS, Time,
+    segment::{Segment, Slowing},
+    sequence::nearest,
+    stats::Counts,
+};
+
+/// §1: fewer bytes are no bulk.
+const BULK_BYTES: u64 = 64 << 10;
+/// §4: the room that a sender has whose packets do not wait, and how many times the most that it has sent in a round trip: more than it can use, in slow start
+/// too.
+const ROOM_BYTES: u64 = 128 << 10;
+const ROOM_FLIGHTS: u64 = 4;
+
+/// Where acknowledgements have passed unseen, others pass as they are for so long, and one in any case: then what was told is known, as the receiver's own
+/// right edge is as far.
+pub(crate) const BLIND_NS: Time = 1_000 * MS;
+
+/// What is done about uploads that come over the hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Rsfc {
+    /// How long packets may wait in front of the link, in nanoseconds; the shortest round trip if none.
+    pub target_ns: Option<Time>,
+}
+
+/// The shortest [`Rsfc::target_ns`]: timestamps have milliseconds.
+pub const TARGET_NS_MIN: Time = 5 * MS;
+
+/// Why an upload is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unclamped {
+    /// Its windows are those of several connections.
+    Mptcp,
+    /// Without timestamps nobody knows what its packets wait.
+    NoTimestamps,
+}
+
+/// An upload at a glance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// What is done at present.
+    pub state: State,
+    /// What its last packet has waited in front of the link, in nanoseconds.
+    pub waited_ns: Option<Time>,
+    /// Bytes of payload in a second.
+    pub bytes_per_second: u64,
+    /// The shortest round trip of the last half minute, in nanoseconds.
+    pub rtt_ns_min: Option<Time>,
+    /// The window that the receiver told last, and that which went on, in bytes.
+    pub window_received: u64,
+    /// See `window_received`.
+    pub window_written: u64,
+}
+
+/// What a flow begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) now: Time,
+    /// Position of the upload's first byte.
+    pub(crate) first: u64,
+    /// Of the receiver's window.
+    pub(crate) scale: u8,
+    pub(crate) mss: u16,
+    pub(crate) unclamped: Option<Unclamped>,
+}
+
+/// What a call may change besides the flow.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Time,
+    pub(crate) key: FlowKey,
+    pub(crate) settings: &'a Rsfc,
+    /// Until then, acknowledgements may have passed unseen ([`BLIND_NS`]).
+    pub(crate) blind_until: Time,
+    pub(crate) clients: &'a mut Clients,
+    pub(crate) counts: &'a mut Counts,
+}
+
+/// The state of one upload.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    scale: u8,
+    unclamped: Option<Unclamped>,
+    counted: bool,
+    measure: Measure,
+    control: Control,
+    /// Position behind what has come, and how much that is.
+    highest: u64,
+    bytes: u64,
+    /// What the receiver acknowledged, and the right edge that the sender was told.
+    acknowledged: u64,
+    edge: u64,
+    /// When one came that was looked at.
+    seen: Time,
+    received: u64,
+    written: u64,
+}
+
+impl Upload {
+    pub(crate) fn new(setup: Setup) -> Upload {
+        Upload {
+            scale: setup.scale.min(14),
+            unclamped: setup.unclamped,
+            counted: false,
+            measure: Measure::default(),
+            control: Control::new(u64::from(setup.mss)),
+            highest: setup.first,
+            bytes: 0,
+            acknowledged: setup.first,
+            // What the SYN, whose window has no scale, may have told.
+            edge: setup.first + u64::from(u16::MAX),
+            seen: setup.now,
+            received: 0,
+            written: 0,
+        }
+    }
+
+    /// The round trip of the handshake.
+    pub(crate) fn set_rtt(&mut self, now: Time, rtt: Time) {
+        self.measure.set_rtt(now, rtt);
+    }
+
+    /// An acknowledgement goes to the upload's sender as it is.
+    pub(crate) fn passes(&mut self, segment: &Segment) {
+        let position = nearest(self.acknowledged, segment.acknowledgment);
+        let received = u64::from(segment.window) << self.scale;
+        self.edge = self.edge.max(position + received);
+    }
+
+    /// What is known of it, if it is an upload.
+    pub(crate) fn report(&self) -> Option<Report> {
+        (self.bytes >= BULK_BYTES && self.unclamped.is_none()).then(|| Report {
+            state: self.control.state(),
+            waited_ns: self.measure.waited(),
+            bytes_per_second: self.measure.rate(),
+            rtt_ns_min: self.measure.rtt_min(),
+            window_received: self.received,
+            window_written: self.written,
+        })
+    }
+
+    /// A segment of the upload comes over the hop, and passes.
+    pub(crate) fn data(&mut self, context: &mut Context<'_>, segment: &Segment) {
+        if segment.options.mptcp {
+            self.unclamped = Some(Unclamped::Mptcp);
+        }
+        let start = nearest(self.highest, segment.sequence);
+        let end = start + segment.payload as u64;
+        self.bytes += segment.payload as u64;
+        self.highest = self.highest.max(end);
+        if self.bytes >= BULK_BYTES && !self.counted {
+            self.counted = true;
+            match self.unclamped {
+                Some(why) => *context.counts.unclamped.entry(why).or_default() += 1,
+                None => context.counts.uploads += 1,
+            }
+        }
+        let Some(timestamps) = segment
+            .options
+            .timestamps
+            .filter(|_| self.unclamped.is_none())
+        else {
+            return;
+        };
+        let now = context.now;
+        self.measure.data(now, timestamps, segment.payload, end);
+        if self.bytes < BULK_BYTES || segment.payload == 0 {
+            return;
+        }
+        let rate = context.clients.share(now, context.key, self.measure.rate());
+        let before = self.control.state();
+        let target = context.settings.target_ns;
+        self.control.see(now, target, rate, &mut self.measure);
+        if self.control.state() != before {
+            let entered = self.control.state();
+            *context.counts.upload_states.entry(entered).or_default() += 1;
+        }
+    }
+
+    /// An acknowledgement goes to the upload's sender: the packet in its place, with a smaller window, if that is wanted (§4).
+    pub(crate) fn acknowledgment(
+        &mut self,
+        context: &mut Context<'_>,
+        segment: &Segment,
+    ) -> Option<Bytes> {
+        if segment.options.mptcp {
+            self.unclamped = Some(Unclamped::Mptcp);
+        }
+        let position = nearest(self.acknowledged, segment.acknowledgment);
+        self.acknowledged = self.acknowledged.max(position);
+        if let Some((sent, _)) = segment.options.timestamps {
+            self.measure.acknowledgment(context.now, sent, position);
+        }
+        let received = u64::from(segment.window) << self.scale;
+        self.received = received;
+        let is_blind = context.now.min(self.seen) < context.blind_until;
+        self.seen = context.now;
+        let units = match is_blind {
+            true => segment.window,
+            false => self.units(position, segment.window),
+        };
+        let slowing = Slowing {
+            ece: false,
+            window: Some(units),
+        };
+        let lowered = (units < segment.window).then(|| segment.rewritten(|_| true, &slowing));
+        let lowered = lowered.flatten();
+        let written = match &lowered {
+            Some(_) => u64::from(units) << self.scale,
+            None => received,
+        };
+        self.written = written;
+        self.edge = self.edge.max(position + written);
+        context.counts.windows_lowered += u64::from(lowered.is_some());
+        lowered
+    }
+
+    /// The window in an acknowledgement of a position: no more than the receiver's, and its right edge not further left than it was.
+    fn units(&self, position: u64, received: u16) -> u16 {
+        if self.unclamped.is_some() {
+            return received;
+        }
+        // A right edge that was told is never taken back, so it must not be further away than is of use.
+        let room = || ROOM_BYTES.max(ROOM_FLIGHTS * self.measure.flight_max());
+        let window = self.control.window().unwrap_or_else(room);
+        let unit = 1_u64 << self.scale;
+        let told = self.edge.saturating_sub(position).div_ceil(unit);
+        let least = self.control.window_min().div_ceil(unit);
+        let wanted = (window / unit).max(least);
+        u16::try_from(told.max(wanted))
+            .unwrap_or(u16::MAX)
+            .min(received)
+    }
+}

@@ -1,0 +1,307 @@
+//! The filter of acknowledgements between two kernels, of which the one that sends loses packets on the way. Skipped, saying why, where
+//! namespaces or queues are not to be had.
+//!
+//! The receiver's machine has the agent. Whatever the kernels are told to do, the streams are those that were sent.
+
+#[allow(dead_code)] // Another test needs the rest of it.
+#[path = "own/link.rs"]
+mod link;
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
+};
+
+use link::{Host, Link, TO, carry, hosts};
+use socket2::{Domain, SockRef};
+use sphinx_pep::{
+    Agent, Config, Counts, Place, Stage,
+    acks::{AckFilter, Mode, ReturnQueue},
+    attach::Attachment,
+};
+
+const PORT: u16 = 7777;
+const BYTES: usize = 3_000_000;
+/// Every so manieth segment with data is lost.
+const LOSES: u64 = 200;
+
+const fn queue(mode: Mode) -> AckFilter {
+    AckFilter {
+        queue: Some(ReturnQueue {
+            bits_per_second: 100_000,
+            bytes: 50_000,
+            acks_first: false,
+            mode,
+        }),
+        every_ns: None,
+    }
+}
+
+const EVERY: AckFilter = AckFilter {
+    queue: None,
+    every_ns: Some(20_000_000),
+};
+
+#[derive(Clone, Copy)]
+struct Case {
+    name: &'static str,
+    to: IpAddr,
+    filter: AckFilter,
+    congestion: &'static str,
+    parameters: &'static [(&'static str, &'static str)],
+    /// So much goes the other way, too, on the same connection.
+    back: usize,
+}
+
+const CASE: Case = Case {
+    name: "",
+    to: TO[0],
+    filter: queue(Mode::Conservative),
+    congestion: "cubic",
+    parameters: &[],
+    back: 0,
+};
+
+/// The stream's byte at a position.
+fn byte(position: usize) -> u8 {
+    ((position * 7919) >> 5) as u8
+}
+
+fn write(mut stream: &TcpStream, length: usize) {
+    let bytes: Vec<u8> = (0..length).map(byte).collect();
+    stream.write_all(&bytes).expect("a stream");
+    stream
+        .shutdown(std::net::Shutdown::Write)
+        .expect("a stream");
+}
+
+fn read(mut stream: &TcpStream, length: usize) {
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).expect("a stream");
+    assert!(received.into_iter().eq((0..length).map(byte)));
+}
+
+/// What was sent arrives.
+fn exchange(hosts: &[Host; 2], case: &Case) {
+    let address = SocketAddr::new(case.to, PORT);
+    let domain = Domain::for_address(address);
+    let socket = |host: &Host| {
+        let new = || socket2::Socket::new(domain, socket2::Type::STREAM, None);
+        let socket = host
+            .namespace
+            .run(new)
+            .expect("a thread")
+            .expect("a socket");
+        socket.set_reuse_address(true).expect("an option");
+        socket
+    };
+    let listening = socket(&hosts[1]);
+    listening.bind(&address.into()).expect("a port");
+    listening.listen(1).expect("a port");
+    let listener = TcpListener::from(listening);
+    thread::scope(|scope| {
+        let receiving = scope.spawn(move || {
+            let (stream, _) = listener.accept().expect("a connection");
+            thread::scope(|scope| {
+                scope.spawn(|| write(&stream, case.back));
+                read(&stream, BYTES);
+            });
+        });
+        let sending = socket(&hosts[0]);
+        let congestion = case.congestion.as_bytes();
+        sending
+            .set_tcp_congestion(congestion)
+            .expect("a way to send");
+        sending.connect(&address.into()).expect("a connection");
+        let stream = TcpStream::from(sending);
+        SockRef::from(&stream)
+            .set_tcp_nodelay(true)
+            .expect("an option");
+        scope.spawn({
+            let stream = stream.try_clone().expect("a stream");
+            move || read(&stream, case.back)
+        });
+        write(&stream, BYTES);
+        receiving.join().expect("a receiver");
+    });
+}
+
+fn open(hosts: &[Host; 2]) -> Option<Attachment> {
+    let open = || Attachment::nfqueue("link", Place::Base);
+    match hosts[1].namespace.run(open).expect("a thread") {
+        Ok(attachment) => Some(attachment),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+fn agent(filter: AckFilter) -> Agent {
+    Agent::new(Config {
+        stage: Stage::Pass,
+        ack_filter: Some(filter),
+        // A busy machine is no reason not to help here.
+        lag_ns_max: 10_000_000_000,
+        ..Config::default()
+    })
+}
+
+fn lossy() -> Link {
+    Link {
+        loses: AtomicU64::new(LOSES),
+        ..Link::default()
+    }
+}
+
+/// What the agent did; nothing where it cannot be.
+fn filtered(case: &Case) -> Option<Counts> {
+    let hosts = &hosts()?;
+    for host in hosts {
+        for (name, value) in case.parameters {
+            host.namespace.sysctl(name, value).expect("a parameter");
+        }
+    }
+    let mut attachment = open(hosts)?;
+    let mut agent = agent(case.filter);
+    let stopper = attachment.stopper();
+    let link = &lossy();
+    thread::scope(|scope| {
+        let (attachment, agent) = (&mut attachment, &mut agent);
+        let namespace = &hosts[1].namespace;
+        scope.spawn(move || carry(hosts, link));
+        let serving = scope.spawn(move || namespace.run(|| attachment.run(agent, |_, _| {})));
+        let exchanged = || exchange(hosts, case);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(exchanged));
+        stopper.stop();
+        link.done.store(true, Relaxed);
+        let served = serving.join().expect("a thread").expect("a thread");
+        served.expect("service");
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    Some(agent.counts())
+}
+
+/// All at once, as each of them mostly waits.
+fn together(cases: &[Case]) {
+    thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || {
+                let Some(counts) = filtered(case) else { return };
+                let dropped: u64 = counts.acks_dropped.values().sum();
+                let about = format!("{} {:?}: {counts:?}", case.name, case.filter);
+                println!(
+                    "{} {:?}: {dropped} of {}",
+                    case.name, case.filter, counts.acks_seen
+                );
+                assert!(dropped > 10 && dropped < counts.acks_seen, "{about}");
+            });
+        }
+    });
+}
+
+#[test]
+fn streams_are_whole_however_acknowledgements_are_filtered() {
+    let filters = [queue(Mode::Conservative), queue(Mode::Aggressive), EVERY];
+    let cases = TO.map(|to| filters.map(|filter| Case { to, filter, ..CASE }));
+    together(&cases.concat());
+}
+
+#[test]
+fn senders_of_all_kinds() {
+    let of = |congestion| {
+        [queue(Mode::Aggressive), EVERY].map(|filter| Case {
+            name: congestion,
+            congestion,
+            filter,
+            ..CASE
+        })
+    };
+    together(&["reno", "bbr"].map(of).concat());
+}
+
+#[test]
+fn without_options_and_with_ecn() {
+    let of = |parameters| {
+        [queue(Mode::Aggressive), EVERY].map(|filter| Case {
+            name: "parameters",
+            parameters,
+            filter,
+            ..CASE
+        })
+    };
+    let parameters: [&[(&str, &str)]; 3] = [
+        &[("net.ipv4.tcp_sack", "0")],
+        &[("net.ipv4.tcp_timestamps", "0")],
+        &[("net.ipv4.tcp_ecn", "1")],
+    ];
+    together(&parameters.map(of).concat());
+}
+
+#[test]
+fn both_ways_at_once() {
+    let cases = [queue(Mode::Conservative), EVERY].map(|filter| Case {
+        name: "both ways",
+        filter,
+        back: 100_000,
+        ..CASE
+    });
+    together(&cases);
+}
+
+/// The variable by which this program is an agent that can be killed.
+const IS_AGENT: &str = "SPHINX_TEST_AGENT";
+
+/// No test of its own: the agent of the next one, in a process that is killed.
+#[test]
+fn the_agent_of_another_process() {
+    if std::env::var_os(IS_AGENT).is_none() {
+        return;
+    }
+    let mut attachment = Attachment::nfqueue("link", Place::Base).expect("an attachment");
+    println!("serving");
+    let mut agent = agent(queue(Mode::Conservative));
+    attachment.run(&mut agent, |_, _| {}).expect("service");
+}
+
+/// What waited in it is lost once, rules and queue go with the process, and the stream goes on.
+#[test]
+fn an_agent_that_is_killed() {
+    let Some(hosts) = &hosts() else { return };
+    if open(hosts).is_none() {
+        return;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("a program"));
+    command
+        .args(["--exact", "the_agent_of_another_process", "--nocapture"])
+        .env(IS_AGENT, "1")
+        .stdout(Stdio::piped());
+    let mut child = hosts[1].namespace.spawn(&mut command).expect("a process");
+    let output = child.stdout.take().expect("its output");
+    let mut lines = BufReader::new(output).lines();
+    let serves = lines.any(|line| line.is_ok_and(|it| it.contains("serving")));
+    assert!(serves, "an agent");
+    let link = &lossy();
+    thread::scope(|scope| {
+        scope.spawn(move || carry(hosts, link));
+        // In the middle: so many segments with data have come by.
+        scope.spawn(move || {
+            while link.segments.load(Relaxed) < 500 && !link.done.load(Relaxed) {
+                thread::sleep(std::time::Duration::from_millis(1));
+            }
+            child.kill().expect("a process");
+            child.wait().expect("a process");
+        });
+        let exchanged = || exchange(hosts, &CASE);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(exchanged));
+        link.done.store(true, Relaxed);
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}

@@ -1,0 +1,513 @@
+//! Receiver-side flow control in virtual time: uploads of window-limited senders over one link with a deep queue, and what is never done to a
+//! window.
+
+#[allow(dead_code)] // Each test program needs other parts of it.
+mod common;
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+};
+
+use bytes::Bytes;
+use common::Segment;
+use sphinx_pep::{
+    Agent, Cause, Config, Counts, Laws, Side, Stage,
+    rsfc::{Report, Rsfc, State, Unclamped},
+};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
+const SEGMENT: u32 = 1000;
+const SCALE: u8 = 7;
+const ISN: u32 = u32::MAX - 100_000;
+
+/// A link up which hosts of one address send, and what else happens.
+#[derive(Clone, Copy)]
+struct Scene {
+    rsfc: Option<Rsfc>,
+    uploads: usize,
+    bits_per_second: u64,
+    /// Each way.
+    delay: u64,
+    /// From then on, the way up takes so much longer, or the link has another rate.
+    step: Option<(u64, u64)>,
+    change: Option<(u64, u64)>,
+    jitter: u64,
+    skew_ppm: u64,
+    /// Nanoseconds of the senders' clocks.
+    tick: u64,
+    end: u64,
+}
+
+const SCENE: Scene = Scene {
+    rsfc: Some(Rsfc { target_ns: None }),
+    uploads: 1,
+    bits_per_second: 2_000_000,
+    delay: 35 * MS,
+    step: None,
+    change: None,
+    jitter: 0,
+    skew_ppm: 0,
+    tick: MS,
+    end: 60 * SECOND,
+};
+
+/// The senders' congestion windows end there: half of what the link's queue would hold.
+const CWND: u32 = 500_000;
+
+#[derive(Debug)]
+struct Sender {
+    next: u32,
+    acknowledged: u32,
+    edge: u32,
+    cwnd: u32,
+    echo: u32,
+}
+
+/// What arrives, and at whom.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Data {
+        of: usize,
+        packet: Bytes,
+        waited: u64,
+    },
+    Answer {
+        of: usize,
+        packet: Bytes,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Ended {
+    /// When each packet arrived, of which upload it was, and what it waited.
+    arrived: Vec<(u64, usize, u64)>,
+    /// What the agent took for that, for one upload, and when.
+    errors: Vec<u64>,
+    counts: Counts,
+    reports: Vec<Report>,
+}
+
+impl Ended {
+    /// Bits per second of an upload, or of all, in a time.
+    fn rate(&self, of: Option<usize>, from: u64, to: u64) -> f64 {
+        let within = |it: &&(u64, usize, u64)| it.0 >= from && it.0 < to;
+        let arrived = self.arrived.iter().filter(within);
+        let count = arrived.filter(|it| of.is_none_or(|of| of == it.1)).count();
+        count as f64 * f64::from(SEGMENT) * 8.0 * 1e9 / (to - from) as f64
+    }
+
+    /// What so many percent waited at most, in milliseconds.
+    fn waited(&self, percent: usize, from: u64) -> f64 {
+        let late = self.arrived.iter().filter(|it| it.0 >= from);
+        let mut waited: Vec<u64> = late.map(|it| it.2).collect();
+        waited.sort_unstable();
+        waited[waited.len() * percent / 100] as f64 / 1e6
+    }
+}
+
+fn ends(of: usize) -> [std::net::SocketAddr; 2] {
+    let port = 40_000 + of as u16;
+    [([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], port).into()]
+}
+
+/// An agent whose laws are watched.
+struct Watched {
+    agent: Agent,
+    laws: Laws,
+}
+
+impl Watched {
+    fn new(rsfc: Option<Rsfc>) -> Watched {
+        Watched {
+            agent: Agent::new(Config {
+                stage: Stage::Pass,
+                rsfc,
+                ..Config::default()
+            }),
+            laws: Laws::default(),
+        }
+    }
+
+    fn put(&mut self, now: u64, from: Side, packet: &Bytes) -> Bytes {
+        self.laws.input(from, packet);
+        self.agent.handle_packet(now, from, packet.clone());
+        let output = self.agent.poll_output().expect("what came");
+        assert!(matches!(output.cause, Cause::Passed | Cause::Slowed));
+        self.laws.output(&output).expect("the laws");
+        assert_eq!(self.agent.poll_output(), None);
+        output.packet
+    }
+
+    /// Lets a connection begin, which a host behind the link opens.
+    fn open(&mut self, now: u64, of: usize, change: impl Fn(&mut Segment)) -> u64 {
+        let [server, client] = ends(of);
+        let mut syn = Segment {
+            syn: true,
+            sequence: ISN,
+            window: 65_535,
+            scale: Some(SCALE),
+            mss: Some(SEGMENT as u16),
+            timestamps: Some((7, 0)),
+            ..Segment::default()
+        };
+        change(&mut syn);
+        let answer = Segment {
+            sequence: ISN,
+            ack: Some(ISN.wrapping_add(1)),
+            ..syn.clone()
+        };
+        for (from, packet, at) in [
+            (Side::Mobile, syn.packet(client, server), now),
+            (Side::Fixed, answer.packet(server, client), now),
+        ] {
+            assert_eq!(self.put(at, from, &packet), packet);
+        }
+        now
+    }
+}
+
+fn run(scene: Scene) -> Ended {
+    let mut watched = Watched::new(scene.rsfc);
+    let mut events: BinaryHeap<Reverse<(u64, u64, Event)>> = BinaryHeap::new();
+    let (mut order, mut busy, mut last_arrival, mut now) = (0, 0, 0, 0);
+    let mut seed = 7_u64;
+    let mut ended = Ended::default();
+    let mut senders = Vec::new();
+    let mut expected = vec![0_u32; scene.uploads];
+    for of in 0..scene.uploads {
+        watched.open(now, of, |_| {});
+        senders.push(Sender {
+            next: 0,
+            acknowledged: 0,
+            edge: 65_535,
+            cwnd: 10 * SEGMENT,
+            echo: 7,
+        });
+    }
+    let mut ready: Vec<usize> = (0..scene.uploads).collect();
+    // The handshakes took a round trip.
+    now += 2 * scene.delay;
+    loop {
+        for of in ready.drain(..) {
+            let sender = &mut senders[of];
+            let limit = sender.edge.min(sender.acknowledged + sender.cwnd);
+            while sender.next + SEGMENT <= limit {
+                let clock = now + now / 1_000_000 * scene.skew_ppm;
+                let [server, client] = ends(of);
+                let segment = Segment {
+                    sequence: ISN.wrapping_add(1 + sender.next),
+                    ack: Some(ISN.wrapping_add(1)),
+                    window: 1000,
+                    timestamps: Some((ISN.wrapping_add((clock / scene.tick) as u32), sender.echo)),
+                    payload: vec![1; SEGMENT as usize],
+                    ..Segment::default()
+                };
+                let packet = segment.packet(client, server);
+                sender.next += SEGMENT;
+                let changed = scene.change.filter(|(at, _)| now >= *at);
+                let rate = changed.map_or(scene.bits_per_second, |it| it.1);
+                let takes = packet.len() as u64 * 8 * SECOND / rate;
+                busy = busy.max(now) + takes;
+                let more = scene.step.filter(|(at, _)| now >= *at).map_or(0, |it| it.1);
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let late = (seed >> 33) % (scene.jitter + 1);
+                last_arrival = (busy + scene.delay + more + late).max(last_arrival);
+                let waited = busy - takes - now;
+                order += 1;
+                events.push(Reverse((
+                    last_arrival,
+                    order,
+                    Event::Data { of, packet, waited },
+                )));
+            }
+        }
+        let Some(Reverse((at, _, event))) = events.pop() else {
+            break;
+        };
+        now = at;
+        if now > scene.end {
+            break;
+        }
+        match event {
+            Event::Data { of, packet, waited } => {
+                let packet = watched.put(now, Side::Mobile, &packet);
+                let segment = Segment::read(&packet).expect("a segment");
+                expected[of] += SEGMENT;
+                ended.arrived.push((now, of, waited));
+                if scene.uploads == 1
+                    && let [flow] = &watched.agent.newest_flows(1)[..]
+                    && let Some(seen) = flow.upload.as_ref().and_then(|it| it.waited_ns)
+                {
+                    ended.errors.push(seen.abs_diff(waited));
+                }
+                let [server, client] = ends(of);
+                let answer = Segment {
+                    sequence: ISN.wrapping_add(1),
+                    ack: Some(ISN.wrapping_add(1 + expected[of])),
+                    window: 60_000,
+                    timestamps: Some(((now / MS) as u32, segment.timestamps.expect("one").0)),
+                    ..Segment::default()
+                };
+                let packet = watched.put(now, Side::Fixed, &answer.packet(server, client));
+                order += 1;
+                events.push(Reverse((
+                    now + scene.delay,
+                    order,
+                    Event::Answer { of, packet },
+                )));
+            }
+            Event::Answer { of, packet } => {
+                let segment = Segment::read(&packet).expect("a segment");
+                let sender = &mut senders[of];
+                let number = segment.ack.expect("one").wrapping_sub(ISN.wrapping_add(1));
+                let edge = number + (u32::from(segment.window) << SCALE);
+                assert!(edge >= sender.edge, "a right edge has moved left");
+                assert!(edge - number >= 2 * SEGMENT);
+                sender.edge = edge;
+                let acknowledged = number - sender.acknowledged;
+                sender.cwnd = (sender.cwnd + acknowledged).min(CWND);
+                sender.acknowledged = number;
+                sender.echo = segment.timestamps.expect("one").0;
+                ready.push(of);
+            }
+        }
+    }
+    ended.counts = watched.agent.counts();
+    let flows = watched.agent.flows().into_iter();
+    ended.reports = flows.filter_map(|flow| flow.upload).collect();
+    ended.errors.sort_unstable();
+    ended
+}
+
+#[test]
+fn an_upload_fills_the_link_and_not_its_queue() {
+    let none = run(Scene {
+        rsfc: None,
+        ..SCENE
+    });
+    let some = run(SCENE);
+    let from = 10 * SECOND;
+    let [before, after] = [&none, &some].map(|it| it.rate(None, from, SCENE.end) / 1e6);
+    println!(
+        "{before:.2} and {after:.2} Mbit/s; waited {:.0} and {:.0} ms, 95 % {:.0} ms; {:?} {:?}",
+        none.waited(50, from),
+        some.waited(50, from),
+        some.waited(95, from),
+        some.counts.upload_states,
+        some.reports,
+    );
+    assert!(after >= 0.9 * before, "{after} of {before}");
+    // The round trip is 70 ms, and so is what may wait.
+    assert!(none.waited(50, from) > 1500.0);
+    assert!(some.waited(50, from) <= 70.0 && some.waited(95, from) <= 140.0);
+    assert_eq!((some.counts.uploads, some.counts.unclamped.len()), (1, 0));
+    assert!(some.counts.windows_lowered > 1000);
+}
+
+#[test]
+fn what_waits_is_known() {
+    let target_ns = Some(20 * MS);
+    for (rsfc, skew_ppm, tick) in [
+        (Rsfc { target_ns: None }, 0, MS),
+        (Rsfc { target_ns: None }, 100, MS),
+        (Rsfc { target_ns }, 100, 1000),
+    ] {
+        let ended = run(Scene {
+            rsfc: Some(rsfc),
+            jitter: 5 * MS,
+            skew_ppm,
+            tick,
+            end: 600 * SECOND,
+            ..SCENE
+        });
+        let error = |percent: usize| ended.errors[ended.errors.len() * percent / 100] as f64 / 1e6;
+        println!("{skew_ppm} ppm: {:.1} and {:.1} ms", error(50), error(95));
+        assert!(
+            error(50) <= 5.0 && error(95) <= 15.0,
+            "{} {}",
+            error(50),
+            error(95)
+        );
+    }
+}
+
+#[test]
+fn a_target_bounds_what_waits() {
+    let ended = run(Scene {
+        rsfc: Some(Rsfc {
+            target_ns: Some(20 * MS),
+        }),
+        ..SCENE
+    });
+    let from = 10 * SECOND;
+    let rate = ended.rate(None, from, SCENE.end) / 1e6;
+    println!("{rate:.2} Mbit/s, {:.0} ms", ended.waited(50, from));
+    assert!(rate >= 1.7 && ended.waited(50, from) <= 20.0);
+}
+
+#[test]
+fn a_link_that_becomes_slower_or_faster() {
+    for (to, waits) in [(500_000, 300.0), (8_000_000, 70.0)] {
+        let at = 20 * SECOND;
+        let ended = run(Scene {
+            change: Some((at, to)),
+            ..SCENE
+        });
+        let rate = ended.rate(None, at + 20 * SECOND, SCENE.end);
+        let waited = ended.waited(50, at + 20 * SECOND);
+        println!(
+            "{to}: {rate:.0} bit/s, {waited:.0} ms, {:?}",
+            ended.counts.upload_states
+        );
+        assert!(rate >= 0.85 * to as f64 && waited <= waits);
+    }
+}
+
+/// Without a look at what is taken for a queue, the upload would be too slow for ever.
+#[test]
+fn a_way_that_becomes_longer_is_no_queue() {
+    for more in [20 * MS, 60 * MS, 200 * MS] {
+        let at = 20 * SECOND;
+        let ended = run(Scene {
+            step: Some((at, more)),
+            ..SCENE
+        });
+        let rate = ended.rate(None, at + 5 * SECOND, SCENE.end) / 1e6;
+        println!(
+            "{} ms: {rate:.2} Mbit/s, {:?}",
+            more / MS,
+            ended.counts.upload_states
+        );
+        assert!(rate >= 0.9 * 1.9, "{more}: {rate}");
+    }
+}
+
+#[test]
+fn uploads_of_one_host_share_its_link() {
+    let ended = run(Scene {
+        uploads: 2,
+        ..SCENE
+    });
+    let from = 10 * SECOND;
+    let [first, second] = [0, 1].map(|of| ended.rate(Some(of), from, SCENE.end));
+    let jain = (first + second).powi(2) / (2.0 * (first * first + second * second));
+    let waited = ended.waited(50, from);
+    println!("{first:.0} and {second:.0} bit/s, Jain {jain:.3}, {waited:.0} ms");
+    assert!(jain >= 0.95 && first + second >= 0.9 * 1.9e6, "{jain}");
+    assert!(waited <= 140.0, "{waited}");
+}
+
+/// Data and acknowledgements of an upload whose packets wait longer and longer; the windows that its sender is told.
+fn windows(change: impl Fn(&mut Segment), each: impl Fn(u32, &mut Segment)) -> (Vec<u16>, Counts) {
+    let mut watched = Watched::new(Some(Rsfc::default()));
+    watched.open(0, 0, change);
+    let [server, client] = ends(0);
+    let mut told = Vec::new();
+    for n in 0..500_u32 {
+        // 10 ms of every 20 are waited.
+        let now = (100 + 20 * u64::from(n)) * MS;
+        let mut data = Segment {
+            sequence: ISN.wrapping_add(1 + n * SEGMENT),
+            ack: Some(ISN.wrapping_add(1)),
+            window: 1000,
+            timestamps: Some((100 + 10 * n, (now / MS) as u32 - 70)),
+            payload: vec![1; SEGMENT as usize],
+            ..Segment::default()
+        };
+        let mut answer = Segment {
+            sequence: ISN.wrapping_add(1),
+            ack: Some(ISN.wrapping_add(1 + (n + 1) * SEGMENT)),
+            window: 5000,
+            timestamps: Some(((now / MS) as u32, 100 + 10 * n)),
+            ..Segment::default()
+        };
+        each(n, &mut data);
+        each(n, &mut answer);
+        watched.put(now, Side::Mobile, &data.packet(client, server));
+        let packet = watched.put(now, Side::Fixed, &answer.packet(server, client));
+        let segment = Segment::read(&packet).expect("a segment");
+        assert!(segment.window <= answer.window);
+        told.push(segment.window);
+    }
+    (told, watched.agent.counts())
+}
+
+#[test]
+fn what_waits_long_has_a_small_window() {
+    let (told, counts) = windows(|_| {}, |_, _| {});
+    // 64 KiB are no bulk yet.
+    assert!(told[..60].iter().all(|it| *it == 1024));
+    assert!(told[400..].iter().all(|it| *it < 500), "{told:?}");
+    assert!(told.iter().all(|it| u32::from(*it) << SCALE >= 2 * SEGMENT));
+    assert!(counts.upload_states.contains_key(&State::Fast));
+}
+
+#[test]
+fn what_the_receiver_has_is_never_exceeded() {
+    let (told, _) = windows(
+        |_| {},
+        |n, segment| {
+            if segment.payload.is_empty() {
+                segment.window = if n % 3 == 0 { 0 } else { 20 };
+            }
+        },
+    );
+    for (n, window) in told.iter().enumerate() {
+        assert_eq!(*window, if n % 3 == 0 { 0 } else { 20 });
+    }
+}
+
+#[test]
+fn what_is_not_understood_keeps_its_window() {
+    let untouched = |told: &[u16]| told.iter().all(|it| *it == 5000);
+    let no_timestamps = |segment: &mut Segment| segment.timestamps = None;
+    let (told, counts) = windows(no_timestamps, |_, segment| segment.timestamps = None);
+    assert!(untouched(&told));
+    assert_eq!(
+        counts.unclamped,
+        BTreeMap::from([(Unclamped::NoTimestamps, 1)])
+    );
+    let mptcp = |segment: &mut Segment| segment.other = vec![30, 4, 0, 1];
+    let (told, counts) = windows(mptcp, |_, _| {});
+    assert!(untouched(&told));
+    assert_eq!(counts.unclamped, BTreeMap::from([(Unclamped::Mptcp, 1)]));
+    let unknown = |_, segment: &mut Segment| segment.other = vec![253, 4, 1, 2];
+    let (told, counts) = windows(|_| {}, unknown);
+    assert!(untouched(&told) && counts.windows_lowered == 0);
+    // From the middle on.
+    let mut watched = Watched::new(Some(Rsfc::default()));
+    let [server, client] = ends(0);
+    let answer = Segment {
+        sequence: 5,
+        ack: Some(6),
+        window: 5000,
+        ..Segment::default()
+    };
+    let packet = answer.packet(server, client);
+    assert_eq!(watched.put(0, Side::Fixed, &packet), packet);
+    assert_eq!(watched.agent.counts().bypassed.len(), 1);
+}
+
+/// On a long fast path, nothing is taken from an upload that does not fill it.
+#[test]
+fn a_path_that_is_never_full_is_left_alone() {
+    let scene = Scene {
+        bits_per_second: 1_000_000_000,
+        delay: 50 * MS,
+        end: 5 * SECOND,
+        ..SCENE
+    };
+    let none = run(Scene {
+        rsfc: None,
+        ..scene
+    });
+    let some = run(scene);
+    let [before, after] = [&none, &some].map(|it| it.arrived.len());
+    println!(
+        "{before} and {after} packets, {:?}",
+        some.counts.upload_states
+    );
+    assert!(after as f64 >= 0.97 * before as f64, "{after} of {before}");
+}

@@ -1,0 +1,284 @@
+//! The filter of acknowledgements in virtual time: whoever reads what is left of them ends with what they all said, in any combination with other
+//! stages, and a thin return link no longer bounds what goes the other way.
+
+use std::time::Duration;
+
+use sphinx_link::{Depth, LinkConfig, Rate};
+use sphinx_pep::{
+    Config, Place, Profile, Stage,
+    acks::{AckFilter, Mode, ReturnQueue},
+    rdb::Rdb,
+    rsfc::Rsfc,
+};
+
+use super::{
+    Ended, Fate, Random, Scene, common, run, scene,
+    smol::Smol,
+    tcp::{MS, Settings, Tcp},
+};
+
+/// What a reader of acknowledgements knows of its stream, in positions from the first number that it has read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Reader {
+    first: Option<u32>,
+    acknowledged: u32,
+    edge: u32,
+    /// Disjoint and ascending, behind what is acknowledged.
+    reported: Vec<(u32, u32)>,
+    copies: Vec<(u32, u32)>,
+    echoed: u32,
+    scale: u8,
+    /// How often a right edge has moved left.
+    pub(crate) falls: u32,
+}
+
+impl Reader {
+    pub(crate) fn read(&mut self, packet: &[u8]) {
+        let Some(segment) = common::Segment::read(packet) else {
+            return;
+        };
+        let Some(number) = segment.ack.filter(|_| !segment.rst) else {
+            return;
+        };
+        if let Some(scale) = segment.scale.filter(|_| segment.syn) {
+            self.scale = scale;
+        }
+        let first = *self.first.get_or_insert(number);
+        // What comes before the first number is none of those that matter.
+        let at = |number: u32| number.wrapping_sub(first) as i32;
+        let acknowledged = at(number).max(0) as u32;
+        self.acknowledged = self.acknowledged.max(acknowledged);
+        let scale = if segment.syn { 0 } else { self.scale };
+        let edge = acknowledged + (u32::from(segment.window) << scale);
+        self.falls += u32::from(acknowledged >= self.acknowledged && edge < self.edge);
+        self.edge = self.edge.max(edge);
+        let sack = &segment.sack;
+        let blocks: Vec<(u32, u32)> = sack
+            .iter()
+            .map(|it| (at(it.0).max(0) as u32, at(it.1).max(0) as u32))
+            .collect();
+        if let [first, ..] = blocks[..] {
+            let known = blocks
+                .get(1)
+                .is_some_and(|it| it.0 <= first.0 && first.1 <= it.1);
+            if known || first.0 < acknowledged {
+                self.copies.push(first);
+            }
+        }
+        let mut all: Vec<(u32, u32)> = self.reported.drain(..).chain(blocks).collect();
+        all.iter_mut()
+            .for_each(|it| it.0 = it.0.max(self.acknowledged));
+        all.retain(|it| it.0 < it.1);
+        all.sort_unstable();
+        for block in all {
+            match self.reported.last_mut() {
+                Some(last) if block.0 <= last.1 => last.1 = last.1.max(block.1),
+                _ => self.reported.push(block),
+            }
+        }
+        if let Some((_, echo)) = segment.timestamps {
+            self.echoed = self.echoed.max(echo);
+        }
+    }
+}
+
+fn filter(random: &mut Random) -> AckFilter {
+    let mode = [Mode::Conservative, Mode::Aggressive, Mode::Conservative];
+    let queue = random.chance(70).then(|| ReturnQueue {
+        bits_per_second: 5_000 + random.below(200_000),
+        bytes: 1000 + random.below(50_000) as usize,
+        acks_first: random.chance(50),
+        mode: mode[random.below(3) as usize],
+    });
+    let every_ns = (queue.is_none() || random.chance(20)).then(|| (1 + random.below(50)) * MS);
+    AckFilter { queue, every_ns }
+}
+
+/// Random paths on which most goes the other way.
+fn random(seed: u64) -> Scene {
+    let mut scene = scene(seed);
+    let random = &mut Random(seed ^ 0xac);
+    std::mem::swap(&mut scene.fixed.data, &mut scene.mobile.data);
+    scene.mobile.reset_after = None;
+    if random.chance(10) && !scene.mobile.data.is_empty() {
+        scene.fixed.reset_after = Some(random.below(scene.mobile.data.len() as u64) as usize);
+    }
+    scene.agent.place = Place::Base;
+    scene.agent.stage = match random.below(3) {
+        0 => Stage::Pass,
+        1 => Stage::Snoop([Profile::Sack, Profile::Classic, Profile::Ll][random.below(3) as usize]),
+        _ => Stage::Rdb(Rdb::default()),
+    };
+    scene.agent.ack_filter = Some(filter(random));
+    scene.agent.rsfc = random.chance(40).then(|| Rsfc {
+        target_ns: random.chance(50).then(|| (5 + random.below(100)) * MS),
+    });
+    scene
+}
+
+fn check<E: super::End>(begin: fn(Settings) -> E, hanging: u64) {
+    let seeds = std::env::var("SPHINX_PEP_SEEDS").ok();
+    let seeds = seeds.map_or(100, |seeds| seeds.parse().expect("a number"));
+    let (mut hung, mut dropped, mut compared, mut lowered) = (0, 0, 0, 0);
+    for seed in 0..seeds {
+        let scene = random(seed);
+        println!("seed {seed}: {:?}, {:?}", scene.agent, scene.fate);
+        let ended = run(&scene, begin, true);
+        hung += u64::from(ended.hung);
+        if ended.reset || ended.hung {
+            assert!(
+                scene.fixed.data.starts_with(&ended.to_mobile),
+                "seed {seed}"
+            );
+            assert!(
+                scene.mobile.data.starts_with(&ended.to_fixed),
+                "seed {seed}"
+            );
+        } else {
+            assert!(ended.to_mobile == scene.fixed.data, "seed {seed}");
+            assert!(ended.to_fixed == scene.mobile.data, "seed {seed}");
+        }
+        let Some(counts) = ended.counts else { continue };
+        dropped += counts.acks_dropped.values().sum::<u64>();
+        // What has no room in the queue is lost, as it would be in the link's own.
+        if matches!(scene.fate, Fate::Lives) && counts.dropped_queue == 0 {
+            compared += 1;
+            let (mut said, mut heard) = (ended.said, ended.heard);
+            // What Snoop sends again has the window of then.
+            assert!(
+                counts.repaired > 0 || heard.falls <= said.falls,
+                "seed {seed}: a right edge has moved left: {} {}",
+                heard.falls,
+                said.falls
+            );
+            (said.falls, heard.falls) = (0, 0);
+            if scene.agent.rsfc.is_some() {
+                // That is what it is for.
+                said.edge = heard.edge.min(said.edge);
+            }
+            assert_eq!(said, heard, "seed {seed}");
+        }
+        lowered += counts.windows_lowered;
+    }
+    assert!(
+        dropped > 2 * seeds && 10 * compared > seeds,
+        "{dropped} dropped, {compared} compared"
+    );
+    assert!(lowered > seeds, "{lowered} windows lowered");
+    assert!(100 * hung <= hanging * seeds, "{hung} hang");
+}
+
+#[test]
+fn random_paths_carry_the_same_streams() {
+    check(Tcp::new, 0);
+}
+
+/// As for Snoop: smoltcp itself hangs now and then.
+#[test]
+fn random_paths_carry_the_same_streams_of_another_stack() {
+    check(Smol::new, 10);
+}
+
+/// 10 Mbit/s towards a host whose own link carries 28.8 kbit/s, with room for so many packets, 50 ms away.
+fn thin(packets: u64, ack_filter: Option<AckFilter>) -> Ended {
+    download(packets, 1_000_000, ack_filter)
+}
+
+fn download(packets: u64, bytes: usize, ack_filter: Option<AckFilter>) -> Ended {
+    let at = |host: u8, port: u16| ([10, 0, 0, host], port).into();
+    let (host, server) = (at(1, 40_000), at(2, 443));
+    let end = |local, remote, active, data: Vec<u8>| Settings {
+        local,
+        remote,
+        isn: 1000,
+        sack: true,
+        timestamps: true,
+        rack: true,
+        segment: 1448,
+        buffer: 100_000,
+        stall: None,
+        active,
+        data,
+        messages: None,
+        reset_after: None,
+    };
+    let link = |ms, rate, packets| LinkConfig {
+        delay: Duration::from_millis(ms),
+        rate: Rate::Constant(rate),
+        queue: Depth::Packets(packets),
+        ..LinkConfig::default()
+    };
+    let scene = Scene {
+        fixed: end(host, server, true, vec![1; 100]),
+        mobile: end(server, host, false, vec![7; bytes]),
+        links: [
+            link(0, 100_000_000, 1000),
+            link(0, 100_000_000, 1000),
+            link(50, 28_800, packets),
+            link(5, 10_000_000, 1000),
+        ],
+        agent: Config {
+            stage: Stage::Pass,
+            ack_filter,
+            ..Config::default()
+        },
+        late: None,
+        fate: Fate::Lives,
+    };
+    let ended = run(&scene, Tcp::new, ack_filter.is_some());
+    assert!(ended.to_fixed == scene.mobile.data);
+    ended
+}
+
+#[test]
+fn a_thin_return_link_bounds_nothing() {
+    for packets in [10, 50] {
+        let none = thin(packets, None);
+        let queue = |mode| AckFilter {
+            queue: Some(ReturnQueue {
+                bits_per_second: 28_000,
+                bytes: 16_384,
+                acks_first: false,
+                mode,
+            }),
+            every_ns: None,
+        };
+        let every = AckFilter {
+            queue: None,
+            every_ns: Some(40 * MS),
+        };
+        for filter in [queue(Mode::Conservative), queue(Mode::Aggressive), every] {
+            let some = thin(packets, Some(filter));
+            println!(
+                "{packets} packets: {} ms, with {filter:?} {} ms; longest silence {} and {} ms",
+                none.at / MS,
+                some.at / MS,
+                none.silence / MS,
+                some.silence / MS
+            );
+            assert!(some.at < none.at, "{filter:?}");
+            // A timeout is 200 ms and a round trip.
+            assert!(some.silence <= none.silence + 400 * MS, "{filter:?}");
+        }
+    }
+}
+
+/// Twice what the link carries: packets wait in front of it, as they would without the agent, and somebody has to be told.
+#[test]
+fn a_rate_that_is_wrong_is_doubted() {
+    let doubted = |rate| {
+        let queue = ReturnQueue {
+            bits_per_second: rate,
+            bytes: 16_384,
+            acks_first: false,
+            mode: Mode::Conservative,
+        };
+        let filter = AckFilter {
+            queue: Some(queue),
+            every_ns: None,
+        };
+        download(50, 10_000_000, Some(filter)).rate_doubted
+    };
+    assert_eq!(doubted(28_000), 0);
+    assert!(doubted(57_600) > 0);
+}
