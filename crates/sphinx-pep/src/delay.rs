@@ -90,7 +90,7 @@ mod tests {
         let mut errors = Vec::new();
         while now < 600_000 * MS {
             // Busy and idle times of up to some seconds.
-            let is_busy = now / (3_000 * MS) % 3 > 0;
+            let is_busy = !(now / (3_000 * MS)).is_multiple_of(3);
             now += random(if is_busy { 11 * MS } else { 30 * MS });
             busy = busy.max(now) + (1 + random(1500)) * 4000;
             let waited = busy - now;

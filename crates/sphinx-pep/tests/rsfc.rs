@@ -309,17 +309,17 @@ fn an_upload_fills_the_link_and_not_its_queue() {
 #[test]
 fn what_waits_is_known() {
     let target_ns = Some(20 * MS);
-    for (rsfc, skew_ppm, tick) in [
-        (Rsfc { target_ns: None }, 0, MS),
-        (Rsfc { target_ns: None }, 100, MS),
-        (Rsfc { target_ns }, 100, 1000),
+    for (rsfc, skew_ppm, tick, end) in [
+        (Rsfc { target_ns: None }, 0, MS, 60 * SECOND),
+        (Rsfc { target_ns: None }, 100, MS, 600 * SECOND),
+        (Rsfc { target_ns }, 100, 1000, 60 * SECOND),
     ] {
         let ended = run(Scene {
             rsfc: Some(rsfc),
             jitter: 5 * MS,
             skew_ppm,
             tick,
-            end: 600 * SECOND,
+            end,
             ..SCENE
         });
         let error = |percent: usize| ended.errors[ended.errors.len() * percent / 100] as f64 / 1e6;

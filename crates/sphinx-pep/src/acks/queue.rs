@@ -159,7 +159,7 @@ impl Queue {
         let flows = self.flows.len() + usize::from(own.is_none());
         let share = (limit / flows).max(PACKET_BYTES);
         let own = own.map_or(0, |flow| flow.bytes);
-        own + bytes <= share && total <= OVERSIZE * limit.max(PACKET_BYTES)
+        own + bytes <= share && total <= limit.max(PACKET_BYTES).saturating_mul(OVERSIZE)
     }
 
     /// A packet comes: it waits, unless there is no room for it. Those go that it, or the one before it, makes needless.

@@ -37,7 +37,7 @@ impl Clients {
         if shares.len() < UPLOADS_MAX {
             shares.push(Share { key, rate, at: now });
         }
-        let all: u64 = shares.iter().map(|it| it.rate).sum();
-        all / shares.len() as u64
+        let all: u128 = shares.iter().map(|it| u128::from(it.rate)).sum();
+        u64::try_from(all / shares.len() as u128).unwrap_or(rate)
     }
 }

@@ -236,8 +236,11 @@ impl Upload {
             return received;
         }
         // A right edge that was told is never taken back, so it must not be further away than is of use.
-        let room = || ROOM_BYTES.max(ROOM_FLIGHTS * self.measure.flight_max());
-        let window = self.control.window().unwrap_or_else(room);
+        let room = ROOM_BYTES.max(ROOM_FLIGHTS * self.measure.flight_max());
+        let window = self
+            .control
+            .window()
+            .map_or(room, |window| window.min(room));
         let unit = 1_u64 << self.scale;
         let told = self.edge.saturating_sub(position).div_ceil(unit);
         let least = self.control.window_min().div_ceil(unit);
