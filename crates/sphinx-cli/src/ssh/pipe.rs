@@ -41,8 +41,28 @@ struct Shared {
     born: Instant,
     written: AtomicU64,
     read: AtomicU64,
-    /// Nanoseconds that writing has waited.
-    waited: AtomicU64,
+    waits: Mutex<Waits>,
+}
+
+/// How long writing has waited for the other end, or what is between.
+#[derive(Default)]
+struct Waits {
+    before: Duration,
+    /// Of the write that is under way.
+    since: Option<Instant>,
+}
+
+impl Waits {
+    fn end(&mut self) {
+        self.before += self
+            .since
+            .take()
+            .map_or(Duration::ZERO, |since| since.elapsed());
+    }
+
+    fn all(&self) -> Duration {
+        self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
 }
 
 #[derive(Default)]
@@ -76,7 +96,7 @@ impl Pipe {
             born: Instant::now(),
             written: AtomicU64::new(0),
             read: AtomicU64::new(0),
-            waited: AtomicU64::new(0),
+            waits: Mutex::default(),
         }));
         let reading = pipe.clone();
         let started = thread::Builder::new()
@@ -214,14 +234,13 @@ impl Pipe {
     }
 
     fn write(&self, bytes: &[u8]) -> Outcome<()> {
-        let before = Instant::now();
         let mut output = self.0.output.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waits().since = Some(Instant::now());
         let written = match &mut *output {
             Some(output) => output.write_all(bytes).and_then(|()| output.flush()),
             None => Err(std::io::ErrorKind::BrokenPipe.into()),
         };
-        let waited = u64::try_from(before.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.0.waited.fetch_add(waited, Ordering::Relaxed);
+        self.waits().end();
         // Why the other end reads no more, if it has said so.
         written.map_err(|error| match &self.lock().ended {
             Some(failure) => failure.clone(),
@@ -240,6 +259,10 @@ impl Pipe {
     fn close_here(&self) {
         self.lock().closed = true;
         self.0.changed.notify_all();
+    }
+
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.0.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -291,7 +314,7 @@ impl Channel for Pipe {
     fn stats(&self) -> Stats {
         Stats {
             elapsed: self.0.born.elapsed(),
-            window_limited: Duration::from_nanos(self.0.waited.load(Ordering::Relaxed)),
+            window_limited: self.waits().all(),
             bytes_delivered: self.0.written.load(Ordering::Relaxed),
             bytes_received: self.0.read.load(Ordering::Relaxed),
             icm: "off",
@@ -455,6 +478,11 @@ mod tests {
             });
             let mut input = far.accept_uni().unwrap();
             assert!(input.read(&mut [0; 10]).unwrap() > 0);
+            // What is waited for shows while it is.
+            let stalls = Duration::from_millis(50);
+            while near.stats().window_limited < stalls {
+                thread::sleep(Duration::from_millis(1));
+            }
             far.close(code::REMOTE_IO, "full");
             assert_eq!(near.wait_end().kind, ErrorKind::RemoteIo);
             near.close(code::CANCELLED, "the other end has failed");
