@@ -616,7 +616,8 @@ fn flows_share_the_link() {
             ack_filter: Some(AckFilter {
                 queue: Some(ReturnQueue {
                     bits_per_second: 120_000,
-                    bytes: 20_000,
+                    // 13 of the upload's packets, and no acknowledgement.
+                    bytes: 19_510,
                     acks_first,
                     mode: Mode::Conservative,
                 }),
@@ -631,7 +632,7 @@ fn flows_share_the_link() {
         path.open(&syn(), &answer);
         path.port += 1;
         path.open(&syn(), &answer);
-        // 30 packets of 100 ms, of which about 20 000 bytes have room.
+        // 30 packets of 100 ms, of which one is on its way and 13 have room.
         for n in 0..30 {
             let data = Segment {
                 sequence: 1 + 1460 * n,
