@@ -104,7 +104,10 @@ impl Path {
                 ([0xfd00, 0, 0, 0, 0, 0, 0, 1], 443).into(),
                 ([0xfd00, 0, 0, 0, 0, 0, 0, 2], self.port).into(),
             ],
-            false => [([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], self.port).into()],
+            false => [
+                ([10, 0, 0, 1], 443).into(),
+                ([10, 0, 0, 2], self.port).into(),
+            ],
         };
         let [fixed, mobile] = ends;
         let packet = match from {

@@ -188,7 +188,8 @@ fn a_signal_is_for_the_program() {
     running.signal(Signal::TERM);
     let ended = running.end().expect(9);
     // That, and nothing else.
-    let summary = "0 flows: 0 packets with copies, +0 % bytes; 0 losses repaired, 0 segments sent again\n";
+    let summary =
+        "0 flows: 0 packets with copies, +0 % bytes; 0 losses repaired, 0 segments sent again\n";
     assert_eq!(ended.stderr, summary);
     is_clean(&namespace);
     // Killed, it takes the agent along, and the program goes on.
@@ -306,7 +307,13 @@ fn streams_go_on_when_the_agent_is_killed() {
     let listener = listener.expect("a thread").expect("a port");
     let target = listener.local_addr().expect("an address");
     let port = target.port().to_string();
-    let run = ["pep", "run", "--json", "--agent", "rdb:mode=paper,thin=always"];
+    let run = [
+        "pep",
+        "run",
+        "--json",
+        "--agent",
+        "rdb:mode=paper,thin=always",
+    ];
     let run = [&run[..], &["--port", &port]].concat();
     let mut agent = namespace
         .run(|| Running::start(&scratch, &run, &[]))
