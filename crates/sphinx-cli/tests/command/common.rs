@@ -322,6 +322,7 @@ impl Ended {
 }
 
 /// The process of a packet agent that has begun.
+#[cfg(all(feature = "lab", feature = "pep"))]
 pub(crate) fn worker_of(started: &Value) -> Pid {
     let worker = started["worker"].as_i64().expect("a process");
     Pid::from_raw(worker as i32).expect("a process")
