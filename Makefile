@@ -138,6 +138,10 @@ bench-flood: build ## A transfer beside 100 000 datagrams of garbage a second (r
 bench-resume: build ## A file over loopback, one end killed on the way: what going on costs (ARGS="--bytes 20GB --at 60%")
 	@scripts/bench-resume $(ARGS)
 
+.PHONY: bench-cp
+bench-cp: build ## Copying over ssh beside send, scp and rsync on one emulated link (root, sshd; ARGS="--bytes 100MB --loss 1%")
+	@scripts/bench-cp $(ARGS)
+
 .PHONY: bench-emulator
 bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on this machine
 	$(CARGO) run --release --locked --package sphinx-link --example accuracy -- $(ARGS)

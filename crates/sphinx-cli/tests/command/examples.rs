@@ -12,7 +12,7 @@ use crate::common::{PATIENCE, Running, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Beginnings of examples that are not run, and why.
-const LISTED: [(&str, &str); 16] = [
+const LISTED: [(&str, &str); 18] = [
     ("make ", "builds and measures"),
     (
         "git clone ",
@@ -28,6 +28,14 @@ const LISTED: [(&str, &str); 16] = [
         "reads what lab figure has written; make lab-quick runs it",
     ),
     ("sphx recv --once | ssh ", "needs another machine"),
+    (
+        "sphx cp ",
+        "needs another machine with an sshd; tests/cp.rs has one",
+    ),
+    (
+        "sphx perf client ssh:",
+        "needs another machine with an sshd; tests/cp.rs has one",
+    ),
     (
         "sphx recv --stdout ",
         "needs a sender; tests/streams.rs has one",
