@@ -4,20 +4,20 @@ mod plan;
 
 use std::sync::Arc;
 
-use sphinx_transport::{ErrorKind, Profile};
+use sphinx_transport::Profile;
 
 use super::Context;
 use super::reach::{Watch, Way};
-use super::retry::Retry;
+use super::retry::{Retry, tell_how};
 use crate::args::cp::CpArgs;
 use crate::channel::Channel;
-use crate::failure::{Failure, Outcome, PARTIAL, local_io};
+use crate::failure::{Outcome, local_io};
 use crate::files::roots::Root;
 use crate::files::{Announced, Destination, SourceKey, recv, roots, send};
 use crate::report::{Done, Figures, Progress, Reporter, Role, Ticker};
 use crate::ssh::Host;
 use crate::ssh::meeting::Met;
-use crate::text::{own_command_line, printable};
+use crate::text::printable;
 use crate::usage as used;
 
 pub(super) use plan::directory;
@@ -36,38 +36,7 @@ pub(crate) fn run(args: CpArgs, context: &Context) -> Outcome<u8> {
             }
         }
     };
-    match copied {
-        Ok(PARTIAL) => {
-            let line = own_command_line();
-            let note = format!("what is missing is copied by the same command again: {line}");
-            context.reporter.note(&note);
-            Ok(PARTIAL)
-        }
-        Err(failure) if is_interruption(&failure) => {
-            let again = format!("the same command goes on: {}", own_command_line());
-            let hint = match failure.hint.is_empty() {
-                true => again,
-                false => format!("{}; {again}", failure.hint),
-            };
-            Err(failure.with_hint(hint))
-        }
-        Err(failure) => {
-            if context.stop.requested() {
-                let note = format!("the same command goes on: {}", own_command_line());
-                context.reporter.note(&note);
-            }
-            Err(failure)
-        }
-        copied => copied,
-    }
-}
-
-/// Whether the same command can do better another time.
-fn is_interruption(failure: &Failure) -> bool {
-    matches!(
-        failure.kind,
-        ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::RemoteIo | ErrorKind::Cancelled
-    )
+    tell_how(copied, "copied", true, context)
 }
 
 fn copy(

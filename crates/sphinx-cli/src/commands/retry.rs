@@ -1,4 +1,4 @@
-//! Trying again after a session was lost.
+//! What is done after a transfer has ended early: trying again, or saying how to go on.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use sphinx_transport::ErrorKind;
 
 use super::Context;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, PARTIAL};
+use crate::text::own_command_line;
 use crate::units::show_duration;
 
 /// Between a lost session and the next attempt to connect.
@@ -56,4 +57,45 @@ impl Retry {
         thread::sleep(PAUSE);
         Ok(())
     }
+}
+
+/// Says how to go on, if the same command can: what is missing is `done` (sent, copied) by it.
+pub(super) fn tell_how(
+    outcome: Outcome<u8>,
+    done: &str,
+    can_go_on: bool,
+    context: &Context,
+) -> Outcome<u8> {
+    let failure = match outcome {
+        Ok(PARTIAL) => {
+            let line = own_command_line();
+            let note = format!("what is missing is {done} by the same command again: {line}");
+            context.reporter.note(&note);
+            return Ok(PARTIAL);
+        }
+        Ok(code) => return Ok(code),
+        Err(failure) if !can_go_on => return Err(failure),
+        Err(failure) => failure,
+    };
+    let again = format!("the same command goes on: {}", own_command_line());
+    if context.stop.requested() {
+        context.reporter.note(&again);
+        return Err(failure);
+    }
+    if !is_interruption(&failure) {
+        return Err(failure);
+    }
+    let hint = match failure.hint.is_empty() {
+        true => again,
+        false => format!("{}; {again}", failure.hint),
+    };
+    Err(failure.with_hint(hint))
+}
+
+/// Whether the same command can do better another time.
+fn is_interruption(failure: &Failure) -> bool {
+    matches!(
+        failure.kind,
+        ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::RemoteIo
+    )
 }

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sphinx_transport::{ErrorKind, Options, Profile, Service, Ticket};
+use sphinx_transport::{Options, Profile, Service, Ticket};
 
 use super::Context;
-use super::retry::Retry;
+use super::retry::{Retry, tell_how};
 use crate::args::{SendArgs, ticket};
-use crate::failure::{Failure, Outcome, PARTIAL, local_io, usage as misused};
+use crate::failure::{Outcome, local_io, usage as misused};
 use crate::files::roots::Root;
 use crate::files::{Announced, SourceKey, roots, send};
 use crate::report::{Done, Figures, Progress, Role, Ticker};
-use crate::text::own_command_line;
 use crate::usage;
 
 pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
@@ -46,30 +45,7 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
         context,
     };
     let sent = sending.until_done(announced, args.retry);
-    match sent {
-        Ok(PARTIAL) => {
-            let line = own_command_line();
-            let note = format!("what is missing is sent by the same command again: {line}");
-            context.reporter.note(&note);
-            Ok(PARTIAL)
-        }
-        Err(failure) if can_go_on && is_interruption(&failure) => {
-            let again = format!("the same command goes on: {}", own_command_line());
-            let hint = match failure.hint.is_empty() {
-                true => again,
-                false => format!("{}; {again}", failure.hint),
-            };
-            Err(failure.with_hint(hint))
-        }
-        Err(failure) => {
-            if can_go_on && context.stop.requested() {
-                let note = format!("the same command goes on: {}", own_command_line());
-                context.reporter.note(&note);
-            }
-            Err(failure)
-        }
-        sent => sent,
-    }
+    tell_how(sent, "sent", can_go_on, context)
 }
 
 /// What has been established before a session.
@@ -128,12 +104,4 @@ impl Sending<'_> {
         transferred.tell(&done.summary(), &reporter);
         Ok(code)
     }
-}
-
-/// Whether the same command can do better another time.
-fn is_interruption(failure: &Failure) -> bool {
-    matches!(
-        failure.kind,
-        ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::RemoteIo
-    )
 }
