@@ -29,6 +29,7 @@ const END: Time = 12_000 * MS;
 
 struct Case {
     profile: Option<Profile>,
+    rate: u64,
     loss: f64,
     /// The hop's queue is the agent's.
     radio: bool,
@@ -38,6 +39,8 @@ struct Case {
 #[derive(Debug)]
 struct Ended {
     mbit: f64,
+    /// The longest time in which nothing arrived in order.
+    pause: Time,
     sender: Sender,
     counts: Counts,
 }
@@ -117,7 +120,7 @@ fn run(case: &Case) -> Ended {
     };
     let queue = Duration::from_millis(50);
     let hop = LinkConfig {
-        rate: Rate::Constant(RATE),
+        rate: Rate::Constant(case.rate),
         queue: Depth::Time(queue),
         loss: Loss::Bernoulli(case.loss),
         ..link(2, case.seed)
@@ -126,8 +129,8 @@ fn run(case: &Case) -> Ended {
     let links = [link(48, 1), link(48, 2), hop, link(2, 3)];
     let mut links = links.map(|config| Link::new(config).expect("a link"));
     let radio = case.radio.then_some(Radio {
-        bits_per_second: RATE * 49 / 50,
-        queue_bytes: (RATE as usize / 8) / 20,
+        bits_per_second: case.rate * 49 / 50,
+        queue_bytes: (case.rate as usize / 8) / 20,
     });
     let mut agent = case.profile.map(|profile| {
         Agent::new(Config {
@@ -139,6 +142,7 @@ fn run(case: &Case) -> Ended {
     let mut now = agent.as_mut().map_or(101 * MS, open);
     let (start, mut sender, mut receiver) = (now, Sender::new(), Receiver::default());
     let (mut laws, mut warm) = (Laws::default(), 0);
+    let (mut last, mut pause) = (now, 0);
     while now < start + END {
         while let Some(number) = sender.poll(now) {
             links[0].enqueue(now, IpPacket(data_packet(number, now, ends()).to_vec()));
@@ -167,8 +171,15 @@ fn run(case: &Case) -> Ended {
         while let Some(delivery) = links[2].poll(now) {
             let segment = Segment::read(&delivery.packet.0).expect("a segment");
             let stamp = segment.timestamps.map_or(0, |it| u64::from(it.0));
-            let number = number(segment.sequence, receiver.expected);
+            let (before, number) = (
+                receiver.expected,
+                number(segment.sequence, receiver.expected),
+            );
             answers.extend(receiver.receive(now, number, stamp));
+            if receiver.expected > before {
+                pause = pause.max(now - last);
+                last = now;
+            }
         }
         for answer in answers {
             links[3].enqueue(now, IpPacket(answer_packet(&answer, now, ends()).to_vec()));
@@ -203,6 +214,7 @@ fn run(case: &Case) -> Ended {
     let bits = (receiver.expected - warm) * u64::from(PAYLOAD) * 8;
     Ended {
         mbit: bits as f64 / (END - WARM) as f64 * 1e3,
+        pause: pause.max(now - last),
         sender,
         counts: agent.map(|agent| agent.counts()).unwrap_or_default(),
     }
@@ -216,6 +228,7 @@ fn median(name: &str, profile: Option<Profile>, loss: f64, radio: bool) -> f64 {
     for seed in 1..=seeds {
         let ended = run(&Case {
             profile,
+            rate: RATE,
             loss,
             radio,
             seed,
@@ -263,4 +276,21 @@ fn an_agent_costs_a_hop_without_loss_nothing() {
     let sack = median("sack", Some(Profile::Sack), 0.0, false);
     println!("none {none:.1}, sack {sack:.1}");
     assert!(sack >= 0.97 * none, "{sack} of {none}");
+}
+
+/// A start that fills a short queue costs a time-out at most; nothing waits for longer than that.
+#[test]
+fn no_download_behind_a_foreign_queue_comes_to_rest() {
+    for seed in 1..=25 {
+        let ended = run(&Case {
+            profile: Some(Profile::Sack),
+            rate: 20_000_000,
+            loss: 0.01,
+            radio: false,
+            seed: 10 * seed + 1,
+        });
+        let (pause, timeouts) = (ended.pause, ended.sender.timeouts);
+        println!("seed {seed}: {} ms, {timeouts} time-outs", pause / MS);
+        assert!(pause < 1_000 * MS && timeouts <= 1, "seed {seed}: {pause}");
+    }
 }
