@@ -235,7 +235,7 @@ pub(crate) struct PerfServerArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct PerfCostArgs {
-    /// Bytes to move
+    /// Bytes to move, at least 10MB
     #[arg(long, value_name = "SIZE", default_value = "1GB", value_parser = units::size_positive)]
     pub(crate) bytes: u64,
     /// Largest packet, IP bytes

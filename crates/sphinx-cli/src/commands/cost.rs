@@ -11,10 +11,16 @@ use crate::units::show_rate;
 
 /// With more there is more repair than data.
 const LOSS_MAX: f64 = 0.5;
+const BYTES_MIN: u64 = 10_000_000;
 
 pub(crate) fn run(args: &PerfCostArgs, context: &Context) -> Outcome<()> {
     if args.loss > LOSS_MAX {
         return Err(usage("--loss: at most 50%"));
+    }
+    if args.bytes < BYTES_MIN {
+        return Err(usage(
+            "--bytes: at least 10MB, or there is nothing to take a median of",
+        ));
     }
     let load = Load {
         bytes: args.bytes,

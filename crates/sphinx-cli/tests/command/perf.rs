@@ -238,10 +238,10 @@ fn what_was_asked_for_is_what_is_used() {
 fn what_a_packet_costs() {
     let scratch = Scratch::new();
     let cost = |more: &[&str]| {
-        let arguments = [&["perf", "cost", "--bytes", "20MB"], more].concat();
+        let arguments = [&["perf", "cost"], more].concat();
         Running::start_in(&scratch.path("."), &arguments).end()
     };
-    let measured = cost(&["--loss", "2%", "--json"]).expect(0);
+    let measured = cost(&["--bytes", "20MB", "--loss", "2%", "--json"]).expect(0);
     let event = measured.event("cost");
     assert!(event["packets"].as_u64() > Some(10_000), "{event}");
     for (end, stage) in [
@@ -258,4 +258,5 @@ fn what_a_packet_costs() {
     }
     cost(&["--loss", "60%"]).expect(2);
     cost(&["--mtu", "1000"]).expect(2);
+    cost(&["--bytes", "1MB"]).expect(2);
 }
