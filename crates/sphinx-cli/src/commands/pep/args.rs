@@ -123,8 +123,9 @@ pub(super) const RADIO_QUEUE_BYTES: usize = 256 << 10;
 pub(crate) struct AgentArgs {
     /// snoop, or snoop:profile=sack|classic|ll; rdb for thin streams, or rdb:KEY=VALUE,… with the keys mode, thin, dpifl_itt, max_packets,
     /// max_bytes, response, extra, max_extra (docs/rdb.md); ack-filter:rate=RATE or ack-filter:every=TIME for a thin link, with the keys queue,
-    /// acks-first, conservative, aggressive, ns2 (docs/ack-path.md); rsfc, or rsfc:target=TIME, for uploads that come over the hop (docs/rsfc.md).
-    /// Once for each
+    /// acks-first, conservative, aggressive, ns2 (docs/ack-path.md); rsfc, or rsfc:target=TIME, for uploads that come over the hop (docs/rsfc.md);
+    /// ack-cc:rate=RATE, with the keys queue, mark, max, for acknowledgements that become fewer while they wait; ack-reconstruct at the far end of a thin
+    /// link; pace beside senders that do not pace; no-limited-transmit, for experiments (docs/ack-path.md). Once for each
     #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
     pub(crate) agent: Vec<Chosen>,
     #[command(flatten)]
@@ -162,10 +163,7 @@ impl AgentArgs {
 
     pub(crate) fn config(&self) -> Outcome<Config> {
         let stages = self.stages()?;
-        let config = Config {
-            stage: stages.data,
-            ack_filter: stages.ack_filter,
-            rsfc: stages.rsfc,
+        let config = stages.set(Config {
             matches: self.matches.clone(),
             repair_dscp: self.repair_dscp,
             radio: self.radio_rate.map(|bits_per_second| Radio {
@@ -174,7 +172,7 @@ impl AgentArgs {
             }),
             dry_run: self.dry_run,
             ..Config::default()
-        };
+        });
         stage::check(&config).map_err(usage)?;
         Ok(config)
     }
@@ -318,14 +316,10 @@ impl PresetArgs {
     /// The preset's stages, or those that were chosen.
     pub(crate) fn stages(&self, chosen: &[Chosen]) -> Outcome<Stages> {
         match self.preset {
-            Some(Preset::GameServer) => Ok(Stages {
-                data: Stage::Rdb(Rdb {
-                    max_packets: 0,
-                    ..Rdb::default()
-                }),
-                ack_filter: None,
-                rsfc: None,
-            }),
+            Some(Preset::GameServer) => Ok(Stages::data(Stage::Rdb(Rdb {
+                max_packets: 0,
+                ..Rdb::default()
+            }))),
             None => Stages::together(chosen).map_err(usage),
         }
     }
