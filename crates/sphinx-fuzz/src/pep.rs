@@ -9,7 +9,7 @@ use sphinx_pep::{
     handoff::{self, Handover, Move},
     rdb::{self, Rdb, Response, Thin},
     returning::Returning,
-    rsfc::Rsfc,
+    rsfc::{self, Rsfc},
 };
 
 use crate::Input;
@@ -98,6 +98,10 @@ fn config(input: &mut Input<'_>) -> Config {
         },
         reports: kind & 32 != 0,
         rsfc: (kind & 132 == 132).then(|| Rsfc {
+            mode: match path & 128 {
+                0 => rsfc::Mode::Rsfc,
+                _ => rsfc::Mode::Rledbat,
+            },
             target_ns: (kind & 1 != 0).then(|| input.number(3)),
         }),
         ack_filter: (kind & 128 != 0).then(|| ack_filter(input)),

@@ -9,7 +9,7 @@ use sphinx_pep::{
     acks::{AckCc, AckFilter, Mode, ReturnQueue},
     rdb::Rdb,
     returning::Returning,
-    rsfc::Rsfc,
+    rsfc::{self, Rsfc},
 };
 
 use super::{
@@ -129,6 +129,10 @@ fn random(seed: u64) -> Scene {
         });
     }
     scene.agent.rsfc = random.chance(40).then(|| Rsfc {
+        mode: match random.chance(30) {
+            true => rsfc::Mode::Rledbat,
+            false => rsfc::Mode::Rsfc,
+        },
         target_ns: random.chance(50).then(|| (5 + random.below(100)) * MS),
     });
     scene

@@ -123,7 +123,7 @@ pub(super) const RADIO_QUEUE_BYTES: usize = 256 << 10;
 pub(crate) struct AgentArgs {
     /// snoop, or snoop:profile=sack|classic|ll; rdb for thin streams, or rdb:KEY=VALUE,… with the keys mode, thin, dpifl_itt, max_packets,
     /// max_bytes, response, extra, max_extra (docs/rdb.md); ack-filter:rate=RATE or ack-filter:every=TIME for a thin link, with the keys queue,
-    /// acks-first, conservative, aggressive, ns2 (docs/ack-path.md); rsfc, or rsfc:target=TIME, for uploads that come over the hop (docs/rsfc.md);
+    /// acks-first, conservative, aggressive, ns2 (docs/ack-path.md); rsfc, with the keys target and mode=rledbat, for uploads that come over the hop (docs/rsfc.md);
     /// ack-cc:rate=RATE, with the keys queue, mark, max, for acknowledgements that become fewer while they wait; ack-reconstruct at the far end of a thin
     /// link; pace beside senders that do not pace; no-limited-transmit, for experiments (docs/ack-path.md). Once for each
     #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]

@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 use sphinx_pep::acks::{AckCc, AckFilter};
 use sphinx_pep::rdb::{ITT_NS_MIN, Mode, Rdb, Response, Thin};
 use sphinx_pep::returning::Returning;
-use sphinx_pep::rsfc::{Rsfc, TARGET_NS_MIN};
+use sphinx_pep::rsfc::{self, Rsfc, TARGET_NS_MIN};
 use sphinx_pep::{Config, Profile, Stage};
 
 use crate::units;
@@ -133,9 +133,17 @@ impl fmt::Display for Stages {
             Stage::Rdb(rdb) => Some(written_rdb(&rdb)),
         };
         let filter = self.ack_filter.map(|filter| ack_filter::written(&filter));
-        let rsfc = self.rsfc.map(|rsfc| match rsfc.target_ns {
-            Some(target) => format!("rsfc:target={}us", target / 1000),
-            None => "rsfc".to_owned(),
+        let rsfc = self.rsfc.map(|rsfc| {
+            let mode = match rsfc.mode {
+                rsfc::Mode::Rsfc => None,
+                rsfc::Mode::Rledbat => Some("mode=rledbat".to_owned()),
+            };
+            let target = rsfc.target_ns.map(|ns| format!("target={}us", ns / 1000));
+            let keys: Vec<String> = mode.into_iter().chain(target).collect();
+            match keys.is_empty() {
+                true => "rsfc".to_owned(),
+                false => format!("rsfc:{}", keys.join(",")),
+            }
         });
         let cc = self.ack_cc.map(|cc| ack_cc::written(&cc));
         let returning = match self.returning {
@@ -213,8 +221,16 @@ pub(super) fn read(text: &str) -> Result<Chosen, String> {
         ("rsfc", settings) => {
             let mut rsfc = Rsfc::default();
             each(settings, |setting| {
+                if let Some(mode) = setting.strip_prefix("mode=") {
+                    rsfc.mode = match mode {
+                        "rsfc" => rsfc::Mode::Rsfc,
+                        "rledbat" => rsfc::Mode::Rledbat,
+                        _ => return Err(format!("{setting}: write rsfc or rledbat")),
+                    };
+                    return Ok(());
+                }
                 let value = setting.strip_prefix("target=");
-                let value = value.ok_or("the key is target=TIME")?;
+                let value = value.ok_or("the keys are target=TIME and mode=rsfc|rledbat")?;
                 let target = units::duration(value).map_err(|why| format!("{setting}: {why}"))?;
                 let target = u64::try_from(target.as_nanos()).unwrap_or(u64::MAX);
                 if target < TARGET_NS_MIN {
@@ -365,6 +381,8 @@ mod tests {
             "rdb",
             "rsfc",
             "rsfc:target=30ms",
+            "rsfc:mode=rledbat",
+            "rsfc:mode=rledbat,target=30ms",
             "ack-cc:rate=1mbit",
             "ack-reconstruct",
             "no-limited-transmit",
@@ -393,8 +411,9 @@ mod tests {
             ("snoop:profile=x", "write snoop"),
             ("rdb:", "KEY=VALUE"),
             ("rsfc:target=1ms", "5ms is the shortest"),
+            ("rsfc:mode=fast", "rsfc or rledbat"),
             ("pace:burst=4", "pace: it has no keys"),
-            ("rsfc:rate=1mbit", "the key is target"),
+            ("rsfc:rate=1mbit", "the keys are target"),
             ("rdb:thin=thick", "dpifl, spifl:N or always"),
             ("rdb:dpifl_itt=9ms", "10ms is the shortest"),
             ("rdb:max_packets=-1", "no such number"),
