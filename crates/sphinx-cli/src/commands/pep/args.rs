@@ -10,7 +10,9 @@ use std::{
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use sphinx_pep::{Config, Match, Network, Place, Radio, Stage, rdb::Rdb};
+use sphinx_pep::{
+    Config, Match, Network, Place, Radio, Stage, acks::AckFilter, rdb::Rdb, rsfc::Rsfc,
+};
 
 use super::stage::{self, Chosen, Stages};
 use crate::failure::{Outcome, usage};
@@ -310,12 +312,34 @@ pub(crate) struct PresetArgs {
 pub(crate) enum Preset {
     /// rdb:max_packets=0: small messages that have to come soon, also when several in a row are lost
     GameServer,
+    /// ack-filter:every=40ms: a modem or router with a thin way back and long round trips
+    SatelliteModem,
+    /// ack-filter:every=10ms: a router whose uplink is thin, and changes
+    LteRouter,
+    /// rsfc: a server that receives uploads over deep buffers
+    UploadServer,
 }
 
 impl PresetArgs {
     /// The preset's stages, or those that were chosen.
     pub(crate) fn stages(&self, chosen: &[Chosen]) -> Outcome<Stages> {
+        let every = |ms: u64| {
+            let filter = AckFilter {
+                queue: None,
+                every_ns: Some(ms * 1_000_000),
+            };
+            Stages {
+                ack_filter: Some(filter),
+                ..Stages::data(Stage::Pass)
+            }
+        };
         match self.preset {
+            Some(Preset::SatelliteModem) => Ok(every(40)),
+            Some(Preset::LteRouter) => Ok(every(10)),
+            Some(Preset::UploadServer) => Ok(Stages {
+                rsfc: Some(Rsfc::default()),
+                ..Stages::data(Stage::Pass)
+            }),
             Some(Preset::GameServer) => Ok(Stages::data(Stage::Rdb(Rdb {
                 max_packets: 0,
                 ..Rdb::default()
@@ -545,6 +569,15 @@ mod tests {
             Ok(PepCommand::Install(install)) => install.run.agent.stages().expect(line),
             other => panic!("{line}: {other:?}"),
         };
+        for (preset, same) in [
+            ("satellite-modem", "ack-filter:every=40ms"),
+            ("lte-router", "ack-filter:every=10ms"),
+            ("upload-server", "rsfc"),
+        ] {
+            let same = stage::read(same).expect("a stage");
+            let line = format!("pep install --preset {preset} --wireless w");
+            assert_eq!(Stages::together(&[same]), Ok(stage(&line)), "{preset}");
+        }
         let games = stage::read("rdb:max_packets=0").expect("a stage");
         let games = Stages::together(&[games]).expect("one");
         for line in [
