@@ -71,6 +71,7 @@ mod tests {
                     Err(error) => println!("skipped: this kernel has no {kind}: {error}"),
                 }
             }
+            kinds("lo").expect("a list");
             assert!(kinds("none-such").is_err());
         });
         ran.expect("a thread");
