@@ -18,6 +18,9 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         Command::Perf {
             command: PerfCommand::Client(args),
         } => common(&args.common),
+        Command::Perf {
+            command: PerfCommand::Cost(_),
+        } => Ok(()),
         Command::Pep(_) | Command::Tools(_) => Ok(()),
     }
 }

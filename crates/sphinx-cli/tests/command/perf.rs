@@ -1,6 +1,6 @@
 //! Measurements over loopback.
 
-use crate::common::{Scratch, assert_done_schema};
+use crate::common::{Running, Scratch, assert_done_schema};
 
 #[test]
 fn bulk_by_bytes() {
@@ -232,4 +232,31 @@ fn what_was_asked_for_is_what_is_used() {
         "{done}"
     );
     assert_eq!(done["io"], "udp");
+}
+
+#[test]
+fn what_a_packet_costs() {
+    let scratch = Scratch::new();
+    let cost = |more: &[&str]| {
+        let arguments = [&["perf", "cost"], more].concat();
+        Running::start_in(&scratch.path("."), &arguments).end()
+    };
+    let measured = cost(&["--bytes", "20MB", "--loss", "2%", "--json"]).expect(0);
+    let event = measured.event("cost");
+    assert!(event["packets"].as_u64() > Some(10_000), "{event}");
+    for (end, stage) in [
+        ("sender_ns", "seal"),
+        ("sender_ns", "engine"),
+        ("sender_ns", "kernel"),
+        ("receiver_ns", "open"),
+        ("receiver_ns", "place"),
+    ] {
+        assert!(
+            event[end][stage].as_f64() > Some(0.0),
+            "{end} {stage}: {event}"
+        );
+    }
+    cost(&["--loss", "60%"]).expect(2);
+    cost(&["--mtu", "1000"]).expect(2);
+    cost(&["--bytes", "1MB"]).expect(2);
 }
