@@ -4,6 +4,8 @@ use std::io;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+use crate::nfnetlink::Messages;
+
 /// Length of a message header.
 const HEADER: usize = 16;
 /// Kind of a message that tells of success or an error.
@@ -37,6 +39,34 @@ impl Message {
         self.0.extend(value);
         self.0.resize(self.0.len().next_multiple_of(4), 0);
         self
+    }
+
+    /// Sends it as a request for a list, in the calling thread's namespace, and hands over each part of the answer, without its header.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub(crate) fn list(mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        let length = self.0.len() as u32;
+        self.0[..4].copy_from_slice(&length.to_ne_bytes());
+        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::net::send(&socket, &self.0, SendFlags::empty())?;
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let (length, _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+            for message in Messages(&buffer[..length]) {
+                match i32::from(message.kind) {
+                    libc::NLMSG_DONE => return Ok(()),
+                    libc::NLMSG_ERROR => {
+                        let error = message.body.first_chunk::<4>();
+                        let error = error.map_or(-libc::EBADMSG, |it| i32::from_ne_bytes(*it));
+                        return Err(io::Error::from_raw_os_error(error.wrapping_neg()));
+                    }
+                    _ => each(message.body),
+                }
+            }
+        }
     }
 
     /// Sends it in the calling thread's namespace, and waits for the answer.
