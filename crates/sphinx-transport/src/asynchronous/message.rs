@@ -56,18 +56,32 @@ impl RecvStream {
 impl MessageSender {
     /// Sends a message of at most 16 MiB, which leaves at once; waits while window and queue are full.
     ///
-    /// *Cancelling* never leaves a part of a message in the stream. Either nothing of this one has been taken, or all of it, and what the stream had no
-    /// room for goes on with the next call of any kind; [`is_sending`](Self::is_sending) tells that. Both are so if a message before was not through.
+    /// *Cancelling* never leaves a part of a message in the stream. Either nothing of this one has been taken, or all of it: then
+    /// [`is_sending`](Self::is_sending) tells so, and what the stream had no room for goes on with the next call of any kind. Who gave up one call
+    /// that way goes on with [`flush`](Self::flush), since another `send` would be another message.
     ///
     /// # Errors
     /// Those of [`SendStream::write`]; and if the message is too long: nothing of it is sent then.
     pub async fn send(&mut self, message: &[u8]) -> Result<(), Error> {
+        poll_fn(|cx| self.poll_send(cx, message)).await?;
+        self.flush().await
+    }
+
+    /// Takes a message as soon as those before are through. Nothing of it has been taken while this is pending, and all of it when it is ready:
+    /// what the stream has no room for then is left to [`poll_flush`](Self::poll_flush).
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send).
+    pub fn poll_send(&mut self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), Error>> {
         check_len(message)?;
-        self.flush().await?;
+        ready!(self.poll_flush(cx))?;
         self.begun = prefix_of(message);
         self.begun.extend_from_slice(message);
         self.at = 0;
-        self.flush().await
+        match self.poll_flush(cx) {
+            Poll::Ready(sent) => Poll::Ready(sent),
+            Poll::Pending => Poll::Ready(Ok(())),
+        }
     }
 
     /// Whether a message has been begun of which the stream has not taken everything: a call of [`send`](Self::send) was cancelled.
