@@ -445,6 +445,21 @@ mod tests {
     }
 
     #[test]
+    fn where_there_is_room_nobody_goes() {
+        let pool = BufferPool::new(0);
+        for len in [1, 100, 4_321, MAX_DATAGRAM] {
+            let mut queue = SendQueue::<()>::default();
+            let data = vec![0; len];
+            while queue.has_room(len) {
+                let plain = send_as(None, 3, MS);
+                assert_eq!(queue.push(Time::ZERO, &data, plain, &pool), Ok(None));
+                assert_eq!(queue.counts().evicted, 0, "{len}");
+            }
+            assert!(queue.bytes > BYTES_MAX - len - HEADER_MAX);
+        }
+    }
+
+    #[test]
     fn the_oldest_of_the_least_urgent_make_room() {
         let pool = BufferPool::new(0);
         let mut queue = SendQueue::<()>::default();
