@@ -154,14 +154,14 @@ impl Laws {
         let mut data = segment.data();
         let mut at = segment.sequence;
         while !data.is_empty() {
+            // Segments are as they came, or what is left of one of which a part was acknowledged; some have come with others' bytes.
+            let rest = |(start, bytes): (&u32, &Bytes)| {
+                let skipped = at.wrapping_sub(*start) as usize;
+                (skipped < bytes.len()).then(|| bytes.slice(skipped..))
+            };
             let known = stream.and_then(|stream| {
-                // Segments are as they came, or what is left of one of which a part was acknowledged.
-                let whole = stream.get(&at).cloned();
-                whole.or_else(|| {
-                    let (start, bytes) = stream.range(..at).next_back()?;
-                    let skipped = at.wrapping_sub(*start) as usize;
-                    (skipped < bytes.len()).then(|| bytes.slice(skipped..))
-                })
+                let before = stream.range(..=at).rev();
+                before.chain(stream.range(at..).rev()).find_map(rest)
             });
             let Some(known) = known else { return false };
             let length = known.len().min(data.len());

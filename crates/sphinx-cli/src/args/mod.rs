@@ -281,9 +281,9 @@ pub(crate) struct PerfClientArgs {
     /// Time between messages
     #[arg(long, value_name = "DURATION", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) interval: Option<Duration>,
-    /// What carries the messages
-    #[arg(long, value_enum, default_value = "stream", requires = "message_size")]
-    pub(crate) mode: Mode,
+    /// What carries the messages [default: stream; with --profile live, live]
+    #[arg(long, value_enum, requires = "message_size")]
+    pub(crate) mode: Option<Mode>,
     /// Count messages that take longer as late; live messages and datagrams are of use for so long [default: live 120ms]
     #[arg(long, value_name = "DURATION", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) deadline: Option<Duration>,

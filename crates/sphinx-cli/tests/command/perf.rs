@@ -134,12 +134,12 @@ fn paced_messages() {
 /// Each carrier of messages, in both directions. What may be missing is counted by both ends alike.
 #[test]
 fn modes_of_messages() {
-    for (mode, reverse) in [
-        ("message", false),
-        ("live", false),
-        ("live", true),
-        ("datagram", false),
-        ("datagram", true),
+    for (flag, mode, reverse) in [
+        ("--mode", "message", false),
+        ("--profile", "live", false),
+        ("--mode", "live", true),
+        ("--mode", "datagram", false),
+        ("--mode", "datagram", true),
     ] {
         let scratch = Scratch::new();
         let server = scratch.perf_server(&[]);
@@ -152,7 +152,7 @@ fn modes_of_messages() {
             "1s",
             "--deadline",
             "1s",
-            "--mode",
+            flag,
             mode,
         ];
         let way = if reverse { &["--reverse"][..] } else { &[] };
