@@ -39,6 +39,9 @@ pub(crate) struct Pacer {
     credit: u64,
     at: Time,
     waiting: VecDeque<Waiting>,
+    /// What those that wait take of the stream, and of memory.
+    ahead: u64,
+    bytes: usize,
 }
 
 impl Pacer {
@@ -54,6 +57,8 @@ impl Pacer {
             credit: 0,
             at: 0,
             waiting: VecDeque::new(),
+            ahead: 0,
+            bytes: 0,
         }
     }
 
@@ -63,9 +68,7 @@ impl Pacer {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let waiting = self.waiting.iter();
-        let waiting = waiting.map(|it| size_of::<Waiting>() + it.output.packet.len());
-        size_of::<Pacer>() + waiting.sum::<usize>()
+        size_of::<Pacer>() + self.bytes
     }
 
     /// When the first packet goes.
@@ -87,8 +90,8 @@ impl Pacer {
             self.longest = self.longest.max(self.length);
         }
         self.refill(now);
-        let ahead: u64 = self.waiting.iter().map(|it| it.length).sum();
-        self.ready(ahead + self.length).clamp(now, self.latest(now))
+        self.ready(self.ahead + self.length)
+            .clamp(now, self.latest(now))
     }
 
     /// In flight, and about to be.
@@ -158,6 +161,8 @@ impl Pacer {
             return Some((output, ack));
         }
         counts.paced += 1;
+        self.ahead += length;
+        self.bytes += size_of::<Waiting>() + output.packet.len();
         self.waiting.push_back(Waiting {
             since: now,
             length,
@@ -170,8 +175,7 @@ impl Pacer {
     fn goes(&mut self, now: Time, length: u64) {
         self.credit = self.credit.saturating_sub(length);
         if length > 0 {
-            let left: u64 = self.waiting.iter().map(|it| it.length).sum();
-            let end = self.highest.saturating_sub(left);
+            let end = self.highest.saturating_sub(self.ahead);
             self.timed.get_or_insert((end, now));
         }
     }
@@ -186,6 +190,8 @@ impl Pacer {
         self.refill(now);
         let is_due = self.deadline().is_some_and(|at| at <= now);
         let it = self.waiting.pop_front_if(|_| is_due || all)?;
+        self.ahead -= it.length;
+        self.bytes -= size_of::<Waiting>() + it.output.packet.len();
         self.goes(now, it.length);
         let waited = now.saturating_sub(it.since);
         counts.paced_ns_max = counts.paced_ns_max.max(waited);
