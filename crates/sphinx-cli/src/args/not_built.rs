@@ -10,6 +10,7 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         Command::Recv(args) => common(&args.common),
         Command::Send(args) => common(&args.common),
         Command::Cp(args) => common(&args.common),
+        Command::Sync(args) => common(&args.common),
         // What was written has been looked at where it was.
         Command::SshEnd(_) => Ok(()),
         Command::Perf {

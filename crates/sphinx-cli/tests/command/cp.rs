@@ -2,6 +2,7 @@
 
 mod blocked;
 mod server;
+mod sync;
 
 use std::ffi::OsStr;
 use std::fs;
