@@ -55,6 +55,8 @@ pub(super) struct Target {
     extraneous: Option<Extraneous>,
     /// Directories begun and not ended that do not exist, in a trial: inside those of the descent.
     imagined: usize,
+    /// The output directory itself has come.
+    root_begun: bool,
     /// How many things have been deleted, or would have been.
     deleted: u64,
     /// What became of the output directory itself, which its lock changes once more.
@@ -79,6 +81,7 @@ impl Target {
             output,
             extraneous: sync.map(|sync| Extraneous::new(root, sync)),
             imagined: 0,
+            root_begun: false,
             deleted: 0,
             root_attributes: None,
             changes: Vec::new(),

@@ -47,8 +47,10 @@ impl Answers {
     pub(super) fn offer(&mut self, offer: &Offer, ledger: &mut Ledger<'_>) -> Outcome<()> {
         self.offers += 1;
         let answer = self.look(offer)?;
+        // Lists of chunks are long.
+        let is_long = matches!(answer, Some(Reply::Chunks { .. }));
         self.answers.extend(answer);
-        match self.answers.len() >= ANSWERS_MAX {
+        match is_long || self.answers.len() >= ANSWERS_MAX {
             true => self.tell(ledger),
             false => Ok(()),
         }

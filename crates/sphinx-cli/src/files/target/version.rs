@@ -6,7 +6,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Target, is_link_to, times};
-use crate::failure::{Failure, Outcome, fail, fail_hint, local_io};
+use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, protocol};
 use crate::files::descent::open_directory;
 use crate::files::output::Refused;
 use crate::files::paths::Name;
@@ -71,6 +71,9 @@ impl Target {
     }
 
     fn enter_root(&mut self, name: &Name) -> Result<(), Refused> {
+        if std::mem::replace(&mut self.root_begun, true) {
+            return Err(Refused::Transfer(protocol("a second directory at the top")));
+        }
         if self.output.missing {
             self.imagined += 1;
         } else {
