@@ -58,6 +58,10 @@ sim: tools ## Random links, faults and configurations in virtual time (SEEDS=200
 	SPHINX_SIM_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-proto --test sim -- random jitter
 	SPHINX_STREAMS_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-driver --test streams
 
+.PHONY: kills
+kills: tools ## Kill either end of sphx sync fifty times at random moments (needs sshd and rsync; SPHINX_KILLS_SEED=1; minutes)
+	$(CARGO) test --locked --package sphinx-cli --test command $(CARGO_FLAGS) -- --ignored --nocapture fifty_random_kills
+
 .PHONY: long-paths
 long-paths: tools ## Windows that grow to 10 Gbit/s at 200 ms and 1 Gbit/s at 600 ms, in virtual time (minutes, 4 GB)
 	$(CARGO) test --release --locked --package sphinx-proto --test sim -- long_and_fast --ignored --nocapture

@@ -12,6 +12,7 @@ use sphinx_link::{IpPacket, Link};
 
 use crate::{text, units};
 
+pub use crate::files::filter::fuzzing::filters;
 pub use crate::files::fuzzing::{files, journal, paths, records};
 pub use crate::perf::fuzzing::measurement;
 pub use crate::ssh::fuzzing::ssh;
@@ -91,6 +92,7 @@ mod tests {
     #[test]
     fn corpora() {
         replay("files", files);
+        replay("filters", filters);
         replay("records", records);
         replay("paths", paths);
         replay("journal", journal);
@@ -114,6 +116,7 @@ mod tests {
         #[test]
         fn random(data in prop::collection::vec(any::<u8>(), 0..300)) {
             files(&data);
+            filters(&data);
             records(&data);
             paths(&data);
             journal(&data);

@@ -154,6 +154,7 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
         Command::Recv(args) => return commands::recv::run(args, context),
         Command::Send(args) => return commands::send::run(args, context),
         Command::Cp(args) => return commands::cp::run(args, context),
+        Command::Sync(args) => return commands::cp::sync(args, context),
         Command::SshEnd(_) => return commands::ssh_end::run(context),
         Command::Perf {
             command: PerfCommand::Server(args),
@@ -178,6 +179,7 @@ fn output_settings(command: &Command) -> Settings {
         Command::Recv(args) => &args.common,
         Command::Send(args) => &args.common,
         Command::Cp(args) => &args.common,
+        Command::Sync(args) => &args.common,
         Command::SshEnd(_) => return Settings::new(false, true),
         Command::Perf {
             command: PerfCommand::Server(args),
@@ -196,6 +198,7 @@ fn output_settings(command: &Command) -> Settings {
     };
     Settings {
         verbose: common.verbose,
+        changes: matches!(command, Command::Sync(args) if args.dry_run),
         progress_interval: common.interval_report,
         // Before either end gives the session up.
         patience: Some(common.idle_timeout / 2),

@@ -13,6 +13,7 @@ pub(crate) mod experiments;
 pub(crate) mod lab;
 mod not_built;
 pub(crate) mod ssh;
+pub(crate) mod sync;
 pub(crate) mod ticket;
 
 use std::fmt;
@@ -108,6 +109,19 @@ files go over UDP, and through ssh where UDP does not get through. Files that ex
 each at once when its BLAKE3 hash has been verified; those that are there already are not sent.
 After anything the same command goes on. Nothing at the other end is expanded but a leading ~/.")]
     Cp(cp::CpArgs),
+    /// Make a directory at another machine the same as one here, or the other way round, as rsync does
+    #[command(after_help = "\
+Examples:
+  sphx sync photos/ host:photos/                 what is in photos goes into photos there
+  sphx sync photos host:backup/                  becomes backup/photos
+  sphx sync -n --delete host:site/ site/         what would be sent and deleted, and nothing else
+  sphx sync --exclude '*.o' --exclude /build/ src/ host:src/
+
+With a slash behind SRC its contents go into DST, without one the directory itself. Files of the same size
+and time are left alone (-c reads them instead); of others only what has changed is sent. Permissions,
+times and links become those of SRC. What is not in SRC stays, unless there is --delete; nothing is
+deleted when something in SRC could not be read. The files go as those of sphx cp do.")]
+    Sync(sync::SyncArgs),
     /// The other end, started by ssh
     #[command(name = crate::ssh::start::END_COMMAND, hide = true)]
     SshEnd(ssh::SshEndArgs),

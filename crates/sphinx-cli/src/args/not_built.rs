@@ -11,6 +11,7 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         Command::Recv(args) => without_deadlines(&args.common),
         Command::Send(args) => without_deadlines(&args.common),
         Command::Cp(args) => without_deadlines(&args.common),
+        Command::Sync(args) => without_deadlines(&args.common),
         // What was written has been looked at where it was.
         Command::SshEnd(_) => Ok(()),
         Command::Perf {

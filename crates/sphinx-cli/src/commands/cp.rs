@@ -1,63 +1,93 @@
 //! `sphx cp`: this end.
 
 mod plan;
+mod sync;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sphinx_transport::Profile;
 
 use super::Context;
 use super::reach::{Watch, Way};
 use super::retry::{Retry, tell_how};
+use crate::args::CommonArgs;
 use crate::args::cp::CpArgs;
+use crate::args::ssh::SshArgs;
 use crate::channel::Channel;
 use crate::failure::{Outcome, local_io};
 use crate::files::roots::Root;
-use crate::files::{Announced, Destination, SourceKey, recv, roots, send};
+use crate::files::{Announced, Destination, SourceKey, SyncRequest, recv, roots, send};
 use crate::report::{Done, Figures, Progress, Reporter, Role, Ticker};
 use crate::ssh::Host;
 use crate::ssh::meeting::Met;
+use crate::ssh::messages::CopyRules;
 use crate::text::printable;
 use crate::usage as used;
 
 pub(super) use plan::directory;
 use plan::{Job, rules};
+pub(crate) use sync::run as sync;
 
 pub(crate) fn run(args: CpArgs, context: &Context) -> Outcome<u8> {
     let (host, mut job) = Job::plan(&args)?;
-    let mut retry = Retry::new(args.retry);
-    let copied = loop {
-        match copy(&args, &host, &mut job, &mut retry, context) {
-            Ok(code) => break Ok(code),
-            Err(failure) => {
-                if let Err(failure) = retry.wait(failure, context) {
-                    break Err(failure);
-                }
-            }
-        }
+    let asked = Asked {
+        host: &host,
+        ssh: &args.ssh,
+        common: &args.common,
+        rules: rules(&args),
+        sync: None,
     };
+    let copied = until_done(&asked, &mut job, args.retry, context);
     tell_how(copied, "copied", true, context)
 }
 
-fn copy(
-    args: &CpArgs,
-    host: &Host,
+/// What is asked of both ends, besides the files.
+struct Asked<'a> {
+    host: &'a Host,
+    ssh: &'a SshArgs,
+    common: &'a CommonArgs,
+    rules: CopyRules,
+    sync: Option<SyncRequest>,
+}
+
+fn until_done(
+    asked: &Asked<'_>,
     job: &mut Job,
-    retry: &mut Retry,
+    retry: Option<Duration>,
     context: &Context,
 ) -> Outcome<u8> {
-    let options = args.common.options(Profile::Bulk);
+    let mut retry = Retry::new(retry);
+    loop {
+        match copy(asked, job, &mut retry, context) {
+            Ok(code) => return Ok(code),
+            Err(failure) => retry.wait(failure, context)?,
+        }
+    }
+}
+
+fn copy(asked: &Asked<'_>, job: &mut Job, retry: &mut Retry, context: &Context) -> Outcome<u8> {
+    let Asked {
+        host, ssh, common, ..
+    } = *asked;
+    let options = common.options(Profile::Bulk);
     let way = Way {
         host,
-        args: &args.ssh,
-        common: &args.common,
+        args: ssh,
+        common,
         options: &options,
     };
     let meanwhile = || match &*job {
         Job::Send { roots, .. } => Sending::of(roots).map(Some),
         Job::Receive { .. } => Ok(None),
     };
-    let reached = way.reach(job.task(), rules(args), meanwhile, context)?;
+    let reached = way.reach(
+        job.task(),
+        asked.rules,
+        asked.sync.clone(),
+        meanwhile,
+        context,
+    )?;
     retry.connected();
     if let (Job::Send { roots, .. }, Some(name)) = (&mut *job, reached.name) {
         roots::rename(roots, name)?;
@@ -67,6 +97,7 @@ fn copy(
         sending: reached.meanwhile,
         host: printable(host.destination.as_bytes()),
         carrier: reached.met.name(),
+        dry_run: asked.sync.as_ref().is_some_and(|sync| sync.dry_run),
         reporter: context.reporter.session(),
     };
     let copied = match &reached.met {
@@ -111,6 +142,7 @@ struct End<'a> {
     sending: Option<Sending>,
     host: String,
     carrier: &'static str,
+    dry_run: bool,
     reporter: Reporter,
 }
 
@@ -153,7 +185,11 @@ impl End<'_> {
         let cpu = used::cpu_time().saturating_sub(cpu_before);
         let done = Done::of_files(role, transferred.counts.bytes, stats, cpu);
         let event = transferred.add_to(done.event());
-        self.reporter.done(event.with("carrier", self.carrier));
+        let event = event.with("carrier", self.carrier);
+        self.reporter.done(match self.dry_run {
+            true => event.with("dry_run", true),
+            false => event,
+        });
         transferred.tell(&self.summary(&done), &self.reporter);
         Ok(code)
     }
@@ -167,6 +203,10 @@ impl End<'_> {
             "ssh" => " through ssh",
             _ => "",
         };
-        format!("{} {place}{by}", done.summary())
+        let trial = match self.dry_run {
+            true => "nothing was changed: this would be ",
+            false => "",
+        };
+        format!("{trial}{} {place}{by}", done.summary())
     }
 }

@@ -119,7 +119,13 @@ fn measure_at(
         common: &args.common,
         options,
     };
-    let reached = way.reach(Task::Measure, CopyRules::default(), || Ok(()), context)?;
+    let reached = way.reach(
+        Task::Measure,
+        CopyRules::default(),
+        None,
+        || Ok(()),
+        context,
+    )?;
     match &reached.met {
         Met::Udp { session, .. } => {
             let _registration = context.close_on_stop(session);

@@ -11,6 +11,7 @@ use super::Context;
 use crate::args::CommonArgs;
 use crate::args::ssh::{SshArgs, udp_patience};
 use crate::failure::{Failure, Outcome, code, fail, local_io, protocol};
+use crate::files::SyncRequest;
 use crate::report::{Event, Reporter};
 use crate::ssh::Host;
 use crate::ssh::meeting::{Endpoint, Met, meet, ticket_at};
@@ -86,6 +87,7 @@ impl Way<'_> {
         &self,
         task: Task,
         rules: CopyRules,
+        sync: Option<SyncRequest>,
         meanwhile: impl FnOnce() -> Outcome<T>,
         context: &Context,
     ) -> Outcome<Reached<T>> {
@@ -102,6 +104,7 @@ impl Way<'_> {
         let request = Request {
             task,
             rules,
+            sync,
             ports: self.args.udp_port,
             ticket: endpoint.as_ref().map(Endpoint::ticket),
             engine: self.args.written.0.clone(),

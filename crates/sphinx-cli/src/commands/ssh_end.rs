@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::channel::Channel;
 use crate::failure::{Failure, Outcome, code, fail, fail_hint, local_io, protocol};
 use crate::files::roots::Root;
 use crate::files::{
-    Announced, Destination, Expected, Landing, OutputDir, SourceKey, recv, roots, send,
+    Announced, Destination, Expected, Landing, OutputDir, SourceKey, Sync, recv, roots, send,
 };
 use crate::report::Progress;
 use crate::ssh::address::Ends;
@@ -129,6 +130,13 @@ fn end_with(pipe: &Pipe, session: Option<&Session>) -> Outcome<()> {
 
 /// What is to be done, once it is known to be possible; and the name that the only thing that comes is to have.
 fn prepare(request: &Request) -> Result<(Job, Option<Vec<u8>>), Failed> {
+    let sync = request
+        .sync
+        .clone()
+        .map(|asked| Sync::new(asked).map(Arc::new));
+    if let Some(sync) = sync.transpose()? {
+        return prepare_sync(request, sync);
+    }
     match &request.task {
         Task::Receive { destination, names } => {
             let landing = Landing::find(&path(destination), names.len(), request.rules.recursive)?;
@@ -158,6 +166,30 @@ fn prepare(request: &Request) -> Result<(Job, Option<Vec<u8>>), Failed> {
         }
         Task::Measure => Ok((Job::Measure, None)),
     }
+}
+
+/// The same for a synchronization.
+fn prepare_sync(request: &Request, sync: Arc<Sync>) -> Result<(Job, Option<Vec<u8>>), Failed> {
+    let job = match &request.task {
+        Task::Receive { destination, names } => {
+            let expected = Expected {
+                names: names.iter().cloned().collect(),
+                directories: true,
+            };
+            let partial = request.rules.partial;
+            let output = OutputDir::synchronized(&path(destination), partial, sync)?;
+            Job::Receive(output.expecting(expected))
+        }
+        Task::Send { sources } => match &sources[..] {
+            [source] => {
+                let name = source.name.clone();
+                Job::Send(roots::synchronized(path(&source.path), name, sync)?)
+            }
+            _ => return Err(protocol("a synchronization of several directories").into()),
+        },
+        Task::Measure => return Err(protocol("a synchronization of nothing").into()),
+    };
+    Ok((job, None))
 }
 
 /// A path at this end: relative to the home directory, where ssh begins.

@@ -33,6 +33,8 @@ pub(super) struct Contents {
     holes: bool,
     /// They are those of a file that is there already, as the sender has been told.
     same: bool,
+    /// Some of them are copies of what was there, which nobody has compared.
+    copied: bool,
     work: Work,
     buffer: Vec<u8>,
 }
@@ -61,6 +63,7 @@ impl Contents {
             ahead: BTreeMap::new(),
             holes: false,
             same: false,
+            copied: false,
             work: Work::default(),
             buffer: Vec::new(),
         }
@@ -136,6 +139,31 @@ impl Contents {
         Ok(now < end)
     }
 
+    /// Takes `bytes` that belong at `at` from another version of the file.
+    pub(super) fn copy(
+        &mut self,
+        version: &File,
+        from: u64,
+        bytes: u64,
+        at: u64,
+    ) -> io::Result<()> {
+        self.copied = true;
+        let mut buffer = vec![0; READ_BYTES];
+        let mut done = 0;
+        while done < bytes {
+            let step = usize::try_from(bytes - done)
+                .unwrap_or(usize::MAX)
+                .min(READ_BYTES);
+            let place = from.checked_add(done).ok_or(io::ErrorKind::UnexpectedEof)?;
+            version.read_exact_at(&mut buffer[..step], place)?;
+            self.write(at + done, &buffer[..step])?;
+            done += step as u64;
+        }
+        self.work.read += bytes;
+        self.work.reused += bytes;
+        Ok(())
+    }
+
     /// They go nowhere any more.
     pub(super) fn abandon(&mut self) {
         self.place = None;
@@ -200,7 +228,11 @@ impl Contents {
             Some(_) if self.same && digest != *expected => Ok(Finished::Different),
             Some(Place::New(mut file)) if digest != *expected => {
                 file.discard();
-                Ok(Finished::Damaged)
+                Ok(match self.copied {
+                    // What was there is another one by now.
+                    true => Finished::Different,
+                    false => Finished::Damaged,
+                })
             }
             Some(Place::Existing(_)) if digest != *expected => Ok(Finished::Damaged),
             Some(Place::New(file)) => {

@@ -2,9 +2,12 @@
 //!
 //! `docs/file-transfer.md` specifies it byte by byte.
 
+mod chunks;
 mod contents;
 mod descent;
 mod digest;
+mod extraneous;
+pub(crate) mod filter;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod holes;
@@ -20,6 +23,7 @@ pub(crate) mod roots;
 pub(crate) mod send;
 mod source;
 mod stdout;
+pub(crate) mod sync;
 mod target;
 mod temporary;
 mod walk;
@@ -35,7 +39,8 @@ use crate::units::show_size;
 pub(crate) use landing::Landing;
 pub(crate) use output::{Destination, Expected, OutputDir, Rules};
 pub(crate) use source::{SourceId, SourceKey};
-pub(crate) use wire::{Announced, Counts};
+pub(crate) use sync::{Sync, SyncRequest};
+pub(crate) use wire::{Announced, Change, Counts};
 
 /// What came of a transfer that both ends have seen to its end.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::descent::open_directory;
 use super::leftovers::{Found, TransferLock, Unfinished, names, sweep};
 use super::source::SourceId;
+use super::sync::Sync;
 use crate::failure::{Failure, Outcome, local_io};
 use crate::text::printable;
 
@@ -78,6 +79,10 @@ pub(crate) struct OutputDir {
     umask: u16,
     /// What comes at the top, where that is known.
     pub(super) expected: Option<Arc<Expected>>,
+    /// What it is to become the same as, and how.
+    pub(super) sync: Option<Arc<Sync>>,
+    /// It does not exist, and is not made: `root` is nothing to look into.
+    pub(super) missing: bool,
     /// Its name, for people.
     pub(super) shown: String,
 }
@@ -99,6 +104,54 @@ impl OutputDir {
             rules,
             umask: if rules.exact_modes { 0 } else { umask() },
             expected: None,
+            sync: None,
+            missing: false,
+            shown,
+        })
+    }
+
+    /// The directory `path`, or for a trial what would be there, to be synchronized.
+    pub(crate) fn synchronized(path: &Path, partial: bool, sync: Arc<Sync>) -> Outcome<Self> {
+        let rules = Rules {
+            overwrite: true,
+            merge: true,
+            allow_dotfiles: true,
+            partial,
+            exact_modes: true,
+            ..Rules::default()
+        };
+        let shown = printable(path.as_os_str().as_encoded_bytes());
+        let refused = |error| local_io("use the directory", &shown, error);
+        // As rsync: what leads there has to exist.
+        let parent = match path.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) => parent,
+            None => path,
+        };
+        if let Err(error) = parent.metadata() {
+            return Err(refused(error).with_hint("make the directory that it is to be in first"));
+        }
+        if !sync.asked.dry_run {
+            let output = Self::open(path, rules)?;
+            return Ok(Self {
+                sync: Some(sync),
+                ..output
+            });
+        }
+        let missing = match path.metadata() {
+            Ok(_) => false,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+            Err(error) => return Err(refused(error)),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = fs::open(if missing { parent } else { path }, flags, Mode::empty());
+        Ok(Self {
+            root: Arc::new(opened.map_err(|error| refused(error.into()))?),
+            rules,
+            umask: 0,
+            expected: None,
+            sync: Some(sync),
+            missing,
             shown,
         })
     }

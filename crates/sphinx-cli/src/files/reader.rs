@@ -1,14 +1,16 @@
 //! Reads the bytes of the protocol. Parsing is total and bounded: every length is checked before
 //! anything is allocated for it.
 
+use super::chunks::{CHUNKS_MAX, Chunk, Chunks, MEAN_LOG2};
 use super::digest::{CHECKPOINT_BYTES_MAX, Checkpoint};
 use super::paths::{COMPONENT_BYTES_MAX, Name, PATH_BYTES_MAX};
 use super::source::{Seal, Sealed, SourceId};
 use super::wire::{
-    ASK, Announced, Attributes, BYTES_UNKNOWN, CHECKPOINT, Counts, DATA, DIRECTORY, DIRECTORY_END,
-    END, Entry, FILE, FILE_ABORT, FILE_END, HOLE, MAGIC, MESSAGE_BYTES_MAX, NANOSECONDS_MAX, OFFER,
-    Offer, Piece, REPLY_ANSWERED, REPLY_FAILED, REPLY_OK, REPLY_PART, REPLY_PRESENT, REPLY_READY,
-    REPLY_SKIPPED, REUSE, Reply, SAME, SKIPPED, STREAM, SYMLINK, Totals,
+    ASK, Announced, Attributes, BYTES_UNKNOWN, CHECKPOINT, COPY, Change, Counts, DATA, DELETE,
+    DIRECTORY, DIRECTORY_END, END, Entry, FILE, FILE_ABORT, FILE_END, HOLE, MAGIC,
+    MESSAGE_BYTES_MAX, NANOSECONDS_MAX, OFFER, Offer, Piece, REPLY_ANSWERED, REPLY_CHANGED,
+    REPLY_CHUNKS, REPLY_DIGEST, REPLY_FAILED, REPLY_OK, REPLY_PART, REPLY_PRESENT, REPLY_READY,
+    REPLY_SKIPPED, REUSE, Reply, SAME, SKIPPED, STREAM, SYMLINK, TRIAL, Totals, UNCHANGED,
 };
 use crate::channel::{Incoming, Sink};
 use crate::failure::{Outcome, protocol};
@@ -119,6 +121,7 @@ impl<I: Incoming> Reader<I> {
                 source: self.source()?,
             })),
             ASK => Ok(Entry::Ask),
+            DELETE => Ok(Entry::Delete),
             END => Ok(Entry::End {
                 entries: self.u64()?,
                 bytes: self.u64()?,
@@ -145,6 +148,12 @@ impl<I: Incoming> Reader<I> {
             CHECKPOINT => Ok(Piece::Checkpoint { seal: self.seal()? }),
             REUSE => Ok(Piece::Reuse { until: self.u64()? }),
             SAME => Ok(Piece::Same),
+            UNCHANGED => Ok(Piece::Unchanged),
+            TRIAL => Ok(Piece::Trial),
+            COPY => match (self.u64()?, self.u64()?) {
+                (_, 0) => Err(protocol("an empty piece of a file")),
+                (from, bytes) => Ok(Piece::Copy { from, bytes }),
+            },
             FILE_ABORT => Ok(Piece::Abort {
                 reason: self.message()?,
             }),
@@ -171,6 +180,22 @@ impl<I: Incoming> Reader<I> {
                 },
             }),
             REPLY_PRESENT => Ok(Reply::Present { offer: self.u64()? }),
+            REPLY_CHUNKS => Ok(Reply::Chunks {
+                offer: self.u64()?,
+                chunks: self.chunks()?,
+            }),
+            REPLY_DIGEST => Ok(Reply::Digest {
+                offer: self.u64()?,
+                digest: self.array()?,
+            }),
+            REPLY_CHANGED => Ok(Reply::Changed {
+                change: match self.u8()? {
+                    1 => Change::Made,
+                    2 => Change::Deleted,
+                    _ => return Err(protocol("an unknown change")),
+                },
+                path: self.bytes(REPLY_PATH_BYTES_MAX)?,
+            }),
             REPLY_ANSWERED => Ok(Reply::Answered { offer: self.u64()? }),
             REPLY_OK => Ok(Reply::Done(Counts {
                 totals: Totals {
@@ -234,6 +259,25 @@ impl<I: Incoming> Reader<I> {
 
     fn source(&mut self) -> Outcome<Option<SourceId>> {
         self.array().map(SourceId::from_bytes)
+    }
+
+    fn chunks(&mut self) -> Outcome<Chunks> {
+        let mean_log2 = self.u8()?;
+        let count = u32::from_be_bytes(self.array()?) as usize;
+        if !MEAN_LOG2.contains(&mean_log2) || count > CHUNKS_MAX {
+            return Err(protocol("an impossible list of chunks"));
+        }
+        // Memory is taken for what has come, not for what is announced.
+        let mut list = Vec::new();
+        for _ in 0..count {
+            let bytes = u32::from_be_bytes(self.array()?);
+            if bytes == 0 || bytes > 4 << mean_log2 {
+                return Err(protocol("an impossible chunk"));
+            }
+            let hash = self.array()?;
+            list.push(Chunk { bytes, hash });
+        }
+        Ok(Chunks { mean_log2, list })
     }
 
     fn seal(&mut self) -> Outcome<Seal> {

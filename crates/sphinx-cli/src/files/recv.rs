@@ -2,11 +2,13 @@
 
 mod answers;
 mod ledger;
+mod version;
 
 use std::io;
 
 use answers::Answers;
 pub(super) use ledger::Ledger;
+use version::Version;
 
 use super::Transferred;
 use super::contents::{Contents, Finished};
@@ -164,8 +166,17 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
     }
 
     fn run(mut self) -> Outcome<()> {
-        while !self.entry()? {}
-        self.reader.expect_end()
+        loop {
+            let ended = self.entry()?;
+            for (change, path) in self.target.take_changes() {
+                self.ledger.changed(change, path)?;
+            }
+            if ended {
+                break;
+            }
+        }
+        self.reader.expect_end()?;
+        self.target.finish()
     }
 
     /// Handles one entry; true after the last.
@@ -175,6 +186,9 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             self.ledger.add_entry()?;
         }
         let inside = self.left_out > 0;
+        if let (false, Some(name)) = (inside, entry.name()) {
+            self.target.note(name);
+        }
         match entry {
             Entry::Directory { .. } if inside => {
                 self.left_out += 1;
@@ -200,6 +214,15 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             Entry::Stream { name, attributes } => self.file(&name, attributes, None, None)?,
             Entry::Offer(offer) => self.answers.offer(&offer, self.ledger)?,
             Entry::Ask => self.answers.ask(self.ledger)?,
+            Entry::Delete => {
+                if self.target.depth() > 0 || inside {
+                    return Err(protocol("something is deleted before everything has come"));
+                }
+                if let Err(failure) = self.target.delete() {
+                    let path = self.target.own_path();
+                    self.ledger.skip(&path, failure)?;
+                }
+            }
             Entry::Symlink { .. } | Entry::Skipped { .. } if inside => self.ledger.skip_inside(),
             Entry::Symlink {
                 name,
@@ -256,6 +279,20 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
         let path = self.target.path_of(name);
         self.ledger.progress.set_name(printable(&path));
         let inside = self.left_out > 0;
+        let mut first = None;
+        if self.target.is_synchronized()
+            && let Some(size) = size
+        {
+            // For most files nothing has to be made.
+            let piece = self.reader.piece()?;
+            if let Piece::Unchanged | Piece::Trial = piece {
+                return self.unsent(name, &path, attributes, size, piece == Piece::Unchanged);
+            }
+            first = Some(piece);
+        }
+        if self.target.is_trial() {
+            return Err(protocol("contents in a trial"));
+        }
         let place = match inside {
             true => {
                 self.ledger.skip_inside();
@@ -270,7 +307,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
         let mut settled = place.is_none();
         let before = self.ledger.reused();
         let finished = match size {
-            Some(size) => self.pieces(name, place, size, &mut settled)?,
+            Some(size) => self.pieces(name, place, size, first, &mut settled)?,
             None => self.stream(name, place, &mut settled)?,
         };
         let Some((size, finished)) = finished else {
@@ -293,7 +330,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             Finished::Nowhere => self.refuse_existing(name)?,
             Finished::Different => {
                 let message = format!(
-                    "{} has the size and the time of what is sent, but other contents",
+                    "{} has changed meanwhile, or has the size and the time of what is sent but other contents",
                     printable(&path)
                 );
                 let hint =
@@ -309,6 +346,36 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
         Ok(())
     }
 
+    /// A file that is there already, or that would be sent.
+    fn unsent(
+        &mut self,
+        name: &Name,
+        path: &[u8],
+        attributes: Attributes,
+        size: u64,
+        present: bool,
+    ) -> Outcome<()> {
+        if !present && !self.target.is_trial() {
+            return Err(protocol("a trial that was not asked for"));
+        }
+        if self.left_out > 0 {
+            self.ledger.skip_inside();
+            self.ledger.add_bytes(size);
+            return Ok(());
+        }
+        let done = match present {
+            true => self.target.keep(name, attributes),
+            false => self.target.make_way(name),
+        };
+        match self.settle(name, done)? {
+            Some(()) => self.ledger.add_unsent(path, size, present),
+            None => {
+                self.ledger.add_bytes(size);
+                Ok(())
+            }
+        }
+    }
+
     fn refuse_existing(&mut self, name: &Name) -> Outcome<()> {
         let refused = self.target.exists(name);
         self.settle::<()>(name, Err(refused)).map(drop)
@@ -320,15 +387,21 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
         name: &Name,
         place: Option<Place>,
         size: u64,
+        first: Option<Piece>,
         settled: &mut bool,
     ) -> Outcome<Option<(u64, Finished)>> {
         let shown = printable(&self.target.path_of(name));
         let refused = |error: io::Error| local_io("write to", &shown, error);
+        let mut first = first;
         let mut contents = Contents::new(place);
+        let mut version = Version::default();
         let mut left = size;
         for number in 0_u64.. {
             let at = size - left;
-            let piece = self.reader.piece()?;
+            let piece = match first.take() {
+                Some(first) => first,
+                None => self.reader.piece()?,
+            };
             if number > 0 && matches!(piece, Piece::Data { .. } | Piece::Hole { .. }) {
                 contents.forget_there().map_err(refused)?;
             }
@@ -348,6 +421,23 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                     contents.forget_there().map_err(refused)?;
                     contents.hole(at, bytes);
                     self.ledger.progress.add_bytes(bytes);
+                }
+                Piece::Copy { from, bytes } => {
+                    if !self.target.is_synchronized() {
+                        return Err(protocol("a copy in a file that is not synchronized"));
+                    }
+                    left = take(left, bytes)?;
+                    self.ledger.progress.add_bytes(bytes);
+                    contents.forget_there().map_err(refused)?;
+                    if contents.wanted()
+                        && !version.copy(&self.target, name, from, bytes, at, &mut contents)?
+                    {
+                        contents.abandon();
+                        self.gone(name, settled)?;
+                    }
+                }
+                Piece::Unchanged | Piece::Trial => {
+                    return Err(protocol("a piece that cannot be in a file that is sent"));
                 }
                 Piece::Checkpoint { seal } => contents.checkpoint(seal).map_err(refused)?,
                 Piece::Reuse { until } => {
@@ -429,7 +519,10 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                 Piece::Hole { .. }
                 | Piece::Checkpoint { .. }
                 | Piece::Reuse { .. }
-                | Piece::Same => return Err(protocol("a piece that a stream cannot have")),
+                | Piece::Same
+                | Piece::Unchanged
+                | Piece::Trial
+                | Piece::Copy { .. } => return Err(protocol("a piece that a stream cannot have")),
                 Piece::End { digest } => {
                     self.ledger.add_work(contents.work());
                     let finished = (self.ledger.progress).at_disk(|| contents.finish(at, &digest));

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::chunks::Chunks;
 use super::reader::Reader;
 use super::source::Sealed;
 use super::wire::{Counts, Reply};
@@ -17,6 +18,9 @@ use sphinx_transport::ErrorKind;
 const BUFFER_BYTES: usize = 4096;
 /// Whoever waits longer for the other end is told so.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Chunks of lists that wait for their files' turn.
+const CHUNKS_HELD_MAX: usize = 1 << 19;
 
 /// Listens until the receiver has said its last word.
 pub(super) struct Replies {
@@ -42,6 +46,8 @@ struct State {
     answered: u64,
     /// What has been said of them, until somebody has asked for it.
     answers: BTreeMap<u64, Answer>,
+    /// Chunks in them.
+    chunks: usize,
     last: Option<Outcome<Counts>>,
 }
 
@@ -50,6 +56,10 @@ pub(super) enum Answer {
     Part(Sealed),
     /// One like it, by size and time.
     Present,
+    /// Another version, of these chunks.
+    Chunks(Chunks),
+    /// One of that size, with this digest.
+    Digest([u8; 32]),
 }
 
 impl State {
@@ -57,6 +67,13 @@ impl State {
         let last = (self.answers.last_key_value()).map_or(self.answered, |(last, _)| *last);
         if offer <= last || offer > self.offered {
             return Err(protocol("an answer to what was not offered"));
+        }
+        if let Answer::Chunks(chunks) = &answer {
+            // Without them the whole file is sent, which nobody has to remember.
+            if self.chunks + chunks.list.len() > CHUNKS_HELD_MAX {
+                return Ok(());
+            }
+            self.chunks += chunks.list.len();
         }
         self.answers.insert(offer, answer);
         Ok(())
@@ -120,6 +137,11 @@ impl Replies {
         let mut state = self.wait_until(reporter, note, |state| state.answered >= offer)?;
         let mut answers = std::mem::take(&mut state.answers);
         state.answers = answers.split_off(&(offer + 1));
+        let held = |answer: &Answer| match answer {
+            Answer::Chunks(chunks) => chunks.list.len(),
+            _ => 0,
+        };
+        state.chunks -= answers.values().map(held).sum::<usize>();
         Ok(answers.remove(&offer))
     }
 
@@ -197,6 +219,13 @@ fn hear<C: Channel>(channel: &C, heard: &Heard, reporter: &Reporter) -> Outcome<
             }
             Reply::Part { offer, sealed } => heard.lock().answer(offer, Answer::Part(sealed))?,
             Reply::Present { offer } => heard.lock().answer(offer, Answer::Present)?,
+            Reply::Chunks { offer, chunks } => {
+                heard.lock().answer(offer, Answer::Chunks(chunks))?;
+            }
+            Reply::Digest { offer, digest } => {
+                heard.lock().answer(offer, Answer::Digest(digest))?;
+            }
+            Reply::Changed { change, path } => reporter.changed(change, &path)?,
             Reply::Answered { offer } => {
                 heard.lock().answered(offer)?;
                 heard.changed.notify_all();

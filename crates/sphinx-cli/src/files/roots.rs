@@ -5,8 +5,10 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::paths::Name;
+use super::sync::Sync;
 use super::walk::{Step, Walk};
 use super::wire::Announced;
 use crate::failure::{Outcome, fail_hint, local_io, protocol, usage};
@@ -22,6 +24,8 @@ const STDIN_NAME: &[u8] = b"stdin";
 pub(crate) struct Root {
     pub(super) source: Source,
     pub(super) name: Name,
+    /// What of it is sent, and how, if it is to be synchronized.
+    pub(super) sync: Option<Arc<Sync>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -53,7 +57,11 @@ pub(crate) fn roots(paths: Vec<PathBuf>, stdin: Option<&OsStr>) -> Outcome<Vec<R
         if source == Source::Stdin && roots.iter().any(|root| root.source == Source::Stdin) {
             return Err(usage("standard input can be sent only once"));
         }
-        roots.push(Root { source, name });
+        roots.push(Root {
+            source,
+            name,
+            sync: None,
+        });
     }
     Ok(roots)
 }
@@ -78,9 +86,26 @@ pub(crate) fn renamed(things: Vec<(PathBuf, Vec<u8>)>) -> Outcome<Vec<Root>> {
             .map_err(|error| usage(format!("{} has no name to send: {error}", shown(&path))))?;
         check_kind(&path)?;
         let source = Source::Path(path);
-        Ok(Root { source, name })
+        Ok(Root {
+            source,
+            name,
+            sync: None,
+        })
     };
     things.into_iter().map(root).collect()
+}
+
+/// The directory at `path`, to be synchronized.
+pub(crate) fn synchronized(path: PathBuf, name: Vec<u8>, sync: Arc<Sync>) -> Outcome<Vec<Root>> {
+    if path.metadata().is_ok_and(|found| !found.is_dir()) {
+        return Err(usage(format!("{} is no directory", shown(&path)))
+            .with_hint("one file is copied by sphx cp, which sends only files that have changed"));
+    }
+    let mut roots = renamed(vec![(path, name)])?;
+    for root in &mut roots {
+        root.sync = Some(sync.clone());
+    }
+    Ok(roots)
 }
 
 /// Gives the only thing that is sent another name.

@@ -2,9 +2,11 @@
 
 mod lookahead;
 mod pieces;
+mod version;
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::sync::Arc;
 
 use rustix::fs::Stat;
 
@@ -16,6 +18,7 @@ use super::paths::Name;
 use super::replies::{Answer, Replies};
 use super::roots::Root;
 use super::source::SourceKey;
+use super::sync::Sync;
 use super::walk::{Step, Walk, attributes};
 use super::wire::{
     Announced, Attributes, Entry, Piece, Totals, put_entry, put_piece, put_preamble,
@@ -133,6 +136,8 @@ pub(super) fn send_tree(
         out,
         key,
         replies,
+        sync: roots.iter().find_map(|root| root.sync.clone()),
+        unread: false,
         lookahead: Lookahead::new(roots),
         passed_on: 0,
         ready: replies.is_none(),
@@ -155,6 +160,9 @@ pub(super) fn send_tree(
         sender.step(step)?;
         sender.hear()?;
     }
+    if sender.sync.is_some() && !sender.unread {
+        put_entry(&mut sender.gathered, &Entry::Delete);
+    }
     let Totals { entries, bytes } = sender.totals;
     put_entry(&mut sender.gathered, &Entry::End { entries, bytes });
     sender.pass_on()?;
@@ -171,6 +179,10 @@ struct Sender<'a, O> {
     key: &'a SourceKey,
     replies: Option<&'a Replies>,
     lookahead: Lookahead<'a>,
+    /// How a tree is synchronized, if it is.
+    sync: Option<Arc<Sync>>,
+    /// Something was there, and could not be read.
+    unread: bool,
     /// Bytes given to the session.
     passed_on: u64,
     /// The receiver wants the transfer.
@@ -196,6 +208,11 @@ enum Ended {
     Whole {
         size: u64,
         digest: [u8; 32],
+    },
+    /// The receiver has them, or only would get them: the file has come to its end.
+    Unsent {
+        size: u64,
+        present: bool,
     },
     /// The receiver does not want them.
     Unwanted,
@@ -230,7 +247,12 @@ impl<O: Outgoing> Sender<'_, O> {
                 target,
             })?,
             Step::Failed(failure) => return Err(failure),
-            Step::Skipped { name, failure } => {
+            Step::Skipped {
+                name,
+                failure,
+                unread,
+            } => {
+                self.unread |= unread;
                 let reason = failure.message.clone();
                 self.skip(&name, failure);
                 self.entry(&Entry::Skipped { name, reason })?;
@@ -298,7 +320,8 @@ impl<O: Outgoing> Sender<'_, O> {
             size,
             source,
         })?;
-        let opened = OpenFile {
+        let mut opened = OpenFile {
+            answer: None,
             file: &mut file,
             name: &name,
             stat,
@@ -307,7 +330,10 @@ impl<O: Outgoing> Sender<'_, O> {
             offer,
         };
         let before = self.work.reused;
-        let ended = self.contents(opened)?;
+        let ended = match self.version(&mut opened)? {
+            Some(ended) => ended,
+            None => self.contents(opened)?,
+        };
         self.end(&name, &path, self.work.reused - before, ended)
     }
 
@@ -357,10 +383,22 @@ impl<O: Outgoing> Sender<'_, O> {
                 (self.reporter).file("sent", path, size, reused, &digest_shown)?;
                 Piece::End { digest }
             }
+            Ended::Unsent { size, present } => {
+                self.totals.bytes = self.totals.bytes.saturating_add(size);
+                self.progress.add_file();
+                self.progress.add_bytes(size);
+                let (status, reused) = match present {
+                    true => ("present", size),
+                    false => ("sent", 0),
+                };
+                self.work.reused += reused;
+                return self.reporter.file(status, path, size, reused, "");
+            }
             Ended::Unwanted => Piece::Abort {
                 reason: "the receiver does not want it".to_owned(),
             },
             Ended::Failed(failure) => {
+                self.unread = true;
                 let reason = failure.message.clone();
                 self.skip(name, failure);
                 Piece::Abort { reason }

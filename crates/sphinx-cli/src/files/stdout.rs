@@ -50,6 +50,8 @@ pub(super) fn receive_to_stdout(
             // There is nothing here that could be used again.
             Entry::Offer(_) => offers += 1,
             Entry::Ask => ledger.tell(&[Reply::Answered { offer: offers }])?,
+            // Nothing is deleted where nothing was asked to be.
+            Entry::Delete => {}
             Entry::Skipped { name, reason } => ledger.skipped_by_sender(name.as_bytes(), &reason),
             Entry::End { entries, bytes } => {
                 if depth > 0 {
@@ -111,7 +113,11 @@ fn contents(
                 }
             }
             Piece::Checkpoint { .. } => {}
-            Piece::Reuse { .. } | Piece::Same => {
+            Piece::Reuse { .. }
+            | Piece::Same
+            | Piece::Unchanged
+            | Piece::Trial
+            | Piece::Copy { .. } => {
                 return Err(protocol("something is reused that was not there"));
             }
             Piece::End { digest: expected } => {

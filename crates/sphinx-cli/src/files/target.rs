@@ -14,15 +14,19 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, T
 use rustix::io::Errno;
 
 use super::descent::{Descent, Identity, Wanderer, open_directory};
+use super::extraneous::Extraneous;
 use super::leftovers::{Found, TransferLock, Unfinished, is_reserved};
 use super::output::{OutputDir, Refused};
 use super::paths::{Name, PATH_BYTES_MAX, PathError, Walker, link_target};
 use super::source::SourceId;
+use super::sync::Sync;
 use super::temporary::Temporary;
-use super::wire::Attributes;
+use super::wire::{Attributes, Change};
 use crate::failure::{Outcome, fail, fail_hint, local_io};
 use crate::text::printable;
 use sphinx_transport::ErrorKind;
+
+mod version;
 
 /// Directories that links may ask for before their records come.
 const MADE_AHEAD_MAX: usize = 1024;
@@ -47,6 +51,18 @@ pub(super) struct Target {
     closed: bool,
     /// Directories made because a link goes through them.
     made_ahead: BTreeSet<Identity>,
+    /// What did not come, where this is a synchronization.
+    extraneous: Option<Extraneous>,
+    /// Directories begun and not ended that do not exist, in a trial: inside those of the descent.
+    imagined: usize,
+    /// The output directory itself has come.
+    root_begun: bool,
+    /// How many things have been deleted, or would have been.
+    deleted: u64,
+    /// What became of the output directory itself, which its lock changes once more.
+    root_attributes: Option<Attributes>,
+    /// What has been made and deleted, until somebody has asked for it.
+    changes: Vec<(Change, Vec<u8>)>,
 }
 
 /// Where the contents of a file go.
@@ -59,8 +75,16 @@ pub(super) enum Place {
 
 impl Target {
     pub(super) fn new(output: OutputDir) -> Self {
+        let sync = output.sync.clone();
+        let root = output.root.clone();
         Self {
             output,
+            extraneous: sync.map(|sync| Extraneous::new(root, sync)),
+            imagined: 0,
+            root_begun: false,
+            deleted: 0,
+            root_attributes: None,
+            changes: Vec::new(),
             descent: Descent::new(),
             own: Vec::new(),
             path: Vec::new(),
@@ -74,7 +98,7 @@ impl Target {
 
     /// How many directories are begun and not ended.
     pub(super) fn depth(&self) -> usize {
-        self.descent.depth()
+        self.descent.depth() + self.imagined
     }
 
     /// The path of an object in the innermost directory.
@@ -92,6 +116,9 @@ impl Target {
 
     /// Begins a directory.
     pub(super) fn enter(&mut self, name: &Name, mode: u16) -> Result<(), Refused> {
+        if self.output.sync.is_some() {
+            return self.enter_version(name, mode);
+        }
         self.check_name(name)?;
         self.check_expected(name, true)?;
         let parent = self.here();
@@ -184,6 +211,9 @@ impl Target {
     /// Ends the innermost directory. One that is the transfer's own gets its permissions and
     /// modification time; one that was there before keeps what its owner gave it.
     pub(super) fn leave(&mut self, attributes: Attributes) -> Outcome<()> {
+        if self.output.sync.is_some() {
+            return self.leave_version(attributes);
+        }
         let refused = |error| local_io("complete", &printable(&self.path), error);
         let (Some(directory), Some(own)) = (self.descent.pop().map_err(refused)?, self.own.pop())
         else {
@@ -213,6 +243,9 @@ impl Target {
     ) -> Result<(), Refused> {
         self.check_name(name)?;
         self.check_expected(name, true)?;
+        if self.output.sync.is_some() && self.has_link(name, target, attributes)? {
+            return Ok(());
+        }
         let parent = self.here();
         self.check_open(&parent, name)?;
         if self.closed && self.depth() > 0 {
@@ -221,7 +254,9 @@ impl Target {
                 false => Err(self.exists(name)),
             };
         }
-        self.judge_link(name, target)?;
+        if self.output.sync.is_none() {
+            self.judge_link(name, target)?;
+        }
         let made = if self.output.rules.overwrite {
             let flags = AtFlags::SYMLINK_NOFOLLOW;
             if let Ok(there) = fs::statat(&parent, name.as_bytes(), flags) {
@@ -277,6 +312,9 @@ impl Target {
         let parent = self.here();
         self.check_open(&parent, name)?;
         let closed = self.closed && self.depth() > 0;
+        if self.output.sync.is_some() {
+            self.make_way(name)?;
+        }
         match fs::statat(&parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(_) => {}
             Ok(there) if self.output.rules.overwrite && !closed => {
@@ -345,17 +383,17 @@ impl Target {
         self.refused("create", name, Errno::EXIST)
     }
 
-    /// The innermost directory.
-    fn here(&self) -> Arc<OwnedFd> {
+    /// The innermost directory that exists.
+    pub(super) fn here(&self) -> Arc<OwnedFd> {
         (self.descent.current()).map_or_else(|| self.output.root.clone(), Arc::clone)
     }
 
-    fn shown(&self, name: &Name) -> String {
+    pub(super) fn shown(&self, name: &Name) -> String {
         printable(&self.path_of(name))
     }
 
     /// Names that a peer may not use, whatever is there.
-    fn check_name(&self, name: &Name) -> Result<(), Refused> {
+    pub(super) fn check_name(&self, name: &Name) -> Result<(), Refused> {
         let refuse = |why: &str, hint: &str| {
             let message = format!("{} is refused: {why}", self.shown(name));
             Err(Refused::Entry(fail_hint(ErrorKind::LocalIo, message, hint)))
@@ -394,7 +432,12 @@ impl Target {
     }
 
     /// Whoever was asked for something sends nothing else; a directory or a link only where directories were asked for.
-    fn check_expected(&self, name: &Name, is_more: bool) -> Result<(), Refused> {
+    pub(super) fn check_expected(&self, name: &Name, is_more: bool) -> Result<(), Refused> {
+        let goes_into = |sync: &Arc<Sync>| sync.asked.contents;
+        if self.depth() == 0 && self.output.sync.as_ref().is_some_and(goes_into) {
+            let message = format!("{} is refused: it is no directory", self.shown(name));
+            return Err(Refused::Entry(fail(ErrorKind::LocalIo, message)));
+        }
         let Some(expected) = self.output.expected.as_ref().filter(|_| self.depth() == 0) else {
             return Ok(());
         };
@@ -425,12 +468,12 @@ impl Target {
         Ok(lock.temporary_name(name.as_bytes()))
     }
 
-    fn apply(&self, file: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
+    pub(super) fn apply(&self, file: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
         fs::fchmod(&file, self.output.mode(attributes.mode))?;
         fs::futimens(&file, &times(attributes))
     }
 
-    fn refused(&self, what: &str, name: &Name, error: Errno) -> Refused {
+    pub(super) fn refused(&self, what: &str, name: &Name, error: Errno) -> Refused {
         let shown = self.shown(name);
         match error {
             Errno::EXIST => Refused::Entry(fail_hint(
@@ -479,7 +522,7 @@ impl Walker for DirectoryMaker<'_> {
     }
 }
 
-fn is_link_to(directory: &OwnedFd, name: &Name, target: &[u8]) -> bool {
+pub(super) fn is_link_to(directory: &OwnedFd, name: &Name, target: &[u8]) -> bool {
     fs::readlinkat(directory, name.as_bytes(), Vec::new())
         .is_ok_and(|there| there.as_bytes() == target)
 }
@@ -496,7 +539,7 @@ fn rename_new(directory: &OwnedFd, from: &[u8], to: &[u8]) -> Result<(), Errno> 
     }
 }
 
-fn times(attributes: Attributes) -> Timestamps {
+pub(super) fn times(attributes: Attributes) -> Timestamps {
     Timestamps {
         last_access: Timespec {
             tv_sec: 0,

@@ -3,6 +3,7 @@
 mod expected;
 mod resume;
 mod slow_disk;
+mod sync;
 mod wire;
 
 use std::ffi::OsStr;

@@ -15,6 +15,7 @@ use super::descent::{Descent, Wanderer, open_directory};
 use super::leftovers::names;
 use super::paths::{Name, PATH_BYTES_MAX, PathError, Walker, link_target};
 use super::roots::{Root, Source, shown};
+use super::sync::Sync;
 use super::wire::Attributes;
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io};
 use crate::text::printable;
@@ -53,6 +54,8 @@ pub(super) enum Step {
     Skipped {
         name: Name,
         failure: Failure,
+        /// It is not known what it is, or what is in it.
+        unread: bool,
     },
 }
 
@@ -68,6 +71,8 @@ pub(super) struct Walk<'a> {
     /// The path of the innermost directory, from the root's name on.
     path: Vec<u8>,
     counting: bool,
+    /// Of the root.
+    sync: Option<Arc<Sync>>,
 }
 
 struct OpenDirectory {
@@ -87,6 +92,7 @@ impl<'a> Walk<'a> {
             open: Vec::new(),
             path: Vec::new(),
             counting: false,
+            sync: None,
         }
     }
 
@@ -111,11 +117,17 @@ impl<'a> Walk<'a> {
         if self.open.is_empty() {
             return shown(&self.source);
         }
-        let below = self.path.iter().position(|byte| *byte == b'/');
-        let below = below.map_or(&b""[..], |at| &self.path[at..]);
+        let below = match self.goes_into() {
+            true if self.path.is_empty() => Vec::new(),
+            true => [b"/", &self.path[..]].concat(),
+            false => {
+                let below = self.path.iter().position(|byte| *byte == b'/');
+                below.map_or(Vec::new(), |at| self.path[at..].to_vec())
+            }
+        };
         let source = self.source.as_os_str().as_encoded_bytes();
         let source = source.strip_suffix(b"/").unwrap_or(source);
-        printable(&[source, below, b"/", name.as_bytes()].concat())
+        printable(&[source, &below, b"/", name.as_bytes()].concat())
     }
 
     /// Leaves out what is still to come in an open directory (0 is the outermost).
@@ -127,20 +139,36 @@ impl<'a> Walk<'a> {
 
     /// The next thing to send; nothing after the last.
     pub(super) fn next(&mut self) -> Outcome<Option<Step>> {
-        let Some(directory) = self.open.last_mut() else {
-            return Ok(self.roots.next().map(|root| self.begin(root)));
+        loop {
+            let Some(directory) = self.open.last_mut() else {
+                return Ok(self.roots.next().map(|root| self.begin(root)));
+            };
+            let Some(name) = directory.names.pop() else {
+                return self.leave().map(Some);
+            };
+            let name = Name::new(name)
+                .map_err(|error| fail(ErrorKind::LocalIo, format!("a name is refused: {error}")))?;
+            if !self.is_excluded(&name) {
+                return Ok(Some(self.found(name)));
+            }
+        }
+    }
+
+    /// Whether what lies in the innermost directory is filtered out.
+    fn is_excluded(&self, name: &Name) -> bool {
+        let (Some(sync), Some(parent)) = (&self.sync, self.descent.current()) else {
+            return false;
         };
-        let Some(name) = directory.names.pop() else {
-            return self.leave().map(Some);
-        };
-        let name = Name::new(name)
-            .map_err(|error| fail(ErrorKind::LocalIo, format!("a name is refused: {error}")))?;
-        Ok(Some(self.found(name)))
+        let stat = fs::statat(parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
+        let kind = stat.map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let is_directory = kind == Ok(FileType::Directory);
+        sync.filter.excludes(&self.path_of(name), is_directory)
     }
 
     /// What the user has named. A link there is meant for what it points to.
     fn begin(&mut self, root: &Root) -> Step {
         let name = root.name.clone();
+        self.sync = root.sync.clone();
         let Source::Path(path) = &root.source else {
             self.source = PathBuf::from("standard input");
             let input = match self.counting {
@@ -235,13 +263,20 @@ impl<'a> Walk<'a> {
             Ok(names) => names,
             Err(error) => return self.skip_io(name, "read the directory", error),
         };
-        self.path = self.path_of(&name);
+        if !(self.open.is_empty() && self.goes_into()) {
+            self.path = self.path_of(&name);
+        }
         let attributes = attributes(stat);
         self.open.push(OpenDirectory { attributes, names });
         Step::Directory {
             name,
             mode: attributes.mode,
         }
+    }
+
+    /// Whether the contents of the root go into another directory: its name is in no path then.
+    fn goes_into(&self) -> bool {
+        self.sync.as_ref().is_some_and(|sync| sync.asked.contents)
     }
 
     /// Ends the innermost directory.
@@ -270,6 +305,13 @@ impl<'a> Walk<'a> {
             Ok(target) => target.into_bytes(),
             Err(error) => return self.skip_io(name, "read the link", error),
         };
+        if self.sync.is_some() {
+            return Step::Symlink {
+                name,
+                attributes: attributes(stat),
+                target,
+            };
+        }
         let mut walker = Reader(Wanderer::new(parent.clone()));
         let judged = link_target(self.descent.depth(), &target, &mut walker);
         let judged = match judged {
@@ -313,14 +355,22 @@ impl<'a> Walk<'a> {
             .any(|errno| code == Some(errno.raw_os_error()))
         {
             true => Step::Failed(failure),
-            false => Step::Skipped { name, failure },
+            false => Step::Skipped {
+                name,
+                failure,
+                unread: true,
+            },
         }
     }
 
     fn skip(&self, name: Name, reason: String) -> Step {
         let message = format!("cannot send {}: {reason}", self.source_of(&name));
         let failure = fail(ErrorKind::LocalIo, message);
-        Step::Skipped { name, failure }
+        Step::Skipped {
+            name,
+            failure,
+            unread: false,
+        }
     }
 }
 

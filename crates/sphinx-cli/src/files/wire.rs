@@ -4,11 +4,12 @@
 //!
 //! [`Reader`]: super::reader::Reader
 
+use super::chunks::Chunks;
 use super::paths::Name;
 use super::source::{Seal, Sealed, SourceId};
 
 /// Opens the forward stream: name and version of the protocol.
-pub(super) const MAGIC: &[u8; 8] = b"SPHXFIL\x03";
+pub(super) const MAGIC: &[u8; 8] = b"SPHXFIL\x04";
 
 pub(super) const DIRECTORY: u8 = 0x01;
 pub(super) const FILE: u8 = 0x02;
@@ -19,6 +20,7 @@ pub(super) const STREAM: u8 = 0x06;
 pub(super) const SKIPPED: u8 = 0x07;
 pub(super) const OFFER: u8 = 0x08;
 pub(super) const ASK: u8 = 0x09;
+pub(super) const DELETE: u8 = 0x0a;
 pub(super) const DATA: u8 = 0x10;
 pub(super) const HOLE: u8 = 0x11;
 pub(super) const FILE_END: u8 = 0x12;
@@ -26,6 +28,9 @@ pub(super) const FILE_ABORT: u8 = 0x13;
 pub(super) const CHECKPOINT: u8 = 0x14;
 pub(super) const REUSE: u8 = 0x15;
 pub(super) const SAME: u8 = 0x16;
+pub(super) const UNCHANGED: u8 = 0x17;
+pub(super) const TRIAL: u8 = 0x18;
+pub(super) const COPY: u8 = 0x19;
 
 pub(super) const REPLY_OK: u8 = 0x01;
 pub(super) const REPLY_FAILED: u8 = 0x02;
@@ -34,6 +39,9 @@ pub(super) const REPLY_SKIPPED: u8 = 0x04;
 pub(super) const REPLY_PART: u8 = 0x05;
 pub(super) const REPLY_PRESENT: u8 = 0x06;
 pub(super) const REPLY_ANSWERED: u8 = 0x07;
+pub(super) const REPLY_CHUNKS: u8 = 0x08;
+pub(super) const REPLY_DIGEST: u8 = 0x09;
+pub(super) const REPLY_CHANGED: u8 = 0x0a;
 
 /// Longest message or reason.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1024;
@@ -88,6 +96,8 @@ pub(super) enum Entry {
     Offer(Offer),
     /// The receiver says what it has of what was offered up to here.
     Ask,
+    /// Everything has been read: what did not come may go, where that was asked for.
+    Delete,
     End {
         entries: u64,
         bytes: u64,
@@ -95,11 +105,31 @@ pub(super) enum Entry {
 }
 
 impl Entry {
+    /// What it is called that comes, if something does.
+    pub(super) fn name(&self) -> Option<&Name> {
+        match self {
+            Self::Directory { name, .. }
+            | Self::File { name, .. }
+            | Self::Stream { name, .. }
+            | Self::Symlink { name, .. }
+            | Self::Skipped { name, .. } => Some(name),
+            Self::DirectoryEnd { .. }
+            | Self::Offer(_)
+            | Self::Ask
+            | Self::Delete
+            | Self::End { .. } => None,
+        }
+    }
+
     /// Whether it is one of the entries that both ends number.
     pub(super) fn counts(&self) -> bool {
         !matches!(
             self,
-            Self::DirectoryEnd { .. } | Self::Offer(_) | Self::Ask | Self::End { .. }
+            Self::DirectoryEnd { .. }
+                | Self::Offer(_)
+                | Self::Ask
+                | Self::Delete
+                | Self::End { .. }
         )
     }
 }
@@ -137,6 +167,15 @@ pub(super) enum Piece {
     },
     /// The rest does not come: the receiver has said to have the whole file.
     Same,
+    /// The file is not sent: the receiver has it. The last piece.
+    Unchanged,
+    /// The file would be sent, if this were no trial. The last piece.
+    Trial,
+    /// These bytes are in what the receiver has under the file's name.
+    Copy {
+        from: u64,
+        bytes: u64,
+    },
     /// The sender cannot give the rest: the file is left out.
     Abort {
         reason: String,
@@ -176,6 +215,14 @@ pub(crate) struct Counts {
     pub(crate) skipped: u64,
 }
 
+/// What becomes of things that are not files that are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// A directory or a link.
+    Made,
+    Deleted,
+}
+
 /// What the receiver says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
@@ -191,6 +238,12 @@ pub(super) enum Reply {
     Part { offer: u64, sealed: Sealed },
     /// There is a file like the offer of this number, by its size and time.
     Present { offer: u64 },
+    /// The chunks of another version of the offer of this number.
+    Chunks { offer: u64, chunks: Chunks },
+    /// BLAKE3 of a file of the size of the offer of this number.
+    Digest { offer: u64, digest: [u8; 32] },
+    /// Something that was made or deleted at the receiver.
+    Changed { change: Change, path: Vec<u8> },
     /// Everything has been said about the offers up to this one.
     Answered { offer: u64 },
     /// The last word.
@@ -258,6 +311,7 @@ pub(super) fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
             out.extend_from_slice(&SourceId::bytes(offer.source));
         }
         Entry::Ask => out.push(ASK),
+        Entry::Delete => out.push(DELETE),
         Entry::End { entries, bytes } => {
             out.push(END);
             put_u64(out, *entries);
@@ -290,6 +344,13 @@ pub(super) fn put_piece(out: &mut Vec<u8>, piece: &Piece) {
             put_u64(out, *until);
         }
         Piece::Same => out.push(SAME),
+        Piece::Unchanged => out.push(UNCHANGED),
+        Piece::Trial => out.push(TRIAL),
+        Piece::Copy { from, bytes } => {
+            out.push(COPY);
+            put_u64(out, *from);
+            put_u64(out, *bytes);
+        }
         Piece::Abort { reason } => {
             out.push(FILE_ABORT);
             put_message(out, reason);
@@ -319,6 +380,30 @@ pub(super) fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
         Reply::Present { offer } => {
             out.push(REPLY_PRESENT);
             put_u64(out, *offer);
+        }
+        Reply::Chunks { offer, chunks } => {
+            out.push(REPLY_CHUNKS);
+            put_u64(out, *offer);
+            out.push(chunks.mean_log2);
+            // There are far fewer.
+            out.extend_from_slice(&(chunks.list.len() as u32).to_be_bytes());
+            for chunk in &chunks.list {
+                out.extend_from_slice(&chunk.bytes.to_be_bytes());
+                out.extend_from_slice(&chunk.hash);
+            }
+        }
+        Reply::Digest { offer, digest } => {
+            out.push(REPLY_DIGEST);
+            put_u64(out, *offer);
+            out.extend_from_slice(digest);
+        }
+        Reply::Changed { change, path } => {
+            out.push(REPLY_CHANGED);
+            out.push(match change {
+                Change::Made => 1,
+                Change::Deleted => 2,
+            });
+            put_bytes(out, path);
         }
         Reply::Answered { offer } => {
             out.push(REPLY_ANSWERED);

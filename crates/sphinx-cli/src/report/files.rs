@@ -8,6 +8,7 @@ use super::outlet::{Room, SESSION_BYTES, Unread};
 use super::writer::Item;
 use super::{Event, Reporter};
 use crate::failure::{Failure, Outcome, fail_hint, kind_name};
+use crate::files::Change;
 use crate::text::printable;
 
 /// Entries that were left out and are said again at the end.
@@ -16,7 +17,8 @@ const REMINDED_MAX: usize = 20;
 const REMINDED_ENTRIES_MIN: u64 = 50;
 
 impl Reporter {
-    /// A file is complete: in both forms. `status` is sent, received or present; `reused` bytes were not sent. Waits for
+    /// A file is complete: in both forms. `status` is sent, received or present; `blake3` is empty where nobody has
+    /// computed it; `reused` bytes were not sent. Waits for
     /// readers that are behind.
     ///
     /// # Errors
@@ -40,18 +42,46 @@ impl Reporter {
                 .with_path(path)
                 .with("bytes", bytes)
                 .with("reused", reused)
-                .with("blake3", blake3)
+                .with("blake3", (!blake3.is_empty()).then_some(blake3))
                 .with("status", status)
                 .with("state", state);
             let pushed = self.push(Item::Data(event.into_line()), Room::OfSession);
             pushed.map_err(|Unread| self.unread("standard output"))?;
         }
-        if self.inner.settings.verbose > 0 && !self.inner.settings.quiet {
+        if self.tells_lines(status) {
             let line = format!("{status} {}", printable(path));
             let pushed = self.push(Item::Note(line), Room::OfSession);
             pushed.map_err(|Unread| self.unread("standard error"))?;
         }
         Ok(())
+    }
+
+    /// Something else has become of a tree.
+    ///
+    /// # Errors
+    /// The reader of either output takes nothing any more.
+    pub(crate) fn changed(&self, change: Change, path: &[u8]) -> Outcome<()> {
+        let state = match change {
+            Change::Made => "made",
+            Change::Deleted => "deleted",
+        };
+        if self.json() {
+            let event = Event::new("file").with_path(path).with("state", state);
+            let pushed = self.push(Item::Data(event.into_line()), Room::OfSession);
+            pushed.map_err(|Unread| self.unread("standard output"))?;
+        }
+        if self.tells_lines(state) {
+            let line = format!("{state} {}", printable(path));
+            let pushed = self.push(Item::Note(line), Room::OfSession);
+            pushed.map_err(|Unread| self.unread("standard error"))?;
+        }
+        Ok(())
+    }
+
+    fn tells_lines(&self, status: &str) -> bool {
+        let settings = &self.inner.settings;
+        let asked = settings.verbose > 0 || settings.changes && status != "present";
+        asked && !settings.quiet
     }
 
     /// Something of a transfer that is left out: an error, although the transfer goes on.

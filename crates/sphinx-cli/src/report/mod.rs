@@ -83,6 +83,8 @@ pub(crate) struct Settings {
     pub(crate) json: bool,
     pub(crate) quiet: bool,
     pub(crate) verbose: u8,
+    /// A line for each thing that is changed, without asking for more.
+    pub(crate) changes: bool,
     /// Time between two reports of progress, where there is no terminal for a bar.
     pub(crate) progress_interval: Duration,
     /// How long a reader may take nothing before reporting goes on without; `None` where nobody else
@@ -97,6 +99,7 @@ impl Settings {
             json,
             quiet,
             verbose: 0,
+            changes: false,
             progress_interval: PROGRESS_INTERVAL,
             patience: None,
         }

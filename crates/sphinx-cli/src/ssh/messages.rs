@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::ssh::Ports;
 use crate::failure::{Outcome, fail, protocol};
-use crate::files::Rules;
+use crate::files::{Rules, SyncRequest};
 use sphinx_transport::{ErrorKind, Service};
 
 /// How each end begins. No login shell says so.
 const MAGIC: [u8; 16] = *b"\x00\xffsphx over ssh\n";
 /// Version of what follows.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// What a login shell may say before.
 const NOISE_BYTES_MAX: usize = 64 << 10;
 /// Of files; a message may be longer.
@@ -34,6 +34,9 @@ const CLOSE: u8 = 0x12;
 pub(crate) struct Request {
     pub(crate) task: Task,
     pub(crate) rules: CopyRules,
+    /// It is a synchronization.
+    #[serde(default)]
+    pub(crate) sync: Option<SyncRequest>,
     /// UDP ports to listen on.
     pub(crate) ports: Ports,
     /// Of an endpoint at the end that asks, if it could make one.
@@ -334,6 +337,7 @@ mod tests {
                 recursive: true,
                 ..CopyRules::default()
             },
+            sync: Some(SyncRequest::default()),
             ports: "7-9".parse().expect("ports"),
             ticket: None,
             engine: vec!["-4".to_owned()],

@@ -29,7 +29,9 @@ pub(super) enum Job {
 
 impl Job {
     pub(super) fn plan(args: &CpArgs) -> Outcome<(Host, Self)> {
-        let (host, mut sources, destination) = sides(args)?;
+        let mut words = vec!["cp"];
+        words.extend(args.recursive.then_some("-r"));
+        let (host, mut sources, destination) = sides(&args.paths, &words, &words)?;
         if let Some(source) = sources.iter().find(|source| source.path.contains(&0)) {
             return Err(usage(format!(
                 "{} has a NUL in it",
@@ -83,9 +85,20 @@ impl Job {
     }
 }
 
-/// The other machine, the sources, and where they go. One side is there.
-fn sides(args: &CpArgs) -> Outcome<(Host, Vec<Place>, Place)> {
-    let places: Outcome<Vec<Place>> = args.paths.iter().map(|text| Place::parse(text)).collect();
+/// The other machine, the sources, and where they go. One side is there. `words` begin such a command, `here` one that
+/// does the same on one machine.
+pub(super) fn sides(
+    paths: &[OsString],
+    words: &[&str],
+    here: &[&str],
+) -> Outcome<(Host, Vec<Place>, Place)> {
+    let written = |words: &[&str]| {
+        words
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let places: Outcome<Vec<Place>> = paths.iter().map(|text| Place::parse(text)).collect();
     let mut sources = places?;
     let destination = sources.pop().filter(|_| !sources.is_empty());
     let Some(destination) = destination else {
@@ -100,16 +113,10 @@ fn sides(args: &CpArgs) -> Outcome<(Host, Vec<Place>, Place)> {
         let Some(source) = sources.iter().find_map(|source| source.host.as_ref()) else {
             return Ok((host.clone(), sources, destination));
         };
-        let paths = args
-            .paths
-            .iter()
-            .map(|path| printable(path.as_encoded_bytes()));
+        let paths = paths.iter().map(|path| printable(path.as_encoded_bytes()));
         let here = format!("{}:", source.destination);
         let paths = paths.map(|path| path.strip_prefix(&here).map_or(path.clone(), str::to_owned));
-        let options = args.recursive.then(|| "-r".to_owned());
-        let line = ["sphx".to_owned(), "cp".to_owned()]
-            .into_iter()
-            .chain(options);
+        let line = ["sphx".to_owned()].into_iter().chain(written(words));
         let line = shell_line(line.chain(paths));
         return Err(fail_hint(
             ErrorKind::Usage,
@@ -121,12 +128,8 @@ fn sides(args: &CpArgs) -> Outcome<(Host, Vec<Place>, Place)> {
         ));
     }
     if !is_there {
-        let paths = args
-            .paths
-            .iter()
-            .map(|path| printable(path.as_encoded_bytes()));
-        let options = args.recursive.then(|| "-r".to_owned());
-        let line = ["cp".to_owned()].into_iter().chain(options).chain(paths);
+        let paths = paths.iter().map(|path| printable(path.as_encoded_bytes()));
+        let line = written(here).into_iter().chain(paths);
         return Err(fail_hint(
             ErrorKind::Usage,
             "both sides are on this machine",

@@ -4,15 +4,17 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat};
 
 use super::Ledger;
 use crate::failure::{Outcome, protocol};
+use crate::files::chunks::{Chunks, SIZE_MIN};
 use crate::files::descent::open_directory;
 use crate::files::holes::has_holes;
 use crate::files::leftovers::is_reserved;
 use crate::files::output::OutputDir;
 use crate::files::paths::Name;
+use crate::files::sync::Sync;
 use crate::files::temporary::look_for_part;
 use crate::files::wire::{Offer, Reply};
 
@@ -45,8 +47,10 @@ impl Answers {
     pub(super) fn offer(&mut self, offer: &Offer, ledger: &mut Ledger<'_>) -> Outcome<()> {
         self.offers += 1;
         let answer = self.look(offer)?;
+        // Lists of chunks are long.
+        let is_long = matches!(answer, Some(Reply::Chunks { .. }));
         self.answers.extend(answer);
-        match self.answers.len() >= ANSWERS_MAX {
+        match is_long || self.answers.len() >= ANSWERS_MAX {
             true => self.tell(ledger),
             false => Ok(()),
         }
@@ -72,6 +76,9 @@ impl Answers {
             names.push(name);
         }
         let name = names.pop().expect("what is split has a part");
+        if self.output.missing {
+            return Ok(None);
+        }
         let rules = self.output.rules;
         let outermost = names.first().unwrap_or(&name).as_bytes();
         let is_hidden = outermost.starts_with(b".") && !rules.allow_dotfiles;
@@ -82,6 +89,9 @@ impl Answers {
         let Some(directory) = self.open(&names, &wanted.path[..end]) else {
             return Ok(None);
         };
+        if let Some(sync) = self.output.sync.clone() {
+            return Ok(self.look_at_version(wanted, &sync, &directory, &name));
+        }
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         if let Ok(there) = fs::statat(&directory, name.as_bytes(), flags) {
             let like_it = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile
@@ -108,6 +118,49 @@ impl Answers {
         }))
     }
 
+    /// What there is of a file that is to be synchronized.
+    fn look_at_version(
+        &self,
+        wanted: &Offer,
+        sync: &Sync,
+        directory: &OwnedFd,
+        name: &Name,
+    ) -> Option<Reply> {
+        let offer = self.offers;
+        let there = open_version(directory, name);
+        let size = |stat: &Stat| u64::try_from(stat.st_size).unwrap_or(0);
+        if let Some((stat, file)) = &there
+            && size(stat) == wanted.size
+        {
+            if sync.asked.checksum {
+                let mut hasher = blake3::Hasher::new();
+                // One that cannot be read is replaced.
+                hasher.update_reader(file).ok()?;
+                let digest = hasher.finalize().into();
+                return Some(Reply::Digest { offer, digest });
+            }
+            if stat.st_mtime == wanted.mtime_s
+                && u32::try_from(stat.st_mtime_nsec) == Ok(wanted.mtime_ns)
+            {
+                return Some(Reply::Present { offer });
+            }
+        }
+        if sync.asked.dry_run {
+            return None;
+        }
+        if let (true, Some(source)) = (self.output.rules.partial, wanted.source)
+            && let Some(sealed) = look_for_part(directory, name.as_bytes(), wanted.size, source)
+        {
+            return Some(Reply::Part { offer, sealed });
+        }
+        let (stat, file) = there.filter(|_| !sync.asked.whole)?;
+        if size(&stat).min(wanted.size) < SIZE_MIN {
+            return None;
+        }
+        let chunks = Chunks::of(&file, size(&stat)).ok()??;
+        Some(Reply::Chunks { offer, chunks })
+    }
+
     /// A directory below the output directory, if it is one and no link leads there.
     fn open(&mut self, names: &[Name], path: &[u8]) -> Option<Arc<OwnedFd>> {
         if let Some((last, directory)) = &self.directory
@@ -122,6 +175,17 @@ impl Answers {
         self.directory = Some((path.to_vec(), directory.clone()));
         Some(directory)
     }
+}
+
+/// The file of this name, if it is one and can be read.
+fn open_version(directory: &OwnedFd, name: &Name) -> Option<(Stat, File)> {
+    let stat = fs::statat(directory, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(fs::openat(directory, name.as_bytes(), flags, Mode::empty()).ok()?);
+    Some((fs::fstat(&file).ok()?, file))
 }
 
 /// Whether a file has holes, or cannot be read. The sender's digest would depend on where they are.

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome, fail, fail_hint, protocol};
 use crate::files::Work;
 use crate::files::output::Rules;
-use crate::files::wire::{Announced, Counts, Reply, Totals};
+use crate::files::wire::{Announced, Change, Counts, Reply, Totals};
 use crate::report::{Progress, Reporter};
 use crate::text::hex;
 use sphinx_transport::ErrorKind;
@@ -159,6 +159,36 @@ impl<'a> Ledger<'a> {
         self.progress.add_file();
         let status = if present { "present" } else { "received" };
         (self.reporter).file(status, path, size, reused, &hex(digest))
+    }
+
+    /// A file is as it is to be already, or would be sent.
+    ///
+    /// # Errors
+    /// Nobody reads the reports any more.
+    pub(in crate::files) fn add_unsent(
+        &mut self,
+        path: &[u8],
+        size: u64,
+        present: bool,
+    ) -> Outcome<()> {
+        self.add_bytes(size);
+        self.counts.files += 1;
+        self.counts.bytes = self.counts.bytes.saturating_add(size);
+        self.counts.files_present += u64::from(present);
+        self.progress.add_file();
+        self.progress.add_bytes(size);
+        let (status, reused) = match present {
+            true => ("present", size),
+            false => ("received", 0),
+        };
+        self.work.reused += reused;
+        (self.reporter).file(status, path, size, reused, "")
+    }
+
+    /// Something was made or deleted; both ends tell it.
+    pub(in crate::files) fn changed(&mut self, change: Change, path: Vec<u8>) -> Outcome<()> {
+        self.reporter.changed(change, &path)?;
+        (self.tell)(&[Reply::Changed { change, path }])
     }
 
     /// The end of the records must say what has come.

@@ -14,7 +14,10 @@ use crate::files::wire::{Entry, Offer, put_entry};
 const OFFERS_MAX: usize = 4096;
 /// The same, in bytes of their paths.
 const PATHS_BYTES_MAX: usize = 512 << 10;
-/// Smaller files are not worth an offer.
+/// The same where everything is offered, as nearly nothing else is sent of most files.
+const SYNC_OFFERS_MAX: usize = 32_768;
+const SYNC_PATHS_BYTES_MAX: usize = 4 << 20;
+/// Smaller files are not worth an offer where they are sent without waiting for the answer.
 const OFFER_SIZE_MIN: u64 = 1 << 10;
 /// What has come of smaller files is not worth keeping.
 const SOURCE_SIZE_MIN: u64 = 4 << 20;
@@ -29,6 +32,15 @@ pub(super) struct Lookahead<'a> {
     /// How many offers there were.
     number: u64,
     ended: bool,
+    limits: Limits,
+}
+
+/// What is offered, and how much of it ahead.
+struct Limits {
+    offers: usize,
+    path_bytes: usize,
+    /// Smaller files are not worth an offer.
+    size_min: u64,
 }
 
 /// A file that was offered.
@@ -45,6 +57,18 @@ impl<'a> Lookahead<'a> {
             path_bytes: 0,
             number: 0,
             ended: false,
+            limits: match roots.iter().any(|root| root.sync.is_some()) {
+                true => Limits {
+                    offers: SYNC_OFFERS_MAX,
+                    path_bytes: SYNC_PATHS_BYTES_MAX,
+                    size_min: 0,
+                },
+                false => Limits {
+                    offers: OFFERS_MAX,
+                    path_bytes: PATHS_BYTES_MAX,
+                    size_min: OFFER_SIZE_MIN,
+                },
+            },
         }
     }
 
@@ -55,11 +79,15 @@ impl<'a> Lookahead<'a> {
 
     /// Writes more offers and the question about them, if there are few left; true if it did.
     pub(super) fn top_up(&mut self, key: &SourceKey, out: &mut Vec<u8>) -> bool {
-        if self.ahead.len() > OFFERS_MAX / 2 || self.path_bytes > PATHS_BYTES_MAX / 2 {
+        if self.ahead.len() > self.limits.offers / 2 || self.path_bytes > self.limits.path_bytes / 2
+        {
             return false;
         }
         let before = self.number;
-        while !self.ended && self.ahead.len() < OFFERS_MAX && self.path_bytes < PATHS_BYTES_MAX {
+        while !self.ended
+            && self.ahead.len() < self.limits.offers
+            && self.path_bytes < self.limits.path_bytes
+        {
             self.step(key, out);
         }
         if self.number > before {
@@ -72,7 +100,7 @@ impl<'a> Lookahead<'a> {
         match self.walk.next() {
             Ok(Some(Step::File { name, stat, .. })) => {
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
-                if size < OFFER_SIZE_MIN {
+                if size < self.limits.size_min {
                     return;
                 }
                 let path = self.walk.path_of(&name);
@@ -97,7 +125,7 @@ impl<'a> Lookahead<'a> {
 
     /// The number of the offer of a file whose turn has come. Those before it are over: what they offered has gone meanwhile.
     pub(super) fn take(&mut self, path: &[u8], size: u64) -> Option<u64> {
-        if size < OFFER_SIZE_MIN {
+        if size < self.limits.size_min {
             return None;
         }
         let at = (self.ahead.iter()).position(|offered| offered.path == path)?;

@@ -36,10 +36,12 @@ pub(super) struct OpenFile<'f> {
     pub(super) source: Option<SourceId>,
     /// The number of the offer, as long as the answer has not been looked at.
     pub(super) offer: Option<u64>,
+    /// The answer, if it has been heard and not looked at.
+    pub(super) answer: Option<Answer>,
 }
 
 impl OpenFile<'_> {
-    fn is_sparse(&self) -> bool {
+    pub(super) fn is_sparse(&self) -> bool {
         has_holes(&*self.file, self.stat)
     }
 }
@@ -91,6 +93,16 @@ impl<O: Outgoing> Sender<'_, O> {
                 return Ok(Ended::Unwanted);
             }
             let mut piece_max = PIECE_BYTES_MAX;
+            if let Some(Answer::Part(sealed)) = opened.answer.take()
+                && self.is_known(&opened, &sealed)
+            {
+                // Nothing of the file has been sent.
+                match self.reuse(&mut opened, &sealed, at) {
+                    Ok(reused) => (digest, at) = reused,
+                    Err(error) => return Ok(self.unreadable(opened.name, error)),
+                }
+                continue;
+            }
             if let Some(offer) = opened.offer {
                 piece_max = self.unasked();
                 let enough = sparse || at > 0 || piece_max < UNASKED_PIECE_BYTES_MIN;
@@ -99,15 +111,10 @@ impl<O: Outgoing> Sender<'_, O> {
                     match self.answer(offer)? {
                         Some(Answer::Present) if !sparse => return self.same(opened, digest, at),
                         Some(Answer::Part(sealed)) if self.is_known(&opened, &sealed) => {
-                            let until = sealed.checkpoint.offset();
-                            if let Err(error) = opened.file.seek(io::SeekFrom::Start(until)) {
-                                return Ok(self.unreadable(opened.name, error));
+                            match self.reuse(&mut opened, &sealed, at) {
+                                Ok(reused) => (digest, at) = reused,
+                                Err(error) => return Ok(self.unreadable(opened.name, error)),
                             }
-                            put_piece(&mut self.gathered, &Piece::Reuse { until });
-                            self.progress.add_bytes(until.saturating_sub(at));
-                            self.work.reused += until.saturating_sub(at);
-                            digest = ContentDigest::from(&sealed.checkpoint);
-                            at = until;
                         }
                         _ => {}
                     }
@@ -160,7 +167,22 @@ impl<O: Outgoing> Sender<'_, O> {
                 checkpoints.passed();
             }
         }
-        Ok(self.whole(opened, &digest))
+        Ok(self.whole(&mut opened, &digest))
+    }
+
+    /// Goes on behind what the receiver has.
+    fn reuse(
+        &mut self,
+        opened: &mut OpenFile<'_>,
+        sealed: &Sealed,
+        at: u64,
+    ) -> io::Result<(ContentDigest, u64)> {
+        let until = sealed.checkpoint.offset();
+        opened.file.seek(io::SeekFrom::Start(until))?;
+        put_piece(&mut self.gathered, &Piece::Reuse { until });
+        self.progress.add_bytes(until.saturating_sub(at));
+        self.work.reused += until.saturating_sub(at);
+        Ok((ContentDigest::from(&sealed.checkpoint), until))
     }
 
     /// Whether what the receiver has is what this end has sent of the file as it is now.
@@ -173,7 +195,7 @@ impl<O: Outgoing> Sender<'_, O> {
     /// The receiver has a file like this one: whether its contents are the same shows the digest.
     fn same(
         &mut self,
-        opened: OpenFile<'_>,
+        mut opened: OpenFile<'_>,
         mut digest: ContentDigest,
         mut at: u64,
     ) -> Outcome<Ended> {
@@ -194,7 +216,7 @@ impl<O: Outgoing> Sender<'_, O> {
             at += wanted as u64;
         }
         self.work.reused += reused;
-        Ok(self.whole(opened, &digest))
+        Ok(self.whole(&mut opened, &digest))
     }
 
     /// Reads and hashes the next `wanted` bytes.
@@ -211,7 +233,7 @@ impl<O: Outgoing> Sender<'_, O> {
         Ok(())
     }
 
-    fn unread(&self, name: &Name, error: io::Error) -> Ended {
+    pub(super) fn unread(&self, name: &Name, error: io::Error) -> Ended {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => self.changed(name),
             _ => self.unreadable(name, error),
@@ -219,7 +241,7 @@ impl<O: Outgoing> Sender<'_, O> {
     }
 
     /// All of the file has been read. One byte more, or another size or time, and what was sent is no state it ever had.
-    fn whole(&self, opened: OpenFile<'_>, digest: &ContentDigest) -> Ended {
+    pub(super) fn whole(&self, opened: &mut OpenFile<'_>, digest: &ContentDigest) -> Ended {
         let OpenFile { file, name, .. } = opened;
         let after = file
             .read(&mut [0])

@@ -1,13 +1,14 @@
 //! What is written is read; what is not is refused.
 
 use super::*;
+use crate::files::chunks::{Chunk, Chunks};
 use crate::files::digest::{Checkpoint, ContentDigest, LEAF_BYTES};
 use crate::files::paths::Name;
 use crate::files::reader::Reader;
 use crate::files::source::{Seal, Sealed, SourceId};
 use crate::files::wire::{
-    Announced, Attributes, Counts, DATA, DIRECTORY, END, Entry, FILE, HOLE, Offer, Piece, Reply,
-    Totals, put_entry, put_piece, put_preamble, put_reply,
+    Announced, Attributes, Change, Counts, DATA, DIRECTORY, END, Entry, FILE, HOLE, Offer, Piece,
+    Reply, Totals, put_entry, put_piece, put_preamble, put_reply,
 };
 
 fn name(bytes: &[u8]) -> Name {
@@ -162,6 +163,27 @@ fn replies() {
         },
         Reply::Present { offer: 2 },
         Reply::Answered { offer: 3 },
+        Reply::Chunks {
+            offer: 4,
+            chunks: Chunks {
+                mean_log2: 16,
+                list: vec![
+                    Chunk {
+                        bytes: 1 << 18,
+                        hash: [5; 16],
+                    };
+                    3
+                ],
+            },
+        },
+        Reply::Digest {
+            offer: 5,
+            digest: [6; 32],
+        },
+        Reply::Changed {
+            change: Change::Deleted,
+            path: b"a/b".to_vec(),
+        },
         Reply::Skipped {
             entry: 7,
             path: b"a/caf\xe9".to_vec(),

@@ -1,0 +1,185 @@
+//! What is there and did not come, and how it goes.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{self, AtFlags, FileType, Timespec, Timestamps};
+use rustix::io::Errno;
+
+use super::descent::{Descent, open_directory};
+use super::leftovers::{is_reserved, names};
+use super::paths::PATH_BYTES_MAX;
+use super::sync::Sync;
+
+/// Keeps account of what comes, so that the rest is known in the end.
+pub(super) struct Extraneous {
+    root: Arc<OwnedFd>,
+    sync: Arc<Sync>,
+    /// The names that have come in each directory that is begun and not ended.
+    came: Vec<BTreeSet<Vec<u8>>>,
+    /// What did not come, by its path below the root.
+    found: Vec<Vec<u8>>,
+    /// Why nothing of it may go.
+    failed: Option<Errno>,
+}
+
+/// Something to be deleted, behind what is in it.
+pub(super) struct Doomed {
+    pub(super) path: Vec<u8>,
+    directory: bool,
+}
+
+impl Extraneous {
+    pub(super) fn new(root: Arc<OwnedFd>, sync: Arc<Sync>) -> Self {
+        Self {
+            root,
+            sync,
+            came: Vec::new(),
+            found: Vec::new(),
+            failed: None,
+        }
+    }
+
+    pub(super) fn enter(&mut self) {
+        self.came.push(BTreeSet::new());
+    }
+
+    /// This name has come in the innermost directory, whatever became of it.
+    pub(super) fn came(&mut self, name: &[u8]) {
+        if let Some(names) = self.came.last_mut().filter(|_| self.sync.asked.delete) {
+            names.insert(name.to_vec());
+        }
+    }
+
+    /// The innermost directory ends, which is at `path`; nothing is known of one that does not exist.
+    pub(super) fn leave(&mut self, directory: Option<&OwnedFd>, path: &[u8]) {
+        let came = self.came.pop().unwrap_or_default();
+        let Some(directory) = directory.filter(|_| self.sync.asked.delete) else {
+            return;
+        };
+        let mut there = match names(directory) {
+            Ok(there) => there,
+            Err(error) => {
+                self.failed = Some(error);
+                return;
+            }
+        };
+        there.retain(|name| !came.contains(name) && !is_reserved(name));
+        there.sort_unstable();
+        for name in there {
+            let path = below(path, &name);
+            if !self
+                .sync
+                .filter
+                .excludes(&path, is_directory(directory, &name))
+            {
+                self.found.push(path);
+            }
+        }
+    }
+
+    /// Everything that is to go, each directory behind its contents.
+    pub(super) fn plan(&mut self) -> Result<Vec<Doomed>, Errno> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let mut doomed = Vec::new();
+        for path in std::mem::take(&mut self.found) {
+            self.plan_one(&path, &mut doomed)?;
+        }
+        Ok(doomed)
+    }
+
+    /// The same for what is in the way of something that comes.
+    pub(super) fn plan_one(&self, path: &[u8], doomed: &mut Vec<Doomed>) -> Result<bool, Errno> {
+        let (parent, name) = self.parent(path)?;
+        let mut descent = Descent::new();
+        descent.push(parent.try_clone().map_err(|_| Errno::MFILE)?)?;
+        self.plan_below(&mut descent, name, path, doomed)
+    }
+
+    /// Whether all of it is to go.
+    fn plan_below(
+        &self,
+        descent: &mut Descent,
+        name: &[u8],
+        path: &[u8],
+        doomed: &mut Vec<Doomed>,
+    ) -> Result<bool, Errno> {
+        let here = descent.current().ok_or(Errno::STALE)?;
+        let directory = is_directory(here, name);
+        if self.sync.filter.excludes(path, directory) {
+            return Ok(false);
+        }
+        let mut all = true;
+        if directory {
+            // Deeper ones have no path that anything could be done by.
+            if path.len() > PATH_BYTES_MAX {
+                return Err(Errno::NAMETOOLONG);
+            }
+            let inner = open_directory(here, name)?;
+            let mut there = names(&inner)?;
+            there.sort_unstable();
+            descent.push(inner)?;
+            for name in there {
+                all &= self.plan_below(descent, &name, &below(path, &name), doomed)?;
+            }
+            descent.pop()?;
+        }
+        if all {
+            let path = path.to_vec();
+            doomed.push(Doomed { path, directory });
+        }
+        Ok(all)
+    }
+
+    /// Deletes something. The directory that it was in keeps its times.
+    pub(super) fn delete(&self, doomed: &Doomed) -> Result<(), Errno> {
+        let (parent, name) = self.parent(&doomed.path)?;
+        let flags = match doomed.directory {
+            true => AtFlags::REMOVEDIR,
+            false => AtFlags::empty(),
+        };
+        let before = fs::fstat(&parent)?;
+        match fs::unlinkat(&parent, name, flags) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let time = |tv_sec, nanoseconds| Timespec {
+            tv_sec,
+            tv_nsec: i64::try_from(nanoseconds).unwrap_or(0),
+        };
+        let times = Timestamps {
+            last_access: time(before.st_atime, before.st_atime_nsec),
+            last_modification: time(before.st_mtime, before.st_mtime_nsec),
+        };
+        // It is somebody else's directory if this fails: what was asked for is done.
+        let _ = fs::futimens(&parent, &times);
+        Ok(())
+    }
+
+    /// The directory of a path, reached through no link, and the last name.
+    fn parent<'p>(&self, path: &'p [u8]) -> Result<(Arc<OwnedFd>, &'p [u8]), Errno> {
+        let mut components = path.split(|byte| *byte == b'/');
+        let name = components.next_back().unwrap_or(path);
+        let mut directory = self.root.clone();
+        for component in components {
+            directory = Arc::new(open_directory(&directory, component)?);
+        }
+        Ok((directory, name))
+    }
+}
+
+fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
+    match path.is_empty() {
+        true => name.to_vec(),
+        false => [path, b"/", name].concat(),
+    }
+}
+
+fn is_directory(parent: &OwnedFd, name: &[u8]) -> bool {
+    let stat = fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+    stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}

@@ -1,0 +1,234 @@
+//! Synchronizing: a hostile sender, a hostile receiver, and what is not read.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::files::chunks::{Chunk, Chunks};
+use crate::files::reader::Reader;
+use crate::files::wire::{Reply, put_reply};
+use crate::files::{Sync, SyncRequest};
+
+const DELETE: fn() -> SyncRequest = || SyncRequest {
+    contents: true,
+    delete: true,
+    ..SyncRequest::default()
+};
+
+const ATTRIBUTES: Attributes = Attributes {
+    mode: 0o700,
+    mtime_s: 1_000_000_000,
+    mtime_ns: 0,
+};
+
+/// A transfer of these records; the directory's own begin and end are around them.
+fn records(inside: &[Entry], pieces: &[Piece], end: &[Entry]) -> Vec<u8> {
+    let name = |name: &str| Name::new(name.as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    put_preamble(&mut bytes, Announced::default());
+    let directory = Entry::Directory {
+        name: name("contents"),
+        mode: 0o700,
+    };
+    put_entry(&mut bytes, &directory);
+    for entry in inside {
+        put_entry(&mut bytes, entry);
+        if matches!(entry, Entry::File { .. }) {
+            pieces.iter().for_each(|piece| put_piece(&mut bytes, piece));
+        }
+    }
+    let attributes = ATTRIBUTES;
+    put_entry(&mut bytes, &Entry::DirectoryEnd { attributes });
+    end.iter().for_each(|entry| put_entry(&mut bytes, entry));
+    bytes
+}
+
+fn file(size: u64) -> Entry {
+    Entry::File {
+        name: Name::new(b"f").unwrap(),
+        attributes: ATTRIBUTES,
+        size,
+        source: None,
+    }
+}
+
+/// What the receiver makes of it.
+fn receive_into(to: &Path, asked: SyncRequest, bytes: &[u8]) -> Outcome<Transferred> {
+    let sync = Arc::new(Sync::new(asked).unwrap());
+    let output = OutputDir::synchronized(to, true, sync).unwrap();
+    let (progress, reporter) = (Progress::default(), quiet());
+    receive_tree(
+        Arrived { bytes, piece: 1000 },
+        &Destination::Directory(output),
+        &|_| Ok(()),
+        &mut |_| Ok(()),
+        &progress,
+        &reporter,
+    )
+}
+
+fn end(entries: u64, bytes: u64) -> Entry {
+    Entry::End { entries, bytes }
+}
+
+#[test]
+fn nothing_is_deleted_unless_everything_was_read() {
+    let Dirs { to, .. } = &dirs();
+    write(to.join("old"), b"x");
+    receive_into(to, DELETE(), &records(&[], &[], &[end(1, 0)])).unwrap();
+    assert_eq!(names(to), ["old"]);
+    // Nor unless it was asked for, whatever the sender says.
+    let bytes = records(&[], &[], &[Entry::Delete, end(1, 0)]);
+    let keep = SyncRequest {
+        contents: true,
+        ..SyncRequest::default()
+    };
+    receive_into(to, keep, &bytes).unwrap();
+    assert_eq!(names(to), ["old"]);
+    let before = fs::metadata(to).unwrap().permissions().mode() & 0o777;
+    assert_eq!(before, 0o700);
+    receive_into(to, DELETE(), &bytes).unwrap();
+    assert_eq!(names(to), [] as [&str; 0]);
+    assert_eq!(fs::metadata(to).unwrap().mtime(), 1_000_000_000);
+}
+
+#[test]
+fn deleting_follows_no_link() {
+    let Dirs { from, to, .. } = &dirs();
+    write(from.join("kept"), b"x");
+    symlink(from, to.join("link")).unwrap();
+    fs::create_dir(to.join("d")).unwrap();
+    symlink(from, to.join("d/link")).unwrap();
+    receive_into(
+        to,
+        DELETE(),
+        &records(&[], &[], &[Entry::Delete, end(1, 0)]),
+    )
+    .unwrap();
+    assert_eq!(names(to), [] as [&str; 0]);
+    assert_eq!(names(from), ["kept"]);
+}
+
+#[test]
+fn a_hostile_sender_gets_nothing_that_was_not_asked_for() {
+    let refused = |asked: SyncRequest, bytes: &[u8]| {
+        let Dirs { to, .. } = &dirs();
+        write(to.join("f"), b"12345678");
+        let failure = receive_into(to, asked, bytes).unwrap_err();
+        assert_eq!(failure.kind, ErrorKind::Protocol, "{failure}");
+        assert_eq!(names(to), ["f"]);
+        assert_eq!(fs::read(to.join("f")).unwrap(), b"12345678");
+    };
+    // More work than bytes.
+    let copy = Piece::Copy { from: 0, bytes: 8 };
+    let pieces = [copy.clone(), copy.clone()];
+    refused(DELETE(), &records(&[file(16)], &pieces, &[]));
+    // Contents in a trial, and a trial where there is none.
+    let trial = SyncRequest {
+        dry_run: true,
+        ..DELETE()
+    };
+    refused(trial, &records(&[file(8)], &[copy], &[]));
+    refused(DELETE(), &records(&[file(8)], &[Piece::Trial], &[]));
+    // Deleting before everything has come.
+    refused(DELETE(), &records(&[Entry::Delete], &[], &[]));
+    // What is not there is left out, and so is what is something else than it was said to be.
+    let Dirs { to, .. } = &dirs();
+    write(to.join("f"), b"12345678");
+    for pieces in [
+        &[
+            Piece::Copy { from: 4, bytes: 8 },
+            Piece::End { digest: [0; 32] },
+        ][..],
+        &[
+            Piece::Copy { from: 0, bytes: 8 },
+            Piece::End { digest: [0; 32] },
+        ],
+    ] {
+        let bytes = records(&[file(8)], pieces, &[end(2, 8)]);
+        let done = receive_into(to, DELETE(), &bytes).unwrap();
+        assert_eq!(done.counts.skipped, 1);
+        assert_eq!(names(to), ["f"]);
+        assert_eq!(fs::read(to.join("f")).unwrap(), b"12345678");
+    }
+}
+
+#[test]
+fn lists_of_chunks_are_bounded() {
+    let chunk = Chunk {
+        bytes: 7,
+        hash: [1; 16],
+    };
+    let list = |mean_log2, count| {
+        let list = vec![chunk; count];
+        let mut bytes = Vec::new();
+        let chunks = Chunks { mean_log2, list };
+        put_reply(&mut bytes, &Reply::Chunks { offer: 1, chunks });
+        bytes
+    };
+    let read = |bytes: &[u8]| Reader::new(Arrived { bytes, piece: 5 }, 64).reply();
+    assert!(read(&list(16, 1000)).is_ok());
+    for mut bytes in [list(15, 1), list(23, 1), list(16, 2), list(16, 2)] {
+        // Empty, too long, or too many.
+        match bytes.len() {
+            34 => {}
+            _ => bytes[10..14].copy_from_slice(&u32::MAX.to_be_bytes()),
+        }
+        assert!(read(&bytes).is_err());
+    }
+    for length in [0_u32, (4 << 16) + 1] {
+        let mut bytes = list(16, 1);
+        bytes[14..18].copy_from_slice(&length.to_be_bytes());
+        assert!(read(&bytes).is_err(), "{length}");
+    }
+}
+
+#[test]
+fn a_sender_that_could_not_read_something_lets_nothing_be_deleted() {
+    let Dirs { from, .. } = &dirs();
+    write(from.join("a"), &[7; 300_000]);
+    write(from.join("b"), b"x");
+    let sync = Arc::new(Sync::new(DELETE()).unwrap());
+    let roots = roots::synchronized(from.clone(), b"contents".to_vec(), sync).unwrap();
+    let last = |vanishes: bool| {
+        let mut kept = Vanishing {
+            kept: Kept::default(),
+            path: vanishes.then(|| from.join("b")),
+        };
+        let (progress, reporter) = (Progress::default(), quiet());
+        let announced = Announced::default();
+        let key = SourceKey::of(1);
+        let sent = send_tree(
+            &mut kept, &roots, announced, &key, None, &progress, &reporter,
+        );
+        assert_eq!(sent.unwrap().first_skip.is_some(), vanishes);
+        // A type and two numbers end it.
+        let bytes = kept.kept.0;
+        bytes[bytes.len() - 18] == crate::files::wire::DELETE
+    };
+    assert!(last(false));
+    assert!(!last(true));
+}
+
+/// Removes a file while another one is sent, when the names in their directory have been read.
+struct Vanishing {
+    kept: Kept,
+    path: Option<PathBuf>,
+}
+
+impl Outgoing for Vanishing {
+    fn write_all(&mut self, data: &[u8]) -> Outcome<()> {
+        if let Some(path) = self.path.take_if(|_| data.len() > 1000) {
+            fs::remove_file(path).unwrap();
+        }
+        self.kept.write_all(data)
+    }
+    fn flush(&mut self) -> Outcome<()> {
+        Ok(())
+    }
+    fn finish(&mut self) -> Outcome<()> {
+        Ok(())
+    }
+    fn wait_delivered(&mut self) -> Outcome<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,4 @@
+//! Rules of exclusion.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| sphinx_cli::fuzzing::filters(data));
