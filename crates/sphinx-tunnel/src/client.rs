@@ -200,7 +200,9 @@ pub async fn stdio(
 }
 
 async fn close(session: &Session, reason: &str) {
-    session.close(sphinx_transport::close_code::DONE, reason).await;
+    session
+        .close(sphinx_transport::close_code::DONE, reason)
+        .await;
 }
 
 /// Connects again, for as long as it may help.
@@ -351,7 +353,12 @@ fn start(
             spec: format!("-L {}", forward.text),
             bound,
         });
-        tasks.spawn(serve(listening, forward.target.clone(), link.clone(), events.clone()));
+        tasks.spawn(serve(
+            listening,
+            forward.target.clone(),
+            link.clone(),
+            events.clone(),
+        ));
     }
     for (listener, at) in proxies.into_iter().zip(&plan.proxies) {
         events.tell(Event::Forward {
@@ -460,7 +467,8 @@ impl Remote {
                 }
                 Err(refusal) if is_first => return Err(ClientError::Refused { spec, refusal }),
                 Err(refusal) => {
-                    self.events.tell(Event::Warning(format!("{spec}: {refusal}")));
+                    self.events
+                        .tell(Event::Warning(format!("{spec}: {refusal}")));
                     let (remote, live, forward) = (self.clone(), live.clone(), forward.clone());
                     task.spawn(async move {
                         loop {
@@ -477,16 +485,14 @@ impl Remote {
         Ok(held)
     }
 
-    async fn ask(
-        &self,
-        live: &Live,
-        listener: u32,
-        forward: &Forward,
-    ) -> Result<Streams, Refusal> {
+    async fn ask(&self, live: &Live, listener: u32, forward: &Forward) -> Result<Streams, Refusal> {
         let at = match &forward.listen {
             Listen::Address(address) => Target::Ip(*address),
             Listen::Path(_) => {
-                return Err(Refusal::new(Status::Unsupported, "listeners there have addresses"));
+                return Err(Refusal::new(
+                    Status::Unsupported,
+                    "listeners there have addresses",
+                ));
             }
         };
         let request = match forward.carried {
@@ -517,7 +523,9 @@ impl Remote {
         let refusal = match request {
             Request::Accepted { listener } => match forward(listener) {
                 Some(forward) => {
-                    let mut flow = self.events.flow("tcp", forward.target.to_string(), Direction::In);
+                    let mut flow =
+                        self.events
+                            .flow("tcp", forward.target.to_string(), Direction::In);
                     match dial::connect(&forward.target, None).await {
                         Ok((local, _)) => {
                             if exchange::accept(&mut send, None).await.is_ok() {
@@ -543,7 +551,8 @@ impl Remote {
                     let entered = live.datagrams.enter(flow, *deadline);
                     match (entered, dial::connect_udp(target, None).await) {
                         (Ok(flow), Ok(socket)) => {
-                            let mut told = self.events.flow("udp", target.to_string(), Direction::In);
+                            let mut told =
+                                self.events.flow("udp", target.to_string(), Direction::In);
                             if exchange::accept(&mut send, None).await.is_ok() {
                                 udp::carry(flow, &socket, &mut recv, &mut told).await;
                             }
@@ -555,7 +564,10 @@ impl Remote {
                 }
                 _ => unknown(),
             },
-            _ => Refusal::new(Status::Denied, "this end does not connect to anything but what -R says"),
+            _ => Refusal::new(
+                Status::Denied,
+                "this end does not connect to anything but what -R says",
+            ),
         };
         exchange::refuse(&mut send, &refusal).await;
     }
@@ -565,7 +577,10 @@ fn unknown() -> Refusal {
     Refusal::new(Status::Unsupported, "no such listener")
 }
 
-type Streams = (sphinx_transport::asynchronous::SendStream, sphinx_transport::asynchronous::RecvStream);
+type Streams = (
+    sphinx_transport::asynchronous::SendStream,
+    sphinx_transport::asynchronous::RecvStream,
+);
 
 /// Keeps a listener at the other end for as long as it is polled, or until that has failed there.
 async fn keep((_send, mut recv): Streams) {

@@ -13,12 +13,17 @@ use tokio::sync::mpsc;
 pub(crate) const DATAGRAM_MAX: usize = 65_507;
 /// Datagrams of a flow that wait to be written to its socket.
 const WAITING_MAX: usize = 256;
+/// How long one that is not repaired may wait for its turn.
+const UNREPAIRED_TIME: Duration = Duration::from_millis(100);
 /// Datagrams that came before their flow was known wait so long for it.
 const EARLY_TIME: Duration = Duration::from_secs(1);
 /// Most bytes of these.
 const EARLY_BYTES_MAX: usize = 256 << 10;
-/// How long a measured one-way delay is good for.
-const DELAY_TIME: Duration = Duration::from_millis(50);
+/// How long what was measured of the path is good for.
+const PATH_TIME: Duration = Duration::from_millis(50);
+/// What leaves for a datagram, of its bytes; and how long that is waited for at most.
+const PACED_SHARE: f64 = 1.5;
+const PACED_MAX: Duration = Duration::from_secs(2);
 
 /// The datagrams of a session.
 #[derive(Clone)]
@@ -35,7 +40,8 @@ struct State {
     /// When they came, their flows, and what is in them.
     early: VecDeque<(Instant, u64, Vec<u8>)>,
     early_bytes: usize,
-    delay: Option<(Instant, Duration)>,
+    /// When the path was looked at, its one-way delay and its rate in bytes per second.
+    path: Option<(Instant, Duration, u64)>,
     next_flow: u64,
 }
 
@@ -118,7 +124,12 @@ impl Datagrams {
         }
     }
 
-    fn begin(&self, mut state: MutexGuard<'_, State>, flow: u64, deadline: Duration) -> DatagramFlow {
+    fn begin(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        flow: u64,
+        deadline: Duration,
+    ) -> DatagramFlow {
         let (sender, arrived) = mpsc::channel(WAITING_MAX);
         for data in state.take_early(flow) {
             let _ = sender.try_send(data);
@@ -132,18 +143,23 @@ impl Datagrams {
         }
     }
 
-    /// Half of the round trip.
-    fn delay(&self) -> Duration {
+    /// How long so many bytes take to the other end: half of the round trip, and what the pacer takes for them. Without the latter a large
+    /// datagram would never be begun on a session that has sent little yet and does not know its rate.
+    fn delay(&self, bytes: usize) -> Duration {
         let now = Instant::now();
         let mut state = self.lock();
-        match state.delay {
-            Some((at, delay)) if now.duration_since(at) < DELAY_TIME => delay,
+        let (one_way, rate) = match state.path {
+            Some((at, one_way, rate)) if now.duration_since(at) < PATH_TIME => (one_way, rate),
             _ => {
-                let delay = self.0.session.as_blocking().stats().rtt / 2;
-                state.delay = Some((now, delay));
-                delay
+                let stats = self.0.session.as_blocking().stats();
+                let (one_way, rate) = (stats.rtt / 2, stats.pacing_rate);
+                state.path = Some((now, one_way, rate));
+                (one_way, rate)
             }
-        }
+        };
+        // Headers, and repair beside it.
+        let paced = PACED_SHARE * bytes as f64 / rate.max(1) as f64;
+        one_way + Duration::from_secs_f64(paced).min(PACED_MAX)
     }
 }
 
@@ -206,11 +222,17 @@ impl DatagramSender {
     /// Sends one, which may be lost like any datagram.
     pub(crate) fn send(&self, data: &[u8]) {
         let options = DatagramOptions::default().flow(self.flow);
+        let delay = self.datagrams.delay(data.len());
         let options = match self.deadline.is_zero() {
-            true => options,
-            false => options.repaired_within(self.datagrams.delay() + self.deadline),
+            true => options.expiry(delay + UNREPAIRED_TIME),
+            false => options.repaired_within(delay + self.deadline),
         };
         // A session that has ended is noticed elsewhere, and what is too long is lost.
-        let _ = self.datagrams.0.session.as_blocking().send_datagram(data, &options);
+        let _ = self
+            .datagrams
+            .0
+            .session
+            .as_blocking()
+            .send_datagram(data, &options);
     }
 }

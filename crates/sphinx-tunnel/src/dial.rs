@@ -176,7 +176,12 @@ mod tests {
     async fn rules_see_the_addresses_that_names_lead_to() {
         let localhost = Target::new("localhost", 80).unwrap();
         let found = resolve(&localhost, Transport::Tcp, Some(&permit("tunnel"))).await;
-        assert!(found.unwrap().iter().all(|address| address.ip().is_loopback()));
+        assert!(
+            found
+                .unwrap()
+                .iter()
+                .all(|address| address.ip().is_loopback())
+        );
         // The name is let through, but not where it leads.
         let by_name = permit("tunnel:tcp:*:443,tunnel:tcp:10.0.0.0/8:80");
         let refused = resolve(&localhost, Transport::Tcp, Some(&by_name)).await;
@@ -185,7 +190,10 @@ mod tests {
         let odd = Target::new("2852039166", 80).unwrap();
         let refused = resolve(&odd, Transport::Tcp, Some(&permit("tunnel"))).await;
         let status = refused.unwrap_err().status;
-        assert!(matches!(status, Status::Denied | Status::NoName), "{status:?}");
+        assert!(
+            matches!(status, Status::Denied | Status::NoName),
+            "{status:?}"
+        );
     }
 
     #[tokio::test]
@@ -193,9 +201,15 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let free = Target::Ip(listener.local_addr().unwrap());
         drop(listener);
-        assert_eq!(connect(&free, None).await.unwrap_err().status, Status::Refused);
+        assert_eq!(
+            connect(&free, None).await.unwrap_err().status,
+            Status::Refused
+        );
         let path = Target::path("/nowhere/at/all").unwrap();
-        assert_eq!(connect(&path, None).await.unwrap_err().status, Status::Refused);
+        assert_eq!(
+            connect(&path, None).await.unwrap_err().status,
+            Status::Refused
+        );
         let refused = connect(&path, Some(&permit("tunnel"))).await;
         assert_eq!(refused.unwrap_err().status, Status::Denied);
     }

@@ -19,6 +19,13 @@ pub enum Event {
         /// Round-trip time.
         rtt: Duration,
     },
+    /// A server has a client, or one less.
+    Client {
+        /// Where it is.
+        client: SocketAddr,
+        /// Why it has gone; `None` when it comes.
+        gone: Option<String>,
+    },
     /// A listener works.
     Forward {
         /// As it was written, with its letter: `-L 8080:db:5432`.
@@ -151,7 +158,10 @@ impl Drop for Flow {
             bytes_up,
             bytes_down,
             time: self.began.elapsed(),
-            end: self.end.take().unwrap_or_else(|| "the session has ended".to_owned()),
+            end: self
+                .end
+                .take()
+                .unwrap_or_else(|| "the session has ended".to_owned()),
         });
     }
 }

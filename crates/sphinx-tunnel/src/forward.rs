@@ -241,19 +241,59 @@ mod tests {
     fn what_can_be_written() {
         for (text, listen, target, carried) in [
             ("8080:db:5432", "127.0.0.1:8080", "db:5432", Carried::Stream),
-            ("8080:db:5432/tcp", "127.0.0.1:8080", "db:5432", Carried::Stream),
-            ("0:127.0.0.1:80", "127.0.0.1:0", "127.0.0.1:80", Carried::Stream),
+            (
+                "8080:db:5432/tcp",
+                "127.0.0.1:8080",
+                "db:5432",
+                Carried::Stream,
+            ),
+            (
+                "0:127.0.0.1:80",
+                "127.0.0.1:0",
+                "127.0.0.1:80",
+                Carried::Stream,
+            ),
             ("*:8080:db:5432", "[::]:8080", "db:5432", Carried::Stream),
             (":8080:db:5432", "[::]:8080", "db:5432", Carried::Stream),
-            ("[::1]:8080:[fe80::1]:80", "[::1]:8080", "[fe80::1]:80", Carried::Stream),
+            (
+                "[::1]:8080:[fe80::1]:80",
+                "[::1]:8080",
+                "[fe80::1]:80",
+                Carried::Stream,
+            ),
             ("0.0.0.0:1:a:2", "0.0.0.0:1", "a:2", Carried::Stream),
             ("./db.sock:db:5432", "./db.sock", "db:5432", Carried::Stream),
-            ("8080:/run/udp", "127.0.0.1:8080", "/run/udp", Carried::Stream),
-            ("127.0.0.1:8080:/run/x", "127.0.0.1:8080", "/run/x", Carried::Stream),
+            (
+                "8080:/run/udp",
+                "127.0.0.1:8080",
+                "/run/udp",
+                Carried::Stream,
+            ),
+            (
+                "127.0.0.1:8080:/run/x",
+                "127.0.0.1:8080",
+                "/run/x",
+                Carried::Stream,
+            ),
             ("/a:/b", "/a", "/b", Carried::Stream),
-            ("51820:wg:51820/udp", "127.0.0.1:51820", "wg:51820", Carried::Datagrams(DEADLINE)),
-            ("1:wg:2/udp,deadline=0", "127.0.0.1:1", "wg:2", Carried::Datagrams(Duration::ZERO)),
-            ("1:wg:2/udp,deadline=5ms", "127.0.0.1:1", "wg:2", Carried::Datagrams(Duration::from_millis(5))),
+            (
+                "51820:wg:51820/udp",
+                "127.0.0.1:51820",
+                "wg:51820",
+                Carried::Datagrams(DEADLINE),
+            ),
+            (
+                "1:wg:2/udp,deadline=0",
+                "127.0.0.1:1",
+                "wg:2",
+                Carried::Datagrams(Duration::ZERO),
+            ),
+            (
+                "1:wg:2/udp,deadline=5ms",
+                "127.0.0.1:1",
+                "wg:2",
+                Carried::Datagrams(Duration::from_millis(5)),
+            ),
         ] {
             let forward: Forward = text.parse().unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(forward.listen.to_string(), listen, "{text}");
@@ -261,7 +301,10 @@ mod tests {
             assert_eq!(forward.carried, carried, "{text}");
         }
         assert_eq!(super::target("build1:22").unwrap().to_string(), "build1:22");
-        assert_eq!(listen_address("1080").unwrap().to_string(), "127.0.0.1:1080");
+        assert_eq!(
+            listen_address("1080").unwrap().to_string(),
+            "127.0.0.1:1080"
+        );
         assert_eq!(listen_address("[::1]:0").unwrap().to_string(), "[::1]:0");
     }
 

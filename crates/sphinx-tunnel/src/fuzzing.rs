@@ -45,7 +45,9 @@ pub fn tunnel(data: &[u8]) {
             let _ = proxy::inward(rest);
             // It waits for nothing: all of it is here.
             let mut outward = pin!(proxy::outward(rest));
-            let polled = outward.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let polled = outward
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()));
             assert!(matches!(polled, Poll::Ready(_)));
         }
         3 => {

@@ -29,7 +29,10 @@ impl Live {
     }
 
     /// Serves what the other end asks for, each in a task of its own, until the session ends: why it has.
-    pub(crate) async fn serve<F>(&self, serve: impl Fn(Live, Asked) -> F + Send + Sync + 'static) -> Error
+    pub(crate) async fn serve<F>(
+        &self,
+        serve: impl Fn(Live, Asked) -> F + Send + Sync + 'static,
+    ) -> Error
     where
         F: Future<Output = ()> + Send + 'static,
     {

@@ -58,7 +58,8 @@ fn class(ip: IpAddr) -> Class {
         ip if ip.is_loopback() => Class::Loopback,
         IpAddr::V4(ip) => class_v4(ip),
         IpAddr::V6(ip) => {
-            let special = ip.is_unicast_link_local() || ip.is_multicast() || METADATA_V6.contains(&ip);
+            let special =
+                ip.is_unicast_link_local() || ip.is_multicast() || METADATA_V6.contains(&ip);
             match (special, embedded(ip)) {
                 (true, _) => Class::Special,
                 // Translators on the way would make of it what must not be reached.
@@ -104,13 +105,23 @@ struct Net {
 impl Net {
     fn new(ip: IpAddr, prefix: u8) -> Option<Self> {
         let first: IpAddr = match ip {
-            IpAddr::V4(ip) if prefix <= 32 => Ipv4Addr::from_bits(ip.to_bits() & mask_v4(prefix)).into(),
-            IpAddr::V6(ip) if prefix <= 128 => Ipv6Addr::from_bits(ip.to_bits() & mask_v6(prefix)).into(),
+            IpAddr::V4(ip) if prefix <= 32 => {
+                Ipv4Addr::from_bits(ip.to_bits() & mask_v4(prefix)).into()
+            }
+            IpAddr::V6(ip) if prefix <= 128 => {
+                Ipv6Addr::from_bits(ip.to_bits() & mask_v6(prefix)).into()
+            }
             _ => return None,
         };
         let (last, shortest): (IpAddr, u8) = match first {
-            IpAddr::V4(ip) => (Ipv4Addr::from_bits(ip.to_bits() | !mask_v4(prefix)).into(), 4),
-            IpAddr::V6(ip) => (Ipv6Addr::from_bits(ip.to_bits() | !mask_v6(prefix)).into(), 8),
+            IpAddr::V4(ip) => (
+                Ipv4Addr::from_bits(ip.to_bits() | !mask_v4(prefix)).into(),
+                4,
+            ),
+            IpAddr::V6(ip) => (
+                Ipv6Addr::from_bits(ip.to_bits() | !mask_v6(prefix)).into(),
+                8,
+            ),
         };
         // Both ends of everything are special too, so that it has to be short enough.
         let is_special =
@@ -124,8 +135,12 @@ impl Net {
 
     fn contains(&self, ip: IpAddr) -> bool {
         match (self.first, ip) {
-            (IpAddr::V4(first), IpAddr::V4(ip)) => ip.to_bits() & mask_v4(self.prefix) == first.to_bits(),
-            (IpAddr::V6(first), IpAddr::V6(ip)) => ip.to_bits() & mask_v6(self.prefix) == first.to_bits(),
+            (IpAddr::V4(first), IpAddr::V4(ip)) => {
+                ip.to_bits() & mask_v4(self.prefix) == first.to_bits()
+            }
+            (IpAddr::V6(first), IpAddr::V6(ip)) => {
+                ip.to_bits() & mask_v6(self.prefix) == first.to_bits()
+            }
             _ => false,
         }
     }
@@ -151,7 +166,9 @@ enum Host {
 
 impl Host {
     fn parse(text: &str) -> Option<Self> {
-        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+        let bare = text
+            .strip_prefix('[')
+            .and_then(|text| text.strip_suffix(']'));
         let bare = bare.unwrap_or(text);
         if let Ok(ip) = bare.parse::<IpAddr>() {
             let ip = canonical(ip);
@@ -162,7 +179,10 @@ impl Host {
         }
         let name = normal(text);
         let is_name = |name: &str| {
-            !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-._".contains(c))
+            !name.is_empty()
+                && name
+                    .chars()
+                    .all(|c| c.is_alphanumeric() || "-._".contains(c))
         };
         match name.strip_prefix('*') {
             Some("") => Some(Self::Any),
@@ -182,7 +202,9 @@ impl Host {
             Self::Any => class != Class::Special,
             Self::Localhost => class == Class::Loopback,
             // Whoever owns the name chooses its addresses: they must not lead to the machine itself.
-            Self::Name(_) | Self::Suffix(_) => class == Class::Ordinary && name.is_some_and(|name| self.is_named(name)),
+            Self::Name(_) | Self::Suffix(_) => {
+                class == Class::Ordinary && name.is_some_and(|name| self.is_named(name))
+            }
             Self::Net(net) => net.contains(ip) && (class != Class::Special || net.is_special),
         }
     }
@@ -269,7 +291,9 @@ fn parse_rule(text: &str, rules: &mut Vec<Rule>) -> Result<(), String> {
             });
         }
         ("tunnel", rest) => match rest.split_once(':') {
-            Some(("unix", path)) if path.starts_with('/') => rules.push(Rule::Unix(path.to_owned())),
+            Some(("unix", path)) if path.starts_with('/') => {
+                rules.push(Rule::Unix(path.to_owned()))
+            }
             Some((transport @ ("tcp" | "udp"), place)) => {
                 let (host, ports) = parse_place(place)?;
                 let transport = match transport {
@@ -282,7 +306,12 @@ fn parse_rule(text: &str, rules: &mut Vec<Rule>) -> Result<(), String> {
                     ports,
                 });
             }
-            _ => return Err("expected tunnel:tcp:HOST:PORT, tunnel:udp:HOST:PORT or tunnel:unix:/PATH".to_owned()),
+            _ => {
+                return Err(
+                    "expected tunnel:tcp:HOST:PORT, tunnel:udp:HOST:PORT or tunnel:unix:/PATH"
+                        .to_owned(),
+                );
+            }
         },
         ("listen", rest) => {
             let (host, ports) = match rest.contains(':') {
@@ -329,7 +358,12 @@ fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, String> {
 
 impl Permit {
     /// Whether a client may reach `address`, which the name that it asked for has led to, if it was a name.
-    pub fn lets_reach(&self, transport: Transport, name: Option<&str>, address: SocketAddr) -> bool {
+    pub fn lets_reach(
+        &self,
+        transport: Transport,
+        name: Option<&str>,
+        address: SocketAddr,
+    ) -> bool {
         let ip = canonical(address.ip());
         self.0.iter().any(|rule| match rule {
             Rule::Connect {
@@ -353,7 +387,8 @@ impl Permit {
                 host,
                 ports,
             } => {
-                let is_other = matches!(host, Host::Name(_) | Host::Suffix(_)) && !host.is_named(name);
+                let is_other =
+                    matches!(host, Host::Name(_) | Host::Suffix(_)) && !host.is_named(name);
                 only.is_none_or(|only| only == transport) && ports.contains(&port) && !is_other
             }
             _ => false,
@@ -362,7 +397,9 @@ impl Permit {
 
     /// Whether a client may connect to a Unix socket.
     pub fn lets_reach_path(&self, path: &str) -> bool {
-        self.0.iter().any(|rule| matches!(rule, Rule::Unix(own) if own == path))
+        self.0
+            .iter()
+            .any(|rule| matches!(rule, Rule::Unix(own) if own == path))
     }
 
     /// Whether a client may have the server listen there.
@@ -375,9 +412,9 @@ impl Permit {
                     Host::Net(net) => net.contains(address.ip().to_canonical()),
                     Host::Name(_) | Host::Suffix(_) => false,
                 };
-                // Any port but those below 1024 is not asked for by number.
+                // Any port is one of those that the kernel chooses.
                 let port_fits = match address.port() {
-                    0 => ports.end() >= &1024,
+                    0 => *ports.start() <= 1024 && *ports.end() == u16::MAX,
                     port => ports.contains(&port),
                 };
                 fits && port_fits
@@ -413,43 +450,217 @@ mod tests {
             ("tunnel", Tcp, None, "[fe80::1]:80", false),
             ("tunnel", Tcp, None, "[fd00:ec2::254]:80", false),
             ("tunnel", Tcp, None, "100.100.100.200:80", false),
-            ("tunnel", Tcp, Some("metadata.example"), "169.254.169.254:80", false),
+            (
+                "tunnel",
+                Tcp,
+                Some("metadata.example"),
+                "169.254.169.254:80",
+                false,
+            ),
             ("tunnel", Udp, None, "224.0.0.1:5353", false),
             ("tunnel", Udp, None, "255.255.255.255:67", false),
-            ("tunnel:tcp:0.0.0.0/0:*", Tcp, None, "169.254.169.254:80", false),
+            (
+                "tunnel:tcp:0.0.0.0/0:*",
+                Tcp,
+                None,
+                "169.254.169.254:80",
+                false,
+            ),
             ("tunnel:tcp:[::/0]:*", Tcp, None, "[fe80::1]:80", false),
-            ("tunnel:tcp:169.254.0.0/15:80", Tcp, None, "169.254.169.254:80", false),
-            ("tunnel:tcp:169.254.169.254:80", Tcp, None, "169.254.169.254:80", true),
-            ("tunnel:tcp:169.254.169.254:80", Tcp, None, "[::ffff:169.254.169.254]:80", true),
-            ("tunnel:tcp:169.254.0.0/16:80", Tcp, None, "169.254.1.1:80", true),
-            ("tunnel:tcp:169.254.169.254:80", Tcp, None, "169.254.169.254:81", false),
-            ("tunnel:udp:224.0.0.0/4:5353", Udp, None, "224.0.0.251:5353", true),
+            (
+                "tunnel:tcp:169.254.0.0/15:80",
+                Tcp,
+                None,
+                "169.254.169.254:80",
+                false,
+            ),
+            (
+                "tunnel:tcp:169.254.169.254:80",
+                Tcp,
+                None,
+                "169.254.169.254:80",
+                true,
+            ),
+            (
+                "tunnel:tcp:169.254.169.254:80",
+                Tcp,
+                None,
+                "[::ffff:169.254.169.254]:80",
+                true,
+            ),
+            (
+                "tunnel:tcp:169.254.0.0/16:80",
+                Tcp,
+                None,
+                "169.254.1.1:80",
+                true,
+            ),
+            (
+                "tunnel:tcp:169.254.169.254:80",
+                Tcp,
+                None,
+                "169.254.169.254:81",
+                false,
+            ),
+            (
+                "tunnel:udp:224.0.0.0/4:5353",
+                Udp,
+                None,
+                "224.0.0.251:5353",
+                true,
+            ),
             // Names.
-            ("tunnel:tcp:*.corp:443", Tcp, Some("db.corp"), "192.0.2.1:443", true),
-            ("tunnel:tcp:*.corp:443", Tcp, Some("DB.Corp."), "192.0.2.1:443", true),
-            ("tunnel:tcp:*.corp:443", Tcp, Some("db.corp"), "192.0.2.1:444", false),
-            ("tunnel:tcp:*.corp:443", Udp, Some("db.corp"), "192.0.2.1:443", false),
-            ("tunnel:tcp:*.corp:443", Tcp, Some("corp"), "192.0.2.1:443", false),
-            ("tunnel:tcp:*.corp:443", Tcp, Some(".corp"), "192.0.2.1:443", false),
-            ("tunnel:tcp:*.corp:443", Tcp, Some("evilcorp"), "192.0.2.1:443", false),
-            ("tunnel:tcp:*.corp:443", Tcp, Some("db.corp.evil"), "192.0.2.1:443", false),
+            (
+                "tunnel:tcp:*.corp:443",
+                Tcp,
+                Some("db.corp"),
+                "192.0.2.1:443",
+                true,
+            ),
+            (
+                "tunnel:tcp:*.corp:443",
+                Tcp,
+                Some("DB.Corp."),
+                "192.0.2.1:443",
+                true,
+            ),
+            (
+                "tunnel:tcp:*.corp:443",
+                Tcp,
+                Some("db.corp"),
+                "192.0.2.1:444",
+                false,
+            ),
+            (
+                "tunnel:tcp:*.corp:443",
+                Udp,
+                Some("db.corp"),
+                "192.0.2.1:443",
+                false,
+            ),
+            (
+                "tunnel:tcp:*.corp:443",
+                Tcp,
+                Some("corp"),
+                "192.0.2.1:443",
+                false,
+            ),
+            (
+                "tunnel:tcp:*.corp:443",
+                Tcp,
+                Some(".corp"),
+                "192.0.2.1:443",
+                false,
+            ),
+            (
+                "tunnel:tcp:*.corp:443",
+                Tcp,
+                Some("evilcorp"),
+                "192.0.2.1:443",
+                false,
+            ),
+            (
+                "tunnel:tcp:*.corp:443",
+                Tcp,
+                Some("db.corp.evil"),
+                "192.0.2.1:443",
+                false,
+            ),
             ("tunnel:tcp:*.corp:443", Tcp, None, "192.0.2.1:443", false),
             // A name that leads home.
-            ("tunnel:tcp:*.corp:443", Tcp, Some("db.corp"), "127.0.0.1:443", false),
-            ("tunnel:tcp:*.corp:443", Tcp, Some("db.corp"), "0.0.0.0:443", false),
-            ("tunnel:tcp:*.corp:443", Tcp, Some("db.corp"), "[::]:443", false),
-            ("tunnel:tcp:*.corp:443", Tcp, Some("db.corp"), "[::ffff:127.0.0.1]:443", false),
-            ("tunnel:tcp:db.corp:443", Tcp, Some("db.corp"), "169.254.169.254:443", false),
-            ("tunnel:tcp:localhost:5432", Tcp, Some("localhost"), "127.0.0.1:5432", true),
+            (
+                "tunnel:tcp:*.corp:443",
+                Tcp,
+                Some("db.corp"),
+                "127.0.0.1:443",
+                false,
+            ),
+            (
+                "tunnel:tcp:*.corp:443",
+                Tcp,
+                Some("db.corp"),
+                "0.0.0.0:443",
+                false,
+            ),
+            (
+                "tunnel:tcp:*.corp:443",
+                Tcp,
+                Some("db.corp"),
+                "[::]:443",
+                false,
+            ),
+            (
+                "tunnel:tcp:*.corp:443",
+                Tcp,
+                Some("db.corp"),
+                "[::ffff:127.0.0.1]:443",
+                false,
+            ),
+            (
+                "tunnel:tcp:db.corp:443",
+                Tcp,
+                Some("db.corp"),
+                "169.254.169.254:443",
+                false,
+            ),
+            (
+                "tunnel:tcp:localhost:5432",
+                Tcp,
+                Some("localhost"),
+                "127.0.0.1:5432",
+                true,
+            ),
             ("tunnel:tcp:localhost:5432", Tcp, None, "0.0.0.0:5432", true),
-            ("tunnel:tcp:localhost:5432", Tcp, Some("localhost"), "192.0.2.1:5432", false),
+            (
+                "tunnel:tcp:localhost:5432",
+                Tcp,
+                Some("localhost"),
+                "192.0.2.1:5432",
+                false,
+            ),
             // Addresses.
-            ("tunnel:tcp:10.0.0.0/8:1-1023", Tcp, Some("any.example"), "10.9.8.7:22", true),
-            ("tunnel:tcp:10.0.0.0/8:1-1023", Tcp, None, "[::ffff:10.9.8.7]:22", true),
-            ("tunnel:tcp:10.0.0.0/8:1-1023", Tcp, None, "11.0.0.1:22", false),
-            ("tunnel:tcp:10.0.0.0/8:1-1023", Tcp, None, "10.0.0.1:1024", false),
-            ("tunnel:tcp:[2001:db8::/32]:*", Tcp, None, "[2001:db8:ffff::1]:9", true),
-            ("tunnel:tcp:[2001:db8::1]:9", Tcp, None, "[2001:db8::2]:9", false),
+            (
+                "tunnel:tcp:10.0.0.0/8:1-1023",
+                Tcp,
+                Some("any.example"),
+                "10.9.8.7:22",
+                true,
+            ),
+            (
+                "tunnel:tcp:10.0.0.0/8:1-1023",
+                Tcp,
+                None,
+                "[::ffff:10.9.8.7]:22",
+                true,
+            ),
+            (
+                "tunnel:tcp:10.0.0.0/8:1-1023",
+                Tcp,
+                None,
+                "11.0.0.1:22",
+                false,
+            ),
+            (
+                "tunnel:tcp:10.0.0.0/8:1-1023",
+                Tcp,
+                None,
+                "10.0.0.1:1024",
+                false,
+            ),
+            (
+                "tunnel:tcp:[2001:db8::/32]:*",
+                Tcp,
+                None,
+                "[2001:db8:ffff::1]:9",
+                true,
+            ),
+            (
+                "tunnel:tcp:[2001:db8::1]:9",
+                Tcp,
+                None,
+                "[2001:db8::2]:9",
+                false,
+            ),
             ("tunnel:udp:*:53", Udp, None, "9.9.9.9:53", true),
             ("tunnel:udp:*:53", Tcp, None, "9.9.9.9:53", false),
             ("listen:2222", Tcp, None, "127.0.0.1:2222", false),
@@ -484,7 +695,11 @@ mod tests {
             ("listen:192.0.2.1:*", "192.0.2.1:0", true),
             ("tunnel:tcp:*:*", "127.0.0.1:80", false),
         ] {
-            assert_eq!(permit(rules).lets_listen(address.parse().unwrap()), allowed, "{rules} {address}");
+            assert_eq!(
+                permit(rules).lets_listen(address.parse().unwrap()),
+                allowed,
+                "{rules} {address}"
+            );
         }
         assert!(!permit("tunnel").lets_reach_path("/run/docker.sock"));
         let one = permit("tunnel:unix:/run/db.sock");

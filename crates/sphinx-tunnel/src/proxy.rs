@@ -44,7 +44,9 @@ pub struct Credentials {
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = &self.user;
-        f.debug_struct("Credentials").field("user", user).finish_non_exhaustive()
+        f.debug_struct("Credentials")
+            .field("user", user)
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,7 +67,8 @@ impl FromStr for Credentials {
 
 impl Credentials {
     fn are(&self, user: &str, password: &str) -> bool {
-        same(self.user.as_bytes(), user.as_bytes()) & same(self.password.as_bytes(), password.as_bytes())
+        same(self.user.as_bytes(), user.as_bytes())
+            & same(self.password.as_bytes(), password.as_bytes())
     }
 
     /// As HTTP has it.
@@ -103,11 +106,7 @@ impl Proxy {
         }
     }
 
-    async fn socks(
-        &self,
-        stream: TcpStream,
-        link: &Link,
-    ) -> Result<(), SocksServerError> {
+    async fn socks(&self, stream: TcpStream, link: &Link) -> Result<(), SocksServerError> {
         let (Ok(own), Ok(program)) = (stream.local_addr(), stream.peer_addr()) else {
             return Ok(());
         };
@@ -145,7 +144,8 @@ impl Proxy {
                 Err(refusal) => protocol.reply_error(&socks_code(refusal.status)).await,
             },
             (Socks5Command::UDPAssociate, _) => {
-                self.associate(protocol, (own.ip(), program.ip()), live).await
+                self.associate(protocol, (own.ip(), program.ip()), live)
+                    .await
             }
         }
     }
@@ -170,7 +170,8 @@ impl Proxy {
             deadline: DEADLINE,
         };
         let bound = UdpSocket::bind(SocketAddr::new(own, 0)).await;
-        let (mut stream, socket) = match bound.and_then(|socket| Ok((socket.local_addr()?, socket))) {
+        let (mut stream, socket) = match bound.and_then(|socket| Ok((socket.local_addr()?, socket)))
+        {
             Ok((at, socket)) => (protocol.reply_success(at).await?, socket),
             Err(_) => return protocol.reply_error(&ReplyError::GeneralFailure).await,
         };
@@ -212,18 +213,18 @@ impl Proxy {
         Ok(())
     }
 
-    async fn http(
-        &self,
-        mut stream: TcpStream,
-        link: &Link,
-    ) -> io::Result<()> {
+    async fn http(&self, mut stream: TcpStream, link: &Link) -> io::Result<()> {
         let wish = timeout(REQUEST_TIME, head(&mut stream, self.credentials.as_ref())).await;
         let Ok(wish) = wish else {
             return Ok(());
         };
         let answer = match wish? {
             Ok((target, rest)) => match link.live().await {
-                None => Err(status_line(503, "Service Unavailable", "no session with the server")),
+                None => Err(status_line(
+                    503,
+                    "Service Unavailable",
+                    "no session with the server",
+                )),
                 Some(live) => match open(&live, &target).await {
                     Ok((both, _)) => Ok((both, target, rest)),
                     Err(refusal) => Err(http_answer(&refusal)),
@@ -233,7 +234,9 @@ impl Proxy {
         };
         match answer {
             Ok(((mut send, recv), target, rest)) => {
-                stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
+                stream
+                    .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    .await?;
                 // What the program has sent before it knew.
                 send.write_all(&rest).await.map_err(io::Error::other)?;
                 self.carry(stream, (send, recv), &target).await;
@@ -364,7 +367,8 @@ pub(crate) fn wish(
     if let Some(credentials) = credentials {
         let mut given = request.headers.iter();
         let given = given.find(|header| header.name.eq_ignore_ascii_case("proxy-authorization"));
-        let is_right = given.is_some_and(|header| same(header.value, credentials.basic().as_bytes()));
+        let is_right =
+            given.is_some_and(|header| same(header.value, credentials.basic().as_bytes()));
         if !is_right {
             return Some(Err(
                 "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=\"sphx\"\r\n\
@@ -378,7 +382,9 @@ pub(crate) fn wish(
         return Some(Err(status_line(405, "Method Not Allowed", why)));
     }
     match crate::forward::target(request.path.unwrap_or_default()) {
-        Ok(target @ (Target::Ip(_) | Target::Name(..))) => Some(Ok((target, bytes[len..].to_vec()))),
+        Ok(target @ (Target::Ip(_) | Target::Name(..))) => {
+            Some(Ok((target, bytes[len..].to_vec())))
+        }
         _ => bad("CONNECT needs HOST:PORT"),
     }
 }
@@ -408,10 +414,16 @@ mod tests {
 
     #[test]
     fn http_requests() {
-        let target = |bytes: &str| wish(bytes.as_bytes(), None).map(|wish| wish.map(|(target, rest)| (target.to_string(), rest)));
+        let target = |bytes: &str| {
+            wish(bytes.as_bytes(), None)
+                .map(|wish| wish.map(|(target, rest)| (target.to_string(), rest)))
+        };
         assert_eq!(target("CONNECT a.example:443 HTTP/1.1\r\nHost: a"), None);
         let whole = "CONNECT a.example:443 HTTP/1.1\r\nHost: a\r\n\r\nhello";
-        assert_eq!(target(whole), Some(Ok(("a.example:443".to_owned(), b"hello".to_vec()))));
+        assert_eq!(
+            target(whole),
+            Some(Ok(("a.example:443".to_owned(), b"hello".to_vec())))
+        );
         let v6 = "CONNECT [::1]:443 HTTP/1.1\r\n\r\n";
         assert_eq!(target(v6), Some(Ok(("[::1]:443".to_owned(), Vec::new()))));
         for (request, code) in [
@@ -421,7 +433,10 @@ mod tests {
             ("\u{4}\u{1}", "400"),
         ] {
             let answer = target(request).expect("an answer").unwrap_err();
-            assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{request}: {answer}");
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {code} ")),
+                "{request}: {answer}"
+            );
         }
         let endless = "CONNECT a:1 HTTP/1.1\r\nX: ".to_owned() + &"x".repeat(HEAD_MAX);
         assert!(target(&endless).expect("an answer").is_err());
@@ -432,7 +447,10 @@ mod tests {
         let credentials: Credentials = "Aladdin:open sesame".parse().unwrap();
         // RFC 7617, §2.
         assert_eq!(credentials.basic(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
-        assert_eq!("a:bc".parse::<Credentials>().unwrap().basic(), "Basic YTpiYw==");
+        assert_eq!(
+            "a:bc".parse::<Credentials>().unwrap().basic(),
+            "Basic YTpiYw=="
+        );
         assert!(credentials.are("Aladdin", "open sesame"));
         assert!(!credentials.are("Aladdin", "open sesam"));
         assert!(!credentials.are("Aladdin", "open sesamE"));

@@ -65,6 +65,21 @@ pub(crate) enum First {
     Data,
 }
 
+/// A connection that is reset unless it has come to its end, also when nobody carries for it any more.
+struct Resetting {
+    stream: TcpStream,
+    is_whole: bool,
+}
+
+impl Drop for Resetting {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            // What is closed with this set is reset.
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
 /// Carries until both sides have said all, or one breaks; the other one learns of that as it would on one connection.
 pub(crate) async fn relay(
     local: Local,
@@ -73,13 +88,14 @@ pub(crate) async fn relay(
     counts: &Counts,
 ) -> Result<(), Broken> {
     match local {
-        Local::Tcp(mut stream) => {
-            let (read, write) = stream.split();
+        Local::Tcp(stream) => {
+            let mut stream = Resetting {
+                stream,
+                is_whole: false,
+            };
+            let (read, write) = stream.stream.split();
             let ended = both((read, write), (send, recv), first, counts, false).await;
-            if ended.is_err() {
-                // What is dropped with this set is reset.
-                let _ = stream.set_zero_linger();
-            }
+            stream.is_whole = ended.is_ok();
             ended
         }
         Local::Unix(mut stream) => {
@@ -103,7 +119,15 @@ async fn both(
 ) -> Result<(), Broken> {
     let up = async {
         // A stream that is dropped before its end is reset.
-        match copy(read, &mut send, &counts.sent, MESSAGE_BYTES, SendStream::poll_stopped_early).await {
+        match copy(
+            read,
+            &mut send,
+            &counts.sent,
+            MESSAGE_BYTES,
+            SendStream::poll_stopped_early,
+        )
+        .await
+        {
             Ok(()) => {
                 // Whoever closes the session afterwards loses nothing; a target that wants no more has said so.
                 let finished = send.finish().await;
@@ -122,7 +146,11 @@ async fn both(
         if first == First::Reply {
             exchange::reply(&mut recv).await.map_err(Broken::Refused)?;
         }
-        match copy(recv, &mut write, &counts.received, usize::MAX, |_, _| Poll::Pending).await {
+        match copy(recv, &mut write, &counts.received, usize::MAX, |_, _| {
+            Poll::Pending
+        })
+        .await
+        {
             // That it has been closed already is no failure.
             Ok(()) => {
                 let _ = write.shutdown().await;

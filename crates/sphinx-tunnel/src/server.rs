@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sphinx_transport::Error;
 use sphinx_transport::asynchronous::{SendStream, Session};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::Semaphore;
@@ -66,17 +65,24 @@ impl Server {
         }
     }
 
-    /// Serves one client until its session ends: why it has.
-    pub async fn serve(self: Arc<Self>, session: Session) -> Error {
+    /// Serves one client until its session ends.
+    pub async fn serve(self: Arc<Self>, session: Session) {
+        let (events, address) = (self.events.clone(), session.as_blocking().remote_addr());
         let client = Arc::new(Client {
-            name: session.as_blocking().remote_addr().to_string(),
+            name: address.to_string(),
             streams: Semaphore::new(self.limits.streams),
             pending: Mutex::default(),
             server: self,
         });
+        let told = |gone| {
+            let client = address;
+            events.tell(Event::Client { client, gone });
+        };
+        told(None);
         let live = Live::new(session, false);
-        live.serve(move |live, asked| Arc::clone(&client).serve(live, asked))
-            .await
+        let serve = move |live, asked| Arc::clone(&client).serve(live, asked);
+        let why = live.serve(serve).await;
+        told(Some(why.to_string()));
     }
 }
 
@@ -121,10 +127,16 @@ impl Client {
                 target,
             } => {
                 let entered = live.datagrams.enter(flow, deadline);
-                match (entered, dial::connect_udp(&target, Some(&self.server.permit)).await) {
+                match (
+                    entered,
+                    dial::connect_udp(&target, Some(&self.server.permit)).await,
+                ) {
                     (Ok(flow), Ok(socket)) => {
                         let mut told = events.flow("udp", target.to_string(), Direction::In);
-                        if exchange::accept(&mut send, socket.local_addr().ok()).await.is_ok() {
+                        if exchange::accept(&mut send, socket.local_addr().ok())
+                            .await
+                            .is_ok()
+                        {
                             let mut recv = recv;
                             udp::carry(flow, &socket, &mut recv, &mut told).await;
                         }
@@ -136,7 +148,10 @@ impl Client {
             }
             Request::Associate { flow, deadline } => {
                 let entered = live.datagrams.enter(flow, deadline);
-                match (entered, Association::new(Some(Arc::clone(&self.server.permit))).await) {
+                match (
+                    entered,
+                    Association::new(Some(Arc::clone(&self.server.permit))).await,
+                ) {
                     (Ok(flow), Ok(association)) => {
                         let mut told = events.flow("udp", "any".to_owned(), Direction::In);
                         if exchange::accept(&mut send, None).await.is_ok() {
@@ -146,9 +161,10 @@ impl Client {
                         return;
                     }
                     (Err(_), _) => Err(("any".to_owned(), taken())),
-                    (_, Err(error)) => {
-                        Err(("any".to_owned(), Refusal::new(Status::Other, error.to_string())))
-                    }
+                    (_, Err(error)) => Err((
+                        "any".to_owned(),
+                        Refusal::new(Status::Other, error.to_string()),
+                    )),
                 }
             }
             Request::Listen { listener, at } => {
@@ -217,8 +233,14 @@ impl Client {
     fn place(&self, at: &Target) -> Result<SocketAddr, Refusal> {
         match at {
             Target::Ip(address) if self.server.permit.lets_listen(*address) => Ok(*address),
-            Target::Ip(_) => Err(Refusal::new(Status::Denied, format!("listening on {at}: {}", dial::NO_RULE))),
-            _ => Err(Refusal::new(Status::Unsupported, "listeners have addresses")),
+            Target::Ip(_) => Err(Refusal::new(
+                Status::Denied,
+                format!("listening on {at}: {}", dial::NO_RULE),
+            )),
+            _ => Err(Refusal::new(
+                Status::Unsupported,
+                "listeners have addresses",
+            )),
         }
     }
 
@@ -243,11 +265,15 @@ impl Client {
             }
             let _ = stream.set_nodelay(true);
             let (live, request) = (live.clone(), request.clone());
-            let mut flow = self.server.events.flow("tcp", at.to_string(), Direction::Out);
+            let mut flow = self
+                .server
+                .events
+                .flow("tcp", at.to_string(), Direction::Out);
             tasks.spawn(async move {
                 match exchange::ask(&live.session, &request).await {
                     Ok(both) => {
-                        let ended = relay(Local::Tcp(stream), both, First::Reply, &flow.counts).await;
+                        let ended =
+                            relay(Local::Tcp(stream), both, First::Reply, &flow.counts).await;
                         flow.ended(ended);
                     }
                     Err(refusal) => flow.ended(Err(refusal)),

@@ -1,7 +1,7 @@
 //! Datagrams between sockets here and flows on a session.
 
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -106,7 +106,10 @@ pub(crate) async fn take(
 /// What ICMP has said about an earlier datagram.
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
-    matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+    matches!(
+        error.kind(),
+        ConnectionRefused | HostUnreachable | NetworkUnreachable
+    )
 }
 
 /// The far end of a flow with one target: until the other end closes it, or it is idle.
@@ -398,7 +401,10 @@ impl Association {
         found: Result<SocketAddr, Refusal>,
         denied: &impl Fn(&Target),
     ) {
-        if found.as_ref().is_err_and(|refusal| refusal.status == Status::Denied) {
+        if found
+            .as_ref()
+            .is_err_and(|refusal| refusal.status == Status::Denied)
+        {
             denied(&target);
         }
         let now = Instant::now();
@@ -430,7 +436,10 @@ impl Association {
             ip => ip,
         };
         // One that cannot be sent is lost.
-        let _ = self.socket.send_to(data, SocketAddr::new(ip, address.port())).await;
+        let _ = self
+            .socket
+            .send_to(data, SocketAddr::new(ip, address.port()))
+            .await;
     }
 }
 

@@ -481,10 +481,16 @@ mod tests {
         ] {
             let bytes = request.to_bytes();
             assert!(bytes.len() <= 2 + HEADER_MAX);
-            assert_eq!(usize::from(bytes[0]) << 8 | usize::from(bytes[1]), bytes.len() - 2);
+            assert_eq!(
+                usize::from(bytes[0]) << 8 | usize::from(bytes[1]),
+                bytes.len() - 2
+            );
             assert_eq!(Request::parse(&bytes[2..]), Ok(request.clone()));
             for end in 2..bytes.len() {
-                assert!(Request::parse(&bytes[2..end]).is_err(), "{request:?} cut at {end}");
+                assert!(
+                    Request::parse(&bytes[2..end]).is_err(),
+                    "{request:?} cut at {end}"
+                );
             }
             let longer = [&bytes[2..], &[0]].concat();
             assert_eq!(Request::parse(&longer), Err(WireError::Length));
@@ -508,7 +514,10 @@ mod tests {
             assert!(Target::new(wrong, 1).is_err(), "{wrong:?}");
         }
         for name in ["localhost", "xn--a.example.", "_srv.a-b", "bücher.example"] {
-            assert!(matches!(Target::new(name, 1), Ok(Target::Name(..))), "{name}");
+            assert!(
+                matches!(Target::new(name, 1), Ok(Target::Name(..))),
+                "{name}"
+            );
         }
         assert!(Target::path(&"p".repeat(108)).is_err());
     }

@@ -27,13 +27,13 @@ use clap::{Args, Parser, Subcommand};
 use crate::channel::Mode;
 use crate::pep::PepArgs;
 use crate::tools::{self, Tools};
-use crate::units;
 #[cfg(not(feature = "tunnel"))]
 use crate::tunnel::{ServerArgs, TunnelArgs};
-#[cfg(feature = "tunnel")]
-use tunnel::{ServerArgs, TunnelArgs};
+use crate::units;
 pub(crate) use engine::CommonArgs;
 pub(crate) use not_built::{not_built, refuse_not_built};
+#[cfg(feature = "tunnel")]
+use tunnel::{ServerArgs, TunnelArgs};
 
 /// The port `recv` and `perf server` listen on unless told otherwise ("SPHX" on a telephone's keys).
 pub(crate) const DEFAULT_PORT: u16 = 7749;
@@ -135,9 +135,14 @@ After anything the same command goes on. Nothing at the other end is expanded bu
     Pep(PepArgs),
     /// Forward ports, Unix sockets and datagrams, or be a SOCKS proxy, over a lossy link
     #[cfg_attr(feature = "tunnel", command(arg_required_else_help = true))]
-    #[cfg_attr(not(feature = "tunnel"), command(hide = true, disable_help_flag = true))]
+    #[cfg_attr(
+        not(feature = "tunnel"),
+        command(hide = true, disable_help_flag = true)
+    )]
     #[cfg_attr(feature = "tunnel", command(mut_arg("idle_timeout", |arg| arg.default_value(TUNNEL_IDLE))))]
-    #[cfg_attr(feature = "tunnel", command(after_help = "\
+    #[cfg_attr(
+        feature = "tunnel",
+        command(after_help = "\
 Examples:
   sphx tunnel --ticket-file t -L 8080:db:5432      port 8080 here is port 5432 of db, as the server sees it
   sphx tunnel --ticket-file t -D 1080              a proxy: SOCKS5 and HTTP CONNECT
@@ -148,13 +153,19 @@ Examples:
 Listens on loopback unless an address stands in front. Forwards can be repeated. When the session is
 lost, listeners stay and it connects again; with port 0 the line \"listening on\" tells the port.
 Exits with 3 if nobody answers, 4 if the server refuses, 8 if a port is in use, 9 if the other end
-cannot do what it was asked for."))]
+cannot do what it was asked for.")
+    )]
     Tunnel(TunnelArgs),
     /// Serve those who tunnel to here
     #[cfg_attr(feature = "tunnel", command(arg_required_else_help = true))]
-    #[cfg_attr(not(feature = "tunnel"), command(hide = true, disable_help_flag = true))]
+    #[cfg_attr(
+        not(feature = "tunnel"),
+        command(hide = true, disable_help_flag = true)
+    )]
     #[cfg_attr(feature = "tunnel", command(mut_arg("idle_timeout", |arg| arg.default_value(TUNNEL_IDLE))))]
-    #[cfg_attr(feature = "tunnel", command(after_help = "\
+    #[cfg_attr(
+        feature = "tunnel",
+        command(after_help = "\
 Examples:
   sphx server --permit tunnel --ticket-file t
   sphx server --permit tunnel:tcp:*.corp:443,tunnel:udp:9.9.9.9:53,listen:2222 --ticket-file t
@@ -166,7 +177,8 @@ Rules, with commas between:
   tunnel:unix:/PATH       one Unix socket
   listen:[HOST:]PORT      -R, on loopback or on that address (*: all)
 Rules see the addresses that names lead to: a name never leads to loopback, and to link-local, multicast
-and metadata addresses (169.254.169.254) leads nothing but a rule for them."))]
+and metadata addresses (169.254.169.254) leads nothing but a rule for them.")
+    )]
     Server(ServerArgs),
     /// Keep what a server has invited this machine to
     #[command(hide = true, disable_help_flag = true)]

@@ -55,6 +55,10 @@ pub(crate) struct ServerArgs {
     /// Write the ticket to this file (readable only by you) instead of printing it; needed with --json
     #[arg(long, value_name = "F")]
     pub(crate) ticket_file: Option<PathBuf>,
+    /// Keep what the server is known by in this file (readable only by you), made the first time: the same ticket works after the server was
+    /// started again. To have old tickets refused, remove it [default: another ticket each time]
+    #[arg(long, value_name = "F")]
+    pub(crate) key: Option<PathBuf>,
     /// What those who have the ticket may do, rules with commas between; nothing without one
     #[arg(long, value_name = "RULES", value_parser = str::parse::<Permit>)]
     pub(crate) permit: Option<Permit>,

@@ -1,7 +1,8 @@
 //! `sphx tunnel` and `sphx server`.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -10,11 +11,14 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sphinx_transport::asynchronous::Server as Endpoint;
-use sphinx_transport::{ErrorKind, Options, Profile, Service};
-use sphinx_tunnel::{ClientError, Credentials, Event, Events, Forward, Limits, Listen, Plan, Server, Status};
+use sphinx_transport::{ErrorKind, Options, Profile, ServerKey, Service};
+use sphinx_tunnel::{
+    ClientError, Credentials, Event, Events, Forward, Limits, Listen, Plan, Server, Status,
+};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use zeroize::Zeroizing;
 
 use super::{Context, listen};
 use crate::args::tunnel::{ServerArgs, TunnelArgs};
@@ -26,6 +30,8 @@ use crate::units::{show_duration, show_size};
 
 /// Events that wait to be written; then the next ones are dropped: nobody's connection waits for a reader of events.
 const EVENTS_MAX: usize = 1024;
+/// More than the longest key of a server.
+const KEY_BYTES_MAX: u64 = 16 << 10;
 /// Longest file with a user and a password.
 const AUTH_BYTES_MAX: u64 = 1024;
 
@@ -48,7 +54,9 @@ pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<()> {
     let ended = runtime.block_on(async {
         let stop = stop.notified();
         match args.stdio {
-            Some(target) => sphinx_tunnel::stdio(target, &ticket, &options, &told.events, stop).await,
+            Some(target) => {
+                sphinx_tunnel::stdio(target, &ticket, &options, &told.events, stop).await
+            }
             None => sphinx_tunnel::forward(plan, &ticket, &options, &told.events, stop).await,
         }
     });
@@ -76,15 +84,18 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
         once: false,
     };
     let command = "tunnel TICKET -L 8080:localhost:80";
-    let server = listen::bind(&listen, &args.common, Service::Tunnel, &options, context, command)?;
+    let key = || match &args.key {
+        Some(path) => kept_key(path),
+        None => Ok(ServerKey::generate()),
+    };
+    let service = (Service::Tunnel, &key as &dyn Fn() -> Outcome<ServerKey>);
+    let server = listen::bind_with(&listen, &args.common, service, &options, context, command)?;
     allow_files();
     let told = Told::start(&context.reporter, args.common.verbose)?;
     let runtime = runtime()?;
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let _registration = context.stop.on_stop(move || stopped.notify_one());
-    let verbose = args.common.verbose > 0;
-    let reporter = context.reporter.clone();
     let serving = Arc::new(Server::new(permit, Limits::default(), told.events.clone()));
     let ended: Outcome<()> = runtime.block_on(async {
         let endpoint = Endpoint::from(server);
@@ -99,14 +110,7 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
                 Ok(session) => session,
                 Err(error) => break Err(error.into()),
             };
-            let (serving, reporter) = (Arc::clone(&serving), reporter.clone());
-            let peer = session.as_blocking().remote_addr();
-            clients.spawn(async move {
-                let why = serving.serve(session).await;
-                if verbose {
-                    reporter.note(&format!("{peer}: {why}"));
-                }
-            });
+            clients.spawn(Arc::clone(&serving).serve(session));
         };
         endpoint.shut_down().await;
         ended
@@ -129,7 +133,9 @@ fn options(common: &CommonArgs) -> Options {
 
 /// One thread for all connections: the engine, which does the work, has its own.
 fn runtime() -> Outcome<Runtime> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     runtime.map_err(|error| local_io("start", "the event loop", error))
 }
 
@@ -144,6 +150,40 @@ fn allow_files() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
+/// The key in a file, which is made if there is none.
+fn kept_key(path: &Path) -> Outcome<ServerKey> {
+    let shown = printable(path.as_os_str().as_encoded_bytes());
+    let unreadable = |error: io::Error| local_io("read the key", &shown, error);
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let key = ServerKey::generate();
+            let written = listen::create_private(path, &key.to_bytes());
+            written.map_err(|error| local_io("write the key", &shown, error))?;
+            return Ok(key);
+        }
+        opened => opened.map_err(unreadable)?,
+    };
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        let failure = fail(
+            ErrorKind::LocalIo,
+            format!("others can read the key {shown}"),
+        );
+        return Err(failure.with_hint(format!("chmod 600 {shown}, or remove it if they may have")));
+    }
+    let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_BYTES_MAX as usize));
+    file.take(KEY_BYTES_MAX)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    ServerKey::from_bytes(&bytes).ok_or_else(|| {
+        let failure = fail(
+            ErrorKind::LocalIo,
+            format!("{shown} is no key of a server, or damaged"),
+        );
+        failure.with_hint("without it the server makes another, and tickets of before are refused")
+    })
+}
+
 fn plan(args: &TunnelArgs) -> Outcome<Plan> {
     let TunnelArgs {
         local,
@@ -153,27 +193,43 @@ fn plan(args: &TunnelArgs) -> Outcome<Plan> {
     } = args;
     if local.is_empty() && remote.is_empty() && proxy.is_empty() && args.stdio.is_none() {
         let failure = usage("there is nothing to forward");
-        return Err(failure.with_hint("-L 8080:host:80 forwards a port; sphx tunnel --help shows the others"));
+        return Err(failure
+            .with_hint("-L 8080:host:80 forwards a port; sphx tunnel --help shows the others"));
     }
     let of = |forwards: &[Forward], letter: &str| -> Vec<(String, Listen, bool)> {
         let mut all = Vec::new();
         for forward in forwards {
             let is_udp = matches!(forward.carried, sphinx_tunnel::Carried::Datagrams(_));
-            all.push((format!("-{letter} {}", forward.text), forward.listen.clone(), is_udp));
+            all.push((
+                format!("-{letter} {}", forward.text),
+                forward.listen.clone(),
+                is_udp,
+            ));
         }
         all
     };
     let mut here = of(local, "L");
-    here.extend(proxy.iter().map(|at| (format!("-D {at}"), Listen::Address(*at), false)));
+    here.extend(
+        proxy
+            .iter()
+            .map(|at| (format!("-D {at}"), Listen::Address(*at), false)),
+    );
     for listeners in [here, of(remote, "R")] {
         for (n, (spec, at, is_udp)) in listeners.iter().enumerate() {
             let mut before = listeners[..n].iter();
-            if let Some((other, ..)) = before.find(|(_, other, udp)| udp == is_udp && other.overlaps(at)) {
-                return Err(usage(format!("{other} and {spec} listen on the same address")));
+            if let Some((other, ..)) =
+                before.find(|(_, other, udp)| udp == is_udp && other.overlaps(at))
+            {
+                return Err(usage(format!(
+                    "{other} and {spec} listen on the same address"
+                )));
             }
         }
     }
-    if let Some(path) = remote.iter().find(|forward| matches!(forward.listen, Listen::Path(_))) {
+    if let Some(path) = remote
+        .iter()
+        .find(|forward| matches!(forward.listen, Listen::Path(_)))
+    {
         return Err(usage(format!(
             "-R {}: listening on a Unix socket at the other end is not built yet",
             path.text
@@ -197,7 +253,8 @@ fn credentials(path: &Path) -> Outcome<Credentials> {
     };
     let text = read().map_err(|error| local_io("read", &shown, error))?;
     let line = text.lines().next().unwrap_or_default();
-    line.parse().map_err(|why| usage(format!("the first line of {shown}: {why}")))
+    line.parse()
+        .map_err(|why| usage(format!("the first line of {shown}: {why}")))
 }
 
 fn failure(error: ClientError) -> Failure {
@@ -206,7 +263,9 @@ fn failure(error: ClientError) -> Failure {
         ClientError::Session(error) => error.into(),
         ClientError::Listen { source, .. } => {
             let hint = match source.kind() {
-                io::ErrorKind::AddrInUse => "another program listens there; port 0 takes any free one",
+                io::ErrorKind::AddrInUse => {
+                    "another program listens there; port 0 takes any free one"
+                }
                 io::ErrorKind::PermissionDenied => {
                     "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE"
                 }
@@ -258,7 +317,7 @@ impl Told {
 }
 
 fn give(sender: &SyncSender<Event>, event: Event, verbose: u8) {
-    if verbose > 0 || !matches!(event, Event::Flow { .. }) {
+    if verbose > 0 || !matches!(event, Event::Flow { .. } | Event::Client { .. }) {
         let _ = sender.try_send(event);
     }
 }
@@ -268,12 +327,25 @@ fn tell(event: Event, reporter: &Reporter) {
         Event::Connected { server, rtt } => {
             let rtt_ms = (rtt.as_secs_f64() * 1e6).round() / 1e3;
             let told = report::Event::new("connected");
-            reporter.event(told.with("server", server.to_string()).with("rtt_ms", rtt_ms));
+            reporter.event(
+                told.with("server", server.to_string())
+                    .with("rtt_ms", rtt_ms),
+            );
             reporter.note(&format!("Connected to {server}, round trip {rtt_ms} ms"));
+        }
+        Event::Client { client, gone } => {
+            let gone = gone.map(|why| printable(why.as_bytes()));
+            let told = report::Event::new("client").with("client", client.to_string());
+            reporter.event(told.with("gone", gone.as_deref()));
+            let what = gone.map_or_else(|| "connected".to_owned(), |why| format!("gone: {why}"));
+            reporter.note(&format!("{client}: {what}"));
         }
         Event::Forward { spec, bound } => {
             let told = report::Event::new("forward");
-            reporter.event(told.with("spec", spec.as_str()).with("bound", bound.as_str()));
+            reporter.event(
+                told.with("spec", spec.as_str())
+                    .with("bound", bound.as_str()),
+            );
             reporter.note(&format!("{spec}: listening on {bound}"));
         }
         Event::Flow {
@@ -297,7 +369,9 @@ fn tell(event: Event, reporter: &Reporter) {
             reporter.event(told);
             let (up, down) = (show_size(bytes_up), show_size(bytes_down));
             let time = show_duration(Duration::from_millis(time.as_millis() as u64));
-            reporter.note(&format!("{proto} {target}: {up} up, {down} down in {time}: {end}"));
+            reporter.note(&format!(
+                "{proto} {target}: {up} up, {down} down in {time}: {end}"
+            ));
         }
         Event::Denied {
             client,
