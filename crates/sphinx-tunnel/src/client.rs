@@ -194,7 +194,7 @@ pub async fn stdio(
         ended = carried => ended,
         () = stop => Ok(()),
     };
-    flow.ended(ended.as_ref().map(|()| ()));
+    flow.ended(ended.as_ref().map(|done| *done));
     close(&session, "done").await;
     ended
 }

@@ -300,7 +300,7 @@ mod tests {
             assert_eq!(forward.target.to_string(), target, "{text}");
             assert_eq!(forward.carried, carried, "{text}");
         }
-        assert_eq!(super::target("build1:22").unwrap().to_string(), "build1:22");
+        assert_eq!(target("build1:22").unwrap().to_string(), "build1:22");
         assert_eq!(
             listen_address("1080").unwrap().to_string(),
             "127.0.0.1:1080"
@@ -333,7 +333,7 @@ mod tests {
             assert!(error.contains(why), "{text}: {error}");
         }
         assert!(listen_address("./x").is_err());
-        assert!(super::target("build1").is_err());
+        assert!(target("build1").is_err());
     }
 
     #[test]

@@ -292,7 +292,7 @@ fn parse_rule(text: &str, rules: &mut Vec<Rule>) -> Result<(), String> {
         }
         ("tunnel", rest) => match rest.split_once(':') {
             Some(("unix", path)) if path.starts_with('/') => {
-                rules.push(Rule::Unix(path.to_owned()))
+                rules.push(Rule::Unix(path.to_owned()));
             }
             Some((transport @ ("tcp" | "udp"), place)) => {
                 let (host, ports) = parse_place(place)?;
@@ -426,6 +426,7 @@ impl Permit {
 
 #[cfg(test)]
 mod tests {
+    use super::Transport::{Tcp, Udp};
     use super::*;
 
     fn permit(text: &str) -> Permit {
@@ -435,7 +436,6 @@ mod tests {
     /// Attempts to get round the rules: rule, transport, name that was asked for, address that it resolved to, whether it is reached.
     #[test]
     fn attempts() {
-        use Transport::{Tcp, Udp};
         for (rules, transport, name, address, reached) in [
             ("tunnel", Tcp, None, "192.0.2.1:80", true),
             ("tunnel", Udp, None, "[2001:db8::1]:53", true),
@@ -676,8 +676,8 @@ mod tests {
                 assert!(permit.lets_resolve(transport, name, address.port()));
             }
         }
-        assert!(!permit("tunnel:tcp:*.corp:443").lets_resolve(Transport::Tcp, "a.example", 443));
-        assert!(!Permit::default().lets_reach(Transport::Tcp, None, ([192, 0, 2, 1], 80).into()));
+        assert!(!permit("tunnel:tcp:*.corp:443").lets_resolve(Tcp, "a.example", 443));
+        assert!(!Permit::default().lets_reach(Tcp, None, ([192, 0, 2, 1], 80).into()));
     }
 
     #[test]

@@ -88,9 +88,14 @@ fn echo_afterwards(mut stream: TcpStream) {
 }
 
 /// Resets its connection when it has heard something.
-fn reset(mut stream: TcpStream) {
+fn reset_afterwards(mut stream: TcpStream) {
     let _ = stream.read(&mut [0; 1]);
-    set_socket_linger(&stream, Some(Duration::ZERO)).expect("an option");
+    reset(&stream);
+}
+
+/// A connection that is reset when it is dropped.
+fn reset(stream: &TcpStream) {
+    set_socket_linger(stream, Some(Duration::ZERO)).expect("an option");
 }
 
 fn content(bytes: usize) -> Vec<u8> {
@@ -164,7 +169,7 @@ fn what_one_side_has_ended_the_other_goes_on_with() {
 fn resets_are_carried_over_both_ways() {
     let scratch = Scratch::new();
     let _server = server(&scratch, "tunnel");
-    let resets = serve(reset);
+    let resets = serve(reset_afterwards);
     // Tells on another connection how this one has ended.
     let (told, hears) = std::sync::mpsc::channel();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -182,7 +187,8 @@ fn resets_are_carried_over_both_ways() {
     assert_ne!(flow(&mut tunnel)["end"], "ok");
     let mut stream = connect(&bound[1]);
     stream.read_exact(&mut [0]).expect("a byte");
-    reset(stream);
+    reset(&stream);
+    drop(stream);
     assert_eq!(hears.recv_timeout(PATIENCE), Ok(true));
 }
 
@@ -779,7 +785,7 @@ fn forwards_cross_a_link_that_loses() {
     let binary = env!("CARGO_BIN_EXE_sphx");
     let right = format!(
         "ip link set lo up; (cd in; exec python3 -m http.server --bind 127.0.0.1 8080 >/dev/null 2>&1) & \
-         exec {binary} server --permit tunnel --key key --ticket-file t --quiet"
+         while ! curl -s http://127.0.0.1:8080/ >/dev/null; do sleep 0.05; done; exec {binary} server --permit tunnel --key key --ticket-file t --quiet"
     );
     let left = format!(
         "ip link set lo up; while ! test -s t; do sleep 0.02; done; \
