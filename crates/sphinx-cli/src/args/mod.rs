@@ -144,9 +144,9 @@ After anything the same command goes on. Nothing at the other end is expanded bu
         feature = "tunnel",
         command(after_help = "\
 Examples:
-  sphx tunnel --ticket-file t -L 8080:db:5432      port 8080 here is port 5432 of db, as the server sees it
-  sphx tunnel --ticket-file t -D 1080              a proxy: SOCKS5 and HTTP CONNECT
-  sphx tunnel --ticket-file t -R 2222:localhost:22 port 2222 of the server is port 22 here
+  sphx tunnel --ticket-file t -L 8080:db:5432        port 8080 here is port 5432 of db there
+  sphx tunnel --ticket-file t -D 1080                a proxy: SOCKS5 and HTTP CONNECT
+  sphx tunnel --ticket-file t -R 2222:localhost:22   port 2222 of the server is port 22 here
   sphx tunnel --ticket-file t -L 51820:wg:51820/udp,deadline=60ms
   ssh -o ProxyCommand='sphx tunnel --ticket-file t -W %h:%p' build1
 

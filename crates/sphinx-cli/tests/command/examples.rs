@@ -12,7 +12,7 @@ use crate::common::{PATIENCE, Running, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Beginnings of examples that are not run, and why.
-const LISTED: [(&str, &str); 21] = [
+const LISTED: [(&str, &str); 20] = [
     ("make ", "builds and measures"),
     (
         "git clone ",
@@ -43,10 +43,6 @@ const LISTED: [(&str, &str); 21] = [
     (
         "sphx tunnel ",
         "needs a server and stays up; tests/tunnel.rs has one for each flag",
-    ),
-    (
-        "ssh -o ProxyCommand=",
-        "needs another machine with an sshd; tests/tunnel.rs has -W",
     ),
     (
         "sphx recv --stdout ",
