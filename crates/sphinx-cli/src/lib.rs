@@ -15,7 +15,7 @@ mod failure;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-#[cfg(not(all(feature = "lab", feature = "pep")))]
+#[cfg(not(all(feature = "lab", feature = "pep", feature = "tunnel")))]
 mod omitted;
 mod perf;
 mod report;
@@ -39,11 +39,15 @@ use args::{Cli, Command, PerfCommand};
 use commands::Context;
 #[cfg(feature = "pep")]
 use commands::pep;
+#[cfg(feature = "tunnel")]
+use commands::tunnel;
 use failure::{Failure, usage};
 #[cfg(not(feature = "pep"))]
 use omitted::pep;
 #[cfg(not(feature = "lab"))]
 use omitted::tools;
+#[cfg(not(feature = "tunnel"))]
+use omitted::tunnel;
 use report::{Reporter, Settings};
 use signals::Stop;
 use sphinx_transport::ErrorKind;
@@ -170,6 +174,9 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
             return tool.run(ground, context);
         }
         Command::Pep(args) => return pep::run(args, context),
+        Command::Tunnel(args) => tunnel::run(args, context)?,
+        Command::Server(args) => tunnel::serve(args, context)?,
+        Command::Join(_) => return Err(args::not_built("sphx join")),
     }
     Ok(0)
 }
@@ -191,17 +198,16 @@ fn output_settings(command: &Command) -> Settings {
             command: PerfCommand::Cost(args),
         } => return Settings::new(args.json, false),
         Command::Tools(tool) => return tool.settings(),
+        Command::Tunnel(args) => return args.settings(),
+        Command::Server(args) => return args.settings(),
+        Command::Join(args) => return Settings::new(args.json(), false),
         Command::Pep(args) => {
             let (json, quiet) = args.output();
             return Settings::new(json, quiet);
         }
     };
     Settings {
-        verbose: common.verbose,
         changes: matches!(command, Command::Sync(args) if args.dry_run),
-        progress_interval: common.interval_report,
-        // Before either end gives the session up.
-        patience: Some(common.idle_timeout / 2),
-        ..Settings::new(common.json, common.quiet)
+        ..common.settings()
     }
 }

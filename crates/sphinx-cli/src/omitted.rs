@@ -111,3 +111,32 @@ pub(crate) mod pep {
         }
     }
 }
+
+#[cfg(not(feature = "tunnel"))]
+pub(crate) mod tunnel {
+    use super::{Anything, omitted};
+    use crate::commands::Context;
+    use crate::failure::Outcome;
+    use crate::report::Settings;
+
+    pub(crate) type TunnelArgs = Anything;
+    pub(crate) type ServerArgs = Anything;
+
+    pub(crate) fn run(_: TunnelArgs, _: &Context) -> Outcome<()> {
+        Err(omitted("tunnel", "tunnel"))
+    }
+
+    pub(crate) fn serve(_: ServerArgs, _: &Context) -> Outcome<()> {
+        Err(omitted("server", "tunnel"))
+    }
+
+    impl Anything {
+        pub(crate) fn not_built(&self) -> Option<String> {
+            None
+        }
+
+        pub(crate) fn settings(&self) -> Settings {
+            Settings::new(self.json(), false)
+        }
+    }
+}

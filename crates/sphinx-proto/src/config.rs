@@ -116,6 +116,9 @@ pub struct Config {
     pub initial_rtt: Nanos,
     /// Silence after which the peer counts as lost; 15 s by default.
     pub idle_timeout: Nanos,
+    /// The peer's application may leave a stream unread for as long as it likes; false by default: a session that waits for nothing else
+    /// for the idle timeout counts as stalled.
+    pub readers_may_pause: bool,
     /// Memory for received blocks, bytes (`docs/protocol.md` §7); 24 MiB by default.
     pub recv_window: u64,
     /// How much of it the peer may fill before [`Session::open_window`](crate::Session::open_window), bytes; all of it by default.
@@ -156,6 +159,7 @@ impl Config {
             limit: None,
             initial_rtt: INITIAL_RTT,
             idle_timeout: IDLE_TIMEOUT,
+            readers_may_pause: false,
             recv_window: WINDOW,
             recv_credit: u64::MAX,
             recv_streams: STREAMS_MAX,

@@ -498,6 +498,9 @@ impl Session {
     // ---- waiting for the peer's application ---------------------------------------------------
 
     fn stall_timeout(&self) -> Option<Time> {
+        if self.config.readers_may_pause && self.demand.held_up().is_some() {
+            return None;
+        }
         let patience = (self.config.idle_timeout, self.keep_alive());
         self.demand.stall_timeout(patience, self.has_data())
     }

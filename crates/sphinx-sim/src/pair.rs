@@ -65,6 +65,7 @@ impl<P: PacketProtection> Pair<P> {
             config.cc = scenario.cc;
             config.initial_rtt = rtt;
             config.idle_timeout = scenario.idle_timeout;
+            config.readers_may_pause = scenario.readers_may_pause;
             config.recv_window = scenario.recv_window;
             config.recv_streams = scenario.streams_max;
             config.send_window = scenario.send_window;

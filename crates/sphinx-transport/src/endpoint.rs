@@ -25,7 +25,7 @@ use crate::routing::IdMaker;
 use crate::shared::Session;
 use crate::signal::{Signal, Waiter};
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
-use crate::ticket::{Identity, Ticket};
+use crate::ticket::{Identity, ServerKey, Ticket};
 
 /// Addresses of one ticket that are tried.
 const ATTEMPTS_MAX: usize = 8;
@@ -154,7 +154,7 @@ fn accepted(session: Session) -> Session {
     session
 }
 
-/// A listening endpoint with a fresh identity. Dropping it closes its sessions.
+/// A listening endpoint, with a fresh identity or one that was [kept](Self::bind_with). Dropping it closes its sessions.
 pub struct Server {
     lobby: Arc<Lobby>,
     waker: Waker,
@@ -178,8 +178,20 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::LocalIo`] when the address cannot be used.
     pub fn bind(listen: SocketAddr, service: Service, options: &Options) -> Result<Self, Error> {
+        Self::bind_with(listen, service, ServerKey::generate(), options)
+    }
+
+    /// The same with an identity that was kept.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind).
+    pub fn bind_with(
+        listen: SocketAddr,
+        service: Service,
+        ServerKey(identity): ServerKey,
+        options: &Options,
+    ) -> Result<Self, Error> {
         let io = open(listen)?;
-        let identity = Identity::generate();
         let control = Control::server(&identity, settings(service, options)).with_ids(ids(options));
         let (local_addr, waker) = (io.local_addr(), io.waker());
         let lobby = Lobby::new();

@@ -98,5 +98,5 @@ pub use sphinx_net::ResolveError;
 pub use sphinx_proto::wire::BUNDLE_MAX;
 pub use sphinx_proto::{Losses, Urgency, cc};
 pub use stats::{Load, Stats};
-pub use ticket::{Ticket, TicketError};
+pub use ticket::{ServerKey, Ticket, TicketError};
 pub use unordered::UnorderedReceiver;

@@ -152,6 +152,8 @@ pub enum Service {
     Files,
     /// `sphx perf`.
     Perf,
+    /// `sphx tunnel` and `sphx server`.
+    Tunnel,
 }
 
 impl Service {
@@ -160,6 +162,7 @@ impl Service {
             Self::Application => crate::control::Service::APPLICATION,
             Self::Files => crate::control::Service::FILES,
             Self::Perf => crate::control::Service::PERF,
+            Self::Tunnel => crate::control::Service::TUNNEL,
         }
     }
 }
@@ -192,6 +195,9 @@ pub struct Options {
     /// Silence after which the peer counts as lost; and how long a session may have data to send of which
     /// nothing comes further.
     pub idle_timeout: Duration,
+    /// The peer's application may leave streams unread for as long as it likes, as people do who look at something: that nothing comes further
+    /// because of them does not end the session. By default it does, after [`idle_timeout`](Self::idle_timeout).
+    pub readers_may_pause: bool,
     /// File in which a connecting end remembers rate, round trip, loss and MTU of its paths for a day,
     /// so that the next session over the same path starts faster; `None` remembers nothing.
     /// [`path_memory_file`](crate::path_memory_file) is the usual place.
@@ -222,6 +228,7 @@ impl Default for Options {
             limit: None,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
+            readers_may_pause: false,
             path_memory: None,
             memory: default_memory(),
             once: false,
@@ -242,6 +249,7 @@ impl Options {
         config.epsilon = self.epsilon;
         config.cc = self.cc;
         config.limit = self.limit;
+        config.readers_may_pause = self.readers_may_pause;
         config.idle_timeout = idle_timeout.min(u128::from(u64::MAX / 2)) as Nanos;
     }
 }

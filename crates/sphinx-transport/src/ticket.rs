@@ -20,6 +20,8 @@ const MAX_ADDRESS_LEN: usize = 255;
 /// Name in the certificate; nobody looks at it.
 const SUBJECT: &str = "sphinx";
 const PREFIX: &str = "sphx1";
+/// How a key that is kept begins.
+const KEY_MAGIC: &[u8] = b"sphx server key 1\n";
 const PIN_LEN: usize = 32;
 const CHECKSUM_LEN: usize = 4;
 /// RFC 4648 §6, in lower case: survives double clicks, phones and shells.
@@ -210,6 +212,44 @@ impl Identity {
         }
     }
 
+    /// All of it, for a file: magic, certificate and key with their lengths, secret, checksum.
+    fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
+        let parts = [self.certificate.as_slice(), self.key.as_slice()];
+        let len = parts.iter().map(|part| part.len() + 2).sum::<usize>();
+        let len = KEY_MAGIC.len() + len + SECRET_LEN + CHECKSUM_LEN;
+        // With room for it from the beginning nothing is left where it was before it grew.
+        let mut out = Zeroizing::new(Vec::with_capacity(len));
+        out.extend_from_slice(KEY_MAGIC);
+        for part in parts {
+            out.extend_from_slice(&(part.len() as u16).to_be_bytes());
+            out.extend_from_slice(part);
+        }
+        out.extend_from_slice(self.secret.as_slice());
+        let sum = checksum(&out);
+        out.extend_from_slice(&sum);
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (payload, sum) = bytes.split_last_chunk::<CHECKSUM_LEN>()?;
+        if checksum(payload) != *sum {
+            return None;
+        }
+        let mut reader = Reader::new(payload.strip_prefix(KEY_MAGIC)?);
+        let mut part = || -> Option<Vec<u8>> {
+            let len = u16::from_be_bytes(reader.array().ok()?);
+            Some(reader.take(usize::from(len)).ok()?.to_vec())
+        };
+        let (certificate, key) = (part()?, Zeroizing::new(part()?));
+        let secret = Zeroizing::new(reader.array().ok()?);
+        rcgen::KeyPair::try_from(key.as_slice()).ok()?;
+        reader.is_empty().then_some(Self {
+            certificate,
+            key,
+            secret,
+        })
+    }
+
     /// The ticket of this server, reachable at `addresses` (`host:port`, best first).
     ///
     /// # Errors
@@ -237,6 +277,32 @@ impl Identity {
     /// What clients must know.
     pub(crate) fn secret(&self) -> &[u8; SECRET_LEN] {
         &self.secret
+    }
+}
+
+/// What a server is known by and the secret that it asks for, for one that is to be the same after it was started again: with the same key the
+/// same tickets work. Whoever has it can be the server: keep it where only its owner can read it.
+#[derive(Debug)]
+pub struct ServerKey(pub(crate) Identity);
+
+impl ServerKey {
+    /// A new one.
+    ///
+    /// # Panics
+    ///
+    /// When the operating system gives no randomness.
+    pub fn generate() -> Self {
+        Self(Identity::generate())
+    }
+
+    /// What [`from_bytes`](Self::from_bytes) reads, wiped after use.
+    pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
+        self.0.to_bytes()
+    }
+
+    /// What was written once; `None` for anything else, damaged or of a later version.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Identity::from_bytes(bytes).map(Self)
     }
 }
 
@@ -326,6 +392,24 @@ mod tests {
     fn ticket(addresses: &[&str]) -> Result<Ticket, TicketError> {
         let addresses = addresses.iter().map(|a| (*a).to_owned()).collect();
         Ticket::new(addresses, [7; 32], Zeroizing::new([9; 32]))
+    }
+
+    #[test]
+    fn a_key_that_is_kept_is_the_same_and_a_damaged_one_is_none() {
+        let key = ServerKey::generate();
+        let bytes = key.to_bytes();
+        let again = ServerKey::from_bytes(&bytes).expect("what was written");
+        let at = ["a.example:1".to_owned()];
+        assert_eq!(again.0.ticket(&at), key.0.ticket(&at));
+        assert_eq!(again.to_bytes(), bytes);
+        for end in 0..bytes.len() {
+            assert!(ServerKey::from_bytes(&bytes[..end]).is_none());
+        }
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 1;
+            assert!(ServerKey::from_bytes(&damaged).is_none());
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use clap::Args;
 use sphinx_transport::{self as transport, Family, Options};
 
 use super::report_interval;
+use crate::report::Settings;
 use crate::units;
 
 /// Flags of every command that makes a session.
@@ -196,6 +197,17 @@ fn later_value<T>(text: &str) -> Choice<T> {
 }
 
 impl CommonArgs {
+    /// What is said, and how.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            verbose: self.verbose,
+            progress_interval: self.interval_report,
+            // Before either end gives the session up.
+            patience: Some(self.idle_timeout / 2),
+            ..Settings::new(self.json, self.quiet)
+        }
+    }
+
     /// The engine's options; `profile` is what `auto` means for this command.
     pub(crate) fn options(&self, profile: transport::Profile) -> Options {
         let default = Options::default();

@@ -15,6 +15,8 @@ mod not_built;
 pub(crate) mod ssh;
 pub(crate) mod sync;
 pub(crate) mod ticket;
+#[cfg(feature = "tunnel")]
+pub(crate) mod tunnel;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -26,12 +28,20 @@ use clap::{Args, Parser, Subcommand};
 use crate::channel::Mode;
 use crate::pep::PepArgs;
 use crate::tools::{self, Tools};
+#[cfg(not(feature = "tunnel"))]
+use crate::tunnel::{ServerArgs, TunnelArgs};
 use crate::units;
 pub(crate) use engine::CommonArgs;
-pub(crate) use not_built::refuse_not_built;
+pub(crate) use not_built::{not_built, refuse_not_built};
+#[cfg(feature = "tunnel")]
+use tunnel::{ServerArgs, TunnelArgs};
 
 /// The port `recv` and `perf server` listen on unless told otherwise ("SPHX" on a telephone's keys).
 pub(crate) const DEFAULT_PORT: u16 = 7749;
+
+/// A tunnel sleeps through a minute without network.
+#[cfg(feature = "tunnel")]
+const TUNNEL_IDLE: &str = "75s";
 
 /// More reports than a hundred a second serve nobody.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(10);
@@ -137,6 +147,70 @@ deleted when something in SRC could not be read. The files go as those of sphx c
     #[cfg_attr(feature = "pep", command(arg_required_else_help = true))]
     #[cfg_attr(not(feature = "pep"), command(hide = true, disable_help_flag = true))]
     Pep(PepArgs),
+    /// Forward ports, Unix sockets and datagrams, or be a SOCKS proxy, over a lossy link
+    #[cfg_attr(feature = "tunnel", command(arg_required_else_help = true))]
+    #[cfg_attr(
+        not(feature = "tunnel"),
+        command(hide = true, disable_help_flag = true)
+    )]
+    #[cfg_attr(feature = "tunnel", command(mut_arg("idle_timeout", |arg| arg.default_value(TUNNEL_IDLE))))]
+    #[cfg_attr(
+        feature = "tunnel",
+        command(after_help = "\
+Examples:
+  sphx tunnel --ticket-file t -L 8080:db:5432        port 8080 here is port 5432 of db there
+  sphx tunnel --ticket-file t -D 1080                a proxy: SOCKS5 and HTTP CONNECT
+  sphx tunnel --ticket-file t -R 2222:localhost:22   port 2222 of the server is port 22 here
+  sphx tunnel --ticket-file t -L 51820:wg:51820/udp,deadline=60ms
+  ssh -o ProxyCommand='sphx tunnel --ticket-file t -W %h:%p' build1
+
+Listens on loopback unless an address stands in front. Forwards can be repeated. When the session is
+lost, listeners stay and it connects again; with port 0 the line \"listening on\" tells the port.
+Exits with 3 if nobody answers, 4 if the server refuses, 8 if a port is in use, 9 if the other end
+cannot do what it was asked for.")
+    )]
+    Tunnel(TunnelArgs),
+    /// Serve those who tunnel to here
+    #[cfg_attr(feature = "tunnel", command(arg_required_else_help = true))]
+    #[cfg_attr(
+        not(feature = "tunnel"),
+        command(hide = true, disable_help_flag = true)
+    )]
+    #[cfg_attr(feature = "tunnel", command(mut_arg("idle_timeout", |arg| arg.default_value(TUNNEL_IDLE))))]
+    #[cfg_attr(
+        feature = "tunnel",
+        command(after_help = "\
+Examples:
+  sphx server --permit tunnel --ticket-file t
+  sphx server --permit tunnel:tcp:*.corp:443,tunnel:udp:9.9.9.9:53,listen:2222 --ticket-file t
+
+Rules, with commas between:
+  tunnel                  what ssh would let through: any address, this machine's loopback included; -R on loopback
+  tunnel:tcp:HOST:PORT    HOST is *, a name, *.corp, an address or addresses (10.0.0.0/8, [2001:db8::]/32);
+  tunnel:udp:HOST:PORT    PORT is *, a number, or 1-1023
+  tunnel:unix:/PATH       one Unix socket
+  listen:[HOST:]PORT      -R, on loopback or on that address (*: all)
+Rules see the addresses that names lead to: a name never leads to loopback, and to link-local, multicast
+and metadata addresses (169.254.169.254) leads nothing but a rule for them.")
+    )]
+    Server(ServerArgs),
+    /// Keep what a server has invited this machine to
+    #[command(hide = true, disable_help_flag = true)]
+    Join(Anything),
+}
+
+/// Whatever is written behind a command that comes later.
+#[derive(Args, Debug)]
+pub(crate) struct Anything {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    arguments: Vec<std::ffi::OsString>,
+}
+
+impl Anything {
+    /// Whether JSON lines are wanted on standard output.
+    pub(crate) fn json(&self) -> bool {
+        self.arguments.iter().any(|argument| argument == "--json")
+    }
 }
 
 #[derive(Debug, Subcommand)]

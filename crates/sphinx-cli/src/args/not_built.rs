@@ -23,7 +23,10 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         Command::Perf {
             command: PerfCommand::Cost(_),
         } => Ok(()),
-        Command::Pep(_) | Command::Tools(_) => Ok(()),
+        // The last one is not built at all, and says so when it is run.
+        Command::Pep(_) | Command::Tools(_) | Command::Join(_) => Ok(()),
+        Command::Tunnel(args) => later(args.not_built()),
+        Command::Server(args) => later(args.not_built()),
     }
 }
 
@@ -54,7 +57,15 @@ fn common(args: &CommonArgs) -> Outcome<()> {
     }
 }
 
-fn not_built(what: &str) -> Failure {
+fn later(what: Option<String>) -> Outcome<()> {
+    match what {
+        Some(what) => Err(not_built(&what)),
+        None => Ok(()),
+    }
+}
+
+/// What the contract has and this version has not.
+pub(crate) fn not_built(what: &str) -> Failure {
     fail_hint(
         ErrorKind::Usage,
         format!("{what} is not built yet"),
@@ -73,6 +84,12 @@ mod tests {
             "sphx recv --io xdp:eth0",
             "sphx recv --io dpdk:-l,0",
             "sphx send t a --workers 2",
+            #[cfg(feature = "tunnel")]
+            "sphx tunnel t --tun --idle-timeout 2s",
+            #[cfg(feature = "tunnel")]
+            "sphx server invite laptop --expires 10m",
+            #[cfg(feature = "tunnel")]
+            "sphx server --config F",
         ] {
             let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);
             let failure = refuse_not_built(&cli).expect_err(line);

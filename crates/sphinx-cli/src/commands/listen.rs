@@ -13,7 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
-use sphinx_transport::{Options, Server, Service, Session, Ticket};
+use sphinx_transport::{Options, Server, ServerKey, Service, Session, Ticket};
+use tempfile::NamedTempFile;
 use zeroize::Zeroizing;
 
 use super::{Context, holder};
@@ -43,6 +44,26 @@ pub(super) fn bind(
     context: &Context,
     peer_command: &str,
 ) -> Outcome<Server> {
+    let fresh = || Ok(ServerKey::generate());
+    bind_with(
+        args,
+        common,
+        (service, &fresh),
+        options,
+        context,
+        peer_command,
+    )
+}
+
+/// The same with an identity of `key`'s, which is asked once for each address that is tried.
+pub(super) fn bind_with(
+    args: &ListenArgs,
+    common: &CommonArgs,
+    (service, key): (Service, &dyn Fn() -> Outcome<ServerKey>),
+    options: &Options,
+    context: &Context,
+    peer_command: &str,
+) -> Outcome<Server> {
     if context.reporter.json() && args.ticket_file.is_none() {
         return Err(usage(
             "--json needs --ticket-file FILE: its events end up in logs, and the ticket is a secret",
@@ -59,7 +80,7 @@ pub(super) fn bind(
         Some(ip) => vec![SocketAddr::new(ip, port)],
         None => everywhere(port, common.ipv4, common.ipv6),
     };
-    let server = first_bound(&candidates, service, options)?;
+    let server = first_bound(&candidates, (service, key), options)?;
     let hosts = match args.advertise.is_empty() {
         true => advertised(server.local_addr()),
         false => args.advertise.clone(),
@@ -74,10 +95,14 @@ pub(super) fn bind(
 }
 
 /// The first address that can be bound; the reason why the first could not, if none.
-fn first_bound(candidates: &[SocketAddr], service: Service, options: &Options) -> Outcome<Server> {
+fn first_bound(
+    candidates: &[SocketAddr],
+    (service, key): (Service, &dyn Fn() -> Outcome<ServerKey>),
+    options: &Options,
+) -> Outcome<Server> {
     let mut failed = None;
     for address in candidates {
-        match Server::bind(*address, service, options) {
+        match Server::bind_with(*address, service, key()?, options) {
             Ok(server) => return Ok(server),
             Err(failure) => failed = failed.or(Some((*address, failure))),
         }
@@ -168,20 +193,32 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
             _ => return refuse("it is a symbolic link"),
         },
     };
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    // Only for its owner, whatever the umask.
-    let mut temporary = tempfile::Builder::new()
-        .prefix(".sphx-ticket-")
-        .suffix(".part")
-        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
-    temporary.write_all(text.as_bytes())?;
+    let temporary = private_temporary(path, text.as_bytes())?;
     let placed = match replace {
         true => temporary.persist(path),
         false => temporary.persist_noclobber(path),
     };
     placed.map(drop).map_err(|error| error.error)
+}
+
+/// Makes a file that only its owner can read: whole, or not at all.
+#[cfg(feature = "tunnel")]
+pub(super) fn create_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let placed = private_temporary(path, bytes)?.persist_noclobber(path);
+    placed.map(drop).map_err(|error| error.error)
+}
+
+/// A file beside `path`, for its owner only, whatever the umask.
+fn private_temporary(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let mut temporary = tempfile::Builder::new()
+        .prefix(".sphx-ticket-")
+        .suffix(".part")
+        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+    temporary.write_all(bytes)?;
+    Ok(temporary)
 }
 
 /// Whether a file holds a ticket or nothing at all.

@@ -26,6 +26,8 @@ mod retry;
 mod running;
 pub(crate) mod send;
 pub(crate) mod ssh_end;
+#[cfg(feature = "tunnel")]
+pub(crate) mod tunnel;
 
 use sphinx_transport::{Options, Service, Session, Ticket, connect};
 

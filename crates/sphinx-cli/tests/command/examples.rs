@@ -12,7 +12,7 @@ use crate::common::{PATIENCE, Running, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Beginnings of examples that are not run, and why.
-const LISTED: [(&str, &str); 18] = [
+const LISTED: [(&str, &str); 20] = [
     ("make ", "builds and measures"),
     (
         "git clone ",
@@ -35,6 +35,14 @@ const LISTED: [(&str, &str); 18] = [
     (
         "sphx perf client ssh:",
         "needs another machine with an sshd; tests/cp.rs has one",
+    ),
+    (
+        "sphx server ",
+        "stays up; tests/tunnel.rs has one for each flag",
+    ),
+    (
+        "sphx tunnel ",
+        "needs a server and stays up; tests/tunnel.rs has one for each flag",
     ),
     (
         "sphx recv --stdout ",

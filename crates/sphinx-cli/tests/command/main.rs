@@ -32,5 +32,7 @@ mod streams;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod thin;
 mod tickets;
+#[cfg(feature = "tunnel")]
+mod tunnel;
 mod usage;
 mod values;

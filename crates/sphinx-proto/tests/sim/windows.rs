@@ -36,6 +36,28 @@ fn a_slow_reader_stalls_nothing() {
     assert!(pair.now > 3 * scenario.idle_timeout, "{} ns", pair.now);
 }
 
+/// Who reads nothing at all ends a session for both, unless it may pause: then one stays for as long as anybody likes, and new streams go on.
+#[test]
+fn a_reader_that_may_pause_stalls_nothing() {
+    for may_pause in [false, true] {
+        let mut scenario = Scenario::new(link(100, 20, bernoulli(0.03), 3)).bulk(12_000_000);
+        scenario.recv_window = 4 << 20;
+        scenario.idle_timeout = 2 * SEC;
+        scenario.readers_may_pause = may_pause;
+        scenario.server.unread = BTreeSet::from([0]);
+        scenario.client.writes.push(Write {
+            at: 20 * SEC,
+            stream: 1,
+            len: 1_000_000,
+            end_of_stream: true,
+        });
+        let mut pair = scenario.build();
+        let done = pair.run_until(40 * SEC, |pair| pair.ends[1].stream_ended(1));
+        assert_eq!(done, may_pause);
+        assert_eq!(pair.ends[0].events.is_empty(), may_pause);
+    }
+}
+
 #[test]
 fn a_window_of_two_blocks() {
     for seed in 0..5 {

@@ -30,6 +30,8 @@ impl Service {
     pub(crate) const FILES: Self = Self(1);
     /// `sphx perf client` to `sphx perf server`.
     pub(crate) const PERF: Self = Self(2);
+    /// `sphx tunnel` to `sphx server`.
+    pub(crate) const TUNNEL: Self = Self(3);
 
     /// What the end of this service is called that connects, or else the one that listens.
     pub(crate) fn role(self, connects: bool) -> &'static str {
@@ -39,6 +41,8 @@ impl Service {
             (Self::FILES, false) => "`sphx recv`",
             (Self::PERF, true) => "`sphx perf client`",
             (Self::PERF, false) => "`sphx perf server`",
+            (Self::TUNNEL, true) => "`sphx tunnel`",
+            (Self::TUNNEL, false) => "`sphx server`",
             _ => "a program that this version does not know",
         }
     }

@@ -1,0 +1,401 @@
+//! `sphx tunnel` and `sphx server`.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sphinx_transport::asynchronous::Server as Endpoint;
+use sphinx_transport::{ErrorKind, Options, Profile, ServerKey, Service};
+use sphinx_tunnel::{
+    ClientError, Credentials, Event, Events, Forward, Limits, Listen, Plan, Server, Status,
+};
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use zeroize::Zeroizing;
+
+use super::{Context, listen};
+use crate::args::tunnel::{ServerArgs, TunnelArgs};
+use crate::args::{CommonArgs, ListenArgs, ticket};
+use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, usage};
+use crate::report::{self, Reporter};
+use crate::text::printable;
+use crate::units::{show_duration, show_size};
+
+/// Events that wait to be written; then the next ones are dropped: nobody's connection waits for a reader of events.
+const EVENTS_MAX: usize = 1024;
+/// More than the longest key of a server.
+const KEY_BYTES_MAX: u64 = 16 << 10;
+/// Longest file with a user and a password.
+const AUTH_BYTES_MAX: u64 = 1024;
+
+pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<()> {
+    let plan = plan(&args)?;
+    let (source, _) = ticket::find(
+        args.ticket_file.as_deref(),
+        args.ticket.as_deref(),
+        std::env::var_os("SPHX_TICKET"),
+    )?;
+    ticket::note_exposure(&source, &context.reporter);
+    let ticket = ticket::read(source)?;
+    let options = options(&args.common);
+    allow_files();
+    let told = Told::start(&context.reporter, args.common.verbose)?;
+    let runtime = runtime()?;
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    let _registration = context.stop.on_stop(move || stopped.notify_one());
+    let ended = runtime.block_on(async {
+        let stop = stop.notified();
+        match args.stdio {
+            Some(target) => {
+                sphinx_tunnel::stdio(target, &ticket, &options, &told.events, stop).await
+            }
+            None => sphinx_tunnel::forward(plan, &ticket, &options, &told.events, stop).await,
+        }
+    });
+    // Standard input may be read for ever.
+    runtime.shutdown_background();
+    told.finish();
+    match context.stop.requested() {
+        true => Err(context.stop.failure()),
+        false => ended.map_err(failure),
+    }
+}
+
+pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
+    let permit = args.permit.ok_or_else(|| {
+        let failure = usage("a server lets nobody do anything without rules");
+        failure.with_hint(
+            "--permit tunnel lets those who have the ticket reach what ssh would; --permit tunnel:tcp:db.corp:5432 one port",
+        )
+    })?;
+    let options = options(&args.common);
+    let listen = ListenArgs {
+        listen: args.listen,
+        advertise: args.advertise,
+        ticket_file: args.ticket_file,
+        once: false,
+    };
+    let command = "tunnel TICKET -L 8080:localhost:80";
+    let key = || match &args.key {
+        Some(path) => kept_key(path),
+        None => Ok(ServerKey::generate()),
+    };
+    let service = (Service::Tunnel, &key as &dyn Fn() -> Outcome<ServerKey>);
+    let server = listen::bind_with(&listen, &args.common, service, &options, context, command)?;
+    allow_files();
+    let told = Told::start(&context.reporter, args.common.verbose)?;
+    let runtime = runtime()?;
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    let _registration = context.stop.on_stop(move || stopped.notify_one());
+    let serving = Arc::new(Server::new(permit, Limits::default(), told.events.clone()));
+    let ended: Outcome<()> = runtime.block_on(async {
+        let endpoint = Endpoint::from(server);
+        let mut clients = JoinSet::new();
+        let ended = loop {
+            while clients.try_join_next().is_some() {}
+            let session = tokio::select! {
+                session = endpoint.accept() => session,
+                () = stop.notified() => break Ok(()),
+            };
+            let session = match session {
+                Ok(session) => session,
+                Err(error) => break Err(error.into()),
+            };
+            clients.spawn(Arc::clone(&serving).serve(session));
+        };
+        endpoint.shut_down().await;
+        ended
+    });
+    drop(runtime);
+    drop(serving);
+    told.finish();
+    match context.stop.requested() {
+        true => Err(context.stop.failure()),
+        false => ended,
+    }
+}
+
+fn options(common: &CommonArgs) -> Options {
+    Options {
+        readers_may_pause: true,
+        ..common.options(Profile::Auto)
+    }
+}
+
+/// One thread for all connections: the engine, which does the work, has its own.
+fn runtime() -> Outcome<Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.map_err(|error| local_io("start", "the event loop", error))
+}
+
+/// Each connection is a file: as many as the system allows.
+fn allow_files() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let limit = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    // With fewer, connections wait for others to end.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// The key in a file, which is made if there is none.
+fn kept_key(path: &Path) -> Outcome<ServerKey> {
+    let shown = printable(path.as_os_str().as_encoded_bytes());
+    let unreadable = |error: io::Error| local_io("read the key", &shown, error);
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let key = ServerKey::generate();
+            let written = listen::create_private(path, &key.to_bytes());
+            written.map_err(|error| local_io("write the key", &shown, error))?;
+            return Ok(key);
+        }
+        opened => opened.map_err(unreadable)?,
+    };
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        let failure = fail(
+            ErrorKind::LocalIo,
+            format!("others can read the key {shown}"),
+        );
+        return Err(failure.with_hint(format!("chmod 600 {shown}, or remove it if they may have")));
+    }
+    let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_BYTES_MAX as usize));
+    file.take(KEY_BYTES_MAX)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    ServerKey::from_bytes(&bytes).ok_or_else(|| {
+        let failure = fail(
+            ErrorKind::LocalIo,
+            format!("{shown} is no key of a server, or damaged"),
+        );
+        failure.with_hint("without it the server makes another, and tickets of before are refused")
+    })
+}
+
+fn plan(args: &TunnelArgs) -> Outcome<Plan> {
+    let TunnelArgs {
+        local,
+        remote,
+        proxy,
+        ..
+    } = args;
+    if local.is_empty() && remote.is_empty() && proxy.is_empty() && args.stdio.is_none() {
+        let failure = usage("there is nothing to forward");
+        return Err(failure
+            .with_hint("-L 8080:host:80 forwards a port; sphx tunnel --help shows the others"));
+    }
+    let of = |forwards: &[Forward], letter: &str| -> Vec<(String, Listen, bool)> {
+        let mut all = Vec::new();
+        for forward in forwards {
+            let is_udp = matches!(forward.carried, sphinx_tunnel::Carried::Datagrams(_));
+            all.push((
+                format!("-{letter} {}", forward.text),
+                forward.listen.clone(),
+                is_udp,
+            ));
+        }
+        all
+    };
+    let mut here = of(local, "L");
+    here.extend(
+        proxy
+            .iter()
+            .map(|at| (format!("-D {at}"), Listen::Address(*at), false)),
+    );
+    for listeners in [here, of(remote, "R")] {
+        for (n, (spec, at, is_udp)) in listeners.iter().enumerate() {
+            let mut before = listeners[..n].iter();
+            if let Some((other, ..)) =
+                before.find(|(_, other, udp)| udp == is_udp && other.overlaps(at))
+            {
+                return Err(usage(format!(
+                    "{other} and {spec} listen on the same address"
+                )));
+            }
+        }
+    }
+    if let Some(path) = remote
+        .iter()
+        .find(|forward| matches!(forward.listen, Listen::Path(_)))
+    {
+        return Err(usage(format!(
+            "-R {}: listening on a Unix socket at the other end is not built yet",
+            path.text
+        )));
+    }
+    Ok(Plan {
+        local: local.clone(),
+        remote: remote.clone(),
+        proxies: proxy.clone(),
+        credentials: args.proxy_auth.as_deref().map(credentials).transpose()?,
+    })
+}
+
+fn credentials(path: &Path) -> Outcome<Credentials> {
+    let shown = printable(path.as_os_str().as_encoded_bytes());
+    let read = || {
+        if fs::metadata(path)?.len() > AUTH_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long"));
+        }
+        fs::read_to_string(path)
+    };
+    let text = read().map_err(|error| local_io("read", &shown, error))?;
+    let line = text.lines().next().unwrap_or_default();
+    line.parse()
+        .map_err(|why| usage(format!("the first line of {shown}: {why}")))
+}
+
+fn failure(error: ClientError) -> Failure {
+    let message = error.to_string();
+    match error {
+        ClientError::Session(error) => error.into(),
+        ClientError::Listen { source, .. } => {
+            let hint = match source.kind() {
+                io::ErrorKind::AddrInUse => {
+                    "another program listens there; port 0 takes any free one"
+                }
+                io::ErrorKind::PermissionDenied => {
+                    "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE"
+                }
+                io::ErrorKind::AddrNotAvailable => "it is no address of this machine",
+                _ => "",
+            };
+            fail_hint(ErrorKind::LocalIo, message, hint)
+        }
+        ClientError::Refused { refusal, .. } => match refusal.status {
+            Status::Denied => fail_hint(
+                ErrorKind::Authentication,
+                message,
+                "the server's --permit says what it lets through",
+            ),
+            _ => fail(ErrorKind::RemoteIo, message),
+        },
+        ClientError::Stdio(_) => fail(ErrorKind::LocalIo, message),
+    }
+}
+
+/// Events on their way to whoever reads them: written by a thread that may wait for its readers.
+struct Told {
+    events: Events,
+    thread: JoinHandle<()>,
+}
+
+impl Told {
+    fn start(reporter: &Reporter, verbose: u8) -> Outcome<Self> {
+        let (sender, events) = sync_channel::<Event>(EVENTS_MAX);
+        let reporter = reporter.clone();
+        let body = move || {
+            for event in events {
+                tell(event, &reporter);
+            }
+        };
+        let thread = thread::Builder::new().name("events".to_owned()).spawn(body);
+        let thread = thread.map_err(|error| local_io("start", "a thread", error))?;
+        let tell = move |event| give(&sender, event, verbose);
+        let events = Events::new(tell);
+        Ok(Self { events, thread })
+    }
+
+    /// Waits until everything is told.
+    fn finish(self) {
+        drop(self.events);
+        // A panic there has been printed.
+        let _ = self.thread.join();
+    }
+}
+
+fn give(sender: &SyncSender<Event>, event: Event, verbose: u8) {
+    if verbose > 0 || !matches!(event, Event::Flow { .. } | Event::Client { .. }) {
+        let _ = sender.try_send(event);
+    }
+}
+
+fn tell(event: Event, reporter: &Reporter) {
+    match event {
+        Event::Connected { server, rtt } => {
+            let rtt_ms = (rtt.as_secs_f64() * 1e6).round() / 1e3;
+            let told = report::Event::new("connected");
+            reporter.event(
+                told.with("server", server.to_string())
+                    .with("rtt_ms", rtt_ms),
+            );
+            reporter.note(&format!("Connected to {server}, round trip {rtt_ms} ms"));
+        }
+        Event::Client { client, gone } => {
+            let gone = gone.map(|why| printable(why.as_bytes()));
+            let told = report::Event::new("client").with("client", client.to_string());
+            reporter.event(told.with("gone", gone.as_deref()));
+            let what = gone.map_or_else(|| "connected".to_owned(), |why| format!("gone: {why}"));
+            reporter.note(&format!("{client}: {what}"));
+        }
+        Event::Forward { spec, bound } => {
+            let told = report::Event::new("forward");
+            reporter.event(
+                told.with("spec", spec.as_str())
+                    .with("bound", bound.as_str()),
+            );
+            reporter.note(&format!("{spec}: listening on {bound}"));
+        }
+        Event::Flow {
+            id,
+            proto,
+            target,
+            bytes_up,
+            bytes_down,
+            time,
+            end,
+        } => {
+            let (target, end) = (printable(target.as_bytes()), printable(end.as_bytes()));
+            let told = report::Event::new("flow")
+                .with("id", id)
+                .with("proto", proto)
+                .with("target", target.as_str())
+                .with("bytes_up", bytes_up)
+                .with("bytes_down", bytes_down)
+                .with("seconds", time.as_secs_f64())
+                .with("end", end.as_str());
+            reporter.event(told);
+            let (up, down) = (show_size(bytes_up), show_size(bytes_down));
+            let time = show_duration(Duration::from_millis(time.as_millis() as u64));
+            reporter.note(&format!(
+                "{proto} {target}: {up} up, {down} down in {time}: {end}"
+            ));
+        }
+        Event::Denied {
+            client,
+            target,
+            rule,
+        } => {
+            let target = printable(target.as_bytes());
+            let told = report::Event::new("denied").with("client", client.as_str());
+            reporter.event(told.with("target", target.as_str()).with("rule", rule));
+            reporter.note(&format!("{client}: {target} denied: {rule}"));
+        }
+        Event::Reconnecting {
+            reason,
+            attempt,
+            next,
+        } => {
+            let reason = printable(reason.as_bytes());
+            let told = report::Event::new("reconnecting").with("reason", reason.as_str());
+            let next_ms = next.as_millis() as u64;
+            reporter.event(told.with("attempt", attempt).with("next_ms", next_ms));
+            let next = show_duration(next);
+            reporter.note(&format!("{reason}; connecting again in {next}"));
+        }
+        Event::Warning(message) => reporter.warn(&printable(message.as_bytes())),
+        _ => {}
+    }
+}

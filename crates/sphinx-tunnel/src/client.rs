@@ -1,0 +1,438 @@
+//! The end that listens for the programs of its user, and stays up whatever becomes of the session.
+
+mod remote;
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sphinx_transport::asynchronous::{Session, connect};
+use sphinx_transport::{Error, ErrorKind, Options, Service, Ticket};
+use tokio::net::{TcpListener, UdpSocket, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::event::{Direction, Event, Events};
+use crate::exchange;
+use crate::forward::{Carried, Forward, Listen};
+use crate::live::{Link, Live};
+use crate::proxy::{Credentials, Proxy};
+use crate::relay::{Broken, First, Local, relay};
+use crate::server::{ACCEPT_PAUSE, accept, bind};
+use crate::udp::Listener;
+use crate::wire::{Refusal, Request, Status, Target};
+use remote::Remote;
+
+/// Between attempts to connect again: the first, and the most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// How often this end looks whether it has other addresses while it has no session.
+const ADDRESSES_TIME: Duration = Duration::from_millis(500);
+
+/// What a client is to forward.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Listeners here (`-L`).
+    pub local: Vec<Forward>,
+    /// Listeners at the other end (`-R`).
+    pub remote: Vec<Forward>,
+    /// SOCKS5 and HTTP CONNECT (`-D`).
+    pub proxies: Vec<SocketAddr>,
+    /// What the programs that use them have to name.
+    pub credentials: Option<Credentials>,
+}
+
+/// Why a client has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// There is no session, or none any more.
+    #[error(transparent)]
+    Session(#[from] Error),
+    /// A listener here.
+    #[error("{spec}: cannot listen on {at}: {source}")]
+    Listen {
+        /// As it was written, with its letter.
+        spec: String,
+        /// Where.
+        at: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A listener at the other end, or what `-W` asked for.
+    #[error("{spec}: {refusal}")]
+    Refused {
+        /// As it was written, with its letter.
+        spec: String,
+        /// What the other end says.
+        refusal: Refusal,
+    },
+    /// Standard input or output.
+    #[error("{0}")]
+    Stdio(io::Error),
+}
+
+/// Forwards until `stop`, or until there is no point in trying to connect again.
+///
+/// # Errors
+/// Why there is none; before that, that there is no first session, or that something cannot listen.
+pub async fn forward(
+    plan: Plan,
+    ticket: &Ticket,
+    options: &Options,
+    events: &Events,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ClientError> {
+    // Ports first: what fails at once is told before anything is connected.
+    let listeners = listen(&plan).await?;
+    let mut stop = std::pin::pin!(stop);
+    let (current, link) = watch::channel(None);
+    let link = Link::new(link);
+    let remote = Remote::new(&plan, events);
+    let mut tasks = JoinSet::new();
+    let mut listeners = Some(listeners);
+    let mut next = tokio::select! {
+        session = connect(ticket, Service::Tunnel, options) => session?,
+        () = &mut stop => return Ok(()),
+    };
+    loop {
+        let live = Live::new(next, true);
+        let stats = live.session.as_blocking().stats();
+        events.tell(Event::Connected {
+            server: live.session.as_blocking().remote_addr(),
+            rtt: stats.rtt,
+        });
+        let over = {
+            let serving = remote.clone();
+            let mut serving = std::pin::pin!(live.serve(move |live, asked| {
+                let remote = serving.clone();
+                async move { remote.serve(live, asked).await }
+            }));
+            let is_first = listeners.is_some();
+            let ready = async {
+                let held = remote.listen(&live, is_first).await?;
+                current.send_replace(Some(live.clone()));
+                Ok::<_, ClientError>(held)
+            };
+            let held = tokio::select! {
+                held = ready => held,
+                error = &mut serving => Err(error.into()),
+                () = &mut stop => {
+                    close(&live.session, "done").await;
+                    return Ok(());
+                }
+            };
+            match held {
+                Ok(_held) => {
+                    if let Some(listeners) = listeners.take() {
+                        start(listeners, &plan, &link, events, &mut tasks);
+                    }
+                    tokio::select! {
+                        error = serving => error,
+                        () = &mut stop => {
+                            close(&live.session, "done").await;
+                            return Ok(());
+                        }
+                    }
+                }
+                Err(error) if is_first => {
+                    close(&live.session, "a forward is not possible").await;
+                    return Err(error);
+                }
+                Err(ClientError::Session(error)) => error,
+                Err(error) => return Err(error),
+            }
+        };
+        current.send_replace(None);
+        drop(live);
+        next = tokio::select! {
+            session = again(ticket, options, events, over) => session?,
+            () = &mut stop => return Ok(()),
+        };
+    }
+}
+
+/// Carries standard input and output to one target.
+///
+/// # Errors
+/// There is no session, the other end does not connect, or the connection breaks.
+pub async fn stdio(
+    target: Target,
+    ticket: &Ticket,
+    options: &Options,
+    events: &Events,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ClientError> {
+    let spec = format!("-W {target}");
+    let mut stop = std::pin::pin!(stop);
+    let session = tokio::select! {
+        session = connect(ticket, Service::Tunnel, options) => session?,
+        () = &mut stop => return Ok(()),
+    };
+    let refused = |refusal| {
+        let spec = spec.clone();
+        ClientError::Refused { spec, refusal }
+    };
+    let mut flow = events.flow("tcp", target.to_string(), Direction::Out);
+    let carried = async {
+        let both = exchange::ask(&session, &Request::Connect(target)).await;
+        let both = both.map_err(refused)?;
+        let ended = relay(Local::Stdio, both, First::Reply, &flow.counts).await;
+        ended.map_err(|broken| match broken {
+            Broken::Refused(refusal) => refused(refusal),
+            Broken::Local(error) => ClientError::Stdio(error),
+            Broken::Remote(error) => match session.as_blocking().closed() {
+                Some(error) => error.into(),
+                None => refused(Refusal::new(Status::Other, error.to_string())),
+            },
+        })
+    };
+    let ended = tokio::select! {
+        ended = carried => ended,
+        () = stop => Ok(()),
+    };
+    flow.ended(ended.as_ref().map(|done| *done));
+    close(&session, "done").await;
+    ended
+}
+
+async fn close(session: &Session, reason: &str) {
+    session
+        .close(sphinx_transport::close_code::DONE, reason)
+        .await;
+}
+
+/// Connects again, for as long as it may help.
+async fn again(
+    ticket: &Ticket,
+    options: &Options,
+    events: &Events,
+    mut reason: Error,
+) -> Result<Session, Error> {
+    let mut pause = PAUSE.0;
+    let mut attempt = 0;
+    loop {
+        let may_help = matches!(
+            reason.kind(),
+            ErrorKind::PeerLost
+                | ErrorKind::Stalled
+                | ErrorKind::Cancelled
+                | ErrorKind::Unreachable
+                | ErrorKind::LocalIo
+                | ErrorKind::Other
+        );
+        if !may_help {
+            return Err(reason);
+        }
+        attempt += 1;
+        events.tell(Event::Reconnecting {
+            reason: reason.to_string(),
+            attempt,
+            next: pause,
+        });
+        pause = match wait_for_network(pause).await {
+            // Another network: what has failed before says nothing about it.
+            true => PAUSE.0,
+            false => (pause * 2).min(PAUSE.1),
+        };
+        match connect(ticket, Service::Tunnel, options).await {
+            Ok(session) => return Ok(session),
+            Err(error) => reason = error,
+        }
+    }
+}
+
+/// Waits so long, or until this machine has an address that it has not now: whether it has.
+async fn wait_for_network(time: Duration) -> bool {
+    let addresses = || -> Vec<IpAddr> {
+        let found = if_addrs::get_if_addrs().unwrap_or_default();
+        found.iter().map(if_addrs::Interface::ip).collect()
+    };
+    let (before, end) = (addresses(), Instant::now() + time);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        sleep(left.min(ADDRESSES_TIME)).await;
+        if addresses().iter().any(|ip| !before.contains(ip)) {
+            return true;
+        }
+    }
+}
+
+/// Something that listens here.
+enum Listening {
+    Tcp(TcpListener),
+    Unix(UnixListener, RemovedPath),
+    Udp(UdpSocket, Duration),
+}
+
+/// A socket's file, which goes with it.
+struct RemovedPath(PathBuf);
+
+impl Drop for RemovedPath {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Listeners of `-L`, and those of `-D`, in the order of the plan.
+async fn listen(plan: &Plan) -> Result<(Vec<Listening>, Vec<TcpListener>), ClientError> {
+    let mut forwards = Vec::new();
+    for forward in &plan.local {
+        let listening = listen_on(&forward.listen, forward.carried).await;
+        forwards.push(listening.map_err(|source| ClientError::Listen {
+            spec: format!("-L {}", forward.text),
+            at: forward.listen.to_string(),
+            source,
+        })?);
+    }
+    let mut proxies = Vec::new();
+    for at in &plan.proxies {
+        proxies.push(bind(*at).await.map_err(|source| ClientError::Listen {
+            spec: format!("-D {at}"),
+            at: at.to_string(),
+            source,
+        })?);
+    }
+    Ok((forwards, proxies))
+}
+
+async fn listen_on(at: &Listen, carried: Carried) -> io::Result<Listening> {
+    Ok(match (at, carried) {
+        (Listen::Address(address), Carried::Stream) => Listening::Tcp(bind(*address).await?),
+        (Listen::Address(address), Carried::Datagrams(deadline)) => {
+            Listening::Udp(UdpSocket::bind(address).await?, deadline)
+        }
+        (Listen::Path(path), _) => {
+            let listener = bind_path(path)?;
+            Listening::Unix(listener, RemovedPath(path.clone()))
+        }
+    })
+}
+
+/// Listens on a path, which only this user may connect to. A socket that nobody listens on any more is replaced.
+fn bind_path(path: &Path) -> io::Result<UnixListener> {
+    let bound = match std::os::unix::net::UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let reached = std::os::unix::net::UnixStream::connect(path);
+            match reached {
+                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path)?;
+                    std::os::unix::net::UnixListener::bind(path)?
+                }
+                _ => return Err(error),
+            }
+        }
+        bound => bound?,
+    };
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    bound.set_nonblocking(true)?;
+    UnixListener::from_std(bound)
+}
+
+/// Begins to serve what listens here, and tells where that is.
+fn start(
+    (forwards, proxies): (Vec<Listening>, Vec<TcpListener>),
+    plan: &Plan,
+    link: &Link,
+    events: &Events,
+    tasks: &mut JoinSet<()>,
+) {
+    for (listening, forward) in forwards.into_iter().zip(&plan.local) {
+        let bound = match &listening {
+            Listening::Tcp(listener) => shown(listener.local_addr()),
+            Listening::Udp(socket, _) => shown(socket.local_addr()),
+            Listening::Unix(_, path) => path.0.display().to_string(),
+        };
+        events.tell(Event::Forward {
+            spec: format!("-L {}", forward.text),
+            bound,
+        });
+        tasks.spawn(serve(
+            listening,
+            forward.target.clone(),
+            link.clone(),
+            events.clone(),
+        ));
+    }
+    for (listener, at) in proxies.into_iter().zip(&plan.proxies) {
+        events.tell(Event::Forward {
+            spec: format!("-D {at}"),
+            bound: shown(listener.local_addr()),
+        });
+        let proxy = Arc::new(Proxy {
+            credentials: plan.credentials.clone(),
+            events: events.clone(),
+        });
+        let link = link.clone();
+        tasks.spawn(async move {
+            let mut flows = JoinSet::new();
+            loop {
+                let stream = accept(&listener).await;
+                while flows.try_join_next().is_some() {}
+                let (proxy, link) = (Arc::clone(&proxy), link.clone());
+                flows.spawn(async move { proxy.serve(stream, &link).await });
+            }
+        });
+    }
+}
+
+fn shown(address: io::Result<SocketAddr>) -> String {
+    address.map_or_else(|error| error.to_string(), |address| address.to_string())
+}
+
+async fn serve(listening: Listening, target: Target, link: Link, events: Events) {
+    let mut flows = JoinSet::new();
+    let mut begin = |local: Local, proto: &'static str| {
+        while flows.try_join_next().is_some() {}
+        let (link, target, events) = (link.clone(), target.clone(), events.clone());
+        flows.spawn(async move {
+            let mut flow = events.flow(proto, target.to_string(), Direction::Out);
+            let Some(live) = link.live().await else {
+                return flow.ended(Err("there is no session"));
+            };
+            match exchange::ask(&live.session, &Request::Connect(target)).await {
+                Ok(both) => {
+                    let ended = relay(local, both, First::Reply, &flow.counts).await;
+                    flow.ended(ended);
+                }
+                Err(refusal) => flow.ended(Err(refusal)),
+            }
+        });
+    };
+    match listening {
+        Listening::Tcp(listener) => loop {
+            let stream = accept(&listener).await;
+            let _ = stream.set_nodelay(true);
+            begin(Local::Tcp(stream), "tcp");
+        },
+        Listening::Unix(listener, _path) => loop {
+            match listener.accept().await {
+                Ok((stream, _)) => begin(Local::Unix(stream), "unix"),
+                Err(_) => sleep(ACCEPT_PAUSE).await,
+            }
+        },
+        Listening::Udp(socket, deadline) => {
+            let shown = target.to_string();
+            let listener = Listener {
+                socket: Arc::new(socket),
+                deadline,
+                target: shown.clone(),
+                request: Box::new(move |flow| Request::Udp {
+                    flow,
+                    deadline,
+                    target: target.clone(),
+                }),
+                events: events.clone(),
+            };
+            if let Err(error) = listener.run(|| link.now()).await {
+                events.tell(Event::Warning(format!("{shown}: {error}")));
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Datagrams of many flows on one session: sent with their flow's number, handed out by it.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sphinx_transport::DatagramOptions;
+use sphinx_transport::asynchronous::Session;
+use tokio::sync::mpsc;
+
+/// Longest datagram.
+pub(crate) const DATAGRAM_MAX: usize = 65_507;
+/// Datagrams of a flow that wait to be written to its socket.
+const WAITING_MAX: usize = 256;
+/// How long one that is not repaired may wait for its turn.
+const UNREPAIRED_TIME: Duration = Duration::from_millis(100);
+/// Datagrams that came before their flow was known wait so long for it.
+const EARLY_TIME: Duration = Duration::from_secs(1);
+/// Most bytes of these.
+const EARLY_BYTES_MAX: usize = 256 << 10;
+/// How long what was measured of the path is good for.
+const PATH_TIME: Duration = Duration::from_millis(50);
+/// What leaves for a datagram, of its bytes; and how long that is waited for at most.
+const PACED_SHARE: f64 = 1.5;
+const PACED_MAX: Duration = Duration::from_secs(2);
+
+/// The datagrams of a session.
+#[derive(Clone)]
+pub(crate) struct Datagrams(Arc<Inner>);
+
+struct Inner {
+    session: Session,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    flows: HashMap<u64, mpsc::Sender<Vec<u8>>>,
+    /// When they came, their flows, and what is in them.
+    early: VecDeque<(Instant, u64, Vec<u8>)>,
+    early_bytes: usize,
+    /// When the path was looked at, its one-way delay and its rate in bytes per second.
+    path: Option<(Instant, Duration, u64)>,
+    next_flow: u64,
+}
+
+impl fmt::Debug for Datagrams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Datagrams").finish_non_exhaustive()
+    }
+}
+
+/// The other end may not use this number for a flow, or does already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken;
+
+/// The datagrams of one flow.
+#[derive(Debug)]
+pub(crate) struct DatagramFlow {
+    datagrams: Datagrams,
+    flow: u64,
+    deadline: Duration,
+    arrived: mpsc::Receiver<Vec<u8>>,
+}
+
+/// Sends datagrams of one flow.
+#[derive(Debug, Clone)]
+pub(crate) struct DatagramSender {
+    datagrams: Datagrams,
+    flow: u64,
+    deadline: Duration,
+}
+
+impl Datagrams {
+    /// `connects`: this end's flows have even numbers, the other end's odd ones, or the other way round.
+    pub(crate) fn new(session: &Session, connects: bool) -> Self {
+        let state = State {
+            next_flow: u64::from(!connects),
+            ..State::default()
+        };
+        Self(Arc::new(Inner {
+            session: session.clone(),
+            state: Mutex::new(state),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands datagrams out until the session ends.
+    pub(crate) async fn run(&self) {
+        let mut buffer = vec![0; DATAGRAM_MAX];
+        while let Ok(info) = self.0.session.recv_datagram(&mut buffer).await {
+            let data = &buffer[..info.len];
+            let mut state = self.lock();
+            match state.flows.get(&info.flow) {
+                // A socket that does not take them is a full queue on the way: the new ones go.
+                Some(flow) => drop(flow.try_send(data.to_vec())),
+                None => state.keep_early(info.flow, data),
+            }
+        }
+    }
+
+    /// Begins a flow with a number of its own.
+    pub(crate) fn open(&self, deadline: Duration) -> DatagramFlow {
+        let mut state = self.lock();
+        let flow = state.next_flow;
+        state.next_flow += 2;
+        self.begin(state, flow, deadline)
+    }
+
+    /// Begins a flow that the other end has opened.
+    ///
+    /// # Errors
+    /// The other end may not use the number, or does already.
+    pub(crate) fn enter(&self, flow: u64, deadline: Duration) -> Result<DatagramFlow, Taken> {
+        let state = self.lock();
+        let is_own = flow % 2 == state.next_flow % 2;
+        match is_own || state.flows.contains_key(&flow) {
+            true => Err(Taken),
+            false => Ok(self.begin(state, flow, deadline)),
+        }
+    }
+
+    fn begin(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        flow: u64,
+        deadline: Duration,
+    ) -> DatagramFlow {
+        let (sender, arrived) = mpsc::channel(WAITING_MAX);
+        for data in state.take_early(flow) {
+            let _ = sender.try_send(data);
+        }
+        state.flows.insert(flow, sender);
+        DatagramFlow {
+            datagrams: self.clone(),
+            flow,
+            deadline,
+            arrived,
+        }
+    }
+
+    /// How long so many bytes take to the other end: half of the round trip, and what the pacer takes for them. Without the latter a large
+    /// datagram would never be begun on a session that has sent little yet and does not know its rate.
+    fn delay(&self, bytes: usize) -> Duration {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let (one_way, rate) = match state.path {
+            Some((at, one_way, rate)) if now.duration_since(at) < PATH_TIME => (one_way, rate),
+            _ => {
+                let stats = self.0.session.as_blocking().stats();
+                let (one_way, rate) = (stats.rtt / 2, stats.pacing_rate);
+                state.path = Some((now, one_way, rate));
+                (one_way, rate)
+            }
+        };
+        // Headers, and repair beside it.
+        let paced = PACED_SHARE * bytes as f64 / rate.max(1) as f64;
+        one_way + Duration::from_secs_f64(paced).min(PACED_MAX)
+    }
+}
+
+impl State {
+    fn keep_early(&mut self, flow: u64, data: &[u8]) {
+        let now = Instant::now();
+        while let Some((at, _, data)) = self.early.front() {
+            let is_old = now.duration_since(*at) > EARLY_TIME;
+            if !is_old && self.early_bytes < EARLY_BYTES_MAX {
+                break;
+            }
+            self.early_bytes -= data.len() + EARLY_OVERHEAD;
+            self.early.pop_front();
+        }
+        self.early_bytes += data.len() + EARLY_OVERHEAD;
+        self.early.push_back((now, flow, data.to_vec()));
+    }
+
+    fn take_early(&mut self, flow: u64) -> Vec<Vec<u8>> {
+        let (of_it, others) = std::mem::take(&mut self.early)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|(_, of, _)| *of == flow);
+        self.early = others;
+        let bytes = of_it.iter().map(|(_, _, data)| data.len() + EARLY_OVERHEAD);
+        self.early_bytes -= bytes.sum::<usize>();
+        of_it.into_iter().map(|(_, _, data)| data).collect()
+    }
+}
+
+/// What a small datagram costs beside its bytes.
+const EARLY_OVERHEAD: usize = 64;
+
+impl DatagramFlow {
+    /// The number that the other end has to know.
+    pub(crate) fn number(&self) -> u64 {
+        self.flow
+    }
+
+    /// The next datagram of the other end.
+    pub(crate) async fn recv(&mut self) -> Option<Vec<u8>> {
+        self.arrived.recv().await
+    }
+
+    pub(crate) fn sender(&self) -> DatagramSender {
+        DatagramSender {
+            datagrams: self.datagrams.clone(),
+            flow: self.flow,
+            deadline: self.deadline,
+        }
+    }
+}
+
+impl Drop for DatagramFlow {
+    fn drop(&mut self) {
+        self.datagrams.lock().flows.remove(&self.flow);
+    }
+}
+
+impl DatagramSender {
+    /// Sends one, which may be lost like any datagram.
+    pub(crate) fn send(&self, data: &[u8]) {
+        let options = DatagramOptions::default().flow(self.flow);
+        let delay = self.datagrams.delay(data.len());
+        let options = match self.deadline.is_zero() {
+            true => options.expiry(delay + UNREPAIRED_TIME),
+            false => options.repaired_within(delay + self.deadline),
+        };
+        // A session that has ended is noticed elsewhere, and what is too long is lost.
+        let _ = self
+            .datagrams
+            .0
+            .session
+            .as_blocking()
+            .send_datagram(data, &options);
+    }
+}

@@ -1,0 +1,216 @@
+//! Connecting to what the other end has asked for: names are resolved here, and rules see the addresses that they have led to.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::{TcpStream, UdpSocket, UnixStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::permit::{Permit, Transport, canonical};
+use crate::relay::Local;
+use crate::wire::{Refusal, Status, Target};
+
+/// How long a target may take to answer.
+const CONNECT_TIME: Duration = Duration::from_secs(15);
+/// How long the name service may.
+const LOOKUP_TIME: Duration = Duration::from_secs(10);
+/// How long after one address the next is tried too (RFC 8305).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// Addresses of a name that are tried.
+const ATTEMPTS_MAX: usize = 8;
+
+/// What is in the way of a client's wish.
+pub(crate) const NO_RULE: &str = "no rule lets it through";
+
+fn denied(target: &Target) -> Refusal {
+    Refusal::new(Status::Denied, format!("{target}: {NO_RULE}"))
+}
+
+/// The addresses of `target` that `permit` lets through (all, without one): at least one.
+pub(crate) async fn resolve(
+    target: &Target,
+    transport: Transport,
+    permit: Option<&Permit>,
+) -> Result<Vec<SocketAddr>, Refusal> {
+    let (name, found) = match target {
+        Target::Ip(address) => (None, vec![*address]),
+        Target::Name(name, port) => {
+            if permit.is_some_and(|permit| !permit.lets_resolve(transport, name, *port)) {
+                return Err(denied(target));
+            }
+            let found = timeout(LOOKUP_TIME, lookup_host((name.as_str(), *port))).await;
+            let no_name = |why: &str| Refusal::new(Status::NoName, format!("{name}: {why}"));
+            let found = match found {
+                Err(_) => return Err(no_name("the name service does not answer")),
+                Ok(Err(_)) => return Err(no_name("the name has no address")),
+                Ok(Ok(found)) => found.collect::<Vec<_>>(),
+            };
+            if found.is_empty() {
+                return Err(no_name("the name has no address"));
+            }
+            (Some(name.as_str()), found)
+        }
+        Target::Path(_) => {
+            return Err(Refusal::new(Status::Unsupported, "a path is no address"));
+        }
+    };
+    // What was looked at is what is connected to: asking again could give another answer.
+    let mut allowed: Vec<SocketAddr> = found
+        .into_iter()
+        .map(|address| SocketAddr::new(canonical(address.ip()), address.port()))
+        .filter(|address| permit.is_none_or(|permit| permit.lets_reach(transport, name, *address)))
+        .collect();
+    allowed.truncate(ATTEMPTS_MAX);
+    match allowed.is_empty() {
+        true => Err(denied(target)),
+        false => Ok(allowed),
+    }
+}
+
+/// Connects: the connection, and where it comes from.
+pub(crate) async fn connect(
+    target: &Target,
+    permit: Option<&Permit>,
+) -> Result<(Local, Option<SocketAddr>), Refusal> {
+    if let Target::Path(path) = target {
+        if permit.is_some_and(|permit| !permit.lets_reach_path(path)) {
+            return Err(denied(target));
+        }
+        let stream = UnixStream::connect(path).await;
+        let stream = stream.map_err(|error| refusal_of(target, &error))?;
+        return Ok((Local::Unix(stream), None));
+    }
+    let addresses = resolve(target, Transport::Tcp, permit).await?;
+    let connected = timeout(CONNECT_TIME, first_of(addresses)).await;
+    let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let stream = connected.map_err(|error| refusal_of(target, &error))?;
+    // Pieces are as large as they are: nothing is gained by waiting for more.
+    let _ = stream.set_nodelay(true);
+    let local = stream.local_addr().ok();
+    Ok((Local::Tcp(stream), local))
+}
+
+/// The first connection that comes about; each address begins a little after the one before it, or when that has failed.
+async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let mut rest = addresses.into_iter();
+    let mut attempts = JoinSet::new();
+    let mut failed = None;
+    if let Some(first) = rest.next() {
+        attempts.spawn(TcpStream::connect(first));
+    }
+    loop {
+        tokio::select! {
+            ended = attempts.join_next() => match ended {
+                Some(Ok(Ok(stream))) => return Ok(stream),
+                Some(Ok(Err(error))) => {
+                    failed.get_or_insert(error);
+                }
+                Some(Err(_)) => {}
+                None => return Err(failed.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into())),
+            },
+            () = sleep(ATTEMPT_DELAY), if rest.len() > 0 => {}
+        }
+        if let Some(next) = rest.next() {
+            attempts.spawn(TcpStream::connect(next));
+        }
+    }
+}
+
+/// A socket for the datagrams of one flow to one target, which hears nobody else.
+pub(crate) async fn connect_udp(
+    target: &Target,
+    permit: Option<&Permit>,
+) -> Result<UdpSocket, Refusal> {
+    let addresses = resolve(target, Transport::Udp, permit).await?;
+    let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        let any: SocketAddr = match address.is_ipv4() {
+            true => ([0; 4], 0).into(),
+            false => ([0_u16; 8], 0).into(),
+        };
+        let connected = async {
+            let socket = UdpSocket::bind(any).await?;
+            socket.connect(address).await?;
+            Ok(socket)
+        };
+        match connected.await {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failed = error,
+        }
+    }
+    Err(refusal_of(target, &failed))
+}
+
+/// What the system says of a target, as it is told to the other end.
+pub(crate) fn refusal_of(target: &Target, error: &io::Error) -> Refusal {
+    use io::ErrorKind;
+    let (status, why) = match error.kind() {
+        ErrorKind::ConnectionRefused => (Status::Refused, "connection refused"),
+        ErrorKind::NetworkUnreachable => (Status::NetworkUnreachable, "network unreachable"),
+        ErrorKind::HostUnreachable => (Status::HostUnreachable, "host unreachable"),
+        ErrorKind::TimedOut => (Status::TimedOut, "no answer"),
+        ErrorKind::AddrInUse => (Status::InUse, "somebody listens there already"),
+        ErrorKind::NotFound => (Status::Refused, "there is no such socket"),
+        ErrorKind::PermissionDenied => (Status::Other, "no permission"),
+        ErrorKind::AddrNotAvailable => (Status::Other, "not an address of that machine"),
+        _ => (Status::Other, ""),
+    };
+    let message = match why {
+        "" => format!("{target}: {error}"),
+        why => format!("{target}: {why}"),
+    };
+    Refusal::new(status, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permit(text: &str) -> Permit {
+        text.parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn rules_see_the_addresses_that_names_lead_to() {
+        let localhost = Target::new("localhost", 80).unwrap();
+        let found = resolve(&localhost, Transport::Tcp, Some(&permit("tunnel"))).await;
+        assert!(
+            found
+                .unwrap()
+                .iter()
+                .all(|address| address.ip().is_loopback())
+        );
+        // The name is let through, but not where it leads.
+        let by_name = permit("tunnel:tcp:*:443,tunnel:tcp:10.0.0.0/8:80");
+        let refused = resolve(&localhost, Transport::Tcp, Some(&by_name)).await;
+        assert_eq!(refused.unwrap_err().status, Status::Denied);
+        // Numbers that only the name service takes for addresses.
+        let odd = Target::new("2852039166", 80).unwrap();
+        let refused = resolve(&odd, Transport::Tcp, Some(&permit("tunnel"))).await;
+        let status = refused.unwrap_err().status;
+        assert!(
+            matches!(status, Status::Denied | Status::NoName),
+            "{status:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_reached_is_told() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let free = Target::Ip(listener.local_addr().unwrap());
+        drop(listener);
+        assert_eq!(
+            connect(&free, None).await.unwrap_err().status,
+            Status::Refused
+        );
+        let path = Target::path("/nowhere/at/all").unwrap();
+        assert_eq!(
+            connect(&path, None).await.unwrap_err().status,
+            Status::Refused
+        );
+        let refused = connect(&path, Some(&permit("tunnel"))).await;
+        assert_eq!(refused.unwrap_err().status, Status::Denied);
+    }
+}

@@ -1,0 +1,458 @@
+//! Datagrams between sockets here and flows on a session.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use sphinx_transport::asynchronous::{RecvStream, SendStream};
+use tokio::net::UdpSocket;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::datagrams::{DATAGRAM_MAX, DatagramFlow, DatagramSender};
+use crate::dial;
+use crate::event::{Direction, Events, Flow};
+use crate::exchange;
+use crate::live::Live;
+use crate::permit::{Permit, Transport, canonical};
+use crate::proxy::Program;
+use crate::relay::Counts;
+use crate::wire::{Refusal, Request, Status, Target};
+
+/// A flow without datagrams ends after this.
+pub(crate) const IDLE_TIME: Duration = Duration::from_secs(120);
+/// Sources that a listener keeps apart at a time.
+const SOURCES_MAX: usize = 1024;
+/// A flow that was refused is not asked for again before.
+const REFUSED_TIME: Duration = Duration::from_secs(5);
+/// Datagrams taken from a socket before others have their turn.
+const TURN: usize = 64;
+/// Targets that an association remembers.
+const TARGETS_MAX: usize = 1024;
+/// For how long it does.
+const TARGET_TIME: Duration = Duration::from_secs(60);
+/// Names that an association asks for at a time, and datagrams that wait for each.
+const LOOKUPS_MAX: usize = 16;
+
+thread_local! {
+    /// Where a datagram is between two sockets.
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; DATAGRAM_MAX]);
+}
+
+/// When there was a datagram last.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    began: Instant,
+    last_ms: AtomicU64,
+}
+
+impl Activity {
+    pub(crate) fn new() -> Self {
+        let began = Instant::now();
+        let last_ms = AtomicU64::new(0);
+        Self { began, last_ms }
+    }
+
+    pub(crate) fn touch(&self) {
+        let passed = self.began.elapsed().as_millis();
+        self.last_ms.store(passed as u64, Ordering::Relaxed);
+    }
+
+    /// Waits until there was none for `time`.
+    pub(crate) async fn idle(&self, time: Duration) {
+        loop {
+            let last = self.began + Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
+            if last.elapsed() >= time {
+                return;
+            }
+            sleep_until(last + time).await;
+        }
+    }
+}
+
+/// Waits until the other end closes the stream of a flow.
+pub(crate) async fn closed(recv: &mut RecvStream) {
+    let mut unknown = [0; 256];
+    // What a later version may say there is of no use to this one.
+    while recv.read(&mut unknown).await.is_ok_and(|bytes| bytes > 0) {}
+}
+
+/// Takes what has arrived at a socket; `each` gets a datagram and where it came from.
+///
+/// # Errors
+/// The socket has failed. That a target refuses datagrams is no failure.
+pub(crate) async fn take(
+    socket: &UdpSocket,
+    mut each: impl FnMut(&[u8], SocketAddr),
+) -> io::Result<()> {
+    socket.readable().await?;
+    SCRATCH.with_borrow_mut(|scratch| {
+        for _ in 0..TURN {
+            match socket.try_recv_from(scratch) {
+                Ok((len, from)) => each(&scratch[..len], from),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// What ICMP has said about an earlier datagram.
+fn is_passing(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    matches!(
+        error.kind(),
+        ConnectionRefused | HostUnreachable | NetworkUnreachable
+    )
+}
+
+/// The far end of a flow with one target: until the other end closes it, or it is idle.
+pub(crate) async fn carry(
+    mut flow: DatagramFlow,
+    socket: &UdpSocket,
+    recv: &mut RecvStream,
+    told: &mut Flow,
+) {
+    let (sender, activity) = (flow.sender(), Activity::new());
+    let mut closing = std::pin::pin!(closed(recv));
+    let ended = loop {
+        tokio::select! {
+            data = flow.recv() => {
+                let Some(data) = data else { break Err("the session has ended") };
+                activity.touch();
+                told.counts.received.fetch_add(data.len() as u64, Ordering::Relaxed);
+                // One that cannot be sent is lost.
+                let _ = socket.send(&data).await;
+            }
+            taken = take(socket, |data, _| {
+                told.counts.sent.fetch_add(data.len() as u64, Ordering::Relaxed);
+                sender.send(data);
+            }) => {
+                activity.touch();
+                if taken.is_err() {
+                    break Err("the socket has failed");
+                }
+            }
+            () = &mut closing => break Ok(()),
+            () = activity.idle(IDLE_TIME) => break Ok(()),
+        }
+    };
+    told.ended(ended);
+}
+
+/// What a listener for datagrams does for a source that it has not heard of.
+pub(crate) struct Listener {
+    pub(crate) socket: Arc<UdpSocket>,
+    pub(crate) deadline: Duration,
+    /// What is asked for, with the number of its flow.
+    pub(crate) request: Box<dyn Fn(u64) -> Request + Send + Sync>,
+    /// Of flows, for people.
+    pub(crate) target: String,
+    pub(crate) events: Events,
+}
+
+struct Source {
+    sender: DatagramSender,
+    activity: Arc<Activity>,
+    is_over: Arc<AtomicBool>,
+    counts: Arc<Counts>,
+}
+
+impl Listener {
+    /// Carries datagrams of any number of sources, each in a flow of its own; `live` is the session to begin flows on, if there is one.
+    ///
+    /// # Errors
+    /// The socket has failed.
+    pub(crate) async fn run(&self, live: impl Fn() -> Option<Live>) -> io::Result<()> {
+        let mut sources: HashMap<SocketAddr, Source> = HashMap::new();
+        let mut tasks = JoinSet::new();
+        loop {
+            take(&self.socket, |data, from| {
+                let is_known = |source: &&Source| !source.is_over.load(Ordering::Relaxed);
+                if sources.get(&from).filter(is_known).is_none() {
+                    while tasks.try_join_next().is_some() {}
+                    sources.retain(|_, source| is_known(&&*source));
+                    let Some(live) = live().filter(|_| sources.len() < SOURCES_MAX) else {
+                        return;
+                    };
+                    sources.insert(from, self.begin(live, from, &mut tasks));
+                }
+                if let Some(source) = sources.get(&from) {
+                    source.activity.touch();
+                    let sent = &source.counts.sent;
+                    sent.fetch_add(data.len() as u64, Ordering::Relaxed);
+                    source.sender.send(data);
+                }
+            })
+            .await?;
+        }
+    }
+
+    fn begin(&self, live: Live, from: SocketAddr, tasks: &mut JoinSet<()>) -> Source {
+        let flow = live.datagrams.open(self.deadline);
+        let mut told = self.events.flow("udp", self.target.clone(), Direction::Out);
+        let source = Source {
+            sender: flow.sender(),
+            activity: Arc::new(Activity::new()),
+            is_over: Arc::default(),
+            counts: Arc::clone(&told.counts),
+        };
+        let request = (self.request)(flow.number());
+        let (socket, activity) = (Arc::clone(&self.socket), Arc::clone(&source.activity));
+        let is_over = Arc::clone(&source.is_over);
+        tasks.spawn(async move {
+            let receiver = Receiver::Plain(&socket, from);
+            let counts = Arc::clone(&told.counts);
+            let ended = answers(&live, &request, flow, (&activity, &counts), receiver).await;
+            let is_refused = ended.is_err();
+            told.ended(ended);
+            drop(told);
+            if is_refused {
+                sleep(REFUSED_TIME).await;
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        source
+    }
+}
+
+/// Who gets what comes back.
+pub(crate) enum Receiver<'a> {
+    /// The source, from the listener's socket.
+    Plain(&'a UdpSocket, SocketAddr),
+    /// A program that has asked a proxy for it.
+    Socks(&'a Program),
+}
+
+impl Receiver<'_> {
+    async fn give(&self, data: &[u8]) {
+        match self {
+            Self::Plain(socket, source) => {
+                // One that cannot be sent is lost.
+                let _ = socket.send_to(data, source).await;
+            }
+            Self::Socks(program) => program.give(data).await,
+        }
+    }
+}
+
+/// The near end of a flow: asks for it, and gives on what comes back, until it ends.
+///
+/// # Errors
+/// The other end has refused it.
+pub(crate) async fn answers(
+    live: &Live,
+    request: &Request,
+    mut flow: DatagramFlow,
+    (activity, counts): (&Activity, &Counts),
+    receiver: Receiver<'_>,
+) -> Result<(), Refusal> {
+    // Until it is dropped the other end keeps the flow.
+    let (_send, mut recv) = exchange::ask(&live.session, request).await?;
+    let mut refused = None;
+    {
+        let mut closing = std::pin::pin!(async {
+            match exchange::reply(&mut recv).await {
+                Ok(_) => closed(&mut recv).await,
+                Err(refusal) => refused = Some(refusal),
+            }
+        });
+        loop {
+            tokio::select! {
+                data = flow.recv() => match data {
+                    Some(data) => {
+                        activity.touch();
+                        counts.received.fetch_add(data.len() as u64, Ordering::Relaxed);
+                        receiver.give(&data).await;
+                    }
+                    None => break,
+                },
+                () = &mut closing => break,
+                () = activity.idle(IDLE_TIME) => break,
+            }
+        }
+    }
+    refused.map_or(Ok(()), Err)
+}
+
+/// The far end of an association: one socket, datagrams to and from anybody whom the rules let through.
+pub(crate) struct Association {
+    socket: UdpSocket,
+    permit: Option<Arc<Permit>>,
+    /// Where targets are, or that there is no way there; and until when that is remembered.
+    known: HashMap<Target, (Instant, Option<SocketAddr>)>,
+    /// Who may answer although no rule for addresses says so: a name has led there.
+    spoken_to: HashSet<SocketAddr>,
+    /// What waits for names.
+    waiting: HashMap<Target, VecDeque<Vec<u8>>>,
+    lookups: JoinSet<(Target, Result<SocketAddr, Refusal>)>,
+}
+
+impl Association {
+    /// # Errors
+    /// There is no socket.
+    pub(crate) async fn new(permit: Option<Arc<Permit>>) -> io::Result<Self> {
+        // Both families where the machine has both.
+        let socket = match UdpSocket::bind(SocketAddr::from(([0_u16; 8], 0))).await {
+            Ok(socket) => socket,
+            Err(_) => UdpSocket::bind(SocketAddr::from(([0_u8; 4], 0))).await?,
+        };
+        Ok(Self {
+            socket,
+            permit,
+            known: HashMap::new(),
+            spoken_to: HashSet::new(),
+            waiting: HashMap::new(),
+            lookups: JoinSet::new(),
+        })
+    }
+
+    /// Until the other end closes it, or it is idle. `denied` hears of targets that no rule lets through.
+    pub(crate) async fn run(
+        mut self,
+        mut flow: DatagramFlow,
+        (_send, mut recv): (SendStream, RecvStream),
+        told: &mut Flow,
+        denied: impl Fn(&Target),
+    ) {
+        let (sender, activity) = (flow.sender(), Activity::new());
+        let mut closing = std::pin::pin!(closed(&mut recv));
+        let ended = loop {
+            tokio::select! {
+                data = flow.recv() => {
+                    let Some(data) = data else { break Err("the session has ended") };
+                    activity.touch();
+                    told.counts.received.fetch_add(data.len() as u64, Ordering::Relaxed);
+                    self.send(data, &denied).await;
+                }
+                Some(Ok((target, found))) = self.lookups.join_next() => {
+                    self.found(target, found, &denied).await;
+                }
+                taken = take(&self.socket, |data, from| {
+                    let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+                    if may_answer(self.permit.as_deref(), &self.spoken_to, from) {
+                        told.counts.sent.fetch_add(data.len() as u64, Ordering::Relaxed);
+                        sender.send(&addressed(&Target::Ip(from), data));
+                    }
+                }) => {
+                    activity.touch();
+                    if taken.is_err() {
+                        break Err("the socket has failed");
+                    }
+                }
+                () = &mut closing => break Ok(()),
+                () = activity.idle(IDLE_TIME) => break Ok(()),
+            }
+        };
+        told.ended(ended);
+    }
+
+    async fn send(&mut self, data: Vec<u8>, denied: &impl Fn(&Target)) {
+        let mut rest = &data[..];
+        // One without an address goes nowhere.
+        let Ok(target) = Target::take(&mut rest) else {
+            return;
+        };
+        let now = Instant::now();
+        if let Some((until, place)) = self.known.get(&target)
+            && now < *until
+        {
+            if let Some(address) = *place {
+                self.send_to(rest, address).await;
+            }
+            return;
+        }
+        let data = rest.to_vec();
+        if let Some(queue) = self.waiting.get_mut(&target) {
+            if queue.len() < LOOKUPS_MAX {
+                queue.push_back(data);
+            }
+            return;
+        }
+        let permit = self.permit.clone();
+        match &target {
+            // No question is asked for an address: it goes at once, and in order.
+            Target::Ip(_) => {
+                let found = dial::resolve(&target, Transport::Udp, permit.as_deref()).await;
+                let found = found.map(|found| found[0]);
+                self.waiting.insert(target.clone(), VecDeque::from([data]));
+                self.found(target, found, denied).await;
+            }
+            _ if self.lookups.len() < LOOKUPS_MAX => {
+                self.waiting.insert(target.clone(), VecDeque::from([data]));
+                self.lookups.spawn(async move {
+                    let found = dial::resolve(&target, Transport::Udp, permit.as_deref()).await;
+                    (target, found.map(|found| found[0]))
+                });
+            }
+            _ => {}
+        }
+    }
+
+    async fn found(
+        &mut self,
+        target: Target,
+        found: Result<SocketAddr, Refusal>,
+        denied: &impl Fn(&Target),
+    ) {
+        if found
+            .as_ref()
+            .is_err_and(|refusal| refusal.status == Status::Denied)
+        {
+            denied(&target);
+        }
+        let now = Instant::now();
+        if self.known.len() >= TARGETS_MAX {
+            self.known.retain(|_, (until, _)| now < *until);
+        }
+        if self.known.len() >= TARGETS_MAX {
+            self.known.clear();
+        }
+        let place = found.ok();
+        let queue = self.waiting.remove(&target).unwrap_or_default();
+        if let (Some(address), Target::Name(..)) = (place, &target)
+            && self.spoken_to.len() < TARGETS_MAX
+        {
+            self.spoken_to.insert(address);
+        }
+        self.known.insert(target, (now + TARGET_TIME, place));
+        if let Some(address) = place {
+            for data in queue {
+                self.send_to(&data, address).await;
+            }
+        }
+    }
+
+    async fn send_to(&self, data: &[u8], address: SocketAddr) {
+        let is_v6 = self.socket.local_addr().is_ok_and(|own| own.is_ipv6());
+        let ip = match address.ip() {
+            IpAddr::V4(ip) if is_v6 => ip.to_ipv6_mapped().into(),
+            ip => ip,
+        };
+        // One that cannot be sent is lost.
+        let _ = self
+            .socket
+            .send_to(data, SocketAddr::new(ip, address.port()))
+            .await;
+    }
+}
+
+fn may_answer(permit: Option<&Permit>, spoken_to: &HashSet<SocketAddr>, from: SocketAddr) -> bool {
+    let from = SocketAddr::new(canonical(from.ip()), from.port());
+    permit.is_none_or(|permit| permit.lets_reach(Transport::Udp, None, from))
+        || spoken_to.contains(&from)
+}
+
+/// A datagram of an association: an address, and what goes there or comes from there.
+pub(crate) fn addressed(target: &Target, data: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(data.len() + 24);
+    target.put(&mut out);
+    out.extend_from_slice(data);
+    out
+}
