@@ -1,7 +1,7 @@
 //! The command line: what can be written, with help that teaches.
 //!
 //! Flags that are part of the contract but whose part is not built yet are accepted by the grammar
-//! and refused by [`not_built`], so that the answer is "not built yet" and not "unknown".
+//! and refused by [`mod@not_built`], so that the answer is "not built yet" and not "unknown".
 
 pub(crate) mod cp;
 #[cfg(feature = "lab")]

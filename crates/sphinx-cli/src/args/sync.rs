@@ -45,7 +45,7 @@ pub(crate) struct SyncArgs {
     /// The directory that is right; with a slash at its end, what is in it
     #[arg(value_name = "SRC")]
     pub(crate) source: OsString,
-    /// The directory that becomes the same; one side is [USER@]HOST:PATH
+    /// The directory that becomes the same; one side is HOST:PATH or USER@HOST:PATH
     #[arg(value_name = "DST")]
     pub(crate) destination: OsString,
     #[command(flatten)]
