@@ -2,6 +2,7 @@
 
 mod ending;
 mod moving;
+mod paper;
 mod receiving;
 mod refusal;
 mod sending;
@@ -99,6 +100,7 @@ pub struct Session {
     /// PINGs sent into a silence.
     silence: u32,
     refusals: Option<Refusals>,
+    paper: Option<paper::Ends>,
     last_sent: Time,
     last_received: Time,
     counts: SessionStats,
@@ -124,6 +126,7 @@ impl Session {
             fresh_id_at: now,
             silence: 0,
             refusals: None,
+            paper: paper::Ends::new(&config),
             last_sent: now,
             last_received: now,
             counts: SessionStats::default(),
@@ -135,6 +138,9 @@ impl Session {
 
     /// Source symbols and symbol size of a full block at present, where so many streams have something to send.
     pub fn block_shape(&self, streams: u64) -> (u16, u16) {
+        if let Some(ends) = &self.paper {
+            return ends.shape();
+        }
         self.admission
             .block_shape(&self.sender, &self.path, streams)
     }
@@ -150,6 +156,7 @@ impl Session {
             .room_for(&self.sender, &self.path, (stream, urgency), shape);
         match room {
             Room::Whole | Room::Part(..) if !matches!(self.life, Life::Open) => Room::Later,
+            Room::Whole | Room::Part(..) if !self.paper_has_room() => Room::Later,
             room => room,
         }
     }
@@ -168,6 +175,7 @@ impl Session {
     ) -> bool {
         share_cost(block_cost(shape.0, shape.1), parts);
         matches!(self.life, Life::Open)
+            && self.paper_has_room()
             && self
                 .admission
                 .can_open(&self.sender, &self.path, urgency, shape)
@@ -196,6 +204,7 @@ impl Session {
         }
         self.sender
             .submit(slot, (n, symbol_len), (tail, urgency), parts);
+        self.give_to_paper(slot, (n, symbol_len));
     }
 
     /// Whether a block of datagrams of this shape may be handed over now: window, credit and the amount of unsent data that is as
@@ -203,6 +212,7 @@ impl Session {
     pub fn can_submit_datagrams(&self, shape: (u16, u16), urgency: Urgency) -> bool {
         let cost = block_cost(shape.0, shape.1);
         matches!(self.life, Life::Open)
+            && self.paper_has_room()
             && self.sender.streams().have_room_for_datagrams(cost)
             && self
                 .admission
@@ -259,6 +269,7 @@ impl Session {
         self.scheduler.on_submit();
         self.demand.begins(self.has_data());
         self.sender.submit_datagrams(slot, shape, urgency, lifetime);
+        self.give_to_paper(slot, shape);
     }
 
     /// Tells the peer something about a flow of datagrams, until it has heard it.
@@ -373,7 +384,9 @@ impl Session {
             .path
             .next_departure()
             .filter(|_| self.scheduler.has_symbol(&self.sender));
+        let paper = self.paper_timeout();
         let timers = [
+            paper,
             self.sender.timeout(&self.path),
             self.path.acks().timeout(),
             self.path.mtu_timeout(),
@@ -437,6 +450,7 @@ impl Session {
             self.scheduler.ping();
             self.demand.ask_later(now, self.path.probe_timeout());
         }
+        self.paper_timed_out(now);
         self.look_for_losses(now);
         self.path.settle(now);
         if self.path.poll_moved(now) {

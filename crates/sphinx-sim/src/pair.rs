@@ -63,6 +63,7 @@ impl<P: PacketProtection> Pair<P> {
             config.bundle = scenario.bundle;
             config.epsilon = scenario.epsilon;
             config.cc = scenario.cc;
+            config.paper = scenario.paper;
             config.initial_rtt = rtt;
             config.idle_timeout = scenario.idle_timeout;
             config.recv_window = scenario.recv_window;

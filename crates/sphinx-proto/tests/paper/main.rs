@@ -1,0 +1,3 @@
+//! The paper's mode.
+
+mod transfers;
