@@ -17,6 +17,7 @@ use crate::control_queue::ControlQueue;
 use crate::demand::Demand;
 use crate::ids::{LocalIds, PeerIds};
 use crate::jobs::Jobs;
+use crate::paper::Paper;
 use crate::path::{PATH, Path};
 use crate::receiver::Receiver;
 use crate::scheduler::Scheduler;
@@ -349,6 +350,11 @@ impl Session {
         self.events.pop_front()
     }
 
+    /// The paper's mode, if that is used.
+    pub fn paper(&self) -> Option<&Paper> {
+        self.paper.as_ref().map(paper::Ends::settings)
+    }
+
     /// Present probe timeout without backoff: how long a packet may still be under way.
     pub fn probe_timeout(&self) -> Nanos {
         self.path.probe_timeout()
@@ -526,11 +532,11 @@ impl Session {
             losses_spurious: path.losses_spurious(),
             losses_sent: path.monitor().losses(),
             losses_received: self.path.acks().losses(),
-            plr: path.monitor().plr(),
+            plr: self.paper.as_ref().map_or(path.monitor().plr(), paper::Ends::plr),
             rtt: path.rtt().smoothed(),
             min_rtt: path.rtt().min(),
             pacing_rate: path.cc().pacing_rate(),
-            cwnd: path.cc().cwnd(),
+            cwnd: self.paper.as_ref().map_or(path.cc().cwnd(), paper::Ends::window_bytes),
             recv_window: self.receiver.streams().window().size(),
             peer_window: self.sender.streams().window(),
             window_limited: self

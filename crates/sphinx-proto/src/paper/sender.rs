@@ -106,7 +106,7 @@ impl PaperSender {
         self.window.blocks()
     }
 
-    /// p and δ at present.
+    /// p at present.
     pub(crate) fn plr(&self) -> f64 {
         self.selector.plr()
     }

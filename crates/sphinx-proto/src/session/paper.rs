@@ -34,6 +34,21 @@ impl Ends {
         })
     }
 
+    pub(super) fn settings(&self) -> &Paper {
+        &self.settings
+    }
+
+    /// p, as the receiver has told.
+    pub(super) fn plr(&self) -> f64 {
+        self.sender.plr()
+    }
+
+    /// Bytes of full blocks that the window allows.
+    pub(super) fn window_bytes(&self) -> u64 {
+        let block = u64::from(self.settings.n) * u64::from(self.settings.symbol);
+        u64::from(self.sender.window()) * block
+    }
+
     /// Symbols of a full block, and bytes of each.
     pub(super) fn shape(&self) -> (u16, u16) {
         (self.settings.n, self.settings.symbol)

@@ -1,3 +1,5 @@
 //! The paper's mode.
 
+mod reference;
+mod second;
 mod transfers;

@@ -375,6 +375,11 @@ impl Session {
                 reason: message(theirs, ours, !self.connects),
             });
         }
+        if self.local.paper.flatten().is_some() && peer.paper.is_none() {
+            return Err(Fault::protocol(
+                "the other end does not know the paper's mode: it is of an older version",
+            ));
+        }
         self.state = State::Established;
         self.message = Vec::new();
         Ok(Event::Established {

@@ -117,6 +117,7 @@ impl<Io: PacketIo> Engine<Io> {
         };
         let mut config = Config::new(role, tuple, ids);
         self.options.configure(&mut config);
+        config.paper = config.paper.or(peer.paper.flatten());
         config.initial_rtt = rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos;
         config.recv_window = window.bytes;
         config.recv_credit = window.credit;
