@@ -13,8 +13,8 @@ use crate::types::{
     StreamPart, share_cost,
 };
 use crate::wire::{
-    Fragment, Frame, Header, MAX_NAMED, MAX_SYMBOL_LEN, NamedBlock, PaperCounts, Reset, SpanBlock, SymbolId, SymbolSack,
-    WindowSpan, block_symbols_max,
+    Fragment, Frame, Header, MAX_NAMED, MAX_SYMBOL_LEN, NamedBlock, PaperCounts, Reset, SpanBlock,
+    SymbolId, SymbolSack, WindowSpan, block_symbols_max,
 };
 use crate::{BlockId, Time, WindowNumber};
 
@@ -508,11 +508,17 @@ impl Receiver {
     }
 
     /// Which symbols are recovered of the latest block, of n symbols, and of those before that are not decoded.
-    pub(crate) fn symbol_sack(&self, (latest, n): (BlockId, u16), counts: PaperCounts) -> SymbolSack {
+    pub(crate) fn symbol_sack(
+        &self,
+        (latest, n): (BlockId, u16),
+        counts: PaperCounts,
+    ) -> SymbolSack {
         let base = self.completion.base().min(latest);
         let earlier = base.until(latest);
         let missing = earlier.filter(|block| !self.completion.is_complete(*block));
-        let unrecovered = missing.take(MAX_NAMED + 1).map(|block| self.named(block, 0));
+        let unrecovered = missing
+            .take(MAX_NAMED + 1)
+            .map(|block| self.named(block, 0));
         SymbolSack {
             counts,
             latest: self.named(latest, n),

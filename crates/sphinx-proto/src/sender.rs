@@ -282,7 +282,13 @@ impl Sender {
     }
 
     /// A symbol that was chosen elsewhere leaves; what answers feedback begins a second round of its block.
-    pub(crate) fn count_sent(&mut self, block: BlockId, symbol: SymbolId, bytes: u16, reactive: bool) {
+    pub(crate) fn count_sent(
+        &mut self,
+        block: BlockId,
+        symbol: SymbolId,
+        bytes: u16,
+        reactive: bool,
+    ) {
         let counters = &mut self.counters;
         let bytes = u64::from(bytes);
         if reactive {

@@ -532,11 +532,17 @@ impl Session {
             losses_spurious: path.losses_spurious(),
             losses_sent: path.monitor().losses(),
             losses_received: self.path.acks().losses(),
-            plr: self.paper.as_ref().map_or(path.monitor().plr(), paper::Ends::plr),
+            plr: self
+                .paper
+                .as_ref()
+                .map_or(path.monitor().plr(), paper::Ends::plr),
             rtt: path.rtt().smoothed(),
             min_rtt: path.rtt().min(),
             pacing_rate: path.cc().pacing_rate(),
-            cwnd: self.paper.as_ref().map_or(path.cc().cwnd(), paper::Ends::window_bytes),
+            cwnd: self
+                .paper
+                .as_ref()
+                .map_or(path.cc().cwnd(), paper::Ends::window_bytes),
             recv_window: self.receiver.streams().window().size(),
             peer_window: self.sender.streams().window(),
             window_limited: self

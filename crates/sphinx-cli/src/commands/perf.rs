@@ -169,12 +169,12 @@ fn usual_block(rate: u64) -> u64 {
 }
 
 fn request(args: &PerfClientArgs) -> Outcome<Request> {
+    check_paper(args)?;
     if args.ticket_file.is_some() && args.ticket.is_some() {
         return Err(usage(
             "there are two tickets: one in --ticket-file and one as an argument",
         ));
     }
-    check_paper(args)?;
     let chosen = args.common.profile.value();
     if args.bundle.is_some() && chosen == Profile::Bulk {
         return Err(usage(
@@ -240,9 +240,7 @@ fn check_paper(args: &PerfClientArgs) -> Outcome<()> {
         ));
     }
     if args.mode != Mode::Stream {
-        return Err(usage(
-            "--paper carries streams only: --mode stream or none",
-        ));
+        return Err(usage("--paper carries streams only: --mode stream or none"));
     }
     match args.common.cc {
         Cc::Bbr | Cc::AimdEcn | Cc::Fixed(_) => Ok(()),

@@ -10,7 +10,12 @@ use crate::wire::LossReport;
 /// Reports that make the mean and its deviation.
 const REPORTS: usize = 10;
 /// What a peeled robust soliton code needs beyond n, on average, over n: (n, share), as measured for c = 0.1 and δ = 1.
-const LT_NEED: [(f64, f64); 4] = [(32.0, 0.393), (100.0, 0.294), (256.0, 0.221), (1024.0, 0.131)];
+const LT_NEED: [(f64, f64); 4] = [
+    (32.0, 0.393),
+    (100.0, 0.294),
+    (256.0, 0.221),
+    (1024.0, 0.131),
+];
 
 /// Degree D_h and number N of XOR packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +110,11 @@ fn lt_need(n: u16) -> f64 {
     let between = LT_NEED.windows(2).find(|pair| x <= pair[1].0);
     let [low, high] = between.map_or([LT_NEED[2], LT_NEED[3]], |pair| [pair[0], pair[1]]);
     let at = (x / low.0).ln() / (high.0 / low.0).ln();
-    if n == 1 { 0.0 } else { low.1 + at * (high.1 - low.1) }
+    if n == 1 {
+        0.0
+    } else {
+        low.1 + at * (high.1 - low.1)
+    }
 }
 
 #[cfg(test)]
@@ -129,7 +138,11 @@ mod tests {
         let mut selector = Selector::new(settings);
         assert_eq!((selector.plr(), selector.delta()), (0.02, 0.0));
         for (period, lost) in [(0, 40), (1, 80)] {
-            let report = LossReport { period, lost, of: 1000 };
+            let report = LossReport {
+                period,
+                lost,
+                of: 1000,
+            };
             assert!(selector.on_report(report) && !selector.on_report(report));
         }
         assert!((selector.plr() - 0.06).abs() < 1e-12);

@@ -289,11 +289,7 @@ impl PaperSender {
     }
 
     /// At most once per round trip and block, and not before all of it has been sent.
-    fn compensate_at_once(
-        &mut self,
-        (now, rtt): (Time, Nanos),
-        id: BlockId,
-    ) {
+    fn compensate_at_once(&mut self, (now, rtt): (Time, Nanos), id: BlockId) {
         let is_due = |block: &Block| {
             block.is_sent() && block.compensated.is_none_or(|before| now >= before + rtt)
         };
@@ -322,7 +318,8 @@ impl PaperSender {
         match settings.code {
             CodeId::Srlt if whole => {
                 let (degree, count) = ahead(settings, selector, block.n);
-                again.extend((0..count).filter_map(|_| next_row(settings, selector, block, degree)));
+                again
+                    .extend((0..count).filter_map(|_| next_row(settings, selector, block, degree)));
             }
             CodeId::Srlt => {
                 let refec = selector.redundant(m);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sphinx_fec::CodeId;
 
+use crate::Nanos;
 use crate::session::BASE_DATAGRAM;
 use crate::wire::{OVERHEAD, Reader, VARINT_MAX, WireError, block_symbols_max, put_varint};
-use crate::Nanos;
 
 /// Version of the settings on the wire.
 const VERSION: u64 = 1;
@@ -198,7 +198,9 @@ impl Paper {
         let within = |is: bool, what: String| is.then_some(()).ok_or(what);
         within(
             (SYMBOL_MIN..=SYMBOL_MAX).contains(&self.symbol),
-            format!("symbol: from {SYMBOL_MIN} to {SYMBOL_MAX} bytes, so that one fits a packet on every path"),
+            format!(
+                "symbol: from {SYMBOL_MIN} to {SYMBOL_MAX} bytes, so that one fits a packet on every path"
+            ),
         )?;
         within(
             (2..=symbols).contains(&self.n),
@@ -212,7 +214,10 @@ impl Paper {
             Delta::Share(share) => share,
             Delta::Measured => 0,
         };
-        within(delta <= 500_000, "delta: at most 50%, or measured".to_owned())?;
+        within(
+            delta <= 500_000,
+            "delta: at most 50%, or measured".to_owned(),
+        )?;
         within(
             (50..=1_000_000).contains(&self.period),
             "period: from 50 to 1000000 packets".to_owned(),
@@ -351,7 +356,8 @@ mod tests {
         let share = |text: &str| text.parse().map_err(|_| "expected a share".to_owned());
         let duration = |text: &str| {
             let ms = text.strip_suffix("ms").and_then(|ms| ms.parse().ok());
-            ms.map(Duration::from_millis).ok_or_else(|| "expected a duration".to_owned())
+            ms.map(Duration::from_millis)
+                .ok_or_else(|| "expected a duration".to_owned())
         };
         Paper::parse(text, share, duration)
     }
@@ -359,13 +365,36 @@ mod tests {
     #[test]
     fn keys() {
         assert_eq!(parse(""), Ok(Paper::default()));
-        let paper = parse("code=lt,n=64,delta=measured,icm=block,resend=block,timer=11ms,part=0.5").expect("good keys");
-        assert_eq!((paper.code, paper.n, paper.delta), (CodeId::Lt, 64, Delta::Measured));
-        assert_eq!((paper.resend, paper.timer_us, paper.part), (Resend::Block, 11_000, 500_000));
+        let paper = parse("code=lt,n=64,delta=measured,icm=block,resend=block,timer=11ms,part=0.5")
+            .expect("good keys");
+        assert_eq!(
+            (paper.code, paper.n, paper.delta),
+            (CodeId::Lt, 64, Delta::Measured)
+        );
+        assert_eq!(
+            (paper.resend, paper.timer_us, paper.part),
+            (Resend::Block, 11_000, 500_000)
+        );
         assert_eq!(Paper::decode(&paper.encode()), Ok(Some(paper)));
         for bad in [
-            "n", "n=1", "n=1025", "symbol=1163", "threshold=0.2", "threshold=1", "code=xor", "icm=on", "window=0", "part=0",
-            "timer=0ms", "period=1", "n=5,n=6", "N=5", "n=-1", "code=rs,n=240", "code=fft-rs,symbol=999", "timer=1",
+            "n",
+            "n=1",
+            "n=1025",
+            "symbol=1163",
+            "threshold=0.2",
+            "threshold=1",
+            "code=xor",
+            "icm=on",
+            "window=0",
+            "part=0",
+            "timer=0ms",
+            "period=1",
+            "n=5,n=6",
+            "N=5",
+            "n=-1",
+            "code=rs,n=240",
+            "code=fft-rs,symbol=999",
+            "timer=1",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
@@ -381,8 +410,8 @@ mod tests {
     #[test]
     fn vector() {
         let bytes = [
-            1, 2, 0x40, 100, 0x43, 0xe8, 0x80, 7, 0xa1, 0x20, 0, 6, 0x43, 0xe8, 0x80, 15, 0x42, 0x40, 2, 3, 0x80, 3, 0x0d, 0x40, 16,
-            0x80, 0, 0x4e, 0x20, 0x80, 2, 0x22, 0xe0,
+            1, 2, 0x40, 100, 0x43, 0xe8, 0x80, 7, 0xa1, 0x20, 0, 6, 0x43, 0xe8, 0x80, 15, 0x42,
+            0x40, 2, 3, 0x80, 3, 0x0d, 0x40, 16, 0x80, 0, 0x4e, 0x20, 0x80, 2, 0x22, 0xe0,
         ];
         assert_eq!(Paper::default().encode(), bytes);
     }

@@ -65,11 +65,7 @@ mod tests {
     #[test]
     fn additive_increase_and_multiplicative_decrease() {
         let at = |ms: u64| time(ms * 1_000_000);
-        let seen = |ect, ce| PaperCounts {
-            ect,
-            ce,
-            credit: 0,
-        };
+        let seen = |ect, ce| PaperCounts { ect, ce, credit: 0 };
         let mut window = Window::new(8, true);
         for ms in 0..=30 {
             window.on_feedback(at(ms), RTT, seen(ms, 0), true);

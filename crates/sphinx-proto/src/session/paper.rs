@@ -58,7 +58,9 @@ impl Ends {
 impl Session {
     /// Whether the paper's window, if that is what counts, allows another block.
     pub(super) fn paper_has_room(&self) -> bool {
-        self.paper.as_ref().is_none_or(|ends| ends.sender.has_room())
+        self.paper
+            .as_ref()
+            .is_none_or(|ends| ends.sender.has_room())
     }
 
     /// A block has been handed over.
@@ -170,9 +172,14 @@ impl Session {
         sack: &SymbolSack,
         delivered: &mut Vec<Slot>,
     ) {
-        self.on_paper_feedback(meta, sack.counts.credit, delivered, |sender, at, decoded| {
-            sender.on_symbols(at, sack, decoded);
-        });
+        self.on_paper_feedback(
+            meta,
+            sack.counts.credit,
+            delivered,
+            |sender, at, decoded| {
+                sender.on_symbols(at, sack, decoded);
+            },
+        );
     }
 
     pub(super) fn on_paper_blocks(
@@ -181,9 +188,14 @@ impl Session {
         sack: &BlockSack,
         delivered: &mut Vec<Slot>,
     ) {
-        self.on_paper_feedback(meta, sack.counts.credit, delivered, |sender, at, decoded| {
-            sender.on_blocks(at, sack, decoded);
-        });
+        self.on_paper_feedback(
+            meta,
+            sack.counts.credit,
+            delivered,
+            |sender, at, decoded| {
+                sender.on_blocks(at, sack, decoded);
+            },
+        );
     }
 
     fn on_paper_feedback(

@@ -1,6 +1,8 @@
 //! Frames of control packets (`docs/protocol.md` §6).
 
-use super::{BlockSack, ConnectionId, FlowKind, Reader, SymbolSack, VARINT_MAX, WireError, put_varint};
+use super::{
+    BlockSack, ConnectionId, FlowKind, Reader, SymbolSack, VARINT_MAX, WireError, put_varint,
+};
 use crate::numbers::{BlockId, CidSequence, Ordinal, PacketNumber, PathId, WindowNumber};
 use crate::types::StreamId;
 

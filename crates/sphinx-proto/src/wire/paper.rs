@@ -81,7 +81,7 @@ pub struct SymbolSack {
     pub counts: PaperCounts,
     /// The most recent block of which a symbol has arrived.
     pub latest: NamedBlock,
-    /// Every block below that is not among `unrecovered` is decoded, except the latest, if that is not whole.
+    /// Every block below that is not among `unrecovered` is decoded. At most the latest.
     pub upto: BlockId,
     /// Blocks below `upto`, and so before the latest, that are not decoded, rising.
     pub unrecovered: Vec<NamedBlock>,
@@ -220,4 +220,109 @@ fn decode_counts(r: &mut Reader<'_>) -> Result<PaperCounts, WireError> {
         ce: r.varint()?,
         credit: r.varint()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Frame, FrameIter};
+    use proptest::prelude::*;
+
+    fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        frame.encode(&mut out);
+        out
+    }
+
+    fn named(block: u64, n: u16, recovered: &[u8]) -> NamedBlock {
+        NamedBlock {
+            block: BlockId::new(block),
+            n,
+            recovered: recovered.to_vec(),
+        }
+    }
+
+    const COUNTS: PaperCounts = PaperCounts {
+        ect: 9,
+        ce: 1,
+        credit: 500,
+    };
+
+    fn symbols() -> SymbolSack {
+        SymbolSack {
+            counts: COUNTS,
+            latest: named(7, 10, &[0x0f, 0]),
+            upto: BlockId::new(7),
+            unrecovered: vec![named(3, 10, &[0xff, 1]), named(5, 0, &[])],
+        }
+    }
+
+    #[test]
+    fn vectors() {
+        let frame = Frame::PaperSymbols(symbols());
+        let bytes = [
+            20, 9, 1, 0x41, 0xf4, 7, 10, 0x0f, 0, 0, 2, 3, 10, 0xff, 1, 1, 0,
+        ];
+        assert_eq!(bytes_of(&frame), bytes);
+        assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(frame)));
+        let frame = Frame::PaperBlocks(BlockSack {
+            counts: COUNTS,
+            loss: Some(LossReport {
+                period: 2,
+                lost: 6,
+                of: 100,
+            }),
+            base: BlockId::new(3),
+            decoded: vec![
+                (BlockId::new(4), BlockId::new(4)),
+                (BlockId::new(6), BlockId::new(7)),
+            ],
+        });
+        let bytes = [21, 9, 1, 0x41, 0xf4, 3, 6, 0x40, 100, 3, 2, 1, 0, 1, 1];
+        assert_eq!(bytes_of(&frame), bytes);
+        assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(frame)));
+    }
+
+    #[test]
+    fn what_cannot_be() {
+        for bad in [
+            &[20, 0, 0, 0, 7, 0, 0, 0][..],         // the latest block is unknown
+            &[20, 0, 0, 0, 7, 9, 1, 4, 0, 0],       // bits behind the last symbol
+            &[20, 0, 0, 0, 7, 9, 1, 0, 8, 0],       // below no block
+            &[20, 0, 0, 0, 7, 9, 1, 0, 0, 1, 7, 0], // not below the limit
+            &[20, 0, 0, 0, 7, 0x48, 0, 0, 0, 0],    // 2048 symbols
+            &[21, 0, 0, 0, 1, 5, 4, 0, 0],          // more lost than sent
+            &[21, 0, 0, 0, 1, 0, 0, 0, 0],          // a period of nothing
+        ] {
+            assert!(
+                matches!(FrameIter::new(bad).next(), Some(Err(_))),
+                "{bad:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_to_the_next() {
+        let mut sack = symbols();
+        sack.unrecovered = (0..200)
+            .map(|block| named(block, 1000, &[0; 125]))
+            .collect();
+        sack.latest = named(200, 1000, &[1; 125]);
+        sack.upto = BlockId::new(200);
+        sack.fit(1162);
+        assert_eq!(sack.upto, BlockId::new(sack.unrecovered.len() as u64));
+        let len = bytes_of(&Frame::PaperSymbols(sack.clone())).len();
+        assert!(!sack.unrecovered.is_empty() && len <= 1162, "{len}");
+    }
+
+    proptest! {
+        #[test]
+        fn total(mut body in prop::collection::vec(any::<u8>(), 0..200), kind in 20..22_u8) {
+            body.insert(0, kind);
+            if let Some(Ok(frame)) = FrameIter::new(&body).next() {
+                let bytes = bytes_of(&frame);
+                prop_assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(frame)));
+            }
+        }
+    }
 }

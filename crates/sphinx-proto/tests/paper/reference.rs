@@ -42,7 +42,9 @@ pub(crate) fn plan(n: usize, p: f64, delta: f64, threshold: f64) -> (u32, u32) {
     while degree < cap && (degree + 1) as f64 * (p + delta) <= 1.0 + 1e-9 * (p + delta) {
         degree += 1;
     }
-    let q = (0..=n).find(|q| *q as f64 >= n as f64 * p - 1e-9).unwrap_or(n);
+    let q = (0..=n)
+        .find(|q| *q as f64 >= n as f64 * p - 1e-9)
+        .unwrap_or(n);
     if q == 0 {
         return (degree as u32, 0);
     }
@@ -133,8 +135,14 @@ impl Sender {
 
     fn delta(&self) -> f64 {
         let sphinx_proto::Delta::Share(delta) = self.paper.delta else {
-            let (p, latest) = (self.p(), &self.reports[self.reports.len().saturating_sub(10)..]);
-            let squares: f64 = latest.iter().map(|report| (report.1 - p) * (report.1 - p)).sum();
+            let (p, latest) = (
+                self.p(),
+                &self.reports[self.reports.len().saturating_sub(10)..],
+            );
+            let squares: f64 = latest
+                .iter()
+                .map(|report| (report.1 - p) * (report.1 - p))
+                .sum();
             return (squares / latest.len().max(1) as f64).sqrt();
         };
         share(delta)
@@ -146,7 +154,10 @@ impl Sender {
 
     pub(crate) fn next(&mut self, now: u64) -> Option<Packet> {
         let compensated = self.blocks.iter().find(|(_, block)| block.again);
-        let fresh = self.blocks.iter().find(|(_, block)| !block.again && !block.queue.is_empty());
+        let fresh = self
+            .blocks
+            .iter()
+            .find(|(_, block)| !block.again && !block.queue.is_empty());
         let id = *compensated.or(fresh)?.0;
         let block = self.blocks.get_mut(&id)?;
         let (code, row) = block.queue.remove(0);
@@ -160,7 +171,9 @@ impl Sender {
                 let (degree, count) = self.plan(usize::from(n));
                 let block = self.blocks.get_mut(&id)?;
                 for _ in 0..count {
-                    block.queue.push((CODE_SRLT, (degree - 1) << 15 | block.seeds));
+                    block
+                        .queue
+                        .push((CODE_SRLT, (degree - 1) << 15 | block.seeds));
                     block.seeds += 1;
                 }
             }
@@ -180,10 +193,16 @@ impl Sender {
                 block.has.extend((0..named.n).filter(|i| named.has(*i)));
             }
         }
-        self.blocks.retain(|_, block| block.has.len() < usize::from(block.n));
+        self.blocks
+            .retain(|_, block| block.has.len() < usize::from(block.n));
         let says_enough = sack.latest.count() > u32::from(self.paper.symbols);
-        if self.paper.icm.symbol && sack.unrecovered.len() + 1 > usize::from(self.paper.blocks) && says_enough {
-            named.into_iter().for_each(|id| self.compensate_now(id, now, rtt));
+        if self.paper.icm.symbol
+            && sack.unrecovered.len() + 1 > usize::from(self.paper.blocks)
+            && says_enough
+        {
+            named
+                .into_iter()
+                .for_each(|id| self.compensate_now(id, now, rtt));
         }
     }
 
@@ -193,7 +212,11 @@ impl Sender {
         {
             self.reports.push((period, f64::from(lost) / f64::from(of)));
         }
-        let within = |id: u64| sack.decoded.iter().any(|(low, high)| (low.get()..=high.get()).contains(&id));
+        let within = |id: u64| {
+            sack.decoded
+                .iter()
+                .any(|(low, high)| (low.get()..=high.get()).contains(&id))
+        };
         self.decode(|id| id < sack.base.get() || within(id));
         if let Some((_, highest)) = sack.decoded.last()
             && self.paper.icm.block
@@ -210,7 +233,10 @@ impl Sender {
         let Some(block) = self.blocks.get(&id) else {
             return;
         };
-        if block.planned && block.queue.is_empty() && block.compensated.is_none_or(|at| now >= at + rtt) {
+        if block.planned
+            && block.queue.is_empty()
+            && block.compensated.is_none_or(|at| now >= at + rtt)
+        {
             self.compensate(id, now);
         }
     }
@@ -229,7 +255,9 @@ impl Sender {
         };
         block.compensated = Some(now);
         let part = (missing.len() as f64 * share(self.paper.part) - 1e-9).ceil() as usize;
-        block.queue.extend(missing[..part].iter().map(|i| (0, u32::from(*i))));
+        block
+            .queue
+            .extend(missing[..part].iter().map(|i| (0, u32::from(*i))));
         for _ in 0..count {
             let row = match self.paper.resend {
                 Resend::Block => (degree - 1) << 15 | block.seeds,
@@ -255,8 +283,13 @@ impl Sender {
 
     /// When the next block has waited for too long.
     pub(crate) fn timeout(&self) -> Option<u64> {
-        let waiting = self.blocks.values().filter(|block| block.planned && block.queue.is_empty());
-        waiting.map(|block| block.last + self.paper.timer_us * 1000).min()
+        let waiting = self
+            .blocks
+            .values()
+            .filter(|block| block.planned && block.queue.is_empty());
+        waiting
+            .map(|block| block.last + self.paper.timer_us * 1000)
+            .min()
     }
 
     pub(crate) fn on_timeout(&mut self, now: u64) {
@@ -284,7 +317,9 @@ impl Receiving {
     fn peel(&mut self) {
         loop {
             let has = &self.has;
-            let left = |row: &Vec<u16>| -> Vec<u16> { row.iter().copied().filter(|i| !has.contains(i)).collect() };
+            let left = |row: &Vec<u16>| -> Vec<u16> {
+                row.iter().copied().filter(|i| !has.contains(i)).collect()
+            };
             let Some(one) = self.rows.iter().map(left).find(|left| left.len() == 1) else {
                 return;
             };
@@ -325,7 +360,10 @@ impl Receiver {
     /// A packet of whatever kind.
     pub(crate) fn on_number(&mut self, number: u64) {
         let of = number / self.period;
-        let latest = self.arrived.last_key_value().map_or(0, |(period, _)| *period);
+        let latest = self
+            .arrived
+            .last_key_value()
+            .map_or(0, |(period, _)| *period);
         if of > latest {
             let before = self.arrived.get(&(of - 1)).copied().unwrap_or(0);
             self.loss = Some(LossReport {

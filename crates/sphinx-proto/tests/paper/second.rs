@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::{ConnectionId, Frame, FrameIter, OVERHEAD, PacketKind};
 use sphinx_proto::{
-    Config, ConnectionIds, Content, Delta, Event, Nanos, PacketMeta, Paper, Received, Resend, Role, Room, Session, Slot,
-    StreamId, StreamPart, Time, Transmit, Triggers, Tuple, Urgency,
+    Config, ConnectionIds, Content, Delta, Event, Nanos, PacketMeta, Paper, Received, Resend, Role,
+    Room, Session, Slot, StreamId, StreamPart, Time, Transmit, Triggers, Tuple, Urgency,
 };
 use sphinx_sim::Rng;
 
@@ -58,9 +58,13 @@ impl Run {
             threshold: [300_000, 500_000, 900_000][rng.below(3) as usize],
             delta: [Delta::Share(0), Delta::Measured, Delta::Share(21_000)][rng.below(3) as usize],
             period: 100 + rng.below(300) as u32,
-            icm: [(true, true), (true, false), (false, true), (false, false)].map(|(block, symbol)| Triggers { block, symbol })
-                [rng.below(4) as usize],
-            resend: if rng.below(4) == 0 { Resend::Block } else { Resend::Missing },
+            icm: [(true, true), (true, false), (false, true), (false, false)]
+                .map(|(block, symbol)| Triggers { block, symbol })[rng.below(4) as usize],
+            resend: if rng.below(4) == 0 {
+                Resend::Block
+            } else {
+                Resend::Missing
+            },
             part: [1_000_000, 500_000][rng.below(2) as usize],
             timer_us: [11_000, 50_000][rng.below(2) as usize],
             window: 2 + rng.below(10) as u16,
@@ -68,7 +72,10 @@ impl Run {
         };
         Self {
             now: 0,
-            ends: [session(Role::Client, 1, 2, paper), session(Role::Server, 2, 1, paper)],
+            ends: [
+                session(Role::Client, 1, 2, paper),
+                session(Role::Server, 2, 1, paper),
+            ],
             sender: Sender::new(paper),
             receiver: Receiver::new(paper),
             owed: VecDeque::new(),
@@ -116,8 +123,12 @@ impl Run {
             Content::Control(body) => {
                 for frame in FrameIter::new(body) {
                     let said = match frame.expect("well formed") {
-                        Frame::PaperSymbols(sack) => Said::Symbols(sack.latest, sack.upto, sack.unrecovered),
-                        Frame::PaperBlocks(sack) => Said::Blocks(sack.loss, sack.base, sack.decoded),
+                        Frame::PaperSymbols(sack) => {
+                            Said::Symbols(sack.latest, sack.upto, sack.unrecovered)
+                        }
+                        Frame::PaperBlocks(sack) => {
+                            Said::Blocks(sack.loss, sack.base, sack.decoded)
+                        }
                         _ => continue,
                     };
                     assert_eq!(end, 1);
@@ -163,7 +174,10 @@ impl Run {
             }
         }
         let received = self.ends[to].handle_packet(&meta, &packet.header, &body);
-        assert!(!matches!(received, Received::Bundle(_) | Received::Window { .. }));
+        assert!(!matches!(
+            received,
+            Received::Bundle(_) | Received::Window { .. }
+        ));
         self.settle(to);
     }
 
@@ -211,22 +225,36 @@ impl Run {
                 self.settle(end);
                 while let Some(packet) = self.ends[end].poll_transmit(time) {
                     self.check(end, &packet);
-                    let percent = if end == 0 { self.loss } else { self.feedback_loss };
+                    let percent = if end == 0 {
+                        self.loss
+                    } else {
+                        self.feedback_loss
+                    };
                     if self.rng.below(100) >= percent {
                         self.wire.push_back((self.now + DELAY, 1 - end, packet));
                     }
                     self.supply();
                 }
             }
-            assert!(self.owed.is_empty(), "what the receiver has not said: {:?}", self.owed);
+            assert!(
+                self.owed.is_empty(),
+                "what the receiver has not said: {:?}",
+                self.owed
+            );
             if self.is_done() {
                 assert_eq!(self.ends[0].stats().block_bytes_delivered > 0, true);
                 self.reactive = self.ends[0].stats().repair_reactive;
                 return;
             }
-            let timers = (0..2).filter_map(|end| self.ends[end].poll_timeout()).map(Time::as_nanos);
+            let timers = (0..2)
+                .filter_map(|end| self.ends[end].poll_timeout())
+                .map(Time::as_nanos);
             let arrivals = self.wire.iter().map(|(at, ..)| *at);
-            let next = timers.chain(arrivals).chain(self.sender.timeout()).min().expect("something");
+            let next = timers
+                .chain(arrivals)
+                .chain(self.sender.timeout())
+                .min()
+                .expect("something");
             self.now = next.max(self.now);
             while let Some((at, to, packet)) = self.wire.pop_front() {
                 if at > self.now {
@@ -236,13 +264,20 @@ impl Run {
                 self.deliver(to, &packet);
             }
         }
-        panic!("not done at {} ns: {:?} {:?}", self.now, self.sender.outstanding(), self.ends[0].stats());
+        panic!(
+            "not done at {} ns: {:?} {:?}",
+            self.now,
+            self.sender.outstanding(),
+            self.ends[0].stats()
+        );
     }
 }
 
 #[test]
 fn a_second_implementation_sends_the_same_packets() {
-    let seeds = std::env::var("SPHINX_PAPER_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    let seeds = std::env::var("SPHINX_PAPER_SEEDS")
+        .ok()
+        .and_then(|seeds| seeds.parse().ok());
     let (mut symbols, mut reactive) = (0, 0);
     for seed in 0..seeds.unwrap_or(1000) {
         let mut run = Run::new(seed);
@@ -256,7 +291,8 @@ fn a_second_implementation_sends_the_same_packets() {
 
 #[test]
 fn the_equations_say_what_the_issue_says() {
-    let counts = [0.3, 0.5, 0.9].map(|threshold| crate::reference::plan(100, 0.06, 0.0, threshold).1);
+    let counts =
+        [0.3, 0.5, 0.9].map(|threshold| crate::reference::plan(100, 0.06, 0.0, threshold).1);
     assert_eq!(counts, [12, 15, 27]);
     assert_eq!(crate::reference::plan(100, 0.06, 0.021, 0.5), (12, 20));
     assert_eq!(crate::reference::plan(8, 0.06, 0.0, 0.5), (4, 2));
@@ -265,7 +301,11 @@ fn the_equations_say_what_the_issue_says() {
             for threshold in [0.3, 0.5, 0.9] {
                 let crate_says = sphinx_proto::redundant(n, p, 0.004, threshold);
                 let says = crate::reference::plan(usize::from(n), p, 0.004, threshold);
-                assert_eq!((crate_says.degree, crate_says.count), says, "{n} {p} {threshold}");
+                assert_eq!(
+                    (crate_says.degree, crate_says.count),
+                    says,
+                    "{n} {p} {threshold}"
+                );
             }
         }
     }
