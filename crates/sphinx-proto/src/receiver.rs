@@ -32,6 +32,8 @@ pub(crate) struct Receiver {
     assembly: Assembly,
     /// The paper's mode.
     is_paper: bool,
+    /// Symbols that the block of the latest one lacked then, if it did.
+    lacking: Option<u32>,
     symbols_redundant: u64,
     packets_refused: u64,
 }
@@ -71,6 +73,7 @@ impl Receiver {
             completed: VecDeque::new(),
             assembly: Assembly::default(),
             is_paper: config.paper.is_some(),
+            lacking: None,
             symbols_redundant: 0,
             packets_refused: 0,
         }
@@ -84,6 +87,11 @@ impl Receiver {
     /// Symbols that were not needed.
     pub(crate) fn symbols_redundant(&self) -> u64 {
         self.symbols_redundant
+    }
+
+    /// Symbols that the block lacks of which the latest one was, if it does.
+    pub(crate) fn lacking(&self) -> Option<u32> {
+        self.lacking
     }
 
     /// Packets that broke a limit.
@@ -164,6 +172,7 @@ impl Receiver {
                     self.restoring.learn(id, index);
                 }
                 self.advance(id);
+                self.lacking = self.blocks.lacks(id);
                 Ok(Placement::Block {
                     slot,
                     n,

@@ -388,7 +388,7 @@ impl Session {
         }
         let pacer = self
             .path
-            .next_departure()
+            .next_departure(self.demand.backlog())
             .filter(|_| self.scheduler.has_symbol(&self.sender));
         let paper = self.paper_timeout();
         let timers = [
@@ -409,6 +409,24 @@ impl Session {
             Some(self.last_received + self.config.idle_timeout),
         ];
         timers.into_iter().flatten().min()
+    }
+
+    /// Until when nobody needs to look at packets that arrive, if that is worth it; [`poll_timeout`](Self::poll_timeout) holds all the
+    /// same. They come so fast that many can be handled together, or nothing that they say could make a packet leave sooner.
+    pub fn gather_until(&self, now: Time) -> Option<Time> {
+        if !matches!(self.life, Life::Open) {
+            return None;
+        }
+        if self.paper.is_some() {
+            // Every packet is answered.
+            return None;
+        }
+        let arriving = self.path.gather_until(now, self.receiver.lacking());
+        let paced = || {
+            let departure = self.path.next_departure(self.demand.backlog())?;
+            (departure > now && self.scheduler.has_symbol(&self.sender)).then_some(departure)
+        };
+        arriving.or_else(paced)
     }
 
     /// Time has passed.

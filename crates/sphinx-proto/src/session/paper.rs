@@ -77,7 +77,11 @@ impl Session {
     /// The next symbol, where nothing else is to leave.
     pub(super) fn paper_symbol(&mut self, now: Time) -> Option<Transmit> {
         let ends = self.paper.as_mut()?;
-        if !ends.sender.has_symbol() || ends.is_paced && !self.path.is_open(now) {
+        if !ends.sender.has_symbol() {
+            self.path.rest();
+            return None;
+        }
+        if ends.is_paced && !self.path.is_open(now) {
             return None;
         }
         let choice = loop {
@@ -225,7 +229,7 @@ impl Session {
             return Some(Time::ZERO);
         }
         let departs = match ends.sender.has_symbol() {
-            true if ends.is_paced => self.path.next_departure(),
+            true if ends.is_paced => self.path.next_departure(false),
             true => Some(Time::ZERO),
             false => None,
         };
