@@ -312,8 +312,10 @@ impl PaperSender {
         let m = missing.len() as u16;
         let whole = settings.resend == Resend::Block;
         if settings.code != CodeId::Lt {
-            let part = (f64::from(m) * share(settings.part) - 1e-9).ceil() as usize;
-            again.extend(missing[..part].iter().map(|index| SymbolId::Source(*index)));
+            let part = if whole { 1.0 } else { share(settings.part) };
+            let part = (f64::from(m) * part - 1e-9).ceil() as usize;
+            let originals = missing[..part].iter();
+            again.extend(originals.map(|index| SymbolId::Source(*index)));
         }
         match settings.code {
             CodeId::Srlt if whole => {

@@ -254,7 +254,11 @@ impl Sender {
             return;
         };
         block.compensated = Some(now);
-        let part = (missing.len() as f64 * share(self.paper.part) - 1e-9).ceil() as usize;
+        let part = match self.paper.resend {
+            Resend::Missing => share(self.paper.part),
+            Resend::Block => 1.0,
+        };
+        let part = (missing.len() as f64 * part - 1e-9).ceil() as usize;
         block
             .queue
             .extend(missing[..part].iter().map(|i| (0, u32::from(*i))));
