@@ -160,7 +160,7 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
         } => commands::perf::serve(args, context)?,
         Command::Perf {
             command: PerfCommand::Client(args),
-        } => commands::perf::measure(args, context)?,
+        } => commands::perf::measure(&args, context)?,
         Command::Tools(tool) => {
             let ground = ground.unwrap_or_else(|| tool.prepare());
             return tool.run(ground, context);

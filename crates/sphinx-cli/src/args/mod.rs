@@ -139,7 +139,7 @@ Examples:
 
 With --rate one whole block (--block-size B) is handed over every B/R; its latency counts from
 that scheduled time to its complete reception, so a sender that falls behind is not excused.")]
-    Client(PerfClientArgs),
+    Client(Box<PerfClientArgs>),
 }
 
 /// Where a listening end listens and how it is found.

@@ -80,14 +80,14 @@ pub(super) fn serve_one(session: &Session, chosen: Profile, context: &Context) -
     Ok(())
 }
 
-pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
-    let request = request(&args)?;
+pub(crate) fn measure(args: &PerfClientArgs, context: &Context) -> Outcome<()> {
+    let request = request(args)?;
     let mut options = args.common.options(profile_of(request.pacing.is_some()));
     options.bundle = args.bundle.unwrap_or(options.bundle);
     options.paper = args.paper;
     let host = args.ticket.as_deref().and_then(OsStr::to_str);
     if let Some(host) = host.and_then(|text| text.strip_prefix(SSH_PREFIX)) {
-        return measure_at(&Host::parse(host)?, request, &args, &options, context);
+        return measure_at(&Host::parse(host)?, request, args, &options, context);
     }
     let (source, _) = ticket::find(
         args.ticket_file.as_deref(),

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &DemoPartArgs, context: &Context) -> Outcome<()> {
         } => commands::perf::serve(args, context),
         PartCommand::Perf {
             command: PerfCommand::Client(args),
-        } => commands::perf::measure(args, context),
+        } => commands::perf::measure(&args, context),
         PartCommand::TcpServer { listen } => tcp_server(listen, context),
         PartCommand::TcpClient {
             server,

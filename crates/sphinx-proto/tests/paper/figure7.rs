@@ -6,7 +6,7 @@ use sphinx_proto::{Delta, Paper, redundant};
 use sphinx_sim::{SEC, Scenario, link};
 
 /// Blocks of a run.
-const BLOCKS: u64 = 600;
+const BLOCKS: u64 = 800;
 
 struct Row {
     ahead: f64,
@@ -41,21 +41,34 @@ fn measure(threshold: u32, delta: Delta, loss: u32, seed: u64) -> Row {
 #[test]
 fn sessions_send_what_the_equations_say() {
     println!(
-        "6 % loss, {BLOCKS} blocks of 100 symbols: T, equations, ProFEC, in all (%), another round (%)"
+        "6 % loss, {BLOCKS} blocks of 100 symbols: T, delta, equations, ProFEC, in all (%), another round (%)"
     );
     for threshold in [300_000, 500_000, 900_000] {
         let t = f64::from(threshold) / 1e6;
-        let row = measure(threshold, Delta::Share(0), 60_000, 7);
         let says = f64::from(redundant(100, 0.06, 0.0, t).count);
-        let (total, again) = (row.total * 100.0, row.again * 100.0);
-        println!("{t}: {says} {:.1} {total:.1} {again:.1}", row.ahead);
-        assert!((row.ahead - says).abs() <= 1.5, "{t}: {}", row.ahead);
-        // One standard error of the share is up to two points.
-        assert!((row.again - (1.0 - t)).abs() <= 0.07, "{t}: {}", row.again);
-        assert!(
-            threshold > 500_000 || row.total <= 0.2,
-            "{t}: {}",
-            row.total
-        );
+        for delta in [Delta::Share(0), Delta::Measured] {
+            let row = measure(threshold, delta, 60_000, 7);
+            let (total, again) = (row.total * 100.0, row.again * 100.0);
+            println!(
+                "{t}: {delta:?} {says} {:.2} {total:.2} {again:.2}",
+                row.ahead
+            );
+            if delta == Delta::Measured {
+                continue;
+            }
+            assert!((row.ahead - says).abs() <= 1.0, "{t}: {}", row.ahead);
+            // Rounding up to whole packets, and estimates above the mean, leave fewer blocks without; one standard error is two points. Symbols of a packet are distinct, while
+            // the equations draw each anew: that is most of it.
+            assert!(
+                (-0.15..0.05).contains(&(row.again - (1.0 - t))),
+                "{t}: {}",
+                row.again
+            );
+            assert!(
+                threshold > 500_000 || row.total <= 0.2,
+                "{t}: {}",
+                row.total
+            );
+        }
     }
 }

@@ -392,7 +392,7 @@ impl Session {
                 credit: self.local.receive_credit,
                 streams: self.local.streams,
             },
-            peer,
+            peer: Box::new(peer),
             secret,
             direction: if self.connects {
                 Direction::ClientToServer

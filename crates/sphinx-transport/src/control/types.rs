@@ -74,7 +74,7 @@ pub(crate) enum Event {
         /// What this end may hold for the session.
         window: Window,
         /// What the peer said about itself.
-        peer: Params,
+        peer: Box<Params>,
         /// Gives the keys of both directions.
         secret: SessionSecret,
         /// The direction in which this end sends.

@@ -61,7 +61,7 @@ impl<Io: PacketIo> Engine<Io> {
                     }
                     let keys = secret.keys(direction, PathId::FIRST);
                     let place = (remote, local_ip);
-                    self.establish(now, (id, local_cid), place, (window, &peer), keys, rtt);
+                    self.establish(now, (id, local_cid), place, (window, &*peer), keys, rtt);
                 }
                 Event::Refused(why) => self.lobby.refuse(error_of(why)),
                 Event::Failed { id, why } => self.control_failed(id, error_of(why), false),
