@@ -308,6 +308,7 @@ mod tests {
             bundle: 8,
             epsilon: 0.01,
             cc: CcKind::Fixed(23_750_000),
+            paper: None,
         };
         assert_eq!(paper, expected);
         assert_eq!(parse("--codec none --cc auto").unwrap().code, None);

@@ -8,6 +8,7 @@ use sphinx_transport::{Cc, ErrorKind, Options, Profile, Service, Session};
 
 use super::reach::{Watch, Way};
 use super::{Context, listen};
+use crate::args::engine::Profile as ProfileArg;
 use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
 use crate::channel::Mode;
 use crate::failure::{Outcome, fail_hint, usage};
@@ -80,14 +81,14 @@ pub(super) fn serve_one(session: &Session, chosen: Profile, context: &Context) -
     Ok(())
 }
 
-pub(crate) fn measure(args: &PerfClientArgs, context: &Context) -> Outcome<()> {
-    let request = request(args)?;
+pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
+    let request = request(&args)?;
     let mut options = args.common.options(profile_of(request.pacing.is_some()));
     options.bundle = args.bundle.unwrap_or(options.bundle);
-    options.paper = args.paper;
+    options.paper = args.paper.as_deref().copied();
     let host = args.ticket.as_deref().and_then(OsStr::to_str);
     if let Some(host) = host.and_then(|text| text.strip_prefix(SSH_PREFIX)) {
-        return measure_at(&Host::parse(host)?, request, args, &options, context);
+        return measure_at(&Host::parse(host)?, request, &args, &options, context);
     }
     let (source, _) = ticket::find(
         args.ticket_file.as_deref(),
@@ -175,8 +176,8 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
             "there are two tickets: one in --ticket-file and one as an argument",
         ));
     }
-    let chosen = args.common.profile.value();
-    if args.bundle.is_some() && chosen == Profile::Bulk {
+    let mode = mode(args)?;
+    if args.bundle.is_some() && args.common.profile == ProfileArg::Engine(Profile::Bulk) {
         return Err(usage(
             "--bundle cannot be used with --profile bulk: it is for small messages",
         ));
@@ -198,14 +199,11 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
         .zip(args.message_size)
         .map(|(interval, bytes)| {
             let deadline_ns = args.deadline.map(nanoseconds);
-            let messages = Messages {
-                mode: args.mode,
-                deadline_ns,
-            };
+            let messages = Messages { mode, deadline_ns };
             Pacing::every(nanoseconds(interval), bytes, Some(messages))
         });
     let pacing = blocks.or(messages).transpose().map_err(usage)?;
-    check_mode(args)?;
+    check_mode(mode, args)?;
     if pacing.is_some() && args.streams > PACED_STREAMS_MAX {
         return Err(usage(format!(
             "blocks and messages at fixed times go over at most {PACED_STREAMS_MAX} streams, not {}",
@@ -239,7 +237,7 @@ fn check_paper(args: &PerfClientArgs) -> Outcome<()> {
             "the keys of --paper follow an equals sign: --paper=code=lt,n=64",
         ));
     }
-    if args.mode != Mode::Stream {
+    if args.mode.is_some_and(|mode| mode != Mode::Stream) {
         return Err(usage("--paper carries streams only: --mode stream or none"));
     }
     match args.common.cc {
@@ -251,9 +249,26 @@ fn check_paper(args: &PerfClientArgs) -> Outcome<()> {
     }
 }
 
+/// What carries messages, if there are any.
+fn mode(args: &PerfClientArgs) -> Outcome<Mode> {
+    let is_live = args.common.profile == ProfileArg::Live;
+    if is_live && args.message_size.is_none() {
+        return Err(usage(
+            "--profile live is for messages with a deadline: --message-size and --interval say which",
+        ));
+    }
+    match args.mode {
+        Some(mode) if is_live && !mode.is_lossy() => Err(usage(
+            "--profile live is for --mode live or datagram: what a stream carries arrives, however late",
+        )),
+        None if is_live => Ok(Mode::Live),
+        mode => Ok(mode.unwrap_or_default()),
+    }
+}
+
 /// What the modes of messages can do.
-fn check_mode(args: &PerfClientArgs) -> Outcome<()> {
-    let (mode, size) = (args.mode, args.message_size.unwrap_or(0));
+fn check_mode(mode: Mode, args: &PerfClientArgs) -> Outcome<()> {
+    let size = args.message_size.unwrap_or(0);
     if args
         .deadline
         .is_some_and(|deadline| deadline < DEADLINE_MIN)

@@ -133,9 +133,10 @@ mod tests {
 
     #[test]
     fn the_mean_and_the_deviation_are_those_of_the_latest_reports() {
-        let mut settings = Paper::default();
-        settings.delta = Delta::Measured;
-        let mut selector = Selector::new(settings);
+        let mut selector = Selector::new(Paper {
+            delta: Delta::Measured,
+            ..Paper::default()
+        });
         assert_eq!((selector.plr(), selector.delta()), (0.02, 0.0));
         for (period, lost) in [(0, 40), (1, 80)] {
             let report = LossReport {

@@ -65,7 +65,7 @@ fn anything_may_be_said() {
         let mut victim = session(Role::Client, 1, 2, Paper::default());
         let mut now = Time::ZERO;
         for step in 0..60 {
-            now = now + rng.below(3_000_000);
+            now += rng.below(3_000_000);
             let shape = victim.block_shape(1);
             let stream = StreamId::new(Role::Client, 0);
             let mut parts = [StreamPart {

@@ -69,7 +69,7 @@ fn members(n: u16, row: u32) -> Vec<u16> {
     let mut symbols: Vec<u16> = (0..n).collect();
     for i in 0..degree as usize {
         let left = u64::from(n) - i as u64;
-        symbols.swap(i, i + (draw() * left >> 32) as usize);
+        symbols.swap(i, i + ((draw() * left) >> 32) as usize);
     }
     symbols.truncate(degree as usize);
     symbols
