@@ -68,7 +68,7 @@ mod tests {
         let seen = |ect, ce| PaperCounts { ect, ce, credit: 0 };
         let mut window = Window::new(8, true);
         for ms in 0..=30 {
-            window.on_feedback(at(ms), RTT, seen(ms, 0), true);
+            window.on_feedback(at(ms), RTT, seen(ms + 1, 0), true);
         }
         assert_eq!(window.blocks(), 11);
         window.on_feedback(at(31), RTT, seen(31, 1), false);
