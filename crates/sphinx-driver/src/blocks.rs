@@ -159,7 +159,6 @@ impl RxBlocks {
                         bits::insert(&mut block.have, usize::from(index));
                     }
                     SymbolId::Repair(code, row) => {
-                        debug_assert!(block.repairs.len() < block.n, "more than are needed");
                         block.repairs.push((code, row));
                         block.repair_bytes.extend_from_slice(symbol);
                     }

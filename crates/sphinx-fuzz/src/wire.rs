@@ -2,9 +2,9 @@
 
 use sphinx_proto::wire::{
     BUNDLE_MAX, Bundle, ConnectionId, DatagramIter, FRAGMENT_PREFIX_LEN, Fragment, Frame,
-    FrameIter, HEADER_LEN, Header, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_SACK_RANGES, MAX_TAKEN,
-    PacketKind, Rider, Segment, SegmentIter, VARINT_MAX, WireError, is_data_plane, put_varint,
-    varint_len,
+    FrameIter, HEADER_LEN, Header, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_NAMED, MAX_SACK_RANGES,
+    MAX_TAKEN, PacketKind, Rider, Segment, SegmentIter, VARINT_MAX, WireError, is_data_plane,
+    put_varint, varint_len,
 };
 use sphinx_proto::{PacketNumber, Role, StreamId};
 
@@ -116,6 +116,13 @@ fn check_lists(frame: &Frame<'_>) {
             assert!(streams.taken.len() <= MAX_TAKEN);
         }
         Frame::Close { reason, .. } => assert!(reason.len() <= 256),
+        Frame::PaperBlocks(sack) => check_rising(sack.base, &sack.decoded, |id| id.get()),
+        Frame::PaperSymbols(sack) => {
+            let named = &sack.unrecovered;
+            assert!(sack.upto <= sack.latest.block && named.len() <= MAX_NAMED);
+            assert!(named.iter().all(|named| named.block < sack.upto));
+            assert!(named.windows(2).all(|pair| pair[0].block < pair[1].block));
+        }
         _ => {}
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use sphinx_fec::CodeId;
-use sphinx_proto::{EPSILON, Icm, Nanos, Profile, cc::CcKind, wire::BUNDLE_MAX};
+use sphinx_proto::{EPSILON, Icm, Nanos, Paper, Profile, cc::CcKind, wire::BUNDLE_MAX};
 use sphinx_sim::{Pair, Scenario};
 use sphinx_units as units;
 
@@ -28,6 +28,7 @@ pub struct Simulated {
     bundle: u8,
     epsilon: f64,
     cc: CcKind,
+    paper: Option<Paper>,
 }
 
 impl Simulated {
@@ -44,8 +45,16 @@ impl Simulated {
             bundle: 1,
             epsilon: EPSILON,
             cc: CcKind::Bbr,
+            paper: None,
         };
-        let mut words = options
+        let (paper, others): (Vec<_>, Vec<_>) = options
+            .iter()
+            .partition(|option| *option == "--paper" || option.starts_with("--paper="));
+        for option in paper {
+            let keys = option.strip_prefix("--paper=").unwrap_or_default();
+            settings.paper = Some(paper_of(keys)?);
+        }
+        let mut words = others
             .iter()
             .flat_map(|option| option.splitn(2, '='))
             .fuse();
@@ -126,6 +135,7 @@ impl Simulated {
             bundle: self.bundle,
             epsilon: self.epsilon,
             cc: self.cc,
+            paper: self.paper,
             recv_window: WINDOW,
             send_window: WINDOW,
             ..scenario
@@ -211,6 +221,15 @@ fn codec(name: &str) -> Option<Option<CodeId>> {
     }
 }
 
+fn paper_of(keys: &str) -> Result<Paper, String> {
+    // As on the command line.
+    let share = |text: &str| match text {
+        "1" => Ok(1.0),
+        _ => units::fraction(text),
+    };
+    Paper::parse(keys, share, units::duration_positive)
+}
+
 fn bundle(count: &str) -> Option<u8> {
     count.parse().ok().filter(|most| *most <= BUNDLE_MAX)
 }
@@ -289,6 +308,7 @@ mod tests {
             bundle: 8,
             epsilon: 0.01,
             cc: CcKind::Fixed(23_750_000),
+            paper: None,
         };
         assert_eq!(paper, expected);
         assert_eq!(parse("--codec none --cc auto").unwrap().code, None);

@@ -5,6 +5,7 @@ use sphinx_fec::CodeId;
 use crate::Nanos;
 use crate::blocks::EPSILON;
 use crate::cc::CcKind;
+use crate::paper::Paper;
 use crate::path::mtu_candidates;
 use crate::session::BASE_DATAGRAM;
 use crate::types::{STREAMS_MAX, Tuple};
@@ -137,6 +138,9 @@ pub struct Config {
     pub mtu_candidates: Vec<u16>,
     /// Largest UDP payload that the peer accepts; [`BASE_DATAGRAM`] by default.
     pub peer_datagram_max: u16,
+    /// The paper's mode instead of profile, code, ICM and rate control, which are then of no effect, except that the rate of
+    /// [`CcKind::Fixed`] is that at which the window's blocks are sent. Both ends must have the same; `None` by default.
+    pub paper: Option<Paper>,
     /// What an earlier session found out about the path. It may be wrong.
     pub memory: Option<PathMemory>,
 }
@@ -169,6 +173,7 @@ impl Config {
             ip_overhead,
             mtu_candidates: mtu_candidates(ip_overhead),
             peer_datagram_max: BASE_DATAGRAM,
+            paper: None,
             memory: None,
         }
     }

@@ -13,8 +13,8 @@ use crate::types::{
     StreamPart, share_cost,
 };
 use crate::wire::{
-    Fragment, Frame, Header, MAX_SYMBOL_LEN, Reset, SpanBlock, SymbolId, WindowSpan,
-    block_symbols_max,
+    Fragment, Frame, Header, MAX_NAMED, MAX_SYMBOL_LEN, NamedBlock, PaperCounts, Reset, SpanBlock,
+    SymbolId, SymbolSack, WindowSpan, block_symbols_max,
 };
 use crate::{BlockId, Time, WindowNumber};
 
@@ -30,6 +30,8 @@ pub(crate) struct Receiver {
     completed: VecDeque<Completed>,
     /// Symbols of which a part has arrived.
     assembly: Assembly,
+    /// The paper's mode.
+    is_paper: bool,
     /// Symbols that the block of the latest one lacked then, if it did.
     lacking: Option<u32>,
     symbols_redundant: u64,
@@ -65,11 +67,12 @@ impl Receiver {
                 config.recv_streams,
                 RecvWindow::new(config.recv_window, config.recv_credit, now),
             ),
-            blocks: RxBlocks::default(),
+            blocks: RxBlocks::new(config.paper.is_some()),
             completion: Completion::default(),
             restoring: Restoring::new(config.recv_window),
             completed: VecDeque::new(),
             assembly: Assembly::default(),
+            is_paper: config.paper.is_some(),
             lacking: None,
             symbols_redundant: 0,
             packets_refused: 0,
@@ -496,9 +499,81 @@ impl Receiver {
         self.streams.report_all();
     }
 
+    // ---- the paper's mode -------------------------------------------------------------------------
+
+    /// Which block a header names.
+    pub(crate) fn block_of(&self, header: &Header) -> BlockId {
+        self.expand_block(header.block)
+    }
+
+    /// Whether a symbol of the block has been taken, and more are to come.
+    pub(crate) fn has_opened(&self, block: BlockId) -> bool {
+        self.blocks.get(block).is_some()
+    }
+
+    /// Whether the block is decoded.
+    pub(crate) fn is_complete(&self, block: BlockId) -> bool {
+        self.completion.is_complete(block)
+    }
+
+    /// Which symbols are recovered of the latest block, of n symbols, and of those before that are not decoded.
+    pub(crate) fn symbol_sack(
+        &self,
+        (latest, n): (BlockId, u16),
+        counts: PaperCounts,
+    ) -> SymbolSack {
+        let base = self.completion.base().min(latest);
+        let earlier = base.until(latest);
+        let missing = earlier.filter(|block| !self.completion.is_complete(*block));
+        let unrecovered = missing
+            .take(MAX_NAMED + 1)
+            .map(|block| self.named(block, 0));
+        SymbolSack {
+            counts,
+            latest: self.named(latest, n),
+            upto: latest,
+            unrecovered: unrecovered.collect(),
+        }
+    }
+
+    /// A block of `n` symbols, if none is there to ask.
+    fn named(&self, block: BlockId, n: u16) -> NamedBlock {
+        let Some((n, known)) = self.blocks.known(block) else {
+            let mut recovered = vec![u8::MAX; usize::from(n).div_ceil(8)];
+            if let Some(last) = recovered.last_mut().filter(|_| !n.is_multiple_of(8)) {
+                *last = (1 << (n % 8)) - 1;
+            }
+            return NamedBlock {
+                block,
+                n,
+                recovered,
+            };
+        };
+        let bytes = known.iter().flat_map(|word| word.to_le_bytes());
+        NamedBlock {
+            block,
+            n,
+            recovered: bytes.take(usize::from(n).div_ceil(8)).collect(),
+        }
+    }
+
+    /// What is decoded: all below the first, and these ranges.
+    pub(crate) fn decoded(&self) -> (BlockId, Vec<(BlockId, BlockId)>) {
+        self.completion.complete()
+    }
+
+    /// Writes what there is to tell of streams while it fits before `limit`.
+    pub(crate) fn write_streams(&mut self, limit: usize, out: &mut Vec<u8>) {
+        self.streams.write(limit, out);
+    }
+
+    // ---- feedback, ours ---------------------------------------------------------------------------
+
     /// Writes what there is to tell of blocks (Block-SACK), and of streams while it fits before `limit`.
     pub(crate) fn write_blocks(&mut self, limit: usize, flight_over: bool, out: &mut Vec<u8>) {
-        if let Some(blocks) = self.completion.feedback(&self.blocks, flight_over) {
+        if self.is_paper {
+            // It says so itself.
+        } else if let Some(blocks) = self.completion.feedback(&self.blocks, flight_over) {
             Frame::Blocks(blocks).encode(out);
         }
         self.streams.write(limit, out);

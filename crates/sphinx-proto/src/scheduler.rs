@@ -165,6 +165,11 @@ impl Scheduler {
 
     fn next_symbol(&mut self, now: Time, sources: &mut Sources<'_>) -> Option<Next> {
         let allowed = sources.path.is_open(now);
+        if sources.sender.is_passive() {
+            // Nothing but a PING asks whether the path is still there.
+            let probes = std::mem::take(&mut self.probes);
+            return (probes > 0).then_some(Next::Control { ping: true });
+        }
         if self.probes == 0 && !allowed {
             return None;
         }

@@ -46,6 +46,8 @@ pub(crate) struct Sender {
     window: SlidingWindow,
     ahead: Ahead,
     counters: Counters,
+    /// Symbols are chosen elsewhere: the paper's mode.
+    is_passive: bool,
     /// More has been confirmed, since this was last looked at.
     progress: bool,
 }
@@ -62,6 +64,7 @@ impl Sender {
             window: SlidingWindow::default(),
             ahead: Ahead::default(),
             counters: Counters::default(),
+            is_passive: config.paper.is_some(),
             progress: false,
         }
     }
@@ -167,7 +170,8 @@ impl Sender {
         }
     }
 
-    fn complete_block(&mut self, sequence: BlockId) -> Option<Slot> {
+    /// The peer has the block: its memory may go.
+    pub(crate) fn complete_block(&mut self, sequence: BlockId) -> Option<Slot> {
         let block = self.blocks.settle(sequence)?;
         self.compensation.settled(sequence);
         if block.streams.is_empty() {
@@ -263,6 +267,42 @@ impl Sender {
     /// Whether more has been confirmed since this was last asked.
     pub(crate) fn take_progress(&mut self) -> bool {
         std::mem::take(&mut self.progress)
+    }
+
+    // ---- the paper's mode -------------------------------------------------------------------------
+
+    /// Whether symbols are chosen elsewhere.
+    pub(crate) fn is_passive(&self) -> bool {
+        self.is_passive
+    }
+
+    /// The latest block is sent elsewhere: its sequence.
+    pub(crate) fn hand_over_latest(&mut self) -> Option<BlockId> {
+        self.blocks.hand_over_latest()
+    }
+
+    /// A symbol that was chosen elsewhere leaves; what answers feedback begins a second round of its block.
+    pub(crate) fn count_sent(
+        &mut self,
+        block: BlockId,
+        symbol: SymbolId,
+        bytes: u16,
+        reactive: bool,
+    ) {
+        let counters = &mut self.counters;
+        let bytes = u64::from(bytes);
+        if reactive {
+            counters.repair_reactive += 1;
+            counters.repair_reactive_bytes += bytes;
+            if let Some(block) = self.blocks.get_mut(block) {
+                block.begin_second_round();
+            }
+        } else if symbol.source().is_some() {
+            counters.source += 1;
+        } else {
+            counters.repair_proactive += 1;
+            counters.repair_proactive_bytes += bytes;
+        }
     }
 
     // ---- what to send -----------------------------------------------------------------------------
@@ -424,13 +464,16 @@ impl Sender {
 
     fn probe_deadline(&self, path: &Path) -> Option<Time> {
         // The peer lacks something although nothing is left to send.
-        let waiting = !self.blocks.is_empty() && !self.has_symbol();
+        let waiting = !self.blocks.is_empty() && !self.has_symbol() && !self.is_passive;
         path.probe_deadline(waiting)
     }
 
     /// A probe is due: repair for the oldest incomplete blocks that have been sent. How many packets are to leave;
     /// one in any case, which will be a PING if there is nothing to repair.
     fn probe(&mut self, now: Time, path: &Path) -> u32 {
+        if self.is_passive {
+            return 1;
+        }
         let (monitor, rtt) = (path.monitor(), path.rtt().smoothed());
         let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
         // Silence: no later block will tell of these.

@@ -2,6 +2,7 @@
 
 mod ending;
 mod moving;
+mod paper;
 mod receiving;
 mod refusal;
 mod sending;
@@ -16,6 +17,7 @@ use crate::control_queue::ControlQueue;
 use crate::demand::Demand;
 use crate::ids::{LocalIds, PeerIds};
 use crate::jobs::Jobs;
+use crate::paper::Paper;
 use crate::path::{PATH, Path};
 use crate::receiver::Receiver;
 use crate::scheduler::Scheduler;
@@ -99,6 +101,7 @@ pub struct Session {
     /// PINGs sent into a silence.
     silence: u32,
     refusals: Option<Refusals>,
+    paper: Option<paper::Ends>,
     last_sent: Time,
     last_received: Time,
     counts: SessionStats,
@@ -124,6 +127,7 @@ impl Session {
             fresh_id_at: now,
             silence: 0,
             refusals: None,
+            paper: paper::Ends::new(&config),
             last_sent: now,
             last_received: now,
             counts: SessionStats::default(),
@@ -135,6 +139,9 @@ impl Session {
 
     /// Source symbols and symbol size of a full block at present, where so many streams have something to send.
     pub fn block_shape(&self, streams: u64) -> (u16, u16) {
+        if let Some(ends) = &self.paper {
+            return ends.shape();
+        }
         self.admission
             .block_shape(&self.sender, &self.path, streams)
     }
@@ -150,6 +157,7 @@ impl Session {
             .room_for(&self.sender, &self.path, (stream, urgency), shape);
         match room {
             Room::Whole | Room::Part(..) if !matches!(self.life, Life::Open) => Room::Later,
+            Room::Whole | Room::Part(..) if !self.paper_has_room() => Room::Later,
             room => room,
         }
     }
@@ -168,6 +176,7 @@ impl Session {
     ) -> bool {
         share_cost(block_cost(shape.0, shape.1), parts);
         matches!(self.life, Life::Open)
+            && self.paper_has_room()
             && self
                 .admission
                 .can_open(&self.sender, &self.path, urgency, shape)
@@ -196,6 +205,7 @@ impl Session {
         }
         self.sender
             .submit(slot, (n, symbol_len), (tail, urgency), parts);
+        self.give_to_paper(slot, (n, symbol_len));
     }
 
     /// Whether a block of datagrams of this shape may be handed over now: window, credit and the amount of unsent data that is as
@@ -203,6 +213,7 @@ impl Session {
     pub fn can_submit_datagrams(&self, shape: (u16, u16), urgency: Urgency) -> bool {
         let cost = block_cost(shape.0, shape.1);
         matches!(self.life, Life::Open)
+            && self.paper_has_room()
             && self.sender.streams().have_room_for_datagrams(cost)
             && self
                 .admission
@@ -259,6 +270,7 @@ impl Session {
         self.scheduler.on_submit();
         self.demand.begins(self.has_data());
         self.sender.submit_datagrams(slot, shape, urgency, lifetime);
+        self.give_to_paper(slot, shape);
     }
 
     /// Tells the peer something about a flow of datagrams, until it has heard it.
@@ -338,6 +350,11 @@ impl Session {
         self.events.pop_front()
     }
 
+    /// The paper's mode, if that is used.
+    pub fn paper(&self) -> Option<&Paper> {
+        self.paper.as_ref().map(paper::Ends::settings)
+    }
+
     /// Present probe timeout without backoff: how long a packet may still be under way.
     pub fn probe_timeout(&self) -> Nanos {
         self.path.probe_timeout()
@@ -373,7 +390,9 @@ impl Session {
             .path
             .next_departure(self.demand.backlog())
             .filter(|_| self.scheduler.has_symbol(&self.sender));
+        let paper = self.paper_timeout();
         let timers = [
+            paper,
             self.sender.timeout(&self.path),
             self.path.acks().timeout(),
             self.path.mtu_timeout(),
@@ -396,6 +415,10 @@ impl Session {
     /// same. They come so fast that many can be handled together, or nothing that they say could make a packet leave sooner.
     pub fn gather_until(&self, now: Time) -> Option<Time> {
         if !matches!(self.life, Life::Open) {
+            return None;
+        }
+        if self.paper.is_some() {
+            // Every packet is answered.
             return None;
         }
         let arriving = self.path.gather_until(now, self.receiver.lacking());
@@ -451,6 +474,7 @@ impl Session {
             self.scheduler.ping();
             self.demand.ask_later(now, self.path.probe_timeout());
         }
+        self.paper_timed_out(now);
         self.look_for_losses(now);
         self.path.settle(now);
         if self.path.poll_moved(now) {
@@ -529,11 +553,17 @@ impl Session {
             losses_spurious: path.losses_spurious(),
             losses_sent: path.monitor().losses(),
             losses_received: self.path.acks().losses(),
-            plr: path.monitor().plr(),
+            plr: self
+                .paper
+                .as_ref()
+                .map_or(path.monitor().plr(), paper::Ends::plr),
             rtt: path.rtt().smoothed(),
             min_rtt: path.rtt().min(),
             pacing_rate: path.cc().pacing_rate(),
-            cwnd: path.cc().cwnd(),
+            cwnd: self
+                .paper
+                .as_ref()
+                .map_or(path.cc().cwnd(), paper::Ends::window_bytes),
             recv_window: self.receiver.streams().window().size(),
             peer_window: self.sender.streams().window(),
             window_limited: self

@@ -10,11 +10,11 @@ use sphinx_driver::keys::Keys;
 use sphinx_driver::{Driver, EndReason, Inline, Origin, Outbox, Workshop};
 use sphinx_net::{Destination, DropReason, Dropped, Ecn, PacketTx};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, Session, Time, Tuple};
+use sphinx_proto::{Nanos, Paper, Session, Time, Tuple};
 
 use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
-use crate::options::Options;
+use crate::options::{Cc, Options};
 use crate::shared::{Inner, Shared};
 use crate::stats::{Load, Stats};
 
@@ -66,6 +66,20 @@ pub(crate) struct Association {
     farewell: (u64, String),
 }
 
+/// ICM, rate control, code and profile in the paper's mode.
+fn paper_names(paper: &Paper, options: &Options) -> [&'static str; 4] {
+    let triggers = paper.icm;
+    let icm = match triggers.block || triggers.symbol {
+        true => "paper",
+        false => "off",
+    };
+    let cc = match options.cc {
+        cc @ Cc::Fixed(_) => cc,
+        _ => Cc::AimdEcn,
+    };
+    [icm, cc.name(), paper.code.name(), "paper"]
+}
+
 /// What an endpoint has counted for all its sessions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EndpointCounts {
@@ -83,11 +97,21 @@ impl Association {
         options: &Options,
         endpoint: EndpointCounts,
     ) -> Self {
+        let names = match core.paper() {
+            Some(paper) => paper_names(paper, options),
+            None => [
+                options.icm.name(),
+                options.cc.name(),
+                options.codec.name(),
+                options.profile.name(),
+            ],
+        };
+        let [icm, cc, codec, profile] = names;
         let stats_names = Stats {
-            icm: options.icm.name(),
-            cc: options.cc.name(),
-            codec: options.codec.name(),
-            profile: options.profile.name(),
+            icm,
+            cc,
+            codec,
+            profile,
             io: "udp",
             ..Stats::default()
         };

@@ -492,6 +492,9 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
         streams: window.streams,
         idle_timeout_ms: Some(settings.idle_timeout_ms),
         max_udp_payload: settings.max_udp_payload,
+        // Whoever uses it may make this end keep four times as much of a block as the window counts: measurements are worth that.
+        paper: (settings.service == Service::PERF || settings.paper.is_some())
+            .then_some(settings.paper),
     }
 }
 

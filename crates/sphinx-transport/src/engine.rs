@@ -488,6 +488,7 @@ impl<Io: PacketIo> Drop for Engine<Io> {
 /// What an end says about itself in the handshake.
 pub(crate) fn settings(service: Service, options: &Options) -> Settings {
     Settings {
+        paper: options.paper,
         service: service.wire(),
         budget: Budget::new(options.memory),
         idle_timeout_ms: options.idle_timeout.as_millis().min(u128::from(u32::MAX)) as u64,

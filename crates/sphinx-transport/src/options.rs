@@ -7,6 +7,7 @@ use sphinx_fec::CodeId;
 use sphinx_proto::{Config, Nanos};
 
 pub use sphinx_net::Family;
+use sphinx_proto::Paper;
 pub use sphinx_proto::cc::CcKind as Cc;
 
 use crate::budget::default_memory;
@@ -187,6 +188,9 @@ pub struct Options {
     pub epsilon: f64,
     /// Rate control.
     pub cc: Cc,
+    /// The mode of the paper, for comparison, instead of profile, codec and ICM (`docs/paper.md`). Of [`cc`](Self::cc) it takes the rate of
+    /// [`Cc::Fixed`]; otherwise its own window adapts. A peer that does not know the mode is refused; one that does follows.
+    pub paper: Option<Paper>,
     /// Most that a session sends, in IP bytes per second, headers and repair included, whatever rate control allows: for whoever shares
     /// the line or pays for it.
     pub limit: Option<u64>,
@@ -225,6 +229,7 @@ impl Default for Options {
             bundle: 1,
             epsilon: sphinx_proto::EPSILON,
             cc: Cc::default(),
+            paper: None,
             limit: None,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
@@ -248,6 +253,7 @@ impl Options {
         config.bundle = self.bundle;
         config.epsilon = self.epsilon;
         config.cc = self.cc;
+        config.paper = self.paper;
         config.limit = self.limit;
         config.readers_may_pause = self.readers_may_pause;
         config.idle_timeout = idle_timeout.min(u128::from(u64::MAX / 2)) as Nanos;

@@ -179,6 +179,15 @@ pub(crate) fn bundle(text: &str) -> Result<u8, String> {
     }
 }
 
+pub(crate) fn paper(text: &str) -> Result<Box<transport::Paper>, String> {
+    // All of something is written 1 there, as in the paper.
+    let share = |text: &str| match text {
+        "1" => Ok(1.0),
+        _ => units::fraction(text),
+    };
+    transport::Paper::parse(text, share, units::duration_positive).map(Box::new)
+}
+
 pub(crate) fn cc(text: &str) -> Result<transport::Cc, String> {
     let named = transport::Cc::parse(text, units::rate)?;
     named.ok_or_else(|| format!("expected {}", transport::Cc::expected()))

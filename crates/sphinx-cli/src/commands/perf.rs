@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use sphinx_transport::{ErrorKind, Options, Profile, Service, Session};
+use sphinx_transport::{Cc, ErrorKind, Options, Profile, Service, Session};
 
 use super::reach::{Watch, Way};
 use super::{Context, listen};
@@ -85,6 +85,7 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     let request = request(&args)?;
     let mut options = args.common.options(profile_of(request.pacing.is_some()));
     options.bundle = args.bundle.unwrap_or(options.bundle);
+    options.paper = args.paper.as_deref().copied();
     let host = args.ticket.as_deref().and_then(OsStr::to_str);
     if let Some(host) = host.and_then(|text| text.strip_prefix(SSH_PREFIX)) {
         return measure_at(&Host::parse(host)?, request, &args, &options, context);
@@ -175,6 +176,7 @@ fn usual_block(rate: u64) -> u64 {
 }
 
 fn request(args: &PerfClientArgs) -> Outcome<Request> {
+    check_paper(args)?;
     if args.ticket_file.is_some() && args.ticket.is_some() {
         return Err(usage(
             "there are two tickets: one in --ticket-file and one as an argument",
@@ -228,6 +230,29 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
         streams: args.streams,
         pacing,
     })
+}
+
+/// What goes with the paper's mode.
+fn check_paper(args: &PerfClientArgs) -> Outcome<()> {
+    if args.paper.is_none() {
+        return Ok(());
+    }
+    let ticket = args.ticket.as_deref().and_then(OsStr::to_str);
+    if ticket.is_some_and(|ticket| ticket.contains('=')) {
+        return Err(usage(
+            "the keys of --paper follow an equals sign: --paper=code=lt,n=64",
+        ));
+    }
+    if args.mode.is_some_and(|mode| mode != Mode::Stream) {
+        return Err(usage("--paper carries streams only: --mode stream or none"));
+    }
+    match args.common.cc {
+        Cc::Bbr | Cc::AimdEcn | Cc::Fixed(_) => Ok(()),
+        other => Err(usage(format!(
+            "--paper has a window of its own, or with --cc fixed:RATE a rate; not {}",
+            other.name()
+        ))),
+    }
 }
 
 /// What carries messages, if there are any.

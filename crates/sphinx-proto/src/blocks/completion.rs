@@ -35,6 +35,12 @@ impl Completion {
         self.complete.contains(id)
     }
 
+    /// The base, and the complete blocks above it, as many as a frame takes.
+    pub(crate) fn complete(&self) -> (BlockId, Vec<(BlockId, BlockId)>) {
+        let above = self.complete.above().take(COMPLETE_MAX);
+        (self.base(), above.collect())
+    }
+
     /// Whether the block is not too far ahead to be opened.
     pub(crate) fn may_open(&self, id: BlockId) -> bool {
         id < self.base() + BLOCKS_AHEAD_MAX

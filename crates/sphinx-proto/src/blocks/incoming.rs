@@ -19,6 +19,8 @@ const ROWS_SPARE: usize = 64;
 /// Of those beyond, one in so many is: where most packets are lost, a flight that is protected ahead can have more rows, and
 /// those that answer what it still lacks come last.
 const LATE_ROWS: u32 = 16;
+/// Repairs of a block that are kept for every one of its symbols in the paper's mode.
+const PAPER_REPAIRS: u16 = 4;
 
 /// Source symbols of a block, and bytes of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +61,8 @@ struct RxBlock {
     looked_at: Vec<u32>,
     /// Repairs that came when enough had been looked at.
     late: u32,
+    /// In the paper's mode only peeling counts, and a rateless code needs more repairs than there are symbols.
+    is_paper: bool,
     /// Members of the rows kept for peeling.
     members: u64,
 }
@@ -66,10 +70,10 @@ struct RxBlock {
 impl RxBlock {
     fn add_repair(&mut self, rows: &mut RowMaker, code: CodeId, row: Row) -> Added {
         // Peeling may want more; the missing symbols themselves will come.
-        if self.repairs >= self.shape.n {
+        if self.repairs >= self.repairs_max() {
             return Added::Redundant;
         }
-        let members = self.members_of(code, row);
+        let members = self.members_of(rows, code, row);
         if MEMBER_BYTES * (self.members + members) > 2 * self.shape.cost() {
             return Added::Redundant;
         }
@@ -78,7 +82,7 @@ impl RxBlock {
         let Err(at) = self.looked_at.binary_search(&name) else {
             return Added::Redundant;
         };
-        if self.looked_at.len() < 2 * usize::from(self.shape.n) + ROWS_SPARE {
+        if self.looked_at.len() < self.rows_looked_at_max() {
             self.looked_at.insert(at, name);
         } else {
             self.late = self.late.wrapping_add(1);
@@ -93,8 +97,25 @@ impl RxBlock {
         added
     }
 
+    /// Repairs that are kept.
+    fn repairs_max(&self) -> u16 {
+        match self.is_paper {
+            true => PAPER_REPAIRS * self.shape.n.max(8),
+            false => self.shape.n,
+        }
+    }
+
+    fn rows_looked_at_max(&self) -> usize {
+        let times = if self.is_paper { 2 * PAPER_REPAIRS } else { 2 };
+        usize::from(times * self.shape.n) + ROWS_SPARE
+    }
+
     /// Symbols that the tracker would have to remember of the row, one by one.
-    fn members_of(&self, code: CodeId, row: Row) -> u64 {
+    fn members_of(&self, rows: &mut RowMaker, code: CodeId, row: Row) -> u64 {
+        if self.is_paper && coding::is_rateless(Some(code)) {
+            let terms = rows.terms(code, usize::from(self.shape.n), row);
+            return terms.map_or(0, |terms| terms.len() as u64);
+        }
         if !coding::is_peeling(Some(code)) || self.maximum_likelihood {
             return 0;
         }
@@ -137,9 +158,18 @@ pub(crate) struct RxBlocks {
     /// What the block in each slot costs; `None`: it is free.
     slots: Vec<Option<Shape>>,
     free: Vec<Slot>,
+    is_paper: bool,
 }
 
 impl RxBlocks {
+    /// `is_paper`: in the paper's mode.
+    pub(crate) fn new(is_paper: bool) -> Self {
+        Self {
+            is_paper,
+            ..Self::default()
+        }
+    }
+
     /// Whether no block lacks symbols.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
@@ -155,7 +185,7 @@ impl RxBlocks {
     pub(crate) fn open(&mut self, id: BlockId, shape: Shape, code: Option<CodeId>) -> Option<Slot> {
         let tracker = Tracker::new(usize::from(shape.n)).ok()?;
         // Of a block of `lt` no source symbol is sent.
-        let maximum_likelihood = coding::is_rateless(code);
+        let maximum_likelihood = coding::is_rateless(code) && !self.is_paper;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             Slot(self.slots.len() as u32 - 1)
@@ -175,6 +205,7 @@ impl RxBlocks {
             maximum_likelihood,
             looked_at: Vec::new(),
             late: 0,
+            is_paper: self.is_paper,
             members: 0,
         };
         self.blocks.insert(id, block);
@@ -196,6 +227,12 @@ impl RxBlocks {
             }
             SymbolId::Repair(code, row) => block.add_repair(&mut self.rows, code, row),
         }
+    }
+
+    /// Symbols of an open block, and those that have arrived or been peeled, as a bit map.
+    pub(crate) fn known(&self, id: BlockId) -> Option<(u16, &[u64])> {
+        let block = self.blocks.get(&id)?;
+        Some((block.shape.n, block.tracker.known()))
     }
 
     /// Working memory for rows.

@@ -141,6 +141,11 @@ impl TxBlock {
         u64::from(self.n) * u64::from(self.symbol_len)
     }
 
+    /// Loss of it is answered elsewhere.
+    pub(crate) fn begin_second_round(&mut self) {
+        self.rounds = self.rounds.max(1);
+    }
+
     /// Whether loss of it had to be answered.
     pub(crate) fn had_second_round(&self) -> bool {
         self.rounds > 0
@@ -538,6 +543,20 @@ impl BlockStore {
         let only = self.iter().filter(|(_, block)| *block.streams == [stream]);
         only.map(|(sequence, block)| (sequence, block.cost()))
             .collect()
+    }
+
+    /// The latest block is sent elsewhere, where it is known by the sequence that is returned: nothing of it is to be sent from here.
+    pub(crate) fn hand_over_latest(&mut self) -> Option<BlockId> {
+        let sequence = self.next_sequence().get().checked_sub(1)?;
+        let block = self.blocks.back_mut()?.as_mut()?;
+        let bytes = u64::from(block.unsent()) * u64::from(block.symbol_len);
+        block.next_source = block.n;
+        block.protected = true;
+        let urgency = block.urgency;
+        let sequence = BlockId::new(sequence);
+        self.unsent_bytes[urgency.at()] -= bytes;
+        self.unsent.remove(&(urgency, sequence));
+        Some(sequence)
     }
 
     /// The peer has the whole block, or needs it no more: nothing more is owed.

@@ -104,6 +104,11 @@ impl Acks {
         self.largest.map(|(pn, _)| pn)
     }
 
+    /// Packets seen with ECT and with CE.
+    pub(crate) fn marks(&self) -> (u64, u64) {
+        (self.ect, self.ce)
+    }
+
     /// What the peer's packets have lost; `None` before the first one.
     pub(crate) fn losses(&self) -> Option<Losses> {
         self.arrivals.losses()

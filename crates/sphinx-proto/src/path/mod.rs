@@ -60,6 +60,8 @@ const THIN_INTERVAL: Nanos = 10_000_000;
 
 /// The path of a session.
 pub(crate) struct Path {
+    /// Some packet numbers are.
+    leaves_numbers_out: bool,
     settings: Settings,
     space: PacketSpace,
     address: Address,
@@ -76,6 +78,8 @@ impl Path {
     pub(crate) fn new(config: &Config, now: Time) -> Self {
         let settings = Settings::new(config);
         Self {
+            // The paper's receiver counts losses by the numbers that are missing.
+            leaves_numbers_out: config.paper.is_none(),
             address: Address::first(&settings, config, now),
             settings,
             space: PacketSpace::new(now),
@@ -216,7 +220,9 @@ impl Path {
         contents: &mut impl Contents,
     ) {
         self.record_packet(now, ip_bytes, carried, contents);
-        self.space.sent.skip(&mut self.stock);
+        if self.leaves_numbers_out {
+            self.space.sent.skip(&mut self.stock);
+        }
     }
 
     fn record_packet(

@@ -62,6 +62,7 @@ impl Session {
             .on_packet(meta, (eliciting, header.last_of_flight));
         let pto = self.probe_timeout();
         self.local_ids.on_packet(meta.now, header.cid, newest, pto);
+        self.note_paper_packet(meta.packet_number);
         self.silence = 0;
         self.refusals = None;
         self.last_received = meta.now;
@@ -71,11 +72,12 @@ impl Session {
     }
 
     fn handle_symbol(&mut self, meta: &PacketMeta, header: &Header, symbol_len: usize) -> Received {
-        self.received(meta, header, true);
+        self.received(meta, header, self.paper.is_none());
         if !matches!(self.life, Life::Open) {
             return Received::Nothing;
         }
         let placement = self.receiver.on_symbol(header, symbol_len);
+        self.say_paper_symbol(header);
         self.progress(meta.now, placement.map(|_| ()));
         Received::Symbol(placement.unwrap_or(Placement::Discard))
     }
@@ -146,7 +148,9 @@ impl Session {
     /// What follows from a packet with symbols.
     fn progress(&mut self, now: Time, result: Result<(), Violation>) {
         while let Some(completed) = self.receiver.next_completed() {
-            self.path.want_sack(now);
+            if self.paper.is_none() {
+                self.path.want_sack(now);
+            }
             let (block, complete) = (completed.block, completed.complete);
             let slot = complete.slot;
             let event = Event::BlockComplete { block, slot };
@@ -262,6 +266,11 @@ impl Session {
                     self.path.want_sack(meta.now);
                 }
                 Frame::Flow(news) => self.events.push_back(Event::Flow(news)),
+                Frame::PaperSymbols(_) | Frame::PaperBlocks(_) if self.paper.is_none() => {
+                    return self.violation(meta.now, "feedback of a mode that is not used");
+                }
+                Frame::PaperSymbols(sack) => self.on_paper_symbols(meta, &sack, &mut delivered),
+                Frame::PaperBlocks(sack) => self.on_paper_blocks(meta, &sack, &mut delivered),
                 Frame::Sack(sack) => {
                     self.demand.on_sack(meta.now, self.keep_alive());
                     if !self.on_sack(meta, &sack) {

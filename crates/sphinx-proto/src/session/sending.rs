@@ -20,7 +20,7 @@ const FRAMES_MAX: usize = 600;
 /// Longest encoding of a CLOSE frame.
 const CLOSE_LEN_MAX: usize = 300;
 /// Control packets that say nothing that must arrive, and those that ask for an answer.
-const UNACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, false);
+pub(super) const UNACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, false);
 const ACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, true);
 
 impl Session {
@@ -67,6 +67,9 @@ impl Session {
             Life::Finished => return None,
         }
         self.demand.note(now, self.path.probe_timeout());
+        if let Some(body) = self.next_paper_feedback() {
+            return Some(self.control(now, body, UNACKNOWLEDGED));
+        }
         let mut sources = Sources {
             path: &mut self.path,
             sender: &mut self.sender,
@@ -74,7 +77,9 @@ impl Session {
             demand: &self.demand,
             admission: &self.admission,
         };
-        let next = self.scheduler.next(now, &mut sources)?;
+        let Some(next) = self.scheduler.next(now, &mut sources) else {
+            return self.paper_symbol(now);
+        };
         Some(match next {
             Next::PathResponse(packet) => {
                 self.path_packet(now, packet, Frame::PathResponse(packet.data))
@@ -199,7 +204,7 @@ impl Session {
         transmit
     }
 
-    fn symbol_transmit(
+    pub(super) fn symbol_transmit(
         &self,
         choice: &SymbolChoice,
         fragment: Option<Fragment>,
@@ -253,7 +258,7 @@ impl Session {
     }
 
     /// The packet with the next number leaves.
-    fn sent(&mut self, now: Time, ip_bytes: u32, carried: (Carried, bool)) {
+    pub(super) fn sent(&mut self, now: Time, ip_bytes: u32, carried: (Carried, bool)) {
         let mut carriage = Carriage {
             horizon: self.path.horizon(now),
             sender: &mut self.sender,
@@ -274,7 +279,7 @@ impl Session {
         }
     }
 
-    fn account_sent(&mut self, now: Time, body_len: usize) -> u32 {
+    pub(super) fn account_sent(&mut self, now: Time, body_len: usize) -> u32 {
         let ip_bytes = (body_len + OVERHEAD) as u32 + u32::from(self.config.ip_overhead);
         self.last_sent = now;
         self.counts.packets_sent += 1;

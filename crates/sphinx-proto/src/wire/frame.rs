@@ -1,6 +1,8 @@
 //! Frames of control packets (`docs/protocol.md` §6).
 
-use super::{ConnectionId, FlowKind, Reader, VARINT_MAX, WireError, put_varint};
+use super::{
+    BlockSack, ConnectionId, FlowKind, Reader, SymbolSack, VARINT_MAX, WireError, put_varint,
+};
 use crate::numbers::{BlockId, CidSequence, Ordinal, PacketNumber, PathId, WindowNumber};
 use crate::types::StreamId;
 
@@ -187,6 +189,10 @@ pub enum Frame<'a> {
     Gone(Vec<(BlockId, u64)>),
     /// Something about a flow of datagrams.
     Flow(FlowNews),
+    /// Symbol-SACK of the paper's mode.
+    PaperSymbols(SymbolSack),
+    /// Block-SACK of the paper's mode.
+    PaperBlocks(BlockSack),
 }
 
 impl Frame<'_> {
@@ -278,6 +284,8 @@ impl Frame<'_> {
                 encode_costs(blocks, out);
             }
             Frame::Flow(news) => encode_flow(news, out),
+            Frame::PaperSymbols(sack) => sack.encode(out),
+            Frame::PaperBlocks(sack) => sack.encode(out),
         }
     }
 }
@@ -388,7 +396,7 @@ fn encode_flow(news: &FlowNews, out: &mut Vec<u8>) {
 }
 
 /// A base, and inclusive ranges above it.
-fn encode_ranges<T: Ordinal>(base: T, ranges: &[(T, T)], out: &mut Vec<u8>) {
+pub(super) fn encode_ranges<T: Ordinal>(base: T, ranges: &[(T, T)], out: &mut Vec<u8>) {
     put_varint(out, base.to_u64());
     let ranges = &ranges[..ranges.len().min(MAX_BLOCK_RANGES)];
     put_varint(out, ranges.len() as u64);
@@ -484,6 +492,8 @@ impl<'a> FrameIter<'a> {
                 flow: r.varint()?,
                 total: r.varint()?,
             }),
+            20 => Frame::PaperSymbols(SymbolSack::decode(r)?),
+            21 => Frame::PaperBlocks(BlockSack::decode(r)?),
             unknown if unknown & IGNORABLE != 0 => {
                 let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
                 r.take(len)?;
@@ -636,7 +646,7 @@ fn decode_expired(r: &mut Reader<'_>) -> Result<FlowNews, WireError> {
     })
 }
 
-fn decode_ranges<T: Ordinal>(r: &mut Reader<'_>) -> Result<(T, Vec<(T, T)>), WireError> {
+pub(super) fn decode_ranges<T: Ordinal>(r: &mut Reader<'_>) -> Result<(T, Vec<(T, T)>), WireError> {
     let base = r.varint()?;
     let count = r.varint()?;
     if count > MAX_BLOCK_RANGES as u64 {

@@ -7,6 +7,7 @@ mod datagram;
 mod fragment;
 mod frame;
 mod header;
+mod paper;
 mod segment;
 mod symbol;
 mod varint;
@@ -25,6 +26,7 @@ pub use header::{
     BLOCKS_AHEAD_MAX, ConnectionId, HEADER_LEN, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN,
     OVERHEAD, PacketKind, TAG_LEN, block_symbols_max, is_data_plane,
 };
+pub use paper::{BlockSack, LossReport, MAX_NAMED, NamedBlock, PaperCounts, SymbolSack};
 pub use segment::{Segment, SegmentIter};
 pub use symbol::SymbolId;
 pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};

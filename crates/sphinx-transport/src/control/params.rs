@@ -1,5 +1,6 @@
 //! The parameters that the two ends tell each other (`docs/protocol.md` §2.1).
 
+use sphinx_proto::Paper;
 use sphinx_proto::wire::{ConnectionId, Reader, VARINT_MAX, WireError, put_varint, varint_len};
 
 /// Longest parameters message in bytes.
@@ -13,6 +14,7 @@ const ID_MAX_UDP_PAYLOAD: u64 = 5;
 const ID_RECEIVE_CREDIT: u64 = 6;
 const ID_STREAMS: u64 = 7;
 const ID_DATAGRAM: u64 = 8;
+const ID_PAPER: u64 = 9;
 
 const MIN_UDP_PAYLOAD: u16 = 1200;
 const MAX_UDP_PAYLOAD: u16 = 65_527;
@@ -67,6 +69,8 @@ pub(crate) struct Params {
     pub(crate) idle_timeout_ms: Option<u64>,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
     pub(crate) max_udp_payload: u16,
+    /// Whether this end knows the paper's mode; and with which settings it wants it, if it does.
+    pub(crate) paper: Option<Option<Paper>>,
 }
 
 impl Params {
@@ -98,6 +102,12 @@ impl Params {
         if self.datagram_max > 0 {
             put(&mut out, ID_DATAGRAM, u64::from(self.datagram_max));
         }
+        if let Some(wanted) = self.paper {
+            let value = wanted.map_or_else(Paper::known, |paper| paper.encode());
+            put_varint(&mut out, ID_PAPER);
+            put_varint(&mut out, value.len() as u64);
+            out.extend(value);
+        }
         out
     }
 
@@ -116,10 +126,12 @@ impl Params {
         let mut service = Service::APPLICATION;
         let mut idle_timeout_ms = None;
         let mut max_udp_payload = MAX_UDP_PAYLOAD;
+        let mut paper = None;
         while !reader.is_empty() {
             let id = reader.varint()?;
             let len = usize::try_from(reader.varint()?).map_err(|_| WireError::Truncated)?;
-            let mut value = Reader::new(reader.take(len)?);
+            let bytes = reader.take(len)?;
+            let mut value = Reader::new(bytes);
             // At most 512 parameters fit, so the search is short.
             if seen.contains(&id) {
                 return Err(WireError::Invalid("repeated parameter"));
@@ -145,6 +157,10 @@ impl Params {
                     let most = value.varint()?.min(u64::from(u16::MAX));
                     datagram_max = most as u16;
                 }
+                ID_PAPER => {
+                    paper = Some(Paper::decode(bytes)?);
+                    continue;
+                }
                 _ => continue,
             }
             if !value.is_empty() {
@@ -162,6 +178,7 @@ impl Params {
             datagram_max,
             idle_timeout_ms,
             max_udp_payload,
+            paper,
         })
     }
 }
@@ -182,6 +199,7 @@ mod tests {
             datagram_max: 65_507,
             idle_timeout_ms: Some(15_000),
             max_udp_payload: 8952,
+            paper: None,
         }
     }
 
@@ -254,12 +272,13 @@ mod tests {
             datagram_max in any::<u16>(),
             idle_timeout_ms in prop::option::of(0..=VARINT_MAX),
             max_udp_payload in MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD,
+            paper in prop::option::of(prop::option::of(Just(Paper::default()))),
         ) {
             if let Some(cid) = ConnectionId::new(cid) {
                 let service = Service(service);
                 let receive_credit = receive_credit.min(receive_window);
                 let params =
-                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, idle_timeout_ms, max_udp_payload };
+                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, idle_timeout_ms, max_udp_payload, paper };
                 prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
             }
         }

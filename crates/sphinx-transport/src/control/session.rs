@@ -375,6 +375,11 @@ impl Session {
                 reason: message(theirs, ours, !self.connects),
             });
         }
+        if self.local.paper.flatten().is_some() && peer.paper.is_none() {
+            return Err(Fault::protocol(
+                "the other end does not know the paper's mode: it is of an older version",
+            ));
+        }
         self.state = State::Established;
         self.message = Vec::new();
         Ok(Event::Established {
@@ -387,7 +392,7 @@ impl Session {
                 credit: self.local.receive_credit,
                 streams: self.local.streams,
             },
-            peer,
+            peer: Box::new(peer),
             secret,
             direction: if self.connects {
                 Direction::ClientToServer

@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) idle_timeout_ms: u64,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
     pub(crate) max_udp_payload: u16,
+    /// The paper's mode, if this end wants it.
+    pub(crate) paper: Option<sphinx_proto::Paper>,
 }
 
 /// Why a session did not come about, or was lost.
@@ -72,7 +74,7 @@ pub(crate) enum Event {
         /// What this end may hold for the session.
         window: Window,
         /// What the peer said about itself.
-        peer: Params,
+        peer: Box<Params>,
         /// Gives the keys of both directions.
         secret: SessionSecret,
         /// The direction in which this end sends.

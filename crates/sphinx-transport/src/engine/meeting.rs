@@ -61,7 +61,7 @@ impl<Io: PacketIo> Engine<Io> {
                     }
                     let keys = secret.keys(direction, PathId::FIRST);
                     let place = (remote, local_ip);
-                    self.establish(now, (id, local_cid), place, (window, &peer), keys, rtt);
+                    self.establish(now, (id, local_cid), place, (window, &*peer), keys, rtt);
                 }
                 Event::Refused(why) => self.lobby.refuse(error_of(why)),
                 Event::Failed { id, why } => self.control_failed(id, error_of(why), false),
@@ -117,6 +117,7 @@ impl<Io: PacketIo> Engine<Io> {
         };
         let mut config = Config::new(role, tuple, ids);
         self.options.configure(&mut config);
+        config.paper = config.paper.or(peer.paper.flatten());
         config.initial_rtt = rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos;
         config.recv_window = window.bytes;
         config.recv_credit = window.credit;

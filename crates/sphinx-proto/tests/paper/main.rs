@@ -1,0 +1,7 @@
+//! The paper's mode.
+
+mod figure7;
+mod hostile;
+mod reference;
+mod second;
+mod transfers;

@@ -1,0 +1,66 @@
+//! Whole transfers in the paper's mode, over drivers and a link.
+
+use sphinx_fec::CodeId;
+use sphinx_link::Loss;
+use sphinx_proto::cc::CcKind;
+use sphinx_proto::{Paper, Resend, Triggers};
+use sphinx_sim::{MS, SEC, Scenario, link};
+
+const LEN: u64 = 3_000_000;
+
+fn scenario(paper: Paper, loss: f64, seed: u64) -> Scenario {
+    let loss = Loss::Bernoulli(loss);
+    let mut scenario = Scenario::new(link(100, 10, loss, seed)).bulk(LEN);
+    scenario.paper = Some(paper);
+    scenario.cc = CcKind::Fixed(100_000_000 / 8 * 95 / 100);
+    scenario
+}
+
+#[test]
+fn every_code_arrives() {
+    for code in [CodeId::Srlt, CodeId::Lt, CodeId::Rs, CodeId::FftRs] {
+        for loss in [0.0, 0.06, 0.2] {
+            let paper = Paper {
+                code,
+                ..Paper::default()
+            };
+            let mut pair = scenario(paper, loss, 1).build();
+            pair.must_transfer(60 * SEC);
+            let stats = pair.client().session().stats();
+            println!("{code:?} {loss} {} ms {stats:?}", pair.now / MS);
+        }
+    }
+}
+
+#[test]
+fn what_icm_can_be_arrives() {
+    for (block, symbol) in [(false, false), (true, false), (false, true)] {
+        for resend in [Resend::Missing, Resend::Block] {
+            let paper = Paper {
+                icm: Triggers { block, symbol },
+                resend,
+                timer_us: 50_000,
+                ..Paper::default()
+            };
+            scenario(paper, 0.06, 2).build().must_transfer(60 * SEC);
+        }
+    }
+}
+
+#[test]
+fn half_of_all_feedback_may_be_lost() {
+    for seed in 0..4 {
+        let mut scenario = scenario(Paper::default(), 0.06, seed);
+        scenario.backward.loss = Loss::Bernoulli(0.5);
+        scenario.build().must_transfer(60 * SEC);
+    }
+}
+
+#[test]
+fn the_window_adapts() {
+    let mut scenario = scenario(Paper::default(), 0.02, 3);
+    scenario.cc = CcKind::AimdEcn;
+    scenario.client.ecn = true;
+    scenario.server.ecn = true;
+    scenario.build().must_transfer(60 * SEC);
+}
