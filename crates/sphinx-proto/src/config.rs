@@ -134,6 +134,8 @@ pub struct Config {
     pub mtu_candidates: Vec<u16>,
     /// Largest UDP payload that the peer accepts; [`BASE_DATAGRAM`] by default.
     pub peer_datagram_max: u16,
+    /// Paths that may be open at a time: the smaller of what both ends have announced (`docs/protocol.md` §10.4); 1 by default.
+    pub paths_max: u8,
     /// What an earlier session found out about the path. It may be wrong.
     pub memory: Option<PathMemory>,
 }
@@ -165,6 +167,7 @@ impl Config {
             ip_overhead,
             mtu_candidates: mtu_candidates(ip_overhead),
             peer_datagram_max: BASE_DATAGRAM,
+            paths_max: 1,
             memory: None,
         }
     }

@@ -12,7 +12,7 @@ use crate::path::{Arrived, Contents, Monitor, Path, Probes};
 use crate::streams::SendStreams;
 use crate::types::{Lifetime, Slot, StreamId, StreamPart, Urgency, block_cost};
 use crate::wire::{BUNDLE_MAX, Blocks, MAX_RESET_BLOCKS, OVERHEAD, Reset, Streams, SymbolId};
-use crate::{BlockId, Nanos, PacketNumber, Time, WindowNumber};
+use crate::{BlockId, Nanos, PacketNumber, PathId, Time, WindowNumber};
 
 /// Longest time that a repair waits for a packet to ride in; half a round trip if that is shorter.
 const RIDE_WAIT_MAX: Nanos = 25_000_000;
@@ -335,6 +335,13 @@ impl Sender {
         Some(choice)
     }
 
+    /// The next symbol that has not been sent before.
+    pub(crate) fn next_fresh(&mut self, now: Time, path: &Path) -> Option<SymbolChoice> {
+        self.blocks
+            .has_unsent()
+            .then(|| self.next_source(now, path))?
+    }
+
     fn next_source(&mut self, now: Time, path: &Path) -> Option<SymbolChoice> {
         let monitor = path.monitor();
         let (choice, index) = self.blocks.next_source(self.redundancy, monitor)?;
@@ -407,14 +414,18 @@ impl Sender {
 
     /// When a packet counts as lost by time, a block is to be compensated, a repair has waited long enough for a packet to ride in, or a
     /// probe is due.
-    pub(crate) fn timeout(&self, path: &Path) -> Option<Time> {
+    pub(crate) fn timeout(&self, path: &Path, (others, alone): (bool, bool)) -> Option<Time> {
         let wait = path.probe_wait();
         let overdue = self
             .compensation
             .deadline(&self.blocks, self.redundancy, wait);
+        let probe_at = match others {
+            true => silence_at(path),
+            false => self.probe_deadline(path, alone),
+        };
         let timers = [
             path.loss_deadline(),
-            self.probe_deadline(path),
+            probe_at,
             overdue,
             self.blocks.rides_until(),
             self.ahead.ends_at(),
@@ -422,9 +433,10 @@ impl Sender {
         timers.into_iter().flatten().min()
     }
 
-    fn probe_deadline(&self, path: &Path) -> Option<Time> {
+    /// `alone`: no other path has anything in flight, and this is the one to ask.
+    fn probe_deadline(&self, path: &Path, alone: bool) -> Option<Time> {
         // The peer lacks something although nothing is left to send.
-        let waiting = !self.blocks.is_empty() && !self.has_symbol();
+        let waiting = alone && !self.blocks.is_empty() && !self.has_symbol();
         path.probe_deadline(waiting)
     }
 
@@ -447,6 +459,8 @@ impl Sender {
 
 /// What packets carry: blocks, and frames that are repeated.
 pub(crate) struct Carriage<'a> {
+    /// Of these packets.
+    pub(crate) path: PathId,
     pub(crate) horizon: Horizon,
     pub(crate) sender: &'a mut Sender,
     pub(crate) control: &'a mut ControlQueue,
@@ -454,7 +468,14 @@ pub(crate) struct Carriage<'a> {
 
 impl Carriage<'_> {
     /// Time has passed: losses, compensation and probes. How many probes are to leave beyond the window.
-    pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Time) -> u32 {
+    /// `others`: other paths work, and take over from one that does not answer; `alone`: none of them has anything in flight, and
+    /// this is the one to ask.
+    pub(crate) fn on_timeout(
+        &mut self,
+        path: &mut Path,
+        now: Time,
+        (others, alone): (bool, bool),
+    ) -> u32 {
         path.lose_overdue(now, self);
         self.sender.blocks.end_rides(now);
         self.sender
@@ -466,12 +487,36 @@ impl Carriage<'_> {
         sender
             .compensation
             .on_timeout(blocks, redundancy, (now, wait), path.monitor());
-        let probe_at = sender.probe_deadline(path);
+        if others {
+            return self.on_silence(path, now);
+        }
+        let probe_at = sender.probe_deadline(path, alone);
         if probe_at.is_none_or(|at| at > now) {
             return 0;
         }
         path.on_probe_timeout(now);
         sender.probe(now, path)
+    }
+}
+
+impl Carriage<'_> {
+    /// A path that does not answer is given up for the time being, and asked. How many probes are to leave on it.
+    fn on_silence(&mut self, path: &mut Path, now: Time) -> u32 {
+        if silence_at(path).is_none_or(|at| at > now) {
+            return 0;
+        }
+        path.on_probe_timeout(now);
+        path.suspect(now);
+        path.give_up_flight(now, self);
+        1
+    }
+}
+
+/// When a path has not answered for too long, if others work.
+fn silence_at(path: &Path) -> Option<Time> {
+    match path.is_suspect() {
+        true => path.probe_deadline(true),
+        false => path.suspect_at(),
     }
 }
 
@@ -501,11 +546,11 @@ impl Contents for Carriage<'_> {
     }
 
     fn frames_arrived(&mut self, packet_number: PacketNumber) {
-        self.control.arrived(packet_number);
+        self.control.arrived((self.path, packet_number));
     }
 
     fn frames_lost(&mut self, packet_number: PacketNumber) {
-        self.control.lost(packet_number);
+        self.control.lost((self.path, packet_number));
     }
 
     fn is_empty(&self) -> bool {

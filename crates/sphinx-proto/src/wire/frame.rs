@@ -148,6 +148,11 @@ pub enum Frame<'a> {
         /// The id.
         cid: ConnectionId,
     },
+    /// A path is no more.
+    PathAbandon {
+        /// The path.
+        path: PathId,
+    },
     /// No packet has this number.
     Skipped {
         /// The path of which no packet has it.
@@ -198,6 +203,7 @@ impl Frame<'_> {
                 | Frame::PathChallenge(_)
                 | Frame::NewConnectionId { .. }
                 | Frame::Skipped { .. }
+                | Frame::PathAbandon { .. }
                 | Frame::Reset(_)
                 | Frame::Stop { .. }
                 | Frame::Held { .. }
@@ -244,6 +250,10 @@ impl Frame<'_> {
                 put_varint(out, u64::from(path.get()));
                 put_varint(out, sequence.get());
                 out.extend_from_slice(&cid.bytes());
+            }
+            Frame::PathAbandon { path } => {
+                out.push(20);
+                put_varint(out, u64::from(path.get()));
             }
             Frame::Skipped {
                 path,
@@ -480,6 +490,9 @@ impl<'a> FrameIter<'a> {
                 flow: r.varint()?,
                 micros: r.varint()?,
             }),
+            20 => Frame::PathAbandon {
+                path: decode_path(r)?,
+            },
             19 => Frame::Flow(FlowNews::Ended {
                 flow: r.varint()?,
                 total: r.varint()?,

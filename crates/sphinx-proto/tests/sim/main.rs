@@ -13,6 +13,7 @@ mod jitter;
 mod paths;
 mod random;
 mod rates;
+mod several;
 mod skips;
 mod table;
 mod windows;
