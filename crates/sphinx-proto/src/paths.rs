@@ -9,7 +9,7 @@ use crate::ids::{LocalIds, PeerIds};
 use crate::path::{PATH, Path};
 use crate::scheduler::{Duty, Scheduler};
 use crate::sender::Sender;
-use crate::types::{PathStats, Tuple, Urgency};
+use crate::types::{Tuple, Urgency};
 use crate::wire::{ConnectionId, Frame};
 use crate::{CidSequence, Nanos, PathId, Time};
 
@@ -20,6 +20,15 @@ pub const PATHS_MAX: usize = 8;
 const SLOW_PART: Nanos = 4;
 const SLOW_MIN: Nanos = 5_000_000;
 
+/// What has been sent and received on a path.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) ip_bytes_sent: u64,
+    pub(crate) packets_sent: u64,
+    pub(crate) ip_bytes_received: u64,
+    pub(crate) packets_received: u64,
+}
+
 /// A path, and what belongs to it alone.
 pub(crate) struct Lane {
     pub(crate) path: Path,
@@ -27,7 +36,7 @@ pub(crate) struct Lane {
     pub(crate) local_ids: LocalIds,
     pub(crate) peer_ids: PeerIds,
     pub(crate) last_sent: Time,
-    pub(crate) counts: PathStats,
+    pub(crate) counts: Counts,
 }
 
 impl Lane {
@@ -39,7 +48,7 @@ impl Lane {
             path,
             scheduler: Scheduler::new(now),
             last_sent: now,
-            counts: PathStats::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -164,6 +173,11 @@ impl Paths {
             });
         }
         (order, count)
+    }
+
+    /// Whether the peer has answered on any of them: on the one that is left it may not have.
+    pub(crate) fn is_any_validated(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.path.is_validated())
     }
 
     /// Whether another path than this one works.

@@ -48,6 +48,8 @@ pub(crate) struct Sender {
     counters: Counters,
     /// More has been confirmed, since this was last looked at.
     progress: bool,
+    /// When a symbol left last.
+    last_symbol: Time,
 }
 
 impl Sender {
@@ -63,6 +65,7 @@ impl Sender {
             ahead: Ahead::default(),
             counters: Counters::default(),
             progress: false,
+            last_symbol: Time::ZERO,
         }
     }
 
@@ -407,6 +410,7 @@ impl Sender {
 
     /// A symbol leaves, or a part of it.
     pub(crate) fn note_sent(&mut self, now: Time, choice: &SymbolChoice) {
+        self.last_symbol = now;
         self.blocks.note_sent(choice.sequence, now);
     }
 
@@ -414,18 +418,16 @@ impl Sender {
 
     /// When a packet counts as lost by time, a block is to be compensated, a repair has waited long enough for a packet to ride in, or a
     /// probe is due.
-    pub(crate) fn timeout(&self, path: &Path, (others, alone): (bool, bool)) -> Option<Time> {
+    pub(crate) fn timeout(&self, path: &Path, company: Company) -> Option<Time> {
         let wait = path.probe_wait();
         let overdue = self
             .compensation
             .deadline(&self.blocks, self.redundancy, wait);
-        let probe_at = match others {
-            true => silence_at(path),
-            false => self.probe_deadline(path, alone),
-        };
+        let silence = company.others.then(|| silence_at(path));
         let timers = [
             path.loss_deadline(),
-            probe_at,
+            silence.flatten(),
+            self.probe_deadline(path, company),
             overdue,
             self.blocks.rides_until(),
             self.ahead.ends_at(),
@@ -433,11 +435,17 @@ impl Sender {
         timers.into_iter().flatten().min()
     }
 
-    /// `alone`: no other path has anything in flight, and this is the one to ask.
-    fn probe_deadline(&self, path: &Path, alone: bool) -> Option<Time> {
+    fn probe_deadline(&self, path: &Path, company: Company) -> Option<Time> {
         // The peer lacks something although nothing is left to send.
-        let waiting = alone && !self.blocks.is_empty() && !self.has_symbol();
-        path.probe_deadline(waiting)
+        let waiting = !self.blocks.is_empty() && !self.has_symbol();
+        if !company.others {
+            return path.probe_deadline(waiting);
+        }
+        // What is in flight on others may be what it lacks.
+        let from = self.last_symbol.saturating_add(company.patience?);
+        let is_asking = waiting && !path.has_in_flight();
+        let at = is_asking.then(|| path.probe_deadline(true)).flatten()?;
+        Some(at.max(from))
     }
 
     /// A probe is due: repair for the oldest incomplete blocks that have been sent. How many packets are to leave;
@@ -457,6 +465,15 @@ impl Sender {
     }
 }
 
+/// What others than a path are doing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Company {
+    /// Others work: they take over from one that does not answer.
+    pub(crate) others: bool,
+    /// If it is the one that asks where the peer lacks something and nothing is left to send: so long after the last symbol.
+    pub(crate) patience: Option<Nanos>,
+}
+
 /// What packets carry: blocks, and frames that are repeated.
 pub(crate) struct Carriage<'a> {
     /// Of these packets.
@@ -468,14 +485,7 @@ pub(crate) struct Carriage<'a> {
 
 impl Carriage<'_> {
     /// Time has passed: losses, compensation and probes. How many probes are to leave beyond the window.
-    /// `others`: other paths work, and take over from one that does not answer; `alone`: none of them has anything in flight, and
-    /// this is the one to ask.
-    pub(crate) fn on_timeout(
-        &mut self,
-        path: &mut Path,
-        now: Time,
-        (others, alone): (bool, bool),
-    ) -> u32 {
+    pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Time, company: Company) -> u32 {
         path.lose_overdue(now, self);
         self.sender.blocks.end_rides(now);
         self.sender
@@ -487,28 +497,20 @@ impl Carriage<'_> {
         sender
             .compensation
             .on_timeout(blocks, redundancy, (now, wait), path.monitor());
-        if others {
-            return self.on_silence(path, now);
+        if company.others && silence_at(path).is_some_and(|at| at <= now) {
+            // It is given up for the time being, and asked.
+            path.on_probe_timeout(now);
+            path.suspect(now);
+            path.give_up_flight(now, self);
+            return 1;
         }
-        let probe_at = sender.probe_deadline(path, alone);
+        let sender = &mut *self.sender;
+        let probe_at = sender.probe_deadline(path, company);
         if probe_at.is_none_or(|at| at > now) {
             return 0;
         }
         path.on_probe_timeout(now);
         sender.probe(now, path)
-    }
-}
-
-impl Carriage<'_> {
-    /// A path that does not answer is given up for the time being, and asked. How many probes are to leave on it.
-    fn on_silence(&mut self, path: &mut Path, now: Time) -> u32 {
-        if silence_at(path).is_none_or(|at| at > now) {
-            return 0;
-        }
-        path.on_probe_timeout(now);
-        path.suspect(now);
-        path.give_up_flight(now, self);
-        1
     }
 }
 

@@ -375,6 +375,11 @@ impl Session {
             Life::Finished => return None,
         }
         let lanes = (0..self.paths.len()).filter_map(|index| self.lane_timeout(index));
+        let idle = Some(self.last_received + self.config.idle_timeout);
+        if !self.paths.is_any_validated() {
+            // Nothing else can leave.
+            return lanes.chain(idle).min();
+        }
         let timers = [
             lanes.min(),
             self.silence_timeout(),
@@ -383,7 +388,7 @@ impl Session {
             self.receiver.streams().window_idle().map(|idle| idle.0),
             self.stall_timeout(),
             self.refusals_timeout(),
-            Some(self.last_received + self.config.idle_timeout),
+            idle,
         ];
         timers.into_iter().flatten().min()
     }

@@ -523,12 +523,12 @@ pub enum PathNews {
 }
 
 /// Counters and estimates of one path.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct PathStats {
     /// The path.
     pub id: u32,
-    /// Its addresses; none before they are known.
-    pub tuple: Option<Tuple>,
+    /// Its addresses.
+    pub tuple: Tuple,
     /// The peer has answered from there.
     pub is_validated: bool,
     /// It does not answer although others do.

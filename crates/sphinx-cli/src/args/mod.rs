@@ -12,6 +12,7 @@ pub(crate) mod experiments;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 mod not_built;
+mod paths;
 pub(crate) mod ssh;
 pub(crate) mod ticket;
 
@@ -28,6 +29,7 @@ use crate::tools::{self, Tools};
 use crate::units;
 pub(crate) use engine::CommonArgs;
 pub(crate) use not_built::refuse_not_built;
+pub(crate) use paths::PathArgs;
 
 /// The port `recv` and `perf server` listen on unless told otherwise ("SPHX" on a telephone's keys).
 pub(crate) const DEFAULT_PORT: u16 = 7749;
@@ -213,6 +215,8 @@ pub(crate) struct SendArgs {
     #[arg(value_name = "TICKET | PATH", required_unless_present = "stdin")]
     pub(crate) arguments: Vec<std::ffi::OsString>,
     #[command(flatten)]
+    pub(crate) paths: PathArgs,
+    #[command(flatten)]
     pub(crate) common: CommonArgs,
 }
 
@@ -267,6 +271,8 @@ pub(crate) struct PerfClientArgs {
     pub(crate) bundle: Option<u8>,
     #[command(flatten)]
     pub(crate) ssh: ssh::SshArgs,
+    #[command(flatten)]
+    pub(crate) paths: PathArgs,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }

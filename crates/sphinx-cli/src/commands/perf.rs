@@ -83,6 +83,7 @@ pub(super) fn serve_one(session: &Session, chosen: Profile, context: &Context) -
 pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     let request = request(&args)?;
     let mut options = args.common.options(profile_of(request.pacing.is_some()));
+    options.paths = args.paths.paths()?;
     options.bundle = args.bundle.unwrap_or(options.bundle);
     let host = args.ticket.as_deref().and_then(OsStr::to_str);
     if let Some(host) = host.and_then(|text| text.strip_prefix(SSH_PREFIX)) {

@@ -118,13 +118,13 @@ impl Bench {
     }
 
     fn timeout(&self) -> Option<Time> {
-        self.sender.timeout(&self.path, (false, true))
+        self.sender.timeout(&self.path, Company::default())
     }
 
     fn on_timeout(&mut self) -> u32 {
         let now = self.now;
         let (path, mut carriage) = self.parts();
-        carriage.on_timeout(path, now, (false, true))
+        carriage.on_timeout(path, now, Company::default())
     }
 
     fn block_deadline(&self) -> Option<Time> {

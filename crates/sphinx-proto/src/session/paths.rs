@@ -1,7 +1,8 @@
 //! What a session does with its paths as a whole: opening and abandoning them, and what is due on each (`docs/protocol.md` §10.4).
 
 use super::{Life, Session};
-use crate::sender::Carriage;
+use crate::paths::Lane;
+use crate::sender::{Carriage, Company};
 use crate::types::{Event, PacketMeta, PathNews, PathStats, Tuple};
 use crate::wire::{ConnectionId, Frame, Header};
 use crate::{PacketNumber, PathId, Time};
@@ -26,24 +27,28 @@ impl Session {
         self.paths.open(now, tuple)
     }
 
-    /// Gives a path up, unless it is the last one or not open: what is on its way there counts as lost. Whether it was.
+    /// Gives a path up, unless it is not open or the last one on which the peer has answered: what is on its way there counts as lost. Whether it was.
     pub fn abandon_path(&mut self, now: Time, path: PathId) -> bool {
-        let may_go = matches!(self.life, Life::Open) && self.paths.len() > 1;
-        may_go && self.drop_path(now, path)
+        let remains = |lane: &Lane| lane.id() != path && lane.path.is_validated();
+        let may_go = self.paths.iter().any(remains);
+        matches!(self.life, Life::Open) && may_go && self.drop_path(now, path)
     }
 
     /// Counters and estimates of the open paths.
     pub fn path_stats(&self) -> Vec<PathStats> {
         let stats = self.paths.iter().map(|lane| PathStats {
             id: lane.id().get(),
-            tuple: Some(lane.path.tuple()),
+            tuple: lane.path.tuple(),
             is_validated: lane.path.is_validated(),
             is_suspect: lane.path.is_suspect(),
             rtt: lane.path.rtt().smoothed(),
             min_rtt: lane.path.rtt().min(),
             plr: lane.path.monitor().plr(),
             pacing_rate: lane.path.cc().pacing_rate(),
-            ..lane.counts
+            ip_bytes_sent: lane.counts.ip_bytes_sent,
+            packets_sent: lane.counts.packets_sent,
+            ip_bytes_received: lane.counts.ip_bytes_received,
+            packets_received: lane.counts.packets_received,
         });
         stats.collect()
     }
@@ -118,14 +123,17 @@ impl Session {
 
     // ---- time -----------------------------------------------------------------------------------
 
-    /// Whether others than the path at this place work; and whether it is the one to ask where nothing is in flight.
-    fn company(&self, at: usize) -> (bool, bool) {
+    /// What others than the path at this place are doing.
+    fn company(&self, at: usize) -> Company {
         if self.paths.len() == 1 {
-            return (false, true);
+            return Company::default();
         }
         let is_main = self.paths.main().id() == self.paths.at(at).id();
-        let in_flight = self.paths.iter().any(|lane| lane.path.has_in_flight());
-        (self.paths.others_work(at), is_main && !in_flight)
+        let waits = self.paths.iter().map(|lane| lane.path.probe_wait());
+        Company {
+            others: self.paths.others_work(at),
+            patience: is_main.then(|| waits.max()).flatten(),
+        }
     }
 
     /// When something is due on the path at this place.

@@ -99,9 +99,15 @@ fn the_session_outlives_its_first_path() {
     let now = pair.now;
     assert!(pair.ends[0].abandon_path(now, FIRST));
     assert!(!pair.ends[0].abandon_path(now, SECOND), "the last one");
-    let at = pair.links.each_ref().map(|link| link.counters().offered_packets);
+    let at = pair
+        .links
+        .each_ref()
+        .map(|link| link.counters().offered_packets);
     pair.must_transfer(30 * SEC);
-    let rest = pair.links.each_ref().map(|link| link.counters().offered_packets);
+    let rest = pair
+        .links
+        .each_ref()
+        .map(|link| link.counters().offered_packets);
     // What was under way, and what the server had not heard of.
     assert!(
         rest[0] - at[0] < 200 && rest[1] - at[1] < 400,
@@ -178,13 +184,14 @@ fn random_paths() {
     let seeds = number("SPHINX_SIM_SEEDS").unwrap_or(60);
     let first = number("SPHINX_SIM_FIRST").unwrap_or(0);
     for seed in first..first + seeds {
-        println!("seed {seed}");
         let (mut pair, abandons) = random_pair(seed);
         pair.run_until(abandons, |_| false);
         let (now, side) = (pair.now, seed as usize % 2);
         if seed % 3 == 0 {
             pair.ends[side].abandon_path(now, PathId::new(seed as u32 / 3 % 4));
         }
+        println!("seed {seed}");
         pair.must_transfer(600 * SEC);
+        println!("  {} ms", pair.now / MS);
     }
 }

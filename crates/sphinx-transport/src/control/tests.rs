@@ -23,6 +23,7 @@ const fn ms(ms: u64) -> Duration {
 
 fn settings(service: Service) -> Settings {
     Settings {
+        paths_max: 1,
         service,
         budget: Budget::new(8 << 20),
         idle_timeout_ms: 15_000,
