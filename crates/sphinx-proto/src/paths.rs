@@ -220,11 +220,11 @@ impl Paths {
     /// What the path is for at present.
     pub(crate) fn duty(&self, index: usize, sender: &Sender, demand: &Demand) -> Duty {
         let lane = &self.lanes[index];
-        if self.lanes.len() == 1 {
-            return Duty::All;
-        }
         if !lane.path.is_validated() {
             return Duty::Validation;
+        }
+        if self.lanes.len() == 1 {
+            return Duty::All;
         }
         if lane.path.is_suspect() {
             return match self.others_work(index) {

@@ -457,6 +457,10 @@ impl Path {
         packet_number: PacketNumber,
         len: usize,
     ) {
+        if !self.is_validated {
+            // There is no place yet that the peer could be at home at.
+            return;
+        }
         let present = (&self.address.tuple, self.probe_timeout());
         let (place, random) = ((tuple, packet_number), &mut self.stock);
         self.validation.on_replay(now, place, len, present, random);

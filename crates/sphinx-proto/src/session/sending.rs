@@ -41,6 +41,9 @@ impl Session {
                     return None;
                 }
                 *copies += 1;
+                if !self.paths.is_any_validated() {
+                    return None;
+                }
                 // What has arrived counts for the peer, even if it hears of it only now.
                 let mut body = Vec::new();
                 self.receiver.report_all();
@@ -60,6 +63,9 @@ impl Session {
             }
             Life::Draining { answers, .. } => {
                 *answers = answers.checked_sub(1)?;
+                if !self.paths.is_any_validated() {
+                    return None;
+                }
                 let mut body = Vec::new();
                 Frame::Close {
                     code: 0,

@@ -753,6 +753,22 @@ mod tests {
     }
 
     #[test]
+    fn path_abandon_vector() {
+        let frame = Frame::PathAbandon {
+            path: PathId::new(300),
+        };
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        assert_eq!(bytes, [20, 0x41, 0x2c]);
+        let mut frames = FrameIter::new(&bytes);
+        assert_eq!(frames.next(), Some(Ok(frame)));
+        assert_eq!(
+            FrameIter::new(&bytes[..2]).next(),
+            Some(Err(WireError::Truncated))
+        );
+    }
+
+    #[test]
     fn blocks_vector() {
         let blocks = Blocks {
             base: BlockId::new(10),
