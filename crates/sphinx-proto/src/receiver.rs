@@ -30,6 +30,8 @@ pub(crate) struct Receiver {
     completed: VecDeque<Completed>,
     /// Symbols of which a part has arrived.
     assembly: Assembly,
+    /// Symbols that the block of the latest one lacked then, if it did.
+    lacking: Option<u32>,
     symbols_redundant: u64,
     packets_refused: u64,
 }
@@ -68,6 +70,7 @@ impl Receiver {
             restoring: Restoring::new(config.recv_window),
             completed: VecDeque::new(),
             assembly: Assembly::default(),
+            lacking: None,
             symbols_redundant: 0,
             packets_refused: 0,
         }
@@ -81,6 +84,11 @@ impl Receiver {
     /// Symbols that were not needed.
     pub(crate) fn symbols_redundant(&self) -> u64 {
         self.symbols_redundant
+    }
+
+    /// Symbols that the block lacks of which the latest one was, if it does.
+    pub(crate) fn lacking(&self) -> Option<u32> {
+        self.lacking
     }
 
     /// Packets that broke a limit.
@@ -161,6 +169,7 @@ impl Receiver {
                     self.restoring.learn(id, index);
                 }
                 self.advance(id);
+                self.lacking = self.blocks.lacks(id);
                 Ok(Placement::Block {
                     slot,
                     n,

@@ -16,8 +16,9 @@ use crate::config::{Config, PathMemory, Profile};
 use crate::control_queue::ControlQueue;
 use crate::demand::Demand;
 use crate::jobs::Jobs;
-use crate::paths::Paths;
+use crate::paths::{Lane, Paths};
 use crate::receiver::Receiver;
+use crate::scheduler::Duty;
 use crate::sender::Sender;
 use crate::types::{
     Event, Lifetime, Room, SessionStats, Slot, StreamId, StreamPart, Urgency, block_cost,
@@ -391,6 +392,28 @@ impl Session {
             idle,
         ];
         timers.into_iter().flatten().min()
+    }
+
+    /// Until when nobody needs to look at packets that arrive, if that is worth it; [`poll_timeout`](Self::poll_timeout) holds all the
+    /// same. They come so fast that many can be handled together, or nothing that they say could make a packet leave sooner.
+    pub fn gather_until(&self, now: Time) -> Option<Time> {
+        if !matches!(self.life, Life::Open) {
+            return None;
+        }
+        if self.paths.len() > 1 {
+            // What comes on one path may let a packet leave on another.
+            return None;
+        }
+        let Lane {
+            path, scheduler, ..
+        } = self.paths.main();
+        let arriving = path.gather_until(now, self.receiver.lacking());
+        let paced = || {
+            let departure = path.next_departure(self.demand.backlog())?;
+            let has_symbol = scheduler.has_symbol(&self.sender, Duty::All);
+            (departure > now && has_symbol).then_some(departure)
+        };
+        arriving.or_else(paced)
     }
 
     /// Time has passed.

@@ -95,6 +95,10 @@ pub struct End<P> {
     /// When its application will accept the session.
     pub(crate) accepted_at: Option<Nanos>,
     seals_later: bool,
+    /// Whether packets gather while the driver allows it; those that do, with the times of their arrival, and until when.
+    gathers: bool,
+    gathered: VecDeque<(Nanos, Datagram)>,
+    gather_until: Option<Time>,
     /// Something other than time or the application has given the driver something to do.
     is_woken: bool,
     /// The application has not heard the session's latest news.
@@ -176,6 +180,9 @@ impl<P: PacketProtection> End<P> {
             limits: plan.limits.clone().into(),
             controllers: plan.controllers.clone().into(),
             seals_later: plan.packet_delay_max > 0,
+            gathers: plan.gathers,
+            gathered: VecDeque::new(),
+            gather_until: None,
             is_woken: true,
             is_news: false,
             sent: Sent::default(),
@@ -206,6 +213,7 @@ impl<P: PacketProtection> End<P> {
     pub(crate) fn next_event(&mut self) -> Option<Nanos> {
         let timers = [
             self.driver.poll_timeout().map(Time::as_nanos),
+            self.look_at().map(Time::as_nanos),
             self.writers.next_write(),
             self.talker.next(),
             self.readers.next_read(),
@@ -385,15 +393,36 @@ impl<P: PacketProtection> End<P> {
     }
 
     /// A datagram arrives.
-    pub(crate) fn receive(&mut self, now: Nanos, mut datagram: Datagram) {
+    pub(crate) fn receive(&mut self, now: Nanos, datagram: Datagram) {
+        let clock = Time::from_nanos(now);
+        match self.gather_until.filter(|until| *until > clock) {
+            Some(_) => self.gathered.push_back((now, datagram)),
+            None => self.look(clock, clock, datagram),
+        }
+    }
+
+    /// When the datagrams are looked at that have gathered, if there are any.
+    fn look_at(&self) -> Option<Time> {
+        self.gather_until.filter(|_| !self.gathered.is_empty())
+    }
+
+    fn look_at_gathered(&mut self, now: Time) {
+        let wakes = [self.look_at(), self.driver.poll_timeout()];
+        if wakes.into_iter().flatten().any(|at| at <= now) {
+            while let Some((at, datagram)) = self.gathered.pop_front() {
+                self.look(Time::from_nanos(at), now, datagram);
+            }
+        }
+    }
+
+    fn look(&mut self, received_at: Time, clock: Time, mut datagram: Datagram) {
         let payload = &mut datagram.payload;
         let cid = ConnectionId::of_datagram(payload);
         if !cid.is_some_and(|cid| self.cids.contains(&cid)) {
             return;
         }
-        let clock = Time::from_nanos(now);
         let origin = Origin {
-            received_at: clock,
+            received_at,
             tuple: Tuple {
                 remote: datagram.source,
                 local_ip: Some(match self.further.contains(&datagram.destination) {
@@ -426,6 +455,7 @@ impl<P: PacketProtection> End<P> {
     /// what they send.
     pub(crate) fn drive(&mut self, now: Nanos, out: &mut Vec<Datagram>) {
         let clock = Time::from_nanos(now);
+        self.look_at_gathered(clock);
         for _ in 0..TURNS_MAX {
             let shape = self.session().block_shape(self.queues.writers());
             let shape = self.shape.unwrap_or(shape);
@@ -513,6 +543,8 @@ impl<P: PacketProtection> End<P> {
         self.paths.extend(changes.map(|tuple| (now, tuple)));
         self.driver
             .transmit(clock, usize::MAX, &mut self.workshop, &mut self.sent);
+        let gathers = self.gathers.then(|| self.session().gather_until(clock));
+        self.gather_until = gathers.flatten();
         if let Some(reason) = self.driver.poll_end() {
             self.events.push((now, reason));
             self.queues.end();

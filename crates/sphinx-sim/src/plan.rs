@@ -81,6 +81,8 @@ pub struct Plan {
     pub job_delay_max: Nanos,
     /// Opening a packet, or encoding and sealing it, takes up to this long.
     pub packet_delay_max: Nanos,
+    /// Packets that arrive gather while the session [allows it](sphinx_proto::Session::gather_until), as in an engine.
+    pub gathers: bool,
     /// Whether its packets are ECN-capable.
     pub ecn: bool,
     /// Messages end with a flush; otherwise the driver has to see that the application pauses.
@@ -113,6 +115,7 @@ impl Default for Plan {
             order: ReadOrder::default(),
             job_delay_max: 0,
             packet_delay_max: 0,
+            gathers: false,
             ecn: false,
             flushes: true,
             unread: BTreeSet::new(),

@@ -16,7 +16,7 @@ use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
 use crate::options::Options;
 use crate::shared::{Inner, Shared};
-use crate::stats::{PathFigures, Stats};
+use crate::stats::{Load, PathFigures, Stats};
 
 /// How often the application's view of the counters is renewed.
 const STATS_INTERVAL: Nanos = 5_000_000;
@@ -57,8 +57,8 @@ pub(crate) struct Association {
     /// What the control plane has sent and received for this session.
     control: Traffic,
     /// Datagrams of the endpoint that belonged to nobody, now and when this session began.
-    strays: u64,
-    strays_before: u64,
+    endpoint: EndpointCounts,
+    endpoint_before: EndpointCounts,
     /// How long the session had lasted when it was over for the application.
     lasted: Option<Duration>,
     stats_at: Time,
@@ -68,6 +68,14 @@ pub(crate) struct Association {
     farewell: (u64, String),
 }
 
+/// What an endpoint has counted for all its sessions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EndpointCounts {
+    /// Datagrams that belonged to nobody.
+    pub(crate) strays: u64,
+    pub(crate) load: Load,
+}
+
 impl Association {
     pub(crate) fn new(
         core: Session,
@@ -75,7 +83,7 @@ impl Association {
         is_client: bool,
         shared: Arc<Shared>,
         options: &Options,
-        strays: u64,
+        endpoint: EndpointCounts,
     ) -> Self {
         let stats_names = Stats {
             icm: options.icm.name(),
@@ -90,8 +98,8 @@ impl Association {
             further: Vec::new(),
             shared,
             control: Traffic::default(),
-            strays,
-            strays_before: strays,
+            endpoint,
+            endpoint_before: endpoint,
             lasted: None,
             stats_at: Time::ZERO,
             stats_names,
@@ -113,18 +121,18 @@ impl Association {
         self.driver.handle_datagram(now, origin, datagram, workshop);
     }
 
-    /// Everything that is due: timers, events, the application's wishes. `strays` are the datagrams of
-    /// the endpoint that belonged to nobody.
+    /// Everything that is due: timers, events, the application's wishes. `endpoint` is what has been
+    /// counted for all sessions.
     pub(crate) fn service(
         &mut self,
         now: Time,
         clock: Instant,
         traffic: Option<Traffic>,
-        strays: u64,
+        endpoint: EndpointCounts,
         workshop: &mut Workshop,
     ) {
         self.control = traffic.unwrap_or(self.control);
-        self.strays = strays;
+        self.endpoint = endpoint;
         self.driver.handle_timeout(now, workshop);
         let shared = Arc::clone(&self.shared);
         shared.answer();
@@ -248,6 +256,11 @@ impl Association {
     /// happens before.
     pub(crate) fn poll_timeout(&mut self) -> Option<Time> {
         self.driver.poll_timeout()
+    }
+
+    /// Until when nobody needs to look at datagrams that arrive, if that is worth it.
+    pub(crate) fn gather_until(&self, now: Time) -> Option<Time> {
+        self.driver.core().gather_until(now)
     }
 
     /// What the core needs from a source of randomness; `spare_id` gives connection ids that are
@@ -396,12 +409,13 @@ impl Association {
             blocks_second_round: core.blocks_second_round,
             invalid_datagrams: counters.invalid
                 + core.packets_refused
-                + (self.strays - self.strays_before),
+                + (self.endpoint.strays - self.endpoint_before.strays),
             replayed_datagrams: counters.replayed,
             bytes_delivered: counters.bytes_delivered,
             bytes_received: counters.bytes_received,
             symbol_bytes: u32::from(core.symbol_len),
             paths,
+            load: self.endpoint.load.since(&self.endpoint_before.load),
             ..self.stats_names
         }
     }

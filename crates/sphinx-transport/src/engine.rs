@@ -12,12 +12,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sphinx_driver::{BufferPool, Holding, Origin, Workshop};
 use sphinx_net::{
-    Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, minimise_timer_slack,
+    Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, Waker, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Nanos, PATHS_MAX, PathMemory, Time, Tuple};
 
-use crate::association::Association;
+use crate::association::{Association, EndpointCounts};
 use crate::budget::{Budget, Growth};
 use crate::control::{ConnId, Control, Settings, random_bytes};
 use crate::endpoint::Lobby;
@@ -26,6 +26,7 @@ use crate::options::{Options, Service};
 use crate::routes::Routes;
 use crate::sessions::Sessions;
 use crate::shared::Doorbell;
+use crate::stats::Load;
 use crate::ticket::Ticket;
 
 /// Idle memory that the buffer pool keeps.
@@ -90,6 +91,7 @@ struct Member {
 
 pub(crate) struct Engine<Io: PacketIo> {
     io: Io,
+    waker: Waker,
     control: Control,
     purpose: Purpose,
     options: Options,
@@ -111,6 +113,8 @@ pub(crate) struct Engine<Io: PacketIo> {
     connections: HashMap<ConnId, ConnectionId>,
     /// Data packets of no session.
     strays: u64,
+    /// Waits that could last.
+    wakeups: u64,
     doorbell: Arc<Doorbell>,
     /// Working memory: sessions whose applications have rung.
     rung: Vec<ConnectionId>,
@@ -121,6 +125,8 @@ pub(crate) struct Engine<Io: PacketIo> {
     failure: Option<Error>,
     stopping: Option<Instant>,
     last_turn: Instant,
+    /// Until when packets may gather, as the session says that was served last in this turn.
+    gather_until: Option<Time>,
 }
 
 impl<Io: PacketIo> Engine<Io> {
@@ -131,9 +137,11 @@ impl<Io: PacketIo> Engine<Io> {
         options: Options,
         lobby: Arc<Lobby>,
     ) -> Self {
-        let doorbell = Arc::new(Doorbell::new(io.waker()));
+        let waker = io.waker();
+        let doorbell = Arc::new(Doorbell::new(waker.clone()));
         Self {
             io,
+            waker,
             control,
             purpose,
             options,
@@ -148,6 +156,7 @@ impl<Io: PacketIo> Engine<Io> {
             has_met: false,
             connections: HashMap::new(),
             strays: 0,
+            wakeups: 0,
             doorbell,
             rung: Vec::new(),
             workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
@@ -156,6 +165,7 @@ impl<Io: PacketIo> Engine<Io> {
             failure: None,
             stopping: None,
             last_turn: Instant::now(),
+            gather_until: None,
         }
     }
 
@@ -236,27 +246,44 @@ impl<Io: PacketIo> Engine<Io> {
             wake = wake.map(|wake| wake.max(FULL_WAIT));
             Interest::ReadWrite
         };
+        let gather = self.gather(received, clock, now, wake);
+        let gather = gather.filter(|_| all_sent);
         // Time has passed since `clock` was read.
         let elapsed = clock.elapsed();
-        let timeout = wake.map(|wake| {
-            wake.saturating_sub(elapsed)
-                .as_nanos()
-                .min(u128::from(u64::MAX)) as u64
-        });
-        self.gather(received, clock, timeout);
-        self.io.wait(interest, timeout)?;
+        let left = |wake: Duration| {
+            let left = wake.saturating_sub(elapsed).as_nanos();
+            left.min(u128::from(u64::MAX)) as u64
+        };
+        let timeout = gather.or(wake).map(left);
+        self.wakeups += u64::from(timeout != Some(0));
+        match gather {
+            Some(_) => self.waker.wait(None, interest, timeout)?,
+            None => self.io.wait(interest, timeout)?,
+        };
         Ok(true)
     }
 
-    /// Lets packets gather that come one by one in quick succession: waking up for a packet costs
-    /// more than the packet.
-    fn gather(&mut self, received: usize, clock: Instant, timeout: Option<u64>) {
+    /// How long to let packets gather and only listen to the doorbell: waking up for a packet costs more than the packet.
+    /// `wake`: when there is something to do.
+    fn gather(
+        &mut self,
+        received: usize,
+        clock: Instant,
+        now: Time,
+        wake: Option<Duration>,
+    ) -> Option<Duration> {
         let quick = clock.saturating_duration_since(self.last_turn) < QUICK_TURN;
         self.last_turn = clock;
-        let idle = timeout.is_none_or(|ns| u128::from(ns) > 2 * GATHER.as_nanos());
-        if quick && idle && (1..GATHERED).contains(&received) {
-            std::thread::sleep(GATHER);
-        }
+        let gather = match self.gather_until.take() {
+            Some(until) if self.sessions.len() == 1 => {
+                Duration::from_nanos(until.saturating_sub(now))
+            }
+            // One session's packets are not to wait until it suits another, but for a moment.
+            _ if quick && (1..GATHERED).contains(&received) => GATHER,
+            _ => return None,
+        };
+        let gather = wake.map_or(gather, |wake| gather.min(wake));
+        (gather >= GATHER / 2).then_some(gather)
     }
 
     /// Everything that the sessions with something to do want to do. Those that become ready
@@ -264,7 +291,7 @@ impl<Io: PacketIo> Engine<Io> {
     fn serve(&mut self, now: Time, clock: Instant) {
         let count = self.sessions.ready();
         let quantum = (TURN_BYTES / count.max(1)).max(QUANTUM_MIN);
-        let strays = self.strays();
+        let endpoint = self.counts();
         let (budget, sessions) = (self.budget(), self.sessions.len());
         for _ in 0..count {
             let Some((cid, member)) = self.sessions.next() else {
@@ -277,7 +304,7 @@ impl<Io: PacketIo> Engine<Io> {
                 state,
             } = member;
             let traffic = self.control.traffic(*id);
-            association.service(now, clock, traffic, strays, &mut self.workshop);
+            association.service(now, clock, traffic, endpoint, &mut self.workshop);
             association.supply(random_bytes, || {
                 let spare = self.control.make_id();
                 self.routes.add(spare, cid);
@@ -300,6 +327,7 @@ impl<Io: PacketIo> Engine<Io> {
             let tx = self.io.tx();
             let limit = TURN_BYTES.min(tx.taken_bytes() + quantum);
             association.transmit(now, limit, &mut self.workshop, tx);
+            self.gather_until = association.gather_until(now);
             if association.is_finished() {
                 let (code, reason) = association.finish();
                 self.control.close(clock, *id, code, &reason);
@@ -352,9 +380,20 @@ impl<Io: PacketIo> Engine<Io> {
         self.attempt_refused(clock, remote);
     }
 
-    /// Datagrams that belonged to nobody.
-    fn strays(&self) -> u64 {
-        self.strays + self.control.stats().ignored_datagrams
+    /// What has been counted for all sessions.
+    fn counts(&self) -> EndpointCounts {
+        let io = self.io.counters();
+        EndpointCounts {
+            strays: self.strays + self.control.stats().ignored_datagrams,
+            load: Load {
+                wakeups: self.wakeups,
+                receives: io.recv_calls,
+                datagrams_received: io.recv_datagrams,
+                sends: io.send_calls,
+                datagrams_sent: io.send_datagrams,
+                gso_downgrades: io.gso_downgrades,
+            },
+        }
     }
 
     // ---- receiving ----------------------------------------------------------------------------

@@ -97,6 +97,6 @@ pub use sphinx_driver::DatagramCounts;
 pub use sphinx_net::ResolveError;
 pub use sphinx_proto::wire::BUNDLE_MAX;
 pub use sphinx_proto::{Losses, PATHS_MAX, PathNews, Urgency, cc};
-pub use stats::{PathFigures, Stats};
+pub use stats::{Load, PathFigures, Stats};
 pub use ticket::{Ticket, TicketError};
 pub use unordered::UnorderedReceiver;

@@ -111,4 +111,50 @@ pub struct Stats {
     pub profile: &'static str,
     /// Packet back end.
     pub io: &'static str,
+    /// What the endpoint has asked of the machine since the session began, for all its sessions.
+    pub load: Load,
+}
+
+/// What an endpoint asks of the machine to move packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Times that the engine waited for packets, its application or a timer.
+    pub wakeups: u64,
+    /// Receive system calls, those that found nothing included.
+    pub receives: u64,
+    /// Datagrams received.
+    pub datagrams_received: u64,
+    /// Send system calls.
+    pub sends: u64,
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Times that segmentation offload was given up.
+    pub gso_downgrades: u64,
+}
+
+impl Load {
+    /// System calls for packets: waits, receives, sends.
+    pub fn syscalls(&self) -> u64 {
+        self.wakeups + self.receives + self.sends
+    }
+
+    /// What there has been since it was `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let Self {
+            wakeups,
+            receives,
+            datagrams_received,
+            sends,
+            datagrams_sent,
+            gso_downgrades,
+        } = *earlier;
+        Self {
+            wakeups: self.wakeups - wakeups,
+            receives: self.receives - receives,
+            datagrams_received: self.datagrams_received - datagrams_received,
+            sends: self.sends - sends,
+            datagrams_sent: self.datagrams_sent - datagrams_sent,
+            gso_downgrades: self.gso_downgrades - gso_downgrades,
+        }
+    }
 }

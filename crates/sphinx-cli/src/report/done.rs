@@ -205,6 +205,17 @@ impl Done {
             .with("replayed_datagrams", stats.replayed_datagrams)
             .with("cpu_seconds", rounded(self.cpu.as_secs_f64(), 6))
             .with("peak_rss_bytes", usage::peak_rss_bytes())
+            .with("wakeups", stats.load.wakeups)
+            .with("syscalls", stats.load.syscalls())
+            .with(
+                "packets_per_send",
+                ratio(stats.load.datagrams_sent, stats.load.sends),
+            )
+            .with(
+                "packets_per_receive",
+                ratio(stats.load.datagrams_received, stats.load.receives),
+            )
+            .with("gso_downgrades", stats.load.gso_downgrades)
             .with("icm", stats.icm)
             .with("cc", stats.cc)
             .with("codec", stats.codec)
@@ -323,6 +334,11 @@ impl Done {
     }
 }
 
+/// `None` of nothing.
+fn ratio(part: u64, whole: u64) -> Option<Value> {
+    (whole > 0).then(|| rounded(part as f64 / whole as f64, 3))
+}
+
 /// Digits beyond the accuracy of a measurement only make lines long. What is no number (a peer may
 /// claim anything) is null.
 fn rounded(value: f64, places: i32) -> Value {
@@ -340,7 +356,7 @@ mod tests {
         overhead_repair_after_loss redundancy bytes_carried plr_return_mean repair_proactive repair_reactive bundled_bytes bundles plr_mean burst rtt_ms window_bytes window_limited_ms streams_peak blocks \
         blocks_second_round block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
         invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc codec profile \
-        io";
+        io wakeups syscalls packets_per_send packets_per_receive gso_downgrades";
 
     fn done(bytes: u64) -> Done {
         let stats = Stats {

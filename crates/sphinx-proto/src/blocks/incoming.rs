@@ -251,6 +251,11 @@ impl RxBlocks {
             .map(|(id, block)| (*id, block.tracker.deficit() as u32))
     }
 
+    /// Symbols that a block lacks, while it is open.
+    pub(crate) fn lacks(&self, id: BlockId) -> Option<u32> {
+        Some(self.blocks.get(&id)?.tracker.deficit() as u32)
+    }
+
     /// What a complete block held is elsewhere: its slot is free. `None` if it was free before.
     pub(crate) fn free(&mut self, slot: Slot) -> Option<Shape> {
         let shape = self.slots.get_mut(slot.0 as usize)?.take()?;

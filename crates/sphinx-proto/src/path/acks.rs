@@ -62,6 +62,12 @@ pub(super) fn sack_delay(rtt: Nanos) -> Nanos {
     (rtt / 8).clamp(SACK_DELAY_MIN, SACK_DELAY_MAX)
 }
 
+/// How many packets may wait for a SACK, of which the latest has this number.
+fn packets_per_sack(number: PacketNumber) -> u64 {
+    let (least, most) = PACKETS_PER_SACK;
+    (number.get() / SACK_PART).clamp(least, most)
+}
+
 impl Acks {
     pub(super) fn new(now: Time) -> Self {
         Self {
@@ -81,6 +87,16 @@ impl Acks {
             last_eliciting: now,
             flight_over: false,
         }
+    }
+
+    /// Whether the latest packet was the last of its flight.
+    pub(super) fn flight_is_over(&self) -> bool {
+        self.flight_over
+    }
+
+    /// How many packets may wait for a SACK at present.
+    pub(super) fn packets_per_sack(&self) -> u64 {
+        packets_per_sack(self.largest().unwrap_or(PacketNumber::ZERO))
     }
 
     /// Largest packet number opened.
@@ -119,16 +135,16 @@ impl Acks {
         self.tail_repeats = TAIL_REPEATS;
         self.tail_delay = (delay / 2).max(SACK_INTERVAL_MIN);
         self.unacked += 1;
-        let (least, most) = PACKETS_PER_SACK;
-        let packets_per_sack = (meta.packet_number.get() / SACK_PART).clamp(least, most);
         self.flight_over = last_of_flight;
         let first_after_idle = meta.now.saturating_sub(self.last_eliciting) > 2 * rtt.max(delay);
         self.last_eliciting = meta.now;
         let at_once = last_of_flight
             || meta.ecn == 0b11
-            || self.unacked >= packets_per_sack
+            || self.unacked >= packets_per_sack(meta.packet_number)
             || first_after_idle;
-        self.want_sack(if at_once { meta.now } else { meta.now + delay });
+        // However late it is looked at.
+        let in_time = meta.received_at + delay;
+        self.want_sack(if at_once { meta.now } else { in_time });
     }
 
     /// The peer says that no packet has this number. From then on it counts as received: a gap that never fills would

@@ -13,6 +13,7 @@ mod address;
 mod arrivals;
 mod ecn;
 mod fragments;
+mod gathering;
 mod monitor;
 mod mtu;
 mod pacer;
@@ -248,10 +249,13 @@ impl Path {
         self.address.bytes_in_flight < self.address.cc.cwnd()
     }
 
-    /// When the pacer lets a packet leave, if the window does.
-    pub(crate) fn next_departure(&self) -> Option<Time> {
+    /// When the pacer lets packets leave, if the window does. With a `backlog` none of them is awaited more than others: once the
+    /// rate is found, they may be more at a time.
+    pub(crate) fn next_departure(&self, backlog: bool) -> Option<Time> {
         let rate = self.address.cc.pacing_rate();
-        self.has_window().then(|| self.address.pacer.next(rate))
+        let patient = backlog && !self.address.cc.is_starting();
+        self.has_window()
+            .then(|| self.address.pacer.next(rate, patient))
     }
 
     /// There is nothing to send.
@@ -338,6 +342,9 @@ impl Path {
         let acks = &mut self.space.acks;
         let newest = acks.largest().is_none_or(|pn| meta.packet_number > pn);
         acks.on_packet(meta, marks, self.address.rtt.smoothed());
+        if marks.0 {
+            self.space.gathering.on_packet(meta.received_at);
+        }
         self.on_packet_from(
             meta.now,
             (meta.tuple, meta.packet_number),
@@ -345,6 +352,18 @@ impl Path {
             newest,
         );
         newest
+    }
+
+    /// Until when packets may gather that are about to arrive, if they do so fast enough. The block of which the latest one was
+    /// lacks so many `symbols`.
+    pub(crate) fn gather_until(&self, now: Time, symbols: Option<u32>) -> Option<Time> {
+        let acks = &self.space.acks;
+        if acks.flight_is_over() {
+            // What comes next begins a message, which is not to wait.
+            return None;
+        }
+        let (rtt, packets) = (self.address.rtt.smoothed(), acks.packets_per_sack());
+        self.space.gathering.until(now, rtt, (packets, symbols))
     }
 
     /// The peer says that no packet has this number.

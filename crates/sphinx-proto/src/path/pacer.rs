@@ -72,9 +72,14 @@ impl Pacer {
         self.tokens -= bytes as i64;
     }
 
-    /// When the next burst may leave: at half a bucket, so that wake-ups are few and bursts short.
-    pub(crate) fn next(&self, rate: u64) -> Time {
-        let wanted = (Self::burst(rate) / 2) as i64 - self.tokens;
+    /// When the next burst may leave: half a bucket, or of the `patient` a whole one, so that wake-ups are few; of the
+    /// smallest, which has two packets, never more than half.
+    pub(crate) fn next(&self, rate: u64, patient: bool) -> Time {
+        let wanted = match Self::burst(rate) {
+            burst if patient && burst > BURST_MIN => burst,
+            burst => burst / 2,
+        };
+        let wanted = wanted as i64 - self.tokens;
         if wanted <= 0 {
             return self.updated;
         }
@@ -94,7 +99,7 @@ mod tests {
     fn the_next_burst_is_later_at_any_rate() {
         let mut pacer = Pacer::new(Time::ZERO);
         pacer.spent(9000);
-        assert!(pacer.next(u64::MAX) > Time::ZERO && pacer.next(1) == time(SECOND));
+        assert!(pacer.next(u64::MAX, true) > Time::ZERO && pacer.next(1, true) == time(SECOND));
     }
 
     #[test]
@@ -110,7 +115,7 @@ mod tests {
             }
             assert!(burst <= 12_500 + 1500);
             sent += burst;
-            now = pacer.next(rate).max(now + 1);
+            now = pacer.next(rate, true).max(now + 1);
         }
         assert!(sent.abs_diff(rate) < 20_000, "{sent}");
     }

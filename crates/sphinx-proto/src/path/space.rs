@@ -9,6 +9,7 @@ use crate::{BlockId, Nanos, PacketNumber, Time};
 use super::acks::Acks;
 use super::ecn::EcnCounts;
 use super::fragments::{Groups, Meaning};
+use super::gathering::Gathering;
 use super::monitor::Monitor;
 use super::pauses::Pauses;
 use super::sent::{Carried, SentLog, Settled};
@@ -55,6 +56,7 @@ pub(crate) struct Riding {
 pub(crate) struct PacketSpace {
     pub(super) sent: SentLog,
     pub(super) acks: Acks,
+    pub(super) gathering: Gathering,
     /// Symbols in flight in parts.
     fragments: Groups,
     /// What rides in which packet, of those in the log.
@@ -71,6 +73,7 @@ impl PacketSpace {
         Self {
             sent: SentLog::default(),
             acks: Acks::new(now),
+            gathering: Gathering::default(),
             fragments: Groups::default(),
             riders: BTreeMap::new(),
             ecn: EcnCounts::default(),

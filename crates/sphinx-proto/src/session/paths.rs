@@ -145,7 +145,7 @@ impl Session {
         }
         let duty = self.paths.duty(at, &self.sender, &self.demand);
         let pacer = path
-            .next_departure()
+            .next_departure(self.demand.backlog())
             .filter(|_| lane.scheduler.has_symbol(&self.sender, duty));
         let timers = [
             self.sender.timeout(path, self.company(at)),

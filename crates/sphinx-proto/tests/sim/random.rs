@@ -242,6 +242,11 @@ fn random_scenario(seed: u64) -> Scenario {
         ]);
     }
     // Likewise.
+    let rng = &mut Rng::new(seed ^ 0x6761_7468_6572);
+    for plan in [&mut scenario.client, &mut scenario.server] {
+        plan.gathers = rng.chance(0.5);
+    }
+    // Likewise.
     let rng = &mut Rng::new(seed ^ 0x0077_696e_646f);
     scenario.window_max = rng.pick(&[0, 8 << 20, 64 << 20]);
     for _ in 0..rng.pick(&[0, 0, 1, 3, 30]) {

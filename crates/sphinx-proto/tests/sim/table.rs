@@ -38,7 +38,7 @@ pub(crate) struct Bulk {
 
 /// Transfers `len` bytes over a link of `MBIT` that loses the share `p`.
 pub(crate) fn bulk(scenario: &Scenario, len: u64, p: f64) -> Bulk {
-    let mut pair = scenario.clone().bulk(len).build();
+    let mut pair = as_in_an_engine(scenario).bulk(len).build();
     assert!(pair.run_transfer(120 * SEC), "not done: {}", state(&pair));
     let (done_at, ..) = *pair.server().pieces_received().last().expect("blocks");
     let counters = pair.links[0].counters();
@@ -49,6 +49,14 @@ pub(crate) fn bulk(scenario: &Scenario, len: u64, p: f64) -> Bulk {
         queue_drops: counters.dropped_queue as f64 / counters.offered_packets as f64,
         queue_ms: pair.mean_queue() as f64 * 8e3 / rate,
     }
+}
+
+/// Packets that arrive gather, at both ends.
+fn as_in_an_engine(scenario: &Scenario) -> Scenario {
+    let mut scenario = scenario.clone();
+    scenario.client.gathers = true;
+    scenario.server.gathers = true;
+    scenario
 }
 
 fn state(pair: &Pair) -> String {
@@ -77,7 +85,9 @@ pub(crate) fn blocks(
     count: u64,
     warmup: u64,
 ) -> Blocks {
-    let mut pair = scenario.clone().blocks(len, interval, count).build();
+    let mut pair = as_in_an_engine(scenario)
+        .blocks(len, interval, count)
+        .build();
     assert!(
         pair.run_transfer(count * interval + 20 * SEC),
         "not done: {}",
