@@ -130,7 +130,7 @@ After anything the same command goes on. Nothing at the other end is expanded bu
 #[derive(Debug, Subcommand)]
 pub(crate) enum PerfCommand {
     /// Wait for clients that measure
-    Server(PerfServerArgs),
+    Server(Box<PerfServerArgs>),
     /// Measure against a perf server
     #[command(after_help = "\
 Examples:
@@ -141,7 +141,7 @@ Examples:
 
 With --rate one whole block (--block-size B) is handed over every B/R; its latency counts from
 that scheduled time to its complete reception, so a sender that falls behind is not excused.")]
-    Client(PerfClientArgs),
+    Client(Box<PerfClientArgs>),
 }
 
 /// Where a listening end listens and how it is found.

@@ -54,10 +54,10 @@ pub(crate) fn run(args: &DemoPartArgs, context: &Context) -> Outcome<()> {
     match part.command {
         PartCommand::Perf {
             command: PerfCommand::Server(args),
-        } => commands::perf::serve(args, context),
+        } => commands::perf::serve(*args, context),
         PartCommand::Perf {
             command: PerfCommand::Client(args),
-        } => commands::perf::measure(args, context),
+        } => commands::perf::measure(*args, context),
         PartCommand::TcpServer { listen } => tcp_server(listen, context),
         PartCommand::TcpClient {
             server,
