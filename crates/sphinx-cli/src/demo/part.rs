@@ -26,7 +26,6 @@ struct Part {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, once")]
 enum PartCommand {
     TcpServer {
         listen: SocketAddr,
