@@ -161,6 +161,9 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
         Command::Perf {
             command: PerfCommand::Client(args),
         } => commands::perf::measure(*args, context)?,
+        Command::Perf {
+            command: PerfCommand::Cost(args),
+        } => commands::cost::run(&args, context)?,
         Command::Tools(tool) => {
             let ground = ground.unwrap_or_else(|| tool.prepare());
             return tool.run(ground, context);
@@ -182,6 +185,9 @@ fn output_settings(command: &Command) -> Settings {
         Command::Perf {
             command: PerfCommand::Client(args),
         } => &args.common,
+        Command::Perf {
+            command: PerfCommand::Cost(args),
+        } => return Settings::new(args.json, false),
         Command::Tools(tool) => return tool.settings(),
         Command::Pep(args) => {
             let (json, quiet) = args.output();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sphinx_link::{
     Aqm, Blackout, CoDel, Corruption, Depth, FlowKey, Flows, GilbertElliott, IpPacket, Jitter,
     Link, LinkConfig, Loss, LossTrace, Order, Packet, Policer, Rate, RateStep, RateTrace, Red,
-    Reorder, Signal,
+    Reorder, Retries, Shift, Signal, Span, Varying, Wake,
 };
 
 use crate::Input;
@@ -125,8 +125,33 @@ fn trace(input: &mut Input<'_>) -> Option<RateTrace> {
     RateTrace::parse(&times.join("\n")).ok()
 }
 
+fn varying(input: &mut Input<'_>) -> Varying {
+    let times = |input: &mut Input<'_>| Span {
+        shortest: span(input),
+        longest: span(input),
+    };
+    match input.byte() % 3 {
+        0 => Varying::Fading {
+            median: input.any(),
+            factor: f64::from(input.byte()) / 4.0,
+            time: span(input),
+            grant: span(input),
+        },
+        1 => Varying::Turns {
+            gap: times(input),
+            packets: input.number(2) as u32,
+        },
+        _ => Varying::Routes {
+            rates: (input.any(), input.any()),
+            every: span(input),
+            pause: times(input),
+        },
+    }
+}
+
 fn rate(input: &mut Input<'_>) -> Rate {
-    match input.byte() % 4 {
+    match input.byte() % 5 {
+        4 => Rate::Varying(varying(input)),
         3 => trace(input).map_or(Rate::Unlimited, Rate::Trace),
         0 => Rate::Unlimited,
         1 => Rate::Constant(input.any()),
@@ -227,6 +252,21 @@ fn config(input: &mut Input<'_>) -> LinkConfig {
     }
     if has() {
         config.flows = Flows::Apart;
+    }
+    if has() {
+        config.retries = Retries {
+            probability: probability(input),
+            interval: span(input),
+            limit: input.number(2) as u32,
+        };
+        config.shift = input.rarely(2).then(|| Shift {
+            every: span(input),
+            max: span(input),
+        });
+        config.wake = input.rarely(2).then(|| Wake {
+            idle: span(input),
+            delay: span(input),
+        });
     }
     config
 }

@@ -4,11 +4,12 @@ use etherparse::{PacketBuilder, TcpHeader};
 use sphinx_netdev::nfqueue::read;
 use sphinx_pep::{
     Agent, Config, FlowKey, Key, Laws, Place, Profile, Radio, Side, Stage,
-    acks::{AckFilter, Mode, ReturnQueue},
+    acks::{AckCc, AckFilter, Mode, ReturnQueue},
     eln::{LossReport, Opener, Sealer},
     handoff::{self, Handover, Move},
     rdb::{self, Rdb, Response, Thin},
-    rsfc::Rsfc,
+    returning::Returning,
+    rsfc::{self, Rsfc},
 };
 
 use crate::Input;
@@ -64,7 +65,20 @@ pub fn agent(data: &[u8]) {
 
 fn config(input: &mut Input<'_>) -> Config {
     let kind = input.byte();
+    let path = if kind & 128 != 0 { input.byte() } else { 0 };
     Config {
+        ack_cc: (path & 1 != 0).then(|| AckCc {
+            queue: (path & 2 != 0).then(|| return_queue(input, path)),
+            mark_ns: input.number(3),
+            most: u32::from(path >> 3),
+        }),
+        returning: [
+            Returning::Pass,
+            Returning::Reconstruct,
+            Returning::NoLimitedTransmit,
+            Returning::Reconstruct,
+        ][usize::from(path >> 4 & 3)],
+        pace: path & 64 != 0,
         stage: match kind & 64 {
             // Only acknowledgements are of interest.
             0 if kind & 128 != 0 && kind & 3 == 3 => Stage::Pass,
@@ -84,6 +98,10 @@ fn config(input: &mut Input<'_>) -> Config {
         },
         reports: kind & 32 != 0,
         rsfc: (kind & 132 == 132).then(|| Rsfc {
+            mode: match path & 128 {
+                0 => rsfc::Mode::Rsfc,
+                _ => rsfc::Mode::Rledbat,
+            },
             target_ns: (kind & 1 != 0).then(|| input.number(3)),
         }),
         ack_filter: (kind & 128 != 0).then(|| ack_filter(input)),
@@ -94,13 +112,18 @@ fn config(input: &mut Input<'_>) -> Config {
 fn ack_filter(input: &mut Input<'_>) -> AckFilter {
     let kind = input.byte();
     AckFilter {
-        queue: (kind & 1 == 0).then(|| ReturnQueue {
-            bits_per_second: input.number(3),
-            bytes: input.number(2) as usize,
-            acks_first: kind & 2 != 0,
-            mode: [Mode::Aggressive, Mode::Conservative, Mode::Ns2][usize::from(kind >> 2 & 3) % 3],
-        }),
+        queue: (kind & 1 == 0).then(|| return_queue(input, kind)),
         every_ns: (kind & 16 != 0).then(|| input.number(4)),
+    }
+}
+
+fn return_queue(input: &mut Input<'_>, kind: u8) -> ReturnQueue {
+    let modes = [Mode::Aggressive, Mode::Conservative, Mode::Ns2, Mode::Keep];
+    ReturnQueue {
+        bits_per_second: input.number(3),
+        bytes: input.number(2) as usize,
+        acks_first: kind & 2 != 0,
+        mode: modes[usize::from(kind >> 2 & 3)],
     }
 }
 

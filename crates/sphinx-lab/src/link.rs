@@ -87,7 +87,6 @@ impl LinkSpec {
         parsed.forward.change(&mut forward, read)?;
         parsed.back.change(&mut back, read)?;
         self.rate = forward
-            .rate
             .mean_bits_per_second()
             .filter(|mean| *mean > 0)
             .ok_or_else(|| refuse("rate", "a scenario needs a rate"))?;

@@ -53,18 +53,21 @@ mod policer;
 mod random;
 mod rate;
 mod record;
+mod varying;
+mod waits;
 
 use std::time::Duration;
 
 pub use config::{
     Aqm, Blackout, CoDel, ConfigError, Corruption, Depth, Flows, GilbertElliott, Jitter,
     LinkConfig, Loss, LossTrace, Order, Periods, Policer, Rate, RateStep, RateTrace, Red, Reorder,
-    Signal, Span, TraceError,
+    Retries, Shift, Signal, Span, TraceError, Varying, Wake,
 };
 pub use flow::FlowKey;
 pub use link::{Delivery, Link};
 pub use packet::{Datagram, IpPacket, Packet};
 pub use record::{Counters, Event, Record};
+pub use waits::Waits;
 
 /// A point in time: nanoseconds from an origin that the caller chooses.
 pub type Time = u64;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::{
     Time,
     aqm::{AqmState, Verdict},
-    config::{Aqm, ConfigError, Depth, LinkConfig, Order, Signal},
+    config::{Aqm, ConfigError, Depth, LinkConfig, Order, Rate, Signal},
     flow::FlowTable,
     loss::{Leaving, LossProcess},
     nanos,
@@ -14,6 +14,7 @@ use crate::{
     random::{Draws, Element},
     rate::{Limiter, work},
     record::{Counters, Event, Log, Record},
+    waits::Waits,
 };
 
 /// A small packet: RED counts how many of these an idle link could have sent.
@@ -24,7 +25,7 @@ const SMALL_PACKET_BYTES: usize = 500;
 /// Packets pass the elements in this order:
 ///
 /// ```text
-/// MTU → policer → queue (drop-tail, AQM) → rate → loss, blackout → corruption → duplication → delay
+/// MTU → policer → queue (drop-tail, AQM) → rate → loss, blackout → corruption → duplication → delay, retries
 /// ```
 ///
 /// So a packet lost by the channel has used the link, as on a radio.
@@ -61,6 +62,7 @@ pub struct Link<P> {
     /// Due time of the last packet that keeps its place.
     due_latest: Time,
     counters: Counters,
+    waits: Waits,
     log: Log,
 }
 
@@ -106,7 +108,7 @@ impl<P: Packet> Link<P> {
         config.validate()?;
         Ok(Link {
             now: 0,
-            limiter: Limiter::new(&config.rate),
+            limiter: Limiter::new(&config.rate, config.seed),
             policer: config
                 .policer
                 .as_ref()
@@ -123,6 +125,7 @@ impl<P: Packet> Link<P> {
             in_flight: VecDeque::new(),
             due_latest: 0,
             counters: Counters::default(),
+            waits: Waits::default(),
             log: Log::new(config.records),
             config,
         })
@@ -138,8 +141,10 @@ impl<P: Packet> Link<P> {
     pub fn reconfigure(&mut self, now: Time, config: LinkConfig) -> Result<(), ConfigError> {
         config.validate()?;
         self.advance(now);
-        if config.rate != self.config.rate {
-            let limiter = Limiter::new(&config.rate);
+        let reseeded = config.seed != self.config.seed;
+        let varies = matches!(config.rate, Rate::Varying(_));
+        if config.rate != self.config.rate || (reseeded && varies) {
+            let limiter = Limiter::new(&config.rate, config.seed);
             if let Some(sending) = &mut self.sending {
                 sending.work = sending
                     .work
@@ -156,7 +161,6 @@ impl<P: Packet> Link<P> {
                 .as_ref()
                 .map(|policer| Bucket::new(policer, now));
         }
-        let reseeded = config.seed != self.config.seed;
         if config.aqm != self.config.aqm || reseeded {
             self.aqm = AqmState::new(&config.aqm, config.seed);
         }
@@ -228,9 +232,17 @@ impl<P: Packet> Link<P> {
             if let AqmState::CoDel(codel, _) = &mut self.aqm {
                 codel.idle();
             }
-            self.start_sending(waiting, now, 0);
+            let start = now.saturating_add(self.time_to_wake(now));
+            self.start_sending(waiting, start, 0);
             self.advance(now);
         }
+    }
+
+    /// How long the link sleeps on that nothing uses.
+    fn time_to_wake(&self, now: Time) -> Time {
+        let wake = self.config.wake;
+        let sleeps = wake.filter(|wake| now - self.idle_since >= nanos(wake.idle));
+        sleeps.map_or(0, |wake| nanos(wake.delay))
     }
 
     /// The next packet that has arrived by `now`, earliest first.
@@ -261,6 +273,11 @@ impl<P: Packet> Link<P> {
     /// Totals so far. What is due but has not been polled counts as inside the link.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// How long the packets waited that have used the link.
+    pub fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// IP bytes waiting in the queue at the last time seen, the packet being sent not included.
@@ -388,8 +405,9 @@ impl<P: Packet> Link<P> {
             index,
             bytes,
             mut packet,
-            ..
+            since,
         } = waiting;
+        self.waits.note(at.saturating_sub(since));
         self.counters.sent_packets += 1;
         self.counters.sent_bytes += bytes as u64;
         let flow = self.flows.of(|| packet.flow());
@@ -402,7 +420,14 @@ impl<P: Packet> Link<P> {
             at,
             bytes,
         };
-        if self.loss.loses(&mut flow.channel, leaving) {
+        let draws = |element| Draws::new(seed, element);
+        let retries = self.config.retries;
+        let tries = draws(Element::Retry).within(sent);
+        let failed =
+            (0..=u64::from(retries.limit)).take_while(|&n| tries.chance(n, retries.probability));
+        let failed = failed.count() as u64;
+        let is_given_up = retries.probability > 0.0 && failed > u64::from(retries.limit);
+        if self.loss.loses(&mut flow.channel, leaving) || is_given_up {
             self.counters.dropped_loss += 1;
             return self.record(at, index, Some(sent), &packet, Event::DroppedLoss);
         }
@@ -410,7 +435,6 @@ impl<P: Packet> Link<P> {
             self.counters.dropped_blackout += 1;
             return self.record(at, index, Some(sent), &packet, Event::DroppedBlackout);
         }
-        let draws = |element| Draws::new(seed, element);
         if self.corrupt(draws(Element::Corruption), sent, &mut packet) {
             self.counters.corrupted += 1;
             self.record(at, index, Some(sent), &packet, Event::Corrupted);
@@ -420,8 +444,11 @@ impl<P: Packet> Link<P> {
             self.counters.held_back += 1;
             self.record(at, index, Some(sent), &packet, Event::HeldBack);
         }
+        let again = nanos(retries.interval).saturating_mul(failed);
+        let shift = self.shift(at);
         let due = |element, link: &mut Self| {
-            let extra = draws(element).up_to(sent, nanos(link.config.jitter.max));
+            let jitter = draws(element).up_to(sent, nanos(link.config.jitter.max));
+            let extra = jitter.saturating_add(again).saturating_add(shift);
             link.due(at, extra, held_back)
         };
         let arrival = due(Element::Jitter, self);
@@ -435,6 +462,14 @@ impl<P: Packet> Link<P> {
         } else {
             self.fly(index, packet, arrival);
         }
+    }
+
+    /// What the route of this time adds to the delay.
+    fn shift(&self, at: Time) -> Time {
+        self.config.shift.map_or(0, |shift| {
+            let draws = Draws::new(self.config.seed, Element::Shift);
+            draws.up_to(at / nanos(shift.every).max(1), nanos(shift.max))
+        })
     }
 
     /// Whether there is a blackout at this time.

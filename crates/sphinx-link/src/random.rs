@@ -20,6 +20,9 @@ pub(crate) enum Element {
     Reorder = 8,
     Red = 9,
     Period = 10,
+    Rate = 11,
+    Retry = 12,
+    Shift = 13,
 }
 
 /// The random numbers of one element: a function from packet index to value.

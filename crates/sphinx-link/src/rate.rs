@@ -2,8 +2,9 @@
 
 use crate::{
     Time,
-    config::{Rate, RateTrace},
+    config::{PERIOD, Rate, RateStep, RateTrace},
     nanos,
+    varying::Course,
 };
 
 /// Work of one byte, in bits times 10^9: at a rate of r bit/s, every nanosecond does r units.
@@ -24,20 +25,24 @@ pub(crate) enum Limiter {
 }
 
 impl Limiter {
-    /// `rate` must have passed validation.
-    pub(crate) fn new(rate: &Rate) -> Limiter {
+    /// `rate` must have passed validation. The seed is of a rate that varies.
+    pub(crate) fn new(rate: &Rate, seed: u64) -> Limiter {
+        let resolve = |step: &RateStep| (nanos(step.at), step.bits_per_second);
         match rate {
             Rate::Unlimited => Limiter::Unlimited,
             Rate::Constant(bits_per_second) => {
                 Limiter::Steps(Steps::new([(0, *bits_per_second)], None))
             }
             Rate::Steps { steps, repeat } => {
-                let steps = steps
-                    .iter()
-                    .map(|step| (nanos(step.at), step.bits_per_second));
-                Limiter::Steps(Steps::new(steps, repeat.map(nanos)))
+                Limiter::Steps(Steps::new(steps.iter().map(resolve), repeat.map(nanos)))
             }
             Rate::Trace(trace) => Limiter::Trace(trace.clone()),
+            Rate::Varying(varying) => match Course::new(varying, seed) {
+                Course::Trace(trace) => Limiter::Trace(trace),
+                Course::Steps(steps) => {
+                    Limiter::Steps(Steps::new(steps.iter().map(resolve), Some(nanos(PERIOD))))
+                }
+            },
         }
     }
 
@@ -47,6 +52,16 @@ impl Limiter {
         match self {
             Limiter::Unlimited => None,
             Limiter::Steps(steps) => Some(steps.reference(now)),
+            Limiter::Trace(trace) => Some(trace.mean_bits_per_second()),
+        }
+    }
+
+    /// Bits per second in the long term; none if there is no limit. Steps that do not repeat end with the last one
+    /// for ever.
+    pub(crate) fn mean(&self) -> Option<u64> {
+        match self {
+            Limiter::Unlimited => None,
+            Limiter::Steps(steps) => Some(steps.mean()),
             Limiter::Trace(trace) => Some(trace.mean_bits_per_second()),
         }
     }
@@ -143,6 +158,14 @@ impl Steps {
         }
     }
 
+    fn mean(&self) -> u64 {
+        let last = self.steps.last().map_or(0, |last| last.bits_per_second);
+        self.period.map_or(last, |period| {
+            let rate = (period.work + u128::from(period.length) / 2) / u128::from(period.length);
+            u64::try_from(rate).unwrap_or(u64::MAX)
+        })
+    }
+
     /// The units of work done from 0 on.
     fn done(&self, time: Time) -> u128 {
         let (periods, offset) = self.split(time);
@@ -237,7 +260,7 @@ mod tests {
     #[test]
     fn constant_rate_carries_the_fraction() {
         // 1500 bytes at 7 Mbit/s last 1714285.714... ns.
-        let limiter = Limiter::new(&Rate::Constant(7_000_000));
+        let limiter = Limiter::new(&Rate::Constant(7_000_000), 0);
         let (mut now, mut spare) = (0, 0);
         for _ in 0..7 {
             (now, spare) = limiter.finish(now, work(1500), spare);
@@ -251,7 +274,7 @@ mod tests {
             steps: vec![step(0, 8_000_000), step(1, 0), step(5, 4_000_000)],
             repeat: None,
         };
-        let limiter = Limiter::new(&rate);
+        let limiter = Limiter::new(&rate, 0);
         // 1000 bytes in the first millisecond, then a pause, then 500 bytes per millisecond.
         assert_eq!(limiter.finish(0, work(1500), 0), (6_000_000, 0));
         assert_eq!(limiter.served(0, 6_000_000), work(1500));
@@ -265,14 +288,14 @@ mod tests {
             steps: vec![step(0, 8_000_000), step(1, 0)],
             repeat: Some(Duration::from_millis(2)),
         };
-        let limiter = Limiter::new(&rate);
+        let limiter = Limiter::new(&rate, 0);
         assert_eq!(limiter.finish(0, work(2500), 0), (4_500_000, 0));
         assert_eq!(limiter.served(1_000_000, 5_000_000), work(2000));
     }
 
     #[test]
     fn a_final_pause_never_ends() {
-        let limiter = Limiter::new(&Rate::Constant(0));
+        let limiter = Limiter::new(&Rate::Constant(0), 0);
         assert_eq!(limiter.finish(5, work(1), 0).0, Time::MAX);
     }
 
@@ -289,7 +312,7 @@ mod tests {
             ],
             repeat: Some(Duration::from_nanos(2)),
         };
-        let limiter = Limiter::new(&rate);
+        let limiter = Limiter::new(&rate, 0);
         let end = 2 * 12_000 * 1_000_000_000 - 1;
         assert_eq!(limiter.finish(0, work(1500), 0), (end, 0));
         assert_eq!(limiter.served(0, end), work(1500));
@@ -303,7 +326,10 @@ mod tests {
                 steps: vec![step(0, rate)],
                 repeat: Some(Duration::from_nanos(u64::MAX)),
             };
-            for limiter in [Limiter::new(&steps), Limiter::new(&Rate::Constant(rate))] {
+            for limiter in [
+                Limiter::new(&steps, 0),
+                Limiter::new(&Rate::Constant(rate), 0),
+            ] {
                 for start in [0, 1, Time::MAX - 1, Time::MAX] {
                     let (end, _) = limiter.finish(start, work(usize::MAX), 5);
                     assert!(end >= start);
@@ -316,7 +342,7 @@ mod tests {
     #[test]
     fn what_is_left_over_may_be_more_than_a_packet() {
         // 10^13 bit/s do 1250 bytes in a nanosecond.
-        let limiter = Limiter::new(&Rate::Constant(10_000_000_000_000));
+        let limiter = Limiter::new(&Rate::Constant(10_000_000_000_000), 0);
         let (mut now, mut spare) = (0, 0);
         for _ in 0..25 {
             (now, spare) = limiter.finish(now, work(100), spare);
@@ -325,7 +351,7 @@ mod tests {
     }
 
     fn trace(text: &str) -> Limiter {
-        Limiter::new(&Rate::Trace(RateTrace::parse(text).unwrap()))
+        Limiter::new(&Rate::Trace(RateTrace::parse(text).unwrap()), 0)
     }
 
     #[test]

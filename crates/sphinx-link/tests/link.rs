@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use sphinx_link::{
     Aqm, Blackout, Corruption, Delivery, Depth, Event, FlowKey, GilbertElliott, IpPacket, Jitter,
-    Link, LinkConfig, Loss, Order, Policer, Rate, RateStep, Record, Reorder, Signal, Time,
+    Link, LinkConfig, Loss, Order, Policer, Rate, RateStep, Record, Reorder, Retries, Shift,
+    Signal, Time, Varying, Wake,
 };
 
 const MS: Time = 1_000_000;
@@ -515,4 +516,117 @@ fn time_never_goes_backwards() {
         .map(|delivery| delivery.at)
         .collect();
     assert_eq!(arrivals, [11 * MS, 11 * MS]);
+}
+
+/// 200 packets of 1500 bytes, one every 10 ms: their numbers and when they arrive.
+fn spaced(config: LinkConfig) -> Vec<(u64, Time)> {
+    let mut link = link(config);
+    let mut arrivals = Vec::new();
+    for n in 0..200 {
+        link.enqueue(n * 10 * MS, packet(n, 1500));
+        while let Some(now) = link.next_event().filter(|&now| now <= n * 10 * MS) {
+            arrivals.extend(link.poll(now));
+        }
+    }
+    arrivals.extend(drain(&mut link));
+    let of = |delivery: &Delivery<IpPacket>| (number(&delivery.packet), delivery.at);
+    arrivals.iter().map(of).collect()
+}
+
+#[test]
+fn a_link_that_sends_again_delays_in_steps_and_loses_what_it_gives_up() {
+    let retries = Retries {
+        probability: 0.3,
+        interval: ms(8),
+        limit: 2,
+    };
+    let free = Jitter {
+        order: Order::Free,
+        ..Jitter::default()
+    };
+    let config = |jitter| LinkConfig {
+        retries,
+        jitter,
+        ..LinkConfig::default()
+    };
+    let arrivals = spaced(config(free));
+    let tries = |steps: Time| {
+        let took = |&&(n, at): &&(u64, Time)| at - n * 10 * MS == steps * 8 * MS;
+        arrivals.iter().filter(took).count()
+    };
+    assert_eq!(tries(0) + tries(1) + tries(2), arrivals.len());
+    // 0.7, 0.21 and 0.063 of 200, and 0.027 are given up.
+    assert!((120..160).contains(&tries(0)), "{}", tries(0));
+    assert!((28..58).contains(&tries(1)), "{}", tries(1));
+    assert!((4..24).contains(&tries(2)), "{}", tries(2));
+    assert!((1..14).contains(&(200 - arrivals.len())));
+    assert!(
+        !arrivals.is_sorted(),
+        "a later packet overtakes none that is tried for the second time"
+    );
+    let in_order = spaced(config(Jitter::default()));
+    assert!(in_order.is_sorted() && in_order.is_sorted_by_key(|(_, at)| *at));
+}
+
+#[test]
+fn a_route_adds_the_same_delay_until_it_changes() {
+    let shift = Shift {
+        every: ms(500),
+        max: ms(5),
+    };
+    let arrivals = spaced(LinkConfig {
+        shift: Some(shift),
+        ..LinkConfig::default()
+    });
+    let delays: Vec<Time> = arrivals.iter().map(|(n, at)| at - n * 10 * MS).collect();
+    for route in delays.chunks(50) {
+        assert!(
+            route
+                .iter()
+                .all(|delay| *delay == route[0] && *delay <= 5 * MS)
+        );
+    }
+    assert_ne!(delays[0], delays[50]);
+}
+
+#[test]
+fn a_link_that_sleeps_wakes_up_first() {
+    let wake = Wake {
+        idle: ms(100),
+        delay: ms(30),
+    };
+    let mut link = link(LinkConfig {
+        rate: Rate::Constant(12_000_000),
+        wake: Some(wake),
+        ..LinkConfig::default()
+    });
+    for (n, at) in [200, 210, 231, 330, 435].into_iter().enumerate() {
+        link.enqueue(at * MS, packet(n as u64, 1500));
+    }
+    let arrivals: Vec<Time> = drain(&mut link)
+        .iter()
+        .map(|delivery| delivery.at / MS)
+        .collect();
+    // The second one waits for the first; 331 to 435 is longer than 100 ms.
+    assert_eq!(arrivals, [231, 232, 233, 331, 466]);
+}
+
+#[test]
+fn turns_let_packets_go_together() {
+    let gap = sphinx_link::Span {
+        shortest: ms(2),
+        longest: ms(2),
+    };
+    let mut link = link(LinkConfig {
+        rate: Rate::Varying(Varying::Turns { gap, packets: 3 }),
+        ..LinkConfig::default()
+    });
+    for n in 0..7 {
+        link.enqueue(MS, packet(n, 1500));
+    }
+    let at: Vec<Time> = drain(&mut link)
+        .iter()
+        .map(|delivery| delivery.at / MS)
+        .collect();
+    assert_eq!(at, [2, 2, 2, 4, 4, 4, 6]);
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use sphinx_link::{
     Aqm, Blackout, CoDel, Corruption, Delivery, Depth, Flows, GilbertElliott, IpPacket, Jitter,
     Link, LinkConfig, Loss, LossTrace, Order, Periods, Policer, Rate, RateStep, RateTrace, Red,
-    Reorder, Signal, Span, Time,
+    Reorder, Retries, Shift, Signal, Span, Time, Varying, Wake,
 };
 
 fn micros(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
@@ -18,6 +18,7 @@ fn rate() -> impl Strategy<Value = Rate> {
     prop_oneof![
         Just(Rate::Unlimited),
         trace().prop_map(Rate::Trace),
+        varying().prop_map(Rate::Varying),
         (1_000u64..1_000_000_000).prop_map(Rate::Constant),
         (1u64..100_000_000, steps, any::<bool>()).prop_map(|(first, later, repeats)| {
             let mut at = Duration::ZERO;
@@ -35,6 +36,37 @@ fn rate() -> impl Strategy<Value = Rate> {
             let repeat = repeats.then_some(at + Duration::from_micros(700));
             Rate::Steps { steps, repeat }
         }),
+    ]
+}
+
+fn milliseconds(range: std::ops::Range<u64>) -> impl Strategy<Value = Span> {
+    (range.clone(), range).prop_map(|(one, other)| Span {
+        shortest: Duration::from_millis(one.min(other)),
+        longest: Duration::from_millis(one.max(other)),
+    })
+}
+
+fn varying() -> impl Strategy<Value = Varying> {
+    let rate = || 10_000u64..1_000_000_000;
+    prop_oneof![
+        (rate(), 1.0..20.0, 1u64..5000, 1u64..200).prop_map(|(median, factor, time, grant)| {
+            Varying::Fading {
+                median,
+                factor,
+                time: Duration::from_millis(time),
+                grant: Duration::from_millis(grant),
+            }
+        }),
+        (milliseconds(1..50), 1u32..100).prop_map(|(gap, packets)| Varying::Turns { gap, packets }),
+        (rate(), rate(), 1000u64..30_000, milliseconds(1..900)).prop_map(
+            |(one, other, every, pause)| {
+                Varying::Routes {
+                    rates: (one.min(other), one.max(other)),
+                    every: Duration::from_millis(every),
+                    pause,
+                }
+            }
+        ),
     ]
 }
 
@@ -142,6 +174,9 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         any::<bool>(),
         0.0..0.3,
         micros(0..9000),
+        prop::option::of((0.0..0.5, micros(0..9000), 0u32..5)),
+        prop::option::of((micros(1..9000), micros(0..9000))),
+        prop::option::of((micros(0..900), micros(0..9000))),
     );
     (front, channel, delays).prop_map(|(front, channel, delays)| LinkConfig {
         seed: front.0,
@@ -169,6 +204,17 @@ fn config() -> impl Strategy<Value = LinkConfig> {
             probability: delays.3,
             hold: delays.4,
         },
+        retries: delays
+            .5
+            .map_or(Retries::default(), |(probability, interval, limit)| {
+                Retries {
+                    probability,
+                    interval,
+                    limit,
+                }
+            }),
+        shift: delays.6.map(|(every, max)| Shift { every, max }),
+        wake: delays.7.map(|(idle, delay)| Wake { idle, delay }),
         flows: if channel.5 {
             Flows::Apart
         } else {

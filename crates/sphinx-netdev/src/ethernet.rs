@@ -12,7 +12,9 @@ use std::{
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use crate::{
+    netlink::Message,
     netns::context,
+    nfnetlink::Values,
     offload::{ETHERNET, HEADER, finish},
     tun,
 };
@@ -24,8 +26,27 @@ pub const HEADER_BYTES: usize = 14;
 const FRAME_MAX: usize = HEADER + HEADER_BYTES + 65_535;
 /// Frames that wait for the reader, in bytes of kernel memory.
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
+/// Bytes in front of the attributes of an interface (`struct ifinfomsg`).
+const LINK_MESSAGE: usize = 16;
 /// Not in libc for every target.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+
+/// The number of an interface of the calling thread's namespace, and whether it is a port of a bridge.
+///
+/// # Errors
+///
+/// `NotFound` if there is no such interface.
+pub fn index_and_is_port(name: &str) -> io::Result<(u32, bool)> {
+    let (index, _) = tun::index_and_mtu(name)?;
+    let mut fixed = [0; LINK_MESSAGE];
+    fixed[4..8].copy_from_slice(&index.to_ne_bytes());
+    let answer = Message::new(libc::RTM_GETLINK, 0, &fixed).ask()?;
+    let attributes = answer.get(LINK_MESSAGE..).unwrap_or(&[]);
+    let find = |bytes, kind| Values(bytes).find(|it| it.0 == kind).map(|it| it.1);
+    let info = find(attributes, libc::IFLA_LINKINFO).unwrap_or(&[]);
+    let is_port = find(info, libc::IFLA_INFO_SLAVE_KIND) == Some(b"bridge\0");
+    Ok((index.cast_unsigned(), is_port))
+}
 
 /// An interface, opened for whole frames, whomever they are for. The network stack of the machine sees
 /// them too: the interface should have no addresses.
@@ -145,10 +166,19 @@ impl AsFd for Ethernet {
 
 /// Lets frames of all protocols of the interface arrive.
 fn bind(socket: &OwnedFd, index: i32) -> io::Result<()> {
+    bind_for(socket, index, libc::ETH_P_ALL as u16)
+}
+
+/// Lets frames leave by the interface, and none arrive.
+pub(crate) fn bind_to_send(socket: &OwnedFd, index: i32) -> io::Result<()> {
+    bind_for(socket, index, 0)
+}
+
+fn bind_for(socket: &OwnedFd, index: i32, protocol: u16) -> io::Result<()> {
     // SAFETY: `sockaddr_ll` consists of integers, for which zero is valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as _;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_protocol = protocol.to_be();
     address.sll_ifindex = index;
     // SAFETY: the address is valid for reading and of the length given.
     let result = unsafe {

@@ -10,6 +10,7 @@
 //! - [`ethernet`]: frames of an interface that exists;
 //! - [`filter`]: what the packet filter does with packets that others should see;
 //! - [`nfqueue`]: packets on their way through the kernel, judged by this process;
+//! - [`qdisc`]: queues in front of interfaces;
 //! - [`route`]: rules and routes that divert traffic to a device.
 //!
 //! The crate is for Linux.
@@ -23,5 +24,6 @@ mod nfnetlink;
 pub mod nfqueue;
 mod offload;
 pub mod pidns;
+pub mod qdisc;
 pub mod route;
 pub mod tun;

@@ -1,18 +1,23 @@
 //! A fixed number of packets through an agent, to count instructions of: see `scripts/bench-instructions`.
 //!
-//! Arguments: `clean`, `lossy` (one segment in a hundred is lost behind the agent), `queue` (the same, with the agent's own queue) or
-//! `upload` (the same from the mobile host, reported); how many segments there are, and how many of them pass. Between two runs that
+//! Arguments: `clean`, `lossy` (one segment in a hundred is lost behind the agent), `queue` (the same, with the agent's own queue),
+//! `upload` (the same from the mobile host, reported), `thin` (messages of 100 bytes, each acknowledged) or `copies` (the same, with a copy in
+//! every second one); how many segments there are, and how many of them pass. Between two runs that
 //! differ in the last number alone lies what these segments and their acknowledgements cost.
 
 use std::{env, net::SocketAddr};
 
 use bytes::Bytes;
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
-use sphinx_pep::{Agent, Config, Radio, Side};
+use sphinx_pep::{
+    Agent, Config, Radio, Side, Stage,
+    rdb::{Mode, Rdb},
+};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 const PAYLOAD: u32 = 1400;
+const THIN_PAYLOAD: u32 = 100;
 /// Between two segments: 50 Mbit/s.
 const INTERVAL_NS: u64 = 230_000;
 /// A lost segment comes again behind so many others, as the round trip behind the agent is that long.
@@ -102,6 +107,20 @@ impl Connection {
         self.arrive(0, receiver, header, 0)
     }
 
+    /// Messages in pairs, the second one with the first in flight, and an acknowledgement of both, which reports a copy.
+    fn message(&mut self, number: u32, has_copies: bool) -> Outcome<()> {
+        self.now += INTERVAL_NS;
+        let start = |number: u32| 1 + number * THIN_PAYLOAD;
+        let header = self.header(start(number), 1, &[])?;
+        self.arrive(0, self.sender, header, THIN_PAYLOAD as usize)?;
+        let answer = match has_copies {
+            true if number.is_multiple_of(2) => return Ok(()),
+            true => self.header(1, start(number + 1), &[(start(number - 1), start(number))])?,
+            false => self.header(1, start(number + 1), &[])?,
+        };
+        self.arrive(INTERVAL_NS / 4, self.sender.other(), answer, 0)
+    }
+
     /// A segment, and what the receiver says to it: of every second one, and of each behind a loss.
     fn segment(&mut self, number: u32, has_losses: bool) -> Outcome<()> {
         self.now += INTERVAL_NS;
@@ -133,7 +152,7 @@ impl Connection {
 fn main() -> Outcome<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     let [scene, segments, passing] = &args[..] else {
-        return Err("write: clean|lossy|queue|upload SEGMENTS PASSING".into());
+        return Err("write: clean|lossy|queue|upload|thin|copies SEGMENTS PASSING".into());
     };
     let (segments, passing): (u32, u32) = (segments.parse()?, passing.parse()?);
     let (config, sender) = match scene.as_str() {
@@ -156,7 +175,17 @@ fn main() -> Outcome<()> {
             };
             (config, Side::Mobile)
         }
-        _ => return Err("there are clean, lossy, queue and upload".into()),
+        "thin" | "copies" => {
+            let config = Config {
+                stage: Stage::Rdb(Rdb {
+                    mode: Mode::Paper,
+                    ..Rdb::default()
+                }),
+                ..Config::default()
+            };
+            (config, Side::Fixed)
+        }
+        _ => return Err("there are clean, lossy, queue, upload, thin and copies".into()),
     };
     let mut connection = Connection {
         sender,
@@ -166,7 +195,10 @@ fn main() -> Outcome<()> {
     connection.open()?;
     let mut until = 0;
     for number in 0..segments {
-        connection.segment(number, scene != "clean")?;
+        match scene.as_str() {
+            "thin" | "copies" => connection.message(number, scene == "copies")?,
+            _ => connection.segment(number, scene != "clean")?,
+        }
         if number < passing {
             until = connection.now;
         }
@@ -189,8 +221,8 @@ fn main() -> Outcome<()> {
     }
     let counts = agent.counts();
     println!(
-        "{passes} packets in, {sent} out, {} repaired, {} reported",
-        counts.repaired, counts.attributed
+        "{passes} packets in, {sent} out, {} repaired, {} reported, {} with copies",
+        counts.repaired, counts.attributed, counts.bundled
     );
     Ok(())
 }

@@ -13,7 +13,9 @@ use crate::{
     eln::LossReport,
     flow::{Flow, Syn},
     radio::Queue,
-    rdb, rsfc,
+    rdb,
+    returning::Returning,
+    rsfc,
     segment::Segment,
     snoop::{Context, Snoop},
     table::Table,
@@ -38,6 +40,8 @@ pub enum Cause {
     Concealed,
     /// An acknowledgement that has just come in, with the echo of congestion (ECE) or a smaller window, and perhaps without SACK blocks.
     Slowed,
+    /// A copy of an acknowledgement that has come in, of fewer bytes, which goes before it.
+    Reconstructed,
     /// It was lost.
     Repair,
     /// It had been held back.
@@ -71,6 +75,7 @@ pub struct Agent {
     /// What one call gives; empty between calls.
     scratch: Vec<Output>,
     departing: Vec<(Output, Option<acks::Ack>)>,
+    arriving: Vec<Output>,
     rate_doubted: u64,
     /// Totals of flows that are forgotten, and of packets that belong to none.
     past: Counts,
@@ -102,6 +107,7 @@ impl Agent {
             out: VecDeque::new(),
             scratch: Vec::new(),
             departing: Vec::new(),
+            arriving: Vec::new(),
             rate_doubted: 0,
             past: Counts::default(),
             ended: VecDeque::new(),
@@ -150,6 +156,8 @@ impl Agent {
         // Nothing is done with data from the hop where only acknowledgements towards it are filtered.
         let is_nothing = matches!(self.config.stage, Stage::Pass)
             && self.config.rsfc.is_none()
+            && self.config.returning == Returning::Pass
+            && !self.config.pace
             && !self.goes_over_hop(from);
         // What is the agent's own queue's business is counted in segments.
         if self.config.dry_run || self.queue.is_some() || (self.fair.is_some() && !is_nothing) {
@@ -168,6 +176,12 @@ impl Agent {
                 let Some(mut flow) = self.table.take(&key) else {
                     return false;
                 };
+                if let Some(acks) = &mut flow.acks
+                    && is_nothing
+                    && let Some((_, echo)) = Segment::timestamps(packet)
+                {
+                    acks.echoed(echo);
+                }
                 let why = flow.bypass();
                 let passes = why.is_some() || is_nothing;
                 if passes {
@@ -273,6 +287,15 @@ impl Agent {
             let fair = self.fair.take().filter(|_| !self.config.dry_run);
             self.out
                 .extend(fair.into_iter().flat_map(acks::Queue::into_outputs));
+        }
+        if (config.returning, config.pace) != (self.config.returning, self.config.pace) {
+            for key in self.table.by_use() {
+                let Some(mut flow) = self.table.take(&key) else {
+                    continue;
+                };
+                self.let_go(key, &mut flow);
+                self.table.put(self.now, key, flow);
+            }
         }
         // Those that have passed in a dry run, or without this stage, have told other windows than is known.
         self.blind_until = self.now.saturating_add(rsfc::BLIND_NS);
@@ -455,6 +478,9 @@ impl Agent {
             return self.leave(pass(from.other()), &mut flow.counts);
         }
         let plain = !segment.syn && !segment.rst;
+        if !self.goes_over_hop(from) {
+            self.see_from_hop(segment, flow);
+        }
         if plain && !self.goes_over_hop(from) {
             self.with_upload(key, flow, |upload, context| upload.data(context, segment));
         }
@@ -478,14 +504,19 @@ impl Agent {
                 (true, true) if segment.ack => bundler.acknowledgment(&mut context, segment),
                 _ => pass(from.other()),
             };
+            if from != to {
+                self.see_to_hop(segment, flow);
+            }
             return match from == to {
-                true => self.leave(output, &mut flow.counts),
+                true => self.leave_home(output, flow),
                 false => self.depart(key, segment, output, flow),
             };
         }
         match self.goes_over_hop(from) {
             true => {
+                let paced = self.see_to_hop(segment, flow);
                 let departs = self.departure(key, segment.packet.len());
+                let departs = departs.map(|at| at.max(paced.unwrap_or(0)));
                 if plain {
                     self.with_snoop(flow, |snoop, context| snoop.data(context, segment, departs));
                 }
@@ -506,7 +537,7 @@ impl Agent {
                 self.with_snoop(flow, |snoop, context| {
                     snoop.forget(context, Release::Followed);
                 });
-                self.leave(pass(from.other()), &mut flow.counts);
+                self.leave_home(pass(from.other()), flow);
             }
         }
     }
@@ -559,7 +590,10 @@ impl Agent {
             {
                 upload.passes(&segment);
             }
-            self.leave(output, &mut flow.counts);
+            match self.goes_over_hop(output.to.other()) {
+                true => self.leave(output, &mut flow.counts),
+                false => self.leave_home(output, flow),
+            }
         }
         self.scratch = out;
     }

@@ -143,21 +143,19 @@ impl Attachment {
 
     /// Leads the TCP traffic of an interface of the calling thread's namespace here, by the packet filter's
     /// queue, whether it is routed or this machine's own. At a base station, what comes in by it is from mobile
-    /// hosts and what goes out by it is for them; on a mobile host it is the other way round.
+    /// hosts and what goes out by it is for them; on a mobile host it is the other way round. Of a port of a bridge, what that forwards
+    /// is led here.
     ///
     /// # Errors
     ///
     /// As [`tun`](Attachment::tun); others where the kernel has no such queues (nf_tables with its queue or
-    /// NFQUEUE, Linux 5.12).
+    /// NFQUEUE, Linux 5.12), or where a bridge does not show its packets to the packet filter.
     pub fn nfqueue(wireless: &str, place: Place) -> io::Result<Attachment> {
         check([wireless].into_iter())?;
         if tun::is_open()? {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        Attachment::new(Box::new(queue::Filtered::open(
-            &Selection::Interface(wireless.to_owned()),
-            place,
-        )?))
+        Attachment::new(Box::new(queue::Filtered::of_interface(wireless, place)?))
     }
 
     /// Leads connections of this machine here, in the calling thread's namespace, by the packet filter's queue: of their packets the small

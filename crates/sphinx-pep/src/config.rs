@@ -2,7 +2,13 @@
 
 use serde::Serialize;
 
-use crate::{FlowKey, MS, Match, Profile, Radio, Time, acks::AckFilter, rdb::Rdb, rsfc::Rsfc};
+use crate::{
+    FlowKey, MS, Match, Profile, Radio, Time,
+    acks::{AckCc, AckFilter, Mode, ReturnQueue},
+    rdb::Rdb,
+    returning::Returning,
+    rsfc::Rsfc,
+};
 
 /// Lag beyond which [`Agent::handle_lag`](crate::Agent::handle_lag) takes the agent for overloaded, unless the configuration says
 /// otherwise.
@@ -70,6 +76,13 @@ pub struct Config {
     /// What it does with acknowledgements towards the hop, after everything else. Its queue takes the place of `radio`. For flows that begin from now on;
     /// other settings of it for those that have begun with it too.
     pub ack_filter: Option<AckFilter>,
+    /// Whether acknowledgements towards the hop become fewer while they wait in the agent's queue for it. Not together with
+    /// [`AckFilter::every_ns`]. For flows that begin from now on; other settings of it for those that have begun with it too.
+    pub ack_cc: Option<AckCc>,
+    /// What it does about acknowledgements that come from the hop, after everything else. For flows that begin from now on.
+    pub returning: Returning,
+    /// Whether segments towards the hop go with time between them, where their sender sends many at once. For flows that begin from now on.
+    pub pace: bool,
     /// What it does about uploads that come over the hop: to acknowledgements towards it, before they are filtered. For flows that begin from now on; other settings
     /// of it for those that have begun with it too.
     pub rsfc: Option<Rsfc>,
@@ -93,6 +106,9 @@ impl Default for Config {
             reports: false,
             stage: Stage::default(),
             ack_filter: None,
+            ack_cc: None,
+            returning: Returning::default(),
+            pace: false,
             rsfc: None,
             matches: Vec::new(),
             radio: None,
@@ -107,6 +123,16 @@ impl Config {
     /// Whether a flow that begins now is one of those that are helped.
     pub(crate) fn wants(&self, key: &FlowKey) -> bool {
         self.matches.is_empty() || self.matches.iter().any(|it| it.contains(key))
+    }
+
+    /// The agent's own queue in front of the hop, if it is fair to each flow.
+    pub(crate) fn return_queue(&self) -> Option<ReturnQueue> {
+        let of_filter = self.ack_filter.and_then(|filter| filter.queue);
+        let of_cc = self.ack_cc.and_then(|cc| cc.queue);
+        of_filter.or(of_cc.map(|queue| ReturnQueue {
+            mode: Mode::Keep,
+            ..queue
+        }))
     }
 
     /// How a flow is helped that begins now.

@@ -7,6 +7,7 @@ use sphinx_netdev::{
     cgroup,
     filter::{Flowtable, flowtables, translates},
     netns::Namespace,
+    qdisc,
 };
 
 use crate::{
@@ -28,6 +29,36 @@ pub struct Finding {
 /// Looks for what spoils help, in the calling thread's namespace, at this interface to the lossy hop if one is named.
 pub fn examine(wireless: Option<&str>) -> Vec<Finding> {
     Facts::read(wireless).findings()
+}
+
+/// Looks for a queue at the interface to a thin link that does what [`AckFilter`](crate::acks::AckFilter) does, and better where it has the link's rate; in
+/// the calling thread's namespace.
+pub fn examine_queue(wireless: &str) -> Option<Finding> {
+    better(wireless, &qdisc::kinds(wireless).ok()?)
+}
+
+/// Which of these queues does better.
+fn better(interface: &str, kinds: &[String]) -> Option<Finding> {
+    let has = |kind: &str| kinds.iter().any(|it| it == kind);
+    if has("cake") {
+        let message = format!(
+            "CAKE is the queue of {interface}: with its rate and 'ack-filter' it does this for less, and for UDP too"
+        );
+        let hint = "'tc qdisc change dev NAME root cake bandwidth RATE ack-filter', and no agent; or 'ack-filter:every=TIME' in front of it";
+        return Some(Finding {
+            name: "cake",
+            message,
+            hint,
+        });
+    }
+    has("fq_codel").then(|| Finding {
+        name: "fq_codel",
+        message: format!(
+            "fq_codel is the queue of {interface}: what waits there is fair to each flow, but it drops no acknowledgements, and without a \
+             shaper in front of it packets wait in the modem"
+        ),
+        hint: "with ack-filter:rate=RATE they wait in the agent; CAKE, where the kernel has it, does both",
+    })
 }
 
 /// Looks for what spoils help for thin streams of this machine ([`Attachment::own`]), in the calling thread's namespace. It is tried in an empty
@@ -447,6 +478,18 @@ mod tests {
         let queues = " 77490  4211     0 2 65531     0     0        9  1\n";
         assert!(!has_queue(queues));
         assert!(has_queue(&queues.replace("77490 ", " 7749 ")));
+    }
+
+    #[test]
+    fn queues_that_do_better_are_told() {
+        let of = |kinds: &[&str]| {
+            let kinds: Vec<String> = kinds.iter().map(|&it| it.to_owned()).collect();
+            better("wan0", &kinds).map(|it| it.name)
+        };
+        assert_eq!(of(&["mq", "fq_codel"]), Some("fq_codel"));
+        assert_eq!(of(&["cake", "fq_codel"]), Some("cake"));
+        assert_eq!(of(&["noqueue"]), None);
+        assert_eq!(of(&[]), None);
     }
 
     #[test]

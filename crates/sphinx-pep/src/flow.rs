@@ -11,7 +11,9 @@ use crate::{
     Config, MS, Place, Side, Stage, Time,
     acks::{Acks, Stream},
     eln::watch::Watch,
+    pace::Pacer,
     rdb::{self, Bundler},
+    returning::{Arriving, Returning},
     rsfc::{self, Unclamped, Upload},
     segment::Segment,
     sequence,
@@ -168,6 +170,10 @@ pub(crate) struct Flow {
     pub(crate) bundler: Option<Box<Bundler>>,
     /// What acknowledgements towards the hop have said, if they are filtered.
     pub(crate) acks: Option<Box<Acks>>,
+    /// What acknowledgements from the hop have said, if something is done about them.
+    pub(crate) arriving: Option<Box<Arriving>>,
+    /// Segments towards the hop, if they are paced.
+    pub(crate) pacer: Option<Box<Pacer>>,
     /// What comes over the hop, if windows may be lowered for it.
     pub(crate) upload: Option<Box<Upload>>,
     /// What the mobile host sends, if its losses are to be reported.
@@ -216,6 +222,8 @@ impl Flow {
             snoop: None,
             bundler: None,
             acks: None,
+            arriving: None,
+            pacer: None,
             upload: None,
             watch: None,
             asleep: false,
@@ -239,6 +247,9 @@ impl Flow {
         let bundler = self.bundler.as_ref().map_or(0, |it| it.bytes());
         let acks = self.acks.as_ref().map_or(0, |it| it.bytes());
         let upload = self.upload.as_ref().map_or(0, |_| size_of::<Upload>());
+        let arriving = self.arriving.as_ref().map_or(0, |it| it.bytes());
+        let pacer = self.pacer.as_ref().map_or(0, |it| it.bytes());
+        let acks = acks + arriving + pacer;
         FLOW_BYTES + snoop + bundler + acks + upload + self.watch.as_ref().map_or(0, Watch::bytes)
     }
 
@@ -313,7 +324,7 @@ impl Flow {
                     let scale = host.window_scale.filter(|_| peer.window_scale.is_some());
                     scale.unwrap_or(0)
                 };
-                if config.ack_filter.is_some() {
+                if config.ack_filter.is_some() || config.ack_cc.is_some() {
                     // RFC 9768: all three bits in the SYN, and any answer but those of other kinds.
                     let accecn =
                         options.ecn == 0b111 && !matches!(offer.ecn, 0b000 | 0b001 | 0b111);
@@ -325,6 +336,18 @@ impl Flow {
                         accecn.then_some(mss),
                     ))));
                 }
+                if config.returning != Returning::Pass {
+                    let stream = Stream::new(
+                        first(config.place.sender().other()),
+                        first_sent,
+                        scale(beyond, here),
+                        None,
+                    );
+                    let mss = beyond.mss.min(here.mss).unwrap_or(MSS_DEFAULT);
+                    let arriving = Arriving::new(stream, first_sent, mss);
+                    self.arriving = Some(Box::new(arriving));
+                }
+                self.pacer = config.pace.then(|| Box::new(Pacer::new(first_sent)));
                 if config.rsfc.is_some() {
                     let unclamped = if options.mptcp && offer.mptcp {
                         Some(Unclamped::Mptcp)
@@ -442,6 +465,9 @@ impl Flow {
             if let Some(upload) = &mut self.upload {
                 upload.set_rtt(now, first + second);
             }
+            if let Some(pacer) = &mut self.pacer {
+                pacer.set_rtt(first + second);
+            }
         }
     }
 
@@ -507,6 +533,9 @@ impl Flow {
         let snoop = snoop.and_then(Snoop::deadline);
         let watch = self.watch.as_ref().and_then(Watch::deadline);
         let acks = self.acks.as_ref().and_then(|it| it.deadline());
-        snoop.into_iter().chain(watch).chain(acks).min()
+        let arriving = self.arriving.as_ref().and_then(|it| it.deadline());
+        let pacer = self.pacer.as_ref().and_then(|it| it.deadline());
+        let all = [snoop, watch, acks, arriving, pacer];
+        all.into_iter().flatten().min()
     }
 }

@@ -25,6 +25,9 @@ pub struct Laws {
     blocks: HashSet<(Side, FlowKey, (u32, u32))>,
     /// Hashes of its acknowledgements as they are at their slowest: without SACK option, with ECE, without window; and their windows.
     slowed: HashMap<(Side, u64), u16>,
+    /// Hashes of what they are as acknowledgements of nothing, and the timestamps that each host has echoed.
+    forms: HashSet<(Side, u64)>,
+    echoes: HashSet<(Side, FlowKey, u32)>,
     /// The payloads of each host by their first sequence number, and hashes of the headers of its segments.
     streams: HashMap<(Side, FlowKey), BTreeMap<u32, Bytes>>,
     headers: HashSet<(Side, u64)>,
@@ -54,6 +57,12 @@ impl Laws {
             if let Some(bare) = segment.without_sack() {
                 self.bare[from as usize].insert(hash(&bare));
             }
+            if let Some(form) = form(&segment) {
+                self.forms.insert((from, form));
+            }
+            if let Some((_, echo)) = segment.options.timestamps {
+                self.echoes.insert((from, key, echo));
+            }
             if let Some(slowest) = slowest(&segment) {
                 let window = self.slowed.entry((from, slowest)).or_default();
                 *window = segment.window.max(*window);
@@ -71,7 +80,8 @@ impl Laws {
     }
 
     /// Checks a packet that comes out: it came in from the other side, byte for byte (but for a repair's DSCP); or it is an
-    /// acknowledgement that lacks SACK blocks, or has ECE or a smaller window besides; or a segment that has what comes before it in the
+    /// acknowledgement that lacks SACK blocks, or has ECE or a smaller window besides; or one of less, without SACK and with a timestamp that was
+    /// echoed before; or a segment that has what comes before it in the
     /// stream in front of its payload. And it acknowledges nothing new.
     ///
     /// # Errors
@@ -82,6 +92,7 @@ impl Laws {
         let is_known = match output.cause {
             Cause::Concealed => self.lacks_blocks(from, &output.packet),
             Cause::Slowed => self.is_slower(from, &output.packet),
+            Cause::Reconstructed => self.is_copy(from, &output.packet),
             Cause::Bundled => self.is_bundle(from, &output.packet),
             // It may have another DSCP.
             Cause::Repair => {
@@ -95,7 +106,7 @@ impl Laws {
         // What passes, and repairs, are what the host itself has said.
         if matches!(
             output.cause,
-            Cause::Concealed | Cause::Slowed | Cause::Released
+            Cause::Concealed | Cause::Slowed | Cause::Released | Cause::Reconstructed
         ) && let Ok(segment) = Segment::parse(output.packet.clone())
             && segment.ack
         {
@@ -121,6 +132,19 @@ impl Laws {
             && segment.sack().iter().all(|block| known(*block))
     }
 
+    /// Whether an acknowledgement is one that came in, but for what it acknowledges, allows and echoes.
+    fn is_copy(&self, from: Side, packet: &Bytes) -> bool {
+        let Ok(segment) = Segment::parse(packet.clone()) else {
+            return false;
+        };
+        let key = FlowKey::of(from, &segment);
+        let is_echo = |echo| self.echoes.contains(&(from, key, echo));
+        segment.is_pure_ack()
+            && segment.sack().is_empty()
+            && form(&segment).is_some_and(|form| self.forms.contains(&(from, form)))
+            && segment.options.timestamps.is_none_or(|it| is_echo(it.1))
+    }
+
     /// Whether a segment is one that came in, with bytes of the same stream in front that came in at their places.
     fn is_bundle(&self, from: Side, packet: &Bytes) -> bool {
         let Ok(segment) = Segment::parse(packet.clone()) else {
@@ -130,14 +154,14 @@ impl Laws {
         let mut data = segment.data();
         let mut at = segment.sequence;
         while !data.is_empty() {
+            // Segments are as they came, or what is left of one of which a part was acknowledged; some have come with others' bytes.
+            let rest = |(start, bytes): (&u32, &Bytes)| {
+                let skipped = at.wrapping_sub(*start) as usize;
+                (skipped < bytes.len()).then(|| bytes.slice(skipped..))
+            };
             let known = stream.and_then(|stream| {
-                // Segments are as they came, or what is left of one of which a part was acknowledged.
-                let whole = stream.get(&at).cloned();
-                whole.or_else(|| {
-                    let (start, bytes) = stream.range(..at).next_back()?;
-                    let skipped = at.wrapping_sub(*start) as usize;
-                    (skipped < bytes.len()).then(|| bytes.slice(skipped..))
-                })
+                let before = stream.range(..=at).rev();
+                before.chain(stream.range(at..).rev()).find_map(rest)
             });
             let Some(known) = known else { return false };
             let length = known.len().min(data.len());
@@ -171,6 +195,17 @@ fn slowest(segment: &Segment) -> Option<u64> {
     };
     let packet = segment.rewritten(|_| false, &slowing)?;
     Some(hash(&packet))
+}
+
+/// An acknowledgement at its slowest, and of nothing.
+fn form(segment: &Segment) -> Option<u64> {
+    let slowing = Slowing {
+        ece: true,
+        window: Some(0),
+    };
+    let slowest = segment.rewritten(|_| false, &slowing)?;
+    let slowest = Segment::parse(slowest).ok()?;
+    Some(hash(&slowest.acknowledging(0, 0, 0)?))
 }
 
 /// All of a segment but its payload, with the position of its end.

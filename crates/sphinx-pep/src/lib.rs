@@ -18,6 +18,9 @@
 //!
 //! In front of a thin link it drops acknowledgements that later ones make needless ([`acks`]).
 //!
+//! Behind such a link it reconstructs them ([`returning`]), and beside a sender that does not pace its segments it does that
+//! ([`Config::pace`]).
+//!
 //! In front of the receiver of uploads it lowers windows, so that they do not fill their senders' links ([`rsfc`]).
 //!
 //! Behind the sender of thin streams an agent repeats unacknowledged bytes instead ([`rdb`], [`Stage`]).
@@ -43,11 +46,13 @@ pub mod guard;
 pub mod handoff;
 mod laws;
 mod network;
+mod pace;
 mod queue;
 mod radio;
 mod ranges;
 pub mod rdb;
 pub mod replay;
+pub mod returning;
 pub mod rsfc;
 mod sealed;
 mod segment;

@@ -5,15 +5,23 @@
 //! go out by it when they are about to; those of chosen connections of this machine where they reach it and leave it. What the agent passes goes on from there; what it sends by
 //! itself comes from a raw socket, with a mark by which the rules leave it alone. Rules and queue vanish with
 //! the process.
+//!
+//! Of a bridge's port, packets come where the bridge forwards them, and [`ports`] knows how others leave it.
+
+mod ports;
 
 use std::io;
 
 use bytes::Bytes;
+use ports::Ports;
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
 };
-use sphinx_netdev::nfqueue::{Hook, Queue, Queued, RawSender, Rules, Selection, is_taken, read};
+use sphinx_netdev::{
+    ethernet::index_and_is_port,
+    nfqueue::{Hook, Queue, Queued, RawSender, Rules, Selection, is_taken, read, shows_ports},
+};
 
 use crate::{
     Agent, Cause, Output, Place, Side, Time,
@@ -38,6 +46,7 @@ pub(crate) struct Filtered {
     rules: Rules,
     queue: Queue,
     sender: RawSender,
+    ports: Option<Ports>,
     buffer: Vec<u8>,
     refused: u64,
     /// Whose packets come in.
@@ -45,7 +54,26 @@ pub(crate) struct Filtered {
 }
 
 impl Filtered {
-    /// See [`Attachment::nfqueue`](crate::attach::Attachment::nfqueue) and [`Attachment::own`](crate::attach::Attachment::own).
+    /// See [`Attachment::nfqueue`](crate::attach::Attachment::nfqueue).
+    pub(crate) fn of_interface(name: &str, place: Place) -> io::Result<Filtered> {
+        let (index, is_port) = index_and_is_port(name)?;
+        let name = name.to_owned();
+        if !is_port {
+            return Filtered::open(&Selection::Interface(name), place);
+        }
+        if !shows_ports() {
+            let message = format!(
+                "{name} is a port of a bridge, which does not show its packets to the packet filter: \
+                 modprobe br_netfilter; sysctl net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1"
+            );
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        let filtered = Filtered::open(&Selection::Port(name), place)?;
+        let ports = Some(Ports::new(index));
+        Ok(Filtered { ports, ..filtered })
+    }
+
+    /// See [`of_interface`](Filtered::of_interface) and [`Attachment::own`](crate::attach::Attachment::own).
     pub(crate) fn open(selection: &Selection, place: Place) -> io::Result<Filtered> {
         if is_open()? {
             return Err(io::ErrorKind::ResourceBusy.into());
@@ -65,6 +93,7 @@ impl Filtered {
             rules: Rules::install(TABLE, selection, QUEUE, MARK).map_err(missing)?,
             queue,
             sender,
+            ports: None,
             buffer: vec![0; MESSAGE_BYTES_MAX],
             refused: 0,
             beyond: place.sender().other(),
@@ -74,7 +103,14 @@ impl Filtered {
     /// Lets the agent judge a packet.
     fn handle(&mut self, queued: Queued<'_>, agent: &mut Agent, now: Time) {
         let incoming = [Hook::Prerouting as u8, Hook::Input as u8];
-        let from = match incoming.contains(&queued.hook) {
+        let is_incoming = match &mut self.ports {
+            Some(ports) => match ports.learn(&queued) {
+                Some(is_incoming) => is_incoming,
+                None => return self.queue.accept(queued.id),
+            },
+            None => incoming.contains(&queued.hook),
+        };
+        let from = match is_incoming {
             true => self.beyond,
             false => self.beyond.other(),
         };
@@ -96,9 +132,15 @@ impl Filtered {
                 _ => self.inject(&output),
             }
         }
-        if !judged {
+        if judged {
+            return;
+        }
+        let known = |ports: &Ports| ports.know_way_of(&packet);
+        match self.ports.as_ref().is_none_or(known) {
             // It is held, or waits in the agent's own queue, and will be sent from here.
-            self.queue.drop(queued.id);
+            true => self.queue.drop(queued.id),
+            // Nobody could.
+            false => self.queue.accept(queued.id),
         }
     }
 
@@ -106,7 +148,11 @@ impl Filtered {
     fn inject(&mut self, output: &Output) {
         // Behind what was passed before it.
         self.flush();
-        self.refused += u64::from(self.sender.send(&output.packet).is_err());
+        let sent = match &mut self.ports {
+            Some(ports) => ports.send(&output.packet),
+            None => self.sender.send(&output.packet),
+        };
+        self.refused += u64::from(sent.is_err());
     }
 
     fn flush(&mut self) {

@@ -16,6 +16,7 @@ const SACK_BLOCKS_MAX: usize = 4;
 /// Where things are in the fixed part of a TCP header.
 mod field {
     pub(super) const SEQUENCE: usize = 4;
+    pub(super) const ACKNOWLEDGMENT: usize = 8;
     /// Below the header's length: three bits of which nothing is known, and AE.
     pub(super) const RESERVED: usize = 12;
     pub(super) const FLAGS: usize = 13;
@@ -64,6 +65,8 @@ pub(crate) struct Options {
     sack_count: usize,
     /// Where the SACK option lies in the IP packet.
     sack_place: Option<(usize, usize)>,
+    /// Where TSecr lies there.
+    echo_place: Option<usize>,
 }
 
 /// A whole TCP segment in an IP packet, with a right checksum.
@@ -223,6 +226,30 @@ impl Segment {
         self.seal(packet)
     }
 
+    /// The packet as an acknowledgement of less: with this number, window (unscaled) and, if it has timestamps, TSecr. `None` if it may not be
+    /// edited.
+    pub(crate) fn acknowledging(
+        &self,
+        acknowledgment: u32,
+        window: u16,
+        echo: u32,
+    ) -> Option<Bytes> {
+        if !self.may_be_edited() {
+            return None;
+        }
+        let mut packet = self.packet.to_vec();
+        let mut put = |at: usize, bytes: &[u8]| packet[at..at + bytes.len()].copy_from_slice(bytes);
+        put(
+            self.transport + field::ACKNOWLEDGMENT,
+            &acknowledgment.to_be_bytes(),
+        );
+        put(self.transport + field::WINDOW, &window.to_be_bytes());
+        if let Some(at) = self.options.echo_place {
+            put(at, &echo.to_be_bytes());
+        }
+        self.seal(packet)
+    }
+
     /// The payload.
     pub(crate) fn data(&self) -> Bytes {
         self.packet.slice(self.packet.len() - self.payload..)
@@ -319,6 +346,9 @@ impl Options {
                     options.add(kind, value)?;
                     if kind == kind::SACK {
                         options.sack_place = Some((first + at, first + at + length));
+                    }
+                    if kind == kind::TIMESTAMPS {
+                        options.echo_place = Some(first + at + 6);
                     }
                     at += length;
                 }

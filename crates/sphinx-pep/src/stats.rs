@@ -69,6 +69,20 @@ pub struct Counts {
     pub acks_dropped: BTreeMap<acks::Dropped, u64>,
     /// Those that were kept although another one came while they waited, and why.
     pub acks_kept: BTreeMap<acks::Kept, u64>,
+    /// Times at which they waited too long for the hop, and fewer went on ([`Config::ack_cc`](crate::Config::ack_cc)).
+    pub acks_marked: u64,
+    /// For how many one went on, at most.
+    pub ack_ratio_max: u64,
+    /// Acknowledgements that went between those from the hop ([`Returning::Reconstruct`](crate::returning::Returning::Reconstruct)).
+    pub acks_synthesised: u64,
+    /// Those that were not needed, as another one had come from the hop.
+    pub acks_superseded: u64,
+    /// Repetitions that waited for the third one ([`Returning::NoLimitedTransmit`](crate::returning::Returning::NoLimitedTransmit)).
+    pub duplicates_held: u64,
+    /// Packets that waited so that no burst went ([`Config::pace`](crate::Config::pace)).
+    pub paced: u64,
+    /// The longest that one has waited for that, in nanoseconds.
+    pub paced_ns_max: u64,
     /// Flows that have brought 64 KiB over the hop, of those whose windows may be lowered ([`Config::rsfc`](crate::Config::rsfc)).
     pub uploads: u64,
     /// Those of which nothing can be measured, or that may not be touched, and why.
@@ -147,6 +161,13 @@ impl Counts {
         for (why, count) in &other.acks_kept {
             *self.acks_kept.entry(*why).or_default() += count;
         }
+        self.acks_marked += other.acks_marked;
+        self.ack_ratio_max = self.ack_ratio_max.max(other.ack_ratio_max);
+        self.acks_synthesised += other.acks_synthesised;
+        self.acks_superseded += other.acks_superseded;
+        self.duplicates_held += other.duplicates_held;
+        self.paced += other.paced;
+        self.paced_ns_max = self.paced_ns_max.max(other.paced_ns_max);
         self.held_ns_max = self.held_ns_max.max(other.held_ns_max);
         self.queued_ns += other.queued_ns;
         self.queued_ns_max = self.queued_ns_max.max(other.queued_ns_max);

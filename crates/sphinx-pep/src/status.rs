@@ -140,6 +140,31 @@ impl Collector for Status {
                 "Payload that senders sent for the first time",
                 counts.data_bytes,
             ),
+            (
+                "acks_marked",
+                "Times at which acknowledgements became fewer, as they waited too long",
+                counts.acks_marked,
+            ),
+            (
+                "acks_synthesised",
+                "Acknowledgements put between those from the hop",
+                counts.acks_synthesised,
+            ),
+            (
+                "acks_superseded",
+                "Such that were not needed, as another one had come",
+                counts.acks_superseded,
+            ),
+            (
+                "duplicates_held",
+                "Repeated acknowledgements that waited for the third",
+                counts.duplicates_held,
+            ),
+            (
+                "paced",
+                "Packets that waited so that no burst went",
+                counts.paced,
+            ),
             ("thin", "New segments of thin streams", counts.thin),
             (
                 "bundled",
@@ -253,7 +278,18 @@ impl Collector for Status {
         let overloaded = f64::from(u8::from(self.overloaded));
         it.gauge("overloaded", "Whether packets only pass", overloaded)?;
         it.gauge("lag_seconds_max", "Longest lag", seconds(self.lag_ns_max))?;
+        let ratio = counts.ack_ratio_max as f64;
+        it.gauge(
+            "ack_ratio_max",
+            "Acknowledgements for which one went, at most",
+            ratio,
+        )?;
         for (name, help, value) in [
+            (
+                "paced_seconds_max",
+                "Longest wait so that no burst went",
+                counts.paced_ns_max,
+            ),
             ("held_seconds_max", "Longest hold", counts.held_ns_max),
             (
                 "acked_seconds_max",

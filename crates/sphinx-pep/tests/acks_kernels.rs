@@ -19,8 +19,10 @@ use link::{Host, Link, TO, carry, hosts};
 use socket2::{Domain, SockRef};
 use sphinx_pep::{
     Agent, Config, Counts, Place, Stage,
-    acks::{AckFilter, Mode, ReturnQueue},
+    acks::{AckCc, AckFilter, Mode, ReturnQueue},
     attach::Attachment,
+    returning::Returning,
+    rsfc::Rsfc,
 };
 
 const PORT: u16 = 7777;
@@ -54,6 +56,8 @@ struct Case {
     parameters: &'static [(&'static str, &'static str)],
     /// So much goes the other way, too, on the same connection.
     back: usize,
+    /// Other stages.
+    with: fn(Config) -> Config,
 }
 
 const CASE: Case = Case {
@@ -63,6 +67,7 @@ const CASE: Case = Case {
     congestion: "cubic",
     parameters: &[],
     back: 0,
+    with: |config| config,
 };
 
 /// The stream's byte at a position.
@@ -140,14 +145,14 @@ fn open(hosts: &[Host; 2]) -> Option<Attachment> {
     }
 }
 
-fn agent(filter: AckFilter) -> Agent {
-    Agent::new(Config {
+fn config(filter: AckFilter) -> Config {
+    Config {
         stage: Stage::Pass,
         ack_filter: Some(filter),
         // A busy machine is no reason not to help here.
         lag_ns_max: 10_000_000_000,
         ..Config::default()
-    })
+    }
 }
 
 fn lossy() -> Link {
@@ -166,7 +171,7 @@ fn filtered(case: &Case) -> Option<Counts> {
         }
     }
     let mut attachment = open(hosts)?;
-    let mut agent = agent(case.filter);
+    let mut agent = Agent::new((case.with)(config(case.filter)));
     let stopper = attachment.stopper();
     let link = &lossy();
     thread::scope(|scope| {
@@ -254,6 +259,64 @@ fn both_ways_at_once() {
     together(&cases);
 }
 
+/// Reconstruction, pacing and congestion control of acknowledgements, and windows of uploads: both hosts send, so that each has something to do.
+fn all_others(config: Config) -> Config {
+    let queue = config.ack_filter.and_then(|filter| filter.queue);
+    Config {
+        ack_filter: None,
+        ack_cc: Some(AckCc {
+            queue,
+            mark_ns: 5_000_000,
+            ..AckCc::default()
+        }),
+        returning: Returning::Reconstruct,
+        pace: true,
+        rsfc: Some(Rsfc::default()),
+        ..config
+    }
+}
+
+fn without_limited_transmit(config: Config) -> Config {
+    Config {
+        returning: Returning::NoLimitedTransmit,
+        pace: true,
+        rsfc: Some(Rsfc::default()),
+        ..config
+    }
+}
+
+#[test]
+fn other_stages_carry_the_same_streams() {
+    let of = |(to, congestion, parameters): (IpAddr, _, _)| {
+        [all_others as fn(Config) -> Config, without_limited_transmit].map(|with| Case {
+            to,
+            congestion,
+            parameters,
+            back: 60_000,
+            with,
+            ..CASE
+        })
+    };
+    let none: &[(&str, &str)] = &[];
+    let cases = [
+        (TO[0], "cubic", none),
+        (TO[1], "reno", &[("net.ipv4.tcp_ecn", "1")]),
+        (TO[0], "bbr", &[("net.ipv4.tcp_sack", "0")]),
+    ]
+    .map(of)
+    .concat();
+    thread::scope(|scope| {
+        for case in &cases {
+            scope.spawn(move || {
+                let begun = std::time::Instant::now();
+                let Some(counts) = filtered(case) else { return };
+                println!("{} {:?}: {counts:?}", case.congestion, begun.elapsed());
+                assert!(counts.paced > 0 && counts.uploads == 1, "{counts:?}");
+            });
+        }
+    });
+}
+
 /// The variable by which this program is an agent that can be killed.
 const IS_AGENT: &str = "SPHINX_TEST_AGENT";
 
@@ -265,7 +328,7 @@ fn the_agent_of_another_process() {
     }
     let mut attachment = Attachment::nfqueue("link", Place::Base).expect("an attachment");
     println!("serving");
-    let mut agent = agent(queue(Mode::Conservative));
+    let mut agent = Agent::new(config(queue(Mode::Conservative)));
     attachment.run(&mut agent, |_, _| {}).expect("service");
 }
 

@@ -594,6 +594,43 @@ fn copies_only_where_packets_are_lost() {
     assert_eq!(path.writes(2, 100), [(1, 101), (1, 201)]);
 }
 
+/// Where several segments in a row are lost more than once, as many go along, as long as that is so.
+#[test]
+fn as_many_copies_as_are_lost_in_a_row() {
+    let mut path = Path::new(Rdb {
+        mode: Mode::Auto,
+        ..PAPER
+    });
+    // Three of four are lost, and the fourth has no copy yet.
+    path.writes(4, 100);
+    path.ack(1, &[(301, 401)]);
+    path.ack(401, &[]);
+    // Once is not enough.
+    assert_eq!(path.writes(2, 100), [(401, 501), (401, 601)]);
+    path.ack(601, &[(401, 501)]);
+    // Again three, of which the copy of one came with the fourth.
+    path.writes(4, 100);
+    path.ack(601, &[(801, 1001)]);
+    path.ack(1001, &[]);
+    let more = path.writes(5, 100);
+    assert_eq!(more[3..], [(1001, 1401), (1101, 1501)]);
+    // Those three are repaired together: it is still so a minute after the first ones.
+    path.wait(50_000);
+    path.ack(1101, &[]);
+    path.ack(1501, &[(1101, 1201)]);
+    path.writes(4, 100);
+    path.ack(1901, &[]);
+    path.wait(20_000);
+    assert_eq!(path.writes(4, 100)[3], (1901, 2301));
+    path.ack(2301, &[(1901, 2001)]);
+    // A minute later nothing is known any more.
+    path.wait(59_000);
+    path.writes(3, 100);
+    path.ack(2301, &[(2501, 2601)]);
+    path.ack(2601, &[]);
+    assert_eq!(path.writes(3, 100)[2], (2701, 2901));
+}
+
 #[test]
 fn copies_have_a_budget() {
     let mut path = Path::new(Rdb {

@@ -12,8 +12,8 @@ use std::{
 use bytes::Bytes;
 use common::Segment;
 use sphinx_pep::{
-    Agent, Cause, Config, Counts, Laws, Side, Stage,
-    rsfc::{Report, Rsfc, State, Unclamped},
+    Agent, Cause, Config, Counts, Laws, Match, Side, Stage,
+    rsfc::{Mode, Report, Rsfc, State, Unclamped},
 };
 
 const MS: u64 = 1_000_000;
@@ -33,6 +33,8 @@ struct Scene {
     /// From then on, the way up takes so much longer, or the link has another rate.
     step: Option<(u64, u64)>,
     change: Option<(u64, u64)>,
+    /// The agent leaves the second upload alone, which begins then.
+    rival: Option<u64>,
     jitter: u64,
     skew_ppm: u64,
     /// Nanoseconds of the senders' clocks.
@@ -41,12 +43,16 @@ struct Scene {
 }
 
 const SCENE: Scene = Scene {
-    rsfc: Some(Rsfc { target_ns: None }),
+    rsfc: Some(Rsfc {
+        mode: Mode::Rsfc,
+        target_ns: None,
+    }),
     uploads: 1,
     bits_per_second: 2_000_000,
     delay: 35 * MS,
     step: None,
     change: None,
+    rival: None,
     jitter: 0,
     skew_ppm: 0,
     tick: MS,
@@ -119,11 +125,12 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(rsfc: Option<Rsfc>) -> Watched {
+    fn new(rsfc: Option<Rsfc>, matches: Vec<Match>) -> Watched {
         Watched {
             agent: Agent::new(Config {
                 stage: Stage::Pass,
                 rsfc,
+                matches,
                 ..Config::default()
             }),
             laws: Laws::default(),
@@ -168,8 +175,15 @@ impl Watched {
     }
 }
 
+/// The connections that the agent looks at.
+fn only_first(scene: Scene) -> Vec<Match> {
+    let first = ends(0)[1].port();
+    let first: Match = format!("port {first}").parse().expect("a match");
+    scene.rival.map(|_| first).into_iter().collect()
+}
+
 fn run(scene: Scene) -> Ended {
-    let mut watched = Watched::new(scene.rsfc);
+    let mut watched = Watched::new(scene.rsfc, only_first(scene));
     let mut events: BinaryHeap<Reverse<(u64, u64, Event)>> = BinaryHeap::new();
     let (mut order, mut busy, mut last_arrival, mut now) = (0, 0, 0, 0);
     let mut seed = 7_u64;
@@ -187,6 +201,10 @@ fn run(scene: Scene) -> Ended {
         });
     }
     let mut ready: Vec<usize> = (0..scene.uploads).collect();
+    if scene.rival.is_some() {
+        ready.truncate(1);
+    }
+    let mut rival = scene.rival;
     // The handshakes took a round trip.
     now += 2 * scene.delay;
     loop {
@@ -229,6 +247,9 @@ fn run(scene: Scene) -> Ended {
         now = at;
         if now > scene.end {
             break;
+        }
+        if rival.take_if(|at| *at <= now).is_some() {
+            ready.push(1);
         }
         match event {
             Event::Data { of, packet, waited } => {
@@ -281,6 +302,13 @@ fn run(scene: Scene) -> Ended {
     ended
 }
 
+fn at(ms: u64) -> Rsfc {
+    Rsfc {
+        target_ns: Some(ms * MS),
+        ..Rsfc::default()
+    }
+}
+
 #[test]
 fn an_upload_fills_the_link_and_not_its_queue() {
     let none = run(Scene {
@@ -308,11 +336,10 @@ fn an_upload_fills_the_link_and_not_its_queue() {
 
 #[test]
 fn what_waits_is_known() {
-    let target_ns = Some(20 * MS);
     for (rsfc, skew_ppm, tick, end) in [
-        (Rsfc { target_ns: None }, 0, MS, 60 * SECOND),
-        (Rsfc { target_ns: None }, 100, MS, 600 * SECOND),
-        (Rsfc { target_ns }, 100, 1000, 60 * SECOND),
+        (Rsfc::default(), 0, MS, 60 * SECOND),
+        (Rsfc::default(), 100, MS, 600 * SECOND),
+        (at(20), 100, 1000, 60 * SECOND),
     ] {
         let ended = run(Scene {
             rsfc: Some(rsfc),
@@ -336,9 +363,7 @@ fn what_waits_is_known() {
 #[test]
 fn a_target_bounds_what_waits() {
     let ended = run(Scene {
-        rsfc: Some(Rsfc {
-            target_ns: Some(20 * MS),
-        }),
+        rsfc: Some(at(20)),
         ..SCENE
     });
     let from = 10 * SECOND;
@@ -401,7 +426,7 @@ fn uploads_of_one_host_share_its_link() {
 
 /// Data and acknowledgements of an upload whose packets wait longer and longer; the windows that its sender is told.
 fn windows(change: impl Fn(&mut Segment), each: impl Fn(u32, &mut Segment)) -> (Vec<u16>, Counts) {
-    let mut watched = Watched::new(Some(Rsfc::default()));
+    let mut watched = Watched::new(Some(Rsfc::default()), Vec::new());
     watched.open(0, 0, change);
     let [server, client] = ends(0);
     let mut told = Vec::new();
@@ -477,7 +502,7 @@ fn what_is_not_understood_keeps_its_window() {
     let (told, counts) = windows(|_| {}, unknown);
     assert!(untouched(&told) && counts.windows_lowered == 0);
     // From the middle on.
-    let mut watched = Watched::new(Some(Rsfc::default()));
+    let mut watched = Watched::new(Some(Rsfc::default()), Vec::new());
     let [server, client] = ends(0);
     let answer = Segment {
         sequence: 5,
@@ -510,4 +535,32 @@ fn a_path_that_is_never_full_is_left_alone() {
         some.counts.upload_states
     );
     assert!(after as f64 >= 0.97 * before as f64, "{after} of {before}");
+}
+
+#[test]
+fn an_upload_that_yields() {
+    let rledbat = Some(Rsfc {
+        mode: Mode::Rledbat,
+        target_ns: None,
+    });
+    let alone = run(Scene {
+        rsfc: rledbat,
+        ..SCENE
+    });
+    let from = 10 * SECOND;
+    let rate = alone.rate(None, from, SCENE.end) / 1e6;
+    let (median, late) = (alone.waited(50, from), alone.waited(95, from));
+    println!("alone {rate:.2} Mbit/s, waited {median:.0} ms, 95 % {late:.0} ms");
+    assert!(rate >= 1.4, "{rate}");
+    assert!(median <= 70.0 && late <= 120.0, "{median} {late}");
+    // Another one, which nobody slows down, fills the queue.
+    let beside = run(Scene {
+        rsfc: rledbat,
+        uploads: 2,
+        rival: Some(20 * SECOND),
+        ..SCENE
+    });
+    let [yields, other] = [0, 1].map(|of| beside.rate(Some(of), 30 * SECOND, SCENE.end) / 1e6);
+    println!("{yields:.2} beside {other:.2} Mbit/s");
+    assert!(yields <= 0.1 && other >= 1.7, "{yields} {other}");
 }

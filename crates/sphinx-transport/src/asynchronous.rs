@@ -63,12 +63,14 @@ use std::task::{Context, Poll};
 mod datagram;
 #[cfg(feature = "tokio")]
 mod io;
+mod message;
 mod recv_stream;
 mod send_stream;
 mod session;
 mod unordered;
 
 pub use datagram::LiveReceiver;
+pub use message::{MessageReceiver, MessageSender};
 pub use recv_stream::RecvStream;
 pub use send_stream::SendStream;
 pub use session::Session;

@@ -164,6 +164,18 @@ fn too_small(buf: usize, len: usize) -> Error {
     Error::new(ErrorKind::Usage, message)
 }
 
+/// Whether the session lasts, and its peer takes what is sent here.
+fn may_send(inner: &Inner) -> Result<(), Error> {
+    if let Some(error) = &inner.closed {
+        return Err(error.clone());
+    }
+    if inner.datagram_max == 0 {
+        let message = "the peer takes no datagrams or live messages: its version is older";
+        return Err(Error::new(ErrorKind::Protocol, message));
+    }
+    Ok(())
+}
+
 /// Copies what was taken from a queue: its length.
 fn copy(arrived: &Arrived, buf: &mut [u8]) -> usize {
     let data = arrived.data();
@@ -174,13 +186,7 @@ fn copy(arrived: &Arrived, buf: &mut [u8]) -> usize {
 impl Shared {
     /// Leaves a datagram for the engine; its number, if its flow has numbers.
     fn send(&self, inner: &mut Inner, data: &[u8], send_as: SendAs) -> Result<Option<u64>, Error> {
-        if let Some(error) = &inner.closed {
-            return Err(error.clone());
-        }
-        if inner.datagram_max == 0 {
-            let message = "the peer takes no datagrams or live messages: its version is older";
-            return Err(Error::new(ErrorKind::Protocol, message));
-        }
+        may_send(inner)?;
         if data.len() > inner.datagram_max {
             let (len, most) = (data.len(), inner.datagram_max);
             let message = format!("a datagram of {len} bytes; the peer takes at most {most}");
@@ -190,6 +196,18 @@ impl Shared {
             .queues
             .send_datagram(self.now(), data, send_as, self.pool());
         sent.map_err(|refusal| refused(refusal, data.len()))
+    }
+
+    /// The same, if there is room without another one going. (What is too long is refused at once, and does not wait for room that never comes.)
+    fn send_if_room(
+        &self,
+        inner: &mut Inner,
+        data: &[u8],
+        options: &DatagramOptions,
+    ) -> Option<Result<(), Error>> {
+        let has_room = inner.queues.has_datagram_room(data.len());
+        let is_too_long = data.len() > inner.datagram_max;
+        (has_room || is_too_long).then(|| self.send(inner, data, options.send_as()).map(|_| ()))
     }
 }
 
@@ -235,12 +253,26 @@ impl Session {
     /// # Errors
     /// Those of [`send_datagram`](Self::send_datagram).
     pub fn send_datagram_wait(&self, data: &[u8], options: &DatagramOptions) -> Result<(), Error> {
-        let (shared, send_as) = (self.shared(), options.send_as());
+        let shared = self.shared();
         let left = shared.lock().queues.datagrams_left();
-        shared.wait(&left, |inner| {
-            let has_room = inner.queues.has_datagram_room(data.len());
-            has_room.then(|| shared.send(inner, data, send_as).map(|_| ()))
-        })?
+        shared.wait(&left, |inner| shared.send_if_room(inner, data, options))?
+    }
+
+    pub(crate) fn poll_send_datagram(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+        (data, options): (&[u8], &DatagramOptions),
+    ) -> Poll<Result<(), Error>> {
+        let shared = self.shared();
+        let sent = shared.poll(waiter, cx, |inner| {
+            shared.send_if_room(inner, data, options)
+        });
+        sent.map(Result::flatten)
+    }
+
+    pub(crate) fn datagram_room_waiter(&self) -> Waiter {
+        Waiter::new(&self.shared().lock().queues.datagrams_left())
     }
 
     /// Waits for a datagram and copies it into `buf`. Those that are not taken are kept, up to 512 KiB (less in a small window); then the oldest go.
@@ -280,9 +312,7 @@ impl Session {
     pub fn open_live(&self, options: &LiveOptions) -> Result<LiveSender, Error> {
         let shared = self.shared();
         let mut inner = shared.lock();
-        if let Some(error) = &inner.closed {
-            return Err(error.clone());
-        }
+        may_send(&inner)?;
         let flow = inner.queues.open_live().ok_or_else(|| {
             let message = "256 flows of live messages are open, which is the most";
             Error::new(ErrorKind::Usage, message)
@@ -510,4 +540,41 @@ fn next_live(
         number: arrived.number().unwrap_or_default(),
         age: Duration::from_nanos(now.saturating_sub(sent)),
     })))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Options, Server, Service, connect};
+
+    /// What the peer lacks fails the call that wants it, and nothing else.
+    #[test]
+    fn a_peer_without_datagrams_still_takes_streams() {
+        let options = Options::default();
+        let server = Server::bind(([127, 0, 0, 1], 0).into(), Service::Application, &options);
+        let server = server.expect("a socket");
+        let ticket = server.ticket(&["127.0.0.1".to_owned()]).expect("a ticket");
+        let client = connect(&ticket, Service::Application, &options).expect("connected");
+        let peer = server.accept(None).expect("accepted").expect("a session");
+        // As it is after a handshake with an end that does not announce them.
+        client.shared().lock().datagram_max = 0;
+
+        let datagram = DatagramOptions::default();
+        let refusals = [
+            client.send_datagram(b"one", &datagram).err(),
+            client.send_datagram_wait(b"one", &datagram).err(),
+            client.open_live(&LiveOptions::default()).err(),
+        ];
+        for error in refusals {
+            let error = error.expect("refused");
+            assert_eq!(error.kind(), ErrorKind::Protocol);
+            assert!(error.to_string().contains("no datagrams"), "{error}");
+        }
+        let mut stream = client.open_uni().expect("a stream");
+        stream.write_all(b"goes on").expect("written");
+        stream.finish().expect("finished");
+        let mut buf = [0; 10];
+        let mut stream = peer.accept_uni().expect("a stream");
+        assert_eq!(stream.read(&mut buf).expect("read"), 7);
+    }
 }

@@ -22,7 +22,7 @@ pub(crate) struct CommonArgs {
     pub(crate) workers: Workers,
     #[arg(long, value_name = "CODE", default_value = "auto", value_parser = codec, help = format!("Erasure code: {}", transport::Codec::expected()))]
     pub(crate) codec: Codec,
-    /// What redundancy is chosen for: auto, bulk or latency
+    /// What redundancy is chosen for: auto, bulk, latency; or, for messages of perf client, their deadline: live
     #[arg(long, value_name = "P", default_value = "auto", value_parser = profile)]
     pub(crate) profile: Profile,
     /// Share of blocks that may need a second round where repair is sent ahead: less costs more bytes
@@ -97,8 +97,15 @@ impl<T: Copy + Default> Choice<T> {
 pub(crate) type Io = Choice<()>;
 pub(crate) type Workers = Choice<()>;
 pub(crate) type Codec = Choice<transport::Codec>;
-pub(crate) type Profile = Choice<transport::Profile>;
 pub(crate) type Icm = Choice<transport::Icm>;
+
+/// What redundancy is chosen for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Engine(transport::Profile),
+    /// The deadline of what is sent: it has to have one.
+    Live,
+}
 
 pub(crate) fn io(text: &str) -> Result<Io, String> {
     let later = ["xdp:", "dpdk:"];
@@ -126,12 +133,12 @@ pub(crate) fn codec(text: &str) -> Result<Codec, String> {
 }
 
 pub(crate) fn profile(text: &str) -> Result<Profile, String> {
-    Ok(Choice::Built(match text {
+    Ok(Profile::Engine(match text {
         "auto" => transport::Profile::Auto,
         "bulk" => transport::Profile::Bulk,
         "latency" => transport::Profile::Latency,
-        "live" => return Ok(later_value(text)),
-        _ => return Err("expected auto, bulk or latency".to_owned()),
+        "live" => return Ok(Profile::Live),
+        _ => return Err("expected auto, bulk, latency or live".to_owned()),
     }))
 }
 
@@ -198,9 +205,9 @@ impl CommonArgs {
                 (_, true) => Family::V6,
                 _ => Family::Any,
             },
-            profile: match self.profile.value() {
-                transport::Profile::Auto => profile,
-                chosen => chosen,
+            profile: match self.profile {
+                Profile::Engine(transport::Profile::Auto) | Profile::Live => profile,
+                Profile::Engine(chosen) => chosen,
             },
             codec: self.codec.value(),
             icm: self.icm.value(),

@@ -142,6 +142,15 @@ Examples:
 With --rate one whole block (--block-size B) is handed over every B/R; its latency counts from
 that scheduled time to its complete reception, so a sender that falls behind is not excused.")]
     Client(Box<PerfClientArgs>),
+    /// Measure what a packet costs this machine, stage by stage
+    #[command(after_help = "\
+Examples:
+  sphx perf cost
+  sphx perf cost --mtu 9000 --loss 2% --json
+
+Two ends in one thread move data over loopback, with real keys. The kernel's part is that of
+loopback, where joined packets are not cut; the rest is what the engine of each end does.")]
+    Cost(PerfCostArgs),
 }
 
 /// Where a listening end listens and how it is found.
@@ -229,6 +238,22 @@ pub(crate) struct PerfServerArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct PerfCostArgs {
+    /// Bytes to move, at least 10MB
+    #[arg(long, value_name = "SIZE", default_value = "1GB", value_parser = units::size_positive)]
+    pub(crate) bytes: u64,
+    /// Largest packet, IP bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1228..=9000))]
+    pub(crate) mtu: u16,
+    /// Share of packets that the receiver throws away, so that there is something to repair; at most half
+    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = units::fraction)]
+    pub(crate) loss: f64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct PerfClientArgs {
     /// Read the ticket from this file
     #[arg(long, value_name = "F")]
@@ -260,9 +285,9 @@ pub(crate) struct PerfClientArgs {
     /// Time between messages
     #[arg(long, value_name = "DURATION", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) interval: Option<Duration>,
-    /// What carries the messages
-    #[arg(long, value_enum, default_value = "stream", requires = "message_size")]
-    pub(crate) mode: Mode,
+    /// What carries the messages [default: stream; with --profile live, live]
+    #[arg(long, value_enum, requires = "message_size")]
+    pub(crate) mode: Option<Mode>,
     /// Count messages that take longer as late; live messages and datagrams are of use for so long [default: live 120ms]
     #[arg(long, value_name = "DURATION", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) deadline: Option<Duration>,

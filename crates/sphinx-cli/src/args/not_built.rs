@@ -1,5 +1,6 @@
 //! Parts of the contract that come later: a usage error that says so.
 
+use super::engine::Profile;
 use super::{Cli, Command, CommonArgs, PathArgs, PerfCommand};
 use crate::failure::{Failure, Outcome, fail_hint};
 use sphinx_transport::ErrorKind;
@@ -7,19 +8,34 @@ use sphinx_transport::ErrorKind;
 /// Refuses what the grammar knows and this version does not do.
 pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
     match &cli.command {
-        Command::Recv(args) => common(&args.common),
-        Command::Send(args) => common(&args.common).and_then(|()| paths(&args.paths)),
-        Command::Cp(args) => common(&args.common),
+        Command::Recv(args) => without_deadlines(&args.common),
+        Command::Send(args) => without_deadlines(&args.common).and_then(|()| paths(&args.paths)),
+        Command::Cp(args) => without_deadlines(&args.common),
         // What was written has been looked at where it was.
         Command::SshEnd(_) => Ok(()),
         Command::Perf {
             command: PerfCommand::Server(args),
-        } => common(&args.common),
+        } => without_deadlines(&args.common),
         Command::Perf {
             command: PerfCommand::Client(args),
         } => common(&args.common).and_then(|()| paths(&args.paths)),
+        Command::Perf {
+            command: PerfCommand::Cost(_),
+        } => Ok(()),
         Command::Pep(_) | Command::Tools(_) => Ok(()),
     }
+}
+
+/// The same for a command that chooses nothing with a deadline. (What `perf client` asks for, its server does.)
+fn without_deadlines(args: &CommonArgs) -> Outcome<()> {
+    if args.profile == Profile::Live {
+        return Err(fail_hint(
+            ErrorKind::Usage,
+            "--profile live is for messages with a deadline",
+            "sphx perf client --profile live --message-size 1000B --interval 5ms sends such",
+        ));
+    }
+    common(args)
 }
 
 fn common(args: &CommonArgs) -> Outcome<()> {
@@ -27,7 +43,6 @@ fn common(args: &CommonArgs) -> Outcome<()> {
         ("--io", args.io.later()),
         ("--workers", args.workers.later()),
         ("--codec", args.codec.later()),
-        ("--profile", args.profile.later()),
     ];
     match choices
         .iter()
@@ -64,7 +79,6 @@ mod tests {
             "sphx recv --io xdp:eth0",
             "sphx recv --io dpdk:-l,0",
             "sphx send t a --workers 2",
-            "sphx perf server --profile live",
             "sphx send t a --path auto",
             "sphx send t a --path wlan0 --path wwan0,cost=5",
             "sphx perf client t --path a --path b --bond sc",
@@ -94,6 +108,7 @@ mod tests {
             "sphx perf server --icm paper",
             "sphx perf server --icm off",
             "sphx perf client t --message-size 100B --interval 5ms --deadline 50ms",
+            "sphx perf client t --message-size 100B --interval 5ms --profile live",
             #[cfg(feature = "lab")]
             "sphx demo",
             #[cfg(feature = "lab")]

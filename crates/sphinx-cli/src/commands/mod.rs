@@ -3,6 +3,7 @@
 #[cfg(feature = "lab")]
 pub(crate) mod codes;
 mod consent;
+pub(crate) mod cost;
 pub(crate) mod cp;
 #[cfg(feature = "lab")]
 mod experiments;

@@ -8,6 +8,7 @@ use sphinx_transport::{ErrorKind, Options, Profile, Service, Session};
 
 use super::reach::{Watch, Way};
 use super::{Context, listen};
+use crate::args::engine::Profile as ProfileArg;
 use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
 use crate::channel::Mode;
 use crate::failure::{Outcome, fail_hint, usage};
@@ -174,8 +175,8 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
             "there are two tickets: one in --ticket-file and one as an argument",
         ));
     }
-    let chosen = args.common.profile.value();
-    if args.bundle.is_some() && chosen == Profile::Bulk {
+    let mode = mode(args)?;
+    if args.bundle.is_some() && args.common.profile == ProfileArg::Engine(Profile::Bulk) {
         return Err(usage(
             "--bundle cannot be used with --profile bulk: it is for small messages",
         ));
@@ -197,14 +198,11 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
         .zip(args.message_size)
         .map(|(interval, bytes)| {
             let deadline_ns = args.deadline.map(nanoseconds);
-            let messages = Messages {
-                mode: args.mode,
-                deadline_ns,
-            };
+            let messages = Messages { mode, deadline_ns };
             Pacing::every(nanoseconds(interval), bytes, Some(messages))
         });
     let pacing = blocks.or(messages).transpose().map_err(usage)?;
-    check_mode(args)?;
+    check_mode(mode, args)?;
     if pacing.is_some() && args.streams > PACED_STREAMS_MAX {
         return Err(usage(format!(
             "blocks and messages at fixed times go over at most {PACED_STREAMS_MAX} streams, not {}",
@@ -227,9 +225,26 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
     })
 }
 
+/// What carries messages, if there are any.
+fn mode(args: &PerfClientArgs) -> Outcome<Mode> {
+    let is_live = args.common.profile == ProfileArg::Live;
+    if is_live && args.message_size.is_none() {
+        return Err(usage(
+            "--profile live is for messages with a deadline: --message-size and --interval say which",
+        ));
+    }
+    match args.mode {
+        Some(mode) if is_live && !mode.is_lossy() => Err(usage(
+            "--profile live is for --mode live or datagram: what a stream carries arrives, however late",
+        )),
+        None if is_live => Ok(Mode::Live),
+        mode => Ok(mode.unwrap_or_default()),
+    }
+}
+
 /// What the modes of messages can do.
-fn check_mode(args: &PerfClientArgs) -> Outcome<()> {
-    let (mode, size) = (args.mode, args.message_size.unwrap_or(0));
+fn check_mode(mode: Mode, args: &PerfClientArgs) -> Outcome<()> {
+    let size = args.message_size.unwrap_or(0);
     if args
         .deadline
         .is_some_and(|deadline| deadline < DEADLINE_MIN)

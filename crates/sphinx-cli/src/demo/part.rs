@@ -57,6 +57,9 @@ pub(crate) fn run(args: &DemoPartArgs, context: &Context) -> Outcome<()> {
         PartCommand::Perf {
             command: PerfCommand::Client(args),
         } => commands::perf::measure(*args, context),
+        PartCommand::Perf {
+            command: PerfCommand::Cost(args),
+        } => commands::cost::run(&args, context),
         PartCommand::TcpServer { listen } => tcp_server(listen, context),
         PartCommand::TcpClient {
             server,

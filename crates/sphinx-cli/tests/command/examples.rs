@@ -93,6 +93,7 @@ const FILES: [&str; 7] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Codes,
+    Cost,
     Demo,
     /// A link that goes on until it is told to end.
     Open,
@@ -117,6 +118,7 @@ fn kind(line: &str) -> Option<Kind> {
         () if has("sphx recv") || has("sphx perf server") => Kind::Serve,
         () if has("sphx send") => Kind::Send,
         () if has("sphx perf client") => Kind::Measure,
+        () if has("sphx perf cost") => Kind::Cost,
         () if has("sphx demo") => Kind::Demo,
         () if has("sphx codes") => Kind::Codes,
         () if has("sphx lab path") => Kind::Path,
@@ -361,6 +363,14 @@ fn examples_of_codes() {
     let scratch = stage();
     for line in of_kind(Kind::Codes) {
         succeed(&scratch, &line, &format!("{line} --blocks 20"));
+    }
+}
+
+#[test]
+fn examples_of_costs() {
+    let scratch = stage();
+    for line in of_kind(Kind::Cost) {
+        succeed(&scratch, &line, &format!("{line} --bytes 20MB"));
     }
 }
 

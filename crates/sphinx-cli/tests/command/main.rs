@@ -22,6 +22,8 @@ mod memory;
 mod partial;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod pep;
+#[cfg(all(feature = "lab", feature = "pep"))]
+mod pep_between;
 mod perf;
 mod pipes;
 mod receiving;

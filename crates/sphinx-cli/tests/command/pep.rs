@@ -180,9 +180,9 @@ fn captures_that_cannot_be_read_are_named() {
 }
 
 /// A server in a network behind a machine that routes to a client over a lossy hop.
-struct Scene {
+pub(super) struct Scene {
     fixed: Namespace,
-    middle: Namespace,
+    pub(super) middle: Namespace,
     mobile: Namespace,
     holder: Child,
     _hop: Front,
@@ -190,7 +190,7 @@ struct Scene {
 
 impl Scene {
     /// Says why if there can be none.
-    fn new(loss: f64) -> Option<Scene> {
+    pub(super) fn new(loss: f64) -> Option<Scene> {
         Scene::with([loss, 0.0])
     }
 
@@ -272,7 +272,7 @@ impl Scene {
     }
 
     /// Starts the agent in the middle, and waits until it serves.
-    fn agent(&self, scratch: &Scratch, more: &[&str]) -> Running {
+    pub(super) fn agent(&self, scratch: &Scratch, more: &[&str]) -> Running {
         self.agent_and_worker(scratch, more).0
     }
 
@@ -298,7 +298,7 @@ impl Scene {
     }
 
     /// See [`transfer`], from the host behind the machine in the middle.
-    fn transfer(&self, address: IpAddr, bytes: usize, half: impl FnOnce()) {
+    pub(super) fn transfer(&self, address: IpAddr, bytes: usize, half: impl FnOnce()) {
         transfer(&self.fixed, &self.mobile, address, bytes, half);
     }
 
@@ -308,7 +308,7 @@ impl Scene {
             .concat()
     }
 
-    fn addresses(&self) -> [IpAddr; 2] {
+    pub(super) fn addresses(&self) -> [IpAddr; 2] {
         ["10.78.0.2", "fd78::2"].map(|text| text.parse().expect("an address"))
     }
 }
@@ -323,7 +323,7 @@ impl Drop for Scene {
 /// Moves so many bytes from an address of the fixed host to the mobile one, and as many back at the same
 /// time; calls `half` when half of them have arrived. The client does not read until that returns, so that of
 /// many bytes most of the rest comes later.
-fn transfer(
+pub(super) fn transfer(
     fixed: &Namespace,
     mobile: &Namespace,
     address: IpAddr,
@@ -368,7 +368,7 @@ fn exchange(mut stream: TcpStream, contents: &[u8], half: impl FnOnce()) {
 }
 
 /// What `ip` says in a namespace, or `None` if it fails or is not there.
-fn ip(namespace: &Namespace, words: &str) -> Option<String> {
+pub(super) fn ip(namespace: &Namespace, words: &str) -> Option<String> {
     let mut command = Command::new("ip");
     command.args(words.split_whitespace());
     command.stdout(Stdio::piped()).stderr(Stdio::null());
@@ -382,7 +382,7 @@ fn ip(namespace: &Namespace, words: &str) -> Option<String> {
 }
 
 /// The ways to attach an agent that this machine has, with the path to it.
-fn ways() -> Vec<&'static str> {
+pub(super) fn ways() -> Vec<&'static str> {
     let queue = || Rules::install("sphx-test", &Selection::Interface("lo".to_owned()), 77, 1);
     let queue = Namespace::new().and_then(|namespace| namespace.run(queue));
     match queue.and_then(|rules| rules) {
@@ -395,7 +395,7 @@ fn ways() -> Vec<&'static str> {
 }
 
 /// The totals in the last event but that of the end.
-fn totals(ended: &Ended) -> &Value {
+pub(super) fn totals(ended: &Ended) -> &Value {
     let done = ended.events.iter().find(|event| event["event"] == "done");
     done.expect("totals")
 }

@@ -1,6 +1,6 @@
 //! Measurements over loopback.
 
-use crate::common::{Scratch, assert_done_schema};
+use crate::common::{Running, Scratch, assert_done_schema};
 
 #[test]
 fn bulk_by_bytes() {
@@ -134,12 +134,12 @@ fn paced_messages() {
 /// Each carrier of messages, in both directions. What may be missing is counted by both ends alike.
 #[test]
 fn modes_of_messages() {
-    for (mode, reverse) in [
-        ("message", false),
-        ("live", false),
-        ("live", true),
-        ("datagram", false),
-        ("datagram", true),
+    for (flag, mode, reverse) in [
+        ("--mode", "message", false),
+        ("--profile", "live", false),
+        ("--mode", "live", true),
+        ("--mode", "datagram", false),
+        ("--mode", "datagram", true),
     ] {
         let scratch = Scratch::new();
         let server = scratch.perf_server(&[]);
@@ -152,7 +152,7 @@ fn modes_of_messages() {
             "1s",
             "--deadline",
             "1s",
-            "--mode",
+            flag,
             mode,
         ];
         let way = if reverse { &["--reverse"][..] } else { &[] };
@@ -232,4 +232,31 @@ fn what_was_asked_for_is_what_is_used() {
         "{done}"
     );
     assert_eq!(done["io"], "udp");
+}
+
+#[test]
+fn what_a_packet_costs() {
+    let scratch = Scratch::new();
+    let cost = |more: &[&str]| {
+        let arguments = [&["perf", "cost"], more].concat();
+        Running::start_in(&scratch.path("."), &arguments).end()
+    };
+    let measured = cost(&["--bytes", "20MB", "--loss", "2%", "--json"]).expect(0);
+    let event = measured.event("cost");
+    assert!(event["packets"].as_u64() > Some(10_000), "{event}");
+    for (end, stage) in [
+        ("sender_ns", "seal"),
+        ("sender_ns", "engine"),
+        ("sender_ns", "kernel"),
+        ("receiver_ns", "open"),
+        ("receiver_ns", "place"),
+    ] {
+        assert!(
+            event[end][stage].as_f64() > Some(0.0),
+            "{end} {stage}: {event}"
+        );
+    }
+    cost(&["--loss", "60%"]).expect(2);
+    cost(&["--mtu", "1000"]).expect(2);
+    cost(&["--bytes", "1MB"]).expect(2);
 }

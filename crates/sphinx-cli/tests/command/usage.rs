@@ -7,12 +7,7 @@ use crate::common::{Running, Scratch, command};
 #[test]
 fn what_is_not_built_says_so() {
     let scratch = Scratch::new();
-    for line in [
-        "recv --json --io xdp:lo",
-        "recv --json --workers 2",
-        "perf client --json --profile live sphx1x",
-        "perf client --json --profile live sphx1x",
-    ] {
+    for line in ["recv --json --io xdp:lo", "recv --json --workers 2"] {
         let words: Vec<&str> = line.split(' ').collect();
         let ended = Running::start(&scratch, &words, &[]).end().expect(2);
         let message = ended.error("usage")["message"].to_string();
@@ -83,6 +78,49 @@ fn mistakes_are_usage_errors() {
         let words: Vec<&str> = line.split(' ').collect();
         let ended = Running::start(&scratch, &words, &[]).end().expect(2);
         ended.error("usage");
+    }
+}
+
+#[test]
+fn limits_are_told_in_words() {
+    let scratch = Scratch::new();
+    let messages = "perf client --json sphx1x --message-size 1kB --interval 20ms";
+    let large = "perf client --json sphx1x --interval 20ms --message-size";
+    for (line, limit) in [
+        (format!("{messages} --mode live --deadline 900us"), "1ms"),
+        (format!("{large} 17MB --mode message"), "16777216"),
+        (format!("{large} 66kB --mode live"), "65507"),
+        (format!("{large} 66kB --mode datagram"), "65507"),
+        (format!("{messages} --bundle 9"), "at most 8"),
+        (
+            format!("{messages} --bundle 1 --profile bulk"),
+            "small messages",
+        ),
+        (
+            "perf client --json sphx1x --memory 3MiB".into(),
+            "at least 4MiB",
+        ),
+        ("recv --json --memory 3MiB".into(), "at least 4MiB"),
+        ("perf client --json sphx1x --streams 10001".into(), "10000"),
+        (format!("{messages} --streams 257"), "256"),
+        (
+            "perf client --json sphx1x --profile live".into(),
+            "--message-size",
+        ),
+        (
+            format!("{messages} --profile live --mode message"),
+            "--mode live",
+        ),
+        ("send --json --profile live t a".into(), "with a deadline"),
+        (
+            "perf server --json --profile live".into(),
+            "with a deadline",
+        ),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ended = Running::start(&scratch, &words, &[]).end().expect(2);
+        let message = ended.error("usage")["message"].to_string();
+        assert!(message.contains(limit), "{line}: {message}");
     }
 }
 
@@ -177,7 +215,7 @@ fn help_and_version_are_no_errors() {
             !expected.starts_with("sphx ") || text.starts_with(expected),
             "{line}: {text}"
         );
-        for later in ["not built", "xdp", "dpdk", " live "] {
+        for later in ["not built", "xdp", "dpdk"] {
             let engine = text.split("Engine:").nth(1).unwrap_or_default();
             assert!(!engine.contains(later), "{line} tells of {later}: {engine}");
         }

@@ -120,7 +120,7 @@ impl<S: Clone + Default> SendQueue<S> {
 
     /// Whether a datagram of so many bytes finds room without another one going.
     pub(crate) fn has_room(&self, len: usize) -> bool {
-        self.waiting.is_empty() || self.bytes + len <= BYTES_MAX
+        self.waiting.is_empty() || self.bytes + HEADER_MAX + len <= BYTES_MAX
     }
 
     /// The next flow of live messages; `None` while there are as many as there may be.

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
-use sphinx_link::settings::SETTINGS;
+use sphinx_link::settings::{MODELS, SETTINGS};
 
 use super::place::NAME;
 
@@ -16,6 +16,7 @@ Examples:
   sphx lab link --rate 20mbit --rtt 100ms --loss 1% -- ping -c 5 10.77.0.2
   sphx lab link --rate 100mbit --rtt 20ms --queue 40ms --right 'iperf3 -s -1' -- iperf3 -c 10.77.0.2
   sphx lab link --loss burst:2%,6 --return loss=0 --left bash --right 'python3 -m http.server'
+  sphx lab link --like wifi --right 'iperf3 -s -1' -- iperf3 -c 10.77.0.2
   sphx lab link --rate trace:docs/examples/lte.down --log drops.ndjson --pcap caps
   sphx lab link --interfaces eth1,eth2 --rtt 80ms --loss 2%     a box in the middle of a cable
   sphx lab link set loss=5% return.rate=1mbit       from another terminal, or from inside
@@ -133,17 +134,29 @@ impl Args for SettingFlags {
             .long("rtt")
             .value_name("DURATION")
             .help("Round-trip time: sets the delay of each direction to half of it");
-        let command = SETTINGS.iter().fold(command.arg(rtt), |command, setting| {
-            let help = format!("{} [default: {}]", setting.help, setting.default);
-            let arg = Arg::new(setting.key)
-                .long(setting.key)
-                .value_name(setting.value_name)
-                .help(help);
-            command.arg(match setting.key {
-                "delay" => arg.conflicts_with("rtt"),
-                _ => arg,
-            })
-        });
+        let models: Vec<String> = (MODELS.iter())
+            .map(|model| format!("- {}: {}", model.name, model.help))
+            .collect();
+        let like = Arg::new("like")
+            .long("like")
+            .value_name("KIND")
+            .help(format!(
+                "A link as people have them, where nothing else is said:\n{}",
+                models.join("\n")
+            ));
+        let command = SETTINGS
+            .iter()
+            .fold(command.arg(like).arg(rtt), |command, setting| {
+                let help = format!("{} [default: {}]", setting.help, setting.default);
+                let arg = Arg::new(setting.key)
+                    .long(setting.key)
+                    .value_name(setting.value_name)
+                    .help(help);
+                command.arg(match setting.key {
+                    "delay" => arg.conflicts_with("rtt"),
+                    _ => arg,
+                })
+            });
         DIRECTIONS.iter().fold(command, |command, (flag, _, help)| {
             let arg = Arg::new(*flag).long(*flag).value_name("KEY=VALUE");
             command.arg(arg.help(*help).action(clap::ArgAction::Append))
@@ -163,7 +176,7 @@ impl FromArgMatches for SettingFlags {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        let keys = ["rtt"]
+        let keys = ["like", "rtt"]
             .into_iter()
             .chain(SETTINGS.iter().map(|setting| setting.key));
         for key in keys {

@@ -4,20 +4,27 @@ pub(crate) mod loss;
 mod queue;
 mod rate;
 mod trace;
+mod varying;
 
 use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::rate::Limiter;
+
+pub(crate) use self::varying::PERIOD;
 pub use self::{
     loss::{GilbertElliott, Loss, LossTrace, Periods, Span},
     queue::{Aqm, CoDel, Depth, Policer, Red, Signal},
     rate::{Rate, RateStep, RateTrace},
     trace::TraceError,
+    varying::Varying,
 };
 
 /// The largest DSCP (RFC 2474).
 const DSCP_MAX: u8 = 63;
+/// Most tries of a link for a packet, after the first one.
+const TRIES_MAX: u32 = 1000;
 
 /// One direction of a link. The default is a perfect one: no limit, no delay, no loss.
 ///
@@ -54,6 +61,12 @@ pub struct LinkConfig {
     pub delay: Duration,
     /// Random delay on top.
     pub jitter: Jitter,
+    /// Delay of what the link itself sends again.
+    pub retries: Retries,
+    /// Delay on top that is another one from time to time.
+    pub shift: Option<Shift>,
+    /// A link that sleeps when nobody uses it.
+    pub wake: Option<Wake>,
     /// Packets held back so that later ones overtake them.
     pub reorder: Reorder,
     /// Whether the packets of all flows have one series of indexes, or each flow its own.
@@ -79,6 +92,9 @@ impl Default for LinkConfig {
             duplication: 0.0,
             delay: Duration::ZERO,
             jitter: Jitter::default(),
+            retries: Retries::default(),
+            shift: None,
+            wake: None,
             reorder: Reorder::default(),
             flows: Flows::default(),
             records: 0,
@@ -87,12 +103,19 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
+    /// Bits per second of the rate in the long term; none if unlimited. Steps that do not repeat end with the last
+    /// one for ever.
+    pub fn mean_bits_per_second(&self) -> Option<u64> {
+        Limiter::new(&self.rate, self.seed).mean()
+    }
+
     /// Checks every field; [`Link::new`](crate::Link::new) does so too.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let mut probabilities = vec![
             ("corruption.probability", self.corruption.probability),
             ("duplication", self.duplication),
             ("reorder.probability", self.reorder.probability),
+            ("retries.probability", self.retries.probability),
         ];
         match &self.loss {
             Loss::None | Loss::Packets(_) | Loss::Trace(_) => {}
@@ -141,6 +164,12 @@ impl LinkConfig {
         {
             return Err(ConfigError::BlackoutRepeat);
         }
+        if self.retries.limit > TRIES_MAX {
+            return Err(ConfigError::Retries);
+        }
+        if self.shift.is_some_and(|shift| shift.every.is_zero()) {
+            return Err(ConfigError::Shift);
+        }
         self.aqm.validate()?;
         self.rate.validate()
     }
@@ -177,6 +206,18 @@ pub enum ConfigError {
     /// without ever sending anything.
     #[error("rate steps must begin at 0, ascend, end before they repeat and send something then")]
     RateSteps,
+    /// A link that tries too often.
+    #[error("at most {TRIES_MAX} tries")]
+    Retries,
+    /// A delay that changes after no time.
+    #[error("a delay must stay the same for some time")]
+    Shift,
+    /// A rate that varies has rates, times or counts outside its bounds.
+    #[error(
+        "rates from 10 kbit/s to 100 Gbit/s, factors from 1 to 100, 1 to 4096 packets, times from 1 ms to a minute (of \
+         grants: a second), the smaller one first, pauses shorter than their routes"
+    )]
+    Varying,
     /// The thresholds of RED are of different kinds, or the lower one is not below the upper one.
     #[error("RED needs two thresholds of the same kind, the lower one first")]
     RedThresholds,
@@ -234,6 +275,36 @@ pub enum Order {
     Free,
 }
 
+/// A link layer that sends again what its channel loses (ARQ, HARQ): a packet is lost only after its last try. With
+/// [`Order::Kept`] later ones wait for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Retries {
+    /// Probability (0 to 1) that a try fails.
+    pub probability: f64,
+    /// What each further try takes.
+    pub interval: Duration,
+    /// Tries after the first one, at most 1000; a packet whose last one fails is lost.
+    pub limit: u32,
+}
+
+/// A delay on top of the others, uniform between 0 and `max`, that stays the same for some time: routes that change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shift {
+    /// How long each lasts.
+    pub every: Duration,
+    /// The largest one.
+    pub max: Duration,
+}
+
+/// A link that sleeps while nothing is sent: what comes then waits until it has woken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// It sleeps after this time without a packet.
+    pub idle: Duration,
+    /// How long it takes to wake up.
+    pub delay: Duration,
+}
+
 /// Holds single packets back so that later ones overtake them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reorder {
@@ -282,6 +353,30 @@ mod tests {
             ..LinkConfig::default()
         };
         assert_eq!(config.validate(), Err(ConfigError::EmptyBlackout));
+    }
+
+    #[test]
+    fn rates_have_means() {
+        let at = |ms, bits_per_second| RateStep {
+            at: Duration::from_millis(ms),
+            bits_per_second,
+        };
+        let steps = |repeat| Rate::Steps {
+            steps: vec![at(0, 100), at(10, 300)],
+            repeat,
+        };
+        let of = |rate| LinkConfig {
+            rate,
+            ..LinkConfig::default()
+        };
+        for (rate, mean) in [
+            (Rate::Unlimited, None),
+            (Rate::Constant(7), Some(7)),
+            (steps(None), Some(300)),
+            (steps(Some(Duration::from_millis(40))), Some(250)),
+        ] {
+            assert_eq!(of(rate).mean_bits_per_second(), mean);
+        }
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{ConfigError, TraceError, trace};
+use super::{ConfigError, TraceError, Varying, trace};
 use crate::Time;
 
 /// A rate at the IP layer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Rate {
     /// Packets leave at once; nothing ever waits in the queue.
     #[default]
@@ -22,36 +22,16 @@ pub enum Rate {
     },
     /// Opportunities to send, as recorded on a real link.
     Trace(RateTrace),
+    /// Changes at random.
+    Varying(Varying),
 }
 
 impl Rate {
-    /// Bits per second in the long term; none if unlimited. Steps that do not repeat end with the last
-    /// one for ever.
-    pub fn mean_bits_per_second(&self) -> Option<u64> {
-        match self {
-            Rate::Unlimited => None,
-            Rate::Constant(rate) => Some(*rate),
-            Rate::Trace(trace) => Some(trace.mean_bits_per_second()),
-            Rate::Steps {
-                steps,
-                repeat: None,
-            } => steps.last().map(|last| last.bits_per_second),
-            Rate::Steps {
-                steps,
-                repeat: Some(period),
-            } => {
-                let ends = steps.iter().skip(1).map(|step| step.at).chain([*period]);
-                let bits = steps.iter().zip(ends).map(|(step, end)| {
-                    step.bits_per_second as f64 * end.saturating_sub(step.at).as_secs_f64()
-                });
-                Some((bits.sum::<f64>() / period.as_secs_f64()).round() as u64)
-            }
-        }
-    }
-
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let Rate::Steps { steps, repeat } = self else {
-            return Ok(());
+        let (steps, repeat) = match self {
+            Rate::Unlimited | Rate::Constant(_) | Rate::Trace(_) => return Ok(()),
+            Rate::Varying(varying) => return varying.validate(),
+            Rate::Steps { steps, repeat } => (steps, repeat),
         };
         let begins_at_zero = steps.first().is_some_and(|step| step.at.is_zero());
         let ascends = steps.windows(2).all(|pair| pair[0].at < pair[1].at);
@@ -146,6 +126,18 @@ impl RateTrace {
         }
     }
 
+    /// Opportunities until (ascending) times up to `period`, which is not 0. There is at least one.
+    pub(crate) fn from_totals(mut totals: Vec<(Time, u64)>, period: Time) -> RateTrace {
+        let count = totals.last().map_or(0, |last| last.1).max(1);
+        match totals.last_mut() {
+            Some(last) if last.0 == period => last.1 = count,
+            _ => totals.push((period, count)),
+        }
+        RateTrace {
+            opportunities: totals.into(),
+        }
+    }
+
     /// After this time it begins again.
     pub fn period(&self) -> Duration {
         Duration::from_nanos(self.opportunities.last().map_or(1, |last| last.0))
@@ -174,26 +166,6 @@ mod tests {
         assert_eq!(trace.period(), Duration::from_millis(7));
         // 4 × 1500 bytes in 7 ms.
         assert_eq!(trace.mean_bits_per_second(), 6_857_142);
-    }
-
-    #[test]
-    fn rates_have_means() {
-        let at = |ms, bits_per_second| RateStep {
-            at: Duration::from_millis(ms),
-            bits_per_second,
-        };
-        let steps = |repeat| Rate::Steps {
-            steps: vec![at(0, 100), at(10, 300)],
-            repeat,
-        };
-        for (rate, mean) in [
-            (Rate::Unlimited, None),
-            (Rate::Constant(7), Some(7)),
-            (steps(None), Some(300)),
-            (steps(Some(Duration::from_millis(40))), Some(250)),
-        ] {
-            assert_eq!(rate.mean_bits_per_second(), mean);
-        }
     }
 
     #[test]

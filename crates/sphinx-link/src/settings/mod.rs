@@ -3,11 +3,13 @@
 //! [`SETTINGS`] is the whole language: command-line flags, configuration files and control messages
 //! use the same keys and values. All parsers are total.
 
+mod models;
 mod queue;
 mod value;
 
 use std::{collections::BTreeMap, io};
 
+pub use models::{MODELS, Model};
 use thiserror::Error;
 
 use crate::{Flows, LinkConfig};
@@ -29,7 +31,7 @@ pub struct Setting {
 }
 
 /// All settings, in the order in which a packet meets them.
-pub const SETTINGS: [Setting; 15] = [
+pub const SETTINGS: [Setting; 18] = [
     Setting {
         key: "mtu",
         value_name: "BYTES",
@@ -66,7 +68,14 @@ pub const SETTINGS: [Setting; 15] = [
         value_name: "RATE",
         default: "unlimited",
         help: "How fast packets leave the queue: 200mbit, unlimited, \
-               steps:0s=10mbit,5s=2mbit[,repeat=10s] or trace:FILE (mahimahi)",
+               steps:0s=10mbit,5s=2mbit[,repeat=10s], trace:FILE (mahimahi), or one that varies at random: \
+               fading:MEDIAN,FACTOR,TIME[,GRANT], turns:GAP,PACKETS, routes:SLOWEST-FASTEST,EVERY,PAUSE",
+    },
+    Setting {
+        key: "wake",
+        value_name: "IDLE,DELAY",
+        default: "none",
+        help: "After so long without a packet, the link needs so long to wake up: 10s,100ms",
     },
     Setting {
         key: "loss",
@@ -106,6 +115,19 @@ pub const SETTINGS: [Setting; 15] = [
         value_name: "DURATION[,reorder]",
         default: "0ms",
         help: "Random extra delay from 0 to this; packets keep their order unless ',reorder' is added",
+    },
+    Setting {
+        key: "retries",
+        value_name: "SHARE,INTERVAL,TRIES",
+        default: "0",
+        help: "The link itself sends again what it loses: each try fails with this probability, each further one takes \
+               so long, and after so many a packet is lost: 10%,8ms,4",
+    },
+    Setting {
+        key: "shift",
+        value_name: "EVERY,DURATION",
+        default: "none",
+        help: "Extra delay from 0 to this, another one each time after so long: 15s,20ms",
     },
     Setting {
         key: "reorder",
@@ -165,6 +187,14 @@ fn names() -> String {
     keys.join(", ")
 }
 
+/// The key of a setting that exists.
+fn known(key: &str) -> Result<&'static str, SettingError> {
+    let setting = SETTINGS.iter().find(|setting| setting.key == key);
+    setting
+        .map(|setting| setting.key)
+        .ok_or_else(|| SettingError::Unknown(key.to_owned()))
+}
+
 /// The settings of one direction, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(BTreeMap<&'static str, String>);
@@ -176,9 +206,14 @@ impl Settings {
     ///
     /// [`SettingError::Unknown`].
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
-        let setting = SETTINGS.iter().find(|setting| setting.key == key);
-        let setting = setting.ok_or_else(|| SettingError::Unknown(key.to_owned()))?;
-        self.0.insert(setting.key, value.trim().to_owned());
+        self.0.insert(known(key)?, value.trim().to_owned());
+        Ok(())
+    }
+
+    /// Sets one that has not been set.
+    fn set_if_unset(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        let entry = self.0.entry(known(key)?);
+        entry.or_insert_with(|| value.to_owned());
         Ok(())
     }
 
@@ -247,28 +282,50 @@ impl LinkSettings {
         self.set(key.trim(), value)
     }
 
-    /// Sets `key`, `forward.key` or `return.key`; or `rtt`, twice the delay of both.
+    /// Sets `key`, `forward.key` or `return.key`; or `rtt`, twice the delay of both; or `like`, what one of [`MODELS`]
+    /// says of everything that is set neither before nor after it.
     ///
     /// # Errors
     ///
-    /// [`SettingError::Unknown`], and [`SettingError::Value`] for an `rtt` that is no time.
+    /// [`SettingError::Unknown`], and [`SettingError::Value`] for an `rtt` that is no time and a model that does not exist.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        if key == "like" {
+            let message = |message| SettingError::Value {
+                key: "like",
+                message,
+            };
+            let model = models::find(value.trim()).map_err(message)?;
+            return model
+                .settings
+                .iter()
+                .try_for_each(|(key, value)| self.each(key, value, Settings::set_if_unset));
+        }
+        self.each(key, value, Settings::set)
+    }
+
+    /// Sets something in the directions that the key is about.
+    fn each(
+        &mut self,
+        key: &str,
+        value: &str,
+        set: impl Fn(&mut Settings, &str, &str) -> Result<(), SettingError>,
+    ) -> Result<(), SettingError> {
         if key == "rtt" {
             let rtt = sphinx_units::duration(value).map_err(|message| SettingError::Value {
                 key: "rtt",
                 message,
             })?;
             let delay = format!("{}ms", (rtt / 2).as_nanos() as f64 / 1e6);
-            return self.set("delay", &delay);
+            return self.each("delay", &delay, set);
         }
         if let Some(key) = key.strip_prefix("forward.") {
-            return self.forward.set(key, value);
+            return set(&mut self.forward, key, value);
         }
         if let Some(key) = key.strip_prefix("return.") {
-            return self.back.set(key, value);
+            return set(&mut self.back, key, value);
         }
-        self.forward.set(key, value)?;
-        self.back.set(key, value)
+        set(&mut self.forward, key, value)?;
+        set(&mut self.back, key, value)
     }
 
     /// What they describe: forward and return. With equal seeds the two directions still make
@@ -318,6 +375,9 @@ fn apply(
         "duplicate" => sphinx_units::fraction(text).map(|share| config.duplication = share),
         "delay" => sphinx_units::duration(text).map(|delay| config.delay = delay),
         "jitter" => value::jitter(text).map(|jitter| config.jitter = jitter),
+        "retries" => value::retries(text).map(|retries| config.retries = retries),
+        "shift" => value::optional(text, value::shift).map(|shift| config.shift = shift),
+        "wake" => value::optional(text, value::wake).map(|wake| config.wake = wake),
         "reorder" => value::reorder(text).map(|reorder| config.reorder = reorder),
         "seed" => value::number(text).map(|seed| config.seed = seed),
         "flows" => value::flows(text).map(|flows| config.flows = flows),
@@ -333,7 +393,7 @@ mod tests {
     use super::*;
     use crate::{
         Aqm, Blackout, CoDel, Corruption, Depth, GilbertElliott, Jitter, Loss, Order, Periods,
-        Policer, Rate, RateStep, RateTrace, Red, Reorder, Signal, Span,
+        Policer, Rate, RateStep, RateTrace, Red, Reorder, Retries, Signal, Span, Varying,
     };
 
     fn read(path: &str) -> io::Result<String> {
@@ -580,6 +640,105 @@ mod tests {
             ("seed=x", "seed: 'x' is not a whole number"),
             ("flows=many", "flows: write apart or together"),
             ("mtu=-1", "mtu: "),
+        ] {
+            let error = config(text).expect_err(text).to_string();
+            assert!(error.starts_with(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn links_by_name() {
+        for model in MODELS {
+            let text = format!("like={}", model.name);
+            let config = config(&text).expect(model.name);
+            assert!(
+                config
+                    .mean_bits_per_second()
+                    .is_some_and(|rate| rate > 1_000_000)
+            );
+        }
+        let both = |texts: [&str; 2]| {
+            let mut settings = LinkSettings::default();
+            for text in texts {
+                settings.set_text(text).unwrap();
+            }
+            settings
+        };
+        // Whatever comes first.
+        let settings = both(["like=lte", "return.queue=9kB"]);
+        assert_eq!(settings, both(["return.queue=9kB", "like=lte"]));
+        let [forward, back] = settings.configs(&read).unwrap();
+        assert_eq!(back.queue, Depth::Bytes(9000));
+        assert_eq!(forward.queue, Depth::Bytes(2_000_000));
+        assert_eq!(
+            both(["like=geo", "rtt=10ms"]).configs(&read).unwrap()[1].delay,
+            ms(5)
+        );
+        let error = config("like=dialup").unwrap_err().to_string();
+        assert!(
+            error.starts_with("like: 'dialup' is none of wifi, lte"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn rates_that_vary_and_what_a_link_does_by_itself() {
+        let rate = |text: &str| match config(&format!("rate={text}")).unwrap().rate {
+            Rate::Varying(varying) => varying,
+            other => panic!("{other:?}"),
+        };
+        let fading = |grant| Varying::Fading {
+            median: 20_000_000,
+            factor: 1.5,
+            time: ms(500),
+            grant: ms(grant),
+        };
+        assert_eq!(rate("fading:20mbit, 1.5, 500ms"), fading(1));
+        assert_eq!(rate("fading:20mbit,1.5,500ms,10ms"), fading(10));
+        let gap = |shortest, longest| Span {
+            shortest: ms(shortest),
+            longest: ms(longest),
+        };
+        assert_eq!(
+            rate("turns:1ms-8ms,28p"),
+            Varying::Turns {
+                gap: gap(1, 8),
+                packets: 28
+            }
+        );
+        assert_eq!(
+            rate("routes:8mbit-25mbit,15s,50ms"),
+            Varying::Routes {
+                rates: (8_000_000, 25_000_000),
+                every: Duration::from_secs(15),
+                pause: gap(50, 50)
+            }
+        );
+        let link = config("retries=10%,8ms,4").unwrap();
+        assert_eq!(
+            link.retries,
+            Retries {
+                probability: 0.1,
+                interval: ms(8),
+                limit: 4
+            }
+        );
+        let link = config("shift=15s,20ms").unwrap();
+        assert_eq!(link.shift.map(|shift| shift.max), Some(ms(20)));
+        let link = config("wake=10s,100ms").unwrap();
+        assert_eq!(link.wake.map(|wake| wake.delay), Some(ms(100)));
+        for (text, reason) in [
+            ("rate=fading:20mbit", "rate: write fading:MEDIAN"),
+            ("rate=fading:20mbit,0.5,1s", "rate: rates from 10 kbit/s"),
+            ("rate=fading:20mbit,x,1s", "rate: 'x' is not a factor"),
+            ("rate=turns:1ms", "rate: write turns:GAP"),
+            ("rate=turns:8ms-1ms,2p", "rate: rates from 10 kbit/s"),
+            ("rate=routes:9mbit-8mbit,15s,50ms", "rate: rates from"),
+            ("rate=routes:9mbit,15s,16s", "rate: rates from"),
+            ("retries=10%", "retries: write SHARE,INTERVAL,TRIES"),
+            ("retries=10%,8ms,2000", "retries: at most 1000 tries"),
+            ("shift=15s", "shift: write EVERY,DURATION"),
+            ("wake=10s", "wake: write IDLE,DELAY"),
         ] {
             let error = config(text).expect_err(text).to_string();
             assert!(error.starts_with(reason), "{text}: {error}");

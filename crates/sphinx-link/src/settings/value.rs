@@ -6,7 +6,7 @@ use sphinx_units as units;
 
 use crate::{
     Blackout, Corruption, Flows, GilbertElliott, Jitter, LinkConfig, Loss, LossTrace, Order,
-    Periods, Rate, RateStep, RateTrace, Reorder, Span,
+    Periods, Rate, RateStep, RateTrace, Reorder, Retries, Shift, Span, Varying, Wake,
 };
 
 /// Most packets that a list may name.
@@ -43,12 +43,67 @@ fn bits_per_second(text: &str) -> Result<u64, String> {
 }
 
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
-    let Some(list) = text.strip_prefix("steps:") else {
-        return match text {
-            "unlimited" => Ok(Rate::Unlimited),
-            _ => bits_per_second(text).map(Rate::Constant),
-        };
+    match text.split_once(':') {
+        Some(("steps", list)) => steps(list),
+        Some(("fading", list)) => fading(list).map(Rate::Varying),
+        Some(("turns", list)) => turns(list).map(Rate::Varying),
+        Some(("routes", list)) => routes(list).map(Rate::Varying),
+        _ if text == "unlimited" => Ok(Rate::Unlimited),
+        _ => bits_per_second(text).map(Rate::Constant),
+    }
+}
+
+/// The parts of a list.
+fn parts(list: &str) -> Vec<&str> {
+    list.split(',').map(str::trim).collect()
+}
+
+fn fading(list: &str) -> Result<Varying, String> {
+    let (median, factor, time, grant) = match parts(list)[..] {
+        [median, factor, time] => (median, factor, time, "1ms"),
+        [median, factor, time, grant] => (median, factor, time, grant),
+        _ => {
+            return Err(
+                "write fading:MEDIAN,FACTOR,TIME or fading:MEDIAN,FACTOR,TIME,GRANT, such as \
+                        fading:20mbit,2,500ms,10ms"
+                    .into(),
+            );
+        }
     };
+    Ok(Varying::Fading {
+        median: units::rate(median)?,
+        factor: factor
+            .parse()
+            .map_err(|_| format!("'{factor}' is not a factor"))?,
+        time: units::period(time)?,
+        grant: units::period(grant)?,
+    })
+}
+
+fn turns(list: &str) -> Result<Varying, String> {
+    let [gap, packets] = parts(list)[..] else {
+        return Err("write turns:GAP,PACKETS, such as turns:1ms-8ms,28p".into());
+    };
+    let count = number(packets.trim_end_matches('p'))?;
+    Ok(Varying::Turns {
+        gap: span(gap)?,
+        packets: u32::try_from(count).map_err(|_| format!("{count} packets are too many"))?,
+    })
+}
+
+fn routes(list: &str) -> Result<Varying, String> {
+    let [rates, every, pause] = parts(list)[..] else {
+        return Err("write routes:SLOWEST-FASTEST,EVERY,PAUSE, such as routes:60mbit-250mbit,15s,50ms-200ms".into());
+    };
+    let (slowest, fastest) = rates.split_once('-').unwrap_or((rates, rates));
+    Ok(Varying::Routes {
+        rates: (units::rate(slowest)?, units::rate(fastest)?),
+        every: units::period(every)?,
+        pause: span(pause)?,
+    })
+}
+
+fn steps(list: &str) -> Result<Rate, String> {
     let (mut steps, mut repeat) = (Vec::new(), None);
     for part in list.split(',') {
         let refuse = || format!("'{part}' is no step: write TIME=RATE, such as 5s=2mbit");
@@ -66,9 +121,6 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
 }
 
 pub(super) fn loss(text: &str) -> Result<Loss, String> {
-    let parts = |list: &str| -> Vec<String> {
-        list.split(',').map(|part| part.trim().to_owned()).collect()
-    };
     match text.split_once(':') {
         Some(("burst", list)) => match &parts(list)[..] {
             [mean, burst] => {
@@ -116,17 +168,19 @@ pub(super) fn loss(text: &str) -> Result<Loss, String> {
     }
 }
 
+/// A time, or the shortest and the longest one.
+fn span(text: &str) -> Result<Span, String> {
+    let (shortest, longest) = text.split_once('-').unwrap_or((text, text));
+    Ok(Span {
+        shortest: units::period(shortest)?,
+        longest: units::period(longest)?,
+    })
+}
+
 const PERIODS_FORM: &str = "write periods:GOOD,BAD or periods:GOOD,BAD,LOSS_GOOD,LOSS_BAD: how long a channel is good \
                             and bad, each a time or a range such as 1ms-20s, and the shares lost";
 
-fn periods(good: &str, bad: &str, losses: &[String]) -> Result<Loss, String> {
-    let span = |text: &str| -> Result<Span, String> {
-        let (shortest, longest) = text.split_once('-').unwrap_or((text, text));
-        Ok(Span {
-            shortest: units::period(shortest)?,
-            longest: units::period(longest)?,
-        })
-    };
+fn periods(good: &str, bad: &str, losses: &[&str]) -> Result<Loss, String> {
     let (loss_in_good, loss_in_bad) = match losses {
         [] => (0.0, 1.0),
         [good, bad] => (units::fraction(good)?, units::fraction(bad)?),
@@ -219,6 +273,41 @@ pub(super) fn jitter(text: &str) -> Result<Jitter, String> {
     };
     let max = units::duration(max)?;
     Ok(Jitter { max, order })
+}
+
+pub(super) fn retries(text: &str) -> Result<Retries, String> {
+    match parts(text)[..] {
+        ["0"] => Ok(Retries::default()),
+        [share, interval, tries] => {
+            let limit = number(tries)?;
+            Ok(Retries {
+                probability: units::fraction(share)?,
+                interval: units::duration(interval)?,
+                limit: u32::try_from(limit).unwrap_or(u32::MAX),
+            })
+        }
+        _ => Err("write SHARE,INTERVAL,TRIES, such as 10%,8ms,4".into()),
+    }
+}
+
+pub(super) fn shift(text: &str) -> Result<Shift, String> {
+    let [every, max] = parts(text)[..] else {
+        return Err("write EVERY,DURATION, such as 15s,20ms".into());
+    };
+    Ok(Shift {
+        every: units::period(every)?,
+        max: units::duration(max)?,
+    })
+}
+
+pub(super) fn wake(text: &str) -> Result<Wake, String> {
+    let [idle, delay] = parts(text)[..] else {
+        return Err("write IDLE,DELAY, such as 10s,100ms".into());
+    };
+    Ok(Wake {
+        idle: units::duration(idle)?,
+        delay: units::duration(delay)?,
+    })
 }
 
 pub(super) fn reorder(text: &str) -> Result<Reorder, String> {

@@ -4,6 +4,7 @@
 //! Rules and queue belong to the sockets of the process that made them: when it dies, however that
 //! happens, the kernel removes both, and packets pass as before.
 
+mod frames;
 mod rules;
 
 use std::{
@@ -11,7 +12,8 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-pub use rules::{Cgroup, Hook, Own, Rules, Selection, is_taken};
+pub use frames::{FrameSender, Mac, Way};
+pub use rules::{Cgroup, Hook, Own, Rules, Selection, is_taken, shows_ports};
 
 use rustix::{
     fd::{AsFd, BorrowedFd},
@@ -34,6 +36,9 @@ mod number {
     pub(super) const ACCEPT: u32 = 1;
     pub(super) const ATTRIBUTE_PACKET: u16 = 1;
     pub(super) const ATTRIBUTE_VERDICT: u16 = 2;
+    pub(super) const ATTRIBUTE_INPUT_PORT: u16 = 7;
+    pub(super) const ATTRIBUTE_OUTPUT_PORT: u16 = 8;
+    pub(super) const ATTRIBUTE_LINK_ADDRESS: u16 = 9;
     pub(super) const ATTRIBUTE_PAYLOAD: u16 = 10;
 }
 
@@ -54,15 +59,27 @@ pub struct Queued<'a> {
     pub hook: u8,
     /// The IP packet.
     pub packet: &'a [u8],
+    /// The ports of a bridge that forwards it: their interfaces' numbers.
+    pub ports: Option<[u32; 2]>,
+    /// The Ethernet address that it comes from.
+    pub link_source: Option<Mac>,
 }
 
 /// Reads what the kernel says of a packet.
 fn queued(body: &[u8]) -> Option<Queued<'_>> {
     let (mut header, mut packet) = (None, None);
+    let (mut ports, mut link_source) = ([None; 2], None);
+    let number = |value: &[u8]| value.first_chunk().map(|it| u32::from_be_bytes(*it));
     for (kind, value) in Values(body.get(FILTER_HEADER..)?) {
         match kind {
             number::ATTRIBUTE_PACKET => header = value.first_chunk::<7>(),
             number::ATTRIBUTE_PAYLOAD => packet = Some(value),
+            number::ATTRIBUTE_INPUT_PORT => ports[0] = number(value),
+            number::ATTRIBUTE_OUTPUT_PORT => ports[1] = number(value),
+            // Its length, two bytes of padding, and room for eight.
+            number::ATTRIBUTE_LINK_ADDRESS if value.starts_with(&[0, 6]) => {
+                link_source = value.get(4..).and_then(|rest| rest.first_chunk().copied());
+            }
             _ => {}
         }
     }
@@ -71,6 +88,8 @@ fn queued(body: &[u8]) -> Option<Queued<'_>> {
         id: u32::from_be_bytes([a, b, c, d]),
         hook,
         packet: packet.unwrap_or(&[]),
+        ports: ports[0].zip(ports[1]).map(|(from, to)| [from, to]),
+        link_source,
     })
 }
 

@@ -39,7 +39,10 @@ mod number {
     pub(super) const ACCEPT: u32 = 1;
 }
 
+/// Families of tables: IPv4 and IPv6 together, and each alone, where all parts of iptables can be used.
 const INET: u8 = 1;
+const IPV4: u8 = 2;
+const IPV6: u8 = 10;
 const TCP: u8 = 6;
 /// Places in the TCP header, and flags there.
 const SOURCE_PORT: u32 = 0;
@@ -63,6 +66,8 @@ pub enum Hook {
     Prerouting = 0,
     /// It has come in for this machine.
     Input = 1,
+    /// It goes on to other machines.
+    Forward = 2,
     /// It comes from this machine.
     Output = 3,
     /// It is about to leave.
@@ -74,8 +79,20 @@ pub enum Hook {
 pub enum Selection {
     /// Those that come in by an interface ([`Hook::Prerouting`]) and those that go out by it ([`Hook::Postrouting`]).
     Interface(String),
+    /// Those that a bridge forwards from this port of its or to it ([`Hook::Forward`]), if it shows them to the packet filter ([`shows_ports`]).
+    Port(String),
     /// Small ones of this machine's own connections ([`Hook::Input`], [`Hook::Output`]).
     Own(Own),
+}
+
+impl Selection {
+    fn families(&self) -> &'static [u8] {
+        match self {
+            // Ports are known by "physdev" of iptables.
+            Selection::Port(_) => &[IPV4, IPV6],
+            Selection::Interface(_) | Selection::Own(_) => &[INET],
+        }
+    }
 }
 
 /// Connections of this machine: those that have any of these.
@@ -112,6 +129,7 @@ pub struct Cgroup {
 pub struct Rules {
     socket: Socket,
     table: String,
+    families: &'static [u8],
 }
 
 impl Rules {
@@ -123,7 +141,7 @@ impl Rules {
     /// `ResourceBusy` if there is a table of this name, `PermissionDenied` without `CAP_NET_ADMIN`, `NotFound`
     /// and others where the kernel has no such rules (it needs nf_tables, and its queue or NFQUEUE).
     pub fn install(table: &str, selection: &Selection, queue: u16, mark: u32) -> io::Result<Rules> {
-        if let Selection::Interface(name) = selection
+        if let Selection::Interface(name) | Selection::Port(name) = selection
             && name.len() > INTERFACE_BYTES_MAX
         {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -135,8 +153,12 @@ impl Rules {
         let rules = |way| {
             let socket = Socket::open()?;
             install(&socket, table, selection, queue, mark, way)?;
-            let table = table.to_owned();
-            Ok(Rules { socket, table })
+            let (table, families) = (table.to_owned(), selection.families());
+            Ok(Rules {
+                socket,
+                table,
+                families,
+            })
         };
         rules(Way::Native).or_else(|_: io::Error| rules(Way::Compatible))
     }
@@ -149,9 +171,11 @@ impl Rules {
     pub fn remove(&mut self) -> io::Result<()> {
         let mut writer = Writer::default();
         batch(&mut writer, |writer| {
-            writer.message(head(number::DELETE_TABLE, ACK), |it| {
-                it.name(1, &self.table);
-            });
+            for family in self.families {
+                writer.message(head(*family, number::DELETE_TABLE, ACK), |it| {
+                    it.name(1, &self.table);
+                });
+            }
         });
         writer.transact(&self.socket)
     }
@@ -163,13 +187,24 @@ impl Rules {
 ///
 /// `PermissionDenied` without `CAP_NET_ADMIN`, others where there are no tables at all.
 pub fn is_taken(table: &str) -> io::Result<bool> {
-    let mut writer = Writer::default();
-    writer.message(head(number::GET_TABLE, ACK), |it| it.name(1, table));
-    match writer.transact(&Socket::open()?) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+    for family in [INET, IPV4] {
+        let mut writer = Writer::default();
+        let head = head(family, number::GET_TABLE, ACK);
+        writer.message(head, |it| it.name(1, table));
+        match writer.transact(&Socket::open()?) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => return result.map(|()| true),
+        }
     }
+    Ok(false)
+}
+
+/// Whether bridges show what they forward to the packet filter for IP, of the calling thread's namespace.
+pub fn shows_ports() -> bool {
+    ["iptables", "ip6tables"].into_iter().all(|name| {
+        let path = format!("/proc/sys/net/bridge/bridge-nf-call-{name}");
+        std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "1")
+    })
 }
 
 /// How rules name a queue.
@@ -189,59 +224,76 @@ fn install(
     mark: u32,
     way: Way,
 ) -> io::Result<()> {
-    let hooks = match selection {
-        Selection::Interface(_) => [("in", Hook::Prerouting), ("out", Hook::Postrouting)],
-        Selection::Own(_) => [("in", Hook::Input), ("out", Hook::Output)],
-    };
     let mut writer = Writer::default();
     // All of it, or nothing.
     batch(&mut writer, |writer| {
-        writer.message(head(number::NEW_TABLE, CREATE), |it| {
-            it.name(1, table);
-            it.number(2, number::TABLE_OWNED);
-        });
-        if matches!(selection, Selection::Own(own) if own.has_owners()) {
-            writer.message(head(number::NEW_SET, CREATE), |it| {
-                it.name(1, table);
-                it.name(2, PORTS);
-                it.number(3, number::SET_TIMEOUT_EVALUATED);
-                // Its number for programs that show it ("inet_service"), and its length.
-                it.number(4, 13);
-                it.number(5, 2);
-                it.nest(9, |it| it.number(1, PORTS_MAX));
-                it.number(10, 1);
-            });
-        }
-        for (chain, hook) in hooks {
-            writer.message(head(number::NEW_CHAIN, CREATE), |it| {
-                it.name(1, table);
-                it.name(3, chain);
-                it.nest(4, |it| {
-                    it.number(1, hook as u32);
-                    it.number(2, number::PRIORITY as u32);
-                });
-                it.number(5, number::ACCEPT);
-                it.name(7, "filter");
-            });
-            let append = ACK | libc::NLM_F_CREATE | libc::NLM_F_APPEND;
-            for condition in conditions(selection, hook) {
-                writer.message(head(number::NEW_RULE, append), |it| {
-                    it.name(1, table);
-                    it.name(2, chain);
-                    it.nest(4, |it| {
-                        compare(it, number::META_PROTOCOL, number::EQUAL, &[TCP]);
-                        compare(it, number::META_MARK, number::UNEQUAL, &mark.to_ne_bytes());
-                        if let Selection::Own(own) = selection {
-                            is_short(it, own.bytes_max);
-                        }
-                        condition.put(it);
-                        to_queue(it, queue, way);
-                    });
-                });
-            }
+        for family in selection.families() {
+            put_table(writer, *family, table, selection, queue, mark, way);
         }
     });
     writer.transact(socket)
+}
+
+/// A table of one family, with its chains and rules.
+fn put_table(
+    writer: &mut Writer,
+    family: u8,
+    table: &str,
+    selection: &Selection,
+    queue: u16,
+    mark: u32,
+    way: Way,
+) {
+    let head = |kind, flags| head(family, kind, flags);
+    let hooks = match selection {
+        Selection::Interface(_) => &[("in", Hook::Prerouting), ("out", Hook::Postrouting)][..],
+        Selection::Port(_) => &[("through", Hook::Forward)],
+        Selection::Own(_) => &[("in", Hook::Input), ("out", Hook::Output)],
+    };
+    writer.message(head(number::NEW_TABLE, CREATE), |it| {
+        it.name(1, table);
+        it.number(2, number::TABLE_OWNED);
+    });
+    if matches!(selection, Selection::Own(own) if own.has_owners()) {
+        writer.message(head(number::NEW_SET, CREATE), |it| {
+            it.name(1, table);
+            it.name(2, PORTS);
+            it.number(3, number::SET_TIMEOUT_EVALUATED);
+            // Its number for programs that show it ("inet_service"), and its length.
+            it.number(4, 13);
+            it.number(5, 2);
+            it.nest(9, |it| it.number(1, PORTS_MAX));
+            it.number(10, 1);
+        });
+    }
+    for &(chain, hook) in hooks {
+        writer.message(head(number::NEW_CHAIN, CREATE), |it| {
+            it.name(1, table);
+            it.name(3, chain);
+            it.nest(4, |it| {
+                it.number(1, hook as u32);
+                it.number(2, number::PRIORITY as u32);
+            });
+            it.number(5, number::ACCEPT);
+            it.name(7, "filter");
+        });
+        let append = ACK | libc::NLM_F_CREATE | libc::NLM_F_APPEND;
+        for condition in conditions(selection, hook) {
+            writer.message(head(number::NEW_RULE, append), |it| {
+                it.name(1, table);
+                it.name(2, chain);
+                it.nest(4, |it| {
+                    compare(it, number::META_PROTOCOL, number::EQUAL, &[TCP]);
+                    compare(it, number::META_MARK, number::UNEQUAL, &mark.to_ne_bytes());
+                    if let Selection::Own(own) = selection {
+                        is_short(it, own.bytes_max);
+                    }
+                    condition.put(it);
+                    to_queue(it, queue, way);
+                });
+            });
+        }
+    }
 }
 
 /// What a rule asks of a packet.
@@ -251,8 +303,10 @@ enum Condition {
         meta: u32,
         name: Vec<u8>,
     },
+    /// A port of a bridge, by which it has come in or goes out.
+    Port(Passage, Vec<u8>),
     /// The port at this place of the TCP header.
-    Port(u32, RangeInclusive<u16>),
+    Ports(u32, RangeInclusive<u16>),
     /// SYN without ACK: the first one to a server whose user or group is chosen.
     Opens,
     /// SYN with ACK: while a server answers, its connection has no socket with a group yet.
@@ -263,24 +317,40 @@ enum Condition {
     Group(Cgroup),
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passage {
+    In,
+    Out,
+}
+
+/// A name as the packet filter wants it.
+fn padded(name: &str) -> Vec<u8> {
+    let mut name = name.as_bytes().to_vec();
+    name.resize(INTERFACE_BYTES_MAX + 1, 0);
+    name
+}
+
 /// One rule for each.
 fn conditions(selection: &Selection, hook: Hook) -> Vec<Condition> {
     let own = match selection {
         Selection::Interface(name) => {
-            let mut name = name.as_bytes().to_vec();
-            name.resize(INTERFACE_BYTES_MAX + 1, 0);
+            let name = padded(name);
             let meta = match hook {
                 Hook::Prerouting | Hook::Input => number::META_INPUT,
-                Hook::Output | Hook::Postrouting => number::META_OUTPUT,
+                Hook::Forward | Hook::Output | Hook::Postrouting => number::META_OUTPUT,
             };
             return vec![Condition::Interface { meta, name }];
+        }
+        Selection::Port(name) => {
+            let passages = [Passage::In, Passage::Out];
+            return passages.map(|it| Condition::Port(it, padded(name))).into();
         }
         Selection::Own(own) => own,
     };
     let mut conditions = Vec::new();
     for range in &own.ports {
         let places = [SOURCE_PORT, DESTINATION_PORT];
-        conditions.extend(places.map(|place| Condition::Port(place, range.clone())));
+        conditions.extend(places.map(|place| Condition::Ports(place, range.clone())));
     }
     match hook {
         Hook::Input if own.has_owners() => {
@@ -302,7 +372,7 @@ impl Condition {
     fn put(&self, it: &mut Attributes<'_>) {
         match self {
             Condition::Interface { meta, name } => compare(it, *meta, number::EQUAL, name),
-            Condition::Port(place, range) => {
+            Condition::Ports(place, range) => {
                 load(it, *place, 2);
                 expression(it, "range", |it| {
                     it.number(1, number::REGISTER);
@@ -311,6 +381,7 @@ impl Condition {
                     it.nest(4, |it| it.put(1, &range.end().to_be_bytes()));
                 });
             }
+            Condition::Port(passage, name) => is_port(it, *passage, name),
             Condition::Opens => has_flags(it, SYN),
             Condition::Answers => has_flags(it, SYN | ACKNOWLEDGES),
             Condition::Known => {
@@ -336,6 +407,27 @@ impl Condition {
             }
         }
     }
+}
+
+/// Goes on if it comes in by a port of a bridge, or goes out by it ("physdev" of iptables).
+fn is_port(it: &mut Attributes<'_>, passage: Passage, name: &[u8]) {
+    // What the bridge forwards, and of that what has the port on this side.
+    let (place, bits) = match passage {
+        Passage::In => (0, 0b101),
+        Passage::Out => (2, 0b110),
+    };
+    // `struct xt_physdev_info`, aligned: names and masks of both ports, what is inverted, which bits count.
+    let mut info = [0; 72];
+    let field = name.len();
+    let length = name.iter().take_while(|byte| **byte != 0).count() + 1;
+    info[place * field..(place + 1) * field].copy_from_slice(name);
+    info[(place + 1) * field..][..length.min(field)].fill(0xff);
+    info[4 * field + 1] = bits;
+    expression(it, "match", |it| {
+        it.name(1, "physdev");
+        it.number(2, 0);
+        it.put(3, &info);
+    });
 }
 
 /// Goes on if of SYN and ACK it has these.
@@ -399,11 +491,11 @@ fn is(it: &mut Attributes<'_>, how: u32, value: &[u8]) {
     });
 }
 
-fn head(kind: u16, flags: libc::c_int) -> Head {
+fn head(family: u8, kind: u16, flags: libc::c_int) -> Head {
     Head {
         kind,
         flags,
-        family: INET,
+        family,
         resource: 0,
     }
 }

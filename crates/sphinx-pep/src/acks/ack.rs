@@ -30,6 +30,29 @@ impl Ack {
         self.position
     }
 
+    /// Behind what the host has room for.
+    pub(crate) fn edge(&self) -> u64 {
+        self.edge
+    }
+
+    /// Whether it echoes congestion (RFC 3168), or says something by AccECN.
+    pub(crate) fn has_ecn(&self) -> bool {
+        self.ecn != 0
+    }
+
+    /// The timestamp that it echoes.
+    pub(crate) fn echo(&self) -> Option<u32> {
+        self.timestamps.map(|(_, echo)| echo)
+    }
+
+    /// Whether it repeats what `before` said, with or without new SACK: what a sender counts to find a loss.
+    pub(crate) fn repeats(&self, before: &Ack) -> bool {
+        self.is_pure
+            && !matches!(self.kept, Some(Kept::Options | Kept::Probe))
+            && self.position == before.position
+            && self.edge == before.edge
+    }
+
     /// Its own timestamp.
     pub(crate) fn sent(&self) -> Option<u32> {
         self.timestamps.map(|(sent, _)| sent)
@@ -142,6 +165,11 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// Of the host's window.
+    pub(crate) fn scale(&self) -> u8 {
+        self.scale
+    }
+
     /// Of a host whose own data begins at `own` and which acknowledges from `acknowledged` on; with AccECN, `mss` says in segments of
     /// which length.
     pub(crate) fn new(own: u64, acknowledged: u64, scale: u8, accecn_mss: Option<u16>) -> Stream {

@@ -1,14 +1,18 @@
 //! The way of acknowledgements: of those that wait for a thin link, the ones go of which a later one says everything (rules in
 //! `docs/ack-path.md`, whose section numbers comments give).
 //!
-//! `ack` compares two of them, `queue` is the link's, fair to each flow, `beyond` looks whether packets wait behind it.
+//! `ack` compares two of them, `queue` is the link's, fair to each flow, `beyond` looks whether packets wait behind it, `ratio` lets fewer of them go
+//! while that queue is long.
 
 mod ack;
 mod beyond;
 mod queue;
+mod ratio;
 
 use serde::Serialize;
 
+use self::ratio::Ratio;
+pub use self::ratio::{AckCc, RATIO_MAX};
 pub(crate) use self::{
     ack::{Ack, Stream},
     beyond::Beyond,
@@ -47,6 +51,8 @@ pub enum Mode {
     Conservative,
     /// One.
     Aggressive,
+    /// All of them: nothing is dropped but what has no room, as for [`AckCc`] alone.
+    Keep,
     /// All with a lower number go, whatever else they say: the rule of the published simulator (ns-2 2.35), for figures.
     Ns2,
 }
@@ -61,6 +67,8 @@ pub enum Dropped {
     Ns2,
     /// The one behind it acknowledges the same, and SACKs more.
     Sacked,
+    /// One for several goes on while the queue is long ([`AckCc`]).
+    Thinned,
 }
 
 /// Why an acknowledgement with another one behind it was not dropped.
@@ -92,9 +100,21 @@ struct Held {
     output: Output,
 }
 
+/// Why a plain one has to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pace {
+    /// None does.
+    AtOnce,
+    /// One goes in so many nanoseconds.
+    Every(Time),
+    /// One goes for several ([`AckCc`]), of which there are so many at most; `marked` if those of this flow wait too long for the link.
+    Ratio { most: u32, marked: bool },
+}
+
 /// What is known of a flow's acknowledgements.
 #[derive(Debug)]
 pub(crate) struct Acks {
+    ratio: Ratio,
     stream: Stream,
     /// The last one that went on to the link, or to the queue.
     passed: Option<Ack>,
@@ -108,6 +128,7 @@ pub(crate) struct Acks {
 impl Acks {
     pub(crate) fn new(stream: Stream) -> Acks {
         Acks {
+            ratio: Ratio::default(),
             stream,
             passed: None,
             held: None,
@@ -130,23 +151,35 @@ impl Acks {
         self.held.as_ref().map(|_| self.next)
     }
 
-    /// A segment towards the link, and `output`, which is to go there for it: puts into `out` what goes now (§2).
+    /// A packet came from the link that echoes this timestamp.
+    pub(crate) fn echoed(&mut self, echo: u32) {
+        self.ratio.echoed(echo);
+    }
+
+    /// A segment towards the link, and `output`, which is to go there for it: puts into `out` what goes now (§2, §5).
     pub(crate) fn offer(
         &mut self,
         now: Time,
-        every: Option<Time>,
+        pace: Pace,
         (segment, output): (&Segment, Output),
         counts: &mut Counts,
         out: &mut Vec<(Output, Option<Ack>)>,
     ) {
-        self.every = every.unwrap_or(0);
+        self.every = match pace {
+            Pace::AtOnce => 0,
+            Pace::Every(time) => time,
+            Pace::Ratio { .. } => ratio::WAIT_NS_MAX,
+        };
         let ack = self.stream.read(segment);
         counts.acks_seen += u64::from(ack.as_ref().is_some_and(Ack::is_pure));
         if let Some(held) = self.held.take() {
             let before = self.passed.as_ref().map(Ack::position);
             let said = ack.as_ref().map(|ack| ack.says(&held.ack, before));
             match said {
-                Some(Ok(why)) => counts.drop_ack(why),
+                Some(Ok(why)) => counts.drop_ack(match pace {
+                    Pace::Ratio { .. } => Dropped::Thinned,
+                    _ => why,
+                }),
                 other => {
                     // What is no acknowledgement at all, a reset say, comes behind it too.
                     if let Some(Err(why)) = other {
@@ -159,10 +192,18 @@ impl Acks {
         let Some(ack) = ack else {
             return out.push((output, None));
         };
-        let last = self.passed.as_ref();
-        let waits = every.is_some() && now < self.next && last.is_some_and(|it| ack.follows(it));
+        let follows = self.passed.as_ref().is_some_and(|it| ack.follows(it));
+        let waits = match pace {
+            Pace::AtOnce => false,
+            Pace::Every(_) => true,
+            Pace::Ratio { most, marked } => {
+                self.ratio.see(now, ack.sent(), (most, marked), counts);
+                // A sender that hears of congestion is to hear of it at once.
+                follows && !ack.has_ecn() && self.ratio.is_one_of_several()
+            }
+        };
         let it = Held { ack, output };
-        match waits {
+        match waits && follows && now < self.next {
             true => self.held = Some(it),
             false => out.push(self.pass(now, it)),
         }
@@ -192,6 +233,7 @@ impl Acks {
         if ack.is_plain() {
             self.next = now.saturating_add(self.every);
         }
+        self.ratio.passed();
         self.passed = Some(ack.clone());
         (output, Some(ack))
     }

@@ -162,6 +162,12 @@ impl Queue {
         own + bytes <= share && total <= limit.max(PACKET_BYTES).saturating_mul(OVERSIZE)
     }
 
+    /// How long the first packet of a flow has waited.
+    pub(crate) fn waited(&self, now: Time, key: Key) -> Time {
+        let first = self.flows.get(&key).and_then(|flow| flow.entries.front());
+        first.map_or(0, |entry| now.saturating_sub(entry.since))
+    }
+
     /// A packet comes: it waits, unless there is no room for it. Those go that it, or the one before it, makes needless.
     pub(crate) fn push(
         &mut self,
@@ -171,7 +177,9 @@ impl Queue {
         counts: &mut Counts,
     ) {
         let flow = self.flows.get(&key);
-        let said = flow.and_then(|flow| flow.says(flow.entries.len(), ack.as_ref()));
+        let said = flow
+            .filter(|_| self.settings.mode != Mode::Keep)
+            .and_then(|flow| flow.says(flow.entries.len(), ack.as_ref()));
         let bytes = output.packet.len();
         // One that does for another one has its room.
         if !matches!(said, Some(Ok(_))) && !self.has_room(key, bytes) {
@@ -214,10 +222,10 @@ impl Queue {
         let before = flow.bytes;
         match (self.settings.mode, said) {
             (Mode::Ns2, _) => flow.drop_lower(counts),
+            (Mode::Keep, _) | (_, None) => {}
             (_, Some(Err(why))) => counts.keep_ack(why),
             (Mode::Conservative, Some(Ok(_))) => flow.drop_redundant(1, counts),
             (Mode::Aggressive, Some(Ok(_))) => flow.drop_redundant(0, counts),
-            (_, None) => {}
         }
         self.bytes -= before - flow.bytes;
     }

@@ -3,9 +3,10 @@
 use super::Agent;
 use crate::{
     Cause, FlowKey, Output, Side, Time,
-    acks::{self, Ack, Acks},
+    acks::{self, Ack, Acks, Pace},
     flow::Flow,
     radio::Queue,
+    returning::Returning,
     rsfc::{self, Upload},
     segment::{self, Segment},
     stats::Counts,
@@ -62,16 +63,119 @@ impl Agent {
             None => (segment, output),
         };
         let Some(acks) = &mut flow.acks else {
-            return self.leave(output, &mut flow.counts);
+            return self.leave_paced(key, output, None, flow);
         };
-        let every = self.config.ack_filter.and_then(|filter| filter.every_ns);
+        let pace = self.pace(key);
         let mut out = std::mem::take(&mut self.departing);
         let counts = &mut flow.counts;
-        acks.offer(self.now, every, (segment, output), counts, &mut out);
+        acks.offer(self.now, pace, (segment, output), counts, &mut out);
         for (output, ack) in out.drain(..) {
-            self.leave_with(Some(key), output, ack, &mut flow.counts);
+            self.leave_paced(key, output, ack, flow);
         }
         self.departing = out;
+    }
+
+    /// Which acknowledgements of a flow wait.
+    fn pace(&self, key: FlowKey) -> Pace {
+        match (self.config.ack_filter, self.config.ack_cc) {
+            (_, Some(cc)) => {
+                let waited = self.fair.as_ref();
+                let waited = waited.map_or(0, |fair| fair.waited(self.now, Some(key)));
+                Pace::Ratio {
+                    most: cc.most,
+                    marked: waited > cc.mark_ns,
+                }
+            }
+            (Some(filter), None) => filter.every_ns.map_or(Pace::AtOnce, Pace::Every),
+            (None, None) => Pace::AtOnce,
+        }
+    }
+
+    /// A segment comes for the hop: when it goes on, if it has to wait for that.
+    pub(super) fn see_to_hop(&mut self, segment: &Segment, flow: &mut Flow) -> Option<Time> {
+        if let Some(arriving) = &mut flow.arriving {
+            arriving.data(self.now, segment);
+        }
+        let pacer = flow.pacer.as_mut().filter(|_| self.config.pace);
+        pacer.map(|pacer| pacer.data(self.now, segment))
+    }
+
+    /// A segment has come from the hop.
+    pub(super) fn see_from_hop(&mut self, segment: &Segment, flow: &mut Flow) {
+        if let (Some(acks), Some((_, echo))) = (&mut flow.acks, segment.options.timestamps) {
+            acks.echoed(echo);
+        }
+        if let Some(pacer) = flow.pacer.as_mut().filter(|_| segment.ack) {
+            pacer.acknowledgment(self.now, segment);
+        }
+    }
+
+    /// Lets a packet go over the hop, not in a burst.
+    fn leave_paced(&mut self, key: FlowKey, output: Output, ack: Option<Ack>, flow: &mut Flow) {
+        if !self.config.pace {
+            // What waits from before comes first.
+            self.let_pacer_go(key, true, flow);
+        }
+        let pacer = flow.pacer.as_mut().filter(|_| self.config.pace);
+        let goes = match pacer {
+            Some(pacer) => pacer.offer(self.now, output, ack, &mut flow.counts),
+            None => Some((output, ack)),
+        };
+        if let Some((output, ack)) = goes {
+            self.leave_with(Some(key), output, ack, &mut flow.counts);
+        }
+    }
+
+    /// What waits so that no burst goes leaves: by now, or all of it.
+    fn let_pacer_go(&mut self, key: FlowKey, all: bool, flow: &mut Flow) {
+        let now = self.now;
+        let next = |flow: &mut Flow| {
+            let pacer = flow.pacer.as_mut()?;
+            pacer.due(now, all, &mut flow.counts)
+        };
+        while let Some((output, ack)) = next(flow) {
+            self.leave_with(Some(key), output, ack, &mut flow.counts);
+        }
+    }
+
+    /// Lets a packet leave that came from the hop, or what is made of it.
+    pub(super) fn leave_home(&mut self, output: Output, flow: &mut Flow) {
+        let what = self.config.returning;
+        let Some(arriving) = &mut flow.arriving else {
+            return self.leave(output, &mut flow.counts);
+        };
+        let mut out = std::mem::take(&mut self.arriving);
+        match Segment::parse(output.packet.clone()) {
+            Ok(segment) if what != Returning::Pass => {
+                let counts = &mut flow.counts;
+                arriving.offer(self.now, what, (&segment, output), counts, &mut out);
+            }
+            _ => {
+                arriving.let_go(&mut flow.counts, &mut out);
+                out.push(output);
+            }
+        }
+        self.leave_all(out, flow);
+    }
+
+    fn leave_all(&mut self, mut out: Vec<Output>, flow: &mut Flow) {
+        for output in out.drain(..) {
+            self.leave(output, &mut flow.counts);
+        }
+        self.arriving = out;
+    }
+
+    /// What acknowledgements of this flow from the hop wait goes: by now, or all of it.
+    fn let_arriving_go(&mut self, all: bool, flow: &mut Flow) {
+        let Some(arriving) = &mut flow.arriving else {
+            return;
+        };
+        let mut out = std::mem::take(&mut self.arriving);
+        match all {
+            true => arriving.let_go(&mut flow.counts, &mut out),
+            false => arriving.due(self.now, &mut flow.counts, &mut out),
+        }
+        self.leave_all(out, flow);
     }
 
     /// Calls what is there for a flow's upload.
@@ -93,16 +197,20 @@ impl Agent {
         Some(call(upload, &mut context))
     }
 
-    /// An acknowledgement of this flow that was held goes now.
+    /// Packets of this flow that were held go now.
     pub(super) fn let_go(&mut self, key: FlowKey, flow: &mut Flow) {
         let now = self.now;
         self.go(key, flow, |acks| acks.let_go(now));
+        self.let_pacer_go(key, true, flow);
+        self.let_arriving_go(true, flow);
     }
 
-    /// It goes if its time has come.
+    /// They go if their time has come.
     pub(super) fn let_go_in_time(&mut self, key: FlowKey, flow: &mut Flow) {
         let now = self.now;
         self.go(key, flow, |acks| acks.due(now));
+        self.let_pacer_go(key, false, flow);
+        self.let_arriving_go(false, flow);
     }
 
     fn go(
@@ -113,7 +221,7 @@ impl Agent {
     ) {
         let held = flow.acks.as_mut().and_then(|acks| what(acks));
         if let Some((output, ack)) = held {
-            self.leave_with(Some(key), output, ack, &mut flow.counts);
+            self.leave_paced(key, output, ack, flow);
         }
     }
 
@@ -194,7 +302,7 @@ impl Agent {
 
     /// Follows the settings of the queues. What waits in one that is no longer wanted goes at once.
     pub(super) fn set_queues(&mut self) {
-        let fair = self.config.ack_filter.and_then(|filter| filter.queue);
+        let fair = self.config.return_queue();
         match (self.fair.take(), fair) {
             (Some(mut queue), Some(settings)) => {
                 queue.set(settings);

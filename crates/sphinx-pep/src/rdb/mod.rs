@@ -2,11 +2,12 @@
 //! costs one message's interval and not a round trip (rules in `docs/rdb.md`, whose section numbers comments give).
 //!
 //! `unacked` knows what is in flight, `copies` whom a D-SACK is for, `length` what the path carries, `response` slows down the sender where
-//! it should, `shared` is for all flows together.
+//! it should, `runs` knows how many are lost in a row, `shared` is for all flows together.
 
 mod copies;
 mod length;
 mod response;
+mod runs;
 mod shared;
 mod unacked;
 
@@ -82,7 +83,8 @@ pub struct Rdb {
     pub thin: Thin,
     /// The shortest interval between messages of a thin stream, in nanoseconds; at least 10 ms.
     pub dpifl_itt_ns: Time,
-    /// Earlier segments in a packet; 0 for as many as fit.
+    /// Earlier segments in a packet; 0 for as many as fit. With [`Mode::Auto`], as many as are usually lost in a row on the way to that host,
+    /// if these are more.
     pub max_packets: u32,
     /// Longest payload of a packet with copies, in bytes; 0 for what the peer takes.
     pub max_bytes: usize,
@@ -323,26 +325,33 @@ impl Bundler {
             budget = budget.min(context.shared.budget(now, rate));
         }
         let room = limit - segment.payload;
+        let most = match (settings.max_packets, settings.mode) {
+            (0, _) => usize::MAX,
+            (most, Mode::Paper) => most as usize,
+            (most, Mode::Auto) => {
+                most.max(context.shared.usual_run(now, context.receiver)) as usize
+            }
+        };
         let (from, before) = match usize::try_from(budget) {
-            Ok(budget) if budget < room => self.before(settings, budget).map_err(|why| {
+            Ok(budget) if budget < room => self.before(most, budget).map_err(|why| {
                 if why == Alone::Full {
                     Alone::Budget
                 } else {
                     why
                 }
             })?,
-            _ => self.before(settings, room)?,
+            _ => self.before(most, room)?,
         };
         context.shared.spend(start - from);
         Ok((from, before))
     }
 
     /// The unacknowledged segments at the end of the stream that fit into so many bytes.
-    fn before(&self, settings: &Rdb, room: usize) -> Result<(u64, Vec<Bytes>), Alone> {
+    fn before(&self, most: usize, room: usize) -> Result<(u64, Vec<Bytes>), Alone> {
         let mut from = self.unacked.highest();
         let (mut before, mut bytes, mut why) = (Vec::new(), 0, Alone::First);
         for sent in self.unacked.iter().rev() {
-            if settings.max_packets > 0 && before.len() >= settings.max_packets as usize {
+            if before.len() >= most {
                 break;
             }
             why = match &sent.data {
@@ -493,6 +502,11 @@ impl Bundler {
             .collect();
         if !sacked.is_empty() {
             self.see_loss(context);
+            let run = sacked.iter().map(|block| self.run_before(block.0)).max();
+            let (now, receiver) = (context.now, context.receiver);
+            context
+                .shared
+                .lost_in_a_row(now, receiver, run.unwrap_or(0));
         }
         let has = |it: &Sent| {
             it.end <= position
@@ -543,6 +557,15 @@ impl Bundler {
         self.judge(context, &new, clear, copy)
     }
 
+    /// How many segments in a row were lost in front of the packet that has just brought what lies there, copies of them included.
+    fn run_before(&self, start: u64) -> u32 {
+        let mut carriers = self.unacked.iter().rev();
+        let carrier = carriers.find(|it| it.wire_start <= start && start <= it.start);
+        let is_new = carrier.is_some_and(|it| it.wire_start == start && !it.arrived);
+        let lost = carriers.take_while(|it| is_new && it.seen && !it.arrived);
+        lost.count() as u32
+    }
+
     /// §4: which of these segments came only as copies. It is clear that a report of a copy would be here, and that the sender has sent nothing
     /// again unseen, or not.
     fn judge(
@@ -555,7 +578,7 @@ impl Bundler {
         if !new.iter().any(Sent::is_bundle) {
             return false;
         }
-        let mut repaired = false;
+        let mut repaired = 0;
         let last = new.last().map_or(0, |it| it.start);
         for it in new.iter().filter(|it| !it.resent) {
             let mut carriers = new
@@ -572,7 +595,7 @@ impl Bundler {
                 // It came by itself, and then with another one.
                 (true, false) => {}
                 (false, _) if by_last && clear && self.tells_copies && !carrier.resent => {
-                    repaired = true;
+                    repaired += 1;
                     context.counts.losses_repaired += 1;
                     if self.judged.len() == JUDGED_MAX {
                         self.judged.remove(0);
@@ -582,10 +605,12 @@ impl Bundler {
                 _ => context.counts.losses_unknown += 1,
             }
         }
-        if repaired {
+        if repaired > 0 {
             self.see_loss(context);
+            let (now, receiver) = (context.now, context.receiver);
+            context.shared.lost_in_a_row(now, receiver, repaired);
         }
-        repaired
+        repaired > 0
     }
 
     /// A segment that was taken for lost has come after all: it was overtaken.

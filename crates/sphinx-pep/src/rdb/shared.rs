@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, net::IpAddr};
 
-use super::ACTIVE_NS;
+use super::{ACTIVE_NS, runs::Runs};
 use crate::Time;
 
 /// Destinations that are remembered.
@@ -15,9 +15,16 @@ const BURST_BYTES_MIN: u64 = 1500;
 /// Of all flows of an agent.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// When a packet was lost on the way there.
-    losses: HashMap<IpAddr, Time>,
+    losses: HashMap<IpAddr, Losses>,
     budget: Budget,
+}
+
+/// What is lost on the way to a host.
+#[derive(Debug)]
+struct Losses {
+    /// When a packet was, the last time.
+    at: Time,
+    runs: Runs,
 }
 
 impl Shared {
@@ -25,18 +32,32 @@ impl Shared {
     pub(super) fn lost(&mut self, now: Time, host: IpAddr) {
         if self.losses.len() >= DESTINATIONS_MAX {
             self.losses
-                .retain(|_, at| now.saturating_sub(*at) < ACTIVE_NS);
+                .retain(|_, it| now.saturating_sub(it.at) < ACTIVE_NS);
             if self.losses.len() >= DESTINATIONS_MAX {
                 return;
             }
         }
-        self.losses.insert(host, now);
+        let runs = Runs::default();
+        let losses = self.losses.entry(host);
+        losses.or_insert(Losses { at: now, runs }).at = now;
+    }
+
+    /// Of packets to this host, so many in a row were lost, which was [said](Shared::lost) already.
+    pub(super) fn lost_in_a_row(&mut self, now: Time, host: IpAddr, run: u32) {
+        if let Some(losses) = self.losses.get_mut(&host) {
+            losses.runs.see(now, run);
+        }
+    }
+
+    /// How many packets to this host are usually lost in a row, if several are.
+    pub(super) fn usual_run(&self, now: Time, host: IpAddr) -> u32 {
+        self.losses.get(&host).map_or(0, |it| it.runs.usual(now))
     }
 
     /// Whether packets to this host were lost lately.
     pub(super) fn loses(&self, now: Time, host: IpAddr) -> bool {
-        let at = self.losses.get(&host);
-        at.is_some_and(|at| now.saturating_sub(*at) < ACTIVE_NS)
+        let losses = self.losses.get(&host);
+        losses.is_some_and(|it| now.saturating_sub(it.at) < ACTIVE_NS)
     }
 
     /// How many bytes may be copied now, at a rate in bits per second.

@@ -32,6 +32,8 @@ pub enum State {
     Probe,
     /// They seem to wait long, whatever the window is: it is so small that nothing can wait, to see what the way takes.
     Monitor,
+    /// Its window follows what its packets wait, so that it yields to everything else ([`Mode::Rledbat`](super::Mode::Rledbat)).
+    Yield,
 }
 
 /// Of one upload.
@@ -102,7 +104,7 @@ impl Control {
                 self.enter(State::Fast, now, round, rate, waited);
                 self.window = self.needed(rate, rtt_min);
             }
-            State::Open => {}
+            State::Open | State::Yield => {}
             _ if !is_due => {}
             State::Slow => {
                 self.window += self.mss;

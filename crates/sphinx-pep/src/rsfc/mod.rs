@@ -1,10 +1,11 @@
 //! RSFC, receiver-side flow control: an upload that fills its sender's link gets a smaller window, so that its packets wait less in front of that link (rules in
 //! `docs/rsfc.md`, whose section numbers comments give).
 //!
-//! `measure` knows what an upload's packets take, `control` what window they get, `clients` what the uploads of one host share.
+//! `measure` knows what an upload's packets take, `control` what window they get, `ledbat` that of one which yields, `clients` what the uploads of one host share.
 
 mod clients;
 mod control;
+mod ledbat;
 mod measure;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use serde::Serialize;
 
 pub(crate) use self::clients::Clients;
 pub use self::control::State;
-use self::{control::Control, measure::Measure};
+use self::{control::Control, ledbat::Ledbat, measure::Measure};
 use crate::{
     FlowKey, MS, Time,
     segment::{Segment, Slowing},
@@ -31,10 +32,23 @@ const ROOM_FLIGHTS: u64 = 4;
 /// right edge is as far.
 pub(crate) const BLIND_NS: Time = 1_000 * MS;
 
+/// What an upload is to leave to others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// It fills the link and not its queue.
+    #[default]
+    Rsfc,
+    /// It has what nobody else wants (RFC 9840).
+    Rledbat,
+}
+
 /// What is done about uploads that come over the hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rsfc {
-    /// How long packets may wait in front of the link, in nanoseconds; the shortest round trip if none.
+    /// What uploads are to leave to others.
+    pub mode: Mode,
+    /// How long packets may wait in front of the link, in nanoseconds; if none, the shortest round trip, or 60 ms with [`Mode::Rledbat`].
     pub target_ns: Option<Time>,
 }
 
@@ -99,6 +113,9 @@ pub(crate) struct Upload {
     counted: bool,
     measure: Measure,
     control: Control,
+    /// In its place, with [`Mode::Rledbat`].
+    ledbat: Option<Ledbat>,
+    mss: u64,
     /// Position behind what has come, and how much that is.
     highest: u64,
     bytes: u64,
@@ -119,6 +136,8 @@ impl Upload {
             counted: false,
             measure: Measure::default(),
             control: Control::new(u64::from(setup.mss)),
+            ledbat: None,
+            mss: u64::from(setup.mss),
             highest: setup.first,
             bytes: 0,
             acknowledged: setup.first,
@@ -142,10 +161,15 @@ impl Upload {
         self.edge = self.edge.max(position + received);
     }
 
+    fn state(&self) -> State {
+        let ledbat = self.ledbat.as_ref().map(Ledbat::state);
+        ledbat.unwrap_or(self.control.state())
+    }
+
     /// What is known of it, if it is an upload.
     pub(crate) fn report(&self) -> Option<Report> {
         (self.bytes >= BULK_BYTES && self.unclamped.is_none()).then(|| Report {
-            state: self.control.state(),
+            state: self.state(),
             waited_ns: self.measure.waited(),
             bytes_per_second: self.measure.rate(),
             rtt_ns_min: self.measure.rtt_min(),
@@ -161,6 +185,7 @@ impl Upload {
         }
         let start = nearest(self.highest, segment.sequence);
         let end = start + segment.payload as u64;
+        let is_again = segment.payload > 0 && end <= self.highest;
         self.bytes += segment.payload as u64;
         self.highest = self.highest.max(end);
         if self.bytes >= BULK_BYTES && !self.counted {
@@ -182,12 +207,24 @@ impl Upload {
         if self.bytes < BULK_BYTES || segment.payload == 0 {
             return;
         }
-        let rate = context.clients.share(now, context.key, self.measure.rate());
-        let before = self.control.state();
+        let before = self.state();
         let target = context.settings.target_ns;
-        self.control.see(now, target, rate, &mut self.measure);
-        if self.control.state() != before {
-            let entered = self.control.state();
+        match context.settings.mode {
+            Mode::Rsfc => {
+                self.ledbat = None;
+                let rate = context.clients.share(now, context.key, self.measure.rate());
+                self.control.see(now, target, rate, &mut self.measure);
+            }
+            Mode::Rledbat => {
+                let ledbat = self.ledbat.get_or_insert_with(|| Ledbat::new(self.mss));
+                if is_again {
+                    ledbat.lose();
+                }
+                ledbat.see(now, target, &self.measure);
+            }
+        }
+        let entered = self.state();
+        if entered != before {
             *context.counts.upload_states.entry(entered).or_default() += 1;
         }
     }
@@ -237,10 +274,9 @@ impl Upload {
         }
         // A right edge that was told is never taken back, so it must not be further away than is of use.
         let room = ROOM_BYTES.max(ROOM_FLIGHTS * self.measure.flight_max());
-        let window = self
-            .control
-            .window()
-            .map_or(room, |window| window.min(room));
+        let ledbat = self.ledbat.as_ref().map(Ledbat::window);
+        let window = ledbat.or(self.control.window());
+        let window = window.map_or(room, |window| window.min(room));
         let unit = 1_u64 << self.scale;
         let told = self.edge.saturating_sub(position).div_ceil(unit);
         let least = self.control.window_min().div_ceil(unit);

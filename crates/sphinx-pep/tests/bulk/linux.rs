@@ -12,6 +12,7 @@ const RTO_MIN: Time = 200 * MS;
 const DELAYED_ACK: Time = 40 * MS;
 const CUBIC_C: f64 = 0.4;
 const CUBIC_BETA: f64 = 0.7;
+const STEADY_WINDOW: f64 = 1000.0;
 /// SACK blocks beside timestamps.
 const BLOCKS: usize = 3;
 
@@ -53,6 +54,10 @@ struct Recovery {
 
 #[derive(Debug)]
 pub(crate) struct Sender {
+    /// Segments that the application has written.
+    pub(crate) written: u64,
+    /// Losses do not make it slower, as those of BBR at a fraction of the link's rate.
+    pub(crate) steady: bool,
     una: u64,
     next: u64,
     flights: VecDeque<Sent>,
@@ -95,6 +100,8 @@ pub(crate) struct Sender {
 impl Sender {
     pub(crate) fn new() -> Sender {
         Sender {
+            written: u64::MAX,
+            steady: false,
             una: 0,
             next: 0,
             flights: VecDeque::new(),
@@ -144,7 +151,13 @@ impl Sender {
     }
 
     fn may_send(&self) -> bool {
-        self.pipe as f64 + 1.0 <= self.cwnd.max(1.0)
+        let window = match self.steady {
+            true => STEADY_WINDOW,
+            false => self.cwnd.max(1.0),
+        };
+        let is_lost = |it: &Sent| it.lost && !it.sacked;
+        let owes = || self.recovery.is_some() && self.flights.iter().any(is_lost);
+        self.pipe as f64 + 1.0 <= window && (self.next < self.written || owes())
     }
 
     /// The next segment that may go.

@@ -6,9 +6,10 @@ use std::time::Duration;
 use sphinx_link::{Depth, LinkConfig, Rate};
 use sphinx_pep::{
     Config, Place, Profile, Stage,
-    acks::{AckFilter, Mode, ReturnQueue},
+    acks::{AckCc, AckFilter, Mode, ReturnQueue},
     rdb::Rdb,
-    rsfc::Rsfc,
+    returning::Returning,
+    rsfc::{self, Rsfc},
 };
 
 use super::{
@@ -110,16 +111,119 @@ fn random(seed: u64) -> Scene {
         _ => Stage::Rdb(Rdb::default()),
     };
     scene.agent.ack_filter = Some(filter(random));
+    scene.agent.returning = match random.below(4) {
+        0 | 1 => Returning::Reconstruct,
+        2 => Returning::NoLimitedTransmit,
+        _ => Returning::Pass,
+    };
+    scene.agent.pace = random.chance(50);
+    if random.chance(30) {
+        let filter = scene.agent.ack_filter.take().and_then(|it| it.queue);
+        scene.agent.ack_cc = Some(AckCc {
+            queue: filter.map(|queue| ReturnQueue {
+                mode: Mode::Keep,
+                ..queue
+            }),
+            mark_ns: random.below(50) * MS,
+            most: 2 + random.below(20) as u32,
+        });
+    }
     scene.agent.rsfc = random.chance(40).then(|| Rsfc {
+        mode: match random.chance(30) {
+            true => rsfc::Mode::Rledbat,
+            false => rsfc::Mode::Rsfc,
+        },
         target_ns: random.chance(50).then(|| (5 + random.below(100)) * MS),
     });
     scene
+}
+
+/// What the mobile host's acknowledgements said is what was heard of them, where no stage for data changes them.
+fn check_back(seed: u64, scene: &Scene, said: &Reader, heard: &Reader) {
+    if scene.agent.stage == Stage::Pass {
+        assert!(
+            heard.falls <= said.falls,
+            "seed {seed}: a right edge has moved left: {} {}",
+            heard.falls,
+            said.falls
+        );
+        let falls = heard.falls;
+        let said = Reader {
+            falls,
+            ..said.clone()
+        };
+        // Repetitions may wait for a third one for ever.
+        if scene.agent.returning != Returning::NoLimitedTransmit {
+            assert_eq!(said, *heard, "seed {seed}");
+        }
+    }
+}
+
+/// Random paths on which most goes to the mobile host, whose acknowledgements the agent changes.
+fn random_back(seed: u64) -> Scene {
+    let mut scene = scene(seed);
+    let random = &mut Random(seed ^ 0xba);
+    scene.agent.place = Place::Base;
+    scene.agent.returning = match random.chance(70) {
+        true => Returning::Reconstruct,
+        false => Returning::NoLimitedTransmit,
+    };
+    scene.agent.pace = random.chance(50);
+    scene.agent.stage = match random.below(4) {
+        0 | 1 => Stage::Pass,
+        2 => Stage::Rdb(Rdb::default()),
+        _ => scene.agent.stage,
+    };
+    scene
+}
+
+fn check_returning<E: super::End>(begin: fn(Settings) -> E, hanging: u64) -> [u64; 3] {
+    let seeds = std::env::var("SPHINX_PEP_SEEDS").ok();
+    let seeds = seeds.map_or(100, |seeds| seeds.parse().expect("a number"));
+    let (mut hung, mut all) = (0, [0; 3]);
+    for seed in 0..seeds {
+        let scene = random_back(seed);
+        println!("seed {seed}: {:?}, {:?}", scene.agent, scene.fate);
+        let ended = run(&scene, begin, true);
+        hung += u64::from(ended.hung);
+        if ended.reset || ended.hung {
+            assert!(
+                scene.fixed.data.starts_with(&ended.to_mobile),
+                "seed {seed}"
+            );
+        } else {
+            assert!(ended.to_mobile == scene.fixed.data, "seed {seed}");
+            assert!(ended.to_fixed == scene.mobile.data, "seed {seed}");
+        }
+        let Some(counts) = ended.counts else { continue };
+        if matches!(scene.fate, Fate::Lives) {
+            check_back(seed, &scene, &ended.said_back, &ended.heard_back);
+        }
+        all[0] += counts.acks_synthesised;
+        all[1] += counts.paced;
+        all[2] += counts.duplicates_held;
+    }
+    println!("synthesised, paced, held: {all:?}");
+    assert!(100 * hung <= hanging * seeds, "{hung} hang");
+    all
+}
+
+#[test]
+fn acknowledgements_from_the_hop_say_the_same() {
+    let all = check_returning(Tcp::new, 0);
+    assert!(all.into_iter().all(|it| it > 0), "{all:?}");
+}
+
+#[test]
+fn acknowledgements_from_the_hop_say_the_same_of_another_stack() {
+    check_returning(Smol::new, 10);
 }
 
 fn check<E: super::End>(begin: fn(Settings) -> E, hanging: u64) {
     let seeds = std::env::var("SPHINX_PEP_SEEDS").ok();
     let seeds = seeds.map_or(100, |seeds| seeds.parse().expect("a number"));
     let (mut hung, mut dropped, mut compared, mut lowered) = (0, 0, 0, 0);
+    let mut others = [0; 2];
     for seed in 0..seeds {
         let scene = random(seed);
         println!("seed {seed}: {:?}, {:?}", scene.agent, scene.fate);
@@ -152,6 +256,7 @@ fn check<E: super::End>(begin: fn(Settings) -> E, hanging: u64) {
                 said.falls
             );
             (said.falls, heard.falls) = (0, 0);
+            check_back(seed, &scene, &ended.said_back, &ended.heard_back);
             if scene.agent.rsfc.is_some() {
                 // That is what it is for.
                 said.edge = heard.edge.min(said.edge);
@@ -159,11 +264,13 @@ fn check<E: super::End>(begin: fn(Settings) -> E, hanging: u64) {
             assert_eq!(said, heard, "seed {seed}");
         }
         lowered += counts.windows_lowered;
+        others = [others[0] + counts.paced, others[1] + counts.acks_marked];
     }
     assert!(
         dropped > 2 * seeds && 10 * compared > seeds,
         "{dropped} dropped, {compared} compared"
     );
+    assert!(others.iter().all(|it| 10 * it > seeds), "{others:?}");
     assert!(lowered > seeds, "{lowered} windows lowered");
     assert!(100 * hung <= hanging * seeds, "{hung} hang");
 }
@@ -281,4 +388,77 @@ fn a_rate_that_is_wrong_is_doubted() {
     };
     assert_eq!(doubted(28_000), 0);
     assert!(doubted(57_600) > 0);
+}
+
+/// The same link from its far end: the agent is beside the server, and acknowledgements are lost in front of the thin link. What fits into the
+/// queue towards the host is `room` packets.
+fn behind(packets: u64, room: u64, agent: Option<Config>) -> Ended {
+    let at = |host: u8, port: u16| ([10, 0, 0, host], port).into();
+    let (server, host) = (at(1, 443), at(2, 40_000));
+    let end = |local, remote, active, data: Vec<u8>| Settings {
+        local,
+        remote,
+        isn: 1000,
+        sack: true,
+        timestamps: true,
+        rack: true,
+        segment: 1448,
+        buffer: 100_000,
+        stall: None,
+        active,
+        data,
+        messages: None,
+        reset_after: None,
+    };
+    let link = |ms, rate, packets| LinkConfig {
+        delay: Duration::from_millis(ms),
+        rate: Rate::Constant(rate),
+        queue: Depth::Packets(packets),
+        ..LinkConfig::default()
+    };
+    let with_agent = agent.is_some();
+    let scene = Scene {
+        fixed: end(server, host, false, vec![7; 1_000_000]),
+        mobile: end(host, server, true, vec![1; 100]),
+        links: [
+            link(1, 100_000_000, 1000),
+            link(1, 100_000_000, 1000),
+            link(5, 10_000_000, room),
+            link(50, 28_800, packets),
+        ],
+        agent: agent.unwrap_or_default(),
+        late: None,
+        fate: Fate::Lives,
+    };
+    let ended = run(&scene, Tcp::new, with_agent);
+    assert!(ended.to_mobile == scene.fixed.data);
+    ended
+}
+
+#[test]
+fn bursts_of_a_thin_return_link_are_spread() {
+    for (packets, room) in [(10, 10), (10, 1000), (50, 10), (50, 1000)] {
+        let none = behind(packets, room, None);
+        let plain = Config {
+            stage: Stage::Pass,
+            ..Config::default()
+        };
+        let back = Config {
+            returning: Returning::Reconstruct,
+            ..plain.clone()
+        };
+        let pace = Config {
+            pace: true,
+            ..plain
+        };
+        for (name, config) in [("ack-reconstruct", back), ("pace", pace)] {
+            let some = behind(packets, room, Some(config));
+            println!(
+                "{packets} packets back, {room} there: {} ms, with {name} {} ms",
+                none.at / MS,
+                some.at / MS
+            );
+            assert!(some.silence <= none.silence + 400 * MS, "{name}");
+        }
+    }
 }

@@ -123,6 +123,9 @@ struct Ended {
     /// What the fixed host's acknowledgements said, and what was left of that behind the agent, when it had nothing more to say.
     said: acks::Reader,
     heard: acks::Reader,
+    /// Those of the mobile host.
+    said_back: acks::Reader,
+    heard_back: acks::Reader,
     /// The longest time without a packet for the fixed host.
     silence: Time,
     /// How often the agent had doubts of its rate.
@@ -294,6 +297,7 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
     let (mut now, mut packets, mut steps) = (0, 0, 0_u64);
     let mut forwarded = Vec::new();
     let (mut said, mut heard) = (acks::Reader::default(), acks::Reader::default());
+    let (mut said_back, mut heard_back) = (acks::Reader::default(), acks::Reader::default());
     let (mut silence, mut heard_at) = (0, 0);
     loop {
         steps += 1;
@@ -313,8 +317,9 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                     Some(agent) => {
                         let packet = Bytes::from(delivery.packet.0);
                         laws.input(from, &packet);
-                        if from == Side::Fixed {
-                            said.read(&packet);
+                        match from {
+                            Side::Fixed => said.read(&packet),
+                            Side::Mobile => said_back.read(&packet),
                         }
                         if late.as_mut().is_some_and(|late| late.chance(1)) {
                             agent.handle_lag(now, 20 * MS);
@@ -339,6 +344,8 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                 if link == 2 {
                     forwarded.push(output.packet.clone());
                     heard.read(&output.packet);
+                } else {
+                    heard_back.read(&output.packet);
                 }
                 links[link].enqueue(now, IpPacket(output.packet.to_vec()));
             }
@@ -376,8 +383,9 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                 now = now.max(at);
                 agent.handle_timeout(now);
                 while let Some(output) = agent.poll_output() {
-                    if output.to == Side::Mobile {
-                        heard.read(&output.packet);
+                    match output.to {
+                        Side::Mobile => heard.read(&output.packet),
+                        Side::Fixed => heard_back.read(&output.packet),
                     }
                 }
             }
@@ -401,6 +409,8 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                 foreign_copies,
                 said,
                 heard,
+                said_back,
+                heard_back,
                 silence,
             };
         };

@@ -172,6 +172,29 @@ fn a_lost_message_comes_with_the_next_one() {
     assert_eq!(plain.at, clean.at);
 }
 
+/// Bursts of three: the first ones cost the sender its repetitions; from then on, three copies go along.
+#[test]
+fn bursts_are_repaired_once_they_are_known() {
+    let data = Random(7).data_of(BYTES * 120);
+    let resent = |rdb, bursts: u64| {
+        let lost = (0..bursts).flat_map(|n| (0..3).map(move |it| BEFORE + 8 + 20 * n + it));
+        let ended = run(&thin(rdb, lost.collect(), &data), Tcp::new, true);
+        assert_eq!(ended.to_mobile, data);
+        ended.counts.expect("an agent").resent
+    };
+    let auto = Rdb {
+        mode: Mode::Auto,
+        ..PAPER
+    };
+    let [three, five] = [3, 5].map(|bursts| resent(auto, bursts));
+    let always_one = [3, 5].map(|bursts| resent(PAPER, bursts));
+    println!(
+        "sent again: {three} in three bursts and {five} in five; with one copy {always_one:?}"
+    );
+    assert_eq!(three, five);
+    assert_eq!(always_one[1] - always_one[0], 4);
+}
+
 /// Random settings over random paths.
 fn random(seed: u64) -> Scene {
     let mut scene = scene(seed);

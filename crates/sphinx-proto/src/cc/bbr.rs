@@ -403,7 +403,7 @@ impl RateControl for Bbr {
         self.sampler.on_ack(ack, self.delay.latest_queue());
         while let Some(settled) =
             self.sampler
-                .next_settled(self.sample_window(), self.sample_packets(), self.fastest())
+                .next_settled(self.sample_span(), self.sample_packets(), self.fastest())
         {
             let pace = match settled.run.phase {
                 Phase::Cruise if settled.run.id < self.trial_run => None,

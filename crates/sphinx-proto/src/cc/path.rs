@@ -21,7 +21,7 @@ const RECENT: usize = 3;
 
 /// Minimum over the last one to two windows, of time or of rounds.
 #[derive(Clone, Copy, Debug, Default)]
-struct RotatingMin {
+pub(super) struct RotatingMin {
     current: Option<i64>,
     previous: Option<i64>,
     /// Nanoseconds since the clock's origin, or rounds.
@@ -33,7 +33,7 @@ impl RotatingMin {
         self.current.into_iter().chain(self.previous).min()
     }
 
-    fn update(&mut self, now: u64, window: u64, value: i64) -> i64 {
+    pub(super) fn update(&mut self, now: u64, window: u64, value: i64) -> i64 {
         if now.saturating_sub(self.rotated_at) > window {
             self.previous = self.current.take();
             self.rotated_at = now;

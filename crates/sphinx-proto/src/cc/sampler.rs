@@ -15,7 +15,8 @@ use crate::PacketNumber;
 
 use super::bbr::Phase;
 use super::jitter::{Jitter, spread_within};
-use super::{AckSummary, Arrival, MS, Nanos, Time, rate_of, time_for};
+use super::path::RotatingMin;
+use super::{AckSummary, Arrival, MS, Nanos, SEC, Time, rate_of, time_for};
 
 /// Noise of one receive interval: two kernel timestamps, receive coalescing.
 pub(super) const CLOCK_NOISE: Nanos = MS / 10;
@@ -25,6 +26,10 @@ const IDLE_GAP: Nanos = 2 * MS;
 const ARRIVALS_MAX: usize = 256;
 /// Part of the spread of delays that pads a receive interval. (All of it would hide capacity from probes.)
 const PADDING: Nanos = 2;
+/// How long the fastest packet is remembered.
+const MEMORY: Nanos = 5 * SEC;
+/// In this part of a sample its beginning may still change.
+const START_PART: Nanos = 4;
 /// Packets remembered at most; older ones are forgotten unsettled.
 const RECORDS_MAX: usize = 1 << 20;
 
@@ -33,6 +38,14 @@ enum Fate {
     Pending,
     Acked,
     Lost,
+}
+
+/// How long a sample has to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) least: Nanos,
+    /// And in multiples of what jitter may make of its receive interval.
+    pub(super) jitters: Nanos,
 }
 
 /// Packets sent in one phase without an idle gap.
@@ -64,6 +77,8 @@ struct Anchor {
     sent_at: Time,
     received_at: Time,
     queue: Nanos,
+    /// How much longer it was under way than the fastest packet of late: in a queue, or held back.
+    held: Nanos,
     run: Run,
     totals: Totals,
 }
@@ -174,6 +189,8 @@ pub(super) struct RateSampler {
     start: Option<Anchor>,
     latest: Option<Anchor>,
     jitter: Jitter,
+    /// Shortest time under way, by clocks that need not agree.
+    fastest: RotatingMin,
     /// Of a sample of start-up, bytes delivered at each anchor and its time.
     arrivals: Vec<(u64, Time)>,
     last: Totals,
@@ -194,6 +211,7 @@ impl RateSampler {
             start: None,
             latest: None,
             jitter: Jitter::default(),
+            fastest: RotatingMin::default(),
             arrivals: Vec::new(),
             last: Totals::default(),
             last_run: 0,
@@ -289,10 +307,10 @@ impl RateSampler {
     }
 
     /// The next anchor that has been settled; call until there is none. The sample restarts at
-    /// this anchor if it is `window` long and has `packets`. No link is believed to be faster than `fastest`.
+    /// this anchor if it is long enough (`span`) and has `packets`. No link is believed to be faster than `fastest`.
     pub(super) fn next_settled(
         &mut self,
-        window: Nanos,
+        span: Span,
         packets: u64,
         fastest: f64,
     ) -> Option<Settled> {
@@ -327,14 +345,19 @@ impl RateSampler {
             {
                 self.waiting.pop_front();
                 let anchor = self.anchor(record, waiting, fastest);
-                return Some(self.settle(anchor, window, packets));
+                return Some(self.settle(anchor, span, packets));
             }
         }
     }
 
     /// The next anchor; compares it with the one before.
     fn anchor(&mut self, record: Record, waiting: Waiting, fastest: f64) -> Anchor {
+        // A packet that takes as long as the fastest one was not held back; the clocks of the ends need not agree.
+        let under_way = waiting.received_at.wrapping_sub(record.sent_at) as i64;
+        let now = waiting.received_at.as_nanos();
+        let least = self.fastest.update(now, MEMORY, under_way);
         let anchor = Anchor {
+            held: under_way.saturating_sub(least).max(0) as Nanos,
             pn: record.pn,
             sent_at: record.sent_at,
             received_at: waiting.received_at,
@@ -368,9 +391,26 @@ impl RateSampler {
         known.max(spread_within(&self.arrivals))
     }
 
-    fn settle(&mut self, anchor: Anchor, window: Nanos, packets: u64) -> Settled {
-        let start = self.start.filter(|s| s.run == anchor.run);
-        let jitter = start.map_or(0, |_| self.sample_jitter(&anchor));
+    fn settle(&mut self, anchor: Anchor, span: Span, packets: u64) -> Settled {
+        let mut start = self.start.filter(|s| s.run == anchor.run);
+        if self.jitter.spread() > 0
+            && anchor.run.phase != Phase::Startup
+            && let Some(first) = start
+            && anchor.held < first.held
+            && anchor.received_at.saturating_sub(first.received_at) < span.least / START_PART
+        {
+            // It begins with a packet that was held back less, and tells more.
+            self.start = Some(anchor);
+            start = None;
+        }
+        let jitter = start.map_or(0, |s| {
+            let known = self.sample_jitter(&anchor);
+            match anchor.run.phase {
+                Phase::Startup => known,
+                _ => known.min(s.held.max(anchor.held)),
+            }
+        });
+        let window = span.least.max(span.jitters.saturating_mul(jitter));
         let sample = start.map(|s| Sample {
             run: anchor.run,
             packets: anchor.totals.packets - s.totals.packets,
@@ -461,7 +501,17 @@ mod tests {
     }
 
     fn drain(sampler: &mut RateSampler) -> Vec<Settled> {
-        std::iter::from_fn(|| sampler.next_settled(5 * MS, 8, 1e9)).collect()
+        std::iter::from_fn(|| {
+            sampler.next_settled(
+                Span {
+                    least: 5 * MS,
+                    jitters: 0,
+                },
+                8,
+                1e9,
+            )
+        })
+        .collect()
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod faults;
 mod hostile;
 mod icm;
 mod jitter;
+mod links;
 mod paths;
 mod random;
 mod rates;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
+use super::datagram::Waiters;
 use super::{RecvStream, SendStream};
 use crate::error::Error;
 use crate::signal::Waiter;
@@ -18,6 +19,7 @@ pub struct Session {
     opening_uni: Waiter,
     opening_bi: Waiter,
     ending: Waiter,
+    datagrams: Waiters,
 }
 
 impl Clone for Session {
@@ -41,6 +43,7 @@ impl From<crate::Session> for Session {
             opening_uni: Waiter::new(&signals.opening_uni),
             opening_bi: Waiter::new(&signals.opening_bi),
             ending: Waiter::new(&signals.ending),
+            datagrams: Waiters::new(&session),
             session,
         }
     }
@@ -57,6 +60,10 @@ fn both_ways((send, recv): (crate::SendStream, crate::RecvStream)) -> (SendStrea
 }
 
 impl Session {
+    pub(super) fn datagrams(&mut self) -> (&crate::Session, &mut Waiters) {
+        (&self.session, &mut self.datagrams)
+    }
+
     /// The same session, for what does not wait: its statistics, limits and rate control, the peer's address, why it has ended.
     pub fn as_blocking(&self) -> &crate::Session {
         &self.session

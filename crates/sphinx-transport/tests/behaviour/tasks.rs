@@ -1,6 +1,6 @@
 //! What tasks do instead of threads, polled by hand: no runtime is involved.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use sphinx_transport::asynchronous::{RecvStream, SendStream, Server, Session, connect};
-use sphinx_transport::{Error, ErrorKind, Options, Service};
+use sphinx_transport::{DatagramOptions, Error, ErrorKind, LiveOptions, Options, Service};
 
 use crate::support::*;
 
@@ -149,6 +149,128 @@ fn futures_may_be_dropped_at_any_time() {
                 scope.spawn(|| fickle(1).send(server, &back));
                 scope.spawn(|| assert!(fickle(2).receive(server, there.len()) == there));
                 scope.spawn(|| assert!(fickle(3).receive(client, back.len()) == back));
+            });
+        }
+    });
+}
+
+/// Attempts at messages, datagrams and live messages.
+impl Fickle {
+    fn exchange_messages(&mut self, streams: (SendStream, RecvStream), seed: u64) {
+        let (mut sender, mut receiver) = (streams.0.into_messages(), streams.1.into_messages());
+        for number in 0..30 {
+            let message = content(seed + number, self.below(60_000));
+            // Whether an attempt has taken the message is known, so that it is sent once.
+            self.run(async || match sender.is_sending() {
+                true => sender.flush().await,
+                false => sender.send(&message).await,
+            })
+            .unwrap();
+            let mut buf = vec![0; 60_000];
+            let len = match number % 2 {
+                0 => {
+                    let answer = self.run(async || receiver.recv(&mut buf).await).unwrap();
+                    buf.truncate(answer.expect("an answer"));
+                    buf.len()
+                }
+                _ => {
+                    let answer = self.run(async || receiver.recv_vec().await).unwrap();
+                    buf = answer.expect("an answer");
+                    buf.len()
+                }
+            };
+            assert!(len == message.len() && buf == message, "{number}");
+        }
+        let mut stream = block_on(sender.into_stream()).unwrap();
+        self.run(async || stream.wait_delivered().await).unwrap();
+        let end = self.run(async || receiver.recv_vec().await).unwrap();
+        assert_eq!(end, None);
+    }
+
+    fn answer_messages(&mut self, session: &Session) {
+        let streams = self.run(async || session.accept_bi().await).unwrap();
+        let (mut sender, mut receiver) = (streams.0.into_messages(), streams.1.into_messages());
+        while let Some(message) = self.run(async || receiver.recv_vec().await).unwrap() {
+            self.run(async || poll_fn(|cx| sender.poll_send(cx, &message)).await)
+                .unwrap();
+            self.run(async || sender.flush().await).unwrap();
+            assert!(!sender.is_sending());
+        }
+        let mut stream = block_on(sender.into_stream()).unwrap();
+        self.run(async || stream.wait_delivered().await).unwrap();
+    }
+
+    /// Every second one by what is polled, whose place among those that wait stays when an attempt is given up.
+    fn send_datagrams(&mut self, mut session: Session) {
+        let options = DatagramOptions::default()
+            .ordered()
+            .repaired_within(ms(20_000));
+        for number in 0..300_u32 {
+            let data = [&number.to_be_bytes()[..], &vec![0; self.below(9000)]].concat();
+            let sent = match number % 2 {
+                0 => self.run(async || session.send_datagram_wait(&data, &options).await),
+                _ => self.run(async || {
+                    poll_fn(|cx| session.poll_send_datagram_wait(cx, &data, &options)).await
+                }),
+            };
+            sent.unwrap();
+        }
+    }
+
+    /// A third of them: in order, none twice.
+    fn receive_datagrams(&mut self, mut session: Session) {
+        let (mut buf, mut next) = (vec![0; 10_000], 0);
+        for _ in 0..100 {
+            let info = match self.below(2) {
+                0 => self.run(async || session.recv_datagram(&mut buf).await),
+                _ => {
+                    self.run(async || poll_fn(|cx| session.poll_recv_datagram(cx, &mut buf)).await)
+                }
+            };
+            let number = info.unwrap().number.expect("in order");
+            assert_eq!(buf[..4], (number as u32).to_be_bytes());
+            assert!(number >= next, "{number} after {next}");
+            next = number + 1;
+        }
+    }
+
+    fn receive_live(&mut self, mut session: Session, count: u64) {
+        let accepted = match self.below(2) {
+            0 => self.run(async || session.accept_live().await),
+            _ => self.run(async || poll_fn(|cx| session.poll_accept_live(cx)).await),
+        };
+        let (mut receiver, mut seen, mut buf) = (accepted.unwrap(), 0, [0; 8]);
+        while let Some(info) = self.run(async || receiver.recv(&mut buf).await).unwrap() {
+            assert_eq!(info.number, u64::from_be_bytes(buf));
+            seen += 1;
+        }
+        let missing = receiver.take_missing().into_iter();
+        let missing: u64 = missing.map(|range| range.end - range.start).sum();
+        assert_eq!(seen + missing, count);
+    }
+}
+
+/// Messages are whole and once, datagrams in order and once, live messages here or known to be missing, whatever attempts are given up.
+#[test]
+fn calls_for_messages_and_datagrams_may_be_dropped_at_any_time() {
+    bounded(|| {
+        for seed in 20..23 {
+            let pair = pair(link(0.03, 2 * seed), link(0.03, 2 * seed + 1));
+            let ends = [pair.client, pair.server].map(Session::from);
+            let [client, server] = &ends;
+            let fickle = |n| Fickle((seed << 3 | n) + 1);
+            thread::scope(|scope| {
+                let streams = block_on(client.open_bi()).unwrap();
+                scope.spawn(|| fickle(0).exchange_messages(streams, seed));
+                scope.spawn(|| fickle(1).answer_messages(server));
+                scope.spawn(|| fickle(2).send_datagrams(client.clone()));
+                scope.spawn(|| fickle(3).receive_datagrams(server.clone()));
+                scope.spawn(|| fickle(4).receive_live(client.clone(), 100));
+                let latency = LiveOptions::default().latency(ms(20_000));
+                let mut live = server.open_live(&latency).unwrap();
+                for number in 0..100_u64 {
+                    live.send(&number.to_be_bytes()).unwrap();
+                }
             });
         }
     });

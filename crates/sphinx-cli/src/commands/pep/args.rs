@@ -10,7 +10,9 @@ use std::{
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use sphinx_pep::{Config, Match, Network, Place, Radio, Stage, rdb::Rdb};
+use sphinx_pep::{
+    Config, Match, Network, Place, Radio, Stage, acks::AckFilter, rdb::Rdb, rsfc::Rsfc,
+};
 
 use super::stage::{self, Chosen, Stages};
 use crate::failure::{Outcome, usage};
@@ -123,8 +125,9 @@ pub(super) const RADIO_QUEUE_BYTES: usize = 256 << 10;
 pub(crate) struct AgentArgs {
     /// snoop, or snoop:profile=sack|classic|ll; rdb for thin streams, or rdb:KEY=VALUE,… with the keys mode, thin, dpifl_itt, max_packets,
     /// max_bytes, response, extra, max_extra (docs/rdb.md); ack-filter:rate=RATE or ack-filter:every=TIME for a thin link, with the keys queue,
-    /// acks-first, conservative, aggressive, ns2 (docs/ack-path.md); rsfc, or rsfc:target=TIME, for uploads that come over the hop (docs/rsfc.md).
-    /// Once for each
+    /// acks-first, conservative, aggressive, ns2 (docs/ack-path.md); rsfc, with the keys target and mode=rledbat, for uploads that come over the hop (docs/rsfc.md);
+    /// ack-cc:rate=RATE, with the keys queue, mark, max, for acknowledgements that become fewer while they wait; ack-reconstruct at the far end of a thin
+    /// link; pace beside senders that do not pace; no-limited-transmit, for experiments (docs/ack-path.md). Once for each
     #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
     pub(crate) agent: Vec<Chosen>,
     #[command(flatten)]
@@ -162,10 +165,7 @@ impl AgentArgs {
 
     pub(crate) fn config(&self) -> Outcome<Config> {
         let stages = self.stages()?;
-        let config = Config {
-            stage: stages.data,
-            ack_filter: stages.ack_filter,
-            rsfc: stages.rsfc,
+        let config = stages.set(Config {
             matches: self.matches.clone(),
             repair_dscp: self.repair_dscp,
             radio: self.radio_rate.map(|bits_per_second| Radio {
@@ -174,7 +174,7 @@ impl AgentArgs {
             }),
             dry_run: self.dry_run,
             ..Config::default()
-        };
+        });
         stage::check(&config).map_err(usage)?;
         Ok(config)
     }
@@ -312,20 +312,38 @@ pub(crate) struct PresetArgs {
 pub(crate) enum Preset {
     /// rdb:max_packets=0: small messages that have to come soon, also when several in a row are lost
     GameServer,
+    /// ack-filter:every=40ms: a modem or router with a thin way back and long round trips
+    SatelliteModem,
+    /// ack-filter:every=10ms: a router whose uplink is thin, and changes
+    LteRouter,
+    /// rsfc: a server that receives uploads over deep buffers
+    UploadServer,
 }
 
 impl PresetArgs {
     /// The preset's stages, or those that were chosen.
     pub(crate) fn stages(&self, chosen: &[Chosen]) -> Outcome<Stages> {
+        let every = |ms: u64| {
+            let filter = AckFilter {
+                queue: None,
+                every_ns: Some(ms * 1_000_000),
+            };
+            Stages {
+                ack_filter: Some(filter),
+                ..Stages::data(Stage::Pass)
+            }
+        };
         match self.preset {
-            Some(Preset::GameServer) => Ok(Stages {
-                data: Stage::Rdb(Rdb {
-                    max_packets: 0,
-                    ..Rdb::default()
-                }),
-                ack_filter: None,
-                rsfc: None,
+            Some(Preset::SatelliteModem) => Ok(every(40)),
+            Some(Preset::LteRouter) => Ok(every(10)),
+            Some(Preset::UploadServer) => Ok(Stages {
+                rsfc: Some(Rsfc::default()),
+                ..Stages::data(Stage::Pass)
             }),
+            Some(Preset::GameServer) => Ok(Stages::data(Stage::Rdb(Rdb {
+                max_packets: 0,
+                ..Rdb::default()
+            }))),
             None => Stages::together(chosen).map_err(usage),
         }
     }
@@ -551,6 +569,15 @@ mod tests {
             Ok(PepCommand::Install(install)) => install.run.agent.stages().expect(line),
             other => panic!("{line}: {other:?}"),
         };
+        for (preset, same) in [
+            ("satellite-modem", "ack-filter:every=40ms"),
+            ("lte-router", "ack-filter:every=10ms"),
+            ("upload-server", "rsfc"),
+        ] {
+            let same = stage::read(same).expect("a stage");
+            let line = format!("pep install --preset {preset} --wireless w");
+            assert_eq!(Stages::together(&[same]), Ok(stage(&line)), "{preset}");
+        }
         let games = stage::read("rdb:max_packets=0").expect("a stage");
         let games = Stages::together(&[games]).expect("one");
         for line in [

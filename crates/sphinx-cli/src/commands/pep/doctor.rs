@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sphinx_pep::Stage;
-use sphinx_pep::doctor::{Finding, examine, examine_own};
+use sphinx_pep::doctor::{Finding, examine, examine_own, examine_queue};
 
 use super::args::DoctorArgs;
 use super::run::own;
@@ -24,6 +24,10 @@ pub(super) fn run(args: &DoctorArgs, context: &Context) -> Outcome<()> {
         true => examine_own(&own(&args.own)?),
         false => examine(args.wireless.as_deref()),
     };
+    let is_filter = matches!(args.agent, Chosen::AckFilter(_) | Chosen::AckCc(_));
+    if let Some(wireless) = args.wireless.as_deref().filter(|_| is_filter) {
+        found.extend(examine_queue(wireless));
+    }
     // Where no agent runs, nothing was seen.
     if let Ok(status) = control::ask("flows") {
         found.extend(seen(&status));

@@ -17,6 +17,8 @@ mod show;
 mod stage;
 
 use serde_json::{Map, Value, json};
+use sphinx_pep::acks::Dropped;
+use sphinx_pep::returning::Returning;
 use sphinx_pep::{Agent, FlowReport, Stage};
 
 pub(crate) use args::{PepArgs, PepCommand};
@@ -117,6 +119,9 @@ fn report(agent: &Agent, context: &Context) {
             counts.queued_ns_max as f64 / 1e6
         ));
     }
+    if let Some(note) = ack_path(agent) {
+        context.reporter.note(&note);
+    }
     if config.rsfc.is_some() {
         let would = match config.dry_run {
             true => "would have gone",
@@ -140,6 +145,39 @@ fn report(agent: &Agent, context: &Context) {
         counts.repaired,
         counts.held
     ));
+}
+
+/// What stages beside the filter of acknowledgements have done, for people.
+fn ack_path(agent: &Agent) -> Option<String> {
+    let (counts, config) = (agent.counts(), agent.config());
+    let would = if config.dry_run { "would have " } else { "" };
+    let cc = config.ack_cc.map(|_| {
+        let thinned = counts.acks_dropped.get(&Dropped::Thinned).unwrap_or(&0);
+        format!(
+            "{thinned} of {} acknowledgements {would}stayed away, one for {} went at most",
+            counts.acks_seen, counts.ack_ratio_max
+        )
+    });
+    let returning = match config.returning {
+        Returning::Pass => None,
+        Returning::Reconstruct => Some(format!(
+            "{} acknowledgements {would}went between those from the hop, {} were superseded",
+            counts.acks_synthesised, counts.acks_superseded
+        )),
+        Returning::NoLimitedTransmit => Some(format!(
+            "{} repeated acknowledgements {would}waited for the third",
+            counts.duplicates_held
+        )),
+    };
+    let pace = config.pace.then(|| {
+        format!(
+            "{} packets {would}waited so that no burst went, for {:.0} ms at most",
+            counts.paced,
+            counts.paced_ns_max as f64 / 1e6
+        )
+    });
+    let all: Vec<String> = [cc, returning, pace].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| format!("{} flows: {}", agent.flows_seen(), all.join("; ")))
 }
 
 /// What was done for thin streams, for people.

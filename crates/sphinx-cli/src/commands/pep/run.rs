@@ -12,6 +12,7 @@ use sphinx_pep::{Agent, Config, Place, Stage};
 use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, Eln, OwnArgs, RunArgs};
+use super::stage::Stages;
 use super::{Context, control, done, fields, flow_event, guard, key, report, with_all};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
@@ -196,11 +197,9 @@ fn check_stages(args: &RunArgs, config: &Config) -> Outcome<()> {
     ];
     match of_snoop.iter().find(|(given, _)| *given) {
         Some((_, option)) if !is_snoop => Err(usage(format!("{option} is for --agent snoop"))),
-        _ if args.own.is_given() && (config.ack_filter.is_some() || config.rsfc.is_some()) => {
-            Err(usage(
-                "ack-filter and rsfc stand beside a link (--wireless): of chosen connections of this machine, large packets do not come by",
-            ))
-        }
+        _ if args.own.is_given() && Stages::of(config) != Stages::data(config.stage) => Err(usage(
+            "only snoop and rdb can be for chosen connections: other agents stand beside a link (--wireless): of chosen connections of this machine, large packets do not come by",
+        )),
         _ if args.own.is_given() && !is_rdb => Err(usage(
             "--port, --uid and --cgroup are for --agent rdb: snoop stands beside a hop (--wireless)",
         )),

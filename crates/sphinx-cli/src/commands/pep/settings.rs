@@ -69,9 +69,7 @@ pub(super) fn changed<'a>(
     };
     config.matches = matches.unwrap_or(config.matches);
     if !chosen.is_empty() {
-        let stages = Stages::together(&chosen)?;
-        (config.stage, config.ack_filter) = (stages.data, stages.ack_filter);
-        config.rsfc = stages.rsfc;
+        config = Stages::together(&chosen)?.set(config);
     }
     stage::check(&config)?;
     Ok(config)
@@ -158,6 +156,19 @@ mod tests {
             ("agent=split", "write snoop"),
             ("agent=snoop agent=rdb", "one snoop or rdb"),
             ("agent=ack-filter", "only acknowledgements that wait"),
+            ("agent=ack-cc", "ack-cc: rate: how long"),
+            (
+                "agent=ack-cc agent=ack-filter:every=9ms",
+                "ack-cc: every: it is there",
+            ),
+            (
+                "agent=ack-cc:rate=1mbit agent=ack-filter:rate=1mbit",
+                "ack-cc: rate: there is that of ack-filter",
+            ),
+            (
+                "radio-rate=1mbit agent=ack-cc:rate=1mbit",
+                "ack-cc: rate: there is --radio-rate",
+            ),
             ("match=udp", "write 'tcp port 443'"),
             ("repair-dscp=64", "0 to 63"),
         ] {

@@ -1,15 +1,22 @@
 //! How `--agent` is written.
 
+mod ack_cc;
 mod ack_filter;
 
 use std::fmt::{self, Write};
 
-use sphinx_pep::acks::AckFilter;
+use sphinx_pep::acks::{AckCc, AckFilter};
 use sphinx_pep::rdb::{ITT_NS_MIN, Mode, Rdb, Response, Thin};
-use sphinx_pep::rsfc::{Rsfc, TARGET_NS_MIN};
+use sphinx_pep::returning::Returning;
+use sphinx_pep::rsfc::{self, Rsfc, TARGET_NS_MIN};
 use sphinx_pep::{Config, Profile, Stage};
 
 use crate::units;
+
+/// Names of stages without settings.
+const RECONSTRUCT: &str = "ack-reconstruct";
+const NO_LIMITED_TRANSMIT: &str = "no-limited-transmit";
+const PACE: &str = "pace";
 
 /// What one `--agent` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +25,12 @@ pub(crate) enum Chosen {
     Data(Stage),
     /// What is done with acknowledgements.
     AckFilter(AckFilter),
+    /// Whether they become fewer.
+    AckCc(AckCc),
+    /// What is done with those that come from the hop.
+    Returning(Returning),
+    /// Segments are paced.
+    Pace,
     /// What is done about uploads.
     Rsfc(Rsfc),
 }
@@ -27,16 +40,47 @@ pub(crate) enum Chosen {
 pub(crate) struct Stages {
     pub(crate) data: Stage,
     pub(crate) ack_filter: Option<AckFilter>,
+    pub(crate) ack_cc: Option<AckCc>,
+    pub(crate) returning: Returning,
+    pub(crate) pace: bool,
     pub(crate) rsfc: Option<Rsfc>,
 }
 
 impl Stages {
+    /// One for data, and no other.
+    pub(crate) fn data(data: Stage) -> Stages {
+        Stages {
+            data,
+            ack_filter: None,
+            ack_cc: None,
+            returning: Returning::Pass,
+            pace: false,
+            rsfc: None,
+        }
+    }
+
     /// Those of an agent.
     pub(crate) fn of(config: &Config) -> Stages {
         Stages {
             data: config.stage,
             ack_filter: config.ack_filter,
+            ack_cc: config.ack_cc,
+            returning: config.returning,
+            pace: config.pace,
             rsfc: config.rsfc,
+        }
+    }
+
+    /// The settings of an agent with these.
+    pub(crate) fn set(self, config: Config) -> Config {
+        Config {
+            stage: self.data,
+            ack_filter: self.ack_filter,
+            ack_cc: self.ack_cc,
+            returning: self.returning,
+            pace: self.pace,
+            rsfc: self.rsfc,
+            ..config
         }
     }
 
@@ -46,17 +90,26 @@ impl Stages {
     ///
     /// Says which two cannot be.
     pub(crate) fn together(chosen: &[Chosen]) -> Result<Stages, String> {
-        let (mut data, mut ack_filter, mut rsfc) = (None, None, None);
+        let mut stages = Stages::data(Stage::Pass);
+        let mut data = None;
         for chosen in chosen {
             let twice = match chosen {
                 Chosen::Data(stage) => data.replace(*stage).is_some(),
-                Chosen::AckFilter(filter) => ack_filter.replace(*filter).is_some(),
-                Chosen::Rsfc(settings) => rsfc.replace(*settings).is_some(),
+                Chosen::AckFilter(filter) => stages.ack_filter.replace(*filter).is_some(),
+                Chosen::AckCc(cc) => stages.ack_cc.replace(*cc).is_some(),
+                Chosen::Returning(what) => {
+                    std::mem::replace(&mut stages.returning, *what) != Returning::Pass
+                }
+                Chosen::Pace => std::mem::replace(&mut stages.pace, true),
+                Chosen::Rsfc(settings) => stages.rsfc.replace(*settings).is_some(),
             };
             if twice {
                 let name = match chosen {
                     Chosen::Data(_) => "snoop or rdb",
                     Chosen::AckFilter(_) => "ack-filter",
+                    Chosen::AckCc(_) => "ack-cc",
+                    Chosen::Returning(_) => "ack-reconstruct or no-limited-transmit",
+                    Chosen::Pace => "pace",
                     Chosen::Rsfc(_) => "rsfc",
                 };
                 return Err(format!("--agent: one {name} is enough"));
@@ -64,8 +117,7 @@ impl Stages {
         }
         Ok(Stages {
             data: data.unwrap_or(Stage::Pass),
-            ack_filter,
-            rsfc,
+            ..stages
         })
     }
 }
@@ -81,11 +133,27 @@ impl fmt::Display for Stages {
             Stage::Rdb(rdb) => Some(written_rdb(&rdb)),
         };
         let filter = self.ack_filter.map(|filter| ack_filter::written(&filter));
-        let rsfc = self.rsfc.map(|rsfc| match rsfc.target_ns {
-            Some(target) => format!("rsfc:target={}us", target / 1000),
-            None => "rsfc".to_owned(),
+        let rsfc = self.rsfc.map(|rsfc| {
+            let mode = match rsfc.mode {
+                rsfc::Mode::Rsfc => None,
+                rsfc::Mode::Rledbat => Some("mode=rledbat".to_owned()),
+            };
+            let target = rsfc.target_ns.map(|ns| format!("target={}us", ns / 1000));
+            let keys: Vec<String> = mode.into_iter().chain(target).collect();
+            match keys.is_empty() {
+                true => "rsfc".to_owned(),
+                false => format!("rsfc:{}", keys.join(",")),
+            }
         });
-        let all: Vec<String> = data.into_iter().chain(filter).chain(rsfc).collect();
+        let cc = self.ack_cc.map(|cc| ack_cc::written(&cc));
+        let returning = match self.returning {
+            Returning::Pass => None,
+            Returning::Reconstruct => Some(RECONSTRUCT.to_owned()),
+            Returning::NoLimitedTransmit => Some(NO_LIMITED_TRANSMIT.to_owned()),
+        };
+        let pace = self.pace.then(|| PACE.to_owned());
+        let all = [data, filter, cc, returning, pace, rsfc];
+        let all: Vec<String> = all.into_iter().flatten().collect();
         f.write_str(&all.join(" "))
     }
 }
@@ -99,6 +167,24 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     let has_queue = config
         .ack_filter
         .is_some_and(|filter| filter.queue.is_some());
+    if let Some(cc) = config.ack_cc {
+        let filter = config.ack_filter;
+        let why = if filter.is_some_and(|filter| filter.every_ns.is_some()) {
+            "every: it is there in ack-filter, and lets acknowledgements wait too: one of the two"
+        } else if has_queue && cc.queue.is_some() {
+            "rate: there is that of ack-filter, which is a queue to the same hop: one of the two"
+        } else if config.radio.is_some() && cc.queue.is_some() {
+            "rate: there is --radio-rate, which is a queue to the same hop: one of the two"
+        } else if !has_queue && cc.queue.is_none() {
+            "rate: how long acknowledgements wait is known of a queue of the agent's own: rate=RATE, slightly less than what the link \
+             carries, here or in ack-filter"
+        } else {
+            ""
+        };
+        if !why.is_empty() {
+            return Err(format!("ack-cc: {why}"));
+        }
+    }
     match config.radio {
         Some(_) if has_queue => {
             let why = "ack-filter: rate: there is --radio-rate, which is a queue to the same hop: one of the two";
@@ -135,8 +221,16 @@ pub(super) fn read(text: &str) -> Result<Chosen, String> {
         ("rsfc", settings) => {
             let mut rsfc = Rsfc::default();
             each(settings, |setting| {
+                if let Some(mode) = setting.strip_prefix("mode=") {
+                    rsfc.mode = match mode {
+                        "rsfc" => rsfc::Mode::Rsfc,
+                        "rledbat" => rsfc::Mode::Rledbat,
+                        _ => return Err(format!("{setting}: write rsfc or rledbat")),
+                    };
+                    return Ok(());
+                }
                 let value = setting.strip_prefix("target=");
-                let value = value.ok_or("the key is target=TIME")?;
+                let value = value.ok_or("the keys are target=TIME and mode=rsfc|rledbat")?;
                 let target = units::duration(value).map_err(|why| format!("{setting}: {why}"))?;
                 let target = u64::try_from(target.as_nanos()).unwrap_or(u64::MAX);
                 if target < TARGET_NS_MIN {
@@ -153,9 +247,16 @@ pub(super) fn read(text: &str) -> Result<Chosen, String> {
             read.map(Chosen::AckFilter)
                 .map_err(|why| format!("ack-filter: {why}"))
         }
+        ("ack-cc", settings) => ack_cc::read(settings)
+            .map(Chosen::AckCc)
+            .map_err(|why| format!("ack-cc: {why}")),
+        (RECONSTRUCT, []) => Ok(Chosen::Returning(Returning::Reconstruct)),
+        (NO_LIMITED_TRANSMIT, []) => Ok(Chosen::Returning(Returning::NoLimitedTransmit)),
+        (PACE, []) => Ok(Chosen::Pace),
+        (RECONSTRUCT | NO_LIMITED_TRANSMIT | PACE, _) => Err(format!("{name}: it has no keys")),
         _ => Err(
-            "write snoop, snoop:profile=sack|classic|ll, rdb or rdb:KEY=VALUE,…, ack-filter:rate=RATE or ack-filter:every=TIME, rsfc or \
-             rsfc:target=TIME"
+            "write snoop, snoop:profile=sack|classic|ll, rdb or rdb:KEY=VALUE,…, ack-filter:rate=RATE or ack-filter:every=TIME, \
+             ack-cc:rate=RATE, ack-reconstruct, pace, rsfc or rsfc:target=TIME"
                 .into(),
         ),
     }
@@ -280,6 +381,12 @@ mod tests {
             "rdb",
             "rsfc",
             "rsfc:target=30ms",
+            "rsfc:mode=rledbat",
+            "rsfc:mode=rledbat,target=30ms",
+            "ack-cc:rate=1mbit",
+            "ack-reconstruct",
+            "no-limited-transmit",
+            "pace",
         ] {
             let stage = read(text).expect(text);
             assert_eq!(read(&written(stage)), Ok(stage));
@@ -304,7 +411,9 @@ mod tests {
             ("snoop:profile=x", "write snoop"),
             ("rdb:", "KEY=VALUE"),
             ("rsfc:target=1ms", "5ms is the shortest"),
-            ("rsfc:rate=1mbit", "the key is target"),
+            ("rsfc:mode=fast", "rsfc or rledbat"),
+            ("pace:burst=4", "pace: it has no keys"),
+            ("rsfc:rate=1mbit", "the keys are target"),
             ("rdb:thin=thick", "dpifl, spifl:N or always"),
             ("rdb:dpifl_itt=9ms", "10ms is the shortest"),
             ("rdb:max_packets=-1", "no such number"),
@@ -334,6 +443,13 @@ mod tests {
         for (first, second, reason) in [
             ("snoop", "rdb", "one snoop or rdb"),
             ("rsfc", "rsfc:target=9ms", "one rsfc"),
+            ("pace", "pace", "one pace"),
+            ("ack-cc", "ack-cc:max=9", "one ack-cc"),
+            (
+                "ack-reconstruct",
+                "no-limited-transmit",
+                "one ack-reconstruct or",
+            ),
             (
                 "ack-filter:every=1ms",
                 "ack-filter:rate=1mbit",

@@ -1,7 +1,7 @@
 //! How long samples are: short where it is urgent, long enough to average out noise, and longer the more the
 //! delay varies by itself.
 
-use super::super::sampler::Sample;
+use super::super::sampler::{Sample, Span};
 use super::super::{MS, Nanos, bytes_in};
 use super::{Bbr, Phase, UP_GAIN};
 
@@ -16,15 +16,19 @@ const STARTUP_FASTEST: f64 = 2.5;
 
 impl Bbr {
     /// Length of a sample.
-    pub(super) fn sample_window(&self) -> Nanos {
-        let (rtt, jitter) = (self.rtt(), self.sampler.jitter());
-        match self.phase {
-            Phase::Startup => self.startup.sample_window(rtt).max(self.startup_span()),
+    pub(super) fn sample_span(&self) -> Span {
+        let rtt = self.rtt();
+        let (least, jitters) = match self.phase {
+            Phase::Startup => {
+                let least = self.startup.sample_window(rtt);
+                (least.max(self.startup_span()), 0)
+            }
             // A bucket of a policer may hide it for a while.
-            Phase::Up if self.caution() > 0 => self.train_time(),
-            Phase::Up => (rtt / 4).max(4 * MS).max(UP_JITTER * jitter),
-            _ => (rtt / 2).max(8 * MS).max(CRUISE_JITTER * jitter),
-        }
+            Phase::Up if self.caution() > 0 => (self.train_time(), 0),
+            Phase::Up => ((rtt / 4).max(4 * MS), UP_JITTER),
+            _ => ((rtt / 2).max(8 * MS), CRUISE_JITTER),
+        };
+        Span { least, jitters }
     }
 
     /// Time that a sample of start-up must span beyond what start-up itself asks for. (A round must have room
@@ -69,7 +73,11 @@ impl Bbr {
         let span = s.send_interval.max(s.recv_interval);
         match s.run.phase {
             Phase::Startup => s.packets >= 8 && span >= (4 * MS / 5).max(self.startup_span()),
-            _ => s.packets >= 16 && span >= 2 * MS && (s.window_full || s.app_limited),
+            _ => {
+                let whole = s.window_full || s.app_limited;
+                s.packets >= 16
+                    && ((span >= 2 * MS && whole) || (span >= 8 * MS && is_much_slower(s)))
+            }
         }
     }
 
@@ -82,4 +90,10 @@ impl Bbr {
     pub(super) fn is_start_up_refuted(&self) -> bool {
         self.measured_over < STARTUP_JITTER * self.sampler.jitter()
     }
+}
+
+/// Whether a sample that jitter has made long shows before its end that the link has become much slower: even if the
+/// delay had varied as far as it does.
+fn is_much_slower(s: &Sample) -> bool {
+    s.jitter > 0 && s.recv_interval.saturating_sub(s.jitter) > s.send_interval / 2 * 3
 }

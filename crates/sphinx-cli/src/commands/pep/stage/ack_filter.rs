@@ -72,17 +72,22 @@ pub(super) fn read(settings: &[&str]) -> Result<AckFilter, String> {
             every_ns: every,
         });
     };
-    let carried = bits_per_second / 8 * QUEUE_MS / 1000;
-    let bytes = bytes.unwrap_or(carried.max(QUEUE_BYTES_MIN));
     Ok(AckFilter {
         queue: Some(ReturnQueue {
             bits_per_second,
-            bytes: usize::try_from(bytes).unwrap_or(usize::MAX / 4),
+            bytes: queue_bytes(bits_per_second, bytes),
             acks_first: acks_first.is_some(),
             mode: mode.map_or(Mode::default(), |(_, mode)| mode),
         }),
         every_ns: every,
     })
+}
+
+/// What may wait for a link, of which perhaps somebody has said how much that is.
+pub(super) fn queue_bytes(bits_per_second: u64, said: Option<u64>) -> usize {
+    let carried = bits_per_second / 8 * QUEUE_MS / 1000;
+    let bytes = said.unwrap_or(carried.max(QUEUE_BYTES_MIN));
+    usize::try_from(bytes).unwrap_or(usize::MAX / 4)
 }
 
 fn interval(text: &str) -> Result<u64, String> {
@@ -101,6 +106,8 @@ pub(super) fn written(filter: &AckFilter) -> String {
         let mode = match queue.mode {
             Mode::Conservative => "conservative",
             Mode::Aggressive => "aggressive",
+            // Of no filter.
+            Mode::Keep => "keep",
             Mode::Ns2 => "ns2",
         };
         let first = if queue.acks_first { ",acks-first" } else { "" };

@@ -1,0 +1,89 @@
+//! How `--agent ack-cc` is written.
+
+use std::fmt::Write;
+
+use sphinx_pep::acks::{AckCc, Mode, RATIO_MAX, ReturnQueue};
+
+use super::{ack_filter::queue_bytes, each};
+use crate::units;
+
+/// Reads the settings behind the name.
+///
+/// # Errors
+///
+/// Says what can be written.
+pub(super) fn read(settings: &[&str]) -> Result<AckCc, String> {
+    let (mut cc, mut rate, mut bytes) = (AckCc::default(), None, None);
+    each(settings, |setting| {
+        let named = |why: String| format!("{setting}: {why}");
+        let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
+        match key {
+            "rate" => rate = Some(units::rate(value).map_err(named)?),
+            "queue" => bytes = Some(units::size_positive(value).map_err(named)?),
+            "mark" => {
+                let time = units::duration_positive(value).map_err(named)?;
+                cc.mark_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            }
+            "max" => {
+                let most = value.parse().ok();
+                let most = most.filter(|most| (2..=RATIO_MAX).contains(most));
+                cc.most = most.ok_or_else(|| named(format!("write 2 to {RATIO_MAX}")))?;
+            }
+            _ => {
+                let keys = "rate=RATE, queue=SIZE, mark=TIME, max=N";
+                return Err(named(format!("the keys are {keys}")));
+            }
+        }
+        Ok(())
+    })?;
+    cc.queue = rate.map(|bits_per_second| ReturnQueue {
+        bits_per_second,
+        bytes: queue_bytes(bits_per_second, bytes),
+        acks_first: false,
+        mode: Mode::Keep,
+    });
+    match (rate, bytes) {
+        (None, Some(_)) => Err("queue: is for the queue of rate=RATE".to_owned()),
+        _ => Ok(cc),
+    }
+}
+
+/// As it can be read.
+pub(super) fn written(cc: &AckCc) -> String {
+    let mut text = format!("ack-cc:mark={}us,max={}", cc.mark_ns / 1000, cc.most);
+    if let Some(queue) = cc.queue {
+        let (rate, bytes) = (queue.bits_per_second, queue.bytes);
+        // Writing into a string does not fail.
+        let _ = write!(text, ",rate={rate}bit,queue={bytes}B");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<AckCc, String> {
+        read(&text.split(',').collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_can_be_written() {
+        let all = parse("rate=28kbit,queue=4kB,mark=80ms,max=9").expect("all keys");
+        assert_eq!((all.mark_ns, all.most), (80_000_000, 9));
+        let queue = all.queue.expect("a rate");
+        assert_eq!((queue.bits_per_second, queue.bytes), (28_000, 4000));
+        let text = written(&all);
+        assert_eq!(parse(text.trim_start_matches("ack-cc:")), Ok(all));
+        for (text, reason) in [
+            ("max=1", "2 to 100"),
+            ("queue=4kB", "for the queue of rate"),
+            ("mark=0ms", "mark=0ms"),
+            ("mark", "mark"),
+            ("every=3ms", "the keys are rate"),
+        ] {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}

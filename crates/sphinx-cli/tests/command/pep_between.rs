@@ -1,0 +1,211 @@
+//! `sphx pep run` on machines that do more than to route: bridges, and translation of addresses. Skipped, saying why, where
+//! namespaces, or the programs that set these up, are not there.
+
+use std::{
+    io::Write,
+    net::IpAddr,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use rustix::process::Signal;
+use sphinx_link::{
+    LinkConfig, Loss, Rate,
+    front::{LinkThread, join},
+};
+use sphinx_netdev::netns::{Access, Namespace, probe};
+
+use super::pep::{Scene, ip, totals, transfer, ways};
+use crate::common::{Running, Scratch};
+
+/// A namespace, with a process by which `ip` finds it.
+struct Host {
+    namespace: Namespace,
+    holder: Child,
+}
+
+impl Host {
+    fn new() -> Host {
+        let namespace = Namespace::new().expect("a namespace");
+        let mut holder = Command::new("sleep");
+        let holder = namespace.spawn(holder.arg("1000").stdin(Stdio::null()));
+        Host {
+            namespace,
+            holder: holder.expect("a process"),
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// A fixed and a mobile host in one network, between them a bridge without an address, and behind that a hop that loses packets:
+/// fixed (`host`) – (`wired`) bridge (`air`) – (`left`) hop (`right`) – (`host`) mobile.
+struct Bridged {
+    fixed: Host,
+    bridge: Host,
+    mobile: Host,
+    _hop: Host,
+    _link: LinkThread,
+}
+
+impl Bridged {
+    fn new(loss: f64) -> Option<Bridged> {
+        match probe() {
+            Ok(Access::Direct) => {}
+            Ok(Access::UserNamespace) => {
+                eprintln!(
+                    "skipped: needs root (user namespaces would work, but not beside threads)"
+                );
+                return None;
+            }
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+        }
+        let [fixed, bridge, hop, mobile] = std::array::from_fn(|_| Host::new());
+        let veth = |from: &Host, name: &str, to: &Host, peer: &str| {
+            let id = to.holder.id();
+            let line = format!("link add {name} type veth peer name {peer} netns {id}");
+            ip(&from.namespace, &line)?;
+            ip(&from.namespace, &format!("link set {name} up"))?;
+            ip(&to.namespace, &format!("link set {peer} up"))
+        };
+        let steps = || {
+            veth(&bridge, "wired", &fixed, "host")?;
+            veth(&bridge, "air", &hop, "left")?;
+            veth(&hop, "right", &mobile, "host")?;
+            ip(&bridge.namespace, "link add br0 type bridge")?;
+            for line in [
+                "link set wired master br0",
+                "link set air master br0",
+                "link set br0 up",
+            ] {
+                ip(&bridge.namespace, line)?;
+            }
+            for (host, number) in [(&fixed, 2), (&mobile, 3)] {
+                let namespace = &host.namespace;
+                ip(namespace, &format!("addr add 10.79.0.{number}/24 dev host"))?;
+                ip(
+                    namespace,
+                    &format!("addr add fd79::{number}/64 dev host nodad"),
+                )?;
+            }
+            Some(())
+        };
+        if steps().is_none() {
+            eprintln!("skipped: no 'ip', or it refuses to make a bridge");
+            return None;
+        }
+        let link = |loss| LinkConfig {
+            rate: Rate::Constant(100_000_000),
+            delay: Duration::from_millis(2),
+            loss: Loss::Bernoulli(loss),
+            seed: 5,
+            ..LinkConfig::default()
+        };
+        let start = || join(["left", "right"], [link(loss), link(0.0)], None);
+        let link = hop.namespace.run(start).expect("a thread").expect("a link");
+        Some(Bridged {
+            fixed,
+            bridge,
+            mobile,
+            _hop: hop,
+            _link: link,
+        })
+    }
+
+    fn agent(&self, scratch: &Scratch) -> Running {
+        let run = "pep run --json --wireless air --attach nfqueue --lag-max 10s";
+        let run: Vec<&str> = run.split(' ').collect();
+        let start = || Running::start(scratch, &run, &[]);
+        let mut running = self.bridge.namespace.run(start).expect("a thread");
+        running.event("started");
+        running
+    }
+
+    fn transfer(&self, bytes: usize, half: impl Fn()) {
+        for address in ["10.79.0.2", "fd79::2"] {
+            let address: IpAddr = address.parse().expect("an address");
+            let (fixed, mobile) = (&self.fixed.namespace, &self.mobile.namespace);
+            transfer(fixed, mobile, address, bytes, &half);
+        }
+    }
+}
+
+#[test]
+fn what_a_bridge_forwards_is_helped() {
+    if !ways().contains(&"nfqueue") {
+        return;
+    }
+    let Some(scene) = Bridged::new(0.02) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let agent = scene.agent(&scratch);
+    scene.transfer(2_000_000, || ());
+    agent.signal(Signal::INT);
+    let ended = agent.end().expect(130);
+    let done = totals(&ended);
+    let number = |field: &str| done[field].as_u64().expect("a number");
+    let hidden = number("held") + number("concealed");
+    assert!(number("repaired") > 10 && hidden > 10, "{done}");
+    assert_eq!(number("packets_refused"), 0, "{done}");
+    // Frames go on without the agent, and without its rules.
+    scene.transfer(100_000, || ());
+    let agent = scene.agent(&scratch);
+    scene.transfer(1_000_000, || agent.signal(Signal::KILL));
+    agent.end().expect(-1);
+    scene.transfer(100_000, || ());
+}
+
+/// Runs `nft` in a namespace; whether it is there, and content.
+fn nft(namespace: &Namespace, rules: &str) -> bool {
+    let mut command = Command::new("nft");
+    command.args(["-f", "-"]).stdin(Stdio::piped());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = namespace.spawn(&mut command) else {
+        return false;
+    };
+    let written = child
+        .stdin
+        .take()
+        .map(|mut it| it.write_all(rules.as_bytes()));
+    written.is_some_and(|it| it.is_ok()) && child.wait().is_ok_and(|it| it.success())
+}
+
+/// Mobile hosts behind one address of the machine with the agent.
+#[test]
+fn connections_whose_addresses_are_translated_are_helped() {
+    let Some(scene) = Scene::new(0.02) else {
+        return;
+    };
+    let rules = |family: &str| {
+        format!(
+            "table {family} nat {{ chain out {{ type nat hook postrouting priority 100; oifname \"wired\" masquerade; }}\n}}\n"
+        )
+    };
+    if !nft(&scene.middle, &(rules("ip") + &rules("ip6"))) {
+        eprintln!("skipped: no 'nft', or the kernel translates no addresses");
+        return;
+    }
+    let scratch = Scratch::new();
+    for way in ways() {
+        let agent = scene.agent(&scratch, &["--attach", way]);
+        for address in scene.addresses() {
+            scene.transfer(address, 2_000_000, || ());
+        }
+        agent.signal(Signal::INT);
+        let ended = agent.end().expect(130);
+        let done = totals(&ended);
+        let number = |field: &str| done[field].as_u64().expect("a number");
+        let hidden = number("held") + number("concealed");
+        assert!(number("repaired") > 10 && hidden > 10, "{way}: {done}");
+        assert_eq!(number("packets_refused"), 0, "{way}: {done}");
+    }
+}

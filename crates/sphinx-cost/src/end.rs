@@ -1,0 +1,341 @@
+//! One end: what an engine and its application do in a turn, with a meter.
+
+use std::cell::RefCell;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Instant;
+
+use sphinx_driver::keys::{Keys, OpenError, SealError};
+use sphinx_driver::{
+    Application, BufferPool, Driver, Inline, Origin, Outbox, PacketProtection, Queues,
+    SharedSlicer, Slicer, Workshop,
+};
+use sphinx_net::udp::UdpIo;
+use sphinx_net::{Counters, Destination, DropReason, Dropped, Ecn, PacketIo, PacketRx, PacketTx};
+use sphinx_proto::wire::{ConnectionId, Header};
+use sphinx_proto::{Config, Nanos, PacketNumber, PathId, Role, Session, StreamId, Time, Tuple};
+
+use crate::meter::{Meter, Stage};
+
+/// As in the engine.
+const POOL_BYTES: usize = 8 << 20;
+const TURN_BYTES: usize = 256 << 10;
+const TURN_RECEIVES: usize = 4;
+/// Bytes that the application writes at once.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// Measures the packet protection within the driver.
+struct Metered {
+    keys: Keys,
+    meter: Rc<Meter>,
+}
+
+impl PacketProtection for Metered {
+    /// There is one path here.
+    fn of_path(&self, _: PathId) -> Option<Self> {
+        None
+    }
+
+    fn seal(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        datagram: &mut [u8],
+    ) -> Result<(), SealError> {
+        let keys = &mut self.keys;
+        self.meter.time(Stage::Seal, || {
+            PacketProtection::seal(keys, header, packet_number, datagram)
+        })
+    }
+
+    fn acked(&mut self, packet_number: PacketNumber) {
+        self.keys.acked(packet_number);
+    }
+
+    fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {
+        let keys = &self.keys;
+        self.meter
+            .time(Stage::Unprotect, || keys.unprotect(datagram))
+    }
+
+    fn open(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        datagram: &mut [u8],
+        now: Time,
+        pto: Nanos,
+    ) -> Result<Range<usize>, OpenError> {
+        let keys = &mut self.keys;
+        self.meter.time(Stage::Open, || {
+            PacketProtection::open(keys, header, packet_number, datagram, now, pto)
+        })
+    }
+}
+
+/// An application in the same thread, which looks by itself.
+struct Here;
+
+impl Application for Here {
+    type Signal = ();
+    type Slicer = HereSlicer;
+}
+
+#[derive(Clone)]
+struct HereSlicer(Rc<RefCell<Slicer>>);
+
+impl SharedSlicer for HereSlicer {
+    fn try_with<R>(&self, look: impl FnOnce(&mut Slicer) -> R) -> Option<R> {
+        Some(look(&mut self.0.borrow_mut()))
+    }
+}
+
+/// Which packets are thrown away before anybody looks at them.
+pub(crate) struct Loss {
+    /// Of 2^64 packets, so many are thrown away.
+    lost: u64,
+    /// A sequence without a pattern (splitmix64).
+    state: u64,
+}
+
+impl Loss {
+    pub(crate) fn new(loss: f64) -> Self {
+        Self {
+            lost: (loss.clamp(0.0, 1.0) * u64::MAX as f64) as u64,
+            state: 1,
+        }
+    }
+
+    fn loses(&mut self) -> bool {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31) < self.lost
+    }
+}
+
+/// Frames of the socket.
+struct Frames<'a, Tx> {
+    tx: &'a mut Tx,
+    /// Where a packet goes for which there is no frame.
+    lost: Vec<u8>,
+}
+
+impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
+    fn len_bytes(&self) -> usize {
+        self.tx.taken_bytes()
+    }
+
+    fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8] {
+        let to = Destination {
+            remote: to.remote,
+            local_ip: to.local_ip,
+            ecn: Ecn::NotEct,
+        };
+        match self.tx.frame(&to, len) {
+            Some(frame) => frame,
+            None => {
+                self.lost.resize(len, 0);
+                &mut self.lost
+            }
+        }
+    }
+}
+
+/// The connection id of this number, below 2^32.
+pub(crate) fn id(number: u64) -> ConnectionId {
+    ConnectionId::new((number | 1 << 56).to_be_bytes()).expect("its first byte is 1")
+}
+
+/// One end.
+pub(crate) struct End {
+    pub(crate) meter: Rc<Meter>,
+    /// Bytes that its application has read.
+    pub(crate) received: u64,
+    role: Role,
+    driver: Driver<Metered, Inline>,
+    workshop: Workshop,
+    queues: Queues<Here>,
+    io: UdpIo,
+    begin: Instant,
+    slicer: Option<(StreamId, HereSlicer)>,
+    data: Vec<u8>,
+    ids: u64,
+}
+
+impl End {
+    pub(crate) fn new(config: Config, keys: Keys, io: UdpIo, clock_ns: f64) -> Self {
+        let (role, streams) = (config.role, config.recv_streams);
+        let meter = Rc::new(Meter::new(clock_ns));
+        let metered = Metered {
+            keys,
+            meter: Rc::clone(&meter),
+        };
+        let session = Session::new(config, Time::ZERO);
+        Self {
+            meter,
+            received: 0,
+            role,
+            driver: Driver::new(session, metered, Inline, role == Role::Client),
+            workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
+            queues: Queues::new(role, streams),
+            io,
+            begin: Instant::now(),
+            slicer: None,
+            data: (0..WRITE_BYTES)
+                .map(|at| (at * 7 + at / 251) as u8)
+                .collect(),
+            ids: 2,
+        }
+    }
+
+    /// Its application opens the stream.
+    pub(crate) fn open(&mut self) {
+        let stream = self.queues.open_uni();
+        self.slicer = stream.map(|stream| {
+            let slicer = Rc::new(RefCell::new(Slicer::new(stream)));
+            (stream, HereSlicer(slicer))
+        });
+    }
+
+    /// Its application writes until there is no room.
+    pub(crate) fn write(&mut self) -> io::Result<()> {
+        let now = self.now();
+        let shape = self.driver.core().block_shape(self.queues.writers());
+        let Some((stream, slicer)) = &self.slicer else {
+            return Err(io::Error::other("there is no stream"));
+        };
+        while self.queues.has_room(*stream) {
+            let pool = self.workshop.pool();
+            let written = self.meter.time(Stage::Slice, || {
+                slicer.0.borrow_mut().write(now, &self.data, shape, pool)
+            });
+            if written.begins {
+                self.queues.watch(slicer.clone());
+            }
+            if let Some(piece) = written.piece {
+                self.queues.push(piece);
+            }
+        }
+        Ok(())
+    }
+
+    /// Its application takes what is there.
+    pub(crate) fn read(&mut self) {
+        let stream = StreamId::new(self.role.other(), 0);
+        while let Some(chunk) = self.queues.incoming(stream).take_in_order() {
+            self.received += chunk.data().len() as u64;
+            self.queues.release(chunk.into_taken());
+        }
+    }
+
+    /// One turn of an engine; how many packets it received and sent.
+    pub(crate) fn turn(&mut self, loss: &mut Loss) -> io::Result<u64> {
+        let before = self.packets();
+        for _ in 0..TURN_RECEIVES {
+            if self.receive(loss)? == 0 {
+                break;
+            }
+        }
+        let now = self.now();
+        let (driver, workshop) = (&mut self.driver, &mut self.workshop);
+        self.meter
+            .time(Stage::Timers, || driver.handle_timeout(now, workshop));
+        let stage = match self.role {
+            Role::Client => Stage::HandOver,
+            Role::Server => Stage::Deliver,
+        };
+        let (queues, pool) = (&mut self.queues, self.workshop.pool());
+        self.meter
+            .time(stage, || driver.exchange(now, queues, pool));
+        self.supply();
+        let now = self.now();
+        let mut out = Frames {
+            tx: self.io.tx(),
+            lost: Vec::new(),
+        };
+        let (driver, workshop) = (&mut self.driver, &mut self.workshop);
+        self.meter.time(Stage::Encode, || {
+            driver.transmit(now, TURN_BYTES, workshop, &mut out);
+        });
+        let tx = self.io.tx();
+        if tx.taken_bytes() > 0 {
+            let mut dropped = Vec::new();
+            self.meter.time(Stage::Send, || tx.flush(&mut dropped))?;
+            self.heed(&dropped);
+        }
+        Ok(self.packets() - before)
+    }
+
+    fn receive(&mut self, loss: &mut Loss) -> io::Result<usize> {
+        let io = &mut self.io;
+        let count = self.meter.time(Stage::Receive, || io.rx().recv())?;
+        let now = self.now();
+        for index in 0..count {
+            let Some(mut received) = self.io.rx().received(index) else {
+                break;
+            };
+            let origin = Origin {
+                received_at: now,
+                tuple: Tuple {
+                    remote: received.remote,
+                    local_ip: received.local_ip,
+                },
+                ecn: received.ecn.bits(),
+            };
+            for datagram in received.segments() {
+                if loss.loses() {
+                    continue;
+                }
+                let (driver, workshop) = (&mut self.driver, &mut self.workshop);
+                self.meter.time(Stage::Place, || {
+                    driver.handle_datagram(now, origin, datagram, workshop);
+                });
+            }
+        }
+        Ok(count)
+    }
+
+    fn heed(&mut self, dropped: &[(Destination, Dropped)]) {
+        let now = self.now();
+        for (_, dropped) in dropped {
+            if dropped.reason == DropReason::TooLarge {
+                self.driver
+                    .datagram_too_large(now, None, dropped.segment_size);
+            }
+        }
+    }
+
+    fn supply(&mut self) {
+        let ids = &mut self.ids;
+        let spare = || {
+            *ids += 1;
+            id(*ids)
+        };
+        // Nobody on loopback guesses.
+        self.driver.supply(|| [7; 8], spare);
+    }
+
+    /// An error if the session is over.
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        match self.driver.poll_end() {
+            None => Ok(()),
+            Some(end) => Err(io::Error::other(format!("the session has ended: {end:?}"))),
+        }
+    }
+
+    pub(crate) fn sent(&self) -> Counters {
+        self.io.counters()
+    }
+
+    fn packets(&self) -> u64 {
+        let counters = self.io.counters();
+        counters.recv_datagrams + counters.send_datagrams
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(self.begin.elapsed().as_nanos() as u64)
+    }
+}
