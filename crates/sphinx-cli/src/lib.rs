@@ -162,10 +162,10 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
         Command::SshEnd(_) => return commands::ssh_end::run(context),
         Command::Perf {
             command: PerfCommand::Server(args),
-        } => commands::perf::serve(args, context)?,
+        } => commands::perf::serve(*args, context)?,
         Command::Perf {
             command: PerfCommand::Client(args),
-        } => commands::perf::measure(args, context)?,
+        } => commands::perf::measure(*args, context)?,
         Command::Perf {
             command: PerfCommand::Cost(args),
         } => commands::cost::run(&args, context)?,

@@ -14,7 +14,7 @@ use sphinx_driver::{
 use sphinx_net::udp::UdpIo;
 use sphinx_net::{Counters, Destination, DropReason, Dropped, Ecn, PacketIo, PacketRx, PacketTx};
 use sphinx_proto::wire::{ConnectionId, Header};
-use sphinx_proto::{Config, Nanos, PacketNumber, Role, Session, StreamId, Time, Tuple};
+use sphinx_proto::{Config, Nanos, PacketNumber, PathId, Role, Session, StreamId, Time, Tuple};
 
 use crate::meter::{Meter, Stage};
 
@@ -32,6 +32,11 @@ struct Metered {
 }
 
 impl PacketProtection for Metered {
+    /// There is one path here.
+    fn of_path(&self, _: PathId) -> Option<Self> {
+        None
+    }
+
     fn seal(
         &mut self,
         header: &Header,
@@ -297,7 +302,8 @@ impl End {
         let now = self.now();
         for (_, dropped) in dropped {
             if dropped.reason == DropReason::TooLarge {
-                self.driver.datagram_too_large(now, dropped.segment_size);
+                self.driver
+                    .datagram_too_large(now, None, dropped.segment_size);
             }
         }
     }

@@ -159,6 +159,11 @@ impl RxBlocks {
                         bits::insert(&mut block.have, usize::from(index));
                     }
                     SymbolId::Repair(code, row) => {
+                        // In the paper's mode four times as many as a block has symbols, otherwise fewer than it has.
+                        debug_assert!(
+                            block.repairs.len() < 4 * block.n.max(8),
+                            "more than are kept"
+                        );
                         block.repairs.push((code, row));
                         block.repair_bytes.extend_from_slice(symbol);
                     }

@@ -2,6 +2,7 @@
 
 mod datagrams;
 mod exchange;
+mod lanes;
 mod receiving;
 mod sending;
 
@@ -10,14 +11,14 @@ use std::collections::{BTreeMap, VecDeque};
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Profile, Room, Session, StreamId, Time, Tuple, Urgency};
+use sphinx_proto::{PathId, PathNews, Profile, Room, Session, StreamId, Time, Tuple, Urgency};
 
 use crate::blocks::{RxBlocks, TxBlocks};
 use crate::executor::Executor;
-use crate::keys::ReplayWindow;
 use crate::pool::BufferPool;
 use crate::protection::PacketProtection;
 use crate::window::Window;
+use lanes::Lanes;
 use receiving::Deferred;
 use sending::{Leaving, Source};
 
@@ -128,12 +129,12 @@ pub struct Counters {
 /// [`Time`] is that of the core, which never steps back.
 pub struct Driver<P, E> {
     core: Session,
-    protection: P,
+    lanes: Lanes<P>,
     executor: E,
-    replay: ReplayWindow,
     source: Source,
     retired: Vec<ConnectionId>,
     path_changes: Vec<Tuple>,
+    path_news: Vec<(PathId, PathNews)>,
     /// Symbols of which parts have arrived, by place.
     parts: Vec<Vec<u8>>,
     tx: TxBlocks,
@@ -168,12 +169,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     pub fn new(core: Session, protection: P, executor: E, is_client: bool) -> Self {
         Self {
             core,
-            protection,
+            lanes: Lanes::new(protection),
             executor,
-            replay: ReplayWindow::default(),
             source: Source::new(is_client),
             retired: Vec::new(),
             path_changes: Vec::new(),
+            path_news: Vec::new(),
             parts: Vec::new(),
             tx: TxBlocks::default(),
             rx: RxBlocks::default(),
@@ -199,9 +200,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         &self.core
     }
 
-    /// The session's packet protection.
+    /// The packet protection of the session's first path.
     pub fn protection(&self) -> &P {
-        &self.protection
+        self.lanes.first()
     }
 
     /// What has been counted.
@@ -263,9 +264,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         if self.core.poll_timeout().is_some_and(|at| at <= now) {
             self.core.handle_timeout(now);
         }
-        if let Some(largest) = self.core.largest_acked() {
-            self.protection.acked(largest);
-        }
+        let core = &self.core;
+        self.lanes.on_acked(|path| core.largest_acked(path));
     }
 
     /// When the driver is to be called next, if nothing happens before: at once for a time that has passed.

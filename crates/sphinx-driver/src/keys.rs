@@ -65,6 +65,7 @@ impl Direction {
 }
 
 /// `prk` of §3: what the TLS handshake and the ticket's secret together give.
+#[derive(Clone)]
 pub struct SessionSecret(Secret);
 
 impl SessionSecret {
@@ -111,6 +112,7 @@ impl SessionSecret {
         Keys {
             sealer: self.sealer(direction, path),
             opener: self.opener(direction.reverse(), path),
+            origin: Some((self.clone(), direction)),
         }
     }
 
@@ -292,6 +294,8 @@ pub struct Keys {
     pub sealer: Sealer,
     /// Of what it receives.
     pub opener: Opener,
+    /// What those of other paths come from, and the direction in which this end sends; without it there are none.
+    pub origin: Option<(SessionSecret, Direction)>,
 }
 
 /// Opens the packets of one direction and path, and follows the epochs.

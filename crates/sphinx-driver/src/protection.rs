@@ -3,12 +3,15 @@
 use std::ops::Range;
 
 use sphinx_proto::wire::Header;
-use sphinx_proto::{Nanos, PacketNumber, Time};
+use sphinx_proto::{Nanos, PacketNumber, PathId, Time};
 
 use crate::keys::{Keys, OpenError, SealError};
 
 /// Packet protection of one session, both directions (`docs/protocol.md` §3 and §4).
-pub trait PacketProtection {
+pub trait PacketProtection: Sized {
+    /// That of another path of the same session; `None` if there is none.
+    fn of_path(&self, path: PathId) -> Option<Self>;
+
     /// Seals `datagram` in place: 24 bytes for the header, the plaintext body, 16 bytes for the tag.
     /// `phase` and `packet_number` of `header` are not looked at.
     ///
@@ -45,6 +48,11 @@ pub trait PacketProtection {
 }
 
 impl PacketProtection for Keys {
+    fn of_path(&self, path: PathId) -> Option<Self> {
+        let (secret, direction) = self.origin.as_ref()?;
+        Some(secret.keys(*direction, path))
+    }
+
     fn seal(
         &mut self,
         header: &Header,

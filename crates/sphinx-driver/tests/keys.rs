@@ -18,6 +18,7 @@ fn keys(direction: Direction, epoch_packets: u64) -> Keys {
             .sealer(direction, PathId::FIRST)
             .with_epoch_packets(epoch_packets),
         opener: secret.opener(direction.reverse(), PathId::FIRST),
+        origin: None,
     }
 }
 
@@ -63,9 +64,17 @@ fn too_many_forgeries_end_the_session() {
     scenario.cc = CcKind::Fixed(2_500_000);
     let directions = [Direction::ClientToServer, Direction::ServerToClient];
     let mut pair = scenario.build_with(directions.map(|direction| {
-        let Keys { sealer, opener } = keys(direction, 128);
+        let Keys {
+            sealer,
+            opener,
+            origin,
+        } = keys(direction, 128);
         let opener = opener.with_failures_max(20);
-        Keys { sealer, opener }
+        Keys {
+            sealer,
+            opener,
+            origin,
+        }
     }));
     let mut forged = 0;
     pair.tap = Some(Box::new(move |side, datagram| {

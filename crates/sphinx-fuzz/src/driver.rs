@@ -746,7 +746,7 @@ impl Victim {
         match input.byte() {
             0..0x30 => self
                 .driver
-                .datagram_too_large(self.now, input.number(2) as usize),
+                .datagram_too_large(self.now, None, input.number(2) as usize),
             0x30..0x80 => {
                 let (at, level) = (input.byte(), input.byte() & 7);
                 if let Some(writer) = self.writers.get(usize::from(at) % WRITERS) {

@@ -581,7 +581,7 @@ impl Victim {
             0x40..0x80 => self.model.give_up(&mut self.session, input),
             0x80..0xa0 => {
                 let size = input.number(2) as usize;
-                self.session.datagram_too_large(self.now, size);
+                self.session.datagram_too_large(self.now, None, size);
             }
             0xa0..0xb0 => self.session.local_address_lost(self.now),
             0xb0..0xb4 => self.session.set_cc(self.now, input.pick(&CONTROLLERS)),

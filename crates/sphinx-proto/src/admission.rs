@@ -27,6 +27,31 @@ const SEND_WINDOW_MIN: u64 = 512 * 1024;
 const UNSENT_TIME: Nanos = 8 * MS;
 const UNSENT_MIN: u64 = 64 * 1024;
 
+/// What the paths in use carry together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Capacity {
+    /// Largest UDP payload that each of them carries.
+    pub(crate) mtu: u16,
+    /// IP bytes per second.
+    pub(crate) rate: u64,
+    /// What may be on its way, bytes.
+    pub(crate) cwnd: u64,
+    /// The highest loss rate.
+    pub(crate) plr: f64,
+}
+
+impl Capacity {
+    /// That of one path.
+    pub(crate) fn of(path: &Path) -> Self {
+        Self {
+            mtu: path.mtu(),
+            rate: path.cc().pacing_rate(),
+            cwnd: path.cc().cwnd(),
+            plr: path.monitor().plr(),
+        }
+    }
+}
+
 /// The limits of what this end has on its way.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Admission {
@@ -48,10 +73,15 @@ impl Admission {
     }
 
     /// Source symbols and symbol size of a full block at present, where so many streams have something to send.
-    pub(crate) fn block_shape(&self, sender: &Sender, path: &Path, streams: u64) -> (u16, u16) {
-        let symbol_len = path.mtu() - OVERHEAD as u16 - symbol_reserve(self.code);
+    pub(crate) fn block_shape(
+        &self,
+        sender: &Sender,
+        capacity: Capacity,
+        streams: u64,
+    ) -> (u16, u16) {
+        let symbol_len = capacity.mtu - OVERHEAD as u16 - symbol_reserve(self.code);
         let most_symbols = block_symbols(self.code);
-        let per_block = bytes_in(path.cc().pacing_rate(), BLOCK_TIME) / u64::from(symbol_len);
+        let per_block = bytes_in(capacity.rate, BLOCK_TIME) / u64::from(symbol_len);
         // Small windows hold several blocks, so that one can be sent while another is repaired; and several of
         // every stream.
         let window = sender.streams().window().min(self.send_window);
@@ -74,7 +104,7 @@ impl Admission {
     pub(crate) fn room_for(
         &self,
         sender: &Sender,
-        path: &Path,
+        capacity: Capacity,
         (stream, urgency): (StreamId, Urgency),
         (n, symbol_len): (u16, u16),
     ) -> Room {
@@ -87,7 +117,7 @@ impl Admission {
                 None => return Room::HeldUp,
             }
         };
-        if self.can_open(sender, path, urgency, shape) {
+        if self.can_open(sender, capacity, urgency, shape) {
             fits
         } else {
             Room::Later
@@ -98,12 +128,12 @@ impl Admission {
     pub(crate) fn can_open(
         &self,
         sender: &Sender,
-        path: &Path,
+        capacity: Capacity,
         urgency: Urgency,
         (n, symbol_len): (u16, u16),
     ) -> bool {
         let cost = block_cost(n, symbol_len);
-        let ahead = bytes_in(path.cc().pacing_rate(), UNSENT_TIME).max(UNSENT_MIN);
+        let ahead = bytes_in(capacity.rate, UNSENT_TIME).max(UNSENT_MIN);
         let blocks = sender.blocks();
         let open = blocks.open_cost_before(urgency);
         // One block may go in any case; the next ones must fit the memory, which all on their way share.
@@ -111,15 +141,15 @@ impl Admission {
         sender.streams().has_credit(cost)
             && blocks.has_room()
             && blocks.unsent_before(urgency) < ahead
-            && (open == 0 || open + cost <= self.send_window(path) && has_memory())
+            && (open == 0 || open + cost <= self.send_window(capacity) && has_memory())
     }
 
     /// BDP × (2 + ln(symbols in flight) / ln(1/p)): enough for the rounds of repair that the
     /// unluckiest symbol in flight is expected to need.
-    fn send_window(&self, path: &Path) -> u64 {
-        let cwnd = path.cc().cwnd();
+    fn send_window(&self, capacity: Capacity) -> u64 {
+        let cwnd = capacity.cwnd;
         let symbols = (cwnd / 1500).max(2) as f64;
-        let plr = path.monitor().plr().clamp(1e-6, 0.9);
+        let plr = capacity.plr.clamp(1e-6, 0.9);
         let rounds = 2.0 + symbols.ln() / (1.0 / plr).ln();
         let window = (cwnd as f64 * rounds) as u64;
         window.max(SEND_WINDOW_MIN).min(self.send_window)

@@ -141,6 +141,8 @@ pub struct Config {
     /// The paper's mode instead of profile, code, ICM and rate control, which are then of no effect, except that the rate of
     /// [`CcKind::Fixed`] is that at which the window's blocks are sent. Both ends must have the same; `None` by default.
     pub paper: Option<Paper>,
+    /// Paths that may be open at a time: the smaller of what both ends have announced (`docs/protocol.md` §10.4); 1 by default.
+    pub paths_max: u8,
     /// What an earlier session found out about the path. It may be wrong.
     pub memory: Option<PathMemory>,
 }
@@ -174,6 +176,7 @@ impl Config {
             mtu_candidates: mtu_candidates(ip_overhead),
             peer_datagram_max: BASE_DATAGRAM,
             paper: None,
+            paths_max: 1,
             memory: None,
         }
     }

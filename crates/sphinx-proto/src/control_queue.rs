@@ -4,18 +4,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::PacketNumber;
 use crate::wire::Frame;
+use crate::{PacketNumber, PathId};
 
 /// Packets besides the latest one of each frame whose arrival is waited for. What becomes of older ones does not
 /// matter: their frames went again.
 const PACKETS_SPARE: usize = 16;
 
+/// A packet: numbers are those of its path.
+pub(crate) type Packet = (PathId, PacketNumber);
+
 #[derive(Debug)]
 struct Waiting {
     bytes: Vec<u8>,
     /// The packet that it left in last.
-    packet: Option<PacketNumber>,
+    packet: Option<Packet>,
 }
 
 /// Frames that the peer may not have.
@@ -28,7 +31,7 @@ pub(crate) struct ControlQueue {
     due: BTreeSet<u64>,
     due_bytes: usize,
     /// The frames of packets whose arrival is waited for.
-    packets: BTreeMap<PacketNumber, Vec<u64>>,
+    packets: BTreeMap<Packet, Vec<u64>>,
 }
 
 impl ControlQueue {
@@ -73,12 +76,7 @@ impl ControlQueue {
 
     /// Writes frames that are to be sent behind `out`, the body of this packet, until that has `limit` bytes. Whether the packet
     /// carries some.
-    pub(crate) fn write(
-        &mut self,
-        packet_number: PacketNumber,
-        limit: usize,
-        out: &mut Vec<u8>,
-    ) -> bool {
+    pub(crate) fn write(&mut self, packet: Packet, limit: usize, out: &mut Vec<u8>) -> bool {
         let mut carried = Vec::new();
         while let Some(&number) = self.due.first() {
             let Some(waiting) = self.frames.get_mut(&number) else {
@@ -89,7 +87,7 @@ impl ControlQueue {
                 break;
             }
             out.extend_from_slice(&waiting.bytes);
-            waiting.packet = Some(packet_number);
+            waiting.packet = Some(packet);
             self.due_bytes -= waiting.bytes.len();
             self.due.remove(&number);
             carried.push(number);
@@ -97,7 +95,7 @@ impl ControlQueue {
         if carried.is_empty() {
             return false;
         }
-        self.packets.insert(packet_number, carried);
+        self.packets.insert(packet, carried);
         if self.packets.len() > PACKETS_SPARE + self.frames.len() {
             self.packets.pop_first();
         }
@@ -121,8 +119,8 @@ impl ControlQueue {
     }
 
     /// The packet has arrived.
-    pub(crate) fn arrived(&mut self, packet_number: PacketNumber) {
-        let frames = self.packets.remove(&packet_number);
+    pub(crate) fn arrived(&mut self, packet: Packet) {
+        let frames = self.packets.remove(&packet);
         let frames = frames.into_iter().flatten();
         frames.for_each(|number| self.forget(number));
         if self.frames.is_empty() {
@@ -131,10 +129,10 @@ impl ControlQueue {
     }
 
     /// The packet is lost, as far as is known; it may still arrive.
-    pub(crate) fn lost(&mut self, packet_number: PacketNumber) {
+    pub(crate) fn lost(&mut self, packet: Packet) {
         for (number, waiting) in &self.frames {
             // Those that went again since are under way.
-            if waiting.packet == Some(packet_number) && self.due.insert(*number) {
+            if waiting.packet == Some(packet) && self.due.insert(*number) {
                 self.due_bytes += waiting.bytes.len();
             }
         }
@@ -147,9 +145,13 @@ mod tests {
     use crate::WindowNumber;
     use crate::numbers::pn;
 
-    fn write(queue: &mut ControlQueue, packet_number: PacketNumber) -> Vec<u8> {
+    fn at(number: u64) -> Packet {
+        (PathId::FIRST, pn(number))
+    }
+
+    fn write(queue: &mut ControlQueue, packet: Packet) -> Vec<u8> {
         let mut out = Vec::new();
-        queue.write(packet_number, 1000, &mut out);
+        queue.write(packet, 1000, &mut out);
         out
     }
 
@@ -160,25 +162,25 @@ mod tests {
     #[test]
     fn frames_go_again_until_they_arrive() {
         let mut queue = ControlQueue::default();
-        assert!(!queue.is_due() && write(&mut queue, pn(0)).is_empty());
+        assert!(!queue.is_due() && write(&mut queue, at(0)).is_empty());
         queue.push(&Frame::Ping);
         assert!(queue.is_due());
-        assert_eq!(write(&mut queue, pn(1)), [1]);
+        assert_eq!(write(&mut queue, at(1)), [1]);
         assert!(!queue.is_due());
         queue.push(&Frame::Ping);
-        assert_eq!(write(&mut queue, pn(2)), [1]);
-        queue.lost(pn(1));
-        queue.lost(pn(2));
+        assert_eq!(write(&mut queue, at(2)), [1]);
+        queue.lost(at(1));
+        queue.lost(at(2));
         assert!(queue.is_due());
-        assert_eq!(write(&mut queue, pn(3)), [1, 1]);
+        assert_eq!(write(&mut queue, at(3)), [1, 1]);
         // Late, but it has arrived.
-        queue.arrived(pn(2));
-        queue.lost(pn(3));
-        assert_eq!(write(&mut queue, pn(4)), [1]);
+        queue.arrived(at(2));
+        queue.lost(at(3));
+        assert_eq!(write(&mut queue, at(4)), [1]);
         // What was lost has gone again since.
-        queue.lost(pn(3));
+        queue.lost(at(3));
         assert!(!queue.is_due());
-        queue.arrived(pn(4));
+        queue.arrived(at(4));
         assert!(queue.len() == 0 && queue.packets.is_empty());
     }
 
@@ -188,19 +190,19 @@ mod tests {
         let mut queue = ControlQueue::default();
         queue.push(&challenge(0));
         queue.push(&challenge(1));
-        write(&mut queue, pn(1));
-        queue.arrived(pn(0));
-        queue.lost(pn(1));
+        write(&mut queue, at(1));
+        queue.arrived(at(0));
+        queue.lost(at(1));
         let mut out = Vec::new();
-        assert!(queue.write(pn(2), 9, &mut out));
+        assert!(queue.write(at(2), 9, &mut out));
         assert_eq!(out.len(), 9);
         queue.push(&challenge(2));
-        write(&mut queue, pn(3));
-        queue.lost(pn(3));
-        write(&mut queue, pn(4));
-        queue.arrived(pn(2));
+        write(&mut queue, at(3));
+        queue.lost(at(3));
+        write(&mut queue, at(4));
+        queue.arrived(at(2));
         assert_eq!(queue.len(), 2);
-        queue.arrived(pn(3));
+        queue.arrived(at(3));
         assert_eq!(queue.len(), 0);
     }
 
@@ -213,7 +215,7 @@ mod tests {
         for packet_number in 0..4 {
             // Something else is in the packet already.
             let mut out = vec![0; 20];
-            assert!(queue.write(pn(packet_number), 20 + 3 * 9 + 8, &mut out));
+            assert!(queue.write(at(packet_number), 20 + 3 * 9 + 8, &mut out));
             all.extend_from_slice(&out[20..]);
         }
         assert!(!queue.is_due() && queue.due_bytes() == 0);
@@ -221,12 +223,12 @@ mod tests {
             .flat_map(|byte| [[5].as_slice(), &[byte; 8]].concat())
             .collect();
         assert_eq!(all, bytes);
-        assert!(!queue.write(pn(4), 0, &mut all), "there is nothing more");
-        queue.lost(pn(1));
+        assert!(!queue.write(at(4), 0, &mut all), "there is nothing more");
+        queue.lost(at(1));
         assert_eq!(queue.due_bytes(), 27);
         queue.cancel(&challenge(4));
         assert_eq!(
-            write(&mut queue, pn(5)),
+            write(&mut queue, at(5)),
             [[5, 3, 3, 3, 3, 3, 3, 3, 3], [5; 9]].concat()
         );
     }
@@ -239,14 +241,14 @@ mod tests {
         };
         queue.push(&challenge(0));
         queue.push_newest(&held(1));
-        write(&mut queue, pn(1));
+        write(&mut queue, at(1));
         queue.push_newest(&held(2));
         queue.push_newest(&held(3));
-        queue.lost(pn(1));
+        queue.lost(at(1));
         assert_eq!((queue.len(), queue.due_bytes()), (2, 11));
-        let left = write(&mut queue, pn(2));
+        let left = write(&mut queue, at(2));
         assert_eq!(left, [5, 0, 0, 0, 0, 0, 0, 0, 0, 13, 3]);
-        queue.arrived(pn(2));
+        queue.arrived(at(2));
         assert_eq!(queue.len(), 0);
     }
 
@@ -255,11 +257,11 @@ mod tests {
         let mut queue = ControlQueue::default();
         queue.push(&Frame::Ping);
         for packet_number in 0..100 {
-            write(&mut queue, pn(packet_number));
-            queue.lost(pn(packet_number));
+            write(&mut queue, at(packet_number));
+            queue.lost(at(packet_number));
         }
         assert!(queue.is_due() && queue.packets.len() <= PACKETS_SPARE + 1);
         queue.cancel(&Frame::Ping);
-        assert!(!queue.is_due() && write(&mut queue, pn(100)).is_empty());
+        assert!(!queue.is_due() && write(&mut queue, at(100)).is_empty());
     }
 }

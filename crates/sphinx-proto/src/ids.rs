@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::path::PATH;
 use crate::wire::{ConnectionId, Frame};
-use crate::{CidSequence, Nanos, Time};
+use crate::{CidSequence, Nanos, PathId, Time};
 
 /// Unused spare ids that the peer holds.
 const SPARES: usize = 2;
@@ -23,6 +22,8 @@ struct Issued {
 /// Ids that packets to this end may carry.
 #[derive(Debug)]
 pub(crate) struct LocalIds {
+    /// Of this path's packets.
+    path: PathId,
     /// The one in the newest packet.
     used: (CidSequence, ConnectionId),
     /// Spare ids, rising.
@@ -31,8 +32,10 @@ pub(crate) struct LocalIds {
 }
 
 impl LocalIds {
-    pub(crate) fn new(first: ConnectionId) -> Self {
+    /// Those of a path, of which the peer has the first.
+    pub(crate) fn new(path: PathId, first: ConnectionId) -> Self {
         Self {
+            path,
             used: (CidSequence::ZERO, first),
             issued: VecDeque::new(),
             next_sequence: CidSequence::new(1),
@@ -60,10 +63,22 @@ impl LocalIds {
             retire_at: None,
         });
         Some(Frame::NewConnectionId {
-            path: PATH,
+            path: self.path,
             sequence,
             cid,
         })
+    }
+
+    /// Whether packets may carry this id.
+    pub(crate) fn has(&self, cid: ConnectionId) -> bool {
+        self.used.1 == cid || self.issued.iter().any(|id| id.cid == cid)
+    }
+
+    /// All ids that packets may carry.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (CidSequence, ConnectionId)> + '_ {
+        let issued = self.issued.iter().map(|id| (id.sequence, id.cid));
+        let used = (self.used.0 == CidSequence::ZERO).then_some(self.used);
+        used.into_iter().chain(issued)
     }
 
     /// A packet with this id has opened.
@@ -143,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_used_id_retires_the_ones_before_and_is_replaced() {
-        let mut ids = LocalIds::new(cid(1));
+        let mut ids = LocalIds::new(PathId::FIRST, cid(1));
         ids.add(cid(2));
         ids.add(cid(3));
         ids.on_packet(time(0), cid(2), false, 10);
@@ -169,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_peer_in_a_hurry_gets_no_more_than_eight() {
-        let mut ids = LocalIds::new(cid(1));
+        let mut ids = LocalIds::new(PathId::FIRST, cid(1));
         let mut next = 2;
         for _ in 0..100 {
             while ids.wanted() > 0 {

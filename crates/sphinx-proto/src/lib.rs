@@ -40,6 +40,7 @@ mod jobs;
 mod numbers;
 mod paper;
 mod path;
+mod paths;
 mod ranges;
 mod receiver;
 mod scheduler;
@@ -55,11 +56,12 @@ pub use config::{Config, ConnectionIds, Icm, PathMemory, Profile, Role};
 pub use numbers::{BlockId, CidSequence, JobId, PacketNumber, PathId, WindowNumber};
 pub use paper::{Delta, Paper, Redundant, Resend, Triggers, redundant};
 pub use path::{Losses, mtu_candidates};
+pub use paths::PATHS_MAX;
 pub use session::{BASE_DATAGRAM, Session};
 pub use time::{Nanos, Time};
 pub use types::{
     AbandonedBlock, BundledSymbol, Content, CoveredBlock, Decoding, Event, Incomplete, Job,
-    Lifetime, PacketMeta, PartPlacement, PastBlock, Placement, Received, RidingSymbol, Room,
-    STREAMS_MAX, SessionStats, Slot, StreamId, StreamPart, Transmit, Tuple, Urgency, block_cost,
-    share_cost,
+    Lifetime, PacketMeta, PartPlacement, PastBlock, PathNews, PathStats, Placement, Received,
+    RidingSymbol, Room, STREAMS_MAX, SessionStats, Slot, StreamId, StreamPart, Transmit, Tuple,
+    Urgency, block_cost, share_cost,
 };

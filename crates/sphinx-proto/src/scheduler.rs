@@ -10,7 +10,7 @@
 //!    sliding windows, repairs that are owed, then new data;
 //! 5. small PINGs behind the probes of a silent path.
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Capacity};
 use crate::blocks::{Idle, SymbolChoice, WindowChoice};
 use crate::control_queue::ControlQueue;
 use crate::demand::Demand;
@@ -38,7 +38,7 @@ pub(crate) enum Next {
     /// A PING padded to this UDP payload.
     MtuProbe(u16),
     /// Feedback, frames that wait and perhaps a PING.
-    Control { ping: bool },
+    Control { ping: bool, frames: bool },
     /// A symbol.
     Symbol(SymbolChoice),
     /// A symbol, and behind it repairs of older blocks.
@@ -51,6 +51,27 @@ pub(crate) enum Next {
     Ping,
     /// Nothing, for the peer's window with this number is too small, which it does not know yet.
     Held(WindowNumber),
+}
+
+/// What a path is for at present. Where there is one path, it is for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// Everything.
+    All,
+    /// What has not been sent before: others repair sooner.
+    Fresh,
+    /// Feedback of its own packets: what it carried would be waited for.
+    Rest,
+    /// It does not answer, while others do: probes, and feedback.
+    Probes,
+    /// Nothing but challenges and answers to them.
+    Validation,
+}
+
+impl Duty {
+    fn sends_symbols(self) -> bool {
+        matches!(self, Self::All | Self::Fresh)
+    }
 }
 
 /// A symbol that is leaving in parts.
@@ -83,6 +104,9 @@ pub(crate) struct Scheduler {
 
 /// What there is to choose from.
 pub(crate) struct Sources<'a> {
+    pub(crate) duty: Duty,
+    /// Of all paths.
+    pub(crate) capacity: Capacity,
     pub(crate) path: &'a mut Path,
     pub(crate) sender: &'a mut Sender,
     pub(crate) control: &'a ControlQueue,
@@ -134,9 +158,14 @@ impl Scheduler {
         self.app_limited_told = false;
     }
 
-    /// Whether there is a symbol to send, or a part of one.
-    pub(crate) fn has_symbol(&self, sender: &Sender) -> bool {
-        self.leaving.is_some() || sender.has_symbol()
+    /// Whether there is a symbol to send on a path with this duty, or a part of one.
+    pub(crate) fn has_symbol(&self, sender: &Sender, duty: Duty) -> bool {
+        let is_waiting = match duty {
+            Duty::All => sender.has_symbol(),
+            Duty::Fresh => sender.blocks().has_unsent(),
+            Duty::Rest | Duty::Probes | Duty::Validation => false,
+        };
+        self.leaving.is_some() || is_waiting
     }
 
     /// What the next packet carries; it leaves now, as [`Path::next_pn`].
@@ -147,13 +176,17 @@ impl Scheduler {
         if let Some(packet) = sources.path.poll_challenge(now) {
             return Some(Next::PathChallenge(packet));
         }
+        if sources.duty == Duty::Validation {
+            return None;
+        }
         if let Some(size) = sources.path.poll_mtu_probe(now) {
             return Some(Next::MtuProbe(size));
         }
         let sack_at = sources.path.acks().timeout();
-        if self.ping || sources.control.is_due() || sack_at.is_some_and(|at| at <= now) {
+        let frames = sources.duty.sends_symbols();
+        if self.ping || frames && sources.control.is_due() || sack_at.is_some_and(|at| at <= now) {
             let ping = std::mem::take(&mut self.ping);
-            return Some(Next::Control { ping });
+            return Some(Next::Control { ping, frames });
         }
         if let Some(symbol) = self.next_symbol(now, sources) {
             return Some(symbol);
@@ -167,14 +200,20 @@ impl Scheduler {
         let allowed = sources.path.is_open(now);
         if sources.sender.is_passive() {
             // Nothing but a PING asks whether the path is still there.
-            let probes = std::mem::take(&mut self.probes);
-            return (probes > 0).then_some(Next::Control { ping: true });
+            let (probes, frames) = (
+                std::mem::take(&mut self.probes),
+                sources.duty.sends_symbols(),
+            );
+            return (probes > 0).then_some(Next::Control { ping: true, frames });
         }
         if self.probes == 0 && !allowed {
             return None;
         }
         if let Some(part) = self.next_part(sources) {
             return Some(part);
+        }
+        if sources.duty != Duty::All {
+            return self.next_fresh(now, sources);
         }
         let room = usize::from(sources.path.mtu()) - OVERHEAD;
         if let Some(mut window) = sources.sender.next_window(now, room, sources.path) {
@@ -189,6 +228,30 @@ impl Scheduler {
         self.goes_on(now);
         protect_tail(now, sources);
         choice.last_of_flight = self.ends_flight(sources);
+        self.leave(now, choice, sources)
+    }
+
+    /// The next symbol of a path that does not carry repairs, if it carries any.
+    fn next_fresh(&mut self, now: Time, sources: &mut Sources<'_>) -> Option<Next> {
+        let fresh = match sources.duty.sends_symbols() {
+            true => sources.sender.next_fresh(now, sources.path),
+            false => None,
+        };
+        let Some(mut choice) = fresh else {
+            return self.nothing_left(now, sources);
+        };
+        self.goes_on(now);
+        choice.last_of_flight = self.ends_flight(sources);
+        self.leave(now, choice, sources)
+    }
+
+    /// A symbol leaves, in parts if it must.
+    fn leave(
+        &mut self,
+        now: Time,
+        choice: SymbolChoice,
+        sources: &mut Sources<'_>,
+    ) -> Option<Next> {
         let count = fragments_for(choice.symbol_len, sources.path.mtu());
         if count == 1 || risks_whole(now.saturating_sub(self.began), &choice) {
             let riders = sources.sender.next_riders(now, &choice, sources.path);
@@ -217,16 +280,22 @@ impl Scheduler {
             // Nothing to repair: ask for a sign of life. If it was a PING that got lost, the peer has not
             // heard what came with it either.
             self.probes = 0;
-            return Some(Next::Control { ping: true });
+            let frames = sources.duty.sends_symbols();
+            return Some(Next::Control { ping: true, frames });
+        }
+        if sources.duty != Duty::All {
+            return None;
         }
         let Sources {
             path,
             sender,
             demand,
             admission,
+            capacity,
             ..
         } = sources;
-        let shape = admission.block_shape(sender, path, 1);
+        let capacity = *capacity;
+        let shape = admission.block_shape(sender, capacity, 1);
         let held_up = demand.held_up().is_some();
         let cost = block_cost(shape.0, shape.1);
         let is_held = demand.backlog() && (held_up || !sender.streams().has_credit(cost));
@@ -237,7 +306,7 @@ impl Scheduler {
         }
         let starved = !demand.backlog()
             || held_up
-            || !admission.can_open(sender, path, Urgency::LEAST, shape);
+            || !admission.can_open(sender, capacity, Urgency::LEAST, shape);
         if starved && !self.app_limited_told {
             self.app_limited_told = true;
             path.on_app_limited(now);

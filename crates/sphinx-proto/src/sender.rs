@@ -12,7 +12,7 @@ use crate::path::{Arrived, Contents, Monitor, Path, Probes};
 use crate::streams::SendStreams;
 use crate::types::{Lifetime, Slot, StreamId, StreamPart, Urgency, block_cost};
 use crate::wire::{BUNDLE_MAX, Blocks, MAX_RESET_BLOCKS, OVERHEAD, Reset, Streams, SymbolId};
-use crate::{BlockId, Nanos, PacketNumber, Time, WindowNumber};
+use crate::{BlockId, Nanos, PacketNumber, PathId, Time, WindowNumber};
 
 /// Longest time that a repair waits for a packet to ride in; half a round trip if that is shorter.
 const RIDE_WAIT_MAX: Nanos = 25_000_000;
@@ -50,6 +50,8 @@ pub(crate) struct Sender {
     is_passive: bool,
     /// More has been confirmed, since this was last looked at.
     progress: bool,
+    /// When a symbol left last.
+    last_symbol: Time,
 }
 
 impl Sender {
@@ -66,6 +68,7 @@ impl Sender {
             counters: Counters::default(),
             is_passive: config.paper.is_some(),
             progress: false,
+            last_symbol: Time::ZERO,
         }
     }
 
@@ -375,6 +378,13 @@ impl Sender {
         Some(choice)
     }
 
+    /// The next symbol that has not been sent before.
+    pub(crate) fn next_fresh(&mut self, now: Time, path: &Path) -> Option<SymbolChoice> {
+        self.blocks
+            .has_unsent()
+            .then(|| self.next_source(now, path))?
+    }
+
     fn next_source(&mut self, now: Time, path: &Path) -> Option<SymbolChoice> {
         let monitor = path.monitor();
         let (choice, index) = self.blocks.next_source(self.redundancy, monitor)?;
@@ -440,6 +450,7 @@ impl Sender {
 
     /// A symbol leaves, or a part of it.
     pub(crate) fn note_sent(&mut self, now: Time, choice: &SymbolChoice) {
+        self.last_symbol = now;
         self.blocks.note_sent(choice.sequence, now);
     }
 
@@ -447,14 +458,16 @@ impl Sender {
 
     /// When a packet counts as lost by time, a block is to be compensated, a repair has waited long enough for a packet to ride in, or a
     /// probe is due.
-    pub(crate) fn timeout(&self, path: &Path) -> Option<Time> {
+    pub(crate) fn timeout(&self, path: &Path, company: Company) -> Option<Time> {
         let wait = path.probe_wait();
         let overdue = self
             .compensation
             .deadline(&self.blocks, self.redundancy, wait);
+        let silence = company.others.then(|| silence_at(path));
         let timers = [
             path.loss_deadline(),
-            self.probe_deadline(path),
+            silence.flatten(),
+            self.probe_deadline(path, company),
             overdue,
             self.blocks.rides_until(),
             self.ahead.ends_at(),
@@ -462,10 +475,17 @@ impl Sender {
         timers.into_iter().flatten().min()
     }
 
-    fn probe_deadline(&self, path: &Path) -> Option<Time> {
+    fn probe_deadline(&self, path: &Path, company: Company) -> Option<Time> {
         // The peer lacks something although nothing is left to send.
         let waiting = !self.blocks.is_empty() && !self.has_symbol() && !self.is_passive;
-        path.probe_deadline(waiting)
+        if !company.others {
+            return path.probe_deadline(waiting);
+        }
+        // What is in flight on others may be what it lacks.
+        let from = self.last_symbol.saturating_add(company.patience?);
+        let is_asking = waiting && !path.has_in_flight();
+        let at = is_asking.then(|| path.probe_deadline(true)).flatten()?;
+        Some(at.max(from))
     }
 
     /// A probe is due: repair for the oldest incomplete blocks that have been sent. How many packets are to leave;
@@ -488,8 +508,19 @@ impl Sender {
     }
 }
 
+/// What others than a path are doing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Company {
+    /// Others work: they take over from one that does not answer.
+    pub(crate) others: bool,
+    /// If it is the one that asks where the peer lacks something and nothing is left to send: so long after the last symbol.
+    pub(crate) patience: Option<Nanos>,
+}
+
 /// What packets carry: blocks, and frames that are repeated.
 pub(crate) struct Carriage<'a> {
+    /// Of these packets.
+    pub(crate) path: PathId,
     pub(crate) horizon: Horizon,
     pub(crate) sender: &'a mut Sender,
     pub(crate) control: &'a mut ControlQueue,
@@ -497,7 +528,7 @@ pub(crate) struct Carriage<'a> {
 
 impl Carriage<'_> {
     /// Time has passed: losses, compensation and probes. How many probes are to leave beyond the window.
-    pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Time) -> u32 {
+    pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Time, company: Company) -> u32 {
         path.lose_overdue(now, self);
         self.sender.blocks.end_rides(now);
         self.sender
@@ -509,12 +540,28 @@ impl Carriage<'_> {
         sender
             .compensation
             .on_timeout(blocks, redundancy, (now, wait), path.monitor());
-        let probe_at = sender.probe_deadline(path);
+        if company.others && silence_at(path).is_some_and(|at| at <= now) {
+            // It is given up for the time being, and asked.
+            path.on_probe_timeout(now);
+            path.suspect(now);
+            path.give_up_flight(now, self);
+            return 1;
+        }
+        let sender = &mut *self.sender;
+        let probe_at = sender.probe_deadline(path, company);
         if probe_at.is_none_or(|at| at > now) {
             return 0;
         }
         path.on_probe_timeout(now);
         sender.probe(now, path)
+    }
+}
+
+/// When a path has not answered for too long, if others work.
+fn silence_at(path: &Path) -> Option<Time> {
+    match path.is_suspect() {
+        true => path.probe_deadline(true),
+        false => path.suspect_at(),
     }
 }
 
@@ -544,11 +591,11 @@ impl Contents for Carriage<'_> {
     }
 
     fn frames_arrived(&mut self, packet_number: PacketNumber) {
-        self.control.arrived(packet_number);
+        self.control.arrived((self.path, packet_number));
     }
 
     fn frames_lost(&mut self, packet_number: PacketNumber) {
-        self.control.lost(packet_number);
+        self.control.lost((self.path, packet_number));
     }
 
     fn is_empty(&self) -> bool {

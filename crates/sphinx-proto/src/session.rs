@@ -3,6 +3,7 @@
 mod ending;
 mod moving;
 mod paper;
+mod paths;
 mod receiving;
 mod refusal;
 mod sending;
@@ -15,13 +16,12 @@ use crate::cc::{CcKind, time_for};
 use crate::config::{Config, PathMemory, Profile};
 use crate::control_queue::ControlQueue;
 use crate::demand::Demand;
-use crate::ids::{LocalIds, PeerIds};
 use crate::jobs::Jobs;
 use crate::paper::Paper;
-use crate::path::{PATH, Path};
+use crate::paths::{Lane, Paths};
 use crate::receiver::Receiver;
-use crate::scheduler::Scheduler;
-use crate::sender::{Carriage, Sender};
+use crate::scheduler::Duty;
+use crate::sender::Sender;
 use crate::types::{
     Event, Lifetime, Room, SessionStats, Slot, StreamId, StreamPart, Urgency, block_cost,
     share_cost,
@@ -29,7 +29,7 @@ use crate::types::{
 use crate::wire::{
     FlowNews, Frame, MAX_RESET_BLOCKS, MAX_SYMBOL_LEN, OVERHEAD, VARINT_MAX, block_symbols_max,
 };
-use crate::{Nanos, PacketNumber, Time};
+use crate::{Nanos, PacketNumber, PathId, Time};
 use ending::{CLOSE_TIMES, DRAIN, Life};
 use refusal::Refusals;
 
@@ -86,17 +86,14 @@ pub struct Session {
     life: Life,
     sender: Sender,
     receiver: Receiver,
-    path: Path,
+    paths: Paths,
     control_queue: ControlQueue,
     events: VecDeque<Event>,
     jobs: Jobs,
     admission: Admission,
     demand: Demand,
-    scheduler: Scheduler,
     /// When the streams were last reported because the peer asked.
     reported_at: Time,
-    local_ids: LocalIds,
-    peer_ids: PeerIds,
     fresh_id_at: Time,
     /// PINGs sent into a silence.
     silence: u32,
@@ -114,16 +111,13 @@ impl Session {
             life: Life::Open,
             sender: Sender::new(&config),
             receiver: Receiver::new(&config, now),
-            path: Path::new(&config, now),
+            paths: Paths::new(&config, now),
             control_queue: ControlQueue::default(),
             events: VecDeque::new(),
             jobs: Jobs::default(),
             admission: Admission::new(&config),
             demand: Demand::new(now),
-            scheduler: Scheduler::new(now),
             reported_at: now,
-            local_ids: LocalIds::new(config.local_cid),
-            peer_ids: PeerIds::new(config.peer_cid),
             fresh_id_at: now,
             silence: 0,
             refusals: None,
@@ -143,7 +137,7 @@ impl Session {
             return ends.shape();
         }
         self.admission
-            .block_shape(&self.sender, &self.path, streams)
+            .block_shape(&self.sender, self.paths.capacity(), streams)
     }
 
     /// Whether a block of this stream and shape (source symbols, bytes of each) may be handed over now: window, credit, the stream's
@@ -152,9 +146,12 @@ impl Session {
     /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp), if the peer's
     /// window is at least 360 KiB and holds no more than it has room for since it shrank, all of it has been granted (which it counts as when anything of a stream has been taken), and no datagrams are under way, unless four times as many streams have been opened as there were when others filled the window.
     pub fn room_for(&self, stream: StreamId, urgency: Urgency, shape: (u16, u16)) -> Room {
-        let room = self
-            .admission
-            .room_for(&self.sender, &self.path, (stream, urgency), shape);
+        let room = self.admission.room_for(
+            &self.sender,
+            self.paths.capacity(),
+            (stream, urgency),
+            shape,
+        );
         match room {
             Room::Whole | Room::Part(..) if !matches!(self.life, Life::Open) => Room::Later,
             Room::Whole | Room::Part(..) if !self.paper_has_room() => Room::Later,
@@ -179,7 +176,7 @@ impl Session {
             && self.paper_has_room()
             && self
                 .admission
-                .can_open(&self.sender, &self.path, urgency, shape)
+                .can_open(&self.sender, self.paths.capacity(), urgency, shape)
             && self.sender.streams().have_room(parts)
     }
 
@@ -197,7 +194,9 @@ impl Session {
     ) {
         debug_assert!((1..=block_symbols_max(usize::from(symbol_len))).contains(&usize::from(n)));
         debug_assert!((1..=MAX_SYMBOL_LEN).contains(&usize::from(symbol_len)));
-        self.scheduler.on_submit();
+        for lane in self.paths.iter_mut() {
+            lane.scheduler.on_submit();
+        }
         self.demand.begins(self.has_data());
         share_cost(block_cost(n, symbol_len), parts);
         for part in parts.iter() {
@@ -217,7 +216,7 @@ impl Session {
             && self.sender.streams().have_room_for_datagrams(cost)
             && self
                 .admission
-                .can_open(&self.sender, &self.path, urgency, shape)
+                .can_open(&self.sender, self.paths.capacity(), urgency, shape)
     }
 
     /// When the last symbol of a block of datagrams leaves, if it is handed over now and the present rate holds. What is to leave before it takes
@@ -231,17 +230,17 @@ impl Session {
     ) -> Time {
         let bytes = u64::from(n) * u64::from(symbol_len);
         let ahead = self.sender.blocks().unsent_before(urgency);
-        let cc = self.path.cc();
+        let cc = self.paths.main().path.cc();
         let rate = cc.pacing_rate().min(cc.bandwidth_estimate()).max(1);
         let after = |bytes: f64| now.saturating_add(time_for(bytes, rate as f64));
         let leaves = after((ahead + bytes) as f64);
         if ahead == 0 || !lifetime.repair {
             return leaves;
         }
-        let (plr, until) = (self.path.monitor().plr(), lifetime.until);
+        let (plr, until) = (self.paths.main().path.monitor().plr(), lifetime.until);
         let horizon = Horizon {
             now: leaves,
-            ..self.path.horizon(now)
+            ..self.paths.main().path.horizon(now)
         };
         let share = self.sender.repair_ahead(n, until, horizon, plr);
         after(ahead as f64 * (1.0 + share) + bytes as f64)
@@ -249,12 +248,12 @@ impl Session {
 
     /// How long what leaves now is on its way, as far as the other end can tell: half of the smallest round trip, and the queue.
     pub fn one_way(&self) -> Nanos {
-        self.path.rtt().smoothed() - self.path.rtt().min() / 2
+        self.paths.main().path.rtt().smoothed() - self.paths.main().path.rtt().min() / 2
     }
 
     /// The smallest round-trip time.
     pub fn min_rtt(&self) -> Nanos {
-        self.path.rtt().min()
+        self.paths.main().path.rtt().min()
     }
 
     /// Hands over a block of datagrams, as [`submit`](Self::submit) does one of streams, after asking
@@ -267,7 +266,9 @@ impl Session {
         urgency: Urgency,
         lifetime: Lifetime,
     ) {
-        self.scheduler.on_submit();
+        for lane in self.paths.iter_mut() {
+            lane.scheduler.on_submit();
+        }
         self.demand.begins(self.has_data());
         self.sender.submit_datagrams(slot, shape, urgency, lifetime);
         self.give_to_paper(slot, shape);
@@ -302,7 +303,9 @@ impl Session {
     ///
     /// [`Config::limit`]: crate::Config::limit
     pub fn set_limit(&mut self, limit: Option<u64>) {
-        self.path.set_limit(limit);
+        for lane in self.paths.iter_mut() {
+            lane.path.set_limit(limit);
+        }
     }
 
     /// Memory for blocks on their way, bytes, as [`Config::send_window`] says for the beginning. If it becomes less, nothing
@@ -318,7 +321,9 @@ impl Session {
     ///
     /// [`Config::cc`]: crate::Config::cc
     pub fn set_cc(&mut self, now: Time, cc: CcKind) {
-        self.path.set_cc(now, cc);
+        for lane in self.paths.iter_mut() {
+            lane.path.set_cc(now, cc);
+        }
     }
 
     /// What redundancy is for from now on.
@@ -357,12 +362,13 @@ impl Session {
 
     /// Present probe timeout without backoff: how long a packet may still be under way.
     pub fn probe_timeout(&self) -> Nanos {
-        self.path.probe_timeout()
+        self.paths.main().path.probe_timeout()
     }
 
-    /// Largest packet number that the peer has acknowledged.
-    pub fn largest_acked(&self) -> Option<PacketNumber> {
-        self.path.largest_acked()
+    /// Largest packet number of a path that the peer has acknowledged.
+    pub fn largest_acked(&self, path: PathId) -> Option<PacketNumber> {
+        let index = self.paths.index(path)?;
+        self.paths.at(index).path.largest_acked()
     }
 
     /// When the last packet opened; when the session began, before the first.
@@ -386,27 +392,23 @@ impl Session {
             Life::Draining { until, .. } => return Some(*until),
             Life::Finished => return None,
         }
-        let pacer = self
-            .path
-            .next_departure(self.demand.backlog())
-            .filter(|_| self.scheduler.has_symbol(&self.sender));
         let paper = self.paper_timeout();
+        let lanes = (0..self.paths.len()).filter_map(|index| self.lane_timeout(index));
+        let idle = Some(self.last_received + self.config.idle_timeout);
+        if !self.paths.is_any_validated() {
+            // Nothing else can leave.
+            return lanes.chain(idle).min();
+        }
         let timers = [
             paper,
-            self.sender.timeout(&self.path),
-            self.path.acks().timeout(),
-            self.path.mtu_timeout(),
-            self.path.challenge_timeout(),
-            self.local_ids.timeout(),
+            lanes.min(),
             self.silence_timeout(),
             self.demand.ask_at(),
             self.sender.blocks().next_expiry(),
             self.receiver.streams().window_idle().map(|idle| idle.0),
             self.stall_timeout(),
             self.refusals_timeout(),
-            pacer,
-            Some(self.last_sent + self.keep_alive()),
-            Some(self.last_received + self.config.idle_timeout),
+            idle,
         ];
         timers.into_iter().flatten().min()
     }
@@ -421,10 +423,18 @@ impl Session {
             // Every packet is answered.
             return None;
         }
-        let arriving = self.path.gather_until(now, self.receiver.lacking());
+        if self.paths.len() > 1 {
+            // What comes on one path may let a packet leave on another.
+            return None;
+        }
+        let Lane {
+            path, scheduler, ..
+        } = self.paths.main();
+        let arriving = path.gather_until(now, self.receiver.lacking());
         let paced = || {
-            let departure = self.path.next_departure(self.demand.backlog())?;
-            (departure > now && self.scheduler.has_symbol(&self.sender)).then_some(departure)
+            let departure = path.next_departure(self.demand.backlog())?;
+            let has_symbol = scheduler.has_symbol(&self.sender, Duty::All);
+            (departure > now && has_symbol).then_some(departure)
         };
         arriving.or_else(paced)
     }
@@ -459,9 +469,7 @@ impl Session {
         if self.stall_timeout().is_some_and(|at| at <= now) {
             return self.stalled(now);
         }
-        if now >= self.last_sent + self.keep_alive() {
-            self.scheduler.ping();
-        }
+        self.keep_paths_alive(now);
         if let Some((_, size)) = self
             .receiver
             .streams()
@@ -471,45 +479,30 @@ impl Session {
             self.set_recv_window(now, size);
         }
         if self.demand.ask_at().is_some_and(|at| at <= now) {
-            self.scheduler.ping();
-            self.demand.ask_later(now, self.path.probe_timeout());
+            self.paths.main_mut().scheduler.ping();
+            self.demand
+                .ask_later(now, self.paths.main().path.probe_timeout());
         }
         self.paper_timed_out(now);
         self.look_for_losses(now);
-        self.path.settle(now);
-        if self.path.poll_moved(now) {
-            self.moved();
+        for index in 0..self.paths.len() {
+            let path = &mut self.paths.at_mut(index).path;
+            path.settle(now);
+            if path.poll_moved(now) {
+                self.moved(index);
+            }
         }
         if self.silence_timeout().is_some_and(|at| at <= now) {
             self.silence += 1;
-            self.scheduler.ping();
+            self.paths.main_mut().scheduler.ping();
         }
-        while let Some((sequence, cid)) = self.local_ids.poll_retired(now) {
-            self.control_queue.cancel(&Frame::NewConnectionId {
-                path: PATH,
-                sequence,
-                cid,
-            });
-            self.events.push_back(Event::ConnectionIdRetired(cid));
-        }
-    }
-
-    /// Loss by time, and probes of a silent path.
-    fn look_for_losses(&mut self, now: Time) {
-        let mut carriage = Carriage {
-            horizon: self.path.horizon(now),
-            sender: &mut self.sender,
-            control: &mut self.control_queue,
-        };
-        let probes = carriage.on_timeout(&mut self.path, now);
-        self.scheduler.probe(probes, self.path.mtu());
-        self.give_up_expired(now);
+        self.retire_ids(now);
     }
 
     /// Datagrams whose time is over are repaired no more, and the peer waits for them no more.
     pub(super) fn give_up_expired(&mut self, now: Time) {
         let mut abandoned = Vec::new();
-        let patience = 2 * self.path.rtt().smoothed();
+        let patience = 2 * self.paths.main().path.rtt().smoothed();
         let gone = self.sender.give_up_expired(now, patience, &mut abandoned);
         for blocks in gone.chunks(MAX_RESET_BLOCKS) {
             self.control_queue.push(&Frame::Gone(blocks.to_vec()));
@@ -532,12 +525,13 @@ impl Session {
     /// What is worth remembering about the path; `None` until its rate and its losses have been
     /// measured.
     pub fn path_memory(&self) -> Option<PathMemory> {
-        self.path.memory()
+        self.paths.main().path.memory()
     }
 
     /// Counters and estimates.
     pub fn stats(&self) -> SessionStats {
-        let (path, sent) = (&self.path, self.sender.counters());
+        let (main, sent) = (self.paths.main(), self.sender.counters());
+        let path = &main.path;
         SessionStats {
             source_sent: sent.source,
             repair_proactive: sent.repair_proactive,
@@ -549,10 +543,14 @@ impl Session {
             blocks: sent.blocks,
             blocks_second_round: sent.blocks_second_round,
             block_bytes_delivered: sent.bytes_complete,
-            mtu_falls: path.mtu_falls(),
-            losses_spurious: path.losses_spurious(),
+            mtu_falls: self.paths.iter().map(|lane| lane.path.mtu_falls()).sum(),
+            losses_spurious: self
+                .paths
+                .iter()
+                .map(|lane| lane.path.losses_spurious())
+                .sum(),
             losses_sent: path.monitor().losses(),
-            losses_received: self.path.acks().losses(),
+            losses_received: path.acks().losses(),
             plr: self
                 .paper
                 .as_ref()
@@ -566,7 +564,7 @@ impl Session {
                 .map_or(path.cc().cwnd(), paper::Ends::window_bytes),
             recv_window: self.receiver.streams().window().size(),
             peer_window: self.sender.streams().window(),
-            window_limited: self
+            window_limited: main
                 .scheduler
                 .held_for(self.last_sent.max(self.last_received)),
             streams_peak: self
@@ -574,7 +572,7 @@ impl Session {
                 .streams()
                 .peak()
                 .max(self.receiver.streams().peak()),
-            symbol_len: path.mtu() - OVERHEAD as u16,
+            symbol_len: self.paths.capacity().mtu - OVERHEAD as u16,
             symbols_redundant: self.receiver.symbols_redundant(),
             packets_refused: self.receiver.packets_refused(),
             ..self.counts

@@ -11,7 +11,7 @@ use crate::path::Losses;
 use crate::wire::{
     ConnectionId, FlowNews, Fragment, Header, Rider, SymbolId, VARINT_MAX, WindowSpan, WireError,
 };
-use crate::{BlockId, JobId, Nanos, PacketNumber, Time};
+use crate::{BlockId, JobId, Nanos, PacketNumber, PathId, Time};
 
 /// Charged to the window for every block besides its symbols.
 pub(crate) const BLOCK_OVERHEAD: u64 = 512;
@@ -425,6 +425,8 @@ pub enum Event {
         /// For people.
         reason: String,
     },
+    /// Something has become of a path.
+    Path(PathId, PathNews),
     /// The peer was found at other addresses.
     PathChanged(Tuple),
     /// Packets with this spare connection id are not this session's any more.
@@ -491,6 +493,8 @@ pub struct RidingSymbol {
 /// A packet descriptor: everything but the payload. The packet number is used up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transmit {
+    /// The path that it is of.
+    pub path: PathId,
     /// Full packet number.
     pub packet_number: PacketNumber,
     /// Where it goes.
@@ -503,6 +507,48 @@ pub struct Transmit {
     pub fragment: Option<Fragment>,
     /// Bytes of the body: the symbol size, the fragment with its prefix, the bundle's or the frames' length.
     pub body_len: usize,
+}
+
+/// What has become of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathNews {
+    /// It is no more.
+    Abandoned,
+    /// It answers again.
+    Back,
+    /// It has been opened, and the peer has answered there.
+    Opened,
+    /// It does not answer although others do: these take over, and it is asked until it answers.
+    Suspect,
+}
+
+/// Counters and estimates of one path.
+#[derive(Debug, Clone, Copy)]
+pub struct PathStats {
+    /// The path.
+    pub id: u32,
+    /// Its addresses.
+    pub tuple: Tuple,
+    /// The peer has answered from there.
+    pub is_validated: bool,
+    /// It does not answer although others do.
+    pub is_suspect: bool,
+    /// IP bytes sent on it.
+    pub ip_bytes_sent: u64,
+    /// Packets sent on it.
+    pub packets_sent: u64,
+    /// IP bytes received on it and opened.
+    pub ip_bytes_received: u64,
+    /// Packets received on it and opened.
+    pub packets_received: u64,
+    /// Smoothed round-trip time.
+    pub rtt: Nanos,
+    /// Smallest round-trip time.
+    pub min_rtt: Nanos,
+    /// Present loss rate.
+    pub plr: f64,
+    /// Packets that rate control would send now, IP bytes per second.
+    pub pacing_rate: u64,
 }
 
 /// Counters and estimates of one session.

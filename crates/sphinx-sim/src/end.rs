@@ -11,7 +11,7 @@ use sphinx_driver::{
 use sphinx_link::{Datagram, Packet};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, Nanos, Role, Session, Time, Tuple};
+use sphinx_proto::{Config, Nanos, PathId, PathNews, Role, Session, Time, Tuple};
 
 use crate::app::{Heard, Listener, Local, Readers, Talker, Writers};
 use crate::arrivals::Arrivals;
@@ -88,6 +88,10 @@ pub struct End<P> {
     window_largest: u64,
     window_max: u64,
     pub(crate) windows: VecDeque<(Nanos, u64)>,
+    /// Further paths that are to be opened: when, from where, and to where; and those that are or will be soon.
+    to_open: VecDeque<(Nanos, SocketAddr, SocketAddr)>,
+    opening: Vec<Tuple>,
+    further: Vec<SocketAddr>,
     /// When its application will accept the session.
     pub(crate) accepted_at: Option<Nanos>,
     seals_later: bool,
@@ -109,6 +113,8 @@ pub struct End<P> {
     pub cids: BTreeSet<ConnectionId>,
     /// Those of the peer that it has used, in order.
     pub cids_used: Vec<ConnectionId>,
+    /// What has become of its paths, and when.
+    pub path_news: Vec<(Nanos, PathId, PathNews)>,
     /// When its path changed, and to what.
     pub paths: Vec<(Nanos, Tuple)>,
     /// The most memory of blocks received and not taken, as the window counts it.
@@ -147,6 +153,9 @@ impl<P: PacketProtection> End<P> {
             window_largest: config.recv_window,
             window_max,
             windows: VecDeque::new(),
+            to_open: VecDeque::new(),
+            opening: Vec::new(),
+            further: Vec::new(),
             accepted_at: None,
             cids: BTreeSet::from([config.local_cid]),
             // Both ends allow as many.
@@ -180,6 +189,7 @@ impl<P: PacketProtection> End<P> {
             address,
             own_address: address,
             cids_used: Vec::new(),
+            path_news: Vec::new(),
             paths: Vec::new(),
             rx_held_max: 0,
             window_bytes_max: 0,
@@ -211,6 +221,7 @@ impl<P: PacketProtection> End<P> {
             self.limits.front().map(|(at, _)| *at),
             self.windows.front().map(|(at, _)| *at),
             self.controllers.front().map(|(at, _)| *at),
+            self.to_open.front().map(|(at, ..)| *at),
         ];
         timers.into_iter().flatten().min()
     }
@@ -345,8 +356,40 @@ impl<P: PacketProtection> End<P> {
 
     /// The operating system says that datagrams of `len` bytes are too large.
     pub fn datagram_too_large(&mut self, now: Nanos, len: usize) {
-        self.driver.datagram_too_large(Time::from_nanos(now), len);
+        self.driver
+            .datagram_too_large(Time::from_nanos(now), None, len);
         self.is_woken = true;
+    }
+
+    /// A path is to be opened at this time, between these addresses.
+    pub(crate) fn will_open(&mut self, at: Nanos, from: SocketAddr, to: SocketAddr) {
+        self.to_open.push_back((at, from, to));
+        self.further.push(from);
+    }
+
+    /// Whether it is found there.
+    pub(crate) fn is_at(&self, address: SocketAddr) -> bool {
+        self.address == address || self.further.contains(&address)
+    }
+
+    /// Gives a path up; whether it was there, and is not the last one.
+    pub fn abandon_path(&mut self, now: Nanos, path: PathId) -> bool {
+        self.is_woken = true;
+        self.driver.abandon_path(Time::from_nanos(now), path)
+    }
+
+    fn open_paths(&mut self, now: Nanos) {
+        while let Some((_, from, to)) = self.to_open.pop_front_if(|(at, ..)| *at <= now) {
+            self.opening.push(Tuple {
+                remote: to,
+                local_ip: Some(from.ip()),
+            });
+        }
+        let (driver, clock) = (&mut self.driver, Time::from_nanos(now));
+        let before = self.opening.len();
+        self.opening
+            .retain(|tuple| driver.open_path(clock, *tuple).is_none());
+        self.is_woken |= self.opening.len() < before;
     }
 
     /// A datagram arrives.
@@ -382,7 +425,10 @@ impl<P: PacketProtection> End<P> {
             received_at,
             tuple: Tuple {
                 remote: datagram.source,
-                local_ip: Some(self.own_address.ip()),
+                local_ip: Some(match self.further.contains(&datagram.destination) {
+                    true => datagram.destination.ip(),
+                    false => self.own_address.ip(),
+                }),
             },
             ecn: datagram.ecn,
         };
@@ -451,6 +497,7 @@ impl<P: PacketProtection> End<P> {
             {
                 self.set_window(clock, size);
             }
+            self.open_paths(now);
             while let Some((_, cc)) = self.controllers.pop_front_if(|(at, _)| *at <= now) {
                 self.driver.set_cc(clock, cc);
                 self.is_woken = true;
@@ -489,6 +536,9 @@ impl<P: PacketProtection> End<P> {
         for cid in self.driver.take_retired() {
             assert!(self.cids.remove(&cid), "an id of this end");
         }
+        let news = self.driver.take_path_news().into_iter();
+        self.path_news
+            .extend(news.map(|(path, news)| (now, path, news)));
         let changes = self.driver.take_path_changes().into_iter();
         self.paths.extend(changes.map(|tuple| (now, tuple)));
         self.driver
@@ -504,8 +554,12 @@ impl<P: PacketProtection> End<P> {
             self.is_news = true;
         }
         for (to, payload) in std::mem::take(&mut self.sent.0) {
+            let further = self
+                .further
+                .iter()
+                .find(|place| Some(place.ip()) == to.local_ip);
             let datagram = Datagram {
-                source: self.address,
+                source: *further.unwrap_or(&self.address),
                 destination: to.remote,
                 ecn: self.ecn,
                 payload,

@@ -37,7 +37,7 @@ mod scenario;
 pub use app::{Heard, Local, LocalSlicer, Say, Signal};
 pub use data::Rng;
 pub use end::{Delays, End};
-pub use pair::{ADDRESSES, Pair, Tap};
+pub use pair::{ADDRESSES, Pair, Tap, further_address};
 pub use plain::Plain;
 pub use plan::{Plan, ReadOrder, Reader, Ways, Write};
 pub use scenario::{Scenario, link};

@@ -16,6 +16,11 @@ use crate::scenario::Scenario;
 /// Where client and server are at the beginning.
 pub const ADDRESSES: [([u8; 4], u16); 2] = [([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 2000)];
 
+/// Where the client is on its further path with this index.
+pub fn further_address(index: usize) -> SocketAddr {
+    SocketAddr::from(([10, 1, index as u8, 1], 1000))
+}
+
 /// Rounds at one point in time after which the ends count as stuck in a loop.
 const SPIN_MAX: u32 = 1000;
 /// Given the sending end and its datagram, datagrams to send ahead of it.
@@ -29,6 +34,8 @@ pub struct Pair<P = Plain> {
     pub ends: [End<P>; 2],
     /// The two directions.
     pub links: [Link<Datagram>; 2],
+    /// Those of further paths.
+    pub further: Vec<[Link<Datagram>; 2]>,
     /// Ends that no longer exist.
     pub cut: [bool; 2],
     /// Sees every datagram of an end before the link does, and adds others that overtake it.
@@ -73,6 +80,9 @@ impl<P: PacketProtection> Pair<P> {
             config.peer_window = scenario.recv_window;
             config.peer_datagram_max = 9040;
             config.memory = scenario.memory;
+            if !scenario.further.is_empty() {
+                config.paths_max = 8;
+            }
             let credit = scenario.accepted.map_or(u64::MAX, |(_, credit)| credit);
             match role {
                 Role::Server => config.recv_credit = credit,
@@ -90,6 +100,10 @@ impl<P: PacketProtection> Pair<P> {
             client_seed,
             (server_seed, &scenario.server),
         );
+        let mut client = client;
+        for (index, (at, ..)) in scenario.further.iter().enumerate() {
+            client.will_open(*at, further_address(index), addresses[1]);
+        }
         let mut server = End::new(
             config(Role::Server, 1, 2),
             server_protection,
@@ -105,6 +119,12 @@ impl<P: PacketProtection> Pair<P> {
             ends: [client, server],
             links: [&scenario.forward, &scenario.backward]
                 .map(|config| Link::new(config.clone()).expect("a valid link")),
+            further: { scenario.further.iter() }
+                .map(|(_, forward, backward)| {
+                    [forward, backward]
+                        .map(|config| Link::new(config.clone()).expect("a valid link"))
+                })
+                .collect(),
             cut: [false; 2],
             tap: None,
             astray: BTreeMap::new(),
@@ -141,7 +161,8 @@ impl<P: PacketProtection> Pair<P> {
                     for extra in self.tap.iter_mut().flat_map(|tap| tap(side, &datagram)) {
                         self.links[side].enqueue(self.now, extra);
                     }
-                    self.links[side].enqueue(self.now, datagram);
+                    let now = self.now;
+                    self.way(side, &datagram).enqueue(now, datagram);
                 }
             }
             if done(self) {
@@ -152,7 +173,10 @@ impl<P: PacketProtection> Pair<P> {
                 if !self.cut[side] {
                     next = next.min(self.ends[side].next_event().unwrap_or(Nanos::MAX));
                 }
-                next = next.min(self.links[side].next_event().unwrap_or(Nanos::MAX));
+                let further = self.further.iter().map(|links| &links[side]);
+                for link in further.chain([&self.links[side]]) {
+                    next = next.min(link.next_event().unwrap_or(Nanos::MAX));
+                }
             }
             if next > limit {
                 self.now = self.now.max(limit);
@@ -167,9 +191,9 @@ impl<P: PacketProtection> Pair<P> {
             }
             self.sample_queue();
             for side in 0..2 {
-                while let Some(delivery) = self.links[side].poll(self.now) {
-                    let datagram = delivery.packet;
-                    if datagram.destination != self.ends[1 - side].address {
+                while let Some(datagram) = self.next_delivery(side) {
+                    let end = &self.ends[1 - side];
+                    if !end.is_at(datagram.destination) {
                         let bytes = self.astray.entry(datagram.destination).or_default();
                         *bytes += datagram.payload.len() as u64;
                     } else if !self.cut[1 - side] {
@@ -178,6 +202,23 @@ impl<P: PacketProtection> Pair<P> {
                 }
             }
         }
+    }
+
+    /// The link that a datagram of this end takes.
+    fn way(&mut self, side: usize, datagram: &Datagram) -> &mut Link<Datagram> {
+        let client = [datagram.source, datagram.destination][side];
+        let mut places = 0..self.further.len();
+        match places.find(|index| further_address(*index) == client) {
+            Some(index) => &mut self.further[index][side],
+            None => &mut self.links[side],
+        }
+    }
+
+    /// What arrives of this end now.
+    fn next_delivery(&mut self, side: usize) -> Option<Datagram> {
+        let further = self.further.iter_mut().map(|links| &mut links[side]);
+        let mut links = [&mut self.links[side]].into_iter().chain(further);
+        links.find_map(|link| link.poll(self.now).map(|delivery| delivery.packet))
     }
 
     fn sample_queue(&mut self) {

@@ -5,17 +5,35 @@ use std::ops::Range;
 use sphinx_driver::PacketProtection;
 use sphinx_driver::keys::{OpenError, SealError};
 use sphinx_proto::wire::{HEADER_LEN, Header, OVERHEAD, TAG_LEN};
-use sphinx_proto::{Nanos, PacketNumber, Time};
+use sphinx_proto::{Nanos, PacketNumber, PathId, Time};
 
 /// Leaves packets readable and puts a checksum where the tag of a sealed packet is: what was changed on its
 /// way does not open. As with real keys, a packet number is used once.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Plain {
     /// One above the largest packet number sealed.
     next: PacketNumber,
+    path: PathId,
+}
+
+impl Default for Plain {
+    /// That of the first path.
+    fn default() -> Self {
+        Self {
+            next: PacketNumber::ZERO,
+            path: PathId::FIRST,
+        }
+    }
 }
 
 impl PacketProtection for Plain {
+    fn of_path(&self, path: PathId) -> Option<Self> {
+        Some(Self {
+            path,
+            ..Self::default()
+        })
+    }
+
     fn seal(
         &mut self,
         header: &Header,
@@ -32,7 +50,7 @@ impl PacketProtection for Plain {
         };
         datagram[..HEADER_LEN].copy_from_slice(&header.encode());
         let (sealed, tag) = datagram.split_at_mut(datagram.len() - TAG_LEN);
-        tag.copy_from_slice(&checksum(packet_number, sealed));
+        tag.copy_from_slice(&checksum(self.path, packet_number, sealed));
         Ok(())
     }
 
@@ -55,7 +73,7 @@ impl PacketProtection for Plain {
     ) -> Result<Range<usize>, OpenError> {
         let body = HEADER_LEN..datagram.len() - TAG_LEN;
         let (sealed, tag) = datagram.split_at(body.end);
-        if *tag != checksum(packet_number, sealed) {
+        if *tag != checksum(self.path, packet_number, sealed) {
             return Err(OpenError::Invalid);
         }
         Ok(body)
@@ -63,8 +81,8 @@ impl PacketProtection for Plain {
 }
 
 /// Of everything in front of the tag, and of the packet number's upper half, which no packet carries.
-fn checksum(packet_number: PacketNumber, sealed: &[u8]) -> [u8; TAG_LEN] {
-    let mut sum = packet_number.get() ^ (sealed.len() as u64) << 48;
+fn checksum(path: PathId, packet_number: PacketNumber, sealed: &[u8]) -> [u8; TAG_LEN] {
+    let mut sum = packet_number.get() ^ (sealed.len() as u64) << 48 ^ u64::from(path.get()) << 32;
     let mut add = |word: u64| {
         sum = (sum ^ word)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)

@@ -22,6 +22,8 @@ pub struct Scenario {
     pub forward: LinkConfig,
     /// The way back.
     pub backward: LinkConfig,
+    /// Further paths from the client to the same server: when the client opens each, its way there and its way back.
+    pub further: Vec<(Nanos, LinkConfig, LinkConfig)>,
     /// What the client does.
     pub client: Plan,
     /// What the server does.
@@ -88,6 +90,7 @@ impl Scenario {
             seed: forward.seed,
             forward,
             backward,
+            further: Vec::new(),
             client: Plan::default(),
             server: Plan::default(),
             profile: Profile::Bulk,
@@ -124,6 +127,12 @@ impl Scenario {
     pub fn on_links(mut self, change: impl Fn(&mut LinkConfig)) -> Self {
         change(&mut self.forward);
         change(&mut self.backward);
+        self
+    }
+
+    /// The client opens another path at this time, over a link of its own.
+    pub fn path(mut self, at: Nanos, (forward, backward): (LinkConfig, LinkConfig)) -> Self {
+        self.further.push((at, forward, backward));
         self
     }
 

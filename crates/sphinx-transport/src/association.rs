@@ -2,7 +2,7 @@
 //! threads, the control plane's share of the traffic, a memory of the path.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use sphinx_driver::keys::Keys;
 use sphinx_driver::{Driver, EndReason, Inline, Origin, Outbox, Workshop};
 use sphinx_net::{Destination, DropReason, Dropped, Ecn, PacketTx};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, Paper, Session, Time, Tuple};
+use sphinx_proto::{Nanos, PATHS_MAX, Paper, Session, Time, Tuple};
 
 use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
 use crate::options::{Cc, Options};
 use crate::shared::{Inner, Shared};
-use crate::stats::{Load, Stats};
+use crate::stats::{Load, PathFigures, Stats};
 
 /// How often the application's view of the counters is renewed.
 const STATS_INTERVAL: Nanos = 5_000_000;
@@ -51,6 +51,8 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
 
 pub(crate) struct Association {
     driver: Driver<Keys, Inline>,
+    /// Addresses of this end at which further paths are to be opened, as soon as the peer's connection ids for them are there.
+    further: Vec<IpAddr>,
     shared: Arc<Shared>,
     /// What the control plane has sent and received for this session.
     control: Traffic,
@@ -117,6 +119,7 @@ impl Association {
         };
         Self {
             driver: Driver::new(core, keys, Inline, is_client),
+            further: Vec::new(),
             shared,
             control: Traffic::default(),
             endpoint,
@@ -180,6 +183,7 @@ impl Association {
         if let Some(end) = self.driver.poll_end() {
             self.ended(&mut inner, end);
         }
+        self.open_further(now);
         for tuple in self.driver.take_path_changes() {
             shared.set_remote(tuple.remote);
         }
@@ -197,6 +201,26 @@ impl Association {
         }
         if news || inner.queues.has_changed() {
             shared.notify(inner);
+        }
+    }
+
+    /// Further paths are to be opened at these addresses of this end, in this order.
+    pub(crate) fn will_open(&mut self, mut further: Vec<IpAddr>) {
+        further.reverse();
+        self.further = further;
+    }
+
+    fn open_further(&mut self, now: Time) {
+        let remote = self.driver.core().tuple().remote;
+        while let Some(local) = self.further.last() {
+            let tuple = Tuple {
+                remote,
+                local_ip: Some(*local),
+            };
+            if self.driver.open_path(now, tuple).is_none() {
+                return;
+            }
+            self.further.pop();
         }
     }
 
@@ -293,7 +317,14 @@ impl Association {
             return false;
         }
         match dropped.reason {
-            DropReason::TooLarge => self.driver.datagram_too_large(now, dropped.segment_size),
+            DropReason::TooLarge => {
+                let to = Tuple {
+                    remote: to.remote,
+                    local_ip: to.local_ip,
+                };
+                self.driver
+                    .datagram_too_large(now, Some(&to), dropped.segment_size);
+            }
             // The address is gone (EINVAL is among the other errors), or the network is.
             DropReason::Unreachable | DropReason::Other => self.driver.local_address_lost(now),
             _ => {}
@@ -366,6 +397,7 @@ impl Association {
 
     fn stats(&self) -> Stats {
         let (counters, core) = (self.driver.counters(), self.driver.core());
+        let paths = path_figures(core);
         let (remote, core) = (core.tuple().remote, core.stats());
         let ip_overhead = if remote.is_ipv4() { 28 } else { 48 };
         let control = &self.control;
@@ -406,6 +438,7 @@ impl Association {
             bytes_delivered: counters.bytes_delivered,
             bytes_received: counters.bytes_received,
             symbol_bytes: u32::from(core.symbol_len),
+            paths,
             load: self.endpoint.load.since(&self.endpoint_before.load),
             ..self.stats_names
         }
@@ -423,6 +456,31 @@ impl Drop for Association {
         inner.queues.end();
         self.shared.notify(inner);
     }
+}
+
+/// What the application may know of the paths.
+fn path_figures(core: &Session) -> [Option<PathFigures>; PATHS_MAX] {
+    let mut figures = [None; PATHS_MAX];
+    for (place, path) in figures.iter_mut().zip(core.path_stats()) {
+        *place = Some(PathFigures {
+            id: path.id,
+            local: path.tuple.local_ip,
+            remote: path.tuple.remote,
+            state: match (path.is_validated, path.is_suspect) {
+                (false, _) => "validating",
+                (true, true) => "suspect",
+                (true, false) => "working",
+            },
+            wire_bytes_sent: path.ip_bytes_sent,
+            wire_bytes_received: path.ip_bytes_received,
+            wire_packets_sent: path.packets_sent,
+            rtt: Duration::from_nanos(path.rtt),
+            min_rtt: Duration::from_nanos(path.min_rtt),
+            plr: path.plr,
+            pacing_rate: path.pacing_rate,
+        });
+    }
+    figures
 }
 
 /// What an end means to the application.

@@ -5,6 +5,7 @@ mod models;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -15,12 +16,13 @@ use std::time::{Duration, Instant};
 use sphinx_driver::BufferPool;
 use sphinx_net::udp::{UdpConfig, UdpIo};
 use sphinx_net::{Family, PacketIo, Waker, resolve};
+use sphinx_proto::PATHS_MAX;
 
 use crate::control::Control;
 use crate::engine::{Engine, Purpose, Remote, settings};
 use crate::error::{Error, ErrorKind};
 use crate::memory::PathFile;
-use crate::options::{Options, Service};
+use crate::options::{LocalPath, Options, Service};
 use crate::routing::IdMaker;
 use crate::shared::Session;
 use crate::signal::{Signal, Waiter};
@@ -192,7 +194,8 @@ impl Server {
         options: &Options,
     ) -> Result<Self, Error> {
         let io = open(listen)?;
-        let control = Control::server(&identity, settings(service, options)).with_ids(ids(options));
+        let control = Control::server(&identity, settings(service, options, PATHS_MAX))
+            .with_ids(ids(options));
         let (local_addr, waker) = (io.local_addr(), io.waker());
         let lobby = Lobby::new();
         let engine = Engine::new(
@@ -316,16 +319,12 @@ fn client(
     lobby: &Arc<Lobby>,
 ) -> Result<Engine<UdpIo>, Error> {
     let remotes = resolve_all(ticket, options.family)?;
-    let wants_v6 = remotes.iter().any(SocketAddr::is_ipv6);
-    let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-    let (io, remotes) = match wants_v6.then(|| open((Ipv6Addr::UNSPECIFIED, 0).into())) {
-        Some(Ok(io)) => (io, remotes),
-        // No IPv6 on this host.
-        Some(Err(_)) => (
-            open(v4)?,
-            remotes.into_iter().filter(SocketAddr::is_ipv4).collect(),
-        ),
-        None => (open(v4)?, remotes),
+    let (io, remotes, further) = match &options.paths[..] {
+        [] => {
+            let (io, remotes) = open_client(remotes)?;
+            (io, remotes, Vec::new())
+        }
+        paths => open_paths(paths, remotes)?,
     };
     // Here, as the engine must not wait for a file.
     let paths = options.path_memory.clone().map(PathFile::new);
@@ -337,6 +336,7 @@ fn client(
         service,
         ticket: ticket.clone(),
         remotes: remotes.collect(),
+        further,
     };
     lobby.lock().engine = Some(io.waker());
     Ok(Engine::new(
@@ -346,6 +346,103 @@ fn client(
         options.clone(),
         Arc::clone(lobby),
     ))
+}
+
+/// A socket of a client without paths of its own, and those of the peer's addresses that it can reach.
+fn open_client(remotes: Vec<SocketAddr>) -> Result<(UdpIo, Vec<SocketAddr>), Error> {
+    let wants_v6 = remotes.iter().any(SocketAddr::is_ipv6);
+    let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    match wants_v6.then(|| open((Ipv6Addr::UNSPECIFIED, 0).into())) {
+        Some(Ok(io)) => Ok((io, remotes)),
+        // No IPv6 on this host.
+        Some(Err(_)) => {
+            let remotes = remotes.into_iter().filter(SocketAddr::is_ipv4);
+            Ok((open(v4)?, remotes.collect()))
+        }
+        None => Ok((open(v4)?, remotes)),
+    }
+}
+
+/// A socket for each path of a client, the peer's addresses of the family of its first one, and where the paths but the first begin.
+fn open_paths(
+    paths: &[LocalPath],
+    remotes: Vec<SocketAddr>,
+) -> Result<(UdpIo, Vec<SocketAddr>, Vec<IpAddr>), Error> {
+    let is_v6 = match (paths.first(), remotes.first()) {
+        (Some(LocalPath::Address(address)), _) => address.is_ipv6(),
+        (_, remote) => remote.is_some_and(SocketAddr::is_ipv6),
+    };
+    let remotes: Vec<_> = { remotes.into_iter() }
+        .filter(|remote| remote.is_ipv6() == is_v6)
+        .collect();
+    let Some(remote) = remotes.first() else {
+        let why = "the ticket has no address of the family of the first --path";
+        return Err(Error::new(ErrorKind::Usage, why));
+    };
+    let mut configs = Vec::new();
+    for path in paths {
+        let (address, device) = begin(path, *remote)?;
+        if configs
+            .iter()
+            .any(|known: &UdpConfig| known.bind.ip() == address)
+        {
+            let why =
+                format!("two paths begin at {address}: paths are told apart by their addresses");
+            return Err(Error::new(ErrorKind::Usage, why));
+        }
+        configs.push(UdpConfig {
+            device,
+            ..UdpConfig::new((address, 0).into())
+        });
+    }
+    let further = configs.iter().skip(1).map(|config| config.bind.ip());
+    let further = further.collect();
+    let mut configs = configs.iter().zip(paths);
+    let failed = |path: &LocalPath| {
+        let path = path.to_string();
+        move |error: io::Error| {
+            Error::new(
+                ErrorKind::LocalIo,
+                format!("cannot use path {path}: {error}"),
+            )
+            .caused_by(error)
+        }
+    };
+    let Some((first, path)) = configs.next() else {
+        return Err(Error::new(ErrorKind::Usage, "no path"));
+    };
+    let mut io = UdpIo::open(first).map_err(failed(path))?;
+    for (config, path) in configs {
+        io.attach(config).map_err(failed(path))?;
+    }
+    Ok((io, remotes, further))
+}
+
+/// The address that a path towards `remote` begins at, and the interface that it is bound to.
+fn begin(path: &LocalPath, remote: SocketAddr) -> Result<(IpAddr, Option<String>), Error> {
+    match path {
+        LocalPath::Address(address) if address.is_ipv6() != remote.is_ipv6() => Err(Error::new(
+            ErrorKind::Usage,
+            format!("path {address} is of another address family than {remote}"),
+        )),
+        LocalPath::Address(address) => Ok((*address, None)),
+        LocalPath::Interface(name) => match UdpIo::address_towards(remote, Some(name)) {
+            Ok(address) => Ok((address, Some(name.clone()))),
+            Err(error) => {
+                let hint = match error.raw_os_error() {
+                    // ENODEV
+                    Some(19) => "there is no such interface",
+                    // ENETUNREACH
+                    Some(101) => {
+                        "it has no route to there: give it one of its own, such as `ip route add default via GATEWAY dev IFACE metric 1000`"
+                    }
+                    _ => "it is down, or has no address",
+                };
+                let why = format!("cannot use path {name} towards {remote}: {hint}");
+                Err(Error::new(ErrorKind::LocalIo, why).caused_by(error))
+            }
+        },
+    }
 }
 
 /// An attempt to connect for which no thread waits. Dropping it ends it.

@@ -5,7 +5,7 @@ mod meeting;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ use sphinx_net::{
     Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, Waker, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
-use sphinx_proto::{Nanos, PathMemory, Time, Tuple};
+use sphinx_proto::{Nanos, PATHS_MAX, PathMemory, Time, Tuple};
 
 use crate::association::{Association, EndpointCounts};
 use crate::budget::{Budget, Growth};
@@ -59,6 +59,8 @@ pub(crate) enum Purpose {
         service: Service,
         ticket: Ticket,
         remotes: Vec<Remote>,
+        /// Addresses of this end that further paths begin at.
+        further: Vec<IpAddr>,
     },
 }
 
@@ -486,9 +488,10 @@ impl<Io: PacketIo> Drop for Engine<Io> {
 }
 
 /// What an end says about itself in the handshake.
-pub(crate) fn settings(service: Service, options: &Options) -> Settings {
+pub(crate) fn settings(service: Service, options: &Options, paths: usize) -> Settings {
     Settings {
         paper: options.paper,
+        paths_max: paths.clamp(1, PATHS_MAX) as u8,
         service: service.wire(),
         budget: Budget::new(options.memory),
         idle_timeout_ms: options.idle_timeout.as_millis().min(u128::from(u32::MAX)) as u64,

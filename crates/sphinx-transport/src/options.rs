@@ -1,5 +1,7 @@
 //! What a session is asked for.
 
+use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -168,6 +170,24 @@ impl Service {
     }
 }
 
+/// Where a path of a connecting end begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LocalPath {
+    /// At this address. Routing decides through which interface its packets leave.
+    Address(IpAddr),
+    /// At this interface, and only there.
+    Interface(String),
+}
+
+impl fmt::Display for LocalPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Interface(name) => name.fmt(f),
+        }
+    }
+}
+
 /// Settings of an endpoint and its sessions.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -194,6 +214,9 @@ pub struct Options {
     /// Most that a session sends, in IP bytes per second, headers and repair included, whatever rate control allows: for whoever shares
     /// the line or pays for it.
     pub limit: Option<u64>,
+    /// Of a connecting end: where its paths begin. The first one is that of the handshake, and the others are opened as soon as the
+    /// session is there, if the other end knows how. None: one path, as routing has it.
+    pub paths: Vec<LocalPath>,
     /// How long to try to reach the peer.
     pub connect_timeout: Duration,
     /// Silence after which the peer counts as lost; and how long a session may have data to send of which
@@ -231,6 +254,7 @@ impl Default for Options {
             cc: Cc::default(),
             paper: None,
             limit: None,
+            paths: Vec::new(),
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
             readers_may_pause: false,

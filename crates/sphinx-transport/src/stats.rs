@@ -1,9 +1,37 @@
 //! What a session has done.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use sphinx_driver::DatagramCounts;
-use sphinx_proto::Losses;
+use sphinx_proto::{Losses, PATHS_MAX};
+
+/// A snapshot of one path.
+#[derive(Debug, Clone, Copy)]
+pub struct PathFigures {
+    /// The path: 0 is that of the handshake.
+    pub id: u32,
+    /// Where it begins, if that is known.
+    pub local: Option<IpAddr>,
+    /// Where the peer is.
+    pub remote: SocketAddr,
+    /// What it is doing: `validating`, `working` or `suspect`.
+    pub state: &'static str,
+    /// Data-plane IP bytes sent on it.
+    pub wire_bytes_sent: u64,
+    /// Data-plane IP bytes received on it.
+    pub wire_bytes_received: u64,
+    /// Data-plane packets sent on it.
+    pub wire_packets_sent: u64,
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Smallest round-trip time.
+    pub min_rtt: Duration,
+    /// Loss rate, 0–1.
+    pub plr: f64,
+    /// Pacing rate, IP bytes per second.
+    pub pacing_rate: u64,
+}
 
 /// A snapshot of one session's counters and estimates. Rates are IP bytes per second.
 #[derive(Debug, Clone, Copy, Default)]
@@ -71,6 +99,8 @@ pub struct Stats {
     pub datagrams: DatagramCounts,
     /// Largest symbol on the present path MTU, bytes.
     pub symbol_bytes: u32,
+    /// The open paths, by id.
+    pub paths: [Option<PathFigures>; PATHS_MAX],
     /// When losses are compensated.
     pub icm: &'static str,
     /// Rate control.

@@ -12,6 +12,7 @@ pub(crate) mod experiments;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 mod not_built;
+mod paths;
 pub(crate) mod ssh;
 pub(crate) mod sync;
 pub(crate) mod ticket;
@@ -33,6 +34,7 @@ use crate::tunnel::{ServerArgs, TunnelArgs};
 use crate::units;
 pub(crate) use engine::CommonArgs;
 pub(crate) use not_built::{not_built, refuse_not_built};
+pub(crate) use paths::PathArgs;
 #[cfg(feature = "tunnel")]
 use tunnel::{ServerArgs, TunnelArgs};
 
@@ -216,7 +218,7 @@ impl Anything {
 #[derive(Debug, Subcommand)]
 pub(crate) enum PerfCommand {
     /// Wait for clients that measure
-    Server(PerfServerArgs),
+    Server(Box<PerfServerArgs>),
     /// Measure against a perf server
     #[command(after_help = "\
 Examples:
@@ -227,7 +229,7 @@ Examples:
 
 With --rate one whole block (--block-size B) is handed over every B/R; its latency counts from
 that scheduled time to its complete reception, so a sender that falls behind is not excused.")]
-    Client(PerfClientArgs),
+    Client(Box<PerfClientArgs>),
     /// Measure what a packet costs this machine, stage by stage
     #[command(after_help = "\
 Examples:
@@ -310,6 +312,8 @@ pub(crate) struct SendArgs {
     #[arg(value_name = "TICKET | PATH", required_unless_present = "stdin")]
     pub(crate) arguments: Vec<std::ffi::OsString>,
     #[command(flatten)]
+    pub(crate) paths: PathArgs,
+    #[command(flatten)]
     pub(crate) common: CommonArgs,
 }
 
@@ -384,6 +388,8 @@ pub(crate) struct PerfClientArgs {
     pub(crate) paper: Option<Box<sphinx_transport::Paper>>,
     #[command(flatten)]
     pub(crate) ssh: ssh::SshArgs,
+    #[command(flatten)]
+    pub(crate) paths: PathArgs,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }

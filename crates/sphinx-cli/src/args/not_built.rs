@@ -1,7 +1,7 @@
 //! Parts of the contract that come later: a usage error that says so.
 
 use super::engine::Profile;
-use super::{Cli, Command, CommonArgs, PerfCommand};
+use super::{Cli, Command, CommonArgs, PathArgs, PerfCommand};
 use crate::failure::{Failure, Outcome, fail_hint};
 use sphinx_transport::ErrorKind;
 
@@ -9,7 +9,7 @@ use sphinx_transport::ErrorKind;
 pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
     match &cli.command {
         Command::Recv(args) => without_deadlines(&args.common),
-        Command::Send(args) => without_deadlines(&args.common),
+        Command::Send(args) => without_deadlines(&args.common).and_then(|()| paths(&args.paths)),
         Command::Cp(args) => without_deadlines(&args.common),
         Command::Sync(args) => without_deadlines(&args.common),
         // What was written has been looked at where it was.
@@ -19,7 +19,7 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         } => without_deadlines(&args.common),
         Command::Perf {
             command: PerfCommand::Client(args),
-        } => common(&args.common),
+        } => common(&args.common).and_then(|()| paths(&args.paths)),
         Command::Perf {
             command: PerfCommand::Cost(_),
         } => Ok(()),
@@ -52,6 +52,13 @@ fn common(args: &CommonArgs) -> Outcome<()> {
         .iter()
         .find_map(|(flag, later)| Some((flag, (*later)?)))
     {
+        Some((flag, value)) => Err(not_built(&format!("{flag} {value}"))),
+        None => Ok(()),
+    }
+}
+
+fn paths(args: &PathArgs) -> Outcome<()> {
+    match args.later() {
         Some((flag, value)) => Err(not_built(&format!("{flag} {value}"))),
         None => Ok(()),
     }
@@ -90,6 +97,9 @@ mod tests {
             "sphx server invite laptop --expires 10m",
             #[cfg(feature = "tunnel")]
             "sphx server --config F",
+            "sphx send t a --path auto",
+            "sphx send t a --path wlan0 --path wwan0,cost=5",
+            "sphx perf client t --path a --path b --bond sc",
         ] {
             let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);
             let failure = refuse_not_built(&cli).expect_err(line);
@@ -109,6 +119,7 @@ mod tests {
             "sphx send t a --codec srlt --cc fixed:1mbit",
             "sphx send t a --cc scavenger",
             "sphx send t a --codec rs",
+            "sphx send t a --path wlan0 --path 10.0.0.1 --bond aggregate",
             "sphx send t a --codec fft-rs",
             "sphx send t a --codec lt",
             "sphx send t a --codec window",

@@ -84,6 +84,7 @@ pub(super) fn serve_one(session: &Session, chosen: Profile, context: &Context) -
 pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     let request = request(&args)?;
     let mut options = args.common.options(profile_of(request.pacing.is_some()));
+    options.paths = args.paths.paths()?;
     options.bundle = args.bundle.unwrap_or(options.bundle);
     options.paper = args.paper.as_deref().copied();
     let host = args.ticket.as_deref().and_then(OsStr::to_str);
@@ -242,6 +243,9 @@ fn check_paper(args: &PerfClientArgs) -> Outcome<()> {
         return Err(usage(
             "the keys of --paper follow an equals sign: --paper=code=lt,n=64",
         ));
+    }
+    if !args.paths.path.is_empty() {
+        return Err(usage("--paper knows one path: not with --path"));
     }
     if args.mode.is_some_and(|mode| mode != Mode::Stream) {
         return Err(usage("--paper carries streams only: --mode stream or none"));

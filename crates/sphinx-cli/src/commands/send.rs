@@ -39,7 +39,10 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     ticket::note_exposure(&source, &context.reporter);
     let sending = Sending {
         ticket: ticket::read(source)?,
-        options: args.common.options(Profile::Bulk),
+        options: Options {
+            paths: args.paths.paths()?,
+            ..args.common.options(Profile::Bulk)
+        },
         roots,
         key,
         context,

@@ -26,7 +26,6 @@ struct Part {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, once")]
 enum PartCommand {
     TcpServer {
         listen: SocketAddr,
@@ -54,10 +53,10 @@ pub(crate) fn run(args: &DemoPartArgs, context: &Context) -> Outcome<()> {
     match part.command {
         PartCommand::Perf {
             command: PerfCommand::Server(args),
-        } => commands::perf::serve(args, context),
+        } => commands::perf::serve(*args, context),
         PartCommand::Perf {
             command: PerfCommand::Client(args),
-        } => commands::perf::measure(args, context),
+        } => commands::perf::measure(*args, context),
         PartCommand::Perf {
             command: PerfCommand::Cost(args),
         } => commands::cost::run(&args, context),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sphinx_transport::Stats;
+use sphinx_transport::{PathFigures, Stats};
 
 use super::Event;
 use super::figures::{Figures, Overhead, Role};
@@ -67,6 +67,23 @@ pub(crate) struct Done {
     pub(crate) clock: Option<String>,
     /// What the sending end says its overhead is, for a receiving end that hears of it.
     pub(crate) peer_overhead: Option<f64>,
+}
+
+/// One of several paths.
+fn path(path: &PathFigures) -> Value {
+    json!({
+        "path": path.id,
+        "local": path.local.map(|local| local.to_string()),
+        "remote": path.remote.to_string(),
+        "state": path.state,
+        "wire_bytes_sent": path.wire_bytes_sent,
+        "wire_bytes_received": path.wire_bytes_received,
+        "wire_packets_sent": path.wire_packets_sent,
+        "rtt_ms": rounded(path.rtt.as_secs_f64() * 1e3, 3),
+        "min_rtt_ms": rounded(path.min_rtt.as_secs_f64() * 1e3, 3),
+        "plr": rounded(path.plr, 6),
+        "rate_mbit_s": rounded(path.pacing_rate as f64 * 8e-6, 3),
+    })
 }
 
 impl Done {
@@ -204,6 +221,10 @@ impl Done {
             .with("codec", stats.codec)
             .with("profile", stats.profile)
             .with("io", stats.io);
+        let paths: Vec<_> = stats.paths.iter().flatten().map(path).collect();
+        if paths.len() > 1 {
+            event = event.with("paths", paths);
+        }
         if let Some(blocks) = blocks {
             event = event
                 .with("blocks_measured", blocks.count)

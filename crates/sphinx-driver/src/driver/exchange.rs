@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sphinx_proto::wire::{DATAGRAMS_MAX, DatagramIter, Segment, SegmentIter};
-use sphinx_proto::{Event, Nanos, Room, Slot, StreamId, StreamPart, Time, Urgency};
+use sphinx_proto::{Event, Nanos, PathNews, Room, Slot, StreamId, StreamPart, Time, Urgency};
 
 use super::{Driver, EndReason};
 use crate::blocks::TxBlock;
@@ -118,6 +118,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 Event::PathChanged(tuple) => {
                     self.source.on_path_changed();
                     self.path_changes.push(tuple);
+                }
+                Event::Path(path, news) => {
+                    if news == PathNews::Abandoned {
+                        self.lanes.forget(path);
+                    }
+                    self.path_news.push((path, news));
                 }
                 Event::ConnectionIdRetired(cid) => self.retired.push(cid),
                 Event::PeerLost => self.end(EndReason::PeerLost),

@@ -1,7 +1,7 @@
 //! Opening packets, and making blocks of what they carry.
 
 use sphinx_fec::Error;
-use sphinx_proto::wire::{FRAGMENT_PREFIX_LEN, Header};
+use sphinx_proto::wire::{ConnectionId, FRAGMENT_PREFIX_LEN, Header};
 use sphinx_proto::{
     AbandonedBlock, Job, JobId, PacketMeta, PacketNumber, PartPlacement, Placement, Received, Time,
 };
@@ -56,24 +56,33 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 
     fn open(&mut self, now: Time, origin: Origin, datagram: &mut [u8], workshop: &mut Workshop) {
-        let Some(header) = self.protection.unprotect(datagram) else {
+        let path = ConnectionId::of_datagram(datagram).and_then(|cid| self.core.path_of_cid(cid));
+        let Some(path) = path.filter(|path| self.core.has_path(*path)) else {
+            // Late, of a path that is no more.
+            return;
+        };
+        let Some(lane) = self.lanes.of(path) else {
+            return;
+        };
+        let Some(header) = lane.protection.unprotect(datagram) else {
             self.counters.invalid += 1;
             return;
         };
-        let packet_number = PacketNumber::expand(header.packet_number, self.replay.expected());
-        match self.replay.check(packet_number) {
+        let packet_number = PacketNumber::expand(header.packet_number, lane.replay.expected());
+        match lane.replay.check(packet_number) {
             Arrival::New => {}
             arrival @ (Arrival::Replay | Arrival::Late) => {
                 self.counters.replayed += 1;
                 if arrival == Arrival::Replay {
                     let (tuple, len) = (origin.tuple, datagram.len());
-                    self.core.handle_replay(now, tuple, packet_number, len);
+                    self.core
+                        .handle_replay(now, tuple, (path, packet_number), len);
                 }
                 return;
             }
         }
         let pto = self.core.probe_timeout();
-        let opened = self
+        let opened = lane
             .protection
             .open(&header, packet_number, datagram, now, pto);
         let body = match opened {
@@ -87,7 +96,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 return;
             }
         };
-        self.replay.commit(packet_number);
+        lane.replay.commit(packet_number);
         let meta = PacketMeta {
             now,
             received_at: origin.received_at,

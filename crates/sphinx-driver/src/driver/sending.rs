@@ -6,7 +6,7 @@ use sphinx_fec::span::{self, SpanBlock};
 use sphinx_proto::wire::{
     ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, Header, OVERHEAD, SymbolId, put_varint,
 };
-use sphinx_proto::{Content, PacketNumber, Time, Transmit, Tuple};
+use sphinx_proto::{Content, PacketNumber, PathId, PathNews, Time, Transmit, Tuple};
 
 use super::{Driver, EndReason, Workshop};
 use crate::blocks::{TxBlock, TxBlocks};
@@ -14,9 +14,13 @@ use crate::executor::{Executor, JobKind};
 use crate::outbox::Outbox;
 use crate::protection::PacketProtection;
 
+/// A fault of this end.
+const NO_KEYS: &str = "a path without keys";
+
 /// A packet that is being sealed elsewhere.
 pub(super) struct Leaving {
     pub(super) at: Time,
+    path: PathId,
     to: Tuple,
     header: Header,
     packet_number: PacketNumber,
@@ -65,11 +69,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         workshop: &mut Workshop,
         out: &mut impl Outbox,
     ) -> Result<(), EndReason> {
-        let to = self.source.tuple(&transmit.to);
+        let to = self.source.tuple(transmit.path, &transmit.to);
         let datagram = out.push(&to, transmit.body_len + OVERHEAD);
         let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
         let sealed = write_body(&mut self.tx, transmit, workshop, body).and_then(|()| {
-            self.protection
+            let lane = self.lanes.of(transmit.path).ok_or(NO_KEYS)?;
+            lane.protection
                 .seal(&transmit.header, transmit.packet_number, datagram)
                 .map_err(|error| error.to_string())
         });
@@ -93,6 +98,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let before = self.leaving.back().map_or(Time::ZERO, |last| last.at);
         self.leaving.push_back(Leaving {
             at: at.max(before),
+            path: transmit.path,
             to: transmit.to,
             header: transmit.header,
             packet_number: transmit.packet_number,
@@ -103,10 +109,16 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     fn send_sealed(&mut self, now: Time, out: &mut impl Outbox) -> Result<(), EndReason> {
         while let Some(packet) = self.leaving.pop_front_if(|packet| packet.at <= now) {
-            let to = self.source.tuple(&packet.to);
+            if !self.core.has_path(packet.path) {
+                continue;
+            }
+            let Some(lane) = self.lanes.of(packet.path) else {
+                return Err(EndReason::CannotSeal(NO_KEYS.to_owned()));
+            };
+            let to = self.source.tuple(packet.path, &packet.to);
             let datagram = out.push(&to, packet.datagram.len());
             datagram.copy_from_slice(&packet.datagram);
-            let sealed = self
+            let sealed = lane
                 .protection
                 .seal(&packet.header, packet.packet_number, datagram);
             if let Err(error) = sealed {
@@ -144,14 +156,29 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         std::mem::take(&mut self.path_changes)
     }
 
+    /// What has become of paths since the last call, in turn.
+    pub fn take_path_news(&mut self) -> Vec<(PathId, PathNews)> {
+        std::mem::take(&mut self.path_news)
+    }
+
+    /// Opens another path, on which packets travel between these addresses; `None` if there is no room for one, or not yet.
+    pub fn open_path(&mut self, now: Time, tuple: Tuple) -> Option<PathId> {
+        self.core.open_path(now, tuple)
+    }
+
+    /// Gives a path up; whether it was open, and is not the last one.
+    pub fn abandon_path(&mut self, now: Time, path: PathId) -> bool {
+        self.core.abandon_path(now, path)
+    }
+
     /// The network says that nobody listens at the peer's address. Anybody can forge that.
     pub fn peer_refused(&mut self, now: Time) {
         self.core.peer_refused(now);
     }
 
-    /// The operating system did not send a datagram of `len` bytes: it is larger than the interface takes.
-    pub fn datagram_too_large(&mut self, now: Time, len: usize) {
-        self.core.datagram_too_large(now, len);
+    /// The operating system did not send a datagram of `len` bytes, to there if that is known: it is larger than the interface takes.
+    pub fn datagram_too_large(&mut self, now: Time, to: Option<&Tuple>, len: usize) {
+        self.core.datagram_too_large(now, to, len);
     }
 
     /// The operating system did not send from this end's address, or not to the peer's network.
@@ -287,8 +314,10 @@ impl Source {
     }
 
     /// The addresses of a datagram; routing chooses this end's where it is not named.
-    fn tuple(&self, to: &Tuple) -> Tuple {
-        let insists = |_: &IpAddr| !self.is_client && !self.refused;
+    /// Of further paths a client chooses it too: it is what makes them others.
+    fn tuple(&self, path: PathId, to: &Tuple) -> Tuple {
+        let is_first = path == PathId::FIRST;
+        let insists = |_: &IpAddr| !is_first || !self.is_client && !self.refused;
         Tuple {
             remote: to.remote,
             local_ip: to.local_ip.filter(insists),
@@ -317,12 +346,15 @@ mod tests {
             remote: ([10, 0, 0, 2], 1).into(),
             local_ip: Some(local),
         };
-        assert_eq!(Source::new(true).tuple(&tuple).local_ip, None);
+        assert_eq!(
+            Source::new(true).tuple(PathId::FIRST, &tuple).local_ip,
+            None
+        );
         let mut source = Source::new(false);
-        assert_eq!(source.tuple(&tuple).local_ip, Some(local));
+        assert_eq!(source.tuple(PathId::FIRST, &tuple).local_ip, Some(local));
         source.on_refused();
-        assert_eq!(source.tuple(&tuple).local_ip, None);
+        assert_eq!(source.tuple(PathId::FIRST, &tuple).local_ip, None);
         source.on_path_changed();
-        assert_eq!(source.tuple(&tuple).local_ip, Some(local));
+        assert_eq!(source.tuple(PathId::FIRST, &tuple).local_ip, Some(local));
     }
 }

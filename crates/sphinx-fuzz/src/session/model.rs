@@ -1067,6 +1067,8 @@ impl Model {
         }
         while let Some(event) = session.poll_event() {
             match event {
+                // The peer does not know how to have several.
+                Event::Path(..) => panic!("a path without leave"),
                 Event::BlockComplete { block, slot } => self.block_complete(block, slot),
                 Event::BlockDelivered { slot } => {
                     let tx = self.tx.remove(&slot).expect("a slot in use");

@@ -2,6 +2,7 @@
 
 mod cmsg;
 mod errors;
+mod group;
 mod mmsg;
 mod name;
 mod options;
@@ -9,7 +10,7 @@ mod recv;
 mod send;
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use self::errors::Errors;
+use self::group::Group;
 use self::mmsg::SendFormat;
 use self::options::{Applied, Buffer, Wanted};
 use self::recv::Receiver;
@@ -30,12 +32,17 @@ use crate::{
 /// Room for anything that the kernel can join into one buffer.
 const GRO_BUFFER_BYTES: usize = 65_536;
 
+/// How long to wait where one of several sockets takes no more.
+const FULL_WAIT_NS: u64 = 1_000_000;
+
 /// How to open a [`UdpIo`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpConfig {
     /// Address to receive on; port 0 takes a free one. `[::]` receives IPv4 as well, unless
     /// `dual_stack` is off.
     pub bind: SocketAddr,
+    /// Send and receive through this interface only (`SO_BINDTODEVICE`), whatever routing says of others.
+    pub device: Option<String>,
     /// Let a socket bound to `[::]` speak IPv4 too.
     pub dual_stack: bool,
     /// Most buffers per receive call, at least 1.
@@ -65,6 +72,7 @@ impl UdpConfig {
     pub fn new(bind: SocketAddr) -> Self {
         Self {
             bind,
+            device: None,
             dual_stack: true,
             recv_batch: 16,
             recv_datagram_bytes: 9_216,
@@ -78,7 +86,7 @@ impl UdpConfig {
     }
 }
 
-/// A UDP socket that sends and receives in batches.
+/// A UDP socket that sends and receives in batches, and perhaps others beside it, one for each further path.
 ///
 /// It is not connected: one socket serves all peers. Datagrams are never fragmented; one that is
 /// larger than the MTU of the outgoing interface is dropped with
@@ -89,6 +97,8 @@ pub struct UdpIo {
     rx: UdpRx,
     tx: UdpTx,
     waker: Waker,
+    /// What is waited for, if there are several sockets.
+    group: Option<Group>,
 }
 
 /// The half of a [`UdpIo`] that receives. The kernel writes into its buffers, of which one holds whatever GRO
@@ -99,6 +109,9 @@ pub struct UdpRx {
     errors: Errors,
     errors_expected: Arc<AtomicBool>,
     counters: Counters,
+    /// The other sockets, and which one the batch is of: 0 is this one.
+    others: Vec<UdpRx>,
+    batch_of: usize,
 }
 
 /// The half of a [`UdpIo`] that sends. Its frames lie next to each other, so that the kernel cuts one
@@ -109,6 +122,8 @@ pub struct UdpTx {
     frames: FrameQueue,
     errors_expected: Arc<AtomicBool>,
     counters: Counters,
+    /// The other sockets, and the address that each sends from.
+    others: Vec<(IpAddr, UdpTx)>,
 }
 
 impl UdpIo {
@@ -178,6 +193,8 @@ impl UdpIo {
                 errors: Errors::new(Arc::clone(&errors_expected)),
                 errors_expected: Arc::clone(&errors_expected),
                 counters: Counters::default(),
+                others: Vec::new(),
+                batch_of: 0,
             },
             tx: UdpTx {
                 socket,
@@ -185,9 +202,50 @@ impl UdpIo {
                 frames: FrameQueue::new(config.send_frames_bytes),
                 errors_expected,
                 counters: Counters::default(),
+                others: Vec::new(),
             },
             waker: Waker::new()?,
+            group: None,
         })
+    }
+
+    /// A socket beside this one, bound to an address of its own: what is sent from that address leaves there.
+    ///
+    /// # Errors
+    ///
+    /// As [`UdpIo::open`], and when the system is out of file descriptors.
+    pub fn attach(&mut self, config: &UdpConfig) -> io::Result<()> {
+        let other = Self::open(config)?;
+        let group = match self.group.take() {
+            Some(group) => group,
+            None => Group::new(self.as_fd())?,
+        };
+        group.add(other.as_fd())?;
+        self.group = Some(group);
+        let from = other.local_addr.ip();
+        self.rx.others.push(other.rx);
+        self.tx.others.push((from, other.tx));
+        Ok(())
+    }
+
+    /// The address that packets for `remote` leave from, through this interface if one is named. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such interface or address, or no way from there.
+    pub fn address_towards(remote: SocketAddr, device: Option<&str>) -> io::Result<IpAddr> {
+        let socket = Socket::new(
+            Domain::for_address(remote),
+            Type::DGRAM,
+            Some(Protocol::UDP),
+        )?;
+        if let Some(device) = device {
+            socket.bind_device(Some(device.as_bytes()))?;
+        }
+        socket.connect(&remote.into())?;
+        let address = socket.local_addr()?.as_socket();
+        let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(canonical(address).ip())
     }
 }
 
@@ -216,6 +274,23 @@ impl PacketIo for UdpIo {
     }
 
     fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready> {
+        if let Some(group) = &self.group {
+            // Which of the sockets has room is not waited for: soon all are tried again.
+            let timeout_ns = match interest {
+                Interest::Read => timeout_ns,
+                Interest::ReadWrite => Some(timeout_ns.unwrap_or(FULL_WAIT_NS).min(FULL_WAIT_NS)),
+            };
+            let ready = self
+                .waker
+                .wait(Some(group.as_fd()), Interest::Read, timeout_ns)?;
+            if ready.readable {
+                self.rx.expect_errors();
+            }
+            return Ok(Ready {
+                writable: interest == Interest::ReadWrite,
+                ..ready
+            });
+        }
         let ready = self.waker.wait(Some(self.as_fd()), interest, timeout_ns)?;
         if ready.errors {
             self.rx.errors_expected.store(true, Ordering::Relaxed);
@@ -232,8 +307,15 @@ impl PacketIo for UdpIo {
     }
 }
 
-impl PacketRx for UdpRx {
-    fn recv(&mut self) -> io::Result<usize> {
+impl UdpRx {
+    /// Some socket may have errors to tell of.
+    fn expect_errors(&self) {
+        for rx in self.others.iter().chain([self]) {
+            rx.errors_expected.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn recv_own(&mut self) -> io::Result<usize> {
         let socket = self.socket.as_fd();
         let errors_before = self.counters.recv_errors;
         let held = self.receiver.recv(socket, &mut self.counters);
@@ -243,26 +325,71 @@ impl PacketRx for UdpRx {
         self.errors.fetch(socket);
         held
     }
+}
+
+impl PacketRx for UdpRx {
+    /// A batch of one of the sockets, which take turns.
+    fn recv(&mut self) -> io::Result<usize> {
+        let sockets = 1 + self.others.len();
+        for _ in 0..sockets {
+            self.batch_of = (self.batch_of + 1) % sockets;
+            let held = match self.batch_of.checked_sub(1) {
+                None => self.recv_own()?,
+                Some(other) => self.others[other].recv_own()?,
+            };
+            if held > 0 {
+                return Ok(held);
+            }
+        }
+        Ok(0)
+    }
 
     fn received(&mut self, index: usize) -> Option<Received<'_>> {
-        self.receiver.received(index)
+        match self.batch_of.checked_sub(1) {
+            None => self.receiver.received(index),
+            Some(other) => self.others[other].receiver.received(index),
+        }
     }
 
     fn take_refused(&mut self) -> Vec<SocketAddr> {
-        self.errors.take_refused()
+        let mut refused = self.errors.take_refused();
+        for other in &mut self.others {
+            refused.extend(other.errors.take_refused());
+        }
+        refused
     }
 }
 
 impl PacketTx for UdpTx {
     fn frame(&mut self, to: &Destination, len: usize) -> Option<&mut [u8]> {
+        let from = |place: &IpAddr| Some(*place) == to.local_ip;
+        let mut others = self.others.iter_mut();
+        if let Some((_, tx)) = others.find(|(place, _)| from(place)) {
+            return tx.frames.frame(to, len, tx.sender.segments_max());
+        }
         self.frames.frame(to, len, self.sender.segments_max())
     }
 
     fn taken_bytes(&self) -> usize {
-        self.frames.taken_bytes()
+        let others = self.others.iter().map(|(_, tx)| tx.frames.taken_bytes());
+        self.frames.taken_bytes() + others.sum::<usize>()
     }
 
     fn flush(&mut self, dropped: &mut Vec<(Destination, Dropped)>) -> io::Result<bool> {
+        let mut all = self.flush_own(dropped)?;
+        for (_, other) in &mut self.others {
+            all &= other.flush_own(dropped)?;
+        }
+        Ok(all)
+    }
+
+    fn last_error(&self) -> Option<io::Error> {
+        self.sender.last_error()
+    }
+}
+
+impl UdpTx {
+    fn flush_own(&mut self, dropped: &mut Vec<(Destination, Dropped)>) -> io::Result<bool> {
         let (socket, counters) = (self.socket.as_fd(), &mut self.counters);
         let sender = &mut self.sender;
         let all = self.frames.flush(dropped, |arena, transmits, drops| {
@@ -272,10 +399,6 @@ impl PacketTx for UdpTx {
             self.errors_expected.store(true, Ordering::Relaxed);
         }
         all
-    }
-
-    fn last_error(&self) -> Option<io::Error> {
-        self.sender.last_error()
     }
 }
 
@@ -303,6 +426,9 @@ fn bind(config: &UdpConfig) -> io::Result<UdpSocket> {
     socket.set_nonblocking(true)?;
     if config.bind.is_ipv6() {
         socket.set_only_v6(!config.dual_stack)?;
+    }
+    if let Some(device) = &config.device {
+        socket.bind_device(Some(device.as_bytes()))?;
     }
     socket.bind(&config.bind.into())?;
     Ok(socket.into())

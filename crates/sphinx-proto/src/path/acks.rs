@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::ranges::RangeSet;
 use crate::types::PacketMeta;
 use crate::wire::{Frame, MAX_SACK_RANGES, Sack, varint_len};
-use crate::{Nanos, PacketNumber, Time};
+use crate::{Nanos, PacketNumber, PathId, Time};
 
 use super::arrivals::Arrivals;
 use super::monitor::Losses;
@@ -189,6 +189,7 @@ impl Acks {
     pub(crate) fn write(
         &mut self,
         (now, credit, room): (Time, u64, usize),
+        path: PathId,
         out: &mut Vec<u8>,
         blocks: impl FnOnce(usize, bool, &mut Vec<u8>),
     ) {
@@ -220,7 +221,11 @@ impl Acks {
             self.told.pop_front();
         }
         self.told.push_back(largest);
-        Frame::Sack(sack).encode(out);
+        match path {
+            PathId::FIRST => Frame::Sack(sack),
+            path => Frame::PathSack { path, sack },
+        }
+        .encode(out);
     }
 
     /// The largest packet numbers: what arrived since the last few SACKs, in at most `room` bytes.

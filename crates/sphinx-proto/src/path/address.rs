@@ -20,7 +20,7 @@ use super::timer::ProbeTimer;
 const BLOCK_PACKETS: u32 = 100;
 
 /// What is needed to begin at new addresses, as [`Config`] says.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Settings {
     kind: cc::CcKind,
     /// Rate that is not to be exceeded, IP bytes per second.
@@ -107,6 +107,24 @@ impl Address {
             cc: settings.rate_control(memory),
             pacer: Pacer::new(now),
             mtu: settings.path_mtu(memory.map(|memory| memory.datagram_len)),
+            hole: BlackHole::new(settings.small_packet()),
+            ecn: Ecn::default(),
+            reordering: Reordering::default(),
+            timer: ProbeTimer::new(now),
+            bytes_in_flight: 0,
+        }
+    }
+
+    /// Where a further path begins; until it is validated, the round trip is that of another one.
+    pub(super) fn further(settings: &Settings, tuple: Tuple, rtt: Nanos, now: Time) -> Self {
+        Self {
+            tuple,
+            first_packet: PacketNumber::ZERO,
+            rtt: Rtt::new(rtt),
+            monitor: Monitor::remembering(None),
+            cc: settings.rate_control(None),
+            pacer: Pacer::new(now),
+            mtu: settings.path_mtu(None),
             hole: BlackHole::new(settings.small_packet()),
             ecn: Ecn::default(),
             reordering: Reordering::default(),

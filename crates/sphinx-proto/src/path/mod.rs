@@ -58,10 +58,15 @@ pub(crate) const PATH: PathId = PathId::FIRST;
 /// A sender whose packets are further apart than this is thin (Redundant Data Bundling, `tcp_thin_dpifl_itt_lower_bound`).
 const THIN_INTERVAL: Nanos = 10_000_000;
 
-/// The path of a session.
+/// A path of a session.
 pub(crate) struct Path {
     /// Some packet numbers are.
     leaves_numbers_out: bool,
+    id: PathId,
+    /// Until the peer has answered from there, nothing but challenges and their answers leaves.
+    is_validated: bool,
+    /// Since when it does not answer although others do.
+    suspect_since: Option<Time>,
     settings: Settings,
     space: PacketSpace,
     address: Address,
@@ -80,6 +85,9 @@ impl Path {
         Self {
             // The paper's receiver counts losses by the numbers that are missing.
             leaves_numbers_out: config.paper.is_none(),
+            id: PATH,
+            is_validated: true,
+            suspect_since: None,
             address: Address::first(&settings, config, now),
             settings,
             space: PacketSpace::new(now),
@@ -91,7 +99,76 @@ impl Path {
         }
     }
 
+    /// Another path, on which packets travel between these addresses once they are validated. `random` is for its first challenge;
+    /// `chosen`: this end begins it, and asks until there is an answer.
+    pub(crate) fn further(
+        &self,
+        id: PathId,
+        tuple: Tuple,
+        now: Time,
+        random: [u8; 8],
+        chosen: bool,
+    ) -> Self {
+        let settings = self.settings.clone();
+        let mut validation = Validation::default();
+        let mut stock = Stock::default();
+        if chosen {
+            validation.choose(now, tuple, random);
+        } else {
+            stock.add(random);
+        }
+        Self {
+            id,
+            leaves_numbers_out: self.leaves_numbers_out,
+            is_validated: false,
+            suspect_since: None,
+            address: Address::further(&settings, tuple, self.rtt().smoothed(), now),
+            settings,
+            space: PacketSpace::new(now),
+            validation,
+            stock,
+            scratch: Scratch::default(),
+            losses_spurious: 0,
+            mtu_falls: 0,
+        }
+    }
+
+    /// A random value for another path's first challenge.
+    pub(crate) fn take_random(&mut self) -> Option<[u8; 8]> {
+        self.stock.take()
+    }
+
     // ---- what is known --------------------------------------------------------------------------
+
+    pub(crate) fn id(&self) -> PathId {
+        self.id
+    }
+
+    /// Whether the peer has answered from there.
+    pub(crate) fn is_validated(&self) -> bool {
+        self.is_validated
+    }
+
+    /// Whether it does not answer although others do.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect_since.is_some()
+    }
+
+    /// When it becomes suspect, if others can take over.
+    pub(crate) fn suspect_at(&self) -> Option<Time> {
+        let wait = self.probe_wait();
+        (self.space.sent.packets_in_flight() > 0).then(|| self.address.timer.suspect_at(wait))
+    }
+
+    /// Nothing has come back for too long.
+    pub(crate) fn suspect(&mut self, now: Time) {
+        self.suspect_since.get_or_insert(now);
+    }
+
+    /// Whether packets are in flight.
+    pub(crate) fn has_in_flight(&self) -> bool {
+        self.space.sent.packets_in_flight() > 0
+    }
 
     /// Where everything but challenges and their answers goes.
     pub(crate) fn tuple(&self) -> Tuple {
@@ -318,7 +395,7 @@ impl Path {
         let blocks = |limit, flight_over, out: &mut Vec<u8>| {
             receiver.write_blocks(limit, flight_over, out);
         };
-        self.space.acks.write(budget, out, blocks);
+        self.space.acks.write(budget, self.id, out, blocks);
     }
 
     // ---- timers ----------------------------------------------------------------------------------
@@ -388,7 +465,7 @@ impl Path {
     ) {
         let tuple = place.0;
         let current = &mut self.address.tuple;
-        if !current.is_same(&tuple) {
+        if !self.is_validated || !current.is_same(&tuple) {
             let random = &mut self.stock;
             return self.validation.on_packet(now, place, len, newest, random);
         }
@@ -406,6 +483,10 @@ impl Path {
         packet_number: PacketNumber,
         len: usize,
     ) {
+        if !self.is_validated {
+            // There is no place yet that the peer could be at home at.
+            return;
+        }
         let present = (&self.address.tuple, self.probe_timeout());
         let (place, random) = ((tuple, packet_number), &mut self.stock);
         self.validation.on_replay(now, place, len, present, random);
@@ -433,7 +514,8 @@ impl Path {
         let Some(Validated { tuple, round_trip }) = validated else {
             return false;
         };
-        if self.address.tuple.same_hosts(&tuple) {
+        if std::mem::replace(&mut self.is_validated, true) && self.address.tuple.same_hosts(&tuple)
+        {
             // A NAT has changed its mapping.
             self.address.tuple = tuple;
         } else {

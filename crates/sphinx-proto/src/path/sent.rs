@@ -259,6 +259,18 @@ impl SentLog {
         }
     }
 
+    /// Everything in flight counts as lost, and goes to `lost`.
+    pub(crate) fn lose_all(&mut self, lost: &mut Vec<Settled>) {
+        let mut pn = self.settled_below.max(self.first);
+        while let Some(packet) = self.packet_mut(pn) {
+            if packet.state == State::InFlight {
+                lost.extend(self.lose(pn));
+            }
+            pn += 1;
+        }
+        self.loss_deadline = None;
+    }
+
     fn lose(&mut self, pn: PacketNumber) -> Option<Settled> {
         let packet = self.packet_mut(pn)?;
         packet.state = State::Lost;

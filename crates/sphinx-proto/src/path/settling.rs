@@ -45,6 +45,15 @@ impl Path {
         if acked.iter().any(|packet| address.has_sent(packet.info.pn)) {
             address.timer.on_news(now);
         }
+        let is_answer = |since| acked.iter().any(|packet| packet.info.sent_at >= since);
+        if self
+            .suspect_since
+            .take_if(|since| is_answer(*since))
+            .is_some()
+        {
+            self.address.timer.on_progress();
+        }
+        let address = &mut self.address;
         let on_time = acked.iter().filter(|p| !p.late && address.counts(p));
         let infos = &mut self.scratch.acked_infos;
         infos.clear();
@@ -175,6 +184,17 @@ impl Path {
     pub(super) fn tell_packet_size(&mut self) {
         let ip_bytes = self.packet_bytes();
         self.address.cc.set_packet_bytes(ip_bytes);
+    }
+
+    /// The path does not answer, and others do: what is in flight counts as lost, so that they carry it.
+    pub(crate) fn give_up_flight(&mut self, now: Time, contents: &mut impl Contents) {
+        let mut lost = std::mem::take(&mut self.scratch.lost);
+        lost.clear();
+        self.space.sent.lose_all(&mut lost);
+        self.on_packets_lost(&lost, contents);
+        self.scratch.lost = lost;
+        self.scratch.acked_infos.clear();
+        self.tell_rate_control(now, Observed::default());
     }
 
     /// Declares packets lost by time, if that is due.

@@ -81,6 +81,11 @@ impl ProbeTimer {
         last_sent.min(heard).saturating_add(wait)
     }
 
+    /// When a path counts as suspect, if others can take over: nothing has come back for the whole wait.
+    pub(crate) fn suspect_at(&self, wait: Nanos) -> Time {
+        self.last_news.max(self.last_probe).saturating_add(wait)
+    }
+
     /// A probe is due. Whether the silence has become a blackout.
     pub(crate) fn on_timeout(&mut self, now: Time, pto: Nanos) -> bool {
         self.unanswered += 1;

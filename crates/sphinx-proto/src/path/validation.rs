@@ -33,6 +33,8 @@ struct Candidate {
     copies: u8,
     next_copy: Time,
     first_copy: Time,
+    /// This end has chosen to go there: it is asked until it answers, whatever has come from there.
+    is_chosen: bool,
 }
 
 impl Candidate {
@@ -46,11 +48,19 @@ impl Candidate {
             copies: 0,
             next_copy: due,
             first_copy: due,
+            is_chosen: false,
         }
     }
 
     fn budget(&self) -> u64 {
+        if self.is_chosen {
+            return u64::MAX;
+        }
         (AMPLIFICATION * self.received).saturating_sub(self.sent)
+    }
+
+    fn has_copies(&self) -> bool {
+        self.is_chosen || self.copies < COPIES
     }
 
     fn may_send(&self) -> bool {
@@ -151,6 +161,14 @@ impl Validation {
         let due = now.max(self.quiet_until);
         let candidate = Candidate::new(tuple, pn, challenge, len, due);
         self.candidates.push(candidate);
+    }
+
+    /// This end begins a path to there.
+    pub(crate) fn choose(&mut self, now: Time, tuple: Tuple, challenge: [u8; 8]) {
+        self.candidates.push(Candidate {
+            is_chosen: true,
+            ..Candidate::new(tuple, PacketNumber::ZERO, challenge, 0, now)
+        });
     }
 
     /// A packet that had opened before has come again, from `tuple`; `current` is where the peer is.
@@ -254,10 +272,10 @@ impl Validation {
         len_max: usize,
     ) -> Option<PathPacket> {
         self.candidates
-            .retain(|c| c.copies < COPIES || now < c.next_copy);
+            .retain(|c| c.is_chosen || c.copies < COPIES || now < c.next_copy);
         let places = self.home.iter_mut().chain(&mut self.candidates);
         let candidate =
-            { places }.find(|c| c.copies < COPIES && c.next_copy <= now && c.may_send())?;
+            { places }.find(|c| c.has_copies() && c.next_copy <= now && c.may_send())?;
         let len = if candidate.budget() >= len_max as u64 {
             len_max
         } else {
@@ -267,9 +285,10 @@ impl Validation {
             candidate.first_copy = now;
             self.quiet_until = now + pto / 4;
         }
-        let wait = WAITS.get(usize::from(candidate.copies)).copied();
-        candidate.next_copy = now + (pto / 4 * wait.unwrap_or(1)).max(1);
-        candidate.copies += 1;
+        let last = WAITS.len() - 1;
+        let wait = WAITS[last.min(usize::from(candidate.copies))];
+        candidate.next_copy = now + (pto / 4 * wait).max(1);
+        candidate.copies = candidate.copies.saturating_add(1);
         candidate.sent += len as u64;
         Some(PathPacket {
             to: candidate.tuple,
@@ -282,7 +301,7 @@ impl Validation {
     pub(crate) fn timeout(&self) -> Option<Time> {
         // A candidate is forgotten after its last copy, the home at a time of its own.
         let candidates = self.candidates.iter();
-        let candidates = candidates.filter(|c| c.copies == COPIES || c.may_send());
+        let candidates = candidates.filter(|c| !c.has_copies() || c.may_send());
         let home = self.home.iter();
         let home = home.filter(|c| c.copies < COPIES && c.may_send());
         let copies = candidates.chain(home).map(|c| c.next_copy);

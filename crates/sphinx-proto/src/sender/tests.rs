@@ -63,6 +63,7 @@ impl Bench {
 
     fn parts(&mut self) -> (&mut Path, Carriage<'_>) {
         let carriage = Carriage {
+            path: crate::path::PATH,
             horizon: self.path.horizon(self.now),
             sender: &mut self.sender,
             control: &mut self.control,
@@ -117,13 +118,13 @@ impl Bench {
     }
 
     fn timeout(&self) -> Option<Time> {
-        self.sender.timeout(&self.path)
+        self.sender.timeout(&self.path, Company::default())
     }
 
     fn on_timeout(&mut self) -> u32 {
         let now = self.now;
         let (path, mut carriage) = self.parts();
-        carriage.on_timeout(path, now)
+        carriage.on_timeout(path, now, Company::default())
     }
 
     fn block_deadline(&self) -> Option<Time> {

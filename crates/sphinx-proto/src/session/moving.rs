@@ -1,9 +1,10 @@
 //! What a session does when its path changes: other addresses, another MTU (`docs/protocol.md` §10).
 
 use super::{Life, MS, Session};
+use crate::path::Path;
 use crate::types::{Event, Tuple};
 use crate::wire::ConnectionId;
-use crate::{Nanos, PacketNumber, Time};
+use crate::{Nanos, PacketNumber, PathId, Time};
 
 /// Silence after which a receiver that lacks symbols says where it is.
 const SILENCE: (Nanos, Nanos) = (50 * MS, 1_000 * MS);
@@ -12,10 +13,12 @@ const FRESH_ID_INTERVAL: Nanos = 1_000 * MS;
 
 impl Session {
     /// The peer has proved that it is elsewhere.
-    pub(super) fn moved(&mut self) {
+    pub(super) fn moved(&mut self, at: usize) {
         self.counts.path_changes += 1;
-        self.peer_ids.change();
-        self.events.push_back(Event::PathChanged(self.path.tuple()));
+        let lane = self.paths.at_mut(at);
+        lane.peer_ids.change();
+        let tuple = lane.path.tuple();
+        self.events.push_back(Event::PathChanged(tuple));
     }
 
     /// A datagram of `len` bytes whose packet had opened before has come again, from `tuple`. It is not opened again, and only where it
@@ -24,17 +27,23 @@ impl Session {
         &mut self,
         now: Time,
         tuple: Tuple,
-        packet_number: PacketNumber,
+        (path, packet_number): (PathId, PacketNumber),
         len: usize,
     ) {
-        if matches!(self.life, Life::Open) {
-            self.path.on_replay(now, tuple, packet_number, len);
+        if matches!(self.life, Life::Open)
+            && let Some(at) = self.paths.index(path)
+        {
+            let path = &mut self.paths.at_mut(at).path;
+            path.on_replay(now, tuple, packet_number, len);
         }
     }
 
-    /// The operating system refused a UDP payload of `size` as too large.
-    pub fn datagram_too_large(&mut self, now: Time, size: usize) {
-        self.path.datagram_too_large(now, size);
+    /// The operating system refused a UDP payload of `size` as too large, for there if that is known.
+    pub fn datagram_too_large(&mut self, now: Time, to: Option<&Tuple>, size: usize) {
+        let is_it = |path: &Path| to.is_none_or(|to| path.tuple().is_same(to));
+        for lane in self.paths.iter_mut().filter(|lane| is_it(&lane.path)) {
+            lane.path.datagram_too_large(now, size);
+        }
     }
 
     /// The operating system cannot send from this end's address any more: what follows will come from
@@ -42,37 +51,41 @@ impl Session {
     pub fn local_address_lost(&mut self, now: Time) {
         if now >= self.fresh_id_at {
             self.fresh_id_at = now + FRESH_ID_INTERVAL;
-            self.peer_ids.change();
+            self.paths.main_mut().peer_ids.change();
         }
     }
 
     /// Where packets go at present.
     pub fn tuple(&self) -> Tuple {
-        self.path.tuple()
+        self.paths.main().path.tuple()
     }
 
     /// How many calls of [`Session::add_random`] are wanted, so that new paths can be validated and packet numbers left
     /// out.
     pub fn random_wanted(&self) -> usize {
-        self.path.random_wanted()
+        let lanes = self.paths.iter();
+        lanes.map(|lane| lane.path.random_wanted()).sum()
     }
 
     /// Eight random bytes that nobody can guess; without them the session works, but the peer can deceive it.
     pub fn add_random(&mut self, random: [u8; 8]) {
-        self.path.add_random(random);
+        let mut lanes = self.paths.iter_mut();
+        if let Some(lane) = lanes.find(|lane| lane.path.random_wanted() > 0) {
+            lane.path.add_random(random);
+        }
     }
 
     /// How many calls of [`Session::add_connection_id`] are wanted.
     pub fn connection_ids_wanted(&self) -> usize {
         match self.life {
-            Life::Open => self.local_ids.wanted(),
+            Life::Open => self.paths.ids_wanted(),
             _ => 0,
         }
     }
 
     /// A random connection id; from now on packets that carry it belong to this session.
     pub fn add_connection_id(&mut self, cid: ConnectionId) {
-        if let Some(frame) = self.local_ids.add(cid) {
+        if let Some(frame) = self.paths.add_id(cid) {
             self.control_queue.push(&frame);
         }
     }

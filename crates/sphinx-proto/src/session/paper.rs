@@ -1,7 +1,7 @@
 //! A session in the paper's mode: whose symbols, and whose feedback.
 
 use super::Session;
-use super::sending::UNACKNOWLEDGED;
+use super::sending::{ONLY, UNACKNOWLEDGED};
 use crate::blocks::SymbolChoice;
 use crate::cc::CcKind;
 use crate::config::Config;
@@ -78,10 +78,10 @@ impl Session {
     pub(super) fn paper_symbol(&mut self, now: Time) -> Option<Transmit> {
         let ends = self.paper.as_mut()?;
         if !ends.sender.has_symbol() {
-            self.path.rest();
+            self.paths.main_mut().path.rest();
             return None;
         }
-        if ends.is_paced && !self.path.is_open(now) {
+        if ends.is_paced && !self.paths.main_mut().path.is_open(now) {
             return None;
         }
         let choice = loop {
@@ -110,10 +110,10 @@ impl Session {
             last_of_flight: false,
         };
         let body_len = usize::from(choice.symbol_len);
-        let ip_bytes = self.account_sent(now, body_len);
-        let transmit = self.symbol_transmit(&choice, None, body_len);
-        self.sent(now, ip_bytes, UNACKNOWLEDGED);
-        self.path.pace(ip_bytes);
+        let ip_bytes = self.account_sent(now, ONLY, body_len);
+        let transmit = self.symbol_transmit(ONLY, &choice, None, body_len);
+        self.sent(now, ONLY, ip_bytes, UNACKNOWLEDGED);
+        self.paths.main_mut().path.pace(ip_bytes);
         Some(transmit)
     }
 
@@ -160,7 +160,7 @@ impl Session {
     }
 
     fn paper_counts(&self) -> PaperCounts {
-        let (ect, ce) = self.path.acks().marks();
+        let (ect, ce) = self.paths.main().path.acks().marks();
         PaperCounts {
             ect,
             ce,
@@ -213,7 +213,7 @@ impl Session {
             return;
         };
         let mut decoded = Vec::new();
-        let at = (meta.now, self.path.rtt().smoothed());
+        let at = (meta.now, self.paths.main().path.rtt().smoothed());
         handle(&mut ends.sender, at, &mut decoded);
         self.sender.on_credit(meta.packet_number, credit);
         for block in decoded {
@@ -229,7 +229,7 @@ impl Session {
             return Some(Time::ZERO);
         }
         let departs = match ends.sender.has_symbol() {
-            true if ends.is_paced => self.path.next_departure(false),
+            true if ends.is_paced => self.paths.main().path.next_departure(false),
             true => Some(Time::ZERO),
             false => None,
         };

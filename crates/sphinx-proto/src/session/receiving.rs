@@ -4,21 +4,23 @@ use sphinx_fec::CodeId;
 use sphinx_fec::span::SpanLimits;
 
 use super::{Life, REPORT_INTERVAL, Session};
-use crate::path::PATH;
 use crate::receiver::Violation;
 use crate::sender::Carriage;
 use crate::streams::IMPOSSIBLE;
 use crate::types::{
-    AbandonedBlock, BundledSymbol, Event, Job, PacketMeta, Placement, Received, Slot, StreamId,
-    StreamPart,
+    AbandonedBlock, BundledSymbol, Event, Job, PacketMeta, PathNews, Placement, Received, Slot,
+    StreamId, StreamPart,
 };
 use crate::wire::{
     Bundle, Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, VARINT_MAX, WindowSpan,
 };
-use crate::{JobId, Time};
+use crate::{JobId, PathId, Time};
 
 /// With so many frames on their way the peer hears of numbers left out later: there is no hurry.
 pub(super) const FRAMES_BEFORE_SKIPPED: usize = 4;
+
+/// What the peer is told that names a path that cannot be.
+const NO_PATH: &str = "a path that does not exist";
 
 impl Session {
     /// A packet has opened: the only way in for what the peer says. What the body has for the driver is to be
@@ -27,6 +29,10 @@ impl Session {
     /// Of a symbol only the length matters here. A malformed body counts as refused and is not acknowledged; a
     /// malformed frame or bundle, or a code that does not exist, ends the session.
     pub fn handle_packet(&mut self, meta: &PacketMeta, header: &Header, body: &[u8]) -> Received {
+        if self.path_of(meta, header).is_none() {
+            // Of a path that is no more, or cannot be yet: it will come again.
+            return Received::Nothing;
+        }
         match header.kind {
             PacketKind::Control => {
                 let mut abandoned = Vec::new();
@@ -57,18 +63,24 @@ impl Session {
     }
 
     fn received(&mut self, meta: &PacketMeta, header: &Header, eliciting: bool) {
-        let newest = self
+        let Some(at) = self.path_of(meta, header) else {
+            return;
+        };
+        let lane = self.paths.at_mut(at);
+        let newest = lane
             .path
             .on_packet(meta, (eliciting, header.last_of_flight));
-        let pto = self.probe_timeout();
-        self.local_ids.on_packet(meta.now, header.cid, newest, pto);
+        let pto = lane.path.probe_timeout();
+        lane.local_ids.on_packet(meta.now, header.cid, newest, pto);
+        let ip_bytes = meta.datagram_len as u64 + u64::from(self.config.ip_overhead);
+        lane.counts.packets_received += 1;
+        lane.counts.ip_bytes_received += ip_bytes;
         self.note_paper_packet(meta.packet_number);
         self.silence = 0;
         self.refusals = None;
         self.last_received = meta.now;
         self.counts.packets_received += 1;
-        self.counts.ip_bytes_received +=
-            meta.datagram_len as u64 + u64::from(self.config.ip_overhead);
+        self.counts.ip_bytes_received += ip_bytes;
     }
 
     fn handle_symbol(&mut self, meta: &PacketMeta, header: &Header, symbol_len: usize) -> Received {
@@ -149,7 +161,7 @@ impl Session {
     fn progress(&mut self, now: Time, result: Result<(), Violation>) {
         while let Some(completed) = self.receiver.next_completed() {
             if self.paper.is_none() {
-                self.path.want_sack(now);
+                self.paths.main_mut().path.want_sack(now);
             }
             let (block, complete) = (completed.block, completed.complete);
             let slot = complete.slot;
@@ -193,23 +205,39 @@ impl Session {
                 }
                 Frame::Ping => {}
                 Frame::NewConnectionId {
-                    path: PATH,
+                    path,
                     sequence,
                     cid,
-                } => self.peer_ids.offer(sequence, cid),
+                } => {
+                    if !self.paths.offer(path, sequence, cid) {
+                        return self.violation(meta.now, NO_PATH);
+                    }
+                }
                 Frame::Skipped {
-                    path: PATH,
+                    path,
                     packet_number,
-                } => self.path.on_skipped(packet_number),
-                Frame::NewConnectionId { .. } | Frame::PathSack { .. } | Frame::Skipped { .. } => {
-                    return self.violation(meta.now, "a path that does not exist");
+                } => match self.paths.index(path) {
+                    Some(at) => self.paths.at_mut(at).path.on_skipped(packet_number),
+                    None if self.paths.has_been(path) => {}
+                    None => return self.violation(meta.now, NO_PATH),
+                },
+                Frame::PathAbandon { path } => {
+                    if !self.paths.has_been(path)
+                        || self.paths.len() == 1 && self.paths.index(path).is_some()
+                    {
+                        return self.violation(meta.now, NO_PATH);
+                    }
+                    self.drop_path(meta.now, path);
                 }
                 Frame::PathChallenge(data) => {
-                    self.path.on_challenge(meta.tuple, data, meta.datagram_len);
+                    if let Some(at) = self.path_of(meta, header) {
+                        let path = &mut self.paths.at_mut(at).path;
+                        path.on_challenge(meta.tuple, data, meta.datagram_len);
+                    }
                 }
                 Frame::PathResponse(data) => {
-                    if self.path.on_response(meta.now, meta.tuple, data) {
-                        self.moved();
+                    if let Some(at) = self.path_of(meta, header) {
+                        self.answered(meta, at, data);
                     }
                 }
                 Frame::Close { code, reason } => closed = Some((code, reason)),
@@ -232,7 +260,7 @@ impl Session {
                         }
                         Err(what) => return self.violation(meta.now, what),
                     }
-                    self.path.want_sack(meta.now);
+                    self.paths.main_mut().path.want_sack(meta.now);
                 }
                 Frame::Stop { stream, .. } if !stream.has_sender(self.config.role) => {
                     return self.violation(meta.now, "stopped what this end does not send");
@@ -247,7 +275,9 @@ impl Session {
                 }
                 Frame::Held { number } => self.receiver.on_held(number),
                 Frame::Window { number, size } => {
-                    let kept = self.sender.on_window(meta.packet_number, number, size);
+                    let kept = self
+                        .sender
+                        .on_window(self.credit_number(meta), number, size);
                     if let Some(credit) = kept {
                         self.control_queue
                             .push_newest(&Frame::Shrunk { number, credit });
@@ -263,7 +293,7 @@ impl Session {
                     if let Err(what) = self.receiver.on_gone(&blocks, abandoned) {
                         return self.violation(meta.now, what);
                     }
-                    self.path.want_sack(meta.now);
+                    self.paths.main_mut().path.want_sack(meta.now);
                 }
                 Frame::Flow(news) => self.events.push_back(Event::Flow(news)),
                 Frame::PaperSymbols(_) | Frame::PaperBlocks(_) if self.paper.is_none() => {
@@ -272,23 +302,32 @@ impl Session {
                 Frame::PaperSymbols(sack) => self.on_paper_symbols(meta, &sack, &mut delivered),
                 Frame::PaperBlocks(sack) => self.on_paper_blocks(meta, &sack, &mut delivered),
                 Frame::Sack(sack) => {
-                    self.demand.on_sack(meta.now, self.keep_alive());
-                    if !self.on_sack(meta, &sack) {
+                    if !self.on_sack(meta, PathId::FIRST, &sack) {
+                        return self.violation(meta.now, "acknowledged a packet never sent");
+                    }
+                }
+                Frame::PathSack { path, sack } => {
+                    if !self.paths.has_been(path) {
+                        return self.violation(meta.now, NO_PATH);
+                    }
+                    if !self.on_sack(meta, path, &sack) {
                         return self.violation(meta.now, "acknowledged a packet never sent");
                     }
                 }
             }
         }
         for (block, deficit) in deficits {
-            let monitor = self.path.monitor();
+            let monitor = self.paths.main().path.monitor();
             self.sender.on_deficit(block, deficit, monitor);
         }
         self.tell_skipped();
-        self.sender.on_feedback(meta.now, &self.path);
+        self.sender.on_feedback(meta.now, &self.paths.main().path);
         if self.sender.take_progress() || self.window_news() > window_news {
             self.demand.on_progress(meta.now);
         }
-        self.path.settle(meta.now);
+        for lane in self.paths.iter_mut() {
+            lane.path.settle(meta.now);
+        }
         let delivered = delivered.into_iter();
         let delivered = delivered.map(|slot| Event::BlockDelivered { slot });
         self.events.extend(delivered);
@@ -317,27 +356,41 @@ impl Session {
 
     /// Tells the peer which numbers it misses that no packet has.
     fn tell_skipped(&mut self) {
-        while self.control_queue.len() < FRAMES_BEFORE_SKIPPED
-            && let Some(packet_number) = self.path.poll_spent_skip()
-        {
-            self.control_queue.push(&Frame::Skipped {
-                path: PATH,
-                packet_number,
-            });
+        for lane in self.paths.iter_mut() {
+            while self.control_queue.len() < FRAMES_BEFORE_SKIPPED
+                && let Some(packet_number) = lane.path.poll_spent_skip()
+            {
+                self.control_queue.push(&Frame::Skipped {
+                    path: lane.id(),
+                    packet_number,
+                });
+            }
         }
     }
 
     /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
-    fn on_sack(&mut self, meta: &PacketMeta, sack: &Sack) -> bool {
+    fn on_sack(&mut self, meta: &PacketMeta, path: PathId, sack: &Sack) -> bool {
+        self.demand.on_sack(meta.now, self.keep_alive());
+        let Some(at) = self.paths.index(path) else {
+            // It was abandoned.
+            return true;
+        };
+        let lane = self.paths.at_mut(at);
         let mut carriage = Carriage {
-            horizon: self.path.horizon(meta.now),
+            path,
+            horizon: lane.path.horizon(meta.now),
             sender: &mut self.sender,
             control: &mut self.control_queue,
         };
-        let is_honest = self.path.on_sack(meta.now, sack, &mut carriage);
+        let was_suspect = lane.path.is_suspect();
+        let is_honest = lane.path.on_sack(meta.now, sack, &mut carriage);
+        if was_suspect && !lane.path.is_suspect() {
+            self.events.push_back(Event::Path(path, PathNews::Back));
+        }
         // Nothing about credit is believed of a SACK that cannot be.
         if is_honest && !sack.ranges.is_empty() {
-            self.sender.on_credit(meta.packet_number, sack.credit);
+            let number = self.credit_number(meta);
+            self.sender.on_credit(number, sack.credit);
         }
         is_honest
     }
@@ -380,8 +433,8 @@ impl Session {
         self.note_over();
         if is_urgent {
             // The PING makes the news of more room reliable.
-            self.scheduler.ping();
-            self.path.want_sack(now);
+            self.paths.main_mut().scheduler.ping();
+            self.paths.main_mut().path.want_sack(now);
         }
     }
 
@@ -391,8 +444,8 @@ impl Session {
     pub fn open_window(&mut self, now: Time) {
         if self.receiver.open_window() {
             // The PING makes the news reliable.
-            self.scheduler.ping();
-            self.path.want_sack(now);
+            self.paths.main_mut().scheduler.ping();
+            self.paths.main_mut().path.want_sack(now);
         }
     }
 
@@ -410,7 +463,7 @@ impl Session {
     /// what it sent was read as fast as the path brings it without a queue.
     pub fn recv_window_wanted(&self) -> Option<u64> {
         let window = self.receiver.streams().window();
-        window.wanted(self.path.rtt().min())
+        window.wanted(self.paths.slowest_rtt())
     }
 
     /// The most that received blocks that nobody has taken may hold, bytes: more than the window for a while after it has shrunk.
@@ -424,10 +477,14 @@ impl Session {
             return;
         }
         let size = size.min(VARINT_MAX);
+        if self.paths.may_be_several() && size < self.recv_window() {
+            // What was told before the answer cannot be told from what comes after: numbers of packets are those of their paths.
+            return;
+        }
         if let Some(number) = self.receiver.resize_window(size) {
             self.control_queue
                 .push_newest(&Frame::Window { number, size });
-            self.path.want_sack(now);
+            self.paths.main_mut().path.want_sack(now);
         }
     }
 

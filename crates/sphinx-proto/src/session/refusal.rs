@@ -67,7 +67,7 @@ impl Session {
             self.life = Life::Finished;
         } else {
             refusals.asked = now;
-            self.scheduler.ping();
+            self.paths.main_mut().scheduler.ping();
         }
     }
 }

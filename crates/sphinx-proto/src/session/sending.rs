@@ -21,6 +21,8 @@ const FRAMES_MAX: usize = 600;
 const CLOSE_LEN_MAX: usize = 300;
 /// Control packets that say nothing that must arrive, and those that ask for an answer.
 pub(super) const UNACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, false);
+/// Where the path is of a session in the paper's mode, which has no other.
+pub(super) const ONLY: usize = 0;
 const ACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, true);
 
 impl Session {
@@ -41,77 +43,108 @@ impl Session {
                     return None;
                 }
                 *copies += 1;
+                if !self.paths.is_any_validated() {
+                    return None;
+                }
                 // What has arrived counts for the peer, even if it hears of it only now.
                 let mut body = Vec::new();
                 self.receiver.report_all();
                 let room = usize::from(BASE_DATAGRAM) - OVERHEAD - CLOSE_LEN_MAX;
-                self.path
+                // Every path has its share of the copies: one of them may be dead.
+                let at = self.paths.for_close(*copies);
+                self.paths
+                    .at_mut(at)
+                    .path
                     .write_feedback(now, room, &mut self.receiver, &mut body);
                 Frame::Close {
                     code: *code,
                     reason,
                 }
                 .encode(&mut body);
-                return Some(self.control(now, body, UNACKNOWLEDGED));
+                return Some(self.control(now, at, body, UNACKNOWLEDGED));
             }
             Life::Draining { answers, .. } => {
                 *answers = answers.checked_sub(1)?;
+                if !self.paths.is_any_validated() {
+                    return None;
+                }
                 let mut body = Vec::new();
                 Frame::Close {
                     code: 0,
                     reason: "",
                 }
                 .encode(&mut body);
-                return Some(self.control(now, body, UNACKNOWLEDGED));
+                let at = self.paths.for_close(0);
+                return Some(self.control(now, at, body, UNACKNOWLEDGED));
             }
             Life::Finished => return None,
         }
-        self.demand.note(now, self.path.probe_timeout());
+        let pto = self.paths.main().path.probe_timeout();
+        self.demand.note(now, pto);
         if let Some(body) = self.next_paper_feedback() {
-            return Some(self.control(now, body, UNACKNOWLEDGED));
+            return Some(self.control(now, ONLY, body, UNACKNOWLEDGED));
         }
-        let mut sources = Sources {
-            path: &mut self.path,
-            sender: &mut self.sender,
-            control: &self.control_queue,
-            demand: &self.demand,
-            admission: &self.admission,
-        };
-        let Some(next) = self.scheduler.next(now, &mut sources) else {
-            return self.paper_symbol(now);
-        };
-        Some(match next {
+        let capacity = self.paths.capacity();
+        let (order, count) = self.paths.order();
+        for at in order.into_iter().take(count) {
+            let duty = self.paths.duty(at, &self.sender, &self.demand);
+            let lane = self.paths.at_mut(at);
+            let mut sources = Sources {
+                duty,
+                capacity,
+                path: &mut lane.path,
+                sender: &mut self.sender,
+                control: &self.control_queue,
+                demand: &self.demand,
+                admission: &self.admission,
+            };
+            if let Some(next) = lane.scheduler.next(now, &mut sources) {
+                return Some(self.make(now, at, next));
+            }
+        }
+        self.paper_symbol(now)
+    }
+
+    /// A packet of the path at this place.
+    fn make(&mut self, now: Time, at: usize, next: Next) -> Transmit {
+        match next {
             Next::PathResponse(packet) => {
-                self.path_packet(now, packet, Frame::PathResponse(packet.data))
+                self.path_packet(now, at, packet, Frame::PathResponse(packet.data))
             }
             Next::PathChallenge(packet) => {
-                self.path_packet(now, packet, Frame::PathChallenge(packet.data))
+                self.path_packet(now, at, packet, Frame::PathChallenge(packet.data))
             }
             Next::MtuProbe(size) => {
                 let mut body = ping();
                 body.resize(usize::from(size) - OVERHEAD, 0);
-                self.control(now, body, (Carried::MtuProbe(size), true))
+                self.control(now, at, body, (Carried::MtuProbe(size), true))
             }
-            Next::Control { ping } => self.feedback(now, ping),
-            Next::Ping => self.control(now, ping(), ACKNOWLEDGED),
-            Next::Symbol(choice) => self.symbol(now, &choice),
-            Next::Bundle(choice, riders) => self.bundle(now, &choice, &riders),
-            Next::Part(choice, part, after) => self.part(now, &choice, part, after),
-            Next::Window(window) => self.window(now, window),
+            Next::Control { ping, frames } => self.feedback(now, at, (ping, frames)),
+            Next::Ping => self.control(now, at, ping(), ACKNOWLEDGED),
+            Next::Symbol(choice) => self.symbol(now, at, &choice),
+            Next::Bundle(choice, riders) => self.bundle(now, at, &choice, &riders),
+            Next::Part(choice, part, after) => self.part(now, at, &choice, part, after),
+            Next::Window(window) => self.window(now, at, window),
             Next::Held(number) => {
                 self.control_queue.push_newest(&Frame::Held { number });
-                self.feedback(now, false)
+                self.feedback(now, at, (false, true))
             }
-        })
+        }
     }
 
-    fn path_packet(&mut self, now: Time, packet: PathPacket, frame: Frame<'_>) -> Transmit {
+    fn path_packet(
+        &mut self,
+        now: Time,
+        at: usize,
+        packet: PathPacket,
+        frame: Frame<'_>,
+    ) -> Transmit {
         let mut body = Vec::with_capacity(packet.len);
         frame.encode(&mut body);
         body.resize(packet.len - OVERHEAD, 0);
         // Not to be acknowledged as far as this end is concerned: what becomes of a packet to other
         // addresses says nothing about those in use.
-        let transmit = self.control(now, body, UNACKNOWLEDGED);
+        let transmit = self.control(now, at, body, UNACKNOWLEDGED);
         Transmit {
             to: packet.to,
             ..transmit
@@ -119,39 +152,45 @@ impl Session {
     }
 
     /// Feedback, and frames that wait.
-    fn feedback(&mut self, now: Time, ping: bool) -> Transmit {
+    fn feedback(&mut self, now: Time, at: usize, (ping, frames): (bool, bool)) -> Transmit {
         let mut body = Vec::new();
         // Feedback must get through whatever becomes of the path MTU.
         let most = usize::from(BASE_DATAGRAM) - OVERHEAD;
-        let frames = self.control_queue.due_bytes() + 1;
-        let room = most - frames.clamp(CONTROL_RESERVE, FRAMES_MAX);
-        self.path
-            .write_feedback(now, room, &mut self.receiver, &mut body);
+        let waiting = self.control_queue.due_bytes() + 1;
+        let room = most - waiting.clamp(CONTROL_RESERVE, FRAMES_MAX);
+        let path = &mut self.paths.at_mut(at).path;
+        path.write_feedback(now, room, &mut self.receiver, &mut body);
         if ping {
             self.receiver.told_reliably();
             Frame::Ping.encode(&mut body);
         }
-        let packet_number = self.path.next_pn();
-        let reliable = self.control_queue.write(packet_number, most, &mut body);
+        let packet = (path.id(), path.next_pn());
+        let reliable = frames && self.control_queue.write(packet, most, &mut body);
         let carried = Carried::Frames { reliable };
-        self.control(now, body, (carried, ping || reliable))
+        self.control(now, at, body, (carried, ping || reliable))
     }
 
-    fn symbol(&mut self, now: Time, choice: &SymbolChoice) -> Transmit {
+    fn symbol(&mut self, now: Time, at: usize, choice: &SymbolChoice) -> Transmit {
         let body_len = usize::from(choice.symbol_len);
-        let ip_bytes = self.account_sent(now, body_len);
-        let transmit = self.symbol_transmit(choice, None, body_len);
-        self.sent_symbol(now, ip_bytes, choice);
+        let ip_bytes = self.account_sent(now, at, body_len);
+        let transmit = self.symbol_transmit(at, choice, None, body_len);
+        self.sent_symbol(now, at, ip_bytes, choice);
         transmit
     }
 
     /// A symbol, and repairs of older blocks behind it.
-    fn bundle(&mut self, now: Time, choice: &SymbolChoice, riders: &[SymbolChoice]) -> Transmit {
+    fn bundle(
+        &mut self,
+        now: Time,
+        at: usize,
+        choice: &SymbolChoice,
+        riders: &[SymbolChoice],
+    ) -> Transmit {
         let symbols: Vec<_> = riders.iter().map(|rider| riding(choice, rider)).collect();
         let prefixes = symbols.iter().map(|symbol| &symbol.rider);
         let body_len = Bundle::body_len(choice.symbol_len, prefixes);
-        let ip_bytes = self.account_sent(now, body_len);
-        let mut transmit = self.symbol_transmit(choice, None, body_len);
+        let ip_bytes = self.account_sent(now, at, body_len);
+        let mut transmit = self.symbol_transmit(at, choice, None, body_len);
         transmit.header.kind = PacketKind::Bundle;
         transmit.content = Content::Bundle {
             slot: choice.slot,
@@ -163,20 +202,27 @@ impl Session {
             round: rider.round,
             symbol: rider.symbol,
         });
-        self.path.note_riders(carried.collect());
+        self.paths.at_mut(at).path.note_riders(carried.collect());
         for rider in riders {
             self.sender.note_sent(now, rider);
         }
-        self.sent_symbol(now, ip_bytes, choice);
+        self.sent_symbol(now, at, ip_bytes, choice);
         transmit
     }
 
     /// A part of a symbol, `after` packets behind the first.
-    fn part(&mut self, now: Time, choice: &SymbolChoice, part: Fragment, after: u32) -> Transmit {
+    fn part(
+        &mut self,
+        now: Time,
+        at: usize,
+        choice: &SymbolChoice,
+        part: Fragment,
+        after: u32,
+    ) -> Transmit {
         let body_len = FRAGMENT_PREFIX_LEN + part.range().len();
-        let ip_bytes = self.account_sent(now, body_len);
-        let transmit = self.symbol_transmit(choice, Some(part), body_len);
-        self.path.note_fragment(after, part.count);
+        let ip_bytes = self.account_sent(now, at, body_len);
+        let transmit = self.symbol_transmit(at, choice, Some(part), body_len);
+        self.paths.at_mut(at).path.note_fragment(after, part.count);
         self.sender.note_sent(now, choice);
         let carried = Carried::Fragment {
             block: choice.sequence,
@@ -184,12 +230,12 @@ impl Session {
             symbol: choice.symbol,
             after,
         };
-        self.sent(now, ip_bytes, (carried, true));
-        self.path.pace(ip_bytes);
+        self.sent(now, at, ip_bytes, (carried, true));
+        self.paths.at_mut(at).path.pace(ip_bytes);
         transmit
     }
 
-    fn window(&mut self, now: Time, window: WindowChoice) -> Transmit {
+    fn window(&mut self, now: Time, at: usize, window: WindowChoice) -> Transmit {
         let WindowChoice {
             choice,
             span,
@@ -197,20 +243,22 @@ impl Session {
             row,
         } = window;
         let body_len = span.body_len();
-        let ip_bytes = self.account_sent(now, body_len);
-        let mut transmit = self.symbol_transmit(&choice, None, body_len);
+        let ip_bytes = self.account_sent(now, at, body_len);
+        let mut transmit = self.symbol_transmit(at, &choice, None, body_len);
         transmit.content = Content::Window { span, slots, row };
-        self.sent_symbol(now, ip_bytes, &choice);
+        self.sent_symbol(now, at, ip_bytes, &choice);
         transmit
     }
 
     pub(super) fn symbol_transmit(
         &self,
+        at: usize,
         choice: &SymbolChoice,
         fragment: Option<Fragment>,
         body_len: usize,
     ) -> Transmit {
-        let packet_number = self.path.next_pn();
+        let lane = self.paths.at(at);
+        let packet_number = lane.path.next_pn();
         let content = Content::Symbol {
             slot: choice.slot,
             symbol: choice.symbol,
@@ -220,7 +268,7 @@ impl Session {
             kind: fragment.map_or(PacketKind::Symbol, |_| PacketKind::Fragment),
             phase: false,
             last_of_flight: choice.last_of_flight,
-            cid: self.peer_ids.current(),
+            cid: lane.peer_ids.current(),
             packet_number: packet_number.truncated(),
             block: choice.sequence.truncated(),
             code,
@@ -228,8 +276,9 @@ impl Session {
             row,
         };
         Transmit {
+            path: lane.id(),
             packet_number,
-            to: self.path.tuple(),
+            to: lane.path.tuple(),
             header,
             content,
             fragment,
@@ -238,52 +287,66 @@ impl Session {
     }
 
     /// A control packet leaves; what of it is to be acknowledged.
-    fn control(&mut self, now: Time, body: Vec<u8>, carried: (Carried, bool)) -> Transmit {
-        let ip_bytes = self.account_sent(now, body.len());
-        let transmit = self.control_transmit(body);
-        self.sent(now, ip_bytes, carried);
+    fn control(
+        &mut self,
+        now: Time,
+        at: usize,
+        body: Vec<u8>,
+        carried: (Carried, bool),
+    ) -> Transmit {
+        let ip_bytes = self.account_sent(now, at, body.len());
+        let transmit = self.control_transmit(at, body);
+        self.sent(now, at, ip_bytes, carried);
         transmit
     }
 
     /// A whole symbol leaves.
-    fn sent_symbol(&mut self, now: Time, ip_bytes: u32, choice: &SymbolChoice) {
+    fn sent_symbol(&mut self, now: Time, at: usize, ip_bytes: u32, choice: &SymbolChoice) {
         self.sender.note_sent(now, choice);
         let carried = Carried::Symbol {
             block: choice.sequence,
             round: choice.round,
             symbol: choice.symbol,
         };
-        self.sent(now, ip_bytes, (carried, true));
-        self.path.pace(ip_bytes);
+        self.sent(now, at, ip_bytes, (carried, true));
+        self.paths.at_mut(at).path.pace(ip_bytes);
     }
 
     /// The packet with the next number leaves.
-    pub(super) fn sent(&mut self, now: Time, ip_bytes: u32, carried: (Carried, bool)) {
+    pub(super) fn sent(&mut self, now: Time, at: usize, ip_bytes: u32, carried: (Carried, bool)) {
+        let lane = self.paths.at_mut(at);
+        lane.last_sent = now;
         let mut carriage = Carriage {
-            horizon: self.path.horizon(now),
+            path: lane.id(),
+            horizon: lane.path.horizon(now),
             sender: &mut self.sender,
             control: &mut self.control_queue,
         };
-        self.path.record(now, ip_bytes, carried, &mut carriage);
+        lane.path.record(now, ip_bytes, carried, &mut carriage);
     }
 
-    fn control_transmit(&self, body: Vec<u8>) -> Transmit {
-        let packet_number = self.path.next_pn();
+    fn control_transmit(&self, at: usize, body: Vec<u8>) -> Transmit {
+        let lane = self.paths.at(at);
+        let packet_number = lane.path.next_pn();
         Transmit {
+            path: lane.id(),
             packet_number,
-            to: self.path.tuple(),
-            header: Header::control(self.peer_ids.current(), packet_number, false),
+            to: lane.path.tuple(),
+            header: Header::control(lane.peer_ids.current(), packet_number, false),
             fragment: None,
             body_len: body.len(),
             content: Content::Control(body),
         }
     }
 
-    pub(super) fn account_sent(&mut self, now: Time, body_len: usize) -> u32 {
+    pub(super) fn account_sent(&mut self, now: Time, at: usize, body_len: usize) -> u32 {
         let ip_bytes = (body_len + OVERHEAD) as u32 + u32::from(self.config.ip_overhead);
         self.last_sent = now;
         self.counts.packets_sent += 1;
         self.counts.ip_bytes_sent += u64::from(ip_bytes);
+        let counts = &mut self.paths.at_mut(at).counts;
+        counts.packets_sent += 1;
+        counts.ip_bytes_sent += u64::from(ip_bytes);
         ip_bytes
     }
 }

@@ -94,6 +94,11 @@ impl SendStreams {
         self.opened + cost <= self.credit
     }
 
+    /// How much more may be opened, bytes.
+    pub(crate) fn credit_left(&self) -> u64 {
+        self.credit.saturating_sub(self.opened)
+    }
+
     /// The peer's window, bytes.
     pub(crate) fn window(&self) -> u64 {
         self.window

@@ -150,6 +150,11 @@ pub enum Frame<'a> {
         /// The id.
         cid: ConnectionId,
     },
+    /// A path is no more.
+    PathAbandon {
+        /// The path.
+        path: PathId,
+    },
     /// No packet has this number.
     Skipped {
         /// The path of which no packet has it.
@@ -204,6 +209,7 @@ impl Frame<'_> {
                 | Frame::PathChallenge(_)
                 | Frame::NewConnectionId { .. }
                 | Frame::Skipped { .. }
+                | Frame::PathAbandon { .. }
                 | Frame::Reset(_)
                 | Frame::Stop { .. }
                 | Frame::Held { .. }
@@ -250,6 +256,10 @@ impl Frame<'_> {
                 put_varint(out, u64::from(path.get()));
                 put_varint(out, sequence.get());
                 out.extend_from_slice(&cid.bytes());
+            }
+            Frame::PathAbandon { path } => {
+                out.push(20);
+                put_varint(out, u64::from(path.get()));
             }
             Frame::Skipped {
                 path,
@@ -488,12 +498,15 @@ impl<'a> FrameIter<'a> {
                 flow: r.varint()?,
                 micros: r.varint()?,
             }),
+            20 => Frame::PathAbandon {
+                path: decode_path(r)?,
+            },
             19 => Frame::Flow(FlowNews::Ended {
                 flow: r.varint()?,
                 total: r.varint()?,
             }),
-            20 => Frame::PaperSymbols(SymbolSack::decode(r)?),
-            21 => Frame::PaperBlocks(BlockSack::decode(r)?),
+            21 => Frame::PaperSymbols(SymbolSack::decode(r)?),
+            22 => Frame::PaperBlocks(BlockSack::decode(r)?),
             unknown if unknown & IGNORABLE != 0 => {
                 let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
                 r.take(len)?;
@@ -746,6 +759,22 @@ mod tests {
         let found = FrameIter::new(&body).next();
         assert!(
             matches!(found, Some(Ok(Frame::PathSack { path, .. })) if path == PathId::new(u32::MAX))
+        );
+    }
+
+    #[test]
+    fn path_abandon_vector() {
+        let frame = Frame::PathAbandon {
+            path: PathId::new(300),
+        };
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        assert_eq!(bytes, [20, 0x41, 0x2c]);
+        let mut frames = FrameIter::new(&bytes);
+        assert_eq!(frames.next(), Some(Ok(frame)));
+        assert_eq!(
+            FrameIter::new(&bytes[..2]).next(),
+            Some(Err(WireError::Truncated))
         );
     }
 

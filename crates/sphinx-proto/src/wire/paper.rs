@@ -106,7 +106,7 @@ impl SymbolSack {
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        out.push(20);
+        out.push(21);
         encode_counts(&self.counts, out);
         put_varint(out, self.latest.block.get());
         self.latest.encode(out);
@@ -173,7 +173,7 @@ pub struct BlockSack {
 
 impl BlockSack {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        out.push(21);
+        out.push(22);
         encode_counts(&self.counts, out);
         put_varint(out, self.loss.map_or(0, |loss| loss.period + 1));
         if let Some(loss) = self.loss {
@@ -261,7 +261,7 @@ mod tests {
     fn vectors() {
         let frame = Frame::PaperSymbols(symbols());
         let bytes = [
-            20, 9, 1, 0x41, 0xf4, 7, 10, 0x0f, 0, 0, 2, 3, 10, 0xff, 1, 1, 0,
+            21, 9, 1, 0x41, 0xf4, 7, 10, 0x0f, 0, 0, 2, 3, 10, 0xff, 1, 1, 0,
         ];
         assert_eq!(bytes_of(&frame), bytes);
         assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(frame)));
@@ -278,7 +278,7 @@ mod tests {
                 (BlockId::new(6), BlockId::new(7)),
             ],
         });
-        let bytes = [21, 9, 1, 0x41, 0xf4, 3, 6, 0x40, 100, 3, 2, 1, 0, 1, 1];
+        let bytes = [22, 9, 1, 0x41, 0xf4, 3, 6, 0x40, 100, 3, 2, 1, 0, 1, 1];
         assert_eq!(bytes_of(&frame), bytes);
         assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(frame)));
     }
@@ -286,13 +286,13 @@ mod tests {
     #[test]
     fn what_cannot_be() {
         for bad in [
-            &[20, 0, 0, 0, 7, 0, 0, 0][..],         // the latest block is unknown
-            &[20, 0, 0, 0, 7, 9, 1, 4, 0, 0],       // bits behind the last symbol
-            &[20, 0, 0, 0, 7, 9, 1, 0, 8, 0],       // below no block
-            &[20, 0, 0, 0, 7, 9, 1, 0, 0, 1, 7, 0], // not below the limit
-            &[20, 0, 0, 0, 7, 0x48, 0, 0, 0, 0],    // 2048 symbols
-            &[21, 0, 0, 0, 1, 5, 4, 0, 0],          // more lost than sent
-            &[21, 0, 0, 0, 1, 0, 0, 0, 0],          // a period of nothing
+            &[21, 0, 0, 0, 7, 0, 0, 0][..],         // the latest block is unknown
+            &[21, 0, 0, 0, 7, 9, 1, 4, 0, 0],       // bits behind the last symbol
+            &[21, 0, 0, 0, 7, 9, 1, 0, 8, 0],       // below no block
+            &[21, 0, 0, 0, 7, 9, 1, 0, 0, 1, 7, 0], // not below the limit
+            &[21, 0, 0, 0, 7, 0x48, 0, 0, 0, 0],    // 2048 symbols
+            &[22, 0, 0, 0, 1, 5, 4, 0, 0],          // more lost than sent
+            &[22, 0, 0, 0, 1, 0, 0, 0, 0],          // a period of nothing
         ] {
             assert!(
                 matches!(FrameIter::new(bad).next(), Some(Err(_))),
@@ -317,7 +317,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn total(mut body in prop::collection::vec(any::<u8>(), 0..200), kind in 20..22_u8) {
+        fn total(mut body in prop::collection::vec(any::<u8>(), 0..200), kind in 21..23_u8) {
             body.insert(0, kind);
             if let Some(Ok(frame)) = FrameIter::new(&body).next() {
                 let bytes = bytes_of(&frame);

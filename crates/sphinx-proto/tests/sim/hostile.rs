@@ -221,7 +221,7 @@ fn ignorable_frames_change_nothing() {
     body.extend([0x3f, 0]);
     victim.body(&body);
     assert_eq!(
-        victim.session.largest_acked(),
+        victim.session.largest_acked(PathId::FIRST),
         Some(PacketNumber::new(newest))
     );
     // They are not acknowledged for their own sake, as a PING is.

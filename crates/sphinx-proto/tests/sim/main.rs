@@ -14,6 +14,7 @@ mod links;
 mod paths;
 mod random;
 mod rates;
+mod several;
 mod skips;
 mod table;
 mod windows;

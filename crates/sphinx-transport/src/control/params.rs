@@ -14,7 +14,8 @@ const ID_MAX_UDP_PAYLOAD: u64 = 5;
 const ID_RECEIVE_CREDIT: u64 = 6;
 const ID_STREAMS: u64 = 7;
 const ID_DATAGRAM: u64 = 8;
-const ID_PAPER: u64 = 9;
+const ID_PATHS_MAX: u64 = 9;
+const ID_PAPER: u64 = 10;
 
 const MIN_UDP_PAYLOAD: u16 = 1200;
 const MAX_UDP_PAYLOAD: u16 = 65_527;
@@ -65,6 +66,8 @@ pub(crate) struct Params {
     pub(crate) streams: u64,
     /// Longest datagram that this end takes, bytes; 0: none.
     pub(crate) datagram_max: u16,
+    /// Paths that this end may have open at a time, at least 1.
+    pub(crate) paths_max: u8,
     /// After how many milliseconds of silence this end gives the session up; `None`: not said.
     pub(crate) idle_timeout_ms: Option<u64>,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
@@ -102,6 +105,9 @@ impl Params {
         if self.datagram_max > 0 {
             put(&mut out, ID_DATAGRAM, u64::from(self.datagram_max));
         }
+        if self.paths_max > 1 {
+            put(&mut out, ID_PATHS_MAX, u64::from(self.paths_max));
+        }
         if let Some(wanted) = self.paper {
             let value = wanted.map_or_else(Paper::known, |paper| paper.encode());
             put_varint(&mut out, ID_PAPER);
@@ -123,6 +129,7 @@ impl Params {
         let mut receive_credit = u64::MAX;
         let mut streams = STREAMS_UNTOLD;
         let mut datagram_max = 0;
+        let mut paths_max = 1;
         let mut service = Service::APPLICATION;
         let mut idle_timeout_ms = None;
         let mut max_udp_payload = MAX_UDP_PAYLOAD;
@@ -157,6 +164,10 @@ impl Params {
                     let most = value.varint()?.min(u64::from(u16::MAX));
                     datagram_max = most as u16;
                 }
+                ID_PATHS_MAX => {
+                    let most = value.varint()?.clamp(1, u64::from(u8::MAX));
+                    paths_max = most as u8;
+                }
                 ID_PAPER => {
                     paper = Some(Paper::decode(bytes)?);
                     continue;
@@ -176,6 +187,7 @@ impl Params {
             receive_credit: receive_credit.min(receive_window),
             streams,
             datagram_max,
+            paths_max,
             idle_timeout_ms,
             max_udp_payload,
             paper,
@@ -197,6 +209,7 @@ mod tests {
             receive_credit: 1 << 20,
             streams: 10_240,
             datagram_max: 65_507,
+            paths_max: 8,
             idle_timeout_ms: Some(15_000),
             max_udp_payload: 8952,
             paper: None,
@@ -207,7 +220,7 @@ mod tests {
     fn vector() {
         let bytes = [
             1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 2, 1, 2, 3, 4, 0x81, 0, 0, 0, 4, 2, 0x7a, 0x98, 5, 2,
-            0x62, 0xf8, 6, 4, 0x80, 0x10, 0, 0, 7, 2, 0x68, 0, 8, 4, 0x80, 0, 0xff, 0xe3,
+            0x62, 0xf8, 6, 4, 0x80, 0x10, 0, 0, 7, 2, 0x68, 0, 8, 4, 0x80, 0, 0xff, 0xe3, 9, 1, 8,
         ];
         assert_eq!(params().encode(), bytes);
         assert_eq!(Params::decode(&bytes), Ok(params()));
@@ -222,6 +235,7 @@ mod tests {
             receive_credit: 7,
             streams: 256,
             datagram_max: 0,
+            paths_max: 1,
             idle_timeout_ms: None,
             max_udp_payload: 65_527,
             ..params()
@@ -270,6 +284,7 @@ mod tests {
             receive_credit in 0..=VARINT_MAX,
             streams in 0..=VARINT_MAX,
             datagram_max in any::<u16>(),
+            paths_max in 1..=u8::MAX,
             idle_timeout_ms in prop::option::of(0..=VARINT_MAX),
             max_udp_payload in MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD,
             paper in prop::option::of(prop::option::of(Just(Paper::default()))),
@@ -278,7 +293,7 @@ mod tests {
                 let service = Service(service);
                 let receive_credit = receive_credit.min(receive_window);
                 let params =
-                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, idle_timeout_ms, max_udp_payload, paper };
+                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, paper };
                 prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
             }
         }

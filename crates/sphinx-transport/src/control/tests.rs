@@ -24,6 +24,7 @@ const fn ms(ms: u64) -> Duration {
 fn settings(service: Service) -> Settings {
     Settings {
         paper: None,
+        paths_max: 1,
         service,
         budget: Budget::new(8 << 20),
         idle_timeout_ms: 15_000,

@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) service: Service,
     /// What sessions may hold together.
     pub(crate) budget: Budget,
+    /// Paths of a session that may be open at a time, at least 1.
+    pub(crate) paths_max: u8,
     /// Silence after which this end gives a session up, milliseconds.
     pub(crate) idle_timeout_ms: u64,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use sphinx_driver::keys::Keys;
 use sphinx_net::{Destination, Ecn, PacketIo, PacketTx};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, ConnectionIds, Nanos, PathId, Role, Session as Core, Time, Tuple};
+use sphinx_proto::{
+    Config, ConnectionIds, Nanos, PATHS_MAX, PathId, Role, Session as Core, Time, Tuple,
+};
 
 use super::{Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings};
 use crate::association::Association;
@@ -97,6 +99,10 @@ impl<Io: PacketIo> Engine<Io> {
     ) {
         let is_client = matches!(self.purpose, Purpose::Connect { .. });
         let tuple = Tuple { remote, local_ip };
+        let (further, own_paths_max) = match &self.purpose {
+            Purpose::Connect { further, .. } => (further.clone(), 1 + further.len()),
+            Purpose::Listen => (Vec::new(), PATHS_MAX),
+        };
         let (memory, paths) = match &self.purpose {
             Purpose::Connect { remotes, .. } => {
                 let mut tried = remotes.iter();
@@ -126,6 +132,11 @@ impl<Io: PacketIo> Engine<Io> {
         config.peer_window = peer.receive_window;
         config.peer_credit = peer.receive_credit;
         config.peer_datagram_max = peer.max_udp_payload;
+        config.paths_max = match config.paper {
+            // The paper's mode knows one path.
+            Some(_) => 1,
+            None => own_paths_max.min(usize::from(peer.paths_max)) as u8,
+        };
         config.memory = memory;
         let core = Core::new(config, now);
         let waiting = self.holding.end(local_cid);
@@ -147,6 +158,7 @@ impl<Io: PacketIo> Engine<Io> {
         let session = Session::new(Arc::clone(&shared));
         let mut association =
             Association::new(core, keys, is_client, shared, &self.options, self.counts());
+        association.will_open(further);
         for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
             association.handle_datagram(now, held.origin, &mut held.datagram, &mut self.workshop);
         }
@@ -231,6 +243,7 @@ impl<Io: PacketIo> Engine<Io> {
             service,
             ticket,
             remotes,
+            further,
         } = &self.purpose
         else {
             return None;
@@ -245,7 +258,7 @@ impl<Io: PacketIo> Engine<Io> {
                 break;
             }
             self.next_attempt += 1;
-            let settings = settings(*service, &self.options);
+            let settings = settings(*service, &self.options, 1 + further.len());
             match self
                 .control
                 .connect(clock, *address, ticket.pin(), ticket.secret(), &settings)

@@ -14,6 +14,7 @@ mod memory;
 mod moving;
 mod path;
 mod proxy;
+mod several;
 mod support;
 mod tasks;
 mod transfer;

@@ -1,0 +1,375 @@
+//! The paths of a session: which there are, which of them work, and what each of them is for at present (`docs/protocol.md` §10.4).
+
+use std::collections::BTreeMap;
+
+use crate::admission::Capacity;
+use crate::config::Config;
+use crate::demand::Demand;
+use crate::ids::{LocalIds, PeerIds};
+use crate::path::{PATH, Path};
+use crate::scheduler::{Duty, Scheduler};
+use crate::sender::Sender;
+use crate::types::{Tuple, Urgency};
+use crate::wire::{ConnectionId, Frame};
+use crate::{CidSequence, Nanos, PathId, Time};
+
+/// Most paths of a session that are open at a time.
+pub const PATHS_MAX: usize = 8;
+/// A path whose round trip is longer than the shortest one by more than this part of it, and by more than this, is *slow*:
+/// repairs take the fast ones.
+const SLOW_PART: Nanos = 4;
+const SLOW_MIN: Nanos = 5_000_000;
+
+/// What has been sent and received on a path.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) ip_bytes_sent: u64,
+    pub(crate) packets_sent: u64,
+    pub(crate) ip_bytes_received: u64,
+    pub(crate) packets_received: u64,
+}
+
+/// A path, and what belongs to it alone.
+pub(crate) struct Lane {
+    pub(crate) path: Path,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) local_ids: LocalIds,
+    pub(crate) peer_ids: PeerIds,
+    pub(crate) last_sent: Time,
+    pub(crate) counts: Counts,
+}
+
+impl Lane {
+    fn new(path: Path, ids: (ConnectionId, ConnectionId), now: Time) -> Self {
+        let (local, peer) = ids;
+        Self {
+            local_ids: LocalIds::new(path.id(), local),
+            peer_ids: PeerIds::new(peer),
+            path,
+            scheduler: Scheduler::new(now),
+            last_sent: now,
+            counts: Counts::default(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> PathId {
+        self.path.id()
+    }
+
+    fn works(&self) -> bool {
+        self.path.is_validated() && !self.path.is_suspect()
+    }
+}
+
+/// What one end has given out, or been given, for paths that are not open yet.
+type Ready = BTreeMap<PathId, ConnectionId>;
+
+/// The paths of a session, of which there is one at least.
+pub(crate) struct Paths {
+    /// By id, rising.
+    lanes: Vec<Lane>,
+    /// How many may be open at a time.
+    most: usize,
+    /// Ids of paths that the peer may open, or this end, once the other one has given one out too.
+    ready_here: Ready,
+    ready_there: Ready,
+    /// No id is used twice.
+    next: u32,
+}
+
+impl Paths {
+    pub(crate) fn new(config: &Config, now: Time) -> Self {
+        let ids = (config.local_cid, config.peer_cid);
+        Self {
+            lanes: vec![Lane::new(Path::new(config, now), ids, now)],
+            most: usize::from(config.paths_max).clamp(1, PATHS_MAX),
+            ready_here: Ready::new(),
+            ready_there: Ready::new(),
+            next: 1,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lanes.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        self.lanes.iter_mut()
+    }
+
+    pub(crate) fn at(&self, index: usize) -> &Lane {
+        &self.lanes[index]
+    }
+
+    pub(crate) fn at_mut(&mut self, index: usize) -> &mut Lane {
+        &mut self.lanes[index]
+    }
+
+    /// Where the path is among those that are open.
+    pub(crate) fn index(&self, id: PathId) -> Option<usize> {
+        self.lanes.iter().position(|lane| lane.id() == id)
+    }
+
+    /// Whether there is or was a path with this id.
+    pub(crate) fn has_been(&self, id: PathId) -> bool {
+        id == PATH || self.most > 1 && id.get() < self.next
+    }
+
+    /// The path that packets with this connection id are of, if it may be open.
+    pub(crate) fn of_cid(&self, cid: ConnectionId) -> Option<PathId> {
+        if self.most == 1 {
+            return Some(PATH);
+        }
+        let has = |lane: &&Lane| lane.local_ids.has(cid);
+        if let Some(lane) = self.lanes.iter().find(has) {
+            return Some(lane.id());
+        }
+        let mut ready = self.ready_here.iter();
+        if let Some((id, _)) = ready.find(|(_, ready)| **ready == cid) {
+            return Some(*id);
+        }
+        // The id of the handshake.
+        self.index(PATH).map(|_| PATH)
+    }
+
+    /// The working path with the shortest round trip; else one that did work.
+    fn main_index(&self) -> usize {
+        if self.lanes.len() == 1 {
+            return 0;
+        }
+        let rank = |lane: &Lane| {
+            let rtt = lane.path.rtt().smoothed();
+            (!lane.path.is_validated(), lane.path.is_suspect(), rtt)
+        };
+        let lanes = self.lanes.iter().enumerate();
+        let best = lanes.min_by_key(|(_, lane)| rank(lane));
+        best.map_or(0, |(index, _)| index)
+    }
+
+    pub(crate) fn main(&self) -> &Lane {
+        &self.lanes[self.main_index()]
+    }
+
+    pub(crate) fn main_mut(&mut self) -> &mut Lane {
+        let index = self.main_index();
+        &mut self.lanes[index]
+    }
+
+    /// Indices, best first, and how many there are.
+    pub(crate) fn order(&self) -> ([usize; PATHS_MAX], usize) {
+        let mut order = [0; PATHS_MAX];
+        let count = self.lanes.len();
+        if count > 1 {
+            for (index, place) in order.iter_mut().take(count).enumerate() {
+                *place = index;
+            }
+            order[..count].sort_by_key(|index| {
+                let lane = &self.lanes[*index];
+                (!lane.works(), lane.path.rtt().smoothed(), *index)
+            });
+        }
+        (order, count)
+    }
+
+    /// Whether the peer has answered on any of them: on the one that is left it may not have.
+    pub(crate) fn is_any_validated(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.path.is_validated())
+    }
+
+    /// Whether another path than this one works.
+    pub(crate) fn others_work(&self, index: usize) -> bool {
+        let mut lanes = self.lanes.iter().enumerate();
+        lanes.any(|(other, lane)| other != index && lane.works())
+    }
+
+    /// What all paths in use carry together.
+    pub(crate) fn capacity(&self) -> Capacity {
+        if let [lane] = &self.lanes[..] {
+            return Capacity::of(&lane.path);
+        }
+        let in_use = || {
+            let any_works = self.lanes.iter().any(Lane::works);
+            let lanes = self.lanes.iter();
+            lanes.filter(move |lane| lane.works() || !any_works && lane.path.is_validated())
+        };
+        let slowest = in_use().map(|lane| lane.path.rtt().smoothed()).max();
+        let slowest = slowest.unwrap_or(1).max(1);
+        let mut all: Option<Capacity> = None;
+        for lane in in_use() {
+            let mut one = Capacity::of(&lane.path);
+            // What fast paths carry is not confirmed, in order, before what slow ones do.
+            let times = slowest / lane.path.rtt().smoothed().max(1);
+            one.cwnd = one.cwnd.saturating_mul(times.clamp(1, 64));
+            all = Some(match all {
+                None => one,
+                Some(all) => Capacity {
+                    mtu: all.mtu.min(one.mtu),
+                    rate: all.rate.saturating_add(one.rate),
+                    cwnd: all.cwnd.saturating_add(one.cwnd),
+                    plr: all.plr.max(one.plr),
+                },
+            });
+        }
+        all.unwrap_or_else(|| Capacity::of(&self.main().path))
+    }
+
+    /// What the path is for at present.
+    pub(crate) fn duty(&self, index: usize, sender: &Sender, demand: &Demand) -> Duty {
+        let lane = &self.lanes[index];
+        if !lane.path.is_validated() {
+            return Duty::Validation;
+        }
+        if self.lanes.len() == 1 {
+            return Duty::All;
+        }
+        if lane.path.is_suspect() {
+            return match self.others_work(index) {
+                true => Duty::Probes,
+                false => Duty::All,
+            };
+        }
+        let rtt = lane.path.rtt().smoothed();
+        let (mut shortest, mut rate) = (rtt, 0_u64);
+        for other in self.lanes.iter().filter(|other| other.works()) {
+            let its = other.path.rtt().smoothed();
+            if its < rtt {
+                shortest = shortest.min(its);
+                rate = rate.saturating_add(other.path.cc().bandwidth_estimate());
+            }
+        }
+        let lag = rtt - shortest;
+        if lag <= (shortest / SLOW_PART).max(SLOW_MIN) {
+            return Duty::All;
+        }
+        // What the faster paths carry until a symbol that leaves here now has arrived there: if that is all that may be sent, they
+        // would wait for this path.
+        let meanwhile = u128::from(rate) * u128::from(lag) / 1_000_000_000;
+        let unsent = sender.blocks().unsent_before(Urgency::LEAST);
+        let left = match demand.backlog() {
+            true => sender.streams().credit_left().saturating_add(unsent),
+            false => unsent,
+        };
+        if meanwhile >= u128::from(left) {
+            Duty::Rest
+        } else {
+            Duty::Fresh
+        }
+    }
+
+    /// Where the copy of CLOSE with this number leaves: every path that works has its share.
+    pub(crate) fn for_close(&self, copy: usize) -> usize {
+        let (order, count) = self.order();
+        let works = |at: &&usize| self.lanes[**at].works();
+        let count = order[..count].iter().take_while(works).count().max(1);
+        order[copy % count]
+    }
+
+    /// The smallest round trip of the path that has the longest.
+    pub(crate) fn slowest_rtt(&self) -> Nanos {
+        let rtts = self.lanes.iter().map(|lane| lane.path.rtt().min());
+        rtts.max().unwrap_or(0)
+    }
+
+    /// Whether both ends allow several paths.
+    pub(crate) fn may_be_several(&self) -> bool {
+        self.most > 1
+    }
+
+    // ---- opening and abandoning ------------------------------------------------------------------
+
+    /// Paths that may still be opened.
+    fn to_come(&self) -> usize {
+        self.most - self.lanes.len()
+    }
+
+    /// How many connection ids of this end are wanted.
+    pub(crate) fn ids_wanted(&self) -> usize {
+        let spare: usize = self.lanes.iter().map(|lane| lane.local_ids.wanted()).sum();
+        spare + self.to_come().saturating_sub(self.ready_here.len())
+    }
+
+    /// A connection id of this end: what the peer is told.
+    pub(crate) fn add_id(&mut self, cid: ConnectionId) -> Option<Frame<'static>> {
+        let mut lanes = self.lanes.iter_mut();
+        if let Some(lane) = lanes.find(|lane| lane.local_ids.wanted() > 0) {
+            return lane.local_ids.add(cid);
+        }
+        if self.ready_here.len() >= self.to_come() {
+            // It is a spare one of the first path.
+            return self.lanes[0].local_ids.add(cid);
+        }
+        let newest = self.ready_here.last_key_value().map(|(id, _)| id.get() + 1);
+        let path = PathId::new(newest.unwrap_or(self.next).max(self.next));
+        self.ready_here.insert(path, cid);
+        Some(Frame::NewConnectionId {
+            path,
+            sequence: CidSequence::ZERO,
+            cid,
+        })
+    }
+
+    /// The peer gives an id out. `false`: for a path that cannot be.
+    pub(crate) fn offer(&mut self, path: PathId, sequence: CidSequence, cid: ConnectionId) -> bool {
+        if let Some(index) = self.index(path) {
+            self.lanes[index].peer_ids.offer(sequence, cid);
+            return true;
+        }
+        if self.has_been(path) {
+            return true;
+        }
+        if self.most == 1 {
+            return false;
+        }
+        if sequence == CidSequence::ZERO && self.ready_there.len() < PATHS_MAX {
+            self.ready_there.entry(path).or_insert(cid);
+        }
+        true
+    }
+
+    /// Whether a path with this id may be opened.
+    pub(crate) fn is_ready(&self, id: PathId) -> bool {
+        self.ready_here.contains_key(&id)
+    }
+
+    /// Opens the next path, on which packets travel between these addresses. `None`: there is no room for one, or not yet.
+    pub(crate) fn open(&mut self, now: Time, tuple: Tuple) -> Option<PathId> {
+        let mut ready = self.ready_here.keys();
+        let id = *ready.find(|id| self.ready_there.contains_key(id))?;
+        self.begin(now, id, tuple, true).then_some(id)
+    }
+
+    /// A packet of a path that is not open has opened: it is open from now on. Whether there is one.
+    pub(crate) fn opened_by_peer(&mut self, now: Time, id: PathId, tuple: Tuple) -> bool {
+        self.begin(now, id, tuple, false)
+    }
+
+    fn begin(&mut self, now: Time, id: PathId, tuple: Tuple, chosen: bool) -> bool {
+        if self.to_come() == 0 || !self.ready_there.contains_key(&id) {
+            return false;
+        }
+        let main = self.main_index();
+        let Some(random) = self.lanes[main].path.take_random() else {
+            return false;
+        };
+        let (Some(here), Some(there)) = (self.ready_here.remove(&id), self.ready_there.remove(&id))
+        else {
+            return false;
+        };
+        let main = &self.lanes[main].path;
+        let path = main.further(id, tuple, now, random, chosen);
+        self.next = self.next.max(id.get() + 1);
+        self.lanes.push(Lane::new(path, (here, there), now));
+        self.lanes.sort_by_key(Lane::id);
+        true
+    }
+
+    /// The path is no more. It was there, and is not the last one.
+    pub(crate) fn remove(&mut self, id: PathId) -> Option<Lane> {
+        let index = self.index(id).filter(|_| self.lanes.len() > 1)?;
+        Some(self.lanes.remove(index))
+    }
+}

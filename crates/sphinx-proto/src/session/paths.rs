@@ -1,0 +1,206 @@
+//! What a session does with its paths as a whole: opening and abandoning them, and what is due on each (`docs/protocol.md` §10.4).
+
+use super::{Life, Session};
+use crate::paths::Lane;
+use crate::sender::{Carriage, Company};
+use crate::types::{Event, PacketMeta, PathNews, PathStats, Tuple};
+use crate::wire::{ConnectionId, Frame, Header};
+use crate::{PacketNumber, PathId, Time};
+
+impl Session {
+    /// The path that packets with this connection id are of; `None` for one that is no more.
+    pub fn path_of_cid(&self, cid: ConnectionId) -> Option<PathId> {
+        self.paths.of_cid(cid)
+    }
+
+    /// Whether the path is open, or may be opened.
+    pub fn has_path(&self, path: PathId) -> bool {
+        self.paths.index(path).is_some() || self.paths.is_ready(path)
+    }
+
+    /// Opens another path, on which packets travel between these addresses; `None` while there is no room for one, or its connection
+    /// ids are not there yet. Nothing but challenges leaves on it until the [peer has answered](Event::Path).
+    pub fn open_path(&mut self, now: Time, tuple: Tuple) -> Option<PathId> {
+        if !matches!(self.life, Life::Open) {
+            return None;
+        }
+        self.paths.open(now, tuple)
+    }
+
+    /// Gives a path up, unless it is not open or the last one on which the peer has answered: what is on its way there counts as lost. Whether it was.
+    pub fn abandon_path(&mut self, now: Time, path: PathId) -> bool {
+        let remains = |lane: &Lane| lane.id() != path && lane.path.is_validated();
+        let may_go = self.paths.iter().any(remains);
+        matches!(self.life, Life::Open) && may_go && self.drop_path(now, path)
+    }
+
+    /// Counters and estimates of the open paths.
+    pub fn path_stats(&self) -> Vec<PathStats> {
+        let stats = self.paths.iter().map(|lane| PathStats {
+            id: lane.id().get(),
+            tuple: lane.path.tuple(),
+            is_validated: lane.path.is_validated(),
+            is_suspect: lane.path.is_suspect(),
+            rtt: lane.path.rtt().smoothed(),
+            min_rtt: lane.path.rtt().min(),
+            plr: lane.path.monitor().plr(),
+            pacing_rate: lane.path.cc().pacing_rate(),
+            ip_bytes_sent: lane.counts.ip_bytes_sent,
+            packets_sent: lane.counts.packets_sent,
+            ip_bytes_received: lane.counts.ip_bytes_received,
+            packets_received: lane.counts.packets_received,
+        });
+        stats.collect()
+    }
+
+    /// Where the path of a packet that has opened is. One that has not been open is opened by it.
+    pub(super) fn path_of(&mut self, meta: &PacketMeta, header: &Header) -> Option<usize> {
+        let id = self.paths.of_cid(header.cid)?;
+        if let Some(at) = self.paths.index(id) {
+            return Some(at);
+        }
+        let may_open = matches!(self.life, Life::Open);
+        if !may_open || !self.paths.opened_by_peer(meta.now, id, meta.tuple) {
+            return None;
+        }
+        self.paths.index(id)
+    }
+
+    /// The peer has answered a challenge on the path at this place.
+    pub(super) fn answered(&mut self, meta: &PacketMeta, at: usize, data: [u8; 8]) {
+        let path = &mut self.paths.at_mut(at).path;
+        let was_validated = path.is_validated();
+        if !path.on_response(meta.now, meta.tuple, data) {
+            return;
+        }
+        if was_validated {
+            self.moved(at);
+        } else {
+            self.events
+                .push_back(Event::Path(path.id(), PathNews::Opened));
+        }
+    }
+
+    /// The path is no more; the peer is told, in case that it does not know. Whether it was there.
+    pub(super) fn drop_path(&mut self, now: Time, id: PathId) -> bool {
+        let Some(at) = self.paths.index(id) else {
+            return false;
+        };
+        let lane = self.paths.at_mut(at);
+        let mut carriage = Carriage {
+            path: id,
+            horizon: lane.path.horizon(now),
+            sender: &mut self.sender,
+            control: &mut self.control_queue,
+        };
+        lane.path.give_up_flight(now, &mut carriage);
+        let Some(lane) = self.paths.remove(id) else {
+            return false;
+        };
+        for (sequence, cid) in lane.local_ids.all() {
+            self.control_queue.cancel(&Frame::NewConnectionId {
+                path: id,
+                sequence,
+                cid,
+            });
+            // The id of the handshake names the session.
+            if cid != self.config.local_cid {
+                self.events.push_back(Event::ConnectionIdRetired(cid));
+            }
+        }
+        self.control_queue.push(&Frame::PathAbandon { path: id });
+        self.events.push_back(Event::Path(id, PathNews::Abandoned));
+        true
+    }
+
+    /// By which number credit and windows are ordered. Where there are several paths windows do not shrink, and need no order.
+    pub(super) fn credit_number(&self, meta: &PacketMeta) -> PacketNumber {
+        match self.paths.may_be_several() {
+            true => PacketNumber::MAX,
+            false => meta.packet_number,
+        }
+    }
+
+    // ---- time -----------------------------------------------------------------------------------
+
+    /// What others than the path at this place are doing.
+    fn company(&self, at: usize) -> Company {
+        if self.paths.len() == 1 {
+            return Company::default();
+        }
+        let is_main = self.paths.main().id() == self.paths.at(at).id();
+        let waits = self.paths.iter().map(|lane| lane.path.probe_wait());
+        Company {
+            others: self.paths.others_work(at),
+            patience: is_main.then(|| waits.max()).flatten(),
+        }
+    }
+
+    /// When something is due on the path at this place.
+    pub(super) fn lane_timeout(&self, at: usize) -> Option<Time> {
+        let lane = self.paths.at(at);
+        let path = &lane.path;
+        if !path.is_validated() {
+            return path.challenge_timeout();
+        }
+        let duty = self.paths.duty(at, &self.sender, &self.demand);
+        let pacer = path
+            .next_departure(self.demand.backlog())
+            .filter(|_| lane.scheduler.has_symbol(&self.sender, duty));
+        let timers = [
+            self.sender.timeout(path, self.company(at)),
+            path.acks().timeout(),
+            path.mtu_timeout(),
+            path.challenge_timeout(),
+            lane.local_ids.timeout(),
+            pacer,
+            Some(lane.last_sent + self.keep_alive()),
+        ];
+        timers.into_iter().flatten().min()
+    }
+
+    /// A path on which nothing has been sent for long is heard of all the same.
+    pub(super) fn keep_paths_alive(&mut self, now: Time) {
+        let keep_alive = self.keep_alive();
+        for lane in self.paths.iter_mut() {
+            if lane.path.is_validated() && now >= lane.last_sent + keep_alive {
+                lane.scheduler.ping();
+            }
+        }
+    }
+
+    /// Loss by time, and probes of a silent path.
+    pub(super) fn look_for_losses(&mut self, now: Time) {
+        for at in 0..self.paths.len() {
+            let company = self.company(at);
+            let lane = self.paths.at_mut(at);
+            let was_suspect = lane.path.is_suspect();
+            let mut carriage = Carriage {
+                path: lane.id(),
+                horizon: lane.path.horizon(now),
+                sender: &mut self.sender,
+                control: &mut self.control_queue,
+            };
+            let probes = carriage.on_timeout(&mut lane.path, now, company);
+            lane.scheduler.probe(probes, lane.path.mtu());
+            if lane.path.is_suspect() && !was_suspect {
+                self.events
+                    .push_back(Event::Path(lane.id(), PathNews::Suspect));
+            }
+        }
+        self.give_up_expired(now);
+    }
+
+    pub(super) fn retire_ids(&mut self, now: Time) {
+        for lane in self.paths.iter_mut() {
+            while let Some((sequence, cid)) = lane.local_ids.poll_retired(now) {
+                self.control_queue.cancel(&Frame::NewConnectionId {
+                    path: lane.path.id(),
+                    sequence,
+                    cid,
+                });
+                self.events.push_back(Event::ConnectionIdRetired(cid));
+            }
+        }
+    }
+}
