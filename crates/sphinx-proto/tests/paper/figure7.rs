@@ -57,8 +57,8 @@ fn sessions_send_what_the_equations_say() {
                 continue;
             }
             assert!((row.ahead - says).abs() <= 1.0, "{t}: {}", row.ahead);
-            // Rounding up to whole packets, and estimates above the mean, leave fewer blocks without; one standard error is two points. Symbols of a packet are distinct, while
-            // the equations draw each anew: that is most of it.
+            // Fewer blocks ask again than 1 − T says, probably because the symbols of a packet are distinct, while the equations draw each
+            // anew; one standard error is two points. The bounds are what was seen, with room: they notice changes.
             assert!(
                 (-0.15..0.05).contains(&(row.again - (1.0 - t))),
                 "{t}: {}",
