@@ -28,6 +28,8 @@ mod perf;
 mod pipes;
 mod receiving;
 mod resume;
+#[cfg(all(feature = "lab", feature = "pep"))]
+mod several_paths;
 mod streams;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod thin;

@@ -19,13 +19,13 @@ use super::pep::{Scene, ip, totals, transfer, ways};
 use crate::common::{Running, Scratch};
 
 /// A namespace, with a process by which `ip` finds it.
-struct Host {
-    namespace: Namespace,
-    holder: Child,
+pub(super) struct Host {
+    pub(super) namespace: Namespace,
+    pub(super) holder: Child,
 }
 
 impl Host {
-    fn new() -> Host {
+    pub(super) fn new() -> Host {
         let namespace = Namespace::new().expect("a namespace");
         let mut holder = Command::new("sleep");
         let holder = namespace.spawn(holder.arg("1000").stdin(Stdio::null()));

@@ -1,0 +1,243 @@
+//! `sphx send --path`: a client with two interfaces, of which one goes down on the way. Skipped, saying why, where namespaces,
+//! or `ip`, are not there.
+
+use std::{fs, io::Write, sync::mpsc, thread};
+
+use serde_json::Value;
+use sphinx_netdev::netns::{Access, probe};
+
+use super::pep::ip;
+use super::pep_between::Host;
+use crate::common::{Ended, Running, Scratch};
+
+const BYTES: usize = 5_000_000;
+/// What is sent before anything happens to a path.
+const FIRST_BYTES: usize = 3_000_000;
+/// What each path must have carried: its share is far more, but for a machine that hardly lets it begin.
+const SHARE_MIN: u64 = 100_000;
+/// Of each path, so that the other one is needed.
+const RATE: &str = "fixed:40mbit";
+/// The interfaces, of the same name at both ends.
+const INTERFACES: [&str; 2] = ["wifi", "lte"];
+
+#[derive(Clone, Copy, Debug)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// Where the server is reached, whatever the path.
+    fn server(self) -> &'static str {
+        match self {
+            Family::V4 => "10.81.9.1",
+            Family::V6 => "fd81:9::1",
+        }
+    }
+
+    /// The address of an end, 1 the server's, on this path.
+    fn of(self, path: usize, end: u8) -> String {
+        let network = path + 1;
+        match self {
+            Family::V4 => format!("10.81.{network}.{end}"),
+            Family::V6 => format!("fd81:{network}::{end}"),
+        }
+    }
+
+    /// How `ip` gives an interface this address, at once.
+    fn add(self, address: &str, interface: &str) -> String {
+        let (length, how) = match (self, interface) {
+            (Family::V4, "lo") => (32, ""),
+            (Family::V4, _) => (24, ""),
+            (Family::V6, "lo") => (128, "nodad"),
+            (Family::V6, _) => (64, "nodad"),
+        };
+        format!("addr add {address}/{length} dev {interface} {how}")
+    }
+}
+
+/// A client and a server with two links between them. The server's address is that of neither.
+struct Pair {
+    client: Host,
+    server: Host,
+    family: Family,
+}
+
+impl Pair {
+    fn new(family: Family) -> Option<Pair> {
+        match probe() {
+            Ok(Access::Direct) => {}
+            Ok(Access::UserNamespace) => {
+                eprintln!(
+                    "skipped: needs root (user namespaces would work, but not beside threads)"
+                );
+                return None;
+            }
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+        }
+        let pair = Pair {
+            client: Host::new(),
+            server: Host::new(),
+            family,
+        };
+        if pair.connect().is_none() {
+            eprintln!("skipped: no 'ip', or it refuses to make links");
+            return None;
+        }
+        Some(pair)
+    }
+
+    fn connect(&self) -> Option<()> {
+        let (client, server) = (&self.client.namespace, &self.server.namespace);
+        let (there, family) = (self.server.holder.id(), self.family);
+        ip(server, &family.add(family.server(), "lo"))?;
+        for (path, name) in INTERFACES.into_iter().enumerate() {
+            let line = format!("link add {name} type veth peer name {name} netns {there}");
+            ip(client, &line)?;
+            for (namespace, end) in [(server, 1), (client, 2)] {
+                ip(namespace, &family.add(&family.of(path, end), name))?;
+                ip(namespace, &format!("link set {name} up"))?;
+                // What comes by the second path comes back by it, though the first one is preferred.
+                let key = format!("net.ipv4.conf.{name}.rp_filter");
+                namespace.sysctl(&key, "2").ok()?;
+            }
+            let (to, via) = (family.server(), family.of(path, 1));
+            let metric = 100 * (path + 1);
+            ip(
+                client,
+                &format!("route add {to} via {via} dev {name} metric {metric}"),
+            )?;
+        }
+        Some(())
+    }
+
+    /// Sends a file over both paths, and does something when a good part of it has arrived; what both ends say of it. The rest
+    /// is handed over only then, however slow this machine is.
+    fn transfer(&self, meanwhile: impl FnOnce()) -> [Ended; 2] {
+        let scratch = Scratch::new();
+        let movie = fs::read(scratch.file("movie", BYTES)).expect("it was written");
+        let listen = match self.family {
+            Family::V4 => format!("{}:0", self.family.server()),
+            Family::V6 => format!("[{}]:0", self.family.server()),
+        };
+        let recv = "recv --json --once --output in --ticket-file t --listen";
+        let recv: Vec<&str> = recv.split(' ').chain([listen.as_str()]).collect();
+        let start = || Running::start(&scratch, &recv, &[]);
+        let mut receiver = self.server.namespace.run(start).expect("a thread");
+        receiver.event("listening");
+        let [first, second] = INTERFACES;
+        let send = format!(
+            "--cc {RATE} --interval-report 10ms --path {first} --path {second} --stdin movie"
+        );
+        let send: Vec<&str> = send.split(' ').collect();
+        let start = || scratch.send(&send);
+        let mut sender = self.client.namespace.run(start).expect("a thread");
+        let mut stdin = sender.stdin();
+        let (go_on, may_go_on) = mpsc::channel();
+        // It ends with the process.
+        thread::spawn(move || {
+            let (now, later) = movie.split_at(FIRST_BYTES);
+            let written = stdin.write_all(now);
+            if written.is_ok() && may_go_on.recv().is_ok() {
+                let _ = stdin.write_all(later);
+            }
+        });
+        let arrived = |event: &Value| event["bytes"].as_u64().expect("a number");
+        while arrived(&sender.event("progress")) < FIRST_BYTES as u64 / 2 {}
+        meanwhile();
+        go_on.send(()).expect("it waits");
+        let ended = [sender.end().expect(0), receiver.end().expect(0)];
+        scratch.assert_same("movie", "in/movie");
+        assert_eq!(scratch.arrived(), ["movie"]);
+        ended
+    }
+}
+
+/// What `done` says of the two paths.
+#[track_caller]
+fn paths(ended: &Ended) -> [&Value; 2] {
+    let done = ended.done();
+    let paths = done["paths"].as_array().map_or(&[][..], Vec::as_slice);
+    let [first, second] = paths else {
+        panic!("not two paths: {done}");
+    };
+    [first, second]
+}
+
+fn number(path: &Value, field: &str) -> u64 {
+    path[field].as_u64().expect("a number")
+}
+
+#[test]
+fn both_paths_carry_a_file() {
+    for family in [Family::V4, Family::V6] {
+        let Some(pair) = Pair::new(family) else {
+            return;
+        };
+        let [sent, received] = pair.transfer(|| {});
+        for (ended, end, field) in [
+            (&sent, 2, "wire_bytes_sent"),
+            (&received, 1, "wire_bytes_received"),
+        ] {
+            for (at, path) in paths(ended).into_iter().enumerate() {
+                assert_eq!(path["path"], at, "{path}");
+                assert_eq!(path["state"], "working", "{path}");
+                assert!(number(path, field) > SHARE_MIN, "{}", ended.done());
+                if end == 2 {
+                    assert_eq!(path["local"], family.of(at, 2).as_str(), "{path}");
+                }
+            }
+        }
+    }
+}
+
+/// A path that goes down is replaced by the other one, whichever it is, and at whichever end.
+fn goes_down(path: usize, at_client: bool) {
+    for family in [Family::V4, Family::V6] {
+        let Some(pair) = Pair::new(family) else {
+            return;
+        };
+        let host = if at_client {
+            &pair.client
+        } else {
+            &pair.server
+        };
+        let line = format!("link set {} down", INTERFACES[path]);
+        let cut = || drop(ip(&host.namespace, &line).expect("it goes down"));
+        let [sent, received] = pair.transfer(cut);
+        let (dead, alive) = (path, 1 - path);
+        let of_sender = paths(&sent);
+        assert_eq!(of_sender[dead]["state"], "suspect", "{}", sent.done());
+        assert_eq!(of_sender[alive]["state"], "working", "{}", sent.done());
+        let received = received.done();
+        let of_receiver = &received["paths"];
+        assert_eq!(of_receiver[alive]["state"], "working", "{received}");
+        for path in [dead, alive] {
+            let carried = number(&of_receiver[path], "wire_bytes_received");
+            assert!(carried > SHARE_MIN, "{received}");
+        }
+    }
+}
+
+#[test]
+fn the_first_interface_of_the_client_goes_down() {
+    goes_down(0, true);
+}
+
+#[test]
+fn the_second_interface_of_the_client_goes_down() {
+    goes_down(1, true);
+}
+
+#[test]
+fn the_first_interface_of_the_server_goes_down() {
+    goes_down(0, false);
+}
+
+#[test]
+fn the_second_interface_of_the_server_goes_down() {
+    goes_down(1, false);
+}
