@@ -179,7 +179,13 @@ pub(crate) fn bundle(text: &str) -> Result<u8, String> {
     }
 }
 
+/// What the paper's mode is without any key.
+pub(crate) const PAPER_DEFAULT: &str = "code=srlt";
+
 pub(crate) fn paper(text: &str) -> Result<Box<transport::Paper>, String> {
+    if text.is_empty() {
+        return Err("expected KEY=VALUE,..., or --paper alone".to_owned());
+    }
     // All of something is written 1 there, as in the paper.
     let share = |text: &str| match text {
         "1" => Ok(1.0),

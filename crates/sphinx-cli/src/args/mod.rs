@@ -383,7 +383,7 @@ pub(crate) struct PerfClientArgs {
     #[arg(long, value_name = "N", value_parser = engine::bundle, requires = "message_size", conflicts_with = "reverse")]
     pub(crate) bundle: Option<u8>,
     /// The mode of the published paper, for comparison, both ways: --paper or --paper=code=lt,n=64 (keys: docs/paper.md). With --cc fixed:RATE its window's blocks leave at that rate
-    #[arg(long, value_name = "KEY=VALUE,...", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = engine::paper,
+    #[arg(long, value_name = "KEY=VALUE,...", num_args = 0..=1, require_equals = true, default_missing_value = engine::PAPER_DEFAULT, value_parser = engine::paper,
         conflicts_with_all = ["codec", "profile", "icm", "epsilon", "bundle"])]
     pub(crate) paper: Option<Box<sphinx_transport::Paper>>,
     #[command(flatten)]

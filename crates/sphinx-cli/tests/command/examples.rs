@@ -12,7 +12,7 @@ use crate::common::{PATIENCE, Running, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Beginnings of examples that are not run, and why.
-const LISTED: [(&str, &str); 20] = [
+const LISTED: [(&str, &str); 21] = [
     ("make ", "builds and measures"),
     (
         "git clone ",
@@ -31,6 +31,10 @@ const LISTED: [(&str, &str); 20] = [
     (
         "sphx cp ",
         "needs another machine with an sshd; tests/cp.rs has one",
+    ),
+    (
+        "sphx sync ",
+        "needs another machine with an sshd; tests/cp/sync.rs has one",
     ),
     (
         "sphx perf client ssh:",

@@ -35,12 +35,13 @@ const KINDS: [(&str, &[&str]); 4] = [
     ("SHARE", &["0%", "100%", "100.1%", "0.000000000001%"]),
 ];
 /// Values that any text is good for.
-const FREE: [&str; 8] = [
+const FREE: [&str; 9] = [
     "CMD",
     "DIR",
     "F",
     "FILE",
     "HOST[:PORT]",
+    "IFACE | ADDR",
     "NAME",
     "PATH",
     "SCENARIO.toml",
