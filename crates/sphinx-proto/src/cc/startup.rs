@@ -82,6 +82,8 @@ pub(super) struct Startup {
     packets_lost: u64,
     /// Packets acknowledged and lost in a round, for as long as there is no sample.
     unmeasured: (usize, usize),
+    /// Bytes that left in this round.
+    round_sent: f64,
     /// Loss of the last round, 1 if there was none.
     last_loss: f64,
     group: (u64, u64),
@@ -126,6 +128,7 @@ impl Startup {
             packets: 0,
             packets_lost: 0,
             unmeasured: (0, 0),
+            round_sent: 0.0,
             last_loss: loss.unwrap_or(1.0),
             group: (0, 0),
             clean: (0, 0),
@@ -177,6 +180,7 @@ impl Startup {
     /// A packet left.
     pub(super) fn on_sent(&mut self, bytes: u32) {
         self.train -= f64::from(bytes);
+        self.round_sent += f64::from(bytes);
     }
 
     /// A round begins, and with it a train.
@@ -303,6 +307,7 @@ impl Startup {
         );
         let app_limited = std::mem::take(&mut self.app_limited);
         self.is_estimate_low = app_limited;
+        let is_window_used = 2.0 * std::mem::take(&mut self.round_sent) >= self.round_cwnd;
         let mut bw = bw;
         if !self.measured {
             // Too few packets or SACKs for a sample.
@@ -315,8 +320,8 @@ impl Startup {
                     self.braked = true;
                     bw = rate_of(self.cwnd, rtt);
                 }
-            } else if !app_limited && !has_queue {
-                // Grow as slow start does.
+            } else if !app_limited && !has_queue && is_window_used {
+                // Grow as slow start does. (An end that only receives has rounds too, of a few frames.)
                 self.cwnd = self.cwnd.max(2.0 * self.round_cwnd);
                 self.braked = false;
                 bw = bw.max(rate_of(self.cwnd, rtt));

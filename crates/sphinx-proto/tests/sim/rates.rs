@@ -514,3 +514,15 @@ fn short_queues_of_slow_links_are_not_flooded() {
         }
     }
 }
+
+/// Its few frames say nothing of what the path carries: it may have much to send at last.
+#[test]
+fn an_end_that_only_receives_does_not_believe_in_a_faster_path() {
+    let link = link(1000, 1, bernoulli(0.0), 1);
+    let mut pair = Scenario::new(link).bulk(100_000_000).build();
+    pair.must_transfer(10 * SEC);
+    let stats = pair.server().session().stats();
+    let (rate, window) = (stats.pacing_rate * 8, stats.cwnd);
+    assert!(rate < 1_000_000_000, "{rate} bit/s");
+    assert!(window < 1_000_000, "{window} bytes");
+}
