@@ -180,8 +180,8 @@ fn random_pair(seed: u64) -> (Pair, Nanos) {
 
 /// Whatever the paths do, bytes arrive as they were sent (the ends check them), as long as one of them carries something.
 #[test]
-fn random_paths() {
-    let seeds = number("SPHINX_SIM_SEEDS").unwrap_or(60);
+fn paths_of_any_kind() {
+    let seeds = number("SPHINX_PATHS_SEEDS").unwrap_or(60);
     let first = number("SPHINX_SIM_FIRST").unwrap_or(0);
     for seed in first..first + seeds {
         let (mut pair, abandons) = random_pair(seed);
