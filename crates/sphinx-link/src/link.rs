@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::{
     Time,
     aqm::{AqmState, Verdict},
-    config::{Aqm, ConfigError, Depth, LinkConfig, Order, Rate, Signal},
+    config::{Aqm, ConfigError, Depth, LinkConfig, Order, Rate, Retries, Signal},
     flow::FlowTable,
     loss::{Leaving, LossProcess},
     nanos,
@@ -422,11 +422,11 @@ impl<P: Packet> Link<P> {
         };
         let draws = |element| Draws::new(seed, element);
         let retries = self.config.retries;
-        let tries = draws(Element::Retry).within(sent);
-        let failed =
-            (0..=u64::from(retries.limit)).take_while(|&n| tries.chance(n, retries.probability));
-        let failed = failed.count() as u64;
-        let is_given_up = retries.probability > 0.0 && failed > u64::from(retries.limit);
+        let failed = match retries.probability > 0.0 {
+            true => failed_tries(&retries, draws(Element::Retry).within(sent)),
+            false => 0,
+        };
+        let is_given_up = failed > u64::from(retries.limit);
         if self.loss.loses(&mut flow.channel, leaving) || is_given_up {
             self.counters.dropped_loss += 1;
             return self.record(at, index, Some(sent), &packet, Event::DroppedLoss);
@@ -543,4 +543,11 @@ impl<P: Packet> Link<P> {
             event,
         });
     }
+}
+
+/// How many tries of a packet fail, of those that there may be.
+fn failed_tries(retries: &Retries, draws: Draws) -> u64 {
+    let tries = 0..=u64::from(retries.limit);
+    let failed = tries.take_while(|&n| draws.chance(n, retries.probability));
+    failed.count() as u64
 }

@@ -105,8 +105,8 @@ pub(crate) struct Scheduler {
 /// What there is to choose from.
 pub(crate) struct Sources<'a> {
     pub(crate) duty: Duty,
-    /// Of all paths.
-    pub(crate) capacity: Capacity,
+    /// Of all paths; `None`: there is only this one.
+    pub(crate) capacity: Option<Capacity>,
     pub(crate) path: &'a mut Path,
     pub(crate) sender: &'a mut Sender,
     pub(crate) control: &'a ControlQueue,
@@ -294,7 +294,7 @@ impl Scheduler {
             capacity,
             ..
         } = sources;
-        let capacity = *capacity;
+        let capacity = capacity.unwrap_or_else(|| Capacity::of(path));
         let shape = admission.block_shape(sender, capacity, 1);
         let held_up = demand.held_up().is_some();
         let cost = block_cost(shape.0, shape.1);

@@ -84,8 +84,8 @@ impl Session {
         if let Some(body) = self.next_paper_feedback() {
             return Some(self.control(now, ONLY, body, UNACKNOWLEDGED));
         }
-        let capacity = self.paths.capacity();
         let (order, count) = self.paths.order();
+        let capacity = (count > 1).then(|| self.paths.capacity());
         for at in order.into_iter().take(count) {
             let duty = self.paths.duty(at, &self.sender, &self.demand);
             let lane = self.paths.at_mut(at);
