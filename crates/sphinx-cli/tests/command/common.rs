@@ -386,3 +386,17 @@ pub(crate) fn assert_done_schema(done: &Value) {
         assert!(done.get(field).is_some(), "{field} in {done}");
     }
 }
+
+/// Whether this test may make network namespaces beside its threads; says why it is skipped if not.
+#[cfg(all(feature = "lab", feature = "pep"))]
+pub(crate) fn may_make_namespaces() -> bool {
+    use sphinx_netdev::netns::{Access, probe};
+    match probe() {
+        Ok(Access::Direct) => return true,
+        Ok(Access::UserNamespace) => {
+            eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
+        }
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+    false
+}

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Ended, PATIENCE, Running, Scratch, command, worker_of};
+use crate::common::{Ended, PATIENCE, Running, Scratch, command, may_make_namespaces, worker_of};
 use etherparse::{PacketBuilder, TcpOptionElement};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sphinx_link::front::{Front, FrontConfig};
 use sphinx_link::{LinkConfig, Loss, Rate};
-use sphinx_netdev::netns::{Access, Namespace, probe};
+use sphinx_netdev::netns::Namespace;
 use sphinx_netdev::nfqueue::{Rules, Selection};
 
 const FIXED: [u8; 4] = [192, 0, 2, 1];
@@ -196,18 +196,8 @@ impl Scene {
 
     /// Losses are those towards the mobile host, and from it.
     fn with(losses: [f64; 2]) -> Option<Scene> {
-        match probe() {
-            Ok(Access::Direct) => {}
-            Ok(Access::UserNamespace) => {
-                eprintln!(
-                    "skipped: needs root (user namespaces would work, but not beside threads)"
-                );
-                return None;
-            }
-            Err(error) => {
-                eprintln!("skipped: {error}");
-                return None;
-            }
+        if !may_make_namespaces() {
+            return None;
         }
         let link = LinkConfig {
             rate: Rate::Constant(100_000_000),

@@ -13,10 +13,10 @@ use sphinx_link::{
     LinkConfig, Loss, Rate,
     front::{LinkThread, join},
 };
-use sphinx_netdev::netns::{Access, Namespace, probe};
+use sphinx_netdev::netns::Namespace;
 
 use super::pep::{Scene, ip, totals, transfer, ways};
-use crate::common::{Running, Scratch};
+use crate::common::{Running, Scratch, may_make_namespaces};
 
 /// A namespace, with a process by which `ip` finds it.
 pub(super) struct Host {
@@ -55,18 +55,8 @@ struct Bridged {
 
 impl Bridged {
     fn new(loss: f64) -> Option<Bridged> {
-        match probe() {
-            Ok(Access::Direct) => {}
-            Ok(Access::UserNamespace) => {
-                eprintln!(
-                    "skipped: needs root (user namespaces would work, but not beside threads)"
-                );
-                return None;
-            }
-            Err(error) => {
-                eprintln!("skipped: {error}");
-                return None;
-            }
+        if !may_make_namespaces() {
+            return None;
         }
         let [fixed, bridge, hop, mobile] = std::array::from_fn(|_| Host::new());
         let veth = |from: &Host, name: &str, to: &Host, peer: &str| {

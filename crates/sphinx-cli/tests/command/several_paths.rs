@@ -4,11 +4,10 @@
 use std::{fs, io::Write, sync::mpsc, thread};
 
 use serde_json::Value;
-use sphinx_netdev::netns::{Access, probe};
 
 use super::pep::ip;
 use super::pep_between::Host;
-use crate::common::{Ended, Running, Scratch};
+use crate::common::{Ended, Running, Scratch, may_make_namespaces};
 
 const BYTES: usize = 5_000_000;
 /// What is sent before anything happens to a path.
@@ -65,18 +64,8 @@ struct Pair {
 
 impl Pair {
     fn new(family: Family) -> Option<Pair> {
-        match probe() {
-            Ok(Access::Direct) => {}
-            Ok(Access::UserNamespace) => {
-                eprintln!(
-                    "skipped: needs root (user namespaces would work, but not beside threads)"
-                );
-                return None;
-            }
-            Err(error) => {
-                eprintln!("skipped: {error}");
-                return None;
-            }
+        if !may_make_namespaces() {
+            return None;
         }
         let pair = Pair {
             client: Host::new(),

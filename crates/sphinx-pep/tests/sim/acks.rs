@@ -1,6 +1,7 @@
 //! The filter of acknowledgements in virtual time: whoever reads what is left of them ends with what they all said, in any combination with other
 //! stages, and a thin return link no longer bounds what goes the other way.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use sphinx_link::{Depth, LinkConfig, Rate};
@@ -291,10 +292,9 @@ fn thin(packets: u64, ack_filter: Option<AckFilter>) -> Ended {
     download(packets, 1_000_000, ack_filter)
 }
 
-fn download(packets: u64, bytes: usize, ack_filter: Option<AckFilter>) -> Ended {
-    let at = |host: u8, port: u16| ([10, 0, 0, host], port).into();
-    let (host, server) = (at(1, 40_000), at(2, 443));
-    let end = |local, remote, active, data: Vec<u8>| Settings {
+/// An end with the window of the published experiments.
+fn end(local: SocketAddr, remote: SocketAddr, active: bool, data: Vec<u8>) -> Settings {
+    Settings {
         local,
         remote,
         isn: 1000,
@@ -308,13 +308,21 @@ fn download(packets: u64, bytes: usize, ack_filter: Option<AckFilter>) -> Ended 
         data,
         messages: None,
         reset_after: None,
-    };
-    let link = |ms, rate, packets| LinkConfig {
+    }
+}
+
+fn link(ms: u64, rate: u64, packets: u64) -> LinkConfig {
+    LinkConfig {
         delay: Duration::from_millis(ms),
         rate: Rate::Constant(rate),
         queue: Depth::Packets(packets),
         ..LinkConfig::default()
-    };
+    }
+}
+
+fn download(packets: u64, bytes: usize, ack_filter: Option<AckFilter>) -> Ended {
+    let at = |host: u8, port: u16| ([10, 0, 0, host], port).into();
+    let (host, server) = (at(1, 40_000), at(2, 443));
     let scene = Scene {
         fixed: end(host, server, true, vec![1; 100]),
         mobile: end(server, host, false, vec![7; bytes]),
@@ -395,27 +403,6 @@ fn a_rate_that_is_wrong_is_doubted() {
 fn behind(packets: u64, room: u64, agent: Option<Config>) -> Ended {
     let at = |host: u8, port: u16| ([10, 0, 0, host], port).into();
     let (server, host) = (at(1, 443), at(2, 40_000));
-    let end = |local, remote, active, data: Vec<u8>| Settings {
-        local,
-        remote,
-        isn: 1000,
-        sack: true,
-        timestamps: true,
-        rack: true,
-        segment: 1448,
-        buffer: 100_000,
-        stall: None,
-        active,
-        data,
-        messages: None,
-        reset_after: None,
-    };
-    let link = |ms, rate, packets| LinkConfig {
-        delay: Duration::from_millis(ms),
-        rate: Rate::Constant(rate),
-        queue: Depth::Packets(packets),
-        ..LinkConfig::default()
-    };
     let with_agent = agent.is_some();
     let scene = Scene {
         fixed: end(server, host, false, vec![7; 1_000_000]),
