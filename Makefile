@@ -196,6 +196,7 @@ lint: tools ## Formatting, clippy, documentation, licences (CARGO_FLAGS=--releas
 	$(CARGO) clippy --package sphinx-cli --no-default-features --all-targets --locked $(CARGO_FLAGS) -- --deny warnings
 	$(CARGO) clippy --package sphinx-cli --no-default-features --features pep --locked $(CARGO_FLAGS) -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --features $(FEATURES) --no-deps --locked --document-private-items $(CARGO_FLAGS)
+	@$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 	@scripts/check-security
 	@scripts/deny
 
