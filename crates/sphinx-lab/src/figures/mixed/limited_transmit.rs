@@ -1,4 +1,4 @@
-//! What Limited Transmit (RFC 3042) is worth: E-AS and §3.5 of the published work.
+//! What Limited Transmit (RFC 3042) is worth.
 
 use std::time::Duration;
 
@@ -81,7 +81,6 @@ pub(in crate::figures) const DESIGN: Design = Design {
             what: What::Again,
         },
     ],
-    published: &[],
     claims: &[(
         "2 %: without Limited Transmit, the p95 of messages is at least as long (0.98)",
         (LOSSY, WITHOUT, 2),

@@ -19,7 +19,7 @@ pub(super) use self::{
 use super::{
     Check, Sheet, Studio,
     campaign::{self, Case},
-    over_path::{Files, agent, carry, late_ms_max},
+    over_path::{Files, agent, carry, late_ms_max, told},
     paths::seeds,
     rdb::{GroupRun, Spread},
 };
@@ -42,11 +42,9 @@ pub(super) struct Design {
     cells: &'static [Cell],
     variants: &'static [Variant],
     columns: &'static [Column],
-    /// What was published, beside a number of ours: what, the number, where ours is (cell, variant, column), why they differ.
-    published: &'static [(&'static str, &'static str, At, &'static str)],
     /// What must hold everywhere: a claim, and what of which is at least so many times what else.
     claims: &'static [(&'static str, At, f64, At)],
-    /// What is to be said of the numbers in any case.
+    /// What was published, and what else is to be said of the numbers.
     remark: &'static str,
     time: Duration,
     /// So many paths are measured at once. They have to leave a machine of two cores idle for most of the time.
@@ -232,16 +230,14 @@ impl Case for Mixed {
     fn run(&self, studio: &Studio<'_>) -> Result<Run, String> {
         let (cell, variant) = (self.cell, self.variant);
         let files = Files::new()?;
+        let wireless = with_traces(&files, format!("{} {}", cell.wireless, variant.wireless))?;
         let command = |interface: &str, options: &str| {
             let options = options.replace("RATE", cell.agent_rate);
             let more = format!("--wireless {interface} {options}");
             agent(&studio.programs.sphx, &more)
         };
         let args = PathArgs {
-            hops: vec![
-                cell.wired.to_owned(),
-                format!("{} {}", cell.wireless, variant.wireless),
-            ],
+            hops: vec![cell.wired.to_owned(), wireless],
             middle: variant.middle.map(|it| command("wireless", it)),
             right: variant.right.map(|it| command("right", it)),
             upload: cell.upload,
@@ -289,6 +285,31 @@ impl Case for Mixed {
     }
 }
 
+/// Traces that are part of this program, by the names that settings have for them.
+const TRACES: [(&str, &str); 2] = [
+    (
+        "lte.down",
+        include_str!("../../../../../docs/examples/lte.down"),
+    ),
+    (
+        "lte.up",
+        include_str!("../../../../../docs/examples/lte.up"),
+    ),
+];
+
+/// Settings with the files of their traces.
+fn with_traces(files: &Files, mut settings: String) -> Result<String, String> {
+    for (name, content) in TRACES {
+        let known = format!("trace:{name}");
+        if settings.contains(&known) {
+            let file = files.of(name);
+            std::fs::write(&file, content).map_err(told)?;
+            settings = settings.replace(&known, &format!("trace:{}", file.display()));
+        }
+    }
+    Ok(settings)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -315,7 +336,10 @@ mod tests {
                         for word in hop.split_whitespace() {
                             settings.set_text(word).unwrap();
                         }
-                        let traces = |path: &str| std::fs::read_to_string(format!("../../{path}"));
+                        let traces = |path: &str| {
+                            let known = TRACES.iter().find(|(name, _)| *name == path);
+                            Ok(known.expect(path).1.to_owned())
+                        };
                         settings.configs(&traces).unwrap();
                     }
                 }
@@ -334,9 +358,8 @@ mod tests {
             let variants = names(design.variants.iter().map(|it| it.name).collect());
             assert_eq!(cells.len(), design.cells.len());
             assert_eq!(variants.len(), design.variants.len());
-            let published = design.published.iter().map(|it| it.2);
             let claims = design.claims.iter().flat_map(|it| [it.1, it.3]);
-            for (cell, variant, column) in published.chain(claims) {
+            for (cell, variant, column) in claims {
                 assert!(
                     cells.contains(cell) && variants.contains(variant),
                     "{cell}, {variant}"

@@ -33,14 +33,6 @@ pub(super) fn write(
         sheet.paragraph(design.remark);
     }
     chart(design, runs, sheet)?;
-    if !design.published.is_empty() {
-        sheet.paragraph("## Published numbers");
-        let rows = design.published.iter().map(|(what, published, at, why)| {
-            let ours = show(design.number(runs, *at), 2);
-            [what, published, ours.as_str(), why].map(|text: &str| text.to_owned())
-        });
-        sheet.published(&rows.collect::<Vec<_>>());
-    }
     for claim in design.claims {
         sheet.check(design.check(runs, claim));
     }

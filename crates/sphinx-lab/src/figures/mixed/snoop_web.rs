@@ -81,14 +81,13 @@ pub(in crate::figures) const DESIGN: Design = Design {
             what: What::Again,
         },
     ],
-    published: &[],
     claims: &[(
         "4 connections: with `sack`, the p95 of delivery is no longer than without an agent (1/1.02)",
         ("4 connections", NONE, 0),
         0.98,
         ("4 connections", SACK, 0),
     )],
-    remark: "Published were downloads in 1000 s of a channel recorded in 1995, in which each object had a connection of its own (Reno 170 to 206, Snoop 849 \
+    remark: "Published were downloads in 1000 s of a channel recorded in 1995, in which each object had a connection of its own (Reno 102 to 206, Snoop 849 \
              to 1085, with one connection for all 966 and 3000): the recording is not there, and the order of the columns in the source is not certain. The \
              longest bad periods of the published axis (22 s) are left out: in them nothing helps.",
     time: Duration::from_secs(60),
