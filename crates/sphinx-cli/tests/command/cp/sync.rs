@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use super::server::Sshd;
+use super::server::{Process, Sshd, descendants};
 use super::there;
 use crate::common::{Ended, Running, Scratch};
 use rustix::process::{Signal, kill_process};
@@ -349,11 +349,13 @@ fn what_cannot_have_been_meant_is_said() {
 #[test]
 #[ignore = "minutes: make kills"]
 fn fifty_random_kills_of_either_end() {
-    const KILLS: usize = 50;
-    let seed = std::env::var("SPHINX_KILLS_SEED").map_or(1, |seed| seed.parse().expect("a number"));
+    let number = |name: &str, default: u64| {
+        std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+    };
+    let wanted = number("SPHINX_KILLS", 50);
     let Some(sshd) = Sshd::start() else { return };
-    let mut random = Random(seed);
-    let mut begun = 0;
+    let mut random = Random(number("SPHINX_KILLS_SEED", 1));
+    let (mut here, mut elsewhere, mut too_late) = (0, 0, 0);
     for round in 0.. {
         let scratch = Scratch::new();
         grow(&scratch.path("src"), &mut random, 3);
@@ -371,25 +373,43 @@ fn fifty_random_kills_of_either_end() {
         for _ in 0..5 {
             let running = Running::start(&scratch, &[&base[..], &arguments].concat(), &[]);
             std::thread::sleep(Duration::from_millis(random.below(2500) as u64));
-            match random.below(2) {
-                0 => running.signal(Signal::KILL),
-                _ => {
+            // An ssh outlives the end that has started it, until the other one has ended.
+            let ssh: Vec<Process> = descendants(running.pid())
+                .into_iter()
+                .filter_map(Process::of)
+                .collect();
+            let kills_this = random.below(2) == 0;
+            match kills_this {
+                true => running.signal(Signal::KILL),
+                false => {
                     for process in sshd.ends_if_any() {
                         // It may just have ended.
                         let _ = kill_process(process, Signal::KILL);
                     }
                 }
             }
-            begun += usize::from(running.end().code != 0);
+            match (running.end().code, kills_this) {
+                (0, _) => too_late += 1,
+                (_, true) => here += 1,
+                (_, false) => elsewhere += 1,
+            }
+            ssh.into_iter().for_each(Process::wait);
+            sshd.wait_until_alone();
         }
         sync(&scratch, &sshd, &arguments).expect(0);
+        sshd.wait_until_alone();
         assert_eq!(
             left_for_rsync(&scratch, &[], "src", "in").unwrap_or_default(),
             "",
             "round {round}"
         );
         scratch.assert_same("src/film", "in/film");
-        if begun >= KILLS {
+        scratch.remove();
+        if here + elsewhere >= wanted {
+            eprintln!(
+                "{here} kills of this end, {elsewhere} of the other, {too_late} after the end, in {} rounds",
+                round + 1
+            );
             return;
         }
     }
