@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -79,12 +80,19 @@ pub(crate) fn can_be_read_again(roots: &[Root]) -> bool {
     })
 }
 
-/// Checks paths that are sent under names of their own, which differ.
+/// Checks paths that are sent under names of their own, which differ. What is missing is told when its turn comes, if
+/// something else is there.
 pub(crate) fn renamed(things: Vec<(PathBuf, Vec<u8>)>) -> Outcome<Vec<Root>> {
+    let is_missing = |path: &Path| {
+        fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    let some_are_there = things.iter().any(|(path, _)| !is_missing(path));
     let root = |(path, name): (PathBuf, Vec<u8>)| {
         let name = Name::new(name)
             .map_err(|error| usage(format!("{} has no name to send: {error}", shown(&path))))?;
-        check_kind(&path)?;
+        if !(some_are_there && is_missing(&path)) {
+            check_kind(&path)?;
+        }
         let source = Source::Path(path);
         Ok(Root {
             source,
