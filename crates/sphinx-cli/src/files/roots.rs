@@ -1,5 +1,6 @@
 //! What the user names to be sent, and how much it is.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -8,6 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::descent::Identity;
 use super::paths::Name;
 use super::sync::Sync;
 use super::walk::{Step, Walk};
@@ -175,10 +177,15 @@ pub(crate) fn announce(roots: &[Root]) -> Outcome<Announced> {
         bytes: Some(0),
         source: None,
     };
+    let is_sync = roots.iter().any(|root| root.sync.is_some());
+    let mut linked = BTreeSet::new();
     let mut walk = Walk::to_count(roots);
     while let Some(step) = walk.next()? {
         match step {
             Step::DirectoryEnd { .. } => continue,
+            // Of files with several names only one brings contents where a tree is synchronized.
+            Step::File { stat, .. }
+                if is_sync && stat.st_nlink > 1 && !linked.insert(Identity::of_stat(&stat)) => {}
             Step::File { stat, .. } => {
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
                 announced.bytes = announced.bytes.map(|bytes| bytes.saturating_add(size));

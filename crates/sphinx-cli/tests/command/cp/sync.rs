@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use super::server::{Process, Sshd, descendants};
 use super::there;
 use crate::common::{Ended, Running, Scratch};
-use rustix::process::{Signal, kill_process};
+use rustix::fs::{XattrFlags, setxattr};
+use rustix::process::{Signal, geteuid, kill_process};
 
 fn sync(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Ended {
     let ssh = sshd.ssh();
@@ -52,14 +53,23 @@ fn contents(size: usize, time: usize) -> Vec<u8> {
 
 /// A tree of few names, so that two of them meet in every way.
 fn grow(directory: &Path, random: &mut Random, depth: usize) {
+    grow_with(directory, random, depth, &mut Vec::new());
+}
+
+/// The same; `known` are the files that there are.
+fn grow_with(directory: &Path, random: &mut Random, depth: usize, known: &mut Vec<PathBuf>) {
     fs::create_dir_all(directory).unwrap();
     for _ in 0..3 + random.below(6) {
         let path = directory.join(random.one(&["a", "b", "c", ".d", "e f", "g*", "h.o"]));
         if path.symlink_metadata().is_ok() {
             continue;
         }
-        match random.below(8) {
-            0..3 if depth > 0 => grow(&path, random, depth - 1),
+        match random.below(9) {
+            8 if !known.is_empty() => {
+                let first = &known[random.below(known.len())];
+                fs::hard_link(first, &path).unwrap();
+            }
+            0..3 if depth > 0 => grow_with(&path, random, depth - 1, known),
             3 => symlink(random.one(&["a", "../a/b", "/nowhere", "../../.."]), &path).unwrap(),
             _ => {
                 let time = random.below(3);
@@ -74,9 +84,12 @@ fn grow(directory: &Path, random: &mut Random, depth: usize) {
                     .set_modified(at_time(time))
                     .unwrap();
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+                describe(&path, random);
+                known.push(path);
             }
         }
     }
+    describe(directory, random);
     let mode = random.one(&[0o755, 0o700, 0o775]);
     fs::set_permissions(directory, fs::Permissions::from_mode(mode)).unwrap();
     let time = at_time(random.below(3));
@@ -84,6 +97,20 @@ fn grow(directory: &Path, random: &mut Random, depth: usize) {
         .unwrap()
         .set_modified(time)
         .unwrap();
+}
+
+/// Extended attributes, and for root an owner, now and then.
+fn describe(path: &Path, random: &mut Random) {
+    let names = [&[][..], &["user.a"], &["user.a", "user.b"]];
+    for name in random.one(&names) {
+        let value = vec![b'x'; random.one(&[0, 1, 500])];
+        // Not every file system has room for them.
+        let _ = setxattr(path, *name, &value, XattrFlags::empty());
+    }
+    if geteuid().is_root() {
+        let (uid, gid) = random.one(&[(0, 0), (1, 2), (54_321, 0)]);
+        chown(path, Some(uid), Some(gid)).unwrap();
+    }
 }
 
 /// What a run has done or would do, without what is as it was.
@@ -105,7 +132,7 @@ fn lines(ended: &Ended) -> BTreeSet<(String, String)> {
 /// What rsync would still have to do.
 fn left_for_rsync(scratch: &Scratch, more: &[&str], from: &str, to: &str) -> Option<String> {
     let run = Command::new("rsync")
-        .args(["-n", "-aic", "--delete"])
+        .args(["-n", "-aicHX", "--delete"])
         .args(more)
         .arg(scratch.path(from).join(""))
         .arg(scratch.path(to).join(""))
