@@ -50,6 +50,6 @@ pub use incoming::{Chunk, Incoming, Taken};
 pub use outbox::Outbox;
 pub use outgoing::{Piece, StreamEnd};
 pub use pool::{BufferPool, PoolBuffer, PoolStats};
-pub use protection::PacketProtection;
+pub use protection::{OpenPacket, PacketProtection, SealPacket};
 pub use queues::{Application, DATAGRAM_BYTES, Queues, READY_PER_STREAM, SharedSlicer};
 pub use slicer::{PAUSE, Slicer, Watch, Written};
