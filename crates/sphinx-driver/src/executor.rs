@@ -29,8 +29,8 @@ pub trait Executor {
     /// Whether jobs of this kind are done elsewhere. All others the driver does at once, in the buffers where the data is.
     fn takes(&self, kind: JobKind) -> bool;
 
-    /// So many packets, at least, are worth handing over while nothing before them is elsewhere.
-    fn packets_min(&self) -> usize;
+    /// So many bytes of packets, at least, are worth handing over while nothing before them is elsewhere.
+    fn bytes_min(&self) -> usize;
 
     /// Hands a task over to `owner` if its blocks have one, and to whom there is least to do otherwise: who has it.
     ///
@@ -63,7 +63,7 @@ impl Executor for Inline {
         false
     }
 
-    fn packets_min(&self) -> usize {
+    fn bytes_min(&self) -> usize {
         usize::MAX
     }
 

@@ -51,6 +51,7 @@ pub(crate) enum Fault {
 
 /// Runs that have been done.
 #[derive(Default)]
+#[expect(clippy::vec_box, reason = "they come and go in their boxes")]
 pub(crate) struct Spare {
     opening: Vec<Box<OpenRun>>,
     sealing: Vec<Box<SealRun>>,

@@ -7,8 +7,8 @@ use sphinx_proto::{Nanos, Time};
 
 use crate::data::Rng;
 
-/// Packets that are worth handing over to a crew.
-const CREW_PACKETS_MIN: usize = 2;
+/// Bytes of packets that are worth handing over to a crew.
+const CREW_BYTES_MIN: usize = 1600;
 
 /// Does jobs after seeded times, in whatever order these make; or leaves them to the driver.
 pub struct Late {
@@ -70,10 +70,10 @@ impl Executor for Late {
         self.crew > 0 || self.max(kind) > 0
     }
 
-    fn packets_min(&self) -> usize {
+    fn bytes_min(&self) -> usize {
         match self.crew {
             0 => 1,
-            _ => CREW_PACKETS_MIN,
+            _ => CREW_BYTES_MIN,
         }
     }
 

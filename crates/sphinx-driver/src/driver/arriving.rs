@@ -114,7 +114,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let Some(run) = self.arriving.filling.take() else {
             return;
         };
-        let is_small = run.packets.len() < self.executor.packets_min();
+        let is_small = run.bytes() < self.executor.bytes_min();
         if is_small && self.arriving.runs.is_empty() {
             // Too little to wake anybody up for.
             let id = self.begin_run(&run);

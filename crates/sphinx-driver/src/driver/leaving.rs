@@ -134,7 +134,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let Some(mut run) = self.leaving.filling.take() else {
             return Ok(());
         };
-        if !self.leaving.is_empty() || run.packets.len() >= self.executor.packets_min() {
+        if !self.leaving.is_empty() || run.bytes() >= self.executor.bytes_min() {
             return self.hand_over_sealing(now, run, workshop);
         }
         // Too little to wake anybody up for.
