@@ -39,3 +39,4 @@ mod tickets;
 mod tunnel;
 mod usage;
 mod values;
+mod workers;

@@ -26,6 +26,7 @@ mod codes;
 mod curves;
 mod eln;
 mod goodput;
+mod links;
 mod mixed;
 mod modes;
 mod over_path;
@@ -72,6 +73,8 @@ pub enum Figure {
     Table1,
     /// What carries small messages.
     Modes,
+    /// Links as people have them.
+    Links,
     /// What else matters.
     Ablations,
     /// What agents in the path do for kernel TCP.
@@ -118,7 +121,7 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 23] = [
+    pub const ALL: [Figure; 24] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
@@ -126,6 +129,7 @@ impl Figure {
         Figure::Blocks,
         Figure::Video,
         Figure::Modes,
+        Figure::Links,
         Figure::Ablations,
         Figure::Snoop,
         Figure::SnoopBer,
@@ -154,6 +158,7 @@ impl Figure {
             Figure::Video => "11",
             Figure::Table1 => "table1",
             Figure::Modes => "modes",
+            Figure::Links => "links",
             Figure::Ablations => "ablations",
             Figure::Snoop => "snoop",
             Figure::SnoopBer => "snoop-ber",
@@ -191,6 +196,7 @@ impl Figure {
             Figure::Video => video::SCENARIOS,
             Figure::Table1 => table1::SCENARIOS,
             Figure::Modes => modes::SCENARIOS,
+            Figure::Links => links::SCENARIOS,
             Figure::Ablations => ablations::SCENARIOS,
             Figure::RdbToday => rdb::TODAY_SCENARIOS,
             Figure::Snoop
@@ -323,6 +329,7 @@ impl Studio<'_> {
             Figure::Video => video::draw(self, &mut sheet)?,
             Figure::Table1 => table1::draw(self, &mut sheet)?,
             Figure::Modes => modes::draw(self, &mut sheet)?,
+            Figure::Links => links::draw(self, &mut sheet)?,
             Figure::Ablations => ablations::draw(self, &mut sheet)?,
             Figure::Snoop => snoop::draw(self, &mut sheet)?,
             Figure::SnoopBer => snoop_ber::draw(self, &mut sheet)?,
