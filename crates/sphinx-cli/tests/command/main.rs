@@ -24,6 +24,7 @@ mod partial;
 mod pep;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod pep_between;
+mod pep_moves;
 mod perf;
 mod pipes;
 mod receiving;
