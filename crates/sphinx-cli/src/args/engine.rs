@@ -15,9 +15,10 @@ use crate::units;
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct CommonArgs {
-    /// Packet interface: udp
+    /// How packets get to the network: udp, by the kernel; or past it, at one interface: xdp:IF[:QUEUES][,copy|zerocopy][,native|generic],
+    /// or a card that DPDK has: "dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]"
     #[arg(long, value_name = "IO", default_value = "udp", value_parser = io)]
-    pub(crate) io: Io,
+    pub(crate) io: transport::Io,
     /// Coding threads: 1 or auto
     #[arg(long, value_name = "N", default_value = "auto", value_parser = workers)]
     pub(crate) workers: Workers,
@@ -95,7 +96,6 @@ impl<T: Copy + Default> Choice<T> {
     }
 }
 
-pub(crate) type Io = Choice<()>;
 pub(crate) type Workers = Choice<()>;
 pub(crate) type Codec = Choice<transport::Codec>;
 pub(crate) type Icm = Choice<transport::Icm>;
@@ -108,14 +108,8 @@ pub(crate) enum Profile {
     Live,
 }
 
-pub(crate) fn io(text: &str) -> Result<Io, String> {
-    let later = ["xdp:", "dpdk:"];
-    match text {
-        "udp" => Ok(Choice::Built(())),
-        _ if later.iter().any(|prefix| text.starts_with(prefix)) => Ok(later_value(text)),
-        "xdp" | "dpdk" => Ok(later_value(text)),
-        _ => Err("expected udp".to_owned()),
-    }
+pub(crate) fn io(text: &str) -> Result<transport::Io, String> {
+    text.parse()
 }
 
 pub(crate) fn workers(text: &str) -> Result<Workers, String> {
@@ -227,6 +221,7 @@ impl CommonArgs {
     pub(crate) fn options(&self, profile: transport::Profile) -> Options {
         let default = Options::default();
         Options {
+            io: self.io.clone(),
             family: match (self.ipv4, self.ipv6) {
                 (true, _) => Family::V4,
                 (_, true) => Family::V6,
@@ -271,7 +266,9 @@ mod tests {
         assert_eq!((bundle("0"), bundle("8")), (Ok(0), Ok(8)));
         assert!(bundle("9").unwrap_err().contains("at most 8"));
         assert!(bundle("-1").is_err() && bundle("1kB").is_err());
-        assert_eq!(io("xdp:eth0").unwrap().later(), Some("xdp:eth0"));
+        assert!(matches!(io("xdp:eth0:0-1,copy"), Ok(transport::Io::Xdp(_))));
+        assert!(cfg!(feature = "dpdk") || io("dpdk:-l 0 -- 10.0.0.1/24").is_err());
+        assert!(io("xdp:").is_err() && io("xdp:eth0,fast").is_err() && io("tcp").is_err());
         assert_eq!(icm("paper"), Ok(Choice::Built(transport::Icm::Paper)));
         assert!(icm("on").is_err());
         assert_eq!(workers("1"), Ok(Choice::Built(())));
