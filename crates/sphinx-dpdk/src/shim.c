@@ -2,7 +2,9 @@
  * pointers and numbers do. Nothing here keeps state. */
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -22,9 +24,22 @@ static int failed(int result)
 	return result < 0 ? -result : 0;
 }
 
+/* What it prints goes to standard error: standard output is the program's, for events or data. */
 int sphx_eal_init(int argc, char **argv)
 {
-	return rte_eal_init(argc, argv) < 0 ? (rte_errno ? rte_errno : EINVAL) : 0;
+	int saved, result;
+
+	fflush(stdout);
+	saved = dup(STDOUT_FILENO);
+	if (saved >= 0)
+		(void)dup2(STDERR_FILENO, STDOUT_FILENO);
+	result = rte_eal_init(argc, argv) < 0 ? (rte_errno ? rte_errno : EINVAL) : 0;
+	fflush(stdout);
+	if (saved >= 0) {
+		(void)dup2(saved, STDOUT_FILENO);
+		(void)close(saved);
+	}
+	return result;
 }
 
 int sphx_first_port(uint16_t *port)
