@@ -17,6 +17,7 @@ use sphinx_driver::BufferPool;
 use sphinx_net::udp::{UdpConfig, UdpIo};
 use sphinx_net::{Family, PacketIo, Waker, resolve};
 use sphinx_proto::PATHS_MAX;
+use sphinx_workers::usable_cpus;
 use sphinx_xdp::{XdpConfig, XdpIo};
 
 use crate::control::Control;
@@ -219,13 +220,10 @@ impl Server {
             .with_ids(ids(options));
         let (local_addr, waker) = (io.local_addr(), io.waker());
         let lobby = Lobby::new();
-        let mut engine = Engine::new(
-            io,
-            control,
-            Purpose::Listen,
-            options.clone(),
-            Arc::clone(&lobby),
-        );
+        check_cpus(options)?;
+        let purpose = Purpose::Listen;
+        let engine = Engine::new(io, control, purpose, options.clone(), Arc::clone(&lobby));
+        let mut engine = engine.map_err(no_workers)?;
         let pool = engine.pool().clone();
         let thread = spawn_thread(move || engine.run())?;
         Ok(Self {
@@ -351,7 +349,7 @@ fn client(
     if let Io::Dpdk(config) = &options.io {
         let io = open_dpdk(config, (Ipv6Addr::UNSPECIFIED, 0).into())?;
         let purpose = purpose(ticket, service, options, (remotes, Vec::new()));
-        return Ok(engine_of(io, purpose, options, lobby));
+        return engine_of(io, purpose, options, lobby);
     }
     let (socket, remotes, further) = match &options.paths[..] {
         [] => {
@@ -361,10 +359,10 @@ fn client(
         paths => open_paths(paths, remotes)?,
     };
     let purpose = purpose(ticket, service, options, (remotes, further));
-    Ok(match &options.io {
+    match &options.io {
         Io::Xdp(config) => engine_of(open_xdp(config, socket)?, purpose, options, lobby),
         _ => engine_of(socket, purpose, options, lobby),
-    })
+    }
 }
 
 /// What a client is for, with the peer's addresses and where paths but the first begin.
@@ -394,12 +392,13 @@ fn engine_of(
     purpose: Purpose,
     options: &Options,
     lobby: &Arc<Lobby>,
-) -> Run {
+) -> Result<Run, Error> {
+    check_cpus(options)?;
     lobby.lock().engine = Some(io.waker());
     let control = Control::client().with_ids(ids(options));
-    let (options, lobby) = (options.clone(), Arc::clone(lobby));
-    let mut engine = Engine::new(io, control, purpose, options, lobby);
-    Box::new(move || engine.run())
+    let engine = Engine::new(io, control, purpose, options.clone(), Arc::clone(lobby));
+    let mut engine = engine.map_err(no_workers)?;
+    Ok(Box::new(move || engine.run()))
 }
 
 /// An interface whose packets go past the kernel, for the port of a socket.
@@ -407,6 +406,28 @@ fn open_xdp(config: &XdpConfig, socket: UdpIo) -> Result<XdpIo, Error> {
     XdpIo::open(config, socket).map_err(|error| {
         Error::new(ErrorKind::LocalIo, format!("--io xdp:{config}: {error}")).caused_by(error)
     })
+}
+
+/// Whether this process may use the processors that it is to be bound to.
+fn check_cpus(options: &Options) -> Result<(), Error> {
+    if options.cpus.is_empty() {
+        return Ok(());
+    }
+    let usable = usable_cpus().map_err(no_workers)?;
+    match options.cpus.iter().find(|cpu| !usable.contains(cpu)) {
+        None => Ok(()),
+        Some(cpu) => {
+            let usable: Vec<_> = usable.iter().map(usize::to_string).collect();
+            let usable = usable.join(", ");
+            let why = format!("there is no processor {cpu} for this process, only {usable}");
+            Err(Error::new(ErrorKind::Usage, why))
+        }
+    }
+}
+
+fn no_workers(error: io::Error) -> Error {
+    let why = format!("cannot start the threads that code: {error}");
+    Error::new(ErrorKind::Other, why).caused_by(error)
 }
 
 /// A socket of a client without paths of its own, and those of the peer's addresses that it can reach.

@@ -132,6 +132,10 @@ pub struct Load {
     pub gso_downgrades: u64,
     /// Datagrams, received and sent, that went by the kernel's socket although the back end bypasses it.
     pub kernel_datagrams: u64,
+    /// Workers that code for it.
+    pub workers: usize,
+    /// Time for which they were busy, all together.
+    pub busy: Duration,
 }
 
 impl Load {
@@ -150,6 +154,8 @@ impl Load {
             datagrams_sent,
             gso_downgrades,
             kernel_datagrams,
+            workers: _,
+            busy,
         } = *earlier;
         Self {
             wakeups: self.wakeups - wakeups,
@@ -159,6 +165,8 @@ impl Load {
             datagrams_sent: self.datagrams_sent - datagrams_sent,
             gso_downgrades: self.gso_downgrades - gso_downgrades,
             kernel_datagrams: self.kernel_datagrams - kernel_datagrams,
+            workers: self.workers,
+            busy: self.busy.saturating_sub(busy),
         }
     }
 }

@@ -40,3 +40,4 @@ mod tickets;
 mod tunnel;
 mod usage;
 mod values;
+mod workers;

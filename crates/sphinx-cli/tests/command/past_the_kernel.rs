@@ -197,7 +197,9 @@ fn skip<T>(why: &str) -> Option<T> {
 fn refused<T>(ended: &Ended) -> Option<T> {
     let message = ended.error("local_io")["message"].to_string();
     assert!(
-        message.contains("not permitted") || message.contains("not implemented"),
+        ["not permitted", "not implemented", "not supported"]
+            .iter()
+            .any(|why| message.contains(why)),
         "{message}"
     );
     skip(&message)
