@@ -1,6 +1,8 @@
 //! The memory that the core's slots name: blocks being sent and blocks being received.
 
-use sphinx_fec::{BlockDecoder, CodeId, Encoder, Error, Repair, Row, bits, fft_rs};
+use sphinx_fec::{
+    BlockDecoder, CodeId, Encoder, Error, Repair, Row, RowMaker, bits, fft_rs, generation,
+};
 use sphinx_proto::wire::SymbolId;
 use sphinx_proto::{Placement, Slot, block_cost};
 
@@ -15,6 +17,8 @@ pub(crate) struct TxBlock {
     pub(crate) data_len: u64,
     /// Its datagrams, if it is of these.
     pub(crate) datagrams: Vec<Sent>,
+    /// It is a generation, and so many bytes were multiplied and added for its rows.
+    pub(crate) operations: Option<u64>,
     /// All repairs of a transform and its size, once one was wanted (`fft-rs`): one costs as much as all.
     pub(crate) transformed: Option<(u32, PoolBuffer)>,
 }
@@ -24,6 +28,22 @@ impl TxBlock {
     pub(crate) fn source(&self, index: u16) -> &[u8] {
         let at = usize::from(index) * self.symbol_len;
         &self.memory[at..][..self.symbol_len]
+    }
+
+    /// Computes a row, if it is a generation; whether it is.
+    pub(crate) fn encode_row(
+        &mut self,
+        row: Row,
+        rows: &mut RowMaker,
+        out: &mut [u8],
+    ) -> Result<bool, Error> {
+        let (n, len) = (self.n, self.symbol_len);
+        let Some(operations) = &mut self.operations else {
+            return Ok(false);
+        };
+        let symbols = generation::encode(rows, row, len, &self.memory[..n * len], out)?;
+        *operations += symbols * len as u64;
+        Ok(true)
     }
 
     /// Computes a repair symbol.
@@ -60,6 +80,8 @@ impl TxBlock {
 pub(crate) struct TxBlocks {
     blocks: Vec<Option<TxBlock>>,
     free: Vec<Slot>,
+    /// Of generations that have left.
+    operations: u64,
 }
 
 impl TxBlocks {
@@ -83,7 +105,14 @@ impl TxBlocks {
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<TxBlock> {
         let block = self.blocks.get_mut(slot.0 as usize)?.take()?;
         self.free.push(slot);
+        self.operations += block.operations.unwrap_or(0);
         Some(block)
+    }
+
+    /// Bytes that were multiplied and added for rows of generations.
+    pub(crate) fn operations(&self) -> u64 {
+        let blocks = self.blocks.iter().flatten();
+        self.operations + blocks.filter_map(|block| block.operations).sum::<u64>()
     }
 
     /// What the blocks cost in the window.
@@ -143,7 +172,8 @@ impl RxBlocks {
     /// Stores a symbol where the core wants it.
     pub(crate) fn store(&mut self, placement: Placement, symbol: &[u8], pool: &BufferPool) {
         match placement {
-            Placement::Discard => {}
+            // Generations are stored elsewhere.
+            Placement::Discard | Placement::Generation { .. } => {}
             Placement::Block {
                 slot,
                 n,
@@ -249,6 +279,11 @@ impl RxBlocks {
         debug_assert!(before.is_none(), "a slot that holds two blocks");
     }
 
+    /// A symbol of a generation is stored.
+    pub(crate) fn charge(&mut self, cost: u64) {
+        self.cost += cost;
+    }
+
     /// What cost so much has been read.
     pub(crate) fn release(&mut self, cost: u64) {
         self.cost -= cost;
@@ -283,6 +318,7 @@ mod tests {
             symbol_len: 2,
             data_len: 1,
             datagrams: Vec::new(),
+            operations: None,
             transformed: None,
         };
         let mut blocks = TxBlocks::default();
@@ -309,6 +345,7 @@ mod tests {
             symbol_len,
             data_len: 1,
             datagrams: Vec::new(),
+            operations: None,
             transformed: None,
         };
         for (size, index) in [(3, 0), (1, 1), (3, 7), (1, 0)] {

@@ -2,6 +2,7 @@
 
 mod datagrams;
 mod exchange;
+mod generations;
 mod lanes;
 mod receiving;
 mod sending;
@@ -15,6 +16,7 @@ use sphinx_proto::{PathId, PathNews, Profile, Room, Session, StreamId, Time, Tup
 
 use crate::blocks::{RxBlocks, TxBlocks};
 use crate::executor::Executor;
+use crate::generations::Generations;
 use crate::pool::BufferPool;
 use crate::protection::PacketProtection;
 use crate::window::Window;
@@ -112,6 +114,8 @@ pub struct Counters {
     pub bytes_delivered: u64,
     /// Data bytes of the blocks that are complete at this end.
     pub bytes_received: u64,
+    /// Bytes that were multiplied and added over GF(2^8) for rows of generations (`docs/protocol.md` §14), at this end.
+    pub field_operations: u64,
 }
 
 /// One session and everything that its payload needs.
@@ -140,6 +144,7 @@ pub struct Driver<P, E> {
     tx: TxBlocks,
     rx: RxBlocks,
     window: Window,
+    generations: Generations,
     /// Jobs under way elsewhere, by the time of their end; and how many there have been.
     deferred: BTreeMap<(Time, u64), Deferred>,
     deferred_count: u64,
@@ -179,6 +184,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             tx: TxBlocks::default(),
             rx: RxBlocks::default(),
             window: Window::default(),
+            generations: Generations::default(),
             deferred: BTreeMap::new(),
             deferred_count: 0,
             leaving: VecDeque::new(),
@@ -207,7 +213,10 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     /// What has been counted.
     pub fn counters(&self) -> Counters {
-        self.counters
+        Counters {
+            field_operations: self.tx.operations() + self.generations.operations(),
+            ..self.counters
+        }
     }
 
     /// What blocks on their way cost in the window, bytes.

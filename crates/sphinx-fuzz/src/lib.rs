@@ -9,6 +9,7 @@
 
 pub mod driver;
 pub mod fec;
+pub mod generations;
 pub mod link;
 pub mod pep;
 pub mod session;

@@ -96,7 +96,7 @@ pub use shared::Session;
 pub use sphinx_driver::DatagramCounts;
 pub use sphinx_net::ResolveError;
 pub use sphinx_proto::wire::BUNDLE_MAX;
-pub use sphinx_proto::{Losses, PATHS_MAX, Paper, PathNews, Urgency, cc};
+pub use sphinx_proto::{Losses, PATHS_MAX, Paper, PathNews, Sc, Urgency, cc};
 pub use stats::{Load, PathFigures, Stats};
 pub use ticket::{ServerKey, Ticket, TicketError};
 pub use unordered::UnorderedReceiver;

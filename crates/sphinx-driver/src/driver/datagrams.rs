@@ -76,6 +76,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             data_len: packed.data_len,
             memory: packed.memory,
             datagrams: packed.sent,
+            operations: None,
             transformed: None,
         });
         self.core
