@@ -211,7 +211,7 @@ impl Mirror {
 
     fn submit(&mut self, input: &mut Input<'_>) {
         let n = 1 + input.below(64) as u16;
-        let shape = (n, input.pick(&[4, 64, 1100]));
+        let shape = (n, input.pick(&[32, 64, 1100]));
         if self
             .session
             .room_for(self.stream, Urgency::default(), shape)

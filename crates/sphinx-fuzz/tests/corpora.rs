@@ -1,7 +1,7 @@
 //! The fuzz targets of this crate, over their corpora and over random bytes.
 
 use proptest::prelude::*;
-use sphinx_fuzz::{driver, fec, generations, link, pep, replay, session, wire};
+use sphinx_fuzz::{driver, fec, link, pep, replay, session, wire};
 
 macro_rules! targets {
     ($($target:ident: $run:path, $len:literal;)*) => {$(
@@ -33,7 +33,7 @@ targets! {
     fragment: wire::fragment, 40;
     sessions: session::hostile_peer, 700;
     drivers: driver::hostile_peer, 700;
-    generations: generations::hostile_peer, 700;
+    generations: sphinx_fuzz::generations::hostile_peer, 700;
     packets: link::packet, 100;
     links: link::settings, 300;
     agent: pep::agent, 600;

@@ -21,6 +21,8 @@ pub(crate) struct LaneView {
     pub(crate) path: PathId,
     /// What leaves on another one now arrives sooner.
     pub(crate) is_slow: bool,
+    /// What is new waits for the fastest one (ECF).
+    pub(crate) waits: bool,
     /// The peer's credit.
     pub(crate) credit: u64,
 }
@@ -223,6 +225,9 @@ impl ScSender {
             if let Some((id, _)) = owed.next().filter(|(_, g)| self.has_credit(g, lane)) {
                 return Some(Pick::Answer(*id));
             }
+        }
+        if lane.waits {
+            return None;
         }
         // Beyond those that are sent there are at most two.
         let newest = self.generations.iter().rev();

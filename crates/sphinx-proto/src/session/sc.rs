@@ -90,12 +90,11 @@ impl Session {
         let rtt = path.rtt().smoothed();
         let shortest = self.paths.shortest_rtt().unwrap_or(rtt);
         let is_slow = rtt > shortest + (shortest / SLOW_PART).max(SLOW_MIN);
-        if is_slow && self.config.sc == Some(Sc::Ecf) && self.waits_for_fastest(at) {
-            return None;
-        }
+        let waits = is_slow && self.config.sc == Some(Sc::Ecf) && self.waits_for_fastest(at);
         Some(LaneView {
             path: lane.id(),
             is_slow,
+            waits,
             credit: self.sender.streams().credit(),
         })
     }

@@ -123,6 +123,7 @@ impl Model {
         LaneView {
             path,
             is_slow: path == SLOW,
+            waits: false,
             credit: self.released + self.buffer(),
         }
     }
@@ -304,6 +305,7 @@ fn without_coding_what_is_lost_goes_again_on_its_path() {
     let lane = |path| LaneView {
         path,
         is_slow: path == SLOW,
+        waits: false,
         credit: u64::MAX,
     };
     let at = (time(0), MS);
@@ -334,6 +336,7 @@ fn answers_are_bounded() {
     let lane = LaneView {
         path: FAST,
         is_slow: false,
+        waits: false,
         credit: u64::MAX,
     };
     while sender.next(lane).is_some() {}
