@@ -9,7 +9,7 @@ use sphinx_sim::{MS, Pair, Reader, SEC, Scenario, link};
 
 use crate::random::number;
 use crate::sc::two;
-use crate::table::bernoulli;
+use crate::table::{bernoulli, is_wanted};
 
 /// Mbit/s of each path, and their round trips.
 const MBIT: u64 = 10;
@@ -181,6 +181,9 @@ fn table() {
                 Way::Aggregate,
                 Way::Alone(0),
             ] {
+                if !is_wanted(&format!("{kib} KiB {}", way.name())) {
+                    continue;
+                }
                 let runs: Vec<Run> = (1..=seeds)
                     .map(|seed| measure(way, losses, buffer, seed))
                     .collect();
