@@ -7,9 +7,11 @@ use crate::wire::{Reader, WireError, put_varint};
 
 /// Version of the mode on the wire.
 const VERSION: u64 = 1;
-/// Symbols of a full generation at least; so many full generations fit the buffer.
+/// Symbols of a full generation at least. So many full generations fit the buffer at least, and as many as are wanted where those have enough
+/// symbols: what is behind a loss waits for less.
 const SYMBOLS_MIN: u64 = 16;
 const PER_BUFFER: u64 = 4;
+const PER_BUFFER_WANTED: u64 = 8;
 /// Smallest symbol of a full generation.
 const SYMBOL_LEN_MIN: u64 = 64;
 
@@ -107,7 +109,8 @@ impl Sc {
             true => fitting.clamp(SYMBOL_LEN_MIN, most) & !1,
             false => most,
         };
-        let n = part / (symbol_len + SYMBOL_OVERHEAD);
+        let fitting = |parts| buffer / parts / (symbol_len + SYMBOL_OVERHEAD);
+        let n = fitting(PER_BUFFER_WANTED).max(fitting(PER_BUFFER).min(SYMBOLS_MIN));
         (n.clamp(1, GENERATION_MAX as u64) as u16, symbol_len as u16)
     }
 }
@@ -142,7 +145,8 @@ mod tests {
             }
         }
         assert_eq!(Sc::Systematic.shape(64 << 10, 1434), (16, 960));
-        assert_eq!(Sc::Systematic.shape(256 << 10, 1434), (43, 1434));
+        assert_eq!(Sc::Systematic.shape(128 << 10, 1434), (16, 1434));
+        assert_eq!(Sc::Systematic.shape(256 << 10, 1434), (21, 1434));
         assert_eq!(Sc::MinRtt.shape(16 << 10, 1434), (2, 1434));
     }
 }
