@@ -1,5 +1,8 @@
 //! The memory that the core's slots name: blocks being sent and blocks being received.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
 use sphinx_fec::{
     BlockDecoder, CodeId, Encoder, Error, Repair, Row, RowMaker, bits, fft_rs, generation,
 };
@@ -7,23 +10,74 @@ use sphinx_proto::wire::SymbolId;
 use sphinx_proto::{Placement, Slot, block_cost};
 
 use crate::datagrams::Sent;
+use crate::executor::WorkerId;
 use crate::pool::{BufferPool, PoolBuffer};
 
 /// A block being sent.
 pub(crate) struct TxBlock {
-    pub(crate) memory: PoolBuffer,
-    pub(crate) n: usize,
-    pub(crate) symbol_len: usize,
+    pub(crate) symbols: Arc<TxSymbols>,
     pub(crate) data_len: u64,
     /// Its datagrams, if it is of these.
     pub(crate) datagrams: Vec<Sent>,
-    /// It is a generation, and so many bytes were multiplied and added for its rows.
-    pub(crate) operations: Option<u64>,
-    /// All repairs of a transform and its size, once one was wanted (`fft-rs`): one costs as much as all.
-    pub(crate) transformed: Option<(u32, PoolBuffer)>,
+    /// Whom it belongs to, once something of it has been sealed elsewhere.
+    pub(crate) owner: Option<WorkerId>,
 }
 
 impl TxBlock {
+    pub(crate) fn new(
+        memory: PoolBuffer,
+        (n, symbol_len): (u16, u16),
+        data_len: u64,
+        datagrams: Vec<Sent>,
+    ) -> Self {
+        let symbols = TxSymbols::new(memory, (n, symbol_len), None);
+        Self {
+            symbols: Arc::new(symbols),
+            data_len,
+            datagrams,
+            owner: None,
+        }
+    }
+
+    /// One whose repairs are rows of a generation.
+    pub(crate) fn generation(memory: PoolBuffer, shape: (u16, u16), data_len: u64) -> Self {
+        let symbols = TxSymbols::new(memory, shape, Some(AtomicU64::new(0)));
+        Self {
+            symbols: Arc::new(symbols),
+            data_len,
+            datagrams: Vec::new(),
+            owner: None,
+        }
+    }
+}
+
+/// A block's source symbols. They do not change: any thread may read them.
+pub(crate) struct TxSymbols {
+    pub(crate) memory: PoolBuffer,
+    pub(crate) n: usize,
+    pub(crate) symbol_len: usize,
+    /// All repairs of a transform and its size, once one was wanted (`fft-rs`): one costs as much as all.
+    transformed: Mutex<Option<(u32, PoolBuffer)>>,
+    /// It is a generation, and so many bytes were multiplied and added for its rows.
+    operations: Option<AtomicU64>,
+}
+
+impl TxSymbols {
+    fn new(memory: PoolBuffer, (n, symbol_len): (u16, u16), operations: Option<AtomicU64>) -> Self {
+        Self {
+            memory,
+            n: usize::from(n),
+            symbol_len: usize::from(symbol_len),
+            transformed: Mutex::default(),
+            operations,
+        }
+    }
+
+    fn operations(&self) -> u64 {
+        let operations = self.operations.as_ref();
+        operations.map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
     /// A source symbol.
     pub(crate) fn source(&self, index: u16) -> &[u8] {
         let at = usize::from(index) * self.symbol_len;
@@ -32,23 +86,23 @@ impl TxBlock {
 
     /// Computes a row, if it is a generation; whether it is.
     pub(crate) fn encode_row(
-        &mut self,
+        &self,
         row: Row,
         rows: &mut RowMaker,
         out: &mut [u8],
     ) -> Result<bool, Error> {
         let (n, len) = (self.n, self.symbol_len);
-        let Some(operations) = &mut self.operations else {
+        let Some(operations) = &self.operations else {
             return Ok(false);
         };
         let symbols = generation::encode(rows, row, len, &self.memory[..n * len], out)?;
-        *operations += symbols * len as u64;
+        operations.fetch_add(symbols * len as u64, Ordering::Relaxed);
         Ok(true)
     }
 
     /// Computes a repair symbol.
     pub(crate) fn encode(
-        &mut self,
+        &self,
         code: CodeId,
         row: Row,
         encoder: &mut Encoder,
@@ -60,14 +114,17 @@ impl TxBlock {
         let Some((size, index)) = fft_rs::split(row).filter(|_| code == CodeId::FftRs) else {
             return encoder.encode(code, n, len, source, row, out);
         };
-        let repairs = match &self.transformed {
+        let transformed = self.transformed.lock();
+        // Whoever panicked has not left half of one.
+        let mut transformed = transformed.unwrap_or_else(PoisonError::into_inner);
+        let repairs = match &*transformed {
             Some((made, repairs)) if *made == size => repairs,
             _ => {
                 let count = 1_usize << size;
                 let rows: Vec<_> = fft_rs::first_flight(count).collect();
                 let mut repairs = pool.take(count * len);
                 encoder.encode_rows(n, len, source, &rows, &mut repairs[..count * len])?;
-                &self.transformed.insert((size, repairs)).1
+                &transformed.insert((size, repairs)).1
             }
         };
         out.copy_from_slice(&repairs[index as usize * len..][..len]);
@@ -105,21 +162,21 @@ impl TxBlocks {
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<TxBlock> {
         let block = self.blocks.get_mut(slot.0 as usize)?.take()?;
         self.free.push(slot);
-        self.operations += block.operations.unwrap_or(0);
+        self.operations += block.symbols.operations();
         Some(block)
     }
 
     /// Bytes that were multiplied and added for rows of generations.
     pub(crate) fn operations(&self) -> u64 {
         let blocks = self.blocks.iter().flatten();
-        self.operations + blocks.filter_map(|block| block.operations).sum::<u64>()
+        self.operations + blocks.map(|block| block.symbols.operations()).sum::<u64>()
     }
 
     /// What the blocks cost in the window.
     pub(crate) fn cost(&self) -> u64 {
         let blocks = self.blocks.iter().flatten();
         blocks
-            .map(|block| block_cost(block.n as u16, block.symbol_len as u16))
+            .map(|TxBlock { symbols, .. }| block_cost(symbols.n as u16, symbols.symbol_len as u16))
             .sum()
     }
 }
@@ -138,6 +195,11 @@ pub(crate) struct RxBlock {
 }
 
 impl RxBlock {
+    /// Of its symbols and repairs.
+    pub(crate) fn bytes(&self) -> usize {
+        self.n * self.symbol_len + self.repair_bytes.len()
+    }
+
     /// Restores the missing source symbols.
     pub(crate) fn decode(&mut self, decoder: &mut BlockDecoder) -> Result<(), Error> {
         let symbols = self.repair_bytes.chunks_exact(self.symbol_len);
@@ -312,15 +374,7 @@ mod tests {
     #[test]
     fn slots_of_sent_blocks_are_used_again() {
         let pool = BufferPool::new(0);
-        let block = || TxBlock {
-            memory: pool.take(4),
-            n: 2,
-            symbol_len: 2,
-            data_len: 1,
-            datagrams: Vec::new(),
-            operations: None,
-            transformed: None,
-        };
+        let block = || TxBlock::new(pool.take(4), (2, 2), 1, Vec::new());
         let mut blocks = TxBlocks::default();
         let (one, two) = (blocks.insert(block()), blocks.insert(block()));
         assert_ne!(one, two);
@@ -334,20 +388,12 @@ mod tests {
     /// What a row's number says is what it holds, whichever transform was wanted before.
     #[test]
     fn a_row_of_another_transform_is_made_anew() {
-        let (n, symbol_len) = (5, 4);
+        let (n, symbol_len) = (5_usize, 4_usize);
         let pool = BufferPool::new(0);
         let mut memory = pool.take(n * symbol_len);
         memory.copy_from_slice(&(1..=20).collect::<Vec<u8>>());
         let mut encoder = Encoder::new();
-        let mut block = TxBlock {
-            memory,
-            n,
-            symbol_len,
-            data_len: 1,
-            datagrams: Vec::new(),
-            operations: None,
-            transformed: None,
-        };
+        let block = TxBlock::new(memory, (5, 4), 1, Vec::new()).symbols;
         for (size, index) in [(3, 0), (1, 1), (3, 7), (1, 0)] {
             let row = fft_rs::row(size, index).expect("a row");
             let (mut got, mut expected) = ([0; 4], [0; 4]);

@@ -137,6 +137,10 @@ pub struct Load {
     pub datagrams_sent: u64,
     /// Times that segmentation offload was given up.
     pub gso_downgrades: u64,
+    /// Workers that code for it.
+    pub workers: usize,
+    /// Time for which they were busy, all together.
+    pub busy: Duration,
 }
 
 impl Load {
@@ -154,6 +158,8 @@ impl Load {
             sends,
             datagrams_sent,
             gso_downgrades,
+            workers: _,
+            busy,
         } = *earlier;
         Self {
             wakeups: self.wakeups - wakeups,
@@ -162,6 +168,8 @@ impl Load {
             sends: self.sends - sends,
             datagrams_sent: self.datagrams_sent - datagrams_sent,
             gso_downgrades: self.gso_downgrades - gso_downgrades,
+            workers: self.workers,
+            busy: self.busy.saturating_sub(busy),
         }
     }
 }
