@@ -81,7 +81,7 @@ mod tests {
             "sphx server --config F",
             "sphx send t a --path auto",
             "sphx send t a --path wlan0 --path wwan0,cost=5",
-            "sphx perf client t --path a --path b --bond sc",
+            "sphx perf client t --path a --path b --bond backup",
         ] {
             let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);
             let failure = refuse_not_built(&cli).expect_err(line);
@@ -104,6 +104,7 @@ mod tests {
             "sphx send t a --cc scavenger",
             "sphx send t a --codec rs",
             "sphx send t a --path wlan0 --path 10.0.0.1 --bond aggregate",
+            "sphx perf client t --path a --path b --bond sc",
             "sphx send t a --codec fft-rs",
             "sphx send t a --codec lt",
             "sphx send t a --codec window",
