@@ -116,6 +116,10 @@ bench-veth: build ## Sphinx beside QUIC at line rate, and tasks beside threads, 
 	@scripts/bench-veth $(ARGS)
 	$(CARGO) run --release --locked --package sphinx-transport --features tokio --example tokio_bulk -- --veth
 
+.PHONY: bench-tun
+bench-tun: build ## Kernel TCP and ping over sphx tunnel --tun at 6 % loss, RTT 10 and 100 ms (root, iproute2; 6 minutes; ARGS="--seeds 1")
+	@scripts/bench-tun $(ARGS)
+
 .PHONY: bench-fairness
 bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself (iperf3; 6 minutes)
 	@scripts/bench-fairness $(ARGS)
