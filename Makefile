@@ -133,6 +133,10 @@ test-dpdk: ## Transfers over DPDK's virtual cards (root, iproute2, libdpdk-dev >
 	$(CARGO) build --locked --package sphinx-cli --no-default-features --features dpdk --target-dir target/dpdk $(CARGO_FLAGS)
 	@scripts/test-dpdk $(ARGS)
 
+.PHONY: bench-tun
+bench-tun: build ## Kernel TCP and ping over sphx tunnel --tun at 6 % loss, RTT 10 and 100 ms (root, iproute2; 6 minutes; ARGS="--seeds 1")
+	@scripts/bench-tun $(ARGS)
+
 .PHONY: bench-fairness
 bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself (iperf3; 6 minutes)
 	@scripts/bench-fairness $(ARGS)

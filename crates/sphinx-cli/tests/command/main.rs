@@ -39,6 +39,8 @@ mod thin;
 mod tickets;
 #[cfg(feature = "tunnel")]
 mod tunnel;
+#[cfg(all(feature = "lab", feature = "tunnel"))]
+mod tunnel_ip;
 mod usage;
 mod values;
 mod workers;
