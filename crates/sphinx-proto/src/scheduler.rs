@@ -169,16 +169,17 @@ impl Scheduler {
         self.leaving.is_some() || is_waiting
     }
 
-    /// The next symbol of a generation for this path, whose rate control allows one.
+    /// The next symbol of a generation for this path, whose rate control allows one; `None`: only what has begun to leave.
     pub(crate) fn next_of(
         &mut self,
         now: Time,
         sources: &mut Sources<'_>,
-        lane: LaneView,
+        lane: Option<LaneView>,
     ) -> Option<Next> {
         if let Some(part) = self.next_part(sources) {
             return Some(part);
         }
+        let lane = lane?;
         let Some(mut choice) = sources.sender.next_of_generation(lane) else {
             sources.path.rest();
             if !std::mem::replace(&mut self.app_limited_told, true) {

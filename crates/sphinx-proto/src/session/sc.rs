@@ -131,9 +131,7 @@ impl Session {
         self.sender.sc()?;
         let (order, count) = self.paths.order();
         for at in order.into_iter().take(count) {
-            let Some(view) = self.lane_view(at) else {
-                continue;
-            };
+            let view = self.lane_view(at);
             let lane = self.paths.at_mut(at);
             if !lane.path.is_open(now) {
                 continue;
