@@ -14,8 +14,8 @@ use sphinx_workers::{usable_cpus, workers_for};
 
 pub use sphinx_net::Family;
 pub use sphinx_proto::cc::CcKind as Cc;
-use sphinx_xdp::XdpConfig;
 use sphinx_proto::{Paper, Sc};
+use sphinx_xdp::XdpConfig;
 
 use crate::budget::default_memory;
 use crate::routing::RoutingKey;

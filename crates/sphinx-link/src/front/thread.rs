@@ -43,6 +43,9 @@ pub fn join(
     LinkThread::start(ports, links, ethernet::HEADER_BYTES, mtu, (observer, None))
 }
 
+/// Who sees every packet, and who decides what goes on.
+type Passers = (Option<Box<dyn Observer>>, Option<Box<dyn Stage>>);
+
 impl LinkThread {
     /// Packets have `header` bytes in front of the IP header: none, if there is a stage.
     pub(super) fn start(
@@ -50,7 +53,7 @@ impl LinkThread {
         links: [LinkConfig; 2],
         header: usize,
         mtu: usize,
-        (mut observer, stage): (Option<Box<dyn Observer>>, Option<Box<dyn Stage>>),
+        (mut observer, stage): Passers,
     ) -> Result<LinkThread, FrontError> {
         for link in &links {
             link.validate()?;
