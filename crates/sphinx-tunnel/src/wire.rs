@@ -22,6 +22,7 @@ const LISTEN: u8 = 4;
 const LISTEN_UDP: u8 = 5;
 const ACCEPTED: u8 = 6;
 const ACCEPTED_UDP: u8 = 7;
+const JOIN: u8 = 20;
 
 const FORM_IPV4: u8 = 1;
 const FORM_IPV6: u8 = 2;
@@ -221,6 +222,8 @@ pub(crate) enum Request {
         /// The number that its datagrams have.
         flow: u64,
     },
+    /// Add this client to those that the server knows.
+    Join,
 }
 
 impl Request {
@@ -271,6 +274,7 @@ impl Request {
                 out.put_u32(*listener);
                 out.put_u64(*flow);
             }
+            Self::Join => out.put_u8(JOIN),
         }
         with_length(out)
     }
@@ -309,6 +313,7 @@ impl Request {
                 listener: data.try_get_u32().map_err(short)?,
                 flow: data.try_get_u64().map_err(short)?,
             },
+            JOIN => Self::Join,
             _ => return Err(WireError::Unknown),
         };
         match data.is_empty() {
