@@ -23,10 +23,13 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         Command::Perf {
             command: PerfCommand::Cost(_),
         } => Ok(()),
-        // The last one is not built at all, and says so when it is run.
-        Command::Pep(_) | Command::Tools(_) | Command::Join(_) => Ok(()),
+        Command::Pep(_)
+        | Command::Ticket(_)
+        | Command::Config(_)
+        | Command::Tools(_)
+        | Command::Join(_)
+        | Command::Server(_) => Ok(()),
         Command::Tunnel(args) => later(args.not_built()),
-        Command::Server(args) => later(args.not_built()),
     }
 }
 
@@ -72,7 +75,7 @@ fn later(what: Option<String>) -> Outcome<()> {
 }
 
 /// What the contract has and this version has not.
-pub(crate) fn not_built(what: &str) -> Failure {
+fn not_built(what: &str) -> Failure {
     fail_hint(
         ErrorKind::Usage,
         format!("{what} is not built yet"),
@@ -93,10 +96,6 @@ mod tests {
             "sphx send t a --workers 2",
             #[cfg(feature = "tunnel")]
             "sphx tunnel t --tun --idle-timeout 2s",
-            #[cfg(feature = "tunnel")]
-            "sphx server invite laptop --expires 10m",
-            #[cfg(feature = "tunnel")]
-            "sphx server --config F",
             "sphx send t a --path auto",
             "sphx send t a --path wlan0 --path wwan0,cost=5",
             "sphx perf client t --path a --path b --bond sc",
