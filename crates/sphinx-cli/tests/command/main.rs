@@ -41,3 +41,4 @@ mod tickets;
 mod tunnel;
 mod usage;
 mod values;
+mod workers;

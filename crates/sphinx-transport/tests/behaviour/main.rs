@@ -20,3 +20,4 @@ mod tasks;
 mod transfer;
 mod unordered;
 mod windows;
+mod workers;
