@@ -16,6 +16,7 @@ pub use crate::files::filter::fuzzing::filters;
 pub use crate::files::fuzzing::{files, journal, paths, records};
 pub use crate::perf::fuzzing::measurement;
 pub use crate::ssh::fuzzing::ssh;
+pub use crate::state::fuzzing::state;
 
 /// Smallest number with too many digits to be understood.
 const DIGITS_END: u64 = 1_000_000_000_000_000_000;

@@ -9,6 +9,7 @@ mod addresses;
 mod args;
 mod channel;
 mod commands;
+mod config;
 #[cfg(feature = "lab")]
 mod demo;
 mod failure;
@@ -21,6 +22,7 @@ mod perf;
 mod report;
 mod signals;
 mod ssh;
+mod state;
 #[cfg(test)]
 mod testing;
 mod text;
@@ -58,13 +60,39 @@ use tools::Ground;
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let parsed = grammar().try_get_matches_from(&arguments);
-    ExitCode::from(
-        match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
-            Ok(cli) => dispatch(cli),
-            Err(error) => refuse(&error, &arguments),
+    let grammar = grammar();
+    let parsed = match grammar.clone().try_get_matches_from(&arguments) {
+        Ok(matches) => match config::complete(&grammar, &arguments, matches) {
+            Ok(matches) => Cli::from_arg_matches(&matches),
+            Err(failure) => return ExitCode::from(refuse_config(&failure, &arguments)),
         },
-    )
+        Err(error) => Err(error),
+    };
+    ExitCode::from(match parsed {
+        Ok(cli) => dispatch(cli),
+        Err(error) => refuse(&error, &arguments),
+    })
+}
+
+/// The command line of this process with what its configuration says by now.
+#[cfg(feature = "tunnel")]
+fn parse_again() -> failure::Outcome<Cli> {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let grammar = grammar();
+    let parsed = grammar.clone().try_get_matches_from(&arguments);
+    let matches = parsed.map_err(|error| usage(failure::sentence(&error)))?;
+    let matches = config::complete(&grammar, &arguments, matches)?;
+    Cli::from_arg_matches(&matches).map_err(|error| usage(failure::sentence(&error)))
+}
+
+/// A configuration that cannot be followed.
+fn refuse_config(failure: &Failure, arguments: &[OsString]) -> u8 {
+    let json = arguments.iter().any(|argument| argument == "--json");
+    let reporter = Reporter::new(Settings::new(json, false), Stop::default());
+    let code = reporter.end_with_error(failure, None);
+    // Whether or not anybody reads it.
+    let _ = reporter.finish();
+    code
 }
 
 /// The command line as clap knows it: what can be written, and its help.
@@ -126,7 +154,8 @@ fn dispatch(cli: Cli) -> u8 {
             }
             let reporter = reporter.clone();
             let leaving = stop.clone();
-            stop.listen(move |signal| {
+            let reloads = matches!(&cli.command, Command::Server(args) if args.reloads());
+            stop.listen(!reloads, move |signal| {
                 let code = reporter.end_with_error(&leaving.failure(), Some(signal));
                 let _ = reporter.finish();
                 std::process::exit(i32::from(code));
@@ -183,7 +212,9 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
         #[cfg(feature = "tunnel")]
         Command::Inside(args) => return Ok(tunnel::inside::run(&args)),
         Command::Server(args) => tunnel::serve(args, context)?,
-        Command::Join(_) => return Err(args::not_built("sphx join")),
+        Command::Join(args) => tunnel::join(&args, context)?,
+        Command::Ticket(args) => commands::tickets::run(args, context)?,
+        Command::Config(args) => commands::config::run(&args, context)?,
     }
     Ok(0)
 }
@@ -209,7 +240,9 @@ fn output_settings(command: &Command) -> Settings {
         #[cfg(feature = "tunnel")]
         Command::Inside(_) => return Settings::new(false, true),
         Command::Server(args) => return args.settings(),
-        Command::Join(args) => return Settings::new(args.json(), false),
+        Command::Join(args) => return args.settings(),
+        Command::Ticket(args) => return args.settings(),
+        Command::Config(args) => return args.settings(),
         Command::Pep(args) => {
             let (json, quiet) = args.output();
             return Settings::new(json, quiet);

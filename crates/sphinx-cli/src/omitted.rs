@@ -159,6 +159,7 @@ pub(crate) mod tunnel {
 
     pub(crate) type TunnelArgs = Anything;
     pub(crate) type ServerArgs = Anything;
+    pub(crate) type JoinArgs = Anything;
 
     pub(crate) fn run(_: TunnelArgs, _: &Context) -> Outcome<u8> {
         Err(omitted("tunnel", "tunnel"))
@@ -168,7 +169,15 @@ pub(crate) mod tunnel {
         Err(omitted("server", "tunnel"))
     }
 
+    pub(crate) fn join(_: &JoinArgs, _: &Context) -> Outcome<()> {
+        Err(omitted("join", "tunnel"))
+    }
+
     impl Anything {
+        pub(crate) fn reloads(&self) -> bool {
+            false
+        }
+
         pub(crate) fn not_built(&self) -> Option<String> {
             None
         }

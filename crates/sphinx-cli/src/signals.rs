@@ -43,11 +43,15 @@ impl Drop for Registration {
 }
 
 impl Stop {
-    /// Starts listening for signals. `leave` is called with the signal when the process has to end
+    /// Starts listening for signals; for SIGHUP only if that means to stop. `leave` is called with the signal when the process has to end
     /// whether or not its threads have wound down.
-    pub(crate) fn listen(&self, leave: impl Fn(i32) + Send + 'static) -> Outcome<()> {
+    pub(crate) fn listen(
+        &self,
+        hangup_stops: bool,
+        leave: impl Fn(i32) + Send + 'static,
+    ) -> Outcome<()> {
         // Under nohup a hang-up stays ignored.
-        let hangup = (!hangup_ignored()).then_some(SIGHUP);
+        let hangup = (hangup_stops && !hangup_ignored()).then_some(SIGHUP);
         let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup))
             .map_err(|error| local_io("listen for", "signals", error))?;
         let stop = self.clone();

@@ -67,6 +67,9 @@ pub(crate) struct Association {
     idle_timeout: Duration,
     /// How the control connection is to be closed.
     farewell: (u64, String),
+    /// What this end may hold in each direction, if the application says so, and what it might otherwise send.
+    memory: Option<u64>,
+    send_share: Option<u64>,
 }
 
 /// ICM, rate control, code and profile in the paper's mode.
@@ -142,6 +145,8 @@ impl Association {
             stats_names,
             idle_timeout: options.idle_timeout,
             farewell: (0, String::new()),
+            memory: None,
+            send_share: None,
         }
     }
 
@@ -179,6 +184,9 @@ impl Association {
         }
         if let Some(limit) = inner.limit.take() {
             self.driver.set_limit(limit);
+        }
+        if let Some(memory) = inner.memory.take() {
+            self.limit_memory(now, memory);
         }
         let cc = inner.cc.take();
         if let Some(cc) = cc {
@@ -261,9 +269,11 @@ impl Association {
     /// Its window for received blocks, bytes, the one that its path could use if that is more, and the most that may be held.
     pub(crate) fn window(&self) -> (u64, Option<u64>, u64) {
         let core = self.driver.core();
+        let most = |wanted: u64| self.memory.map_or(wanted, |memory| wanted.min(memory));
+        let wanted = core.recv_window_wanted().map(most);
         (
             core.recv_window(),
-            core.recv_window_wanted(),
+            wanted.filter(|wanted| *wanted > core.recv_window()),
             core.recv_window_cost(),
         )
     }
@@ -286,7 +296,20 @@ impl Association {
 
     /// Memory for blocks on their way from now on, bytes.
     pub(crate) fn set_send_window(&mut self, bytes: u64) {
-        self.driver.set_send_window(bytes);
+        self.send_share = Some(bytes);
+        let most = self.memory.map_or(bytes, |memory| bytes.min(memory));
+        self.driver.set_send_window(most);
+    }
+
+    /// What the application lets this end hold.
+    fn limit_memory(&mut self, now: Time, memory: Option<u64>) {
+        self.memory = memory;
+        if let Some(memory) = memory {
+            self.shrink_window(now, memory);
+        }
+        if let Some(share) = self.send_share {
+            self.set_send_window(share);
+        }
     }
 
     /// When [`Association::service`] and [`Association::transmit`] are to be called next, if nothing
@@ -377,6 +400,17 @@ impl Association {
         self.end(Error::new(
             ErrorKind::Interrupted,
             "the endpoint was closed at this end",
+        ));
+    }
+
+    /// The client may not be here any more.
+    pub(crate) fn turn_out(&mut self, now: Time) {
+        const REASON: &str = "this ticket or key was revoked";
+        self.driver.close(now, close_code::AUTHENTICATION, REASON);
+        self.farewell = (close_code::AUTHENTICATION, REASON.to_owned());
+        self.end(Error::new(
+            ErrorKind::Authentication,
+            "the client's ticket or key was revoked",
         ));
     }
 

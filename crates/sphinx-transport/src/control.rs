@@ -5,6 +5,8 @@
 //! clock, but for the age of Retry tokens. See [`Control`] for how to drive it.
 
 mod door;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod greeting;
 mod params;
 mod repeat;
@@ -25,18 +27,17 @@ use quinn_proto::{
     ConnectError, ConnectionHandle, ConnectionId as QuicConnectionId, DatagramEvent, Endpoint,
     EndpointEvent, Incoming, ServerConfig,
 };
-use sphinx_driver::keys::SECRET_LEN;
 use sphinx_proto::wire::{ConnectionId, MAX_DATAGRAM};
-use zeroize::Zeroizing;
 
+use crate::access::{AccessList, DOOR_KEY_LEN, Guests};
 use crate::budget::Window;
 use crate::routing::IdMaker;
-use crate::ticket::Identity;
+use crate::ticket::{Identity, Ticket};
 use door::Door;
 use greeting::{GREETING_LEN, greeting, is_greeting};
 pub(crate) use params::{Params, Service};
 use repeat::Copies;
-use session::{OTHER_VERSION, Session, is_other_version};
+use session::{OTHER_VERSION, Session, Trust, is_other_version};
 pub(crate) use types::{ConnId, Event, Failure, Settings, Stats, Traffic, Transmit};
 
 /// Unfinished handshakes that a server keeps; beyond, the oldest is forgotten.
@@ -50,7 +51,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_RESPONSES: usize = 64;
 
 struct Server {
-    secret: Zeroizing<[u8; SECRET_LEN]>,
+    door_key: [u8; DOOR_KEY_LEN],
+    guests: Guests,
+    /// Which of their lists the engine has been told of.
+    guests_told: u64,
     settings: Settings,
 }
 
@@ -91,10 +95,12 @@ impl Control {
         Self::new(None, None)
     }
 
-    /// Accepts clients that know the identity's ticket.
-    pub(crate) fn server(identity: &Identity, settings: Settings) -> Self {
+    /// Accepts clients with tickets of the identity, and keys, that `guests` lists.
+    pub(crate) fn server(identity: &Identity, guests: Guests, settings: Settings) -> Self {
         let server = Server {
-            secret: Zeroizing::new(*identity.secret()),
+            door_key: *identity.door_key(),
+            guests_told: guests.current().1,
+            guests,
             settings,
         };
         Self::new(Some(server), Some(tls::server_config(identity)))
@@ -133,8 +139,15 @@ impl Control {
         }
     }
 
-    /// Begins a handshake with the server at `remote` whose certificate has the SHA-256 `pin`,
-    /// using the ticket's `secret`. It goes on until an event or [`close`](Self::close): the caller
+    /// Who may connect, if that has changed since the last call.
+    pub(crate) fn take_new_guests(&mut self) -> Option<Arc<AccessList>> {
+        let server = self.server.as_mut()?;
+        let (list, changes) = server.guests.current();
+        let is_new = std::mem::replace(&mut server.guests_told, changes) != changes;
+        is_new.then_some(list)
+    }
+
+    /// Begins a handshake with the server of `ticket`, at `remote`. It goes on until an event or [`close`](Self::close): the caller
     /// bounds the time.
     ///
     /// # Errors
@@ -144,12 +157,11 @@ impl Control {
         &mut self,
         now: Instant,
         remote: SocketAddr,
-        pin: &[u8; 32],
-        secret: &[u8; SECRET_LEN],
+        ticket: &Ticket,
         settings: &Settings,
     ) -> Result<ConnId, Failure> {
-        let (mut config, wrong_server) = tls::client_config(pin);
-        let key = Zeroizing::new(*secret);
+        let (mut config, wrong_server) = tls::client_config(ticket.pin());
+        let key = *ticket.door_key();
         config.initial_dst_cid_provider(Arc::new(move || {
             QuicConnectionId::new(&greeting(&key, random_bytes()))
         }));
@@ -170,7 +182,8 @@ impl Control {
             ..window
         };
         let params = local_params(settings, window, self.ids.make());
-        let session = Session::new(id, conn, remote, None, params, secret, Some(wrong_server));
+        let trust = Trust::Shows(Box::new(ticket.clone()), wrong_server);
+        let session = Session::new(id, conn, remote, None, params, trust);
         self.sessions.insert(handle.0, session);
         self.door.expect(remote);
         self.drive(handle.0, now);
@@ -196,8 +209,8 @@ impl Control {
         local_ip: Option<IpAddr>,
         datagram: &[u8],
     ) {
-        let secret = self.server.as_ref().map(|server| &*server.secret);
-        if !self.door.admits(now, remote, secret, datagram) {
+        let key = self.server.as_ref().map(|server| &server.door_key);
+        if !self.door.admits(now, remote, key, datagram) {
             self.stats.ignored_datagrams += 1;
             return;
         }
@@ -330,10 +343,13 @@ impl Control {
         };
         let window = server.settings.window(self.sessions.len());
         let params = local_params(&server.settings, window, self.ids.make());
-        let secret = server.secret.clone();
+        let trust = Trust::Asks(server.guests.clone(), server.door_key);
         let mut response = Vec::new();
         let greeting = <[u8; GREETING_LEN]>::try_from(&incoming.orig_dst_cid()[..]);
-        let Some(greeting) = greeting.ok().filter(|cid| is_greeting(&secret, cid)) else {
+        let Some(greeting) = greeting
+            .ok()
+            .filter(|cid| is_greeting(&server.door_key, cid))
+        else {
             // The client hears at once that its ticket is of no use here; nothing is kept.
             let transmit = self.endpoint.refuse(incoming, &mut response);
             self.respond(transmit, response);
@@ -362,7 +378,7 @@ impl Control {
         match self.endpoint.accept(incoming, now, &mut response, None) {
             Ok((handle, conn)) => {
                 let id = self.next_id(handle);
-                let mut session = Session::new(id, conn, remote, local_ip, params, &secret, None);
+                let mut session = Session::new(id, conn, remote, local_ip, params, trust);
                 session.deadline = Some(now + HANDSHAKE_TIMEOUT);
                 session.received(bytes);
                 self.events.push_back(Event::Pending {
@@ -497,6 +513,7 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
         sc: Some(settings.sc),
         paper: (settings.service == Service::PERF || settings.paper.is_some())
             .then_some(settings.paper),
+        credential: None,
     }
 }
 

@@ -20,6 +20,7 @@ use sphinx_proto::PATHS_MAX;
 use sphinx_workers::usable_cpus;
 use sphinx_xdp::{XdpConfig, XdpIo};
 
+use crate::access::{Access, AccessList, Guests, TicketSecret};
 use crate::control::Control;
 use crate::engine::{Engine, Purpose, Remote, settings};
 use crate::error::{Error, ErrorKind};
@@ -166,6 +167,7 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
     local_addr: SocketAddr,
     identity: Identity,
+    guests: Guests,
 }
 
 impl fmt::Debug for Server {
@@ -216,8 +218,11 @@ impl Server {
         identity: Identity,
         options: &Options,
     ) -> Result<Self, Error> {
-        let control = Control::server(&identity, settings(service, options, PATHS_MAX))
-            .with_ids(ids(options));
+        let mut list = AccessList::new();
+        list.add_ticket(identity.own_secret(), true);
+        let guests = Guests::new(list);
+        let settings = settings(service, options, PATHS_MAX);
+        let control = Control::server(&identity, guests.clone(), settings).with_ids(ids(options));
         let (local_addr, waker) = (io.local_addr(), io.waker());
         let lobby = Lobby::new();
         check_cpus(options)?;
@@ -233,6 +238,7 @@ impl Server {
             thread: Some(thread),
             local_addr,
             identity,
+            guests,
         })
     }
 
@@ -246,17 +252,35 @@ impl Server {
         self.pool.stats().used_bytes
     }
 
-    /// What a client needs to connect. `advertise` are hosts or `host:port`; the local port is added
-    /// where it is missing.
+    /// What a client needs to connect: the server's first ticket, which is good until [another list](Self::access) leaves it out.
+    /// `advertise` are hosts or `host:port`; the local port is added where it is missing.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for names that are none, or too many.
     pub fn ticket(&self, advertise: &[String]) -> Result<Ticket, Error> {
+        self.ticket_with(advertise, &self.identity.own_secret())
+    }
+
+    /// A ticket with this secret, which is good once it is on [the list](Self::access).
+    ///
+    /// # Errors
+    /// Those of [`ticket`](Self::ticket).
+    pub fn ticket_with(
+        &self,
+        advertise: &[String],
+        secret: &TicketSecret,
+    ) -> Result<Ticket, Error> {
         let port = self.local_addr.port();
         let addresses: Vec<String> = advertise.iter().map(|host| with_port(host, port)).collect();
-        self.identity.ticket(&addresses).map_err(|error| {
+        let ticket = self.identity.ticket_with(&addresses, secret);
+        ticket.map_err(|error| {
             Error::new(ErrorKind::Usage, format!("cannot advertise this: {error}"))
         })
+    }
+
+    /// Who may connect: at first who has [the first ticket](Self::ticket).
+    pub fn access(&self) -> Access {
+        Access::new(self.guests.clone(), self.waker.clone())
     }
 
     /// Waits for the next authenticated session; `None` when `timeout` passes.

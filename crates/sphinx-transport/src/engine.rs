@@ -18,6 +18,7 @@ use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Nanos, PATHS_MAX, PathMemory, Time, Tuple};
 use sphinx_workers::{Coding, Crew, pin};
 
+use crate::access::Peer;
 use crate::association::{Association, EndpointCounts};
 use crate::budget::{Budget, Growth};
 use crate::control::{ConnId, Control, Settings, random_bytes};
@@ -84,6 +85,8 @@ struct Attempt {
 /// A session and its control connection.
 struct Member {
     id: ConnId,
+    /// Who the client is; a server's only.
+    who: Option<Peer>,
     association: Association,
     /// What it may hold of received data and of the state of streams, bytes; and the latter.
     cost: u64,
@@ -237,6 +240,7 @@ impl<Io: PacketIo> Engine<Io> {
         self.run_control(clock, now);
         let mut wake = self.connect_more(clock);
         self.stop(clock, now);
+        self.turn_out(now);
         self.doorbell.take(&mut self.rung);
         for cid in &self.rung {
             self.sessions.wake(*cid);
@@ -347,6 +351,7 @@ impl<Io: PacketIo> Engine<Io> {
                 association,
                 cost,
                 state,
+                ..
             } = member;
             let traffic = self.control.traffic(*id);
             association.service(now, clock, traffic, endpoint, &mut self.workshop);
@@ -526,6 +531,20 @@ impl<Io: PacketIo> Engine<Io> {
                 }
             }
         }
+    }
+
+    /// Ends the sessions of those who may not connect any more.
+    fn turn_out(&mut self, now: Time) {
+        let Some(list) = self.control.take_new_guests() else {
+            return;
+        };
+        self.sessions.wake_where(|member| {
+            let is_out = member.who.is_some_and(|who| !list.keeps(&who));
+            if is_out {
+                member.association.turn_out(now);
+            }
+            is_out
+        });
     }
 
     fn is_done(&self, clock: Instant) -> bool {

@@ -27,6 +27,14 @@ fn parse_ticket(text: &str) {
     assert_eq!(shown.parse(), Ok(ticket));
 }
 
+/// Datagrams of anybody at the door of a server, some of them from its client; and who a client says it is.
+///
+/// # Panics
+/// If what does not begin with a greeting is taken for one, or a client is let in that is not on the list.
+pub fn greetings(data: &[u8]) {
+    crate::control::fuzzing::greetings(data);
+}
+
 /// A parameters message.
 pub fn parameters(data: &[u8]) {
     if let Ok(params) = Params::decode(data) {
@@ -113,6 +121,7 @@ mod tests {
     #[test]
     fn corpora() {
         replay("tickets", ticket);
+        replay("greetings", greetings);
         replay("parameters", parameters);
         replay("datagrams", datagram);
     }
@@ -121,6 +130,7 @@ mod tests {
         #[test]
         fn random(data in prop::collection::vec(any::<u8>(), 0..300)) {
             ticket(&data);
+            greetings(&data);
             parameters(&data);
             datagram(&data);
         }

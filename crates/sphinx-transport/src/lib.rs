@@ -52,10 +52,12 @@
 //! | `memory` | what earlier sessions learned about paths |
 //! | `routing` | connection ids that a load balancer can read |
 //! | `ticket` | what a client must know |
+//! | `access` | who may connect: tickets with secrets of their own, keys of clients |
 
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
+mod access;
 mod association;
 pub mod asynchronous;
 mod budget;
@@ -81,6 +83,9 @@ mod sync;
 mod ticket;
 mod unordered;
 
+pub use access::{
+    Access, AccessList, ClientKey, KeyError, Peer, PublicKey, TicketId, TicketSecret,
+};
 pub use datagram::{
     DatagramInfo, DatagramOptions, LiveInfo, LiveOptions, LiveReceiver, LiveSender,
 };

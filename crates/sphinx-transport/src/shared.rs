@@ -15,6 +15,7 @@ use sphinx_net::Waker;
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Nanos, PathMemory, Role, StreamId, Time};
 
+use crate::access::Peer;
 use crate::error::{Error, ErrorKind, close_code};
 use crate::memory::PathFile;
 use crate::options::{Cc, Profile};
@@ -68,6 +69,7 @@ pub(crate) struct Inner {
     /// What the application wants redundancy to be for from now on.
     pub(crate) profile: Option<Profile>,
     pub(crate) limit: Option<Option<u64>>,
+    pub(crate) memory: Option<Option<u64>>,
     pub(crate) cc: Option<Cc>,
     pub(crate) closed: Option<Error>,
     /// The code of the peer's CLOSE, if that is what ended the session.
@@ -140,6 +142,8 @@ pub(crate) struct Shared {
     ringing: AtomicBool,
     pool: BufferPool,
     remote: Mutex<SocketAddr>,
+    /// Who the client is; at the server.
+    who: Option<Peer>,
     /// Zero of the engine's clock.
     base: Instant,
     /// When the first handshake datagram left or came.
@@ -163,6 +167,7 @@ impl Shared {
             is_accepted: false,
             profile: None,
             limit: None,
+            memory: None,
             cc: None,
             closed: None,
             peer_code: None,
@@ -181,6 +186,7 @@ impl Shared {
             ringing: AtomicBool::new(false),
             pool,
             remote: Mutex::new(remote),
+            who: None,
             base,
             started: base + Duration::from_nanos(since.as_nanos()),
             shape: AtomicU32::new(0),
@@ -191,6 +197,11 @@ impl Shared {
     pub(crate) fn remembering(self, paths: Option<PathFile>) -> Self {
         self.lock().paths = paths;
         self
+    }
+
+    /// The same, of this client.
+    pub(crate) fn of(self, who: Option<Peer>) -> Self {
+        Self { who, ..self }
     }
 
     pub(crate) fn set_shape(&self, (n, symbol_len): (u16, u16)) {
@@ -392,6 +403,11 @@ impl Session {
         self.shared.wake();
     }
 
+    /// How the client has shown who it is; `None` at its own end.
+    pub fn peer(&self) -> Option<Peer> {
+        self.shared.who
+    }
+
     /// The peer's present address.
     pub fn remote_addr(&self) -> SocketAddr {
         *self
@@ -527,6 +543,13 @@ impl Session {
     /// control finds right.
     pub fn set_limit(&self, limit: Option<u64>) {
         self.shared.lock().limit = Some(limit);
+        self.shared.wake();
+    }
+
+    /// Bytes that this end holds for the session, in each direction, at most from now on, but not less than what the session began with; `None`: its
+    /// share of [`Options::memory`](crate::Options::memory).
+    pub fn set_memory(&self, memory: Option<u64>) {
+        self.shared.lock().memory = Some(memory);
         self.shared.wake();
     }
 

@@ -11,6 +11,8 @@ use zeroize::Zeroizing;
 
 use sphinx_driver::keys::SECRET_LEN;
 
+use crate::access::{ClientKey, DOOR_KEY_LEN, OWN_SECRET_LEN, TicketSecret};
+
 /// Most addresses in one ticket.
 const MAX_ADDRESSES: usize = 16;
 /// Longest ticket in characters.
@@ -46,20 +48,22 @@ pub enum TicketError {
     Size,
 }
 
-/// Where a server is, how to recognise it, and the secret that it asks for.
+/// Where a server is, how to recognise it, and what shows it that the client may come: a secret, a [key](ClientKey) of the client's own, or both.
 ///
 /// The text form (`Display`, `FromStr`) is one token of at most 2048 characters: `sphx1` and, in
-/// base32, the secret, the pin, the addresses and a checksum. Whoever has it can connect: treat it
+/// base32, the secret, the pin, the addresses and a checksum; a client's key is not in it. Whoever has the secret can connect: treat it
 /// as a password. `Debug` leaves the secret out.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket {
     addresses: Vec<String>,
     pin: [u8; PIN_LEN],
+    /// What all tickets of the server begin with, then what only this one has; zeros where a key stands for that.
     secret: Zeroizing<[u8; SECRET_LEN]>,
+    key: Option<ClientKey>,
 }
 
 impl Ticket {
-    fn new(
+    pub(crate) fn new(
         addresses: Vec<String>,
         pin: [u8; PIN_LEN],
         secret: Zeroizing<[u8; SECRET_LEN]>,
@@ -71,6 +75,7 @@ impl Ticket {
             addresses,
             pin,
             secret,
+            key: None,
         };
         let len = PREFIX.len() + (ticket.payload().len() + CHECKSUM_LEN).div_ceil(5) * 8;
         if !(1..=MAX_ADDRESSES).contains(&ticket.addresses.len()) || len > MAX_TICKET_LEN {
@@ -97,7 +102,47 @@ impl Ticket {
     /// # Errors
     /// An address is not of that form, or there are none or too many.
     pub fn at(&self, addresses: &[String]) -> Result<Self, TicketError> {
-        Self::new(addresses.to_vec(), self.pin, self.secret.clone())
+        let moved = Self::new(addresses.to_vec(), self.pin, self.secret.clone())?;
+        Ok(Self {
+            key: self.key.clone(),
+            ..moved
+        })
+    }
+
+    /// The same ticket, of a client that shows `key` too: so it tells the server what it wants to be known by.
+    pub fn with_key(&self, key: ClientKey) -> Self {
+        Self {
+            key: Some(key),
+            ..self.clone()
+        }
+    }
+
+    /// The same server, without what is this ticket's own: only for those whose [key](Self::with_key) the server knows.
+    pub fn without_secret(&self) -> Self {
+        let mut server = self.clone();
+        server.secret[DOOR_KEY_LEN..].fill(0);
+        server
+    }
+
+    /// Whether it is a ticket of the same server.
+    pub fn is_of_same_server(&self, other: &Self) -> bool {
+        self.pin == other.pin
+    }
+
+    /// What is this ticket's own, unless a key stands for it.
+    pub(crate) fn own_secret(&self) -> Option<TicketSecret> {
+        let (_, own) = split(&self.secret);
+        (*own != [0; OWN_SECRET_LEN]).then(|| TicketSecret::new(*own))
+    }
+
+    /// What the client signs with.
+    pub(crate) fn key(&self) -> Option<&ClientKey> {
+        self.key.as_ref()
+    }
+
+    /// What shows with the first datagram that a client has some ticket of the server.
+    pub(crate) fn door_key(&self) -> &[u8; DOOR_KEY_LEN] {
+        split(&self.secret).0
     }
 
     /// SHA-256 of the server's certificate (DER).
@@ -182,8 +227,28 @@ impl FromStr for Ticket {
     }
 }
 
-/// What a server proves itself with: a self-signed certificate, its key, and the secret that
-/// clients must know. Made afresh for every run of a server.
+/// What all tickets of a server begin with, and what only one has.
+fn split(secret: &[u8; SECRET_LEN]) -> (&[u8; DOOR_KEY_LEN], &[u8; OWN_SECRET_LEN]) {
+    let halves = secret.split_first_chunk();
+    let (door, own) = halves.expect("a secret is longer than the door key");
+    (door, own.try_into().expect("it ends behind its own part"))
+}
+
+/// The secret of a server's ticket.
+pub(crate) fn joined(
+    door: &[u8; DOOR_KEY_LEN],
+    own: Option<&TicketSecret>,
+) -> Zeroizing<[u8; SECRET_LEN]> {
+    let mut secret = Zeroizing::new([0; SECRET_LEN]);
+    secret[..DOOR_KEY_LEN].copy_from_slice(door);
+    if let Some(own) = own {
+        secret[DOOR_KEY_LEN..].copy_from_slice(own.bytes());
+    }
+    secret
+}
+
+/// What a server proves itself with: a self-signed certificate, its key, and the secret of its first
+/// ticket. Made afresh for every run of a server, unless it is kept.
 pub(crate) struct Identity {
     certificate: Vec<u8>,
     key: Zeroizing<Vec<u8>>,
@@ -250,13 +315,18 @@ impl Identity {
         })
     }
 
-    /// The ticket of this server, reachable at `addresses` (`host:port`, best first).
+    /// A ticket of this server with a secret of its own, reachable at `addresses` (`host:port`, best first).
     ///
     /// # Errors
     ///
     /// An address is not of that form, or there are none or too many.
-    pub(crate) fn ticket(&self, addresses: &[String]) -> Result<Ticket, TicketError> {
-        Ticket::new(addresses.to_vec(), self.pin(), self.secret.clone())
+    pub(crate) fn ticket_with(
+        &self,
+        addresses: &[String],
+        own: &TicketSecret,
+    ) -> Result<Ticket, TicketError> {
+        let secret = joined(self.door_key(), Some(own));
+        Ticket::new(addresses.to_vec(), self.pin(), secret)
     }
 
     /// SHA-256 of the certificate.
@@ -274,9 +344,14 @@ impl Identity {
         &self.key
     }
 
-    /// What clients must know.
-    pub(crate) fn secret(&self) -> &[u8; SECRET_LEN] {
-        &self.secret
+    /// What is of the first ticket alone.
+    pub(crate) fn own_secret(&self) -> TicketSecret {
+        TicketSecret::new(*split(&self.secret).1)
+    }
+
+    /// What all its tickets begin with.
+    pub(crate) fn door_key(&self) -> &[u8; DOOR_KEY_LEN] {
+        split(&self.secret).0
     }
 }
 
@@ -303,6 +378,19 @@ impl ServerKey {
     /// What was written once; `None` for anything else, damaged or of a later version.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Identity::from_bytes(bytes).map(Self)
+    }
+
+    /// A ticket of the server with this key, which need not run, with a secret of its own: good as long as the server has that on its
+    /// [list](crate::AccessList). `addresses` are `host:port`, best first.
+    ///
+    /// # Errors
+    /// An address is not of that form, or there are none or too many.
+    pub fn ticket(
+        &self,
+        addresses: &[String],
+        secret: &TicketSecret,
+    ) -> Result<Ticket, TicketError> {
+        self.0.ticket_with(addresses, secret)
     }
 }
 
@@ -350,7 +438,7 @@ fn is_address(address: &str) -> bool {
     port_ok && host_ok && address.len() <= MAX_ADDRESS_LEN
 }
 
-fn base32(bytes: &[u8]) -> Zeroizing<String> {
+pub(crate) fn base32(bytes: &[u8]) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(bytes.len().div_ceil(5) * 8));
     for chunk in bytes.chunks(5) {
         let mut group = [0; 8];
@@ -364,7 +452,7 @@ fn base32(bytes: &[u8]) -> Zeroizing<String> {
 }
 
 /// `None` unless the text is exactly what [`base32`] writes, but for capital letters.
-fn unbase32(text: &str) -> Option<Zeroizing<Vec<u8>>> {
+pub(crate) fn unbase32(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     let mut out = Zeroizing::new(Vec::with_capacity(text.len() * 5 / 8));
     let (mut bits, mut count) = (0u32, 0);
     for c in text.bytes() {
@@ -400,7 +488,9 @@ mod tests {
         let bytes = key.to_bytes();
         let again = ServerKey::from_bytes(&bytes).expect("what was written");
         let at = ["a.example:1".to_owned()];
-        assert_eq!(again.0.ticket(&at), key.0.ticket(&at));
+        let own = key.0.own_secret();
+        assert_eq!(again.0.own_secret(), own);
+        assert_eq!(again.ticket(&at, &own), key.ticket(&at, &own));
         assert_eq!(again.to_bytes(), bytes);
         for end in 0..bytes.len() {
             assert!(ServerKey::from_bytes(&bytes[..end]).is_none());
@@ -516,12 +606,14 @@ mod tests {
     fn identities_differ_and_keep_their_secret() {
         let (one, two) = (Identity::generate(), Identity::generate());
         assert_ne!(one.pin(), two.pin());
-        assert_ne!(one.secret(), two.secret());
-        let ticket = one.ticket(&["localhost:9".to_owned()]).expect("valid");
+        assert_ne!(one.secret, two.secret);
+        let ticket = one
+            .ticket_with(&["localhost:9".to_owned()], &one.own_secret())
+            .expect("valid");
         assert_eq!(ticket.pin(), &pin_of(one.certificate()));
-        assert_eq!(ticket.secret(), one.secret());
+        assert_eq!(ticket.secret, one.secret);
         for text in [format!("{ticket:?}"), format!("{one:?}")] {
-            assert!(!text.contains(&format!("{:?}", one.secret()[0..2].to_vec())));
+            assert!(!text.contains(&format!("{:?}", one.secret[0..2].to_vec())));
             assert!(text.len() < 80, "{text}");
         }
     }

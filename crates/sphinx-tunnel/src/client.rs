@@ -227,6 +227,45 @@ pub async fn stdio(
     ended
 }
 
+/// Has the server that `ticket` invites to add its key to those that it knows.
+///
+/// # Errors
+/// There is no session, or the server refuses.
+pub async fn join(ticket: &Ticket, options: &Options) -> Result<(), ClientError> {
+    let session = connect(ticket, Service::Tunnel, options).await?;
+    let joined = async {
+        let (_send, mut recv) = exchange::ask(&session, &Request::Join).await?;
+        exchange::reply(&mut recv).await
+    };
+    let joined = joined.await;
+    let lost = session.as_blocking().closed();
+    close(&session, "done").await;
+    match (joined, lost) {
+        (Ok(_), _) => Ok(()),
+        (Err(_), Some(error)) => Err(error.into()),
+        (Err(refusal), None) => Err(ClientError::Refused {
+            spec: "join".to_owned(),
+            refusal,
+        }),
+    }
+}
+
+/// Whether the server of `ticket` lets this client in.
+pub async fn is_known(ticket: &Ticket, options: &Options) -> bool {
+    let Ok(session) = connect(ticket, Service::Tunnel, options).await else {
+        return false;
+    };
+    // It says so only after the client has begun to send, and answers those whom it knows.
+    let asked = async {
+        let (_send, mut recv) = exchange::ask(&session, &Request::Join).await?;
+        exchange::reply(&mut recv).await
+    };
+    let _ = asked.await;
+    let is_known = session.as_blocking().closed().is_none();
+    close(&session, "done").await;
+    is_known
+}
+
 async fn close(session: &Session, reason: &str) {
     session
         .close(sphinx_transport::close_code::DONE, reason)

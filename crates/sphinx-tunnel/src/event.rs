@@ -23,6 +23,8 @@ pub enum Event {
     Client {
         /// Where it is.
         client: SocketAddr,
+        /// What it is called, its address if it has no name.
+        name: String,
         /// Why it has gone; `None` when it comes.
         gone: Option<String>,
     },

@@ -10,6 +10,7 @@
 //! | `dial` | names resolved, targets connected |
 //! | `proxy` | SOCKS5 and HTTP CONNECT |
 //! | `tun` | IP packets of a network interface |
+//! | `grant`, `limits` | what one client may do, and how much of it |
 //! | `live` | a session, and what comes to it |
 //! | `client`, `server` | the two ends |
 //! | `event` | what there is to tell |
@@ -25,6 +26,8 @@ mod exchange;
 mod forward;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod grant;
+mod limits;
 mod live;
 mod permit;
 mod proxy;
@@ -34,11 +37,12 @@ mod tun;
 mod udp;
 mod wire;
 
-pub use client::{ClientError, Plan, forward, stdio};
+pub use client::{ClientError, Plan, forward, is_known, join, stdio};
 pub use event::{Event, Events};
 pub use forward::{Carried, Forward, ForwardError, Listen, listen_address, target};
+pub use grant::{Grant, Granted, Limits};
 pub use permit::{Permit, PermitError, Transport};
 pub use proxy::Credentials;
-pub use server::{Limits, Server};
+pub use server::Server;
 pub use tun::{Hub, Pool, Prefix, ProgramDevice, Settings, TunPlan, parse_prefix};
 pub use wire::{Refusal, Status, Target};

@@ -10,8 +10,10 @@ use std::task::{Context, Poll, ready};
 use sphinx_transport::asynchronous::{RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Sleep, sleep_until};
 
 use crate::exchange;
+use crate::limits::Throttle;
 use crate::wire::Refusal;
 
 /// Bytes that are moved at a time.
@@ -83,9 +85,20 @@ impl Drop for Resetting {
 /// Carries until both sides have said all, or one breaks; the other one learns of that as it would on one connection.
 pub(crate) async fn relay(
     local: Local,
+    streams: (SendStream, RecvStream),
+    first: First,
+    counts: &Counts,
+) -> Result<(), Broken> {
+    relay_within(local, streams, first, counts, &Throttle::default()).await
+}
+
+/// The same; what comes from the other end comes no faster than `throttle` lets it.
+pub(crate) async fn relay_within(
+    local: Local,
     (send, recv): (SendStream, RecvStream),
     first: First,
     counts: &Counts,
+    throttle: &Throttle,
 ) -> Result<(), Broken> {
     match local {
         Local::Tcp(stream) => {
@@ -94,17 +107,31 @@ pub(crate) async fn relay(
                 is_whole: false,
             };
             let (read, write) = stream.stream.split();
-            let ended = both((read, write), (send, recv), first, counts, false).await;
+            let ended = both(
+                (read, write),
+                (send, recv),
+                first,
+                (counts, throttle),
+                false,
+            )
+            .await;
             stream.is_whole = ended.is_ok();
             ended
         }
         Local::Unix(mut stream) => {
             let (read, write) = stream.split();
-            both((read, write), (send, recv), first, counts, false).await
+            both(
+                (read, write),
+                (send, recv),
+                first,
+                (counts, throttle),
+                false,
+            )
+            .await
         }
         Local::Stdio => {
             let (read, write) = (tokio::io::stdin(), tokio::io::stdout());
-            both((read, write), (send, recv), first, counts, true).await
+            both((read, write), (send, recv), first, (counts, throttle), true).await
         }
     }
 }
@@ -114,7 +141,7 @@ async fn both(
     (read, mut write): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
     (mut send, mut recv): (SendStream, RecvStream),
     first: First,
-    counts: &Counts,
+    (counts, throttle): (&Counts, &Throttle),
     is_pipe: bool,
 ) -> Result<(), Broken> {
     let up = async {
@@ -122,7 +149,7 @@ async fn both(
         match copy(
             read,
             &mut send,
-            &counts.sent,
+            (&counts.sent, &Throttle::default()),
             MESSAGE_BYTES,
             SendStream::poll_stopped_early,
         )
@@ -146,9 +173,13 @@ async fn both(
         if first == First::Reply {
             exchange::reply(&mut recv).await.map_err(Broken::Refused)?;
         }
-        match copy(recv, &mut write, &counts.received, usize::MAX, |_, _| {
-            Poll::Pending
-        })
+        match copy(
+            recv,
+            &mut write,
+            (&counts.received, throttle),
+            usize::MAX,
+            |_, _| Poll::Pending,
+        )
         .await
         {
             // That it has been closed already is no failure.
@@ -191,15 +222,21 @@ enum CopyError {
 async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     mut from: R,
     to: &mut W,
-    count: &AtomicU64,
+    (count, throttle): (&AtomicU64, &Throttle),
     message: usize,
     mut gone: impl FnMut(&mut W, &mut Context<'_>) -> Poll<io::Error>,
 ) -> Result<(), CopyError> {
     // What is left of a piece that there was no room for, and where it begins.
     let mut held: (Vec<u8>, usize) = (Vec::new(), 0);
     let mut unflushed = 0;
+    // Until when nothing more is read.
+    let mut pause: Option<Pin<Box<Sleep>>> = None;
     poll_fn(|cx| {
         loop {
+            if let Some(rest) = &mut pause {
+                ready!(rest.as_mut().poll(cx));
+                pause = None;
+            }
             while held.1 < held.0.len() {
                 let written = Pin::new(&mut *to).poll_write(cx, &held.0[held.1..]);
                 held.1 += written_some(ready!(written))?;
@@ -214,6 +251,9 @@ async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
                 }
                 let data = buffer.filled();
                 count.fetch_add(data.len() as u64, Ordering::Relaxed);
+                pause = throttle
+                    .take(data.len())
+                    .map(|at| Box::pin(sleep_until(at)));
                 let mut written = 0;
                 while written < data.len() {
                     match Pin::new(&mut *to).poll_write(cx, &data[written..]) {

@@ -8,64 +8,43 @@ use std::time::Duration;
 
 use sphinx_transport::asynchronous::{SendStream, Session};
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::dial;
 use crate::event::{Direction, Event, Events};
 use crate::exchange::{self, Asked};
+use crate::grant::{Grant, Granted, Limits};
+use crate::limits::{Count, Counted, Throttle};
 use crate::live::Live;
-use crate::permit::Permit;
-use crate::relay::{First, Local, relay};
+use crate::relay::{First, Local, relay_within};
 use crate::tun::{self, Hub};
 use crate::udp::{self, Association, Listener};
 use crate::wire::{Refusal, Request, Status, Target};
 
-/// What one client may have at a time.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Streams: connections, flows of datagrams, listeners.
-    pub streams: usize,
-    /// Connections to one target that has not answered yet: more are refused, so that one that never does holds up only itself.
-    pub pending_per_target: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            streams: 4096,
-            pending_per_target: 256,
-        }
-    }
-}
-
 /// What a server does for its clients.
 #[derive(Debug)]
 pub struct Server {
-    permit: Arc<Permit>,
-    limits: Limits,
     events: Events,
     tun: Option<Hub>,
 }
 
 /// One client.
 struct Client {
-    name: String,
+    granted: Granted,
     server: Arc<Server>,
-    streams: Semaphore,
+    streams: Count,
+    flows: Count,
+    waiting: Count,
     pending: Mutex<HashMap<Target, usize>>,
+    /// What comes from it.
+    throttle: Throttle,
 }
 
 impl Server {
-    /// A server that lets clients do what `permit` says.
-    pub fn new(permit: Permit, limits: Limits, events: Events) -> Self {
-        Self {
-            permit: Arc::new(permit),
-            limits,
-            events,
-            tun: None,
-        }
+    /// A server that tells `events` what happens.
+    pub fn new(events: Events) -> Self {
+        Self { events, tun: None }
     }
 
     /// The same, with an interface for clients that may send IP packets.
@@ -75,18 +54,26 @@ impl Server {
         Self { tun, ..self }
     }
 
-    /// Serves one client until its session ends.
-    pub async fn serve(self: Arc<Self>, session: Session) {
+    /// Serves one client until its session ends; it may do what is granted.
+    pub async fn serve(self: Arc<Self>, session: Session, granted: Granted) {
         let (events, address) = (self.events.clone(), session.as_blocking().remote_addr());
+        let grant = granted.now();
+        let Limits { rate, memory, .. } = *grant.limits();
+        let name = grant.name().to_owned();
+        session.as_blocking().set_limit(rate);
+        session.as_blocking().set_memory(memory);
         let client = Arc::new(Client {
-            name: address.to_string(),
-            streams: Semaphore::new(self.limits.streams),
+            granted,
+            streams: Count::default(),
+            flows: Count::default(),
+            waiting: Count::default(),
             pending: Mutex::default(),
+            throttle: Throttle::new(rate),
             server: self,
         });
         let told = |gone| {
-            let client = address;
-            events.tell(Event::Client { client, gone });
+            let (client, name) = (address, name.clone());
+            events.tell(Event::Client { client, name, gone });
         };
         told(None);
         let live = Live::new(session, false);
@@ -103,15 +90,27 @@ impl Client {
             mut send,
             recv,
         } = asked;
-        let Ok(_permit) = self.streams.try_acquire() else {
+        let grant = self.granted.now();
+        let Some(_stream) = self.streams.enter(grant.limits().streams) else {
             let many = Refusal::new(Status::Limit, "too many streams at a time");
             return exchange::refuse(&mut send, &many).await;
         };
+        let is_flow = matches!(request, Request::Udp { .. } | Request::Associate { .. });
+        let most = if is_flow {
+            grant.limits().flows
+        } else {
+            usize::MAX
+        };
+        let Some(_flow) = self.flows.enter(most) else {
+            let many = Refusal::new(Status::Limit, "too many flows at a time");
+            return exchange::refuse(&mut send, &many).await;
+        };
         let events = &self.server.events;
+        let throttle = &self.throttle;
         let served = match request {
             Request::Connect(target) => {
                 let connected = tokio::select! {
-                    connected = self.connect(&target) => connected,
+                    connected = self.connect(&grant, &target) => connected,
                     // Nobody waits for it any more.
                     _ = send.stopped() => return,
                 };
@@ -123,7 +122,14 @@ impl Client {
                         };
                         let mut flow = events.flow(proto, target.to_string(), Direction::In);
                         if exchange::accept(&mut send, from).await.is_ok() {
-                            let ended = relay(local, (send, recv), First::Data, &flow.counts).await;
+                            let ended = relay_within(
+                                local,
+                                (send, recv),
+                                First::Data,
+                                &flow.counts,
+                                throttle,
+                            )
+                            .await;
                             flow.ended(ended);
                         }
                         return;
@@ -139,7 +145,7 @@ impl Client {
                 let entered = live.datagrams.enter(flow, deadline);
                 match (
                     entered,
-                    dial::connect_udp(&target, Some(&self.server.permit)).await,
+                    dial::connect_udp(&target, Some(grant.permit())).await,
                 ) {
                     (Ok(flow), Ok(socket)) => {
                         let mut told = events.flow("udp", target.to_string(), Direction::In);
@@ -148,7 +154,7 @@ impl Client {
                             .is_ok()
                         {
                             let mut recv = recv;
-                            udp::carry(flow, &socket, &mut recv, &mut told).await;
+                            udp::carry(flow, &socket, &mut recv, &mut told, throttle).await;
                         }
                         return;
                     }
@@ -160,13 +166,15 @@ impl Client {
                 let entered = live.datagrams.enter(flow, deadline);
                 match (
                     entered,
-                    Association::new(Some(Arc::clone(&self.server.permit))).await,
+                    Association::new(Some(Arc::clone(grant.permit()))).await,
                 ) {
                     (Ok(flow), Ok(association)) => {
                         let mut told = events.flow("udp", "any".to_owned(), Direction::In);
                         if exchange::accept(&mut send, None).await.is_ok() {
                             let denied = |target: &Target| self.denied(target.to_string());
-                            association.run(flow, (send, recv), &mut told, denied).await;
+                            association
+                                .run(flow, (send, recv), &mut told, denied, throttle)
+                                .await;
                         }
                         return;
                     }
@@ -180,7 +188,7 @@ impl Client {
             Request::Listen { listener, at } => {
                 let recv = &mut { recv };
                 tokio::select! {
-                    served = self.listen(&live, &mut send, listener, &at) => served,
+                    served = self.listen(&grant, &live, &mut send, listener, &at) => served,
                     () = udp::closed(recv) => return,
                 }
                 .map_err(|refusal| (at.to_string(), refusal))
@@ -192,16 +200,16 @@ impl Client {
             } => {
                 let recv = &mut { recv };
                 tokio::select! {
-                    served = self.listen_udp(&live, &mut send, (listener, deadline), &at) => served,
+                    served = self.listen_udp(&grant, &live, &mut send, (listener, deadline), &at) => served,
                     () = udp::closed(recv) => return,
                 }
                 .map_err(|refusal| (at.to_string(), refusal))
             }
             Request::Tun { flow, addresses } => {
                 let carried = match &self.server.tun {
-                    Some(hub) if self.server.permit.lets_tun() => {
+                    Some(hub) if grant.permit().lets_tun() => {
                         let (mut recv, asked) = (recv, (flow, &addresses[..]));
-                        let mut flow = events.flow("tun", self.name.clone(), Direction::In);
+                        let mut flow = events.flow("tun", grant.name().to_owned(), Direction::In);
                         let both = (&mut send, &mut recv);
                         let served = tun::serve(hub, &live, asked, both, &mut flow).await;
                         if let Err(refusal) = &served {
@@ -215,6 +223,25 @@ impl Client {
                     )),
                 };
                 carried.map_err(|refusal| ("tun".to_owned(), refusal))
+            }
+            Request::Join => {
+                let joined = match grant.enrol() {
+                    None => Err("an invitation is needed to join".to_owned()),
+                    // It writes to a file.
+                    Some(enrol) => tokio::task::spawn_blocking(move || enrol())
+                        .await
+                        .unwrap_or_else(|error| Err(error.to_string())),
+                };
+                match joined {
+                    Ok(()) => {
+                        if exchange::accept(&mut send, None).await.is_ok() {
+                            let _ = send.finish().await;
+                            let _ = send.wait_delivered().await;
+                        }
+                        return;
+                    }
+                    Err(why) => Err(("join".to_owned(), Refusal::new(Status::Denied, why))),
+                }
             }
             Request::Accepted { .. } | Request::AcceptedUdp { .. } => {
                 let none = Refusal::new(Status::Unsupported, "this server asked for no listener");
@@ -231,22 +258,30 @@ impl Client {
 
     fn denied(&self, target: String) {
         self.server.events.tell(Event::Denied {
-            client: self.name.clone(),
+            client: self.granted.now().name().to_owned(),
             target,
             rule: dial::NO_RULE,
         });
     }
 
     /// Connects, if not too many wait for the same target.
-    async fn connect(&self, target: &Target) -> Result<(Local, Option<SocketAddr>), Refusal> {
-        let _turn = self.pending(target)?;
-        dial::connect(target, Some(&self.server.permit)).await
+    async fn connect(
+        &self,
+        grant: &Grant,
+        target: &Target,
+    ) -> Result<(Local, Option<SocketAddr>), Refusal> {
+        let _turn = self.pending(grant.limits(), target)?;
+        dial::connect(target, Some(grant.permit())).await
     }
 
-    fn pending(&self, target: &Target) -> Result<Pending<'_>, Refusal> {
+    fn pending(&self, limits: &Limits, target: &Target) -> Result<Pending<'_>, Refusal> {
+        let Some(counted) = self.waiting.enter(limits.pending) else {
+            let message = format!("{target}: too many connections wait for an answer already");
+            return Err(Refusal::new(Status::Limit, message));
+        };
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = pending.entry(target.clone()).or_default();
-        if *waiting >= self.server.limits.pending_per_target {
+        if *waiting >= limits.pending_per_target {
             let message = format!("{target}: {waiting} connections wait for an answer already");
             return Err(Refusal::new(Status::Limit, message));
         }
@@ -255,13 +290,14 @@ impl Client {
         Ok(Pending {
             client: self,
             target,
+            _counted: counted,
         })
     }
 
     /// Where a client may have this end listen.
-    fn place(&self, at: &Target) -> Result<SocketAddr, Refusal> {
+    fn place(grant: &Grant, at: &Target) -> Result<SocketAddr, Refusal> {
         match at {
-            Target::Ip(address) if self.server.permit.lets_listen(*address) => Ok(*address),
+            Target::Ip(address) if grant.permit().lets_listen(*address) => Ok(*address),
             Target::Ip(_) => Err(Refusal::new(
                 Status::Denied,
                 format!("listening on {at}: {}", dial::NO_RULE),
@@ -275,13 +311,14 @@ impl Client {
 
     /// Listens, and opens a stream for each connection, until the session ends.
     async fn listen(
-        &self,
+        self: &Arc<Self>,
+        grant: &Grant,
         live: &Live,
         send: &mut SendStream,
         listener: u32,
         at: &Target,
     ) -> Result<(), Refusal> {
-        let bound = bind(self.place(at)?).await;
+        let bound = bind(Self::place(grant, at)?).await;
         let socket = bound.map_err(|error| dial::refusal_of(at, &error))?;
         exchange::accept(send, socket.local_addr().ok()).await?;
         let mut tasks = JoinSet::new();
@@ -289,11 +326,11 @@ impl Client {
         loop {
             let stream = accept(&socket).await;
             while tasks.try_join_next().is_some() {}
-            if tasks.len() >= self.server.limits.streams {
+            if tasks.len() >= grant.limits().streams {
                 continue;
             }
             let _ = stream.set_nodelay(true);
-            let (live, request) = (live.clone(), request.clone());
+            let (live, request, client) = (live.clone(), request.clone(), Arc::clone(self));
             let mut flow = self
                 .server
                 .events
@@ -301,8 +338,14 @@ impl Client {
             tasks.spawn(async move {
                 match exchange::ask(&live.session, &request).await {
                     Ok(both) => {
-                        let ended =
-                            relay(Local::Tcp(stream), both, First::Reply, &flow.counts).await;
+                        let ended = relay_within(
+                            Local::Tcp(stream),
+                            both,
+                            First::Reply,
+                            &flow.counts,
+                            &client.throttle,
+                        )
+                        .await;
                         flow.ended(ended);
                     }
                     Err(refusal) => flow.ended(Err(refusal)),
@@ -313,12 +356,13 @@ impl Client {
 
     async fn listen_udp(
         &self,
+        grant: &Grant,
         live: &Live,
         send: &mut SendStream,
         (listener, deadline): (u32, Duration),
         at: &Target,
     ) -> Result<(), Refusal> {
-        let bound = UdpSocket::bind(self.place(at)?).await;
+        let bound = UdpSocket::bind(Self::place(grant, at)?).await;
         let socket = bound.map_err(|error| dial::refusal_of(at, &error))?;
         exchange::accept(send, socket.local_addr().ok()).await?;
         let listening = Listener {
@@ -341,6 +385,7 @@ fn taken() -> Refusal {
 struct Pending<'a> {
     client: &'a Client,
     target: Target,
+    _counted: Counted,
 }
 
 impl Drop for Pending<'_> {

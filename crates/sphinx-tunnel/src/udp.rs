@@ -17,6 +17,7 @@ use crate::datagrams::{DATAGRAM_MAX, DatagramFlow, DatagramSender};
 use crate::dial;
 use crate::event::{Direction, Events, Flow};
 use crate::exchange;
+use crate::limits::Throttle;
 use crate::live::Live;
 use crate::permit::{Permit, Transport, canonical};
 use crate::proxy::Program;
@@ -118,6 +119,7 @@ pub(crate) async fn carry(
     socket: &UdpSocket,
     recv: &mut RecvStream,
     told: &mut Flow,
+    throttle: &Throttle,
 ) {
     let (sender, activity) = (flow.sender(), Activity::new());
     let mut closing = std::pin::pin!(closed(recv));
@@ -126,6 +128,9 @@ pub(crate) async fn carry(
             data = flow.recv() => {
                 let Some(data) = data else { break Err("the session has ended") };
                 activity.touch();
+                if !throttle.passes(data.len()) {
+                    continue;
+                }
                 told.counts.received.fetch_add(data.len() as u64, Ordering::Relaxed);
                 // One that cannot be sent is lost.
                 let _ = socket.send(&data).await;
@@ -320,6 +325,7 @@ impl Association {
         (_send, mut recv): (SendStream, RecvStream),
         told: &mut Flow,
         denied: impl Fn(&Target),
+        throttle: &Throttle,
     ) {
         let (sender, activity) = (flow.sender(), Activity::new());
         let mut closing = std::pin::pin!(closed(&mut recv));
@@ -328,6 +334,9 @@ impl Association {
                 data = flow.recv() => {
                     let Some(data) = data else { break Err("the session has ended") };
                     activity.touch();
+                    if !throttle.passes(data.len()) {
+                        continue;
+                    }
                     told.counts.received.fetch_add(data.len() as u64, Ordering::Relaxed);
                     self.send(data, &denied).await;
                 }

@@ -23,6 +23,7 @@ const LISTEN_UDP: u8 = 5;
 const ACCEPTED: u8 = 6;
 const ACCEPTED_UDP: u8 = 7;
 const TUN: u8 = 8;
+const JOIN: u8 = 20;
 
 const FORM_IPV4: u8 = 1;
 const FORM_IPV6: u8 = 2;
@@ -220,6 +221,8 @@ pub(crate) enum Request {
         /// The number that its datagrams have.
         flow: u64,
     },
+    /// Add this client to those that the server knows.
+    Join,
 }
 
 impl Request {
@@ -275,6 +278,7 @@ impl Request {
                 out.put_u64(*flow);
                 put_list(&mut out, addresses, |out, ip| put_ip(out, *ip));
             }
+            Self::Join => out.put_u8(JOIN),
         }
         with_length(out)
     }
@@ -317,6 +321,7 @@ impl Request {
                 flow: data.try_get_u64().map_err(short)?,
                 addresses: take_list(data, take_ip)?,
             },
+            JOIN => Self::Join,
             _ => return Err(WireError::Unknown),
         };
         match data.is_empty() {

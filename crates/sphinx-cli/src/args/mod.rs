@@ -3,6 +3,7 @@
 //! Flags that are part of the contract but whose part is not built yet are accepted by the grammar
 //! and refused by [`mod@not_built`], so that the answer is "not built yet" and not "unknown".
 
+pub(crate) mod config;
 pub(crate) mod cp;
 #[cfg(feature = "lab")]
 pub(crate) mod demo;
@@ -16,6 +17,7 @@ mod paths;
 pub(crate) mod ssh;
 pub(crate) mod sync;
 pub(crate) mod ticket;
+pub(crate) mod tickets;
 #[cfg(feature = "tunnel")]
 pub(crate) mod tunnel;
 
@@ -30,13 +32,13 @@ use crate::channel::Mode;
 use crate::pep::PepArgs;
 use crate::tools::{self, Tools};
 #[cfg(not(feature = "tunnel"))]
-use crate::tunnel::{ServerArgs, TunnelArgs};
+use crate::tunnel::{JoinArgs, ServerArgs, TunnelArgs};
 use crate::units;
 pub(crate) use engine::CommonArgs;
-pub(crate) use not_built::{not_built, refuse_not_built};
+pub(crate) use not_built::refuse_not_built;
 pub(crate) use paths::PathArgs;
 #[cfg(feature = "tunnel")]
-use tunnel::{ServerArgs, TunnelArgs};
+use tunnel::{JoinArgs, ServerArgs, TunnelArgs};
 
 /// The port `recv` and `perf server` listen on unless told otherwise ("SPHX" on a telephone's keys).
 pub(crate) const DEFAULT_PORT: u16 = 7749;
@@ -87,6 +89,7 @@ Examples:
   sphx recv --output inbox --ticket-file t      stays up and receives any number of transfers
   sphx recv --once | ssh other sphx send - a.iso   the ticket travels through a pipe, not in argv
   sphx recv --stdout --ticket-file t | tar x    one file or stream, to standard output
+  sphx recv --identity --output inbox --ticket-file t   the same ticket works after the next start
 
 Nothing is ever written outside the output directory and nothing is overwritten without
 --overwrite; a file that is there already with the same contents counts as received. A file
@@ -137,6 +140,29 @@ deleted when something in SRC could not be read. The files go as those of sphx c
     /// The other end, started by ssh
     #[command(name = crate::ssh::start::END_COMMAND, hide = true)]
     SshEnd(ssh::SshEndArgs),
+    /// Tickets of a receiver that stays the same: make, list and revoke them
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  sphx ticket new anna --ticket-file t --quota 10GB --directory anna
+  sphx ticket new once --uses 1 --expires 24h
+  sphx ticket list
+  sphx ticket revoke anna
+
+The tickets are those of sphx recv --identity, which need not run; one that runs notices within a
+second. A ticket that is revoked ends the transfers that it has begun, with exit code 4.")]
+    Ticket(tickets::TicketArgs),
+    /// Check and show configuration: your own, or a server's
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  sphx config check                              ~/.config/sphinx/config.toml, or $SPHX_CONFIG
+  sphx config check --server /etc/sphinx/server.toml
+  sphx config show --origin                      every setting, and where it comes from
+
+A flag goes before the environment (SPHX_CC, SPHX_SERVER_LISTEN …), that before the file, and the file
+before what holds by default.")]
+    Config(config::ConfigArgs),
     /// Measure goodput, loss and block latency between two machines
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Perf {
@@ -161,6 +187,7 @@ deleted when something in SRC could not be read. The files go as those of sphx c
         command(after_help = "\
 Examples:
   sphx tunnel --ticket-file t -L 8080:db:5432        port 8080 here is port 5432 of db there
+  sphx tunnel office -L 8080:db:5432                 office is a server that was joined (sphx join)
   sphx tunnel --ticket-file t -D 1080                a proxy: SOCKS5 and HTTP CONNECT
   sphx tunnel --ticket-file t -R 2222:localhost:22   port 2222 of the server is port 22 here
   sphx tunnel --ticket-file t -L 51820:wg:51820/udp,deadline=60ms
@@ -179,7 +206,6 @@ cannot do what it was asked for.")
     #[command(name = crate::tunnel::inside::COMMAND, hide = true)]
     Inside(tunnel::InsideArgs),
     /// Serve those who tunnel to here
-    #[cfg_attr(feature = "tunnel", command(arg_required_else_help = true))]
     #[cfg_attr(
         not(feature = "tunnel"),
         command(hide = true, disable_help_flag = true)
@@ -192,6 +218,9 @@ Examples:
   sphx server --permit tunnel --ticket-file t
   sphx server --permit tunnel:tcp:*.corp:443,tunnel:udp:9.9.9.9:53,listen:2222 --ticket-file t
   sphx server --permit tun --tun-pool 10.9.0.0/24 --ticket-file t
+  sphx server --state /var/lib/sphx              for many: keeps its key and its clients
+  sphx server invite laptop --permit tunnel --state /var/lib/sphx --ticket-file t
+  sphx server revoke laptop --state /var/lib/sphx
 
 Rules, with commas between:
   tunnel                  what ssh would let through: any address, this machine's loopback included; -R on loopback
@@ -204,23 +233,23 @@ Rules see the addresses that names lead to: a name never leads to loopback, and 
 and metadata addresses (169.254.169.254) leads nothing but a rule for them.")
     )]
     Server(ServerArgs),
-    /// Keep what a server has invited this machine to
-    #[command(hide = true, disable_help_flag = true)]
-    Join(Anything),
-}
+    /// Join a server that has invited you: from then on it is known by a name
+    #[cfg_attr(feature = "tunnel", command(arg_required_else_help = true))]
+    #[cfg_attr(
+        not(feature = "tunnel"),
+        command(hide = true, disable_help_flag = true)
+    )]
+    #[cfg_attr(
+        feature = "tunnel",
+        command(after_help = "\
+Examples:
+  sphx join --ticket-file t --as office          with the invitation that sphx server invite wrote
+  sphx tunnel office -L 8080:db:5432             from then on
 
-/// Whatever is written behind a command that comes later.
-#[derive(Args, Debug)]
-pub(crate) struct Anything {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    arguments: Vec<std::ffi::OsString>,
-}
-
-impl Anything {
-    /// Whether JSON lines are wanted on standard output.
-    pub(crate) fn json(&self) -> bool {
-        self.arguments.iter().any(|argument| argument == "--json")
-    }
+This user gets a key of its own for that server, which the server keeps the other half of. An
+invitation works once.")
+    )]
+    Join(JoinArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -300,6 +329,12 @@ pub(crate) struct RecvArgs {
     /// Write the contents of one file to standard output, and exit after that transfer
     #[arg(long, requires = "ticket_file", conflicts_with_all = ["output", "overwrite", "merge", "allow_dotfiles", "json"])]
     pub(crate) stdout: bool,
+    /// Be the same receiver after each start: keep key and tickets, which sphx ticket makes, lists and revokes
+    #[arg(long, conflicts_with = "stdout")]
+    pub(crate) identity: bool,
+    /// Where to keep them [default: ~/.local/state/sphinx/recv]
+    #[arg(long, value_name = "DIR", requires = "identity")]
+    pub(crate) state: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }

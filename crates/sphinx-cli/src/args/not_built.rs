@@ -23,12 +23,15 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         Command::Perf {
             command: PerfCommand::Cost(_),
         } => Ok(()),
-        // The last one is not built at all, and says so when it is run.
-        Command::Pep(_) | Command::Tools(_) | Command::Join(_) => Ok(()),
-        Command::Tunnel(_) => Ok(()),
+        Command::Pep(_)
+        | Command::Ticket(_)
+        | Command::Config(_)
+        | Command::Tools(_)
+        | Command::Join(_)
+        | Command::Tunnel(_)
+        | Command::Server(_) => Ok(()),
         #[cfg(feature = "tunnel")]
         Command::Inside(_) => Ok(()),
-        Command::Server(args) => later(args.not_built()),
     }
 }
 
@@ -59,7 +62,7 @@ fn later(what: Option<String>) -> Outcome<()> {
 }
 
 /// What the contract has and this version has not.
-pub(crate) fn not_built(what: &str) -> Failure {
+fn not_built(what: &str) -> Failure {
     fail_hint(
         ErrorKind::Usage,
         format!("{what} is not built yet"),
@@ -75,10 +78,6 @@ mod tests {
     #[test]
     fn later_parts_say_so() {
         for line in [
-            #[cfg(feature = "tunnel")]
-            "sphx server invite laptop --expires 10m",
-            #[cfg(feature = "tunnel")]
-            "sphx server --config F",
             "sphx send t a --path auto",
             "sphx send t a --path wlan0 --path wwan0,cost=5",
             "sphx perf client t --path a --path b --bond backup",

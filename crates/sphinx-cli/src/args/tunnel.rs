@@ -3,12 +3,16 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use sphinx_tunnel::{Forward, Permit, Pool, Prefix, Target};
+use sphinx_tunnel::{Forward, Limits, Permit, Pool, Prefix, Target};
 
 use super::{CommonArgs, Listen, listen_address};
 use crate::report::Settings;
+use crate::state::date::Moment;
+use crate::state::line;
+use crate::units;
 
 /// `sphx tunnel`.
 #[derive(Args, Debug)]
@@ -16,8 +20,9 @@ pub(crate) struct TunnelArgs {
     /// Read the ticket from this file
     #[arg(long, value_name = "F")]
     pub(crate) ticket_file: Option<PathBuf>,
-    /// The ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads one line of standard input
-    #[arg(value_name = "TICKET")]
+    /// A server that was joined (sphx join), by its name; or a ticket, unless that comes from --ticket-file or $SPHX_TICKET; - reads one line of
+    /// standard input
+    #[arg(value_name = "NAME | TICKET")]
     pub(crate) ticket: Option<OsString>,
     /// Listen here, connect there; HOST is resolved at the server. Either side may be the path of a Unix socket; /udp behind it carries
     /// datagrams, repaired if that helps within 60ms, or within /udp,deadline=TIME (0: not repaired)
@@ -103,52 +108,174 @@ pub(crate) struct ServerArgs {
     /// What those who have the ticket may do, rules with commas between; nothing without one
     #[arg(long, value_name = "RULES", value_parser = str::parse::<Permit>)]
     pub(crate) permit: Option<Permit>,
-    /// Addresses for clients that send IP packets (--permit tun); the server has the first one. Once for each family
+    /// Addresses for clients that send IP packets (permit=tun); the server has the first one. Once for each family
     #[arg(long, value_name = "CIDR", value_parser = str::parse::<Pool>)]
     pub(crate) tun_pool: Vec<Pool>,
-    /// Not built yet
-    #[arg(long, hide = true, value_name = "F")]
+    /// Keep the server's key, tickets and clients in this directory: who was invited (sphx server invite) and has joined (sphx join) may
+    /// come after every start [default: ~/.local/state/sphinx/server, unless there is --permit]
+    #[arg(long, value_name = "DIR", conflicts_with = "key")]
+    pub(crate) state: Option<PathBuf>,
+    /// The file with the clients [default: authorized in the state directory]
+    #[arg(long, value_name = "F")]
+    pub(crate) authorized: Option<PathBuf>,
+    /// Read settings from this file, TOML, which flags go before ($SPHX_SERVER_CONFIG works too); SIGHUP reads it again
+    #[arg(long, value_name = "F")]
     pub(crate) config: Option<PathBuf>,
+    /// Streams that a client may have at a time: connections, flows of datagrams, listeners
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) streams_per_client: u32,
+    /// Flows of datagrams that a client may have at a time
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) flows_per_client: u32,
+    /// Connections of a client that may wait for their targets at a time
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pending_per_client: u32,
+    /// Most that goes to a client and comes from it, each way [default: as much as there is room for]
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub(crate) rate_per_client: Option<u64>,
+    /// What a client's session may hold, in each direction, beyond what it begins with [default: its share of --memory]
+    #[arg(long, value_name = "SIZE", value_parser = units::size_positive)]
+    pub(crate) memory_per_client: Option<u64>,
     #[command(subcommand)]
-    pub(crate) later: Option<ServerLater>,
+    pub(crate) command: Option<ServerCommand>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }
 
-/// Parts of the contract that come later.
+/// What changes or shows who a server's clients are, whether or not it runs.
 #[derive(Debug, Subcommand)]
-pub(crate) enum ServerLater {
-    /// Not built yet
-    #[command(hide = true)]
-    Invite(Later),
-    /// Not built yet
-    #[command(hide = true)]
-    Clients(Later),
-    /// Not built yet
-    #[command(hide = true)]
-    Revoke(Later),
-    /// Not built yet
-    #[command(hide = true)]
-    Key(Later),
+pub(crate) enum ServerCommand {
+    /// Invite somebody to become a client: an invitation works once
+    Invite(InviteArgs),
+    /// Show clients, invitations and tickets
+    Clients(ClientsArgs),
+    /// Cut a client off within a second, or take an invitation or a ticket back
+    Revoke(RevokeArgs),
+    /// The server's own key
+    Key(KeyArgs),
 }
 
-impl ServerLater {
-    /// How it is called.
-    pub(crate) fn name(&self) -> &'static str {
+/// Which server's.
+#[derive(Args, Debug)]
+pub(crate) struct PlaceArgs {
+    /// Directory where the server keeps its key, tickets and clients [default: ~/.local/state/sphinx/server]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+    /// The file with the clients [default: authorized in the state directory]
+    #[arg(long, value_name = "F")]
+    pub(crate) authorized: Option<PathBuf>,
+    /// Events as JSON lines on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Only errors on standard error
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// `sphx server invite`.
+#[derive(Args, Debug)]
+pub(crate) struct InviteArgs {
+    /// What the client is going to be called
+    #[arg(value_parser = line::name)]
+    pub(crate) name: String,
+    /// What it may do, rules as for sphx server --permit
+    #[arg(long, value_name = "RULES", value_parser = super::tickets::permit)]
+    pub(crate) permit: String,
+    /// How long the invitation works
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = units::period_positive)]
+    pub(crate) expires: Duration,
+    /// Write the invitation to this file (readable only by you) instead of printing it; needed with --json
+    #[arg(long, value_name = "F", required_if_eq("json", "true"))]
+    pub(crate) ticket_file: Option<PathBuf>,
+    /// Most that goes to the client and comes from it, each way
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) rate: Option<String>,
+    /// Its address in the server's network of tunnels
+    #[arg(long, value_name = "IP")]
+    pub(crate) address: Option<IpAddr>,
+    /// When the client is cut off: 2027-01-01, or 2027-01-01T18:00:00Z
+    #[arg(long, value_name = "DATE", value_parser = date)]
+    pub(crate) until: Option<String>,
+    /// Host or host:port to put into the invitation, once for each [default: where the server was last]
+    #[arg(long, value_name = "HOST:PORT", num_args = 1..)]
+    pub(crate) advertise: Vec<String>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+/// `sphx server clients`.
+#[derive(Args, Debug)]
+pub(crate) struct ClientsArgs {
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+/// `sphx server revoke`.
+#[derive(Args, Debug)]
+pub(crate) struct RevokeArgs {
+    /// The client, invitation or ticket
+    #[arg(value_parser = line::name)]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+/// `sphx server key`.
+#[derive(Args, Debug)]
+pub(crate) struct KeyArgs {
+    #[command(subcommand)]
+    pub(crate) command: KeyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Make another key: tickets and invitations of before are of no use any more
+    Rotate(PlaceArgs),
+}
+
+/// `sphx join`.
+#[derive(Args, Debug)]
+pub(crate) struct JoinArgs {
+    /// Read the invitation from this file
+    #[arg(long, value_name = "F")]
+    pub(crate) ticket_file: Option<PathBuf>,
+    /// The invitation, unless it comes from --ticket-file or $SPHX_TICKET; - reads one line of standard input
+    #[arg(value_name = "TICKET")]
+    pub(crate) ticket: Option<OsString>,
+    /// What to call the server here [default: its host]
+    #[arg(long = "as", value_name = "NAME", value_parser = line::name)]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+/// A rate, as it is written.
+fn rate(text: &str) -> Result<String, String> {
+    units::rate(text).map(|_| text.to_owned())
+}
+
+/// A date, as it is written.
+fn date(text: &str) -> Result<String, String> {
+    Moment::parse(text).map(|_| text.to_owned())
+}
+
+impl ServerCommand {
+    fn place(&self) -> &PlaceArgs {
         match self {
-            Self::Invite(_) => "invite",
-            Self::Clients(_) => "clients",
-            Self::Revoke(_) => "revoke",
-            Self::Key(_) => "key",
+            Self::Invite(args) => &args.place,
+            Self::Clients(args) => &args.place,
+            Self::Revoke(args) => &args.place,
+            Self::Key(KeyArgs {
+                command: KeyCommand::Rotate(place),
+            }) => place,
         }
     }
 }
 
-/// Whatever is written behind what is not built yet.
-#[derive(Args, Debug)]
-pub(crate) struct Later {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    arguments: Vec<OsString>,
+impl JoinArgs {
+    pub(crate) fn settings(&self) -> Settings {
+        self.common.settings()
+    }
 }
 
 impl TunnelArgs {
@@ -158,14 +285,33 @@ impl TunnelArgs {
 }
 
 impl ServerArgs {
-    /// What of it comes later.
-    pub(crate) fn not_built(&self) -> Option<String> {
-        let later = self.later.as_ref();
-        let later = later.map(|later| format!("sphx server {}", later.name()));
-        later.or_else(|| self.config.as_ref().map(|_| "--config".to_owned()))
+    /// Whether there is a file to read again.
+    pub(crate) fn reloads(&self) -> bool {
+        self.command.is_none() && self.config_file().is_some()
+    }
+
+    /// The file of its settings.
+    pub(crate) fn config_file(&self) -> Option<PathBuf> {
+        let named = || std::env::var_os("SPHX_SERVER_CONFIG").filter(|it| !it.is_empty());
+        self.config.clone().or_else(|| named().map(PathBuf::from))
+    }
+
+    /// What a client may have at a time, unless its line says something else.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            streams: self.streams_per_client as usize,
+            flows: self.flows_per_client as usize,
+            pending: self.pending_per_client as usize,
+            rate: self.rate_per_client.map(|bits| bits / 8),
+            memory: self.memory_per_client,
+            ..Limits::default()
+        }
     }
 
     pub(crate) fn settings(&self) -> Settings {
-        self.common.settings()
+        match &self.command {
+            Some(command) => Settings::new(command.place().json, command.place().quiet),
+            None => self.common.settings(),
+        }
     }
 }

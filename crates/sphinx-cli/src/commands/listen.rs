@@ -13,8 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
-use sphinx_transport::{Options, Server, ServerKey, Service, Session, Ticket};
-use tempfile::NamedTempFile;
+use sphinx_transport::{Options, Server, ServerKey, Service, Session, Ticket, TicketSecret};
 use zeroize::Zeroizing;
 
 use super::{Context, holder};
@@ -22,6 +21,7 @@ use crate::addresses::{advertised, everywhere};
 use crate::args::{CommonArgs, ListenArgs};
 use crate::failure::{Failure, Outcome, local_io, usage};
 use crate::report::Event;
+use crate::state::temporary;
 use crate::text::printable;
 
 /// How often a waiting server looks whether it has been asked to stop.
@@ -44,27 +44,72 @@ pub(super) fn bind(
     context: &Context,
     peer_command: &str,
 ) -> Outcome<Server> {
-    let fresh = || Ok(ServerKey::generate());
-    bind_with(
-        args,
-        common,
-        (service, &fresh),
-        options,
-        context,
-        peer_command,
-    )
+    let known = Known {
+        service,
+        key: &|| Ok(ServerKey::generate()),
+        ticket: Given::First,
+    };
+    open(args, common, &known, options, context)?.announce(args, context, peer_command)
 }
 
-/// The same with an identity of `key`'s, which is asked once for each address that is tried.
-pub(super) fn bind_with(
+/// What a listening end is for, what it is known by, and the ticket that it gives out.
+pub(super) struct Known<'a> {
+    pub(super) service: Service,
+    /// Asked once for each address that is tried.
+    pub(super) key: &'a dyn Fn() -> Outcome<ServerKey>,
+    pub(super) ticket: Given,
+}
+
+/// The ticket that is given out at the start.
+pub(super) enum Given {
+    /// That of the key.
+    First,
+    /// One that was kept.
+    Kept(TicketSecret),
+    /// None: there are others.
+    None,
+}
+
+/// A server that nobody has been told of yet.
+pub(super) struct Bound {
+    pub(super) server: Server,
+    ticket: Ticket,
+    gives: bool,
+}
+
+impl Bound {
+    /// Where tickets say that it is.
+    pub(super) fn addresses(&self) -> &[String] {
+        self.ticket.addresses()
+    }
+
+    /// Tells the world where it is.
+    pub(super) fn announce(
+        self,
+        args: &ListenArgs,
+        context: &Context,
+        peer_command: &str,
+    ) -> Outcome<Server> {
+        let (ticket, listen) = (&self.ticket, self.server.local_addr());
+        match &args.ticket_file {
+            _ if !self.gives => announce_place(ticket, listen, context),
+            Some(path) => announce_file(path, ticket, listen, context, peer_command)?,
+            None => announce_text(ticket, context, peer_command)?,
+        }
+        Ok(self.server)
+    }
+}
+
+/// The same with an identity that may have been kept, in two steps: whatever is to hold before anybody connects can be done between them.
+pub(super) fn open(
     args: &ListenArgs,
     common: &CommonArgs,
-    (service, key): (Service, &dyn Fn() -> Outcome<ServerKey>),
+    known: &Known<'_>,
     options: &Options,
     context: &Context,
-    peer_command: &str,
-) -> Outcome<Server> {
-    if context.reporter.json() && args.ticket_file.is_none() {
+) -> Outcome<Bound> {
+    let gives = !matches!(known.ticket, Given::None);
+    if gives && context.reporter.json() && args.ticket_file.is_none() {
         return Err(usage(
             "--json needs --ticket-file FILE: its events end up in logs, and the ticket is a secret",
         ));
@@ -80,29 +125,36 @@ pub(super) fn bind_with(
         Some(ip) => vec![SocketAddr::new(ip, port)],
         None => everywhere(port, common.ipv4, common.ipv6),
     };
-    let server = first_bound(&candidates, (service, key), options)?;
+    let server = first_bound(&candidates, known, options)?;
     let hosts = match args.advertise.is_empty() {
         true => advertised(server.local_addr()),
         false => args.advertise.clone(),
     };
-    let ticket = server.ticket(&hosts)?;
-    let listen = server.local_addr();
-    match &args.ticket_file {
-        Some(path) => announce_file(path, &ticket, listen, context, peer_command)?,
-        None => announce_text(&ticket, context, peer_command)?,
-    }
-    Ok(server)
+    let ticket = match &known.ticket {
+        Given::Kept(secret) => server.ticket_with(&hosts, secret)?,
+        Given::First | Given::None => server.ticket(&hosts)?,
+    };
+    Ok(Bound {
+        server,
+        ticket,
+        gives,
+    })
+}
+
+fn announce_place(ticket: &Ticket, listen: SocketAddr, context: &Context) {
+    let event = Event::new("listening").with("addresses", ticket.addresses());
+    context
+        .reporter
+        .event(event.with("listen", listen.to_string()));
+    let addresses = ticket.addresses().join(", ");
+    context.reporter.note(&format!("Listening on {addresses}"));
 }
 
 /// The first address that can be bound; the reason why the first could not, if none.
-fn first_bound(
-    candidates: &[SocketAddr],
-    (service, key): (Service, &dyn Fn() -> Outcome<ServerKey>),
-    options: &Options,
-) -> Outcome<Server> {
+fn first_bound(candidates: &[SocketAddr], known: &Known<'_>, options: &Options) -> Outcome<Server> {
     let mut failed = None;
     for address in candidates {
-        match Server::bind_with(*address, service, key()?, options) {
+        match Server::bind_with(*address, known.service, (known.key)()?, options) {
             Ok(server) => return Ok(server),
             Err(failure) => failed = failed.or(Some((*address, failure))),
         }
@@ -126,15 +178,8 @@ fn announce_file(
     context: &Context,
     command: &str,
 ) -> Outcome<()> {
+    write_ticket(path, ticket)?;
     let shown = printable(path.as_os_str().as_encoded_bytes());
-    write_private(path, &line_of(ticket)).map_err(|error| {
-        let exists = error.kind() == ErrorKind::AlreadyExists;
-        let failure = local_io("write the ticket to", &shown, error);
-        match exists {
-            true => failure.with_hint("remove it, or choose another name"),
-            false => failure,
-        }
-    })?;
     context.reporter.event(
         Event::new("listening")
             .with("ticket_file", shown.as_str())
@@ -162,6 +207,19 @@ fn announce_text(ticket: &Ticket, context: &Context, command: &str) -> Outcome<(
     reporter.end_data();
     // Without the ticket nobody could ever connect.
     reporter.delivered("the ticket")
+}
+
+/// Writes a ticket to a file that only its owner can read.
+pub(super) fn write_ticket(path: &Path, ticket: &Ticket) -> Outcome<()> {
+    write_private(path, &line_of(ticket)).map_err(|error| {
+        let exists = error.kind() == ErrorKind::AlreadyExists;
+        let shown = printable(path.as_os_str().as_encoded_bytes());
+        let failure = local_io("write the ticket to", &shown, error);
+        match exists {
+            true => failure.with_hint("remove it, or choose another name"),
+            false => failure,
+        }
+    })
 }
 
 /// The ticket as a line, wiped after use. With room for it from the beginning nothing is left where it was before it grew.
@@ -193,32 +251,12 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
             _ => return refuse("it is a symbolic link"),
         },
     };
-    let temporary = private_temporary(path, text.as_bytes())?;
+    let temporary = temporary(path, text.as_bytes())?;
     let placed = match replace {
         true => temporary.persist(path),
         false => temporary.persist_noclobber(path),
     };
     placed.map(drop).map_err(|error| error.error)
-}
-
-/// Makes a file that only its owner can read: whole, or not at all.
-#[cfg(feature = "tunnel")]
-pub(super) fn create_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let placed = private_temporary(path, bytes)?.persist_noclobber(path);
-    placed.map(drop).map_err(|error| error.error)
-}
-
-/// A file beside `path`, for its owner only, whatever the umask.
-fn private_temporary(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    let mut temporary = tempfile::Builder::new()
-        .prefix(".sphx-ticket-")
-        .suffix(".part")
-        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
-    temporary.write_all(bytes)?;
-    Ok(temporary)
 }
 
 /// Whether a file holds a ticket or nothing at all.

@@ -1,13 +1,18 @@
 //! The commands: arguments in, a session to a peer, an outcome out.
 
+#[cfg(feature = "tunnel")]
+pub(crate) mod clients;
 #[cfg(feature = "lab")]
 pub(crate) mod codes;
+pub(crate) mod config;
 mod consent;
 pub(crate) mod cost;
 pub(crate) mod cp;
 #[cfg(feature = "lab")]
 mod experiments;
 mod holder;
+#[cfg(feature = "tunnel")]
+pub(crate) mod join;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 #[cfg(feature = "lab")]
@@ -26,6 +31,8 @@ mod retry;
 mod running;
 pub(crate) mod send;
 pub(crate) mod ssh_end;
+mod standing;
+pub(crate) mod tickets;
 #[cfg(feature = "tunnel")]
 pub(crate) mod tunnel;
 

@@ -4,39 +4,82 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
-use sphinx_transport::{ErrorKind, Options, Profile, Service, Session};
+use sphinx_transport::{ErrorKind, Options, Profile, ServerKey, Service, Session, TicketId};
 
 use super::consent::Consent;
+use super::listen::{Given, Known};
 use super::running::Running;
+use super::standing::Standing;
 use super::{Context, listen};
 use crate::args::RecvArgs;
-use crate::failure::{Outcome, fail_hint};
+use crate::failure::{Outcome, code, fail_hint};
 use crate::files::{Destination, OutputDir, Rules, recv};
 use crate::report::{Done, Figures, Progress, Role, Ticker};
+use crate::state::StateDir;
+use crate::state::tickets::Entry;
 use crate::units::show_duration;
 use crate::usage;
 
 pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
     // A directory that cannot be written to is found before anybody is invited to send.
     let destination = destination(&args)?;
+    let standing = match args.identity {
+        true => Some(Standing::open(StateDir::open(
+            args.state.as_deref(),
+            "recv",
+        )?)?),
+        false => None,
+    };
     let once = args.listen.once || args.stdout;
     let options = Options {
         once,
         ..args.common.options(Profile::Bulk)
     };
-    let server = listen::bind(
-        &args.listen,
-        &args.common,
-        Service::Files,
-        &options,
-        context,
-        "send TICKET PATH…",
-    )?;
+    let key = || match &standing {
+        Some(standing) => standing.key(),
+        None => Ok(ServerKey::generate()),
+    };
+    let known = Known {
+        service: Service::Files,
+        key: &key,
+        ticket: match &standing {
+            None => Given::First,
+            Some(standing) => standing.first()?.map_or(Given::None, Given::Kept),
+        },
+    };
+    let bound = listen::open(&args.listen, &args.common, &known, &options, context)?;
+    // Before anybody hears of it.
+    let _watch = match &standing {
+        Some(standing) => {
+            standing.listens_at(bound.addresses())?;
+            Some(standing.watch(bound.server.access(), &context.reporter)?)
+        }
+        None => None,
+    };
+    let server = bound.announce(&args.listen, context, "send TICKET PATH…")?;
     let consent = Consent::new(args.yes, &context.reporter);
     let scope = context.clone();
     let running = Running::default();
-    let session =
-        move |session: &Session| receive_one(session, &destination, &consent, &running, &scope);
+    let (limits, output) = (rules(&args), args.output.clone());
+    let session = move |session: &Session| {
+        let Some((standing, id)) = standing
+            .as_ref()
+            .zip(session.peer().and_then(|it| it.ticket()))
+        else {
+            return receive_one(session, &destination, None, &consent, &running, &scope);
+        };
+        let ticket = standing.ticket(id);
+        let own = ticket.and_then(|ticket| of_ticket(&ticket, limits, output.as_deref()));
+        let own = own.inspect_err(|failure| match failure.kind {
+            ErrorKind::Authentication => {
+                session.close(code::AUTHENTICATION, &failure.message);
+            }
+            // What it is, is told here.
+            _ => session.close(code::REMOTE_IO, "the receiver cannot use what it keeps"),
+        })?;
+        let using = Some((standing, id));
+        receive_one(session, &own, using, &consent, &running, &scope)
+    };
     let life = listen::Life {
         once,
         expires: args.expires,
@@ -59,8 +102,25 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
     }
 }
 
-fn destination(args: &RecvArgs) -> Outcome<Destination> {
+/// Where what is sent with a ticket goes, and how much of it.
+fn of_ticket(ticket: &Entry, rules: Rules, output: Option<&Path>) -> Outcome<Destination> {
+    let least = [rules.max_bytes, ticket.left()].into_iter().flatten().min();
     let rules = Rules {
+        max_bytes: least,
+        ..rules
+    };
+    Ok(match (output, &ticket.directory) {
+        (Some(output), Some(below)) => {
+            Destination::Directory(OutputDir::open(&output.join(below), rules)?)
+        }
+        (None, Some(below)) => Destination::Directory(OutputDir::open(below, rules)?),
+        (Some(output), None) => Destination::Directory(OutputDir::open(output, rules)?),
+        (None, None) => Destination::OwnDirectories(OutputDir::open(Path::new("."), rules)?),
+    })
+}
+
+fn rules(args: &RecvArgs) -> Rules {
+    Rules {
         overwrite: args.overwrite,
         merge: args.merge,
         allow_dotfiles: args.allow_dotfiles,
@@ -68,7 +128,11 @@ fn destination(args: &RecvArgs) -> Outcome<Destination> {
         exact_modes: false,
         max_bytes: args.max_bytes,
         max_entries: args.max_entries,
-    };
+    }
+}
+
+fn destination(args: &RecvArgs) -> Outcome<Destination> {
+    let rules = rules(args);
     Ok(match &args.output {
         _ if args.stdout => Destination::Stdout(rules),
         Some(output) => Destination::Directory(OutputDir::open(output, rules)?),
@@ -80,6 +144,7 @@ fn destination(args: &RecvArgs) -> Outcome<Destination> {
 fn receive_one(
     session: &Session,
     destination: &Destination,
+    using: Option<(&Standing, TicketId)>,
     consent: &Consent,
     running: &Running,
     context: &Context,
@@ -93,11 +158,15 @@ fn receive_one(
     let ticker = RefCell::new(None);
     // Until what was being received has let go of its files.
     let turn = RefCell::new(None);
+    let counted = RefCell::new(None);
     let ask = |announced| {
         if !running.is_accepted(announced) {
             consent.ask(&peer, announced, &place)?;
         }
         turn.replace(running.begin(announced, session));
+        if let Some((standing, id)) = using {
+            counted.replace(Some(standing.begin(id, announced.bytes)?));
+        }
         let stats = session.clone();
         let started = Ticker::start(&reporter, progress.clone(), Some(peer.clone()), move || {
             Figures::new(Role::Receiver, stats.stats())
@@ -107,6 +176,12 @@ fn receive_one(
     };
     let received = recv::receive(session, destination, &ask, &progress, &reporter);
     drop(ticker);
+    if let Some(mut counted) = counted.take() {
+        match &received {
+            Ok((transferred, _)) => counted.ended(transferred.counts.bytes, true),
+            Err(_) => counted.ended(session.stats().bytes_received, false),
+        }
+    }
     drop(turn);
     let (transferred, stats) = received?;
     let code = transferred.exit_code()?;

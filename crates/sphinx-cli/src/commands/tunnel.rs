@@ -3,9 +3,9 @@
 pub(crate) mod inside;
 mod interface;
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -14,42 +14,41 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use sd_notify::NotifyState;
+use signal_hook::consts::SIGHUP;
+use signal_hook::iterator::Signals;
 use sphinx_transport::asynchronous::Server as Endpoint;
-use sphinx_transport::{ErrorKind, Options, Profile, ServerKey, Service};
+use sphinx_transport::{ErrorKind, Options, Profile, ServerKey, Service, Ticket};
 use sphinx_tunnel::{
-    ClientError, Credentials, Event, Events, Forward, Hub, Limits, Listen, Plan, Server, Status,
+    ClientError, Credentials, Event, Events, Forward, Grant, Granted, Hub, Listen, Permit, Plan,
+    Server, Status,
 };
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use zeroize::Zeroizing;
 
+use super::clients::{self, Place, Roster};
+use super::listen::{Given, Known};
 use super::{Context, listen};
-use crate::args::tunnel::{ServerArgs, TunnelArgs};
-use crate::args::{CommonArgs, ListenArgs, ticket};
+use crate::args::tunnel::{JoinArgs, ServerArgs, ServerCommand, TunnelArgs};
+use crate::args::{Command, CommonArgs, ListenArgs, ticket};
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, usage};
 use crate::report::{self, Reporter};
+use crate::state::servers::Servers;
+use crate::state::{key, line};
 use crate::text::printable;
 use crate::units::{show_duration, show_size};
 
 /// Events that wait to be written; then the next ones are dropped: nobody's connection waits for a reader of events.
 const EVENTS_MAX: usize = 1024;
-/// More than the longest key of a server.
-const KEY_BYTES_MAX: u64 = 16 << 10;
 /// Longest file with a user and a password.
 const AUTH_BYTES_MAX: u64 = 1024;
 
 /// Runs until it is stopped, or the program ends that was to be run: then with its code.
 pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<u8> {
     let mut plan = plan(&args)?;
-    let (source, _) = ticket::find(
-        args.ticket_file.as_deref(),
-        args.ticket.as_deref(),
-        std::env::var_os("SPHX_TICKET"),
-    )?;
-    ticket::note_exposure(&source, &context.reporter);
-    let ticket = ticket::read(source)?;
+    let ticket = ticket_of(&args, context)?;
     let options = options(&args.common);
     allow_files();
     let told = Told::start(&context.reporter, args.common.verbose)?;
@@ -80,7 +79,7 @@ pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<u8> {
     let code = program.map(|program| program.end(ended.is_err() || context.stop.requested()));
     match context.stop.requested() {
         true => Err(context.stop.failure()),
-        false => ended.map_err(failure).and_then(|()| code.unwrap_or(Ok(0))),
+        false => ended.map_err(session_failure).and_then(|()| code.unwrap_or(Ok(0))),
     }
 }
 
@@ -122,42 +121,96 @@ impl Program {
     }
 }
 
+/// How to reach the server: by the name that it was joined under, or with a ticket.
+fn ticket_of(args: &TunnelArgs, context: &Context) -> Outcome<Ticket> {
+    let argument = args.ticket.as_deref();
+    let name = argument
+        .and_then(OsStr::to_str)
+        .and_then(|it| line::name(it).ok());
+    if let (None, Some(name)) = (&args.ticket_file, name) {
+        return Servers::ticket(&Servers::place()?, &name);
+    }
+    let environment = std::env::var_os("SPHX_TICKET");
+    let (source, _) = ticket::find(args.ticket_file.as_deref(), argument, environment)?;
+    ticket::note_exposure(&source, &context.reporter);
+    ticket::read(source)
+}
+
+pub(crate) fn join(args: &JoinArgs, context: &Context) -> Outcome<()> {
+    super::join::run(args, context)
+}
+
 pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
-    let permit = args.permit.ok_or_else(|| {
-        let failure = usage("a server lets nobody do anything without rules");
-        failure.with_hint(
-            "--permit tunnel lets those who have the ticket reach what ssh would; --permit tunnel:tcp:db.corp:5432 one port",
-        )
-    })?;
-    if permit.lets_tun() && args.tun_pool.is_empty() {
+    match &args.command {
+        Some(ServerCommand::Invite(args)) => return clients::invite(args, context),
+        Some(ServerCommand::Clients(args)) => return clients::list(args, context),
+        Some(ServerCommand::Revoke(args)) => return clients::revoke(args, context),
+        Some(ServerCommand::Key(args)) => return clients::key(args, context),
+        None => {}
+    }
+    if args.permit.is_none() && (args.key.is_some() || args.ticket_file.is_some()) {
+        let failure = usage("a ticket is good for nothing without rules");
+        return Err(failure.with_hint(
+            "--permit tunnel lets those who have it reach what ssh would; --permit tunnel:tcp:db.corp:5432 one port",
+        ));
+    }
+    let lets_tun = args.permit.as_ref().is_some_and(Permit::lets_tun);
+    if lets_tun && args.tun_pool.is_empty() {
         let failure = usage("--permit tun: clients need addresses");
         return Err(failure.with_hint("--tun-pool 10.9.0.0/24 gives them some"));
     }
-    if !permit.lets_tun() && !args.tun_pool.is_empty() {
+    let is_kept = args.state.is_some() || args.authorized.is_some() || args.permit.is_none();
+    if !lets_tun && !is_kept && !args.tun_pool.is_empty() {
         let failure = usage("--tun-pool: no rule lets clients send IP packets");
         return Err(failure.with_hint("--permit tun does"));
     }
+    let mut roster = match is_kept {
+        true => {
+            let place = Place::open(args.state.as_deref(), args.authorized.as_deref())?;
+            Some(Roster::open(place, args.limits())?)
+        }
+        false => None,
+    };
     let options = options(&args.common);
     let listen = ListenArgs {
         listen: args.listen,
-        advertise: args.advertise,
-        ticket_file: args.ticket_file,
+        advertise: args.advertise.clone(),
+        ticket_file: args.ticket_file.clone(),
         once: false,
     };
     let command = "tunnel TICKET -L 8080:localhost:80";
-    let key = || match &args.key {
-        Some(path) => kept_key(path),
-        None => Ok(ServerKey::generate()),
+    let given = match (&mut roster, &args.permit) {
+        (None, _) => Given::First,
+        (Some(roster), Some(permit)) => Given::Kept(roster.give_first(permit.clone())),
+        (Some(_), None) => Given::None,
     };
-    let service = (Service::Tunnel, &key as &dyn Fn() -> Outcome<ServerKey>);
-    let server = listen::bind_with(&listen, &args.common, service, &options, context, command)?;
+    let key = || match (&roster, &args.key) {
+        (Some(roster), _) => roster.key(),
+        (None, Some(path)) => key::server(path),
+        (None, None) => Ok(ServerKey::generate()),
+    };
+    let known = Known {
+        service: Service::Tunnel,
+        key: &key,
+        ticket: given,
+    };
+    let bound = listen::open(&listen, &args.common, &known, &options, context)?;
+    // Before anybody hears of it.
+    let _watch = match &roster {
+        Some(roster) => {
+            roster.listens_at(bound.addresses())?;
+            Some(roster.watch(bound.server.access(), &context.reporter)?)
+        }
+        None => None,
+    };
+    let server = bound.announce(&listen, context, command)?;
     allow_files();
     let told = Told::start(&context.reporter, args.common.verbose)?;
     let runtime = runtime()?;
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let _registration = context.stop.on_stop(move || stopped.notify_one());
-    let mut serving = Server::new(permit, Limits::default(), told.events.clone());
+    let mut serving = Server::new(told.events.clone());
     if !args.tun_pool.is_empty() {
         let opened = runtime.block_on(async { Hub::open(&args.tun_pool, &told.events) });
         let hub = opened.map_err(|error| {
@@ -166,6 +219,13 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
         serving = serving.with_tun(hub);
     }
     let serving = Arc::new(serving);
+    let roster = roster.map(Arc::new);
+    let _reload = match args.reloads() {
+        true => Some(Reload::start(&args, roster.clone(), &context.reporter)?),
+        false => None,
+    };
+    // Under systemd (Type=notify); elsewhere nobody listens.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
     let ended: Outcome<()> = runtime.block_on(async {
         let endpoint = Endpoint::from(server);
         let mut clients = JoinSet::new();
@@ -179,7 +239,29 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
                 Ok(session) => session,
                 Err(error) => break Err(error.into()),
             };
-            clients.spawn(Arc::clone(&serving).serve(session));
+            let grant = match (&roster, session.as_blocking().peer()) {
+                (Some(roster), Some(peer)) => roster.grant(peer),
+                _ => Ok(Granted::new(Grant::new(
+                    session.as_blocking().remote_addr().to_string(),
+                    args.permit.clone().unwrap_or_default(),
+                    args.limits(),
+                ))),
+            };
+            let (serving, roster) = (Arc::clone(&serving), roster.clone());
+            clients.spawn(async move {
+                match grant {
+                    Ok(granted) => {
+                        serving.serve(session, granted.clone()).await;
+                        if let Some(roster) = roster {
+                            roster.forget(&granted);
+                        }
+                    }
+                    Err(failure) => {
+                        let code = sphinx_transport::close_code::AUTHENTICATION;
+                        session.close(code, &failure.message).await;
+                    }
+                }
+            });
         };
         endpoint.shut_down().await;
         ended
@@ -193,7 +275,90 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
     }
 }
 
-fn options(common: &CommonArgs) -> Options {
+/// Reads the configuration again whenever SIGHUP comes, until it is dropped.
+struct Reload {
+    signals: signal_hook::iterator::Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reload {
+    fn start(args: &ServerArgs, roster: Option<Arc<Roster>>, reporter: &Reporter) -> Outcome<Self> {
+        let failed = |error| local_io("listen for", "signals", error);
+        let mut signals = Signals::new([SIGHUP]).map_err(failed)?;
+        let handle = signals.handle();
+        let fixed = Fixed::of(args);
+        let reporter = reporter.clone();
+        let body = move || {
+            for _ in &mut signals {
+                if let Ok(now) = NotifyState::monotonic_usec_now() {
+                    let _ = sd_notify::notify(&[NotifyState::Reloading, now]);
+                }
+                let read = crate::parse_again().map(|cli| match cli.command {
+                    Command::Server(args) => Some(args),
+                    _ => None,
+                });
+                match (read, &roster) {
+                    (Ok(Some(args)), Some(roster)) => {
+                        roster.set_limits(args.limits());
+                        if Fixed::of(&args) != fixed {
+                            reporter
+                                .warn("the limits hold; what else has changed needs another start");
+                        }
+                        reporter.event(report::Event::new("reloaded"));
+                        reporter.note("The configuration was read again");
+                    }
+                    (Ok(_), _) => {
+                        reporter.warn("without clients of its own a server reads nothing again")
+                    }
+                    (Err(failure), _) => {
+                        reporter.warn(&format!("nothing changes: {}", failure.message));
+                    }
+                }
+                let _ = sd_notify::notify(&[NotifyState::Ready]);
+            }
+        };
+        let thread = thread::Builder::new().name("reload".to_owned()).spawn(body);
+        let thread = thread.map_err(|error| local_io("start", "a thread", error))?;
+        Ok(Self {
+            signals: handle,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Reload {
+    fn drop(&mut self) {
+        self.signals.close();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a server cannot change while it runs.
+#[derive(PartialEq)]
+struct Fixed(String);
+
+impl Fixed {
+    fn of(args: &ServerArgs) -> Self {
+        Self(format!(
+            "{:?}",
+            (
+                args.listen,
+                &args.advertise,
+                &args.permit,
+                &args.authorized,
+                &args.state,
+                &args.ticket_file,
+                args.common.memory,
+                args.common.idle_timeout,
+            )
+        ))
+    }
+}
+
+pub(super) fn options(common: &CommonArgs) -> Options {
     Options {
         readers_may_pause: true,
         ..common.options(Profile::Auto)
@@ -201,7 +366,7 @@ fn options(common: &CommonArgs) -> Options {
 }
 
 /// One thread for all connections: the engine, which does the work, has its own.
-fn runtime() -> Outcome<Runtime> {
+pub(super) fn runtime() -> Outcome<Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -217,40 +382,6 @@ fn allow_files() {
     };
     // With fewer, connections wait for others to end.
     let _ = setrlimit(Resource::Nofile, limit);
-}
-
-/// The key in a file, which is made if there is none.
-fn kept_key(path: &Path) -> Outcome<ServerKey> {
-    let shown = printable(path.as_os_str().as_encoded_bytes());
-    let unreadable = |error: io::Error| local_io("read the key", &shown, error);
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let key = ServerKey::generate();
-            let written = listen::create_private(path, &key.to_bytes());
-            written.map_err(|error| local_io("write the key", &shown, error))?;
-            return Ok(key);
-        }
-        opened => opened.map_err(unreadable)?,
-    };
-    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        let failure = fail(
-            ErrorKind::LocalIo,
-            format!("others can read the key {shown}"),
-        );
-        return Err(failure.with_hint(format!("chmod 600 {shown}, or remove it if they may have")));
-    }
-    let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_BYTES_MAX as usize));
-    file.take(KEY_BYTES_MAX)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
-    ServerKey::from_bytes(&bytes).ok_or_else(|| {
-        let failure = fail(
-            ErrorKind::LocalIo,
-            format!("{shown} is no key of a server, or damaged"),
-        );
-        failure.with_hint("without it the server makes another, and tickets of before are refused")
-    })
 }
 
 fn plan(args: &TunnelArgs) -> Outcome<Plan> {
@@ -333,7 +464,12 @@ fn credentials(path: &Path) -> Outcome<Credentials> {
         .map_err(|why| usage(format!("the first line of {shown}: {why}")))
 }
 
-fn failure(error: ClientError) -> Failure {
+/// Whether a server lets the client in.
+pub(super) fn is_known(runtime: &Runtime, ticket: &Ticket, options: &Options) -> bool {
+    runtime.block_on(sphinx_tunnel::is_known(ticket, options))
+}
+
+pub(super) fn session_failure(error: ClientError) -> Failure {
     let message = error.to_string();
     match error {
         ClientError::Session(error) => error.into(),
@@ -410,12 +546,13 @@ fn tell(event: Event, reporter: &Reporter) {
             );
             reporter.note(&format!("Connected to {server}, round trip {rtt_ms} ms"));
         }
-        Event::Client { client, gone } => {
+        Event::Client { client, name, gone } => {
             let gone = gone.map(|why| printable(why.as_bytes()));
             let told = report::Event::new("client").with("client", client.to_string());
+            let told = told.with("name", name.as_str());
             reporter.event(told.with("gone", gone.as_deref()));
             let what = gone.map_or_else(|| "connected".to_owned(), |why| format!("gone: {why}"));
-            reporter.note(&format!("{client}: {what}"));
+            reporter.note(&format!("{name} ({client}): {what}"));
         }
         Event::Forward { spec, bound } => {
             let told = report::Event::new("forward");

@@ -253,7 +253,6 @@ impl Running {
         kill_process(pid, signal).expect("it is our child");
     }
 
-    #[cfg(any(feature = "tunnel", all(feature = "lab", feature = "pep")))]
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("it is our child").is_some()
     }

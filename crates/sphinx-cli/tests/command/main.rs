@@ -11,6 +11,8 @@ mod examples;
 mod faults;
 mod figures;
 mod files;
+#[cfg(feature = "tunnel")]
+mod joining;
 #[cfg(feature = "lab")]
 mod lab;
 #[cfg(feature = "lab")]
@@ -33,6 +35,7 @@ mod receiving;
 mod resume;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod several_paths;
+mod standing;
 mod streams;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod thin;

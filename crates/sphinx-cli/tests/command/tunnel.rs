@@ -718,6 +718,8 @@ fn a_server_that_comes_again_with_its_key_is_found_again() {
 #[test]
 fn mistakes_are_told_before_anything_happens() {
     let scratch = Scratch::new();
+    let state = scratch.path("state");
+    let home = [("XDG_STATE_HOME", state.to_str().expect("a path"))];
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let forward = format!("{}:a:1", taken.local_addr().expect("an address"));
     fs::write(scratch.path("auth"), "nobody\n").expect("a file");
@@ -767,8 +769,11 @@ fn mistakes_are_told_before_anything_happens() {
         (&["tunnel", "--tun", "a/b"], "name of an interface"),
         (&["tunnel", "--route", "::/0"], "--tun"),
         (&["tunnel", "--tun", "a", "--", "sh"], "has no name here"),
-        (&["tunnel", "-L", "1:a:1", "office"], "there is no ticket"),
-        (&["server"], "Usage"),
+        (
+            &["tunnel", "-L", "1:a:1", "office"],
+            "no server called office",
+        ),
+        (&["tunnel", "-L", "1:a:1"], "there is no ticket"),
         (&["server", "--ticket-file", "t"], "rules"),
         (&["server", "--permit", "tunel"], "no rule"),
         (&["server", "--permit", "tun"], "--tun-pool"),
@@ -781,11 +786,11 @@ fn mistakes_are_told_before_anything_happens() {
             "no network for clients",
         ),
         (&["server", "--permit", "tunnel,files"], "not built yet"),
-        (&["server", "invite", "laptop"], "invite is not built yet"),
-        (&["server", "--config", "F"], "--config is not built yet"),
-        (&["join", "--ticket-file", "t"], "join is not built yet"),
+        (&["server", "--key", "k"], "rules"),
+        (&["server", "invite", "laptop"], "--permit"),
+        (&["join"], "Usage"),
     ] {
-        let ended = Running::start(&scratch, arguments, &[]).end().expect(2);
+        let ended = Running::start(&scratch, arguments, &home).end().expect(2);
         assert!(
             ended.stderr.contains(reason),
             "{arguments:?}: {}",

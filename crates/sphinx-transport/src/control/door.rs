@@ -3,16 +3,15 @@
 //! A QUIC Initial packet is the dearest datagram that anybody can send us: its keys follow from the packet itself, so
 //! it has to be decrypted before it can be found to be garbage. Everything else is dropped for the price of a
 //! look at its first bytes. So before anything is decrypted it is asked where an Initial packet belongs, and who has
-//! nothing of the ticket's secret has an allowance that is not that of those who have it.
+//! no ticket has an allowance that is not that of those who have it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use sphinx_driver::keys::SECRET_LEN;
-
 use super::greeting::{GREETING_LEN, is_greeting};
+use crate::access::DOOR_KEY_LEN;
 
 /// Every datagram of a client with an Initial packet has at least so many bytes (RFC 9000 §14.1).
 const CLIENT_DATAGRAM_MIN: usize = 1200;
@@ -122,23 +121,23 @@ impl Door {
         self.guests.get_or_default(remote);
     }
 
-    /// Whether QUIC may look at a datagram from `remote`; `secret` is that of a server's ticket. It takes at most one
+    /// Whether QUIC may look at a datagram from `remote`; `key` is the door key of a server. It takes at most one
     /// HMAC to tell.
     pub(super) fn admits(
         &mut self,
         now: Instant,
         remote: SocketAddr,
-        secret: Option<&[u8; SECRET_LEN]>,
+        key: Option<&[u8; DOOR_KEY_LEN]>,
         datagram: &[u8],
     ) -> bool {
         if !is_initial(datagram) {
             return true;
         }
-        if let Some(secret) = secret {
+        if let Some(key) = key {
             if datagram.len() < CLIENT_DATAGRAM_MIN {
                 return false;
             }
-            let greeting = destination(datagram).filter(|cid| is_greeting(secret, cid));
+            let greeting = destination(datagram).filter(|cid| is_greeting(key, cid));
             if let Some(greeting) = greeting.and_then(|cid| cid.try_into().ok()) {
                 let admitted = self.is_fresh(greeting) && self.welcome.admit(now, &WELCOME);
                 if admitted {
@@ -150,7 +149,7 @@ impl Door {
         match self.guests.get(remote) {
             Some(used) => used.admit(now, &GUEST) && self.welcome.admit(now, &WELCOME),
             // Nobody but its servers has any reason to send one to a client.
-            None => secret.is_some() && self.strangers.admit(now, &STRANGERS),
+            None => key.is_some() && self.strangers.admit(now, &STRANGERS),
         }
     }
 
@@ -194,7 +193,7 @@ mod tests {
     use super::*;
     use crate::control::greeting::greeting;
 
-    const SECRET: [u8; SECRET_LEN] = [7; SECRET_LEN];
+    const KEY: [u8; DOOR_KEY_LEN] = [7; DOOR_KEY_LEN];
 
     fn initial(cid: &[u8]) -> Vec<u8> {
         let mut datagram = vec![0xc3, 0, 0, 0, 1, cid.len() as u8];
@@ -204,7 +203,7 @@ mod tests {
     }
 
     fn greeting_of(n: u64) -> Vec<u8> {
-        initial(&greeting(&SECRET, n.to_be_bytes()))
+        initial(&greeting(&KEY, n.to_be_bytes()))
     }
 
     fn remote(port: u16) -> SocketAddr {
@@ -228,9 +227,9 @@ mod tests {
     #[test]
     fn garbage_uses_up_no_allowance_but_its_own() {
         let (mut door, now) = (Door::default(), Instant::now());
-        door.admits(now, remote(1), Some(&SECRET), &greeting_of(77));
+        door.admits(now, remote(1), Some(&KEY), &greeting_of(77));
         let mut admitted =
-            |from: u16, datagram: &[u8]| door.admits(now, remote(from), Some(&SECRET), datagram);
+            |from: u16, datagram: &[u8]| door.admits(now, remote(from), Some(&KEY), datagram);
         let strange = (0..100_000_u32).filter(|n| admitted(9, &initial(&n.to_be_bytes())));
         assert_eq!(strange.count(), STRANGERS.burst as usize);
         let replayed = (0..100_000).filter(|_| admitted(9, &greeting_of(0)));
@@ -247,8 +246,8 @@ mod tests {
     fn what_nobody_can_mean_is_not_looked_at() {
         let (mut door, now) = (Door::default(), Instant::now());
         let short = &greeting_of(1)[..1199];
-        assert!(!door.admits(now, remote(9), Some(&SECRET), short));
-        assert!(!door.admits(now, remote(9), Some(&SECRET), &[0xc0]));
+        assert!(!door.admits(now, remote(9), Some(&KEY), short));
+        assert!(!door.admits(now, remote(9), Some(&KEY), &[0xc0]));
         // To a client only its servers speak.
         assert!(!door.admits(now, remote(9), None, &greeting_of(1)));
         door.expect(remote(9));
@@ -259,23 +258,23 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_old_greetings_stay_used() {
         let (mut door, now) = (Door::default(), Instant::now());
-        let old = (0..200).filter(|_| door.is_fresh(greeting(&SECRET, [0; 8])));
+        let old = (0..200).filter(|_| door.is_fresh(greeting(&KEY, [0; 8])));
         assert_eq!(old.count(), usize::from(PER_GREETING));
         for n in 1..3 * GENERATION as u64 {
-            door.is_fresh(greeting(&SECRET, n.to_be_bytes()));
+            door.is_fresh(greeting(&KEY, n.to_be_bytes()));
             if n == GENERATION as u64 + 10 {
-                assert!(!door.is_fresh(greeting(&SECRET, [0; 8])));
+                assert!(!door.is_fresh(greeting(&KEY, [0; 8])));
             }
         }
         assert!(door.greetings.new.len() <= GENERATION);
         assert!(door.greetings.old.len() <= GENERATION);
-        assert!(door.admits(now, remote(1), Some(&SECRET), &greeting_of(u64::MAX)));
+        assert!(door.admits(now, remote(1), Some(&KEY), &greeting_of(u64::MAX)));
     }
 
     #[test]
     fn a_greeting_begins_one_handshake() {
         let mut door = Door::default();
-        let greetings = [0, 1, 0].map(|n: u64| greeting(&SECRET, n.to_be_bytes()));
+        let greetings = [0, 1, 0].map(|n: u64| greeting(&KEY, n.to_be_bytes()));
         assert_eq!(
             greetings.map(|greeting| door.may_begin(greeting)),
             [true, true, false]

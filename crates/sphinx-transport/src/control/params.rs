@@ -3,6 +3,8 @@
 use sphinx_proto::wire::{ConnectionId, Reader, VARINT_MAX, WireError, put_varint, varint_len};
 use sphinx_proto::{Paper, Sc};
 
+use crate::access::{PUBLIC_KEY_LEN, PublicKey, SIGNATURE_LEN, TICKET_ID_LEN, TicketId};
+
 /// Longest parameters message in bytes.
 pub(crate) const MAX_PARAMS_LEN: usize = 1024;
 
@@ -17,6 +19,11 @@ const ID_DATAGRAM: u64 = 8;
 const ID_PATHS_MAX: u64 = 9;
 const ID_PAPER: u64 = 10;
 const ID_SC: u64 = 12;
+const ID_CREDENTIAL: u64 = 14;
+
+const BY_TICKET: u8 = 1;
+const BY_KEY: u8 = 2;
+const BY_BOTH: u8 = 3;
 
 const MIN_UDP_PAYLOAD: u16 = 1200;
 const MAX_UDP_PAYLOAD: u16 = 65_527;
@@ -52,6 +59,48 @@ impl Service {
     }
 }
 
+/// Who a client says it is. That it has the ticket's secret is shown by the proof, that it has the key by the signature over that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Credential {
+    Ticket(TicketId),
+    Key(PublicKey, [u8; SIGNATURE_LEN]),
+    Both(TicketId, PublicKey, [u8; SIGNATURE_LEN]),
+}
+
+impl Credential {
+    fn put(&self, out: &mut Vec<u8>) {
+        let (kind, ticket, key) = match self {
+            Self::Ticket(id) => (BY_TICKET, Some(id), None),
+            Self::Key(key, signature) => (BY_KEY, None, Some((key, signature))),
+            Self::Both(id, key, signature) => (BY_BOTH, Some(id), Some((key, signature))),
+        };
+        let len = 1
+            + ticket.map_or(0, |_| TICKET_ID_LEN)
+            + key.map_or(0, |_| PUBLIC_KEY_LEN + SIGNATURE_LEN);
+        put_varint(out, ID_CREDENTIAL);
+        put_varint(out, len as u64);
+        out.push(kind);
+        out.extend(ticket.into_iter().flat_map(|id| id.0));
+        if let Some((key, signature)) = key {
+            out.extend_from_slice(&key.0);
+            out.extend_from_slice(signature);
+        }
+    }
+
+    pub(crate) fn take(value: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match value.u8()? {
+            BY_TICKET => Self::Ticket(TicketId(value.array()?)),
+            BY_KEY => Self::Key(PublicKey(value.array()?), value.array()?),
+            BY_BOTH => Self::Both(
+                TicketId(value.array()?),
+                PublicKey(value.array()?),
+                value.array()?,
+            ),
+            _ => return Err(WireError::Invalid("kind of credential")),
+        })
+    }
+}
+
 /// One end's parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Params {
@@ -77,6 +126,8 @@ pub(crate) struct Params {
     pub(crate) sc: Option<Option<Sc>>,
     /// Whether this end knows the paper's mode; and with which settings it wants it, if it does.
     pub(crate) paper: Option<Option<Paper>>,
+    /// Who this end is; the client's only.
+    pub(crate) credential: Option<Credential>,
 }
 
 impl Params {
@@ -123,6 +174,9 @@ impl Params {
             put_varint(&mut out, value.len() as u64);
             out.extend(value);
         }
+        if let Some(credential) = &self.credential {
+            credential.put(&mut out);
+        }
         out
     }
 
@@ -144,6 +198,7 @@ impl Params {
         let mut max_udp_payload = MAX_UDP_PAYLOAD;
         let mut paper = None;
         let mut sc = None;
+        let mut credential = None;
         while !reader.is_empty() {
             let id = reader.varint()?;
             let len = usize::try_from(reader.varint()?).map_err(|_| WireError::Truncated)?;
@@ -186,6 +241,7 @@ impl Params {
                     sc = Some(Sc::decode(bytes)?);
                     continue;
                 }
+                ID_CREDENTIAL => credential = Some(Credential::take(&mut value)?),
                 _ => continue,
             }
             if !value.is_empty() {
@@ -206,6 +262,7 @@ impl Params {
             max_udp_payload,
             paper,
             sc,
+            credential,
         })
     }
 }
@@ -229,6 +286,7 @@ mod tests {
             max_udp_payload: 8952,
             paper: None,
             sc: None,
+            credential: None,
         }
     }
 
@@ -240,6 +298,38 @@ mod tests {
         ];
         assert_eq!(params().encode(), bytes);
         assert_eq!(Params::decode(&bytes), Ok(params()));
+    }
+
+    #[test]
+    fn vectors_of_credentials() {
+        let (id, key, signature) = (TicketId([1; 16]), PublicKey([2; 32]), [3; 64]);
+        let parts = (vec![1; 16], [vec![2; 32], vec![3; 64]].concat());
+        let front = params().encode();
+        for (credential, head, value) in [
+            (Credential::Ticket(id), vec![14, 17, 1], parts.0.clone()),
+            (
+                Credential::Key(key, signature),
+                vec![14, 0x40, 97, 2],
+                parts.1.clone(),
+            ),
+            (
+                Credential::Both(id, key, signature),
+                vec![14, 0x40, 113, 3],
+                [parts.0, parts.1].concat(),
+            ),
+        ] {
+            let told = Params {
+                credential: Some(credential),
+                ..params()
+            };
+            let bytes = [&front[..], &head, &value].concat();
+            assert_eq!(told.encode(), bytes);
+            assert_eq!(Params::decode(&bytes), Ok(told));
+            assert!(Params::decode(&bytes[..bytes.len() - 1]).is_err());
+        }
+        for wrong in [&[14, 0][..], &[14, 1, 1], &[14, 1, 4], &[14, 2, 0, 0]] {
+            assert!(Params::decode(&[&front[..], wrong].concat()).is_err());
+        }
     }
 
     #[test]
@@ -310,7 +400,7 @@ mod tests {
                 let service = Service(service);
                 let receive_credit = receive_credit.min(receive_window);
                 let params =
-                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, paper, sc };
+                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, paper, sc, credential: None };
                 prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
             }
         }

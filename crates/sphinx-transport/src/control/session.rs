@@ -14,11 +14,13 @@ use quinn_proto::{
 use sphinx_proto::wire::ConnectionId;
 use zeroize::Zeroizing;
 
-use super::params::{MAX_PARAMS_LEN, Params};
+use super::params::{Credential, MAX_PARAMS_LEN, Params};
 use super::repeat::Stage;
 use super::{ConnId, Event, Failure, Service, Traffic, Transmit};
+use crate::access::{DOOR_KEY_LEN, Guests, Peer, is_signed_by};
 use crate::budget::Window;
 use crate::error::close_code;
+use crate::ticket::{Ticket, joined};
 use sphinx_driver::keys::{Direction, SECRET_LEN, SessionSecret};
 
 /// Longest message on a stream: proof and parameters.
@@ -38,6 +40,14 @@ const AMPLIFICATION_LIMIT: u64 = 3;
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 pub(super) const OTHER_VERSION: &str = "the other end speaks another version of the protocol (this \
                                         program: version 2); use the same release on both ends";
+
+/// What an end shows of itself, or asks of the other one.
+pub(super) enum Trust {
+    /// A client: its ticket, and what the verifier raises when the server is not that of the ticket.
+    Shows(Box<Ticket>, Arc<AtomicBool>),
+    /// A server: whom it lets in, and what all their tickets begin with.
+    Asks(Guests, [u8; DOOR_KEY_LEN]),
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -60,11 +70,10 @@ pub(super) struct Session {
     pub(super) dirty: bool,
     connects: bool,
     local: Params,
-    ticket_secret: Zeroizing<[u8; SECRET_LEN]>,
-    /// Raised by the verifier of a client's connection.
-    wrong_server: Option<Arc<AtomicBool>>,
+    trust: Trust,
     state: State,
-    secret: Option<SessionSecret>,
+    /// What TLS gives for the keys, once its handshake is complete.
+    exporter: Option<Zeroizing<[u8; SECRET_LEN]>>,
     /// The stream of this end's message.
     pub(super) outgoing: Option<StreamId>,
     /// The peer has acknowledged our message.
@@ -88,6 +97,15 @@ struct Fault {
 }
 
 impl Fault {
+    /// A client with some ticket of this server, or with one that was revoked.
+    fn stranger() -> Self {
+        Self {
+            why: Failure::Authentication("a client has no ticket or key that is known".into()),
+            code: close_code::AUTHENTICATION,
+            reason: "this ticket or key is not known there, or was revoked or used up".into(),
+        }
+    }
+
     fn protocol(message: impl Into<String>) -> Self {
         let reason = message.into();
         Self {
@@ -105,8 +123,7 @@ impl Session {
         remote: SocketAddr,
         local_ip: Option<IpAddr>,
         local: Params,
-        ticket_secret: &[u8; SECRET_LEN],
-        wrong_server: Option<Arc<AtomicBool>>,
+        trust: Trust,
     ) -> Self {
         let connects = conn.side().is_client();
         Self {
@@ -119,10 +136,9 @@ impl Session {
             dirty: false,
             connects,
             local,
-            ticket_secret: Zeroizing::new(*ticket_secret),
-            wrong_server,
+            trust,
             state: State::Handshaking,
-            secret: None,
+            exporter: None,
             outgoing: None,
             delivered: false,
             incoming: None,
@@ -252,8 +268,8 @@ impl Session {
 
     fn try_advance(&mut self) -> Result<Option<Event>, Fault> {
         let connected = !self.conn.is_handshaking();
-        if connected && self.secret.is_none() && self.is_handshaking() {
-            self.secret = Some(self.derive_secret()?);
+        if connected && self.exporter.is_none() && self.is_handshaking() {
+            self.exporter = Some(self.export()?);
         }
         // The server speaks as soon as QUIC lets it, the client when it can prove something.
         if self.outgoing.is_none() && (connected || !self.connects) {
@@ -268,13 +284,13 @@ impl Session {
         Ok(None)
     }
 
-    fn derive_secret(&self) -> Result<SessionSecret, Fault> {
+    fn export(&self) -> Result<Zeroizing<[u8; SECRET_LEN]>, Fault> {
         let mut exporter = Zeroizing::new([0; SECRET_LEN]);
         self.conn
             .crypto_session()
             .export_keying_material(exporter.as_mut_slice(), EXPORTER_LABEL, b"")
             .map_err(|_| Fault::protocol("TLS gives no key material"))?;
-        Ok(SessionSecret::new(&self.ticket_secret, &exporter))
+        Ok(exporter)
     }
 
     /// Proof (the client's only) and parameters. `required`: QUIC has no reason to say "later".
@@ -288,10 +304,13 @@ impl Session {
         };
         self.outgoing = Some(id);
         let mut message = Vec::with_capacity(MAX_MESSAGE_LEN);
-        if let (true, Some(secret)) = (self.connects, &self.secret) {
-            message.extend_from_slice(secret.proof().as_slice());
+        let mut local = self.local;
+        if let (Trust::Shows(ticket, _), Some(exporter)) = (&self.trust, &self.exporter) {
+            let proof = SessionSecret::new(ticket.secret(), exporter).proof();
+            message.extend_from_slice(proof.as_slice());
+            local.credential = credential(ticket, &proof);
         }
-        message.extend_from_slice(&self.local.encode());
+        message.extend_from_slice(&local.encode());
         let mut stream = self.conn.send_stream(id);
         let written = stream.write(&message).ok();
         if written != Some(message.len()) || stream.finish().is_err() {
@@ -341,24 +360,27 @@ impl Session {
     /// The peer's message is complete: checks it.
     fn establish(&mut self) -> Result<Event, Fault> {
         let mut message = self.message.as_slice();
-        let Some(secret) = self.secret.take() else {
+        let Some(exporter) = self.exporter.take() else {
             return Err(Fault::protocol("parameters before the handshake's end"));
         };
-        if !self.connects {
-            let proven = message.split_first_chunk().is_some_and(|(proof, rest)| {
-                message = rest;
-                secret.verify_proof(proof)
-            });
-            if !proven {
-                return Err(Fault {
-                    why: Failure::Authentication("the client's ticket has another secret".into()),
-                    code: close_code::AUTHENTICATION,
-                    reason: "the ticket's secret is not this server's".into(),
-                });
+        let decode = |message: &[u8]| {
+            let decoded = Params::decode(message);
+            decoded.map_err(|error| Fault::protocol(format!("the other end's parameters: {error}")))
+        };
+        let (secret, who, peer) = match &self.trust {
+            Trust::Shows(ticket, _) => {
+                let secret = SessionSecret::new(ticket.secret(), &exporter);
+                (secret, None, decode(message)?)
             }
-        }
-        let peer = Params::decode(message)
-            .map_err(|error| Fault::protocol(format!("the other end's parameters: {error}")))?;
+            Trust::Asks(guests, door_key) => {
+                let (proof, rest) = message.split_first_chunk().ok_or_else(Fault::stranger)?;
+                message = rest;
+                let peer = decode(message)?;
+                let found = identify(peer.credential.as_ref(), proof, guests, door_key, &exporter);
+                let (secret, who) = found.ok_or_else(Fault::stranger)?;
+                (secret, Some(who), peer)
+            }
+        };
         let (ours, theirs) = (self.local.service, peer.service);
         if ours != theirs {
             // Each end is told in its own terms.
@@ -398,6 +420,7 @@ impl Session {
                 streams: self.local.streams,
             },
             peer: Box::new(peer),
+            who,
             secret,
             direction: if self.connects {
                 Direction::ClientToServer
@@ -457,9 +480,7 @@ impl Session {
     }
 
     fn is_wrong_server(&self) -> bool {
-        self.wrong_server
-            .as_ref()
-            .is_some_and(|flag| flag.load(Ordering::Relaxed))
+        matches!(&self.trust, Trust::Shows(_, wrong) if wrong.load(Ordering::Relaxed))
     }
 
     fn begin_closing(&mut self) {
@@ -474,6 +495,46 @@ impl Session {
             events.extend([event]);
         }
     }
+}
+
+/// What a client says of itself in the session with this proof.
+fn credential(ticket: &Ticket, proof: &[u8; SECRET_LEN]) -> Option<Credential> {
+    let ticket_id = ticket.own_secret().map(|secret| secret.id());
+    let signed = ticket.key().map(|key| (key.public_key(), key.sign(proof)));
+    match (ticket_id, signed) {
+        (Some(id), None) => Some(Credential::Ticket(id)),
+        (None, Some((key, signature))) => Some(Credential::Key(key, signature)),
+        (Some(id), Some((key, signature))) => Some(Credential::Both(id, key, signature)),
+        (None, None) => None,
+    }
+}
+
+/// Who a client is, and what the keys of its session are made of; `None` if it may not come, or is not who it says.
+pub(super) fn identify(
+    credential: Option<&Credential>,
+    proof: &[u8; SECRET_LEN],
+    guests: &Guests,
+    door_key: &[u8; DOOR_KEY_LEN],
+    exporter: &[u8; SECRET_LEN],
+) -> Option<(SessionSecret, Peer)> {
+    let (list, _) = guests.current();
+    let (who, signed) = match credential? {
+        Credential::Ticket(id) => (Peer::Ticket(*id), None),
+        Credential::Key(key, signature) => (Peer::Key(*key), Some((key, signature))),
+        Credential::Both(id, key, signature) => (Peer::Both(*id, *key), Some((key, signature))),
+    };
+    let own = match who.ticket() {
+        Some(id) => Some(list.secret_of(&id)?),
+        None => None,
+    };
+    if let Peer::Key(key) = who
+        && !list.has_key(&key)
+    {
+        return None;
+    }
+    let secret = SessionSecret::new(&joined(door_key, own), exporter);
+    let is_signed = signed.is_none_or(|(key, signature)| is_signed_by(key, proof, signature));
+    (secret.verify_proof(proof) && is_signed).then_some((secret, who))
 }
 
 /// Whether one end has found that the other speaks none of its versions.

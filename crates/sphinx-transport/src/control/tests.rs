@@ -1,5 +1,6 @@
 //! Two [`Control`]s joined by a link in virtual time.
 
+mod access;
 mod hostile;
 mod loss;
 
@@ -8,7 +9,6 @@ use std::net::Ipv4Addr;
 
 use super::*;
 use crate::budget::Budget;
-use crate::ticket::Ticket;
 use sphinx_driver::keys::Direction;
 
 const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 4000);
@@ -34,9 +34,22 @@ fn settings(service: Service) -> Settings {
     }
 }
 
+/// Who has the first ticket.
+fn guests(identity: &Identity) -> Guests {
+    let mut list = AccessList::new();
+    list.add_ticket(identity.own_secret(), true);
+    Guests::new(list)
+}
+
+/// A ticket of a server with this pin and secret, whether or not there is one.
+fn ticket_with(pin: [u8; 32], secret: [u8; 32]) -> Ticket {
+    let addresses = vec!["10.0.0.2:4433".to_owned()];
+    Ticket::new(addresses, pin, zeroize::Zeroizing::new(secret)).expect("valid")
+}
+
 fn ticket_of(identity: &Identity) -> Ticket {
     identity
-        .ticket(&["10.0.0.2:4433".to_owned()])
+        .ticket_with(&["10.0.0.2:4433".to_owned()], &identity.own_secret())
         .expect("valid")
 }
 
@@ -124,7 +137,7 @@ impl Net {
 
     /// A client of `ticket` and the server of `identity`, the same service.
     fn pair(identity: &Identity) -> Self {
-        let server = Control::server(identity, settings(Service::PERF));
+        let server = Control::server(identity, guests(identity), settings(Service::PERF));
         Self::new(Control::client(), server)
     }
 
@@ -139,13 +152,7 @@ impl Net {
     fn connect(&mut self, ticket: &Ticket, service: Service) -> ConnId {
         self.ends[0]
             .control
-            .connect(
-                self.now,
-                SERVER,
-                ticket.pin(),
-                ticket.secret(),
-                &settings(service),
-            )
+            .connect(self.now, SERVER, ticket, &settings(service))
             .expect("a valid address")
     }
 
@@ -252,6 +259,7 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
             window,
             peer: server_params,
             secret: client_secret,
+            who: None,
             direction: Direction::ClientToServer,
             rtt,
         },
@@ -319,7 +327,12 @@ fn a_wrong_pin_is_an_authentication_failure() {
     let (ticket, settings) = (ticket_of(&identity), settings(Service::PERF));
     let client = &mut net.ends[0].control;
     let connected = client
-        .connect(net.now, SERVER, &other.pin(), ticket.secret(), &settings)
+        .connect(
+            net.now,
+            SERVER,
+            &ticket_with(other.pin(), *ticket.secret()),
+            &settings,
+        )
         .expect("a valid address");
     net.run(ms(2000));
     assert!(matches!(net.client().events[..], [(_, Event::Failed { id, .. })] if id == connected));
@@ -346,7 +359,7 @@ fn a_wrong_secret_is_refused_before_the_handshake() {
         let settings = settings(Service::PERF);
         net.ends[0]
             .control
-            .connect(net.now, SERVER, &pin, &[1; 32], &settings)
+            .connect(net.now, SERVER, &ticket_with(pin, [1; 32]), &settings)
             .expect("a valid address");
         net.run(ms(3000));
         assert!(
@@ -476,8 +489,7 @@ fn impossible_addresses_are_refused() {
         let result = Control::client().connect(
             Instant::now(),
             address.parse().expect("valid"),
-            &[0; 32],
-            &[0; 32],
+            &ticket_with([0; 32], [0; 32]),
             &settings(Service::PERF),
         );
         assert!(matches!(result, Err(Failure::Unreachable(_))), "{address}");

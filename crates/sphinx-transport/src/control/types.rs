@@ -6,6 +6,7 @@ use std::time::Duration;
 use sphinx_proto::wire::ConnectionId;
 
 use super::{Params, Service};
+use crate::access::Peer;
 use crate::budget::{Budget, Window};
 use sphinx_driver::keys::{Direction, SessionSecret};
 
@@ -96,6 +97,8 @@ pub(crate) enum Event {
         window: Window,
         /// What the peer said about itself.
         peer: Box<Params>,
+        /// Who the client is; at the server.
+        who: Option<Peer>,
         /// Gives the keys of both directions.
         secret: SessionSecret,
         /// The direction in which this end sends.

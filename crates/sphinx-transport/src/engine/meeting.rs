@@ -13,6 +13,7 @@ use sphinx_proto::{
 };
 
 use super::{Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings};
+use crate::access::Peer;
 use crate::association::Association;
 use crate::budget::Window;
 use crate::control::{ConnId, Event, Failure, Params};
@@ -45,6 +46,7 @@ impl<Io: PacketIo> Engine<Io> {
                     local_cid,
                     window,
                     peer,
+                    who,
                     secret,
                     direction,
                     rtt,
@@ -63,7 +65,14 @@ impl<Io: PacketIo> Engine<Io> {
                     }
                     let keys = secret.keys(direction, PathId::FIRST);
                     let place = (remote, local_ip);
-                    self.establish(now, (id, local_cid), place, (window, &*peer), keys, rtt);
+                    self.establish(
+                        now,
+                        (id, local_cid),
+                        place,
+                        (window, &*peer, who),
+                        keys,
+                        rtt,
+                    );
                 }
                 Event::Refused(why) => self.lobby.refuse(error_of(why)),
                 Event::Failed { id, why } => self.control_failed(id, error_of(why), false),
@@ -93,7 +102,7 @@ impl<Io: PacketIo> Engine<Io> {
         now: Time,
         (id, local_cid): (ConnId, ConnectionId),
         (remote, local_ip): (SocketAddr, Option<IpAddr>),
-        (window, peer): (Window, &Params),
+        (window, peer, who): (Window, &Params, Option<Peer>),
         keys: Keys,
         rtt: Duration,
     ) {
@@ -165,7 +174,7 @@ impl<Io: PacketIo> Engine<Io> {
         );
         let datagrams = usize::try_from(window.datagrams()).unwrap_or(usize::MAX);
         shared.lock().queues.limit_datagrams(datagrams);
-        let shared = Arc::new(shared.remembering(paths.map(PathFile::new)));
+        let shared = Arc::new(shared.remembering(paths.map(PathFile::new)).of(who));
         shared.set_shape(core.block_shape(1));
         let session = Session::new(Arc::clone(&shared));
         let keyed = (keys, self.coding(local_cid));
@@ -177,6 +186,7 @@ impl<Io: PacketIo> Engine<Io> {
         }
         let member = Member {
             id,
+            who,
             association,
             cost: window.cost(),
             state: window.cost() - window.bytes,
@@ -272,10 +282,7 @@ impl<Io: PacketIo> Engine<Io> {
             }
             self.next_attempt += 1;
             let settings = settings(*service, &self.options, 1 + further.len());
-            match self
-                .control
-                .connect(clock, *address, ticket.pin(), ticket.secret(), &settings)
-            {
+            match self.control.connect(clock, *address, ticket, &settings) {
                 Ok(id) => self.attempts.push(Attempt {
                     id,
                     remote: *address,

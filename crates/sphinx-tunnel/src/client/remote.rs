@@ -12,6 +12,7 @@ use crate::dial;
 use crate::event::{Direction, Event, Events};
 use crate::exchange::{self, Asked};
 use crate::forward::{Carried, Forward, Listen};
+use crate::limits::Throttle;
 use crate::live::Live;
 use crate::relay::{First, relay};
 use crate::udp;
@@ -137,7 +138,8 @@ impl Remote {
                             let mut told =
                                 self.events.flow("udp", target.to_string(), Direction::In);
                             if exchange::accept(&mut send, None).await.is_ok() {
-                                udp::carry(flow, &socket, &mut recv, &mut told).await;
+                                let all = Throttle::default();
+                                udp::carry(flow, &socket, &mut recv, &mut told, &all).await;
                             }
                             return;
                         }

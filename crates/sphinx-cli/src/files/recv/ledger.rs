@@ -98,7 +98,11 @@ impl<'a> Ledger<'a> {
         };
         match (max_entries, max_bytes) {
             (Some(max), _) if entries > max => refuse("entries", max, "--max-entries"),
-            (_, Some(max)) if bytes > max => refuse("bytes", max, "--max-bytes"),
+            (_, Some(max)) if bytes > max => refuse(
+                "bytes",
+                max,
+                "--max-bytes, or with a ticket of a larger --quota",
+            ),
             _ => Ok(()),
         }
     }

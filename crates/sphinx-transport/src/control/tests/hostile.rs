@@ -3,9 +3,11 @@
 use quinn_proto::{Dir, Side, StreamId};
 
 use super::*;
+use crate::control::params::Credential;
 
 fn server() -> Control {
-    Control::server(&Identity::generate(), settings(Service::PERF))
+    let identity = Identity::generate();
+    Control::server(&identity, guests(&identity), settings(Service::PERF))
 }
 
 fn flush(control: &mut Control, now: Instant) -> Vec<Vec<u8>> {
@@ -24,8 +26,7 @@ fn begin(client: &mut Control, now: Instant, server: &Identity) {
         .connect(
             now,
             SERVER,
-            &[0; 32],
-            ticket.secret(),
+            &ticket_with([0; 32], *ticket.secret()),
             &settings(Service::PERF),
         )
         .expect("a valid address");
@@ -129,7 +130,7 @@ fn clients_without_the_ticket_cost_nothing() {
 fn silent_clients_are_forgotten() {
     let now = Instant::now();
     let identity = Identity::generate();
-    let mut control = Control::server(&identity, settings(Service::PERF));
+    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF));
     for flight in first_flights(now, &identity, 10) {
         control.handle_datagram(now, CLIENT, None, &flight);
     }
@@ -153,7 +154,7 @@ fn silent_clients_are_forgotten() {
 fn a_flood_of_clients_must_show_its_addresses() {
     let now = Instant::now();
     let identity = Identity::generate();
-    let mut control = Control::server(&identity, settings(Service::PERF));
+    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF));
     for flight in first_flights(now, &identity, RETRY_FROM_HANDSHAKES + 50) {
         control.handle_datagram(now, CLIENT, None, &flight);
     }
@@ -174,7 +175,7 @@ fn a_flood_of_clients_must_show_its_addresses() {
 fn an_address_that_was_shown_begins_one_handshake() {
     let now = Instant::now();
     let identity = Identity::generate();
-    let mut control = Control::server(&identity, settings(Service::PERF));
+    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF));
     for flight in first_flights(now, &identity, RETRY_FROM_HANDSHAKES) {
         control.handle_datagram(now, CLIENT, None, &flight);
     }
@@ -208,7 +209,7 @@ fn an_address_that_was_shown_begins_one_handshake() {
 fn the_oldest_unfinished_handshake_makes_room() {
     let now = Instant::now();
     let identity = Identity::generate();
-    let mut control = Control::server(&identity, settings(Service::PERF));
+    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF));
     // From one address comes no more than a few clients have to say.
     for host in 0..(MAX_HANDSHAKES + 20) / 36 {
         let address = SocketAddr::new(CLIENT.ip(), 4000 + host as u16);
@@ -233,9 +234,15 @@ fn the_oldest_unfinished_handshake_makes_room() {
     assert_eq!(control.stats().failed_handshakes, 20);
 }
 
-/// What the server says of a client that sends `messages(proof)`, each on a stream of its own.
-fn failure_after(messages: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> Option<Failure> {
+/// What the server says of a client that sends `messages(proof, params)` of what would be right, each on a stream of its own.
+fn failure_after(messages: impl Fn(&[u8], &[u8]) -> Vec<Vec<u8>>) -> Option<Failure> {
     let identity = Identity::generate();
+    let settings = settings(Service::PERF);
+    let cid = IdMaker::new(None, 0).make();
+    let params = Params {
+        credential: Some(Credential::Ticket(identity.own_secret().id())),
+        ..local_params(&settings, settings.budget.window(0), cid)
+    };
     let mut net = Net::pair(&identity);
     let id = net.connect(&ticket_of(&identity), Service::PERF);
     let client = net.client().control.session(id).expect("alive");
@@ -246,7 +253,7 @@ fn failure_after(messages: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> Option<Failure> {
         panic!("the server speaks first");
     };
     assert_eq!(net.server().failure(), None);
-    for message in messages(secret.proof().as_slice()) {
+    for message in messages(secret.proof().as_slice(), &params.encode()) {
         let session = net.client().control.session(id).expect("alive");
         let stream = session.conn.streams().open(Dir::Uni).expect("allowed");
         let mut stream = session.conn.send_stream(stream);
@@ -261,32 +268,32 @@ fn failure_after(messages: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> Option<Failure> {
 
 #[test]
 fn malformed_messages_end_the_session() {
-    let cid = IdMaker::new(None, 0).make();
-    let settings = settings(Service::PERF);
-    let params = local_params(&settings, settings.budget.window(0), cid).encode();
     let with = |proof: &[u8], params: &[u8]| [proof, params].concat();
 
-    assert_eq!(failure_after(|proof| vec![with(proof, &params)]), None);
+    assert_eq!(
+        failure_after(|proof, params| vec![with(proof, params)]),
+        None
+    );
     for wrong in [0, 31] {
-        let failure = failure_after(|proof| {
-            let mut message = with(proof, &params);
+        let failure = failure_after(|proof, params| {
+            let mut message = with(proof, params);
             message[wrong] ^= 1;
             vec![message]
         });
         assert!(matches!(failure, Some(Failure::Authentication(_))));
     }
-    let failure = failure_after(|proof| vec![proof[..31].to_vec()]);
+    let failure = failure_after(|proof, _| vec![proof[..31].to_vec()]);
     assert!(matches!(failure, Some(Failure::Authentication(_))));
-    let long = [&params[..], &[60, 0x44, 0], &[0; 1024]].concat();
-    for bad in [&[][..], &params[..params.len() - 1], &long[..1025]] {
-        let failure = failure_after(|proof| vec![with(proof, bad)]);
-        assert!(
-            matches!(failure, Some(Failure::Protocol(_))),
-            "{} bytes: {failure:?}",
-            bad.len()
-        );
+    let bad: [fn(&[u8]) -> Vec<u8>; 3] = [
+        |_| Vec::new(),
+        |params| params[..params.len() - 1].to_vec(),
+        |params| [params, &[60, 0x44, 0], &[0; 1024]].concat()[..1025].to_vec(),
+    ];
+    for bad in bad {
+        let failure = failure_after(|proof, params| vec![with(proof, &bad(params))]);
+        assert!(matches!(failure, Some(Failure::Protocol(_))), "{failure:?}");
     }
-    let failure = failure_after(|proof| vec![with(proof, &params), vec![1]]);
+    let failure = failure_after(|proof, params| vec![with(proof, params), vec![1]]);
     assert_eq!(
         failure,
         Some(Failure::Protocol(

@@ -1,0 +1,371 @@
+//! `sphx server` for many: who its clients are, and the commands that change that, whether or not it runs.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use sphinx_transport::{
+    Access, AccessList, ErrorKind, Peer, PublicKey, ServerKey, TicketId, TicketSecret,
+};
+use sphinx_tunnel::{Grant, Granted, Limits, Permit};
+
+use super::standing::{Loader, Watch, keep_addresses, remove_key, server_key};
+use super::{Context, listen, tickets as shown};
+use crate::args::tunnel::{ClientsArgs, InviteArgs, KeyArgs, KeyCommand, PlaceArgs, RevokeArgs};
+use crate::failure::{Outcome, fail};
+use crate::report::{Event, Reporter};
+use crate::state::clients::{self, Clients, File, Rights};
+use crate::state::date::Moment;
+use crate::state::tickets::{self, Entry, Tickets};
+use crate::state::watch::Watched;
+use crate::state::{Lock, StateDir};
+
+/// Where a server's clients and tickets are.
+#[derive(Clone)]
+pub(super) struct Place {
+    state: StateDir,
+    authorized: PathBuf,
+}
+
+impl Place {
+    /// `authorized` is that of the configuration, if it names one.
+    pub(super) fn open(state: Option<&Path>, authorized: Option<&Path>) -> Outcome<Self> {
+        let state = StateDir::open(state, "server")?;
+        let authorized = authorized.map_or_else(|| state.file(clients::FILE), Path::to_owned);
+        Ok(Self { state, authorized })
+    }
+
+    pub(super) fn of(args: &PlaceArgs) -> Outcome<Self> {
+        Self::open(args.state.as_deref(), args.authorized.as_deref())
+    }
+
+    fn file(&self) -> File {
+        File::new(&self.state, &self.authorized)
+    }
+}
+
+/// Who may do what, as the files say at present.
+pub(super) struct Roster {
+    place: Place,
+    _running: Lock,
+    state: Arc<Mutex<State>>,
+    /// The ticket of `--permit`, which no file has.
+    first: Option<(TicketSecret, Permit)>,
+    loader: OnceLock<Arc<Loader>>,
+}
+
+#[derive(Default)]
+struct State {
+    clients: Clients,
+    tickets: Tickets,
+    limits: Limits,
+    /// What those who are connected may do.
+    granted: Vec<(Peer, Granted)>,
+}
+
+impl Roster {
+    /// Nobody else serves from this place meanwhile.
+    pub(super) fn open(place: Place, limits: Limits) -> Outcome<Self> {
+        let running = place.state.run()?;
+        let state = State {
+            limits,
+            ..State::default()
+        };
+        Ok(Self {
+            place,
+            _running: running,
+            state: Arc::new(Mutex::new(state)),
+            first: None,
+            loader: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn key(&self) -> Outcome<ServerKey> {
+        server_key(&self.place.state)
+    }
+
+    /// A ticket for this run alone.
+    pub(super) fn give_first(&mut self, permit: Permit) -> TicketSecret {
+        let secret = TicketSecret::generate();
+        self.first = Some((secret.clone(), permit));
+        secret
+    }
+
+    pub(super) fn listens_at(&self, addresses: &[String]) -> Outcome<()> {
+        keep_addresses(&self.place.state, addresses)
+    }
+
+    /// Other limits for all clients, from now on.
+    pub(super) fn set_limits(&self, limits: Limits) {
+        let mut state = lock(&self.state);
+        state.limits = limits;
+        state.grant_again();
+    }
+
+    /// Lets in whom the files name, whatever becomes of these.
+    pub(super) fn watch(&self, access: Access, reporter: &Reporter) -> Outcome<Watch> {
+        let files = vec![
+            Watched::new(&self.place.authorized),
+            Watched::new(&self.place.state.file(tickets::FILE)),
+        ];
+        let (place, state) = (self.place.clone(), Arc::clone(&self.state));
+        let first = self.first.clone();
+        let list = move |now: Moment| {
+            let clients = Clients::read(&place.authorized)?;
+            let tickets = Tickets::read(&place.state)?.unwrap_or_default();
+            let mut list = AccessList::new();
+            tickets.admit(&mut list, now);
+            if let Some((secret, _)) = &first {
+                list.add_ticket(secret.clone(), true);
+            }
+            for client in clients.0.values() {
+                if client.rights.expires.is_none_or(|end| now < end) {
+                    list.add_key(client.key);
+                }
+            }
+            let of_tickets = tickets.0.iter().filter_map(|entry| entry.expires);
+            let of_clients = clients
+                .0
+                .values()
+                .filter_map(|client| client.rights.expires);
+            let next = of_tickets.chain(of_clients).filter(|end| *end > now).min();
+            let mut state = lock(&state);
+            (state.clients, state.tickets) = (clients, tickets);
+            state.grant_again();
+            Ok((list, next))
+        };
+        let loader = Loader::new(list, access);
+        // A roster is watched once.
+        let _ = self.loader.set(Arc::clone(&loader));
+        Watch::start(files, loader, reporter)
+    }
+
+    /// What somebody who has connected may do.
+    pub(super) fn grant(&self, peer: Peer) -> Outcome<Granted> {
+        let grant = match peer {
+            Peer::Ticket(id) => self.by_ticket(id)?,
+            Peer::Key(key) => lock(&self.state).of_key(&key),
+            Peer::Both(id, key) => self.by_invitation(id, key)?,
+        };
+        let Some(grant) = grant else {
+            return Err(fail(
+                ErrorKind::Authentication,
+                "the client may do nothing here",
+            ));
+        };
+        let granted = Granted::new(grant);
+        let mut state = lock(&self.state);
+        state.granted.push((peer, granted.clone()));
+        Ok(granted)
+    }
+
+    /// Somebody has gone.
+    pub(super) fn forget(&self, granted: &Granted) {
+        lock(&self.state)
+            .granted
+            .retain(|(_, other)| !other.is(granted));
+    }
+
+    fn by_ticket(&self, id: TicketId) -> Outcome<Option<Grant>> {
+        if let Some((secret, permit)) = &self.first
+            && secret.id() == id
+        {
+            let limits = lock(&self.state).limits;
+            return Ok(Some(Grant::new("ticket", permit.clone(), limits)));
+        }
+        let entry = Tickets::change(&self.place.state, |tickets| {
+            let Some(entry) = tickets
+                .of_id(&id)
+                .filter(|entry| entry.admits(Moment::now()))
+            else {
+                return Ok(None);
+            };
+            entry.used += u32::from(entry.uses.is_some());
+            Ok(Some(entry.clone()))
+        })?;
+        let limits = lock(&self.state).limits;
+        Ok(entry.and_then(|entry| grant_of(&entry, limits)))
+    }
+
+    fn by_invitation(&self, id: TicketId, key: PublicKey) -> Outcome<Option<Grant>> {
+        let mut tickets = Tickets::read(&self.place.state)?.unwrap_or_default();
+        let Some(entry) = tickets.of_id(&id).cloned() else {
+            return Ok(None);
+        };
+        let name = entry.name.clone();
+        let place = self.place.clone();
+        let Some(settings) = entry.grant else {
+            // A ticket together with a key is a ticket.
+            return self.by_ticket(id);
+        };
+        let loader = self.loader.get().cloned();
+        let enrol = move || {
+            let enrolled = enrol(&place, id, key, &name, &settings);
+            // Who is told so may come at once.
+            let enrolled = enrolled.and_then(|()| loader.as_ref().map_or(Ok(()), |it| it.load()));
+            enrolled.map_err(|failure| failure.message)
+        };
+        Ok(Some(Grant::invitation(entry.name, enrol)))
+    }
+}
+
+/// Adds a client; its invitation is used up, whoever is faster.
+fn enrol(place: &Place, id: TicketId, key: PublicKey, name: &str, settings: &str) -> Outcome<()> {
+    let taken = Tickets::change(&place.state, |tickets| {
+        let at = tickets
+            .0
+            .iter()
+            .position(|entry| entry.secret.id() == id && entry.admits(Moment::now()));
+        Ok(at.map(|at| tickets.0.remove(at)))
+    })?;
+    let Some(taken) = taken else {
+        return Err(fail(ErrorKind::Authentication, "the invitation is used up"));
+    };
+    place.file().add(key, name, settings).inspect_err(|_| {
+        // Not used up after all. That it cannot be put back is the smaller trouble.
+        let _ = Tickets::change(&place.state, |tickets| tickets.add(taken));
+    })
+}
+
+fn grant_of(entry: &Entry, limits: Limits) -> Option<Grant> {
+    let permit = entry.permit.as_ref()?.parse::<Permit>().ok()?;
+    Some(Grant::new(entry.name.as_str(), permit, limits))
+}
+
+impl State {
+    fn of_key(&self, key: &PublicKey) -> Option<Grant> {
+        let client = self.clients.0.get(key)?;
+        Some(client.rights.grant(&client.name, self.limits))
+    }
+
+    /// Those who are connected may do from now on what the files say by now.
+    fn grant_again(&mut self) {
+        let by_id: HashMap<TicketId, &Entry> = self
+            .tickets
+            .0
+            .iter()
+            .map(|entry| (entry.secret.id(), entry))
+            .collect();
+        for (peer, granted) in &self.granted {
+            let grant = match peer {
+                Peer::Key(key) => self.of_key(key),
+                Peer::Ticket(id) => by_id.get(id).and_then(|entry| grant_of(entry, self.limits)),
+                Peer::Both(..) => None,
+            };
+            if let Some(grant) = grant {
+                granted.set(grant);
+            }
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn invite(args: &InviteArgs, context: &Context) -> Outcome<()> {
+    let place = Place::of(&args.place)?;
+    let mut words = vec![format!("permit={}", args.permit)];
+    words.extend(args.rate.as_ref().map(|it| format!("rate={it}")));
+    words.extend(args.address.map(|it| format!("address={it}")));
+    words.extend(args.until.as_ref().map(|it| format!("expires={it}")));
+    let rights = Rights::parse(&words).map_err(crate::failure::usage)?;
+    if Clients::read(&place.authorized)?
+        .named(&args.name)
+        .is_some()
+    {
+        let failure = crate::failure::usage(format!("there is a client {} already", args.name));
+        return Err(failure.with_hint("revoke it first, or choose another name"));
+    }
+    let entry = Entry {
+        expires: Some(Moment::now().after(args.expires.as_secs().max(1))),
+        grant: Some(rights.text().to_owned()),
+        ..Entry::new(args.name.clone())
+    };
+    let ticket = shown::ticket_of(&place.state, &entry, &args.advertise)?;
+    Tickets::change(&place.state, |tickets| {
+        tickets.add(entry)?;
+        match &args.ticket_file {
+            Some(path) => listen::write_ticket(path, &ticket),
+            None => Ok(()),
+        }
+    })?;
+    let event = Event::new("invited").with("name", args.name.as_str());
+    context
+        .reporter
+        .event(event.with("addresses", ticket.addresses()));
+    match &args.ticket_file {
+        Some(path) => context.reporter.note(&format!(
+            "At the other end, with a copy of {0}, run:\n  sphx join --ticket-file {0}",
+            crate::state::show(path)
+        )),
+        None => {
+            context.reporter.data(&ticket.to_string());
+            context.reporter.end_data();
+            context.reporter.delivered("the invitation")?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn list(args: &ClientsArgs, context: &Context) -> Outcome<()> {
+    let place = Place::of(&args.place)?;
+    let clients = Clients::read(&place.authorized)?;
+    let now = Moment::now();
+    for client in clients.sorted() {
+        let works = client.rights.expires.is_none_or(|end| now < end);
+        let event = Event::new("client")
+            .with("name", client.name.as_str())
+            .with("key", client.key.to_string())
+            .with("works", works)
+            .with("settings", client.rights.text());
+        context.reporter.event(event);
+        if !context.reporter.json() {
+            let gone = if works { "" } else { "  works no more" };
+            let line = format!("{:<16} {}{gone}", client.name, client.rights.text());
+            context.reporter.data(&line);
+        }
+    }
+    shown::list(&place.state, context)
+}
+
+pub(crate) fn revoke(args: &RevokeArgs, context: &Context) -> Outcome<()> {
+    let place = Place::of(&args.place)?;
+    let is_client = place.file().remove(&args.name)?;
+    let is_ticket = Tickets::change(&place.state, |tickets| {
+        let before = tickets.0.len();
+        tickets.0.retain(|entry| entry.name != args.name);
+        Ok(tickets.0.len() < before)
+    })?;
+    if !is_client && !is_ticket {
+        let (clients, tickets) = (
+            Clients::read(&place.authorized)?,
+            Tickets::read(&place.state)?.unwrap_or_default(),
+        );
+        let names = clients.0.values().map(|client| client.name.as_str());
+        let names: Vec<&str> = names
+            .chain(tickets.0.iter().map(|it| it.name.as_str()))
+            .collect();
+        return Err(clients::nobody(&args.name, &names));
+    }
+    let event = Event::new("revoked").with("name", args.name.as_str());
+    context.reporter.event(event);
+    context.reporter.note(&format!("{} is revoked", args.name));
+    Ok(())
+}
+
+pub(crate) fn key(args: &KeyArgs, context: &Context) -> Outcome<()> {
+    let KeyCommand::Rotate(place) = &args.command;
+    let place = Place::of(place)?;
+    // Under a server that runs it would change nothing before the next start.
+    let _running = place.state.run()?;
+    let had = remove_key(&place.state)?;
+    server_key(&place.state)?;
+    context
+        .reporter
+        .event(Event::new("key").with("rotated", had));
+    context.reporter.note(
+        "The server has another key. Tickets and invitations of before are of no use any more, and clients have to be invited again.",
+    );
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! A receiver that stays the same between its starts: its key, its tickets, and what each of them is still good for.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use sphinx_transport::{Access, AccessList, ErrorKind, ServerKey, TicketId, TicketSecret};
+
+use crate::failure::{Outcome, fail_hint, local_io};
+use crate::report::Reporter;
+use crate::state::date::Moment;
+use crate::state::tickets::{self, Entry, Tickets};
+use crate::state::watch::{self, Watched};
+use crate::state::{Lock, Secrecy, StateDir, key};
+
+/// Where in the state directory the key is, and the addresses that tickets name.
+const KEY: &str = "key";
+const ADDRESSES: &str = "addresses";
+/// The ticket that a receiver makes by itself.
+const FIRST: &str = "first";
+
+/// What a standing receiver keeps. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Standing(Arc<Inner>);
+
+struct Inner {
+    state: StateDir,
+    _running: Lock,
+    /// Transfers under way, by their tickets.
+    under_way: Mutex<HashMap<TicketId, u32>>,
+}
+
+impl Standing {
+    /// Opens the state directory, which no other receiver may have. The first time it gets a ticket.
+    pub(super) fn open(state: StateDir) -> Outcome<Self> {
+        let running = state.run()?;
+        if Tickets::read(&state)?.is_none() {
+            Tickets::change(&state, |tickets| tickets.add(Entry::new(FIRST.to_owned())))?;
+        }
+        Ok(Self(Arc::new(Inner {
+            state,
+            _running: running,
+            under_way: Mutex::default(),
+        })))
+    }
+
+    pub(super) fn key(&self) -> Outcome<ServerKey> {
+        server_key(&self.0.state)
+    }
+
+    /// The secret of the first ticket, unless it was revoked.
+    pub(super) fn first(&self) -> Outcome<Option<TicketSecret>> {
+        let tickets = Tickets::read(&self.0.state)?.unwrap_or_default();
+        Ok(tickets.find(FIRST).map(|entry| entry.secret.clone()))
+    }
+
+    /// Remembers where the receiver is, for tickets that are made later.
+    pub(super) fn listens_at(&self, addresses: &[String]) -> Outcome<()> {
+        keep_addresses(&self.0.state, addresses)
+    }
+
+    /// Lets in whoever has a ticket, whatever becomes of these.
+    pub(super) fn watch(&self, access: Access, reporter: &Reporter) -> Outcome<Watch> {
+        let state = self.0.state.clone();
+        let list = move |now: Moment| {
+            let tickets = Tickets::read(&state)?.unwrap_or_default();
+            let mut list = AccessList::new();
+            tickets.admit(&mut list, now);
+            let ends = tickets.0.iter().filter_map(|entry| entry.expires);
+            Ok((list, ends.filter(|end| *end > now).min()))
+        };
+        let files = vec![Watched::new(&self.0.state.file(tickets::FILE))];
+        Watch::start(files, Loader::new(list, access), reporter)
+    }
+
+    /// The ticket of a session, as it is now.
+    pub(super) fn ticket(&self, id: TicketId) -> Outcome<Entry> {
+        let mut tickets = Tickets::read(&self.0.state)?.unwrap_or_default();
+        tickets.of_id(&id).cloned().ok_or_else(|| {
+            // The engine ends its session by itself.
+            fail_hint(ErrorKind::Authentication, "the ticket was revoked", "")
+        })
+    }
+
+    /// A transfer of so many bytes (`None`: nobody knows) begins: its bytes are taken from what the ticket is good for.
+    pub(super) fn begin(&self, id: TicketId, bytes: Option<u64>) -> Outcome<Use> {
+        let mut under_way = self
+            .0
+            .under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let others = under_way.get(&id).copied().unwrap_or(0);
+        let reserved = Tickets::change(&self.0.state, |tickets| {
+            let over =
+                |why: String| Err(fail_hint(ErrorKind::LocalIo, why, "ask for another ticket"));
+            let Some(entry) = tickets.of_id(&id) else {
+                return over("the ticket was revoked".to_owned());
+            };
+            let name = &entry.name;
+            if entry
+                .uses
+                .is_some_and(|uses| entry.used.saturating_add(others) >= uses)
+            {
+                return over(format!("the ticket {name} is good for no more transfers"));
+            }
+            let Some(left) = entry.left() else {
+                return Ok(0);
+            };
+            let reserved = bytes.unwrap_or(left);
+            if reserved > left {
+                return over(format!(
+                    "the ticket {name} is good for {left} more bytes only"
+                ));
+            }
+            entry.taken += reserved;
+            Ok(reserved)
+        })?;
+        under_way.insert(id, others + 1);
+        Ok(Use {
+            standing: self.clone(),
+            id,
+            reserved,
+            ended: None,
+        })
+    }
+}
+
+/// The key of a state directory.
+pub(super) fn server_key(state: &StateDir) -> Outcome<ServerKey> {
+    key::server(&state.file(KEY))
+}
+
+/// Forgets the key, so that the next start makes another.
+#[cfg(feature = "tunnel")]
+pub(super) fn remove_key(state: &StateDir) -> Outcome<bool> {
+    match std::fs::remove_file(state.file(KEY)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(local_io("remove", &state.shown(), error)),
+    }
+}
+
+pub(super) fn keep_addresses(state: &StateDir, addresses: &[String]) -> Outcome<()> {
+    state.write(ADDRESSES, &(addresses.join("\n") + "\n"))
+}
+
+/// Where the receiver or server of a state directory was last.
+pub(super) fn addresses(state: &StateDir) -> Outcome<Vec<String>> {
+    let text = state.read(ADDRESSES, Secrecy::Public)?;
+    let lines = text.iter().flat_map(|text| text.lines());
+    Ok(lines
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect())
+}
+
+/// A transfer under way; over when dropped.
+pub(super) struct Use {
+    standing: Standing,
+    id: TicketId,
+    reserved: u64,
+    /// The bytes of one that has come to its end, or those that came of one that has not.
+    ended: Option<(u64, bool)>,
+}
+
+impl Use {
+    /// How many bytes came, and whether that was all.
+    pub(super) fn ended(&mut self, bytes: u64, is_whole: bool) {
+        self.ended = Some((bytes, is_whole));
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let inner = &self.standing.0;
+        let mut under_way = inner
+            .under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((bytes, is_whole)) = self.ended {
+            // What cannot be written counts as used up.
+            let _ = Tickets::change(&inner.state, |tickets| {
+                if let Some(entry) = tickets.of_id(&self.id) {
+                    entry.used += u32::from(is_whole && entry.uses.is_some());
+                    entry.taken = match entry.quota {
+                        Some(_) => entry
+                            .taken
+                            .saturating_sub(self.reserved)
+                            .saturating_add(bytes),
+                        None => 0,
+                    };
+                }
+                Ok(())
+            });
+        }
+        if let Some(count) = under_way.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                under_way.remove(&self.id);
+            }
+        }
+    }
+}
+
+/// What the files say at a time: who may connect, and when that changes by itself.
+type List = dyn Fn(Moment) -> Outcome<(AccessList, Option<Moment>)> + Send + Sync;
+
+/// Keeps a server's list of who may connect the same as its files say.
+pub(super) struct Loader {
+    list: Box<List>,
+    access: Access,
+    /// When the list changes by itself. Held while it is renewed.
+    ends: Mutex<Option<Moment>>,
+}
+
+impl Loader {
+    pub(super) fn new(
+        list: impl Fn(Moment) -> Outcome<(AccessList, Option<Moment>)> + Send + Sync + 'static,
+        access: Access,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            list: Box::new(list),
+            access,
+            ends: Mutex::default(),
+        })
+    }
+
+    /// What the files say now holds when this returns; what cannot be read changes nothing.
+    pub(super) fn load(&self) -> Outcome<()> {
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let (list, next) = (self.list)(Moment::now())?;
+        *ends = next;
+        self.access.replace(list);
+        Ok(())
+    }
+
+    fn is_due(&self) -> bool {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.is_some_and(|end| end <= Moment::now())
+    }
+}
+
+/// A thread that looks whether the files have changed, until it is dropped.
+pub(super) struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// What cannot be read is warned of, once.
+    ///
+    /// # Errors
+    /// The files cannot be read at the beginning.
+    pub(super) fn start(
+        mut files: Vec<Watched>,
+        loader: Arc<Loader>,
+        reporter: &Reporter,
+    ) -> Outcome<Self> {
+        for file in &mut files {
+            // Only what changes from here on is news.
+            let _ = file.may_have_changed();
+        }
+        loader.load()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, reporter) = (Arc::clone(&stop), reporter.clone());
+        let body = move || {
+            let mut warned = None;
+            while !stopped.load(Ordering::Relaxed) {
+                thread::park_timeout(watch::INTERVAL);
+                let mut is_new = loader.is_due();
+                for file in &mut files {
+                    is_new |= file.may_have_changed();
+                }
+                let failure = match is_new.then(|| loader.load()) {
+                    None => continue,
+                    Some(loaded) => loaded.err().map(|failure| failure.message),
+                };
+                if let Some(message) = failure.as_ref().filter(|_| failure != warned) {
+                    reporter.warn(&format!("nothing changes: {message}"));
+                }
+                warned = failure;
+            }
+        };
+        let thread = thread::Builder::new().name("access".to_owned()).spawn(body);
+        let thread = thread.map_err(|error| local_io("start", "a thread", error))?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic there has been printed.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Receivers that stay the same between their starts, and the tickets that they give out.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::common::{Ended, PATIENCE, Running, Scratch};
+
+/// A standing receiver into `in`, with its state in `s`, and where it listens.
+fn standing(scratch: &Scratch, listen: &str, more: &[&str]) -> (Running, String) {
+    let base = [
+        "recv",
+        "--json",
+        "--identity",
+        "--state",
+        "s",
+        "--listen",
+        listen,
+    ];
+    let rest = ["--output", "in", "--ticket-file", "t"];
+    let mut recv = Running::start(scratch, &[&base[..], &rest, more].concat(), &[]);
+    let listening = recv.event("listening");
+    let at = listening["listen"].as_str().expect("an address").to_owned();
+    (recv, at)
+}
+
+fn ticket(scratch: &Scratch, arguments: &[&str]) -> Ended {
+    let base = ["ticket", arguments[0], "--json", "--state", "s"];
+    Running::start(scratch, &[&base, &arguments[1..]].concat(), &[]).end()
+}
+
+fn send(scratch: &Scratch, ticket: &str, path: &str) -> Ended {
+    let arguments = ["send", "--json", "--ticket-file", ticket, path];
+    Running::start(scratch, &arguments, &[]).end()
+}
+
+/// Tries until the receiver has noticed what has changed.
+fn until(code: i32, mut run: impl FnMut() -> Ended) -> Ended {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let ended = run();
+        if ended.code == code {
+            return ended;
+        }
+        assert!(Instant::now() < deadline, "exit code {code} never comes");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn names(ended: &Ended) -> Vec<&str> {
+    let tickets = ended
+        .events
+        .iter()
+        .filter(|event| event["event"] == "ticket");
+    tickets
+        .map(|event| event["name"].as_str().expect("a name"))
+        .collect()
+}
+
+#[test]
+fn the_same_ticket_works_after_the_next_start() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1000);
+    scratch.file("b", 1000);
+    let (recv, at) = standing(&scratch, "127.0.0.1:0", &[]);
+    send(&scratch, "t", "a").expect(0);
+    for name in ["s/key", "s/tickets"] {
+        let mode = fs::metadata(scratch.path(name))
+            .expect("it is kept")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    recv.signal(Signal::TERM);
+    recv.end().expect(143);
+    let before = fs::read(scratch.path("t")).expect("a ticket");
+    let (_recv, again) = standing(&scratch, &at, &[]);
+    assert_eq!(again, at);
+    assert_eq!(fs::read(scratch.path("t")).expect("a ticket"), before);
+    send(&scratch, "t", "b").expect(0);
+    scratch.assert_same("b", "in/b");
+}
+
+#[test]
+fn tickets_come_and_go_while_the_receiver_runs() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1000);
+    scratch.file("b", 1000);
+    let (mut recv, _) = standing(&scratch, "127.0.0.1:0", &[]);
+    ticket(
+        &scratch,
+        &[
+            "new",
+            "anna",
+            "--ticket-file",
+            "anna",
+            "--directory",
+            "of/anna",
+        ],
+    )
+    .expect(0);
+    ticket(&scratch, &["new", "anna", "--ticket-file", "x"]).expect(2);
+    until(0, || send(&scratch, "anna", "a"));
+    scratch.assert_same("a", "in/of/anna/a");
+    let listed = ticket(&scratch, &["list"]).expect(0);
+    assert_eq!(names(&listed), ["first", "anna"]);
+    assert!(
+        !listed
+            .events
+            .iter()
+            .any(|event| event.to_string().contains("secret"))
+    );
+
+    ticket(&scratch, &["revoke", "first"]).expect(0);
+    ticket(&scratch, &["revoke", "first"]).expect(2);
+    until(4, || send(&scratch, "t", "b")).error("authentication");
+    send(&scratch, "anna", "b").expect(0);
+    assert!(!recv.has_ended());
+}
+
+#[test]
+fn who_is_revoked_in_the_middle_of_a_transfer_is_cut_off_and_nobody_else() {
+    let scratch = Scratch::new();
+    scratch.file("large", 20_000_000);
+    scratch.file("other", 5_000_000);
+    let (_recv, _) = standing(&scratch, "127.0.0.1:0", &[]);
+    ticket(
+        &scratch,
+        &["new", "b", "--ticket-file", "b", "--directory", "b"],
+    )
+    .expect(0);
+    let slow = |ticket, path| {
+        let base = [
+            "send",
+            "--json",
+            "--cc",
+            "fixed:20mbit",
+            "--interval-report",
+            "100ms",
+        ];
+        let rest = ["--ticket-file", ticket, path];
+        let mut send = Running::start(&scratch, &[&base[..], &rest].concat(), &[]);
+        send.event("progress");
+        send
+    };
+    until(0, || send(&scratch, "b", "t"));
+    let (cut, other) = (slow("t", "large"), slow("b", "other"));
+    ticket(&scratch, &["revoke", "first"]).expect(0);
+    let error = cut.end().expect(4);
+    assert!(
+        error.error("authentication")["message"]
+            .to_string()
+            .contains("revoked")
+    );
+    other.end().expect(0);
+}
+
+#[test]
+fn a_ticket_is_good_for_what_it_says() {
+    let scratch = Scratch::new();
+    scratch.file("a", 6000);
+    scratch.file("b", 6000);
+    scratch.file("c", 10);
+    let (recv, at) = standing(&scratch, "127.0.0.1:0", &[]);
+    ticket(
+        &scratch,
+        &["new", "once", "--ticket-file", "once", "--uses", "1"],
+    )
+    .expect(0);
+    ticket(
+        &scratch,
+        &["new", "some", "--ticket-file", "some", "--quota", "10kB"],
+    )
+    .expect(0);
+    ticket(
+        &scratch,
+        &["new", "short", "--ticket-file", "short", "--expires", "1s"],
+    )
+    .expect(0);
+    recv.signal(Signal::TERM);
+    recv.end().expect(143);
+    // Another start, so that all of them are known.
+    let (_recv, _) = standing(&scratch, &at, &[]);
+    send(&scratch, "some", "a").expect(0);
+    let refused = send(&scratch, "some", "b").expect(9);
+    assert!(
+        refused.error("remote_io")["message"]
+            .to_string()
+            .contains("more than 4000 bytes")
+    );
+    send(&scratch, "some", "c").expect(0);
+    send(&scratch, "once", "c").expect(0);
+    until(4, || send(&scratch, "once", "b"));
+    until(4, || send(&scratch, "short", "c"));
+    let listed = ticket(&scratch, &["list"]).expect(0);
+    let of = |name: &str| -> &Value {
+        let mut found = listed.events.iter().filter(|event| event["name"] == name);
+        found.next().expect("it is listed")
+    };
+    assert_eq!(
+        (&of("once")["works"], &of("once")["used"]),
+        (&false.into(), &1.into())
+    );
+    assert_eq!(of("some")["taken"], 6010);
+    assert_eq!(of("short")["works"], false);
+}
+
+#[test]
+fn state_that_cannot_be_trusted_is_refused() {
+    let scratch = Scratch::new();
+    let (recv, _) = standing(&scratch, "127.0.0.1:0", &[]);
+    let another = |code| {
+        let base = [
+            "recv",
+            "--json",
+            "--identity",
+            "--state",
+            "s",
+            "--listen",
+            "127.0.0.1:0",
+        ];
+        let recv = Running::start(
+            &scratch,
+            &[&base[..], &["--ticket-file", "u"]].concat(),
+            &[],
+        );
+        let ended = recv.end().expect(code);
+        ended.events.last().expect("an error")["message"].to_string()
+    };
+    assert!(another(8).contains("another receiver or server"));
+    recv.signal(Signal::TERM);
+    recv.end().expect(143);
+    let set = |name: &str, mode| {
+        let permissions = fs::Permissions::from_mode(mode);
+        fs::set_permissions(scratch.path(name), permissions).expect("it is ours");
+    };
+    for name in ["s/key", "s/tickets"] {
+        set(name, 0o644);
+        assert!(another(8).contains("others can read"), "{name}");
+        set(name, 0o600);
+    }
+    set("s", 0o777);
+    assert!(another(8).contains("others can write"));
+    set("s", 0o700);
+    // Torn in the middle of a line, and of the key.
+    let text = fs::read(scratch.path("s/tickets")).expect("it is kept");
+    fs::write(scratch.path("s/tickets"), &text[..text.len() - 5]).expect("it is ours");
+    assert!(another(2).contains("tickets:2"));
+    fs::write(scratch.path("s/tickets"), &text).expect("it is ours");
+    let key = fs::read(scratch.path("s/key")).expect("it is kept");
+    fs::write(scratch.path("s/key"), &key[..key.len() / 2]).expect("it is ours");
+    assert!(another(8).contains("damaged"));
+}
+
+/// An edit that makes no sense while the receiver runs changes nothing, and it says so.
+#[test]
+fn an_edit_that_makes_no_sense_changes_nothing() {
+    let scratch = Scratch::new();
+    scratch.file("a", 1000);
+    let (recv, _) = standing(&scratch, "127.0.0.1:0", &[]);
+    fs::write(scratch.path("s/tickets"), "first secre").expect("it is ours");
+    thread::sleep(Duration::from_millis(600));
+    // Who has a ticket that was good is let in; what it is good for, nobody knows.
+    send(&scratch, "t", "a").expect(9);
+    recv.signal(Signal::TERM);
+    let stderr = recv.end().expect(143).stderr;
+    assert!(stderr.contains("nothing changes"), "{stderr}");
+}

@@ -1,0 +1,124 @@
+//! What one client may do, which may change while it is connected.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::permit::Permit;
+
+/// What one client may have at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Streams: connections, flows of datagrams, listeners.
+    pub streams: usize,
+    /// Of these flows of datagrams.
+    pub flows: usize,
+    /// Connections to targets that have not answered yet, all together.
+    pub pending: usize,
+    /// Connections to one target that has not answered yet: more are refused, so that one that never does holds up only itself.
+    pub pending_per_target: usize,
+    /// Bytes a second, each way; `None`: as many as there is room for.
+    pub rate: Option<u64>,
+    /// Bytes that its session may hold here in each direction; `None`: its share of what all may.
+    pub memory: Option<u64>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            streams: 4096,
+            flows: 4096,
+            pending: 1024,
+            pending_per_target: 256,
+            rate: None,
+            memory: None,
+        }
+    }
+}
+
+/// Adds a client to those that a server knows: what it is from then on called, or why not.
+type Enrol = dyn Fn() -> Result<(), String> + Send + Sync;
+
+/// What a client may do, and how much of it.
+#[derive(Clone)]
+pub struct Grant {
+    name: String,
+    permit: Arc<Permit>,
+    limits: Limits,
+    enrol: Option<Arc<Enrol>>,
+}
+
+impl Grant {
+    /// For a client that is called `name` in events.
+    pub fn new(name: impl Into<String>, permit: Permit, limits: Limits) -> Self {
+        Self {
+            name: name.into(),
+            permit: Arc::new(permit),
+            limits,
+            enrol: None,
+        }
+    }
+
+    /// For somebody with an invitation: may have itself added to those that the server knows, and nothing else.
+    pub fn invitation(
+        name: impl Into<String>,
+        enrol: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            enrol: Some(Arc::new(enrol)),
+            ..Self::new(name, Permit::default(), Limits::default())
+        }
+    }
+
+    /// What the client is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How much of it.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn permit(&self) -> &Arc<Permit> {
+        &self.permit
+    }
+
+    pub(crate) fn enrol(&self) -> Option<Arc<Enrol>> {
+        self.enrol.clone()
+    }
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant")
+            .field("name", &self.name)
+            .field("permit", &self.permit)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A grant that can be changed while its client is connected. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Granted(Arc<Mutex<Arc<Grant>>>);
+
+impl Granted {
+    /// What holds at the beginning.
+    pub fn new(grant: Grant) -> Self {
+        Self(Arc::new(Mutex::new(Arc::new(grant))))
+    }
+
+    /// From now on this holds, for what begins from now on. Rate and memory hold for new sessions.
+    pub fn set(&self, grant: Grant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(grant);
+    }
+
+    /// Whether they are the same.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn now(&self) -> Arc<Grant> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
