@@ -160,7 +160,7 @@ pub(crate) mod tunnel {
     pub(crate) type TunnelArgs = Anything;
     pub(crate) type ServerArgs = Anything;
 
-    pub(crate) fn run(_: TunnelArgs, _: &Context) -> Outcome<()> {
+    pub(crate) fn run(_: TunnelArgs, _: &Context) -> Outcome<u8> {
         Err(omitted("tunnel", "tunnel"))
     }
 

@@ -41,7 +41,7 @@ pub(crate) fn body(packet: &[u8]) -> &[u8] {
 
 /// Sets CE in an IP header and repairs the IPv4 header checksum (RFC 1624); false if the packet is
 /// not ECN-capable or not IP.
-pub(crate) fn mark_ce(packet: &mut [u8]) -> bool {
+pub fn mark_ce(packet: &mut [u8]) -> bool {
     match packet.first().map(|byte| byte >> 4) {
         Some(4) if packet.len() >= 20 && packet[1] & CE != NOT_ECT => {
             let old = u16::from_be_bytes([packet[0], packet[1]]);
