@@ -10,6 +10,7 @@
 pub mod card;
 pub mod driver;
 pub mod fec;
+pub mod generations;
 pub mod link;
 pub mod pep;
 pub mod session;

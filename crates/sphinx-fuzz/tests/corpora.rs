@@ -34,6 +34,7 @@ targets! {
     fragment: wire::fragment, 40;
     sessions: session::hostile_peer, 700;
     drivers: driver::hostile_peer, 700;
+    generations: sphinx_fuzz::generations::hostile_peer, 700;
     packets: link::packet, 100;
     links: link::settings, 300;
     agent: pep::agent, 600;

@@ -364,6 +364,8 @@ impl<Io: PacketIo> Engine<Io> {
                 self.routes.remove(retired);
             }
             let (window, wanted, _) = association.window();
+            // A bound stays as it is.
+            let wanted = wanted.filter(|_| self.options.recv_window.is_none());
             match wanted.map(|wanted| budget.grow(window, wanted, sessions, self.windows)) {
                 Some(Growth::To(size)) => association.set_window(now, size),
                 Some(Growth::OthersHaveIt) => self.is_scarce = true,
@@ -561,6 +563,8 @@ fn start_crew(
 /// What an end says about itself in the handshake.
 pub(crate) fn settings(service: Service, options: &Options, paths: usize) -> Settings {
     Settings {
+        sc: options.sc,
+        recv_window: options.recv_window,
         paper: options.paper,
         paths_max: paths.clamp(1, PATHS_MAX) as u8,
         service: service.wire(),

@@ -98,7 +98,7 @@ pub use sphinx_dpdk::{DpdkConfig, DpdkError};
 pub use sphinx_driver::DatagramCounts;
 pub use sphinx_net::ResolveError;
 pub use sphinx_proto::wire::BUNDLE_MAX;
-pub use sphinx_proto::{Losses, PATHS_MAX, Paper, PathNews, Urgency, cc};
+pub use sphinx_proto::{Losses, PATHS_MAX, Paper, PathNews, Sc, Urgency, cc};
 pub use sphinx_workers::WORKERS_MAX;
 pub use sphinx_xdp::{XdpConfig, XdpError};
 pub use stats::{Load, PathFigures, Stats};

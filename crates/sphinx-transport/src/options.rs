@@ -13,8 +13,8 @@ use sphinx_proto::{Config, Nanos};
 use sphinx_workers::{usable_cpus, workers_for};
 
 pub use sphinx_net::Family;
-use sphinx_proto::Paper;
 pub use sphinx_proto::cc::CcKind as Cc;
+use sphinx_proto::{Paper, Sc};
 use sphinx_xdp::XdpConfig;
 
 use crate::budget::default_memory;
@@ -250,6 +250,13 @@ pub struct Options {
     /// The mode of the paper, for comparison, instead of profile, codec and ICM (`docs/paper.md`). Of [`cc`](Self::cc) it takes the rate of
     /// [`Cc::Fixed`]; otherwise its own window adapts. A peer that does not know the mode is refused; one that does follows.
     pub paper: Option<Paper>,
+    /// How several paths are used where the receiver's buffer is bounded ([`recv_window`](Self::recv_window)): systematic coding and what it is
+    /// compared with, instead of profile, codec and ICM (`docs/sc-multipath.md`). Such sessions carry streams, no datagrams. A peer that does not
+    /// know it is refused; one that does follows.
+    pub sc: Option<Sc>,
+    /// Most bytes that a session may hold of what it has received and its application has not read, at least 16 KiB: it does not grow then. None: as
+    /// [`memory`](Self::memory) allows. Below 360 KiB, streams that nobody reads can hold up others.
+    pub recv_window: Option<u64>,
     /// Most that a session sends, in IP bytes per second, headers and repair included, whatever rate control allows: for whoever shares
     /// the line or pays for it.
     pub limit: Option<u64>,
@@ -299,6 +306,8 @@ impl Default for Options {
             epsilon: sphinx_proto::EPSILON,
             cc: Cc::default(),
             paper: None,
+            sc: None,
+            recv_window: None,
             limit: None,
             paths: Vec::new(),
             connect_timeout: Duration::from_secs(10),
@@ -335,6 +344,7 @@ impl Options {
         config.epsilon = self.epsilon;
         config.cc = self.cc;
         config.paper = self.paper;
+        config.sc = self.sc;
         config.limit = self.limit;
         config.readers_may_pause = self.readers_may_pause;
         config.idle_timeout = idle_timeout.min(u128::from(u64::MAX / 2)) as Nanos;

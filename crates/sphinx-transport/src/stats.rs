@@ -99,6 +99,13 @@ pub struct Stats {
     pub datagrams: DatagramCounts,
     /// Largest symbol on the present path MTU, bytes.
     pub symbol_bytes: u32,
+    /// WARNINGs that a generation was about to hold everything up: those that this end sent, and those that it was sent and answered. Only
+    /// with [`Options::sc`](crate::Options::sc).
+    pub warnings_sent: u64,
+    /// The latter.
+    pub warnings_received: u64,
+    /// Bytes multiplied and added over GF(2^8) for generations at this end.
+    pub field_operations: u64,
     /// The open paths, by id.
     pub paths: [Option<PathFigures>; PATHS_MAX],
     /// When losses are compensated.

@@ -44,6 +44,9 @@ pub(crate) struct CommonArgs {
     /// eighth of the machine's if that is less]
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: Option<u64>,
+    /// Bound of what a session has received and not read yet, at least 16KiB: it does not grow then [default: what --memory allows]
+    #[arg(long, value_name = "SIZE", value_parser = recv_window)]
+    pub(crate) recv_window: Option<u64>,
     /// Give up connecting after this long
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::period_positive)]
     pub(crate) connect_timeout: Duration,
@@ -196,6 +199,16 @@ pub(crate) fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A packet and its block must fit it several times.
+const RECV_WINDOW_MIN: u64 = 16 << 10;
+
+pub(crate) fn recv_window(text: &str) -> Result<u64, String> {
+    match units::size_positive(text)? {
+        bytes @ RECV_WINDOW_MIN.. => Ok(bytes),
+        _ => Err("expected at least 16KiB".to_owned()),
+    }
+}
+
 pub(crate) fn bundle(text: &str) -> Result<u8, String> {
     match text.parse() {
         Ok(most @ 0..=transport::BUNDLE_MAX) => Ok(most),
@@ -268,6 +281,7 @@ impl CommonArgs {
             // On the command line rates are in bits.
             limit: self.limit.map(|bits| (bits / 8).max(1)),
             memory: self.memory.unwrap_or(default.memory),
+            recv_window: self.recv_window,
             workers: match self.workers {
                 Workers::Auto => transport::auto_workers(cpus),
                 Workers::Number(number) => number,
@@ -298,6 +312,8 @@ mod tests {
         assert!(cc("fast").unwrap_err().contains("scavenger"));
         assert_eq!(memory("4MiB"), Ok(4 << 20));
         assert!(memory("4MB").is_err());
+        assert_eq!(recv_window("16KiB"), Ok(16 << 10));
+        assert!(recv_window("16kB").is_err());
         assert_eq!((bundle("0"), bundle("8")), (Ok(0), Ok(8)));
         assert!(bundle("9").unwrap_err().contains("at most 8"));
         assert!(bundle("-1").is_err() && bundle("1kB").is_err());

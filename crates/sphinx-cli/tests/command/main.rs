@@ -26,6 +26,7 @@ mod past_the_kernel;
 mod pep;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod pep_between;
+mod pep_moves;
 mod perf;
 mod pipes;
 mod receiving;
@@ -38,6 +39,8 @@ mod thin;
 mod tickets;
 #[cfg(feature = "tunnel")]
 mod tunnel;
+#[cfg(all(feature = "lab", feature = "tunnel"))]
+mod tunnel_ip;
 mod usage;
 mod values;
 mod workers;
