@@ -79,7 +79,9 @@ pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<u8> {
     let code = program.map(|program| program.end(ended.is_err() || context.stop.requested()));
     match context.stop.requested() {
         true => Err(context.stop.failure()),
-        false => ended.map_err(session_failure).and_then(|()| code.unwrap_or(Ok(0))),
+        false => ended
+            .map_err(session_failure)
+            .and_then(|()| code.unwrap_or(Ok(0))),
     }
 }
 
