@@ -54,13 +54,6 @@ fn paths(args: &PathArgs) -> Outcome<()> {
     }
 }
 
-fn later(what: Option<String>) -> Outcome<()> {
-    match what {
-        Some(what) => Err(not_built(&what)),
-        None => Ok(()),
-    }
-}
-
 /// What the contract has and this version has not.
 fn not_built(what: &str) -> Failure {
     fail_hint(

@@ -27,6 +27,8 @@ const KEYS: [&str; 9] = [
     "permit",
     "grant",
 ];
+/// Most bytes that a line can name: 18 digits.
+const BYTES_MAX: u64 = 999_999_999_999_999_999;
 /// Most of them; more are a mistake.
 const TICKETS_MAX: usize = 100_000;
 
@@ -107,8 +109,8 @@ impl Entry {
                 "expires" => entry.expires = Some(Moment::parse(value)?),
                 "uses" => entry.uses = Some(number()?),
                 "used" => entry.used = number()?,
-                "quota" => entry.quota = Some(units::size(value)?),
-                "taken" => entry.taken = units::size(value)?,
+                "quota" => entry.quota = Some(units::size(value)?.min(BYTES_MAX)),
+                "taken" => entry.taken = units::size(value)?.min(BYTES_MAX),
                 "directory" => entry.directory = Some(directory(value)?),
                 "permit" => entry.permit = Some(value.to_owned()),
                 "grant" => entry.grant = Some(value.to_owned()),
@@ -134,10 +136,13 @@ impl Entry {
         put("expires", self.expires.map(|it| it.to_string()));
         put("uses", self.uses.map(|it| it.to_string()));
         put("used", (self.used > 0).then(|| self.used.to_string()));
-        put("quota", self.quota.map(|it| format!("{it}B")));
+        put(
+            "quota",
+            self.quota.map(|it| format!("{}B", it.min(BYTES_MAX))),
+        );
         put(
             "taken",
-            (self.taken > 0).then(|| format!("{}B", self.taken)),
+            (self.taken > 0).then(|| format!("{}B", self.taken.min(BYTES_MAX))),
         );
         let directory = self.directory.as_ref();
         put(
