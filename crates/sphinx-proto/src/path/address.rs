@@ -9,7 +9,7 @@ use crate::{Nanos, PacketNumber, Time};
 
 use super::ecn::Ecn;
 use super::monitor::Monitor;
-use super::mtu::{BlackHole, PathMtu};
+use super::mtu::{BlackHole, PathMtu, WORTHWHILE};
 use super::pacer::Pacer;
 use super::reordering::Reordering;
 use super::rtt::Rtt;
@@ -106,7 +106,9 @@ impl Address {
             monitor: Monitor::remembering(memory.map(|memory| memory.plr)),
             cc: settings.rate_control(memory),
             pacer: Pacer::new(now),
-            mtu: settings.path_mtu(memory.map(|memory| memory.datagram_len)),
+            mtu: settings
+                .path_mtu(memory.map(|memory| memory.datagram_len))
+                .after(WORTHWHILE),
             hole: BlackHole::new(settings.small_packet()),
             ecn: Ecn::default(),
             reordering: Reordering::default(),
