@@ -159,7 +159,12 @@ impl Bbr {
 
     fn at_rest(params: CcParams) -> Self {
         let packet_bytes = f64::from(params.packet_bytes.max(64));
-        let startup = Startup::new(packet_bytes);
+        let remembered = params.memory.filter(|memory| {
+            let seen = params.rtt.unwrap_or(0);
+            (memory.rtt / 2..=memory.rtt.saturating_mul(2)).contains(&seen)
+        });
+        let rate = remembered.map(|memory| memory.rate as f64);
+        let startup = Startup::new(packet_bytes, params.rtt, rate);
         Self {
             packet_bytes,
             sampler: RateSampler::new(Phase::Startup),
@@ -375,7 +380,11 @@ impl RateControl for Bbr {
     fn on_sent(&mut self, now: Time, pn: PacketNumber, ip_bytes: u32, _bytes_in_flight: u64) {
         self.sampler.on_sent(now, pn, ip_bytes, self.bw);
         match self.phase {
-            Phase::Startup => self.startup.on_sent(ip_bytes),
+            Phase::Startup => {
+                if self.startup.on_sent(ip_bytes) {
+                    self.phase_run = self.sampler.start_run(Phase::Startup);
+                }
+            }
             Phase::Up => self.up_sent += f64::from(ip_bytes),
             _ => {}
         }

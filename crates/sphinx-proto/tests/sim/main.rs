@@ -15,6 +15,7 @@ mod paths;
 mod random;
 mod rates;
 mod several;
+mod short;
 mod skips;
 mod table;
 mod windows;
