@@ -64,6 +64,9 @@ const MIN_ROUND: Nanos = 2 * MS;
 /// Fewest packets of a round on a slow link.
 const ROUND_PACKETS: f64 = 16.0;
 
+/// Loss in start-up that is believed to lie behind the link at most. Beside others in a full queue, whose packets hide it, a flow that takes
+/// all its losses for the channel's sends more the more it loses.
+const LOSS_BELIEVED: f64 = 0.6;
 /// Loss of a train that stretched, believed to lie behind the link while the channel is unknown: beyond that
 /// the train may have been more than the link's queue holds.
 const LOSS_UNPROVEN: f64 = 0.3;
@@ -307,7 +310,7 @@ impl Bbr {
             // A queue that grows is not full: what is missing was lost behind it. Otherwise growth
             // must show in what arrives.
             let stretched = s.stretched(8) && !self.is_brief(&s);
-            let known = self.startup.loss().unwrap_or(channel);
+            let known = self.startup.loss().unwrap_or(channel).min(LOSS_BELIEVED);
             let strict = (s.delivered_rate() / (1.0 - known)).min(s.full_rate());
             let bearable = self.loss.known().unwrap_or(0.0).max(LOSS_UNPROVEN);
             let rate = if stretched {

@@ -30,6 +30,8 @@ mod jitter;
 mod kind;
 mod limited;
 mod loss;
+#[cfg(test)]
+mod neighbours;
 mod path;
 mod resume;
 mod sampler;
